@@ -1,0 +1,71 @@
+"""Checks of users' arguments; every message names the argument, what was received and what is allowed."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from qcore.rounding import Rounding
+
+if TYPE_CHECKING:
+    from qcore.formats import Number
+
+MODES = {mode.value: mode for mode in Rounding}
+
+
+def check_int(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
+    """An int within [low, high]; bool and float are refused."""
+    allowed = f"an int >= {low}" if high is None else f"an int from {low} to {high}"
+    allowed = "an int" if low is None else allowed
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed is {allowed}")
+    if (low is not None and number < low) or (high is not None and number > high):
+        raise ValueError(f"{name}={number}; allowed is {allowed}")
+    return number
+
+
+def check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed are True and False")
+
+
+def check_rounding(rounding: Any) -> Rounding:
+    if isinstance(rounding, Rounding):
+        return rounding
+    if not isinstance(rounding, str):
+        raise TypeError(f"rounding={rounding!r} is a {type(rounding).__name__}; allowed are {', '.join(MODES)}")
+    if rounding not in MODES:
+        raise ValueError(f"rounding={rounding!r}; allowed are {', '.join(MODES)}")
+    return MODES[rounding]
+
+
+def check_number(number: Any) -> Number:
+    from qcore.formats import Number
+
+    if not isinstance(number, Number):
+        raise TypeError(f"number={number!r} is a {type(number).__name__}; allowed is a Number such as FloatingPoint(5, 2)")
+    return number
+
+
+def check_start(start: Any) -> tuple[int, int]:
+    """A 64-bit element index as two unsigned 32-bit words, high and low."""
+    start = check_int("start", start, 0, 2**64 - 1)
+    return start >> 32, start & 0xFFFFFFFF
+
+
+def check_seed(key: Any) -> tuple[int, int]:
+    """A key given as an int or as two 32-bit words, as two unsigned 32-bit words."""
+    if isinstance(key, (tuple, list)) and len(key) == 2:
+        return check_int("key[0]", key[0], 0, 2**32 - 1), check_int("key[1]", key[1], 0, 2**32 - 1)
+    if isinstance(key, (tuple, list)):
+        raise ValueError(f"key={key!r}; allowed is an int from 0 to 2^64 - 1 or two ints from 0 to 2^32 - 1")
+    seed = check_int("key", key, 0, 2**64 - 1)
+    return seed >> 32, seed & 0xFFFFFFFF
+
+
+def missing_key() -> ValueError:
+    return ValueError("key=None; rounding='stochastic' needs a key: an int from 0 to 2^64 - 1, or two 32-bit words")

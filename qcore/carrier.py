@@ -1,0 +1,78 @@
+"""The floating point types that hold the numbers: what the law must know about their bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """The layout of a binary floating point type: sign | exponent | mantissa, seen through lanes.
+
+    The law reads a value's bits as an integer and never does float arithmetic. That integer, the "lane", is the
+    bit pattern shifted left by `padding`, so that every 16- or 32-bit carrier has a mantissa of `width` bits there
+    and random words compare with all their bits. Exponent fields are biased: field = exponent + bias, and field 0
+    holds zero and the subnormals.
+    """
+
+    name: str
+    exponent_bits: int
+    mantissa_bits: int
+
+    @property
+    def width(self) -> int:
+        """Mantissa bits of a lane."""
+        return 23
+
+    @property
+    def padding(self) -> int:
+        """Zero bits that a lane has below the stored mantissa."""
+        return self.width - self.mantissa_bits
+
+    @property
+    def hidden(self) -> int:
+        """The lane bit just above the mantissa: the leading one that normal numbers do not store."""
+        return 1 << self.width
+
+    @property
+    def infinity(self) -> int:
+        return ((1 << self.exponent_bits) - 1) << self.width
+
+    @property
+    def magnitude_mask(self) -> int:
+        return (self.hidden << self.exponent_bits) - 1
+
+    @property
+    def bias(self) -> int:
+        return (1 << (self.exponent_bits - 1)) - 1
+
+    @property
+    def min_exponent(self) -> int:
+        """The exponent of the smallest normal number."""
+        return 1 - self.bias
+
+    @property
+    def max_exponent(self) -> int:
+        return self.bias
+
+    @property
+    def step_exponent(self) -> int:
+        """The exponent of the smallest subnormal number."""
+        return self.min_exponent - self.mantissa_bits
+
+    def lane_at_most(self, count: int, exponent: int) -> int:
+        """The lane of the largest carrier value that is a multiple of 2^exponent and at most count * 2^exponent."""
+        low = min(exponent, self.step_exponent)
+        largest = ((2 << self.mantissa_bits) - 1) << (self.max_exponent - self.mantissa_bits - low)
+        steps = min(count << (exponent - low), largest)  # in units of 2^low
+        length = max(exponent - low, self.step_exponent - low, steps.bit_length() - self.mantissa_bits - 1)
+        steps = steps >> length << length  # a multiple of 2^exponent, with no more bits than the carrier stores
+        steps >>= self.step_exponent - low
+        field = max(steps.bit_length() - self.mantissa_bits - 1, 0)
+        return ((field << self.mantissa_bits) + (steps >> field)) << self.padding
+
+
+FLOAT32 = Carrier("float32", 8, 23)
+FLOAT16 = Carrier("float16", 5, 10)
+BFLOAT16 = Carrier("bfloat16", 8, 7)
+CARRIERS = {carrier.name: carrier for carrier in (FLOAT32, FLOAT16, BFLOAT16)}
