@@ -5,8 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-import numpy as np
-
 from qcore.arguments import check_flag, check_int
 from qcore.carrier import Carrier
 from qcore.law import Block, Grid, uniform_grid
@@ -75,7 +73,7 @@ class FixedPoint(Number):
         highest = lowest - 1
         limit = carrier.lane_at_most(highest, -self.fl) if self.clamp else carrier.infinity
         lower = carrier.lane_at_most(highest if self.symmetric else lowest, -self.fl) if self.clamp else limit
-        base, top, coarsest = _uniform_grid(carrier.bias - self.fl, carrier)
+        base, top, coarsest = uniform_grid(_Ints, carrier.bias - self.fl, carrier)
         return "grid", Grid(base, top, coarsest, 0, 0, limit, lower - limit)
 
 
@@ -112,7 +110,7 @@ class FloatingPoint(Number):
     def reduce(self, carrier: Carrier) -> tuple[str, Grid | Block]:
         max_exponent = 1 << (self.exp - 1)
         min_exponent = max(2 - max_exponent, carrier.min_exponent)
-        base, top, coarsest = _uniform_grid(min_exponent - self.man + carrier.bias, carrier)
+        base, top, coarsest = uniform_grid(_Ints, min_exponent - self.man + carrier.bias, carrier)
         finest = carrier.width - self.man
         if self.exp < 8:
             limit = carrier.lane_at_most((2 << self.man) - 1, min(max_exponent, carrier.max_exponent) - self.man)
@@ -165,6 +163,10 @@ class BlockFloatingPoint(Number):
         return tuple(axis for axis in range(ndim) if axis != self.dim)
 
 
-def _uniform_grid(quantum: int, carrier: Carrier) -> tuple[int, int, int]:
-    base, top, coarsest = uniform_grid(np, quantum, carrier)
-    return int(base), int(top), int(coarsest)
+class _Ints:
+    """The part of an array namespace that Python's ints need to stand in for arrays."""
+
+    @staticmethod
+    def clip(value: int, low: int | None, high: int | None) -> int:
+        value = value if low is None else max(value, low)
+        return value if high is None else min(value, high)

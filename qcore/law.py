@@ -85,7 +85,7 @@ def round_to_grid(
     width, hidden = carrier.width, carrier.hidden
     magnitude = bits & carrier.magnitude_mask
     m = _based(xp, magnitude, grid.base, carrier, mode)
-    drop = xp.clip(grid.top - (m >> width), grid.finest, grid.coarsest)
+    drop = xp.clip(xp.clip(grid.top - (m >> width), grid.finest, None), None, grid.coarsest)
     if wide:
         own = xp.clip(leading_bit(magnitude) + (grid.finest - width), 0, None)
         drop = xp.where(magnitude < hidden, own, drop)
@@ -128,7 +128,8 @@ def block_grid(xp: Any, bits: Any, carrier: Carrier, block: Block, axes: tuple[i
     width, hidden = carrier.width, carrier.hidden
     magnitude = bits & carrier.magnitude_mask
     numbers = xp.where(magnitude > carrier.infinity, 0, magnitude)  # a NaN does not count
-    largest = xp.clip(xp.amax(numbers, axis=axes, keepdims=True), None, carrier.infinity - 1)
+    largest = xp.amax(numbers, axis=axes, keepdims=True) if axes else numbers
+    largest = xp.clip(largest, None, carrier.infinity - 1)
     exponent = xp.where(largest < hidden, leading_bit(largest) - (width - 1), largest >> width)
     base, top, coarsest = uniform_grid(xp, exponent - block.below, carrier)
     normal = (xp.clip(exponent, 0, None) << width) + block.ones

@@ -52,7 +52,7 @@ def element_words(
         shape: the array's shape, at least one dimension.
         key: two int32 arrays, 0-d or of one element.
         start: high and low word of the first element's 64-bit index, int32 arrays like the key's words.
-        large: whether the array may have more than 2^32 elements.
+        large: whether the array has 2^31 elements or more.
     """
     y0, y1 = threefry(*key, *element_index(xp, arange, shape, start, large))
     return y0 ^ y1

@@ -51,7 +51,7 @@ def quantize(
         raise missing_key()
     carrier = check_array(x)
     kind, constants = number.reduce(carrier)
-    axes = number.axes(x.ndim) or (0,)
+    axes = number.axes(x.ndim)
     if x.size == 0:
         return x.copy()
     bits = to_lanes(x, carrier)
@@ -59,7 +59,7 @@ def quantize(
     if mode is Rounding.STOCHASTIC and key_words is not None:
         words = [np.full(1, as_lane(word), np.int32) for word in (*key_words, *start_words)]
         key_lanes, start_lanes = (words[0], words[1]), (words[2], words[3])
-        word = element_words(np, _arange, bits.shape, key_lanes, start_lanes, x.size > 2**32) & (-1 << (32 - random_bits))
+        word = element_words(np, _arange, bits.shape, key_lanes, start_lanes, x.size >= 2**31) & (-1 << (32 - random_bits))
     result = Program(carrier, mode, kind).run(np, bits, constants, axes, word)
     return from_lanes(result, carrier, x)
 

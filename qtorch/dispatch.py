@@ -1,0 +1,120 @@
+"""Rounding tensors: checks, the choice among three paths with the same bits, and the straight-through gradient.
+
+`kernel`: a fused kernel, for ordinary tensors. `inline`: under `torch.compile` the law is traced into the caller's
+program. `ops`: the law operation by operation, for whatever has no kernel and for tensors that are not ordinary
+(subclasses, fake tensors, functorch's).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._C import _functorch, _len_torch_dispatch_stack
+
+from qcore import Number, Rounding
+from qtorch.keys import Key, check_noise, draw, draw_opaquely, key_tensor, window_cached, window_tensor
+from qtorch.lanes import Noise, run
+from qtorch.launch import KERNEL_LIMIT, by_kernel
+from qtorch.plan import Plan, plan_for
+
+
+def quantize(
+    x: torch.Tensor,
+    number: Number,
+    rounding: str | Rounding = "stochastic",
+    *,
+    key: Key = None,
+    random_bits: int = 24,
+    start: int = 0,
+) -> torch.Tensor:
+    """Rounds every element to the nearest, or another, neighbour in a number format.
+
+    The result has the bits that `qcore.quantize` and `qjax.quantize` give for the same arguments. Its gradient is
+    the incoming gradient, unchanged ("straight through").
+
+    Args:
+        x: tensor of any shape, strides and device; float32, float16 or bfloat16.
+        number: the format.
+        rounding: a name or member of `Rounding`.
+        key: for stochastic rounding: an int from 0 to 2^64 - 1, two 32-bit words, or an integer tensor of two
+            words. None draws one from torch's default generator, so `torch.manual_seed` repeats a run.
+        random_bits: how many random bits an element's rounding uses, 1 to 24.
+        start: the 64-bit index of x's first element: a chunk of a larger tensor gets the larger tensor's bits.
+
+    Returns:
+        A new tensor of x's shape, dtype, device and memory format.
+
+    Raises:
+        TypeError: if an argument has the wrong type; float64 tensors are refused, not rounded on the way.
+        ValueError: if an argument is out of range.
+
+    Example:
+        >>> from qtorch import FloatingPoint
+        >>> quantize(torch.tensor([0.1241, 0.3602, -0.7104]), FloatingPoint(exp=5, man=2), "nearest")
+        tensor([ 0.1250,  0.3750, -0.7500])
+    """
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"x is a {type(x).__name__}; allowed is a torch.Tensor of float32, float16 or bfloat16")
+    if torch.compiler.is_compiling():
+        ordinary, plan = False, Plan(number, rounding, x.dtype)
+    else:
+        ordinary, plan = _is_ordinary(x), plan_for(number, rounding, x.dtype)
+    if not plan.flat:
+        number.axes(x.dim())  # raises where x has no such dimension
+    noise = None
+    if not plan.stochastic:
+        check_noise(key, random_bits, start)
+    elif ordinary:
+        noise = Noise(draw() if key is None else key_tensor(key), window_cached(random_bits, start, x.device))
+    else:
+        noise = Noise(draw_opaquely() if key is None else key_tensor(key), window_tensor(random_bits, start, x.device))
+    if noise is not None and not x.is_cpu:
+        noise = Noise(noise.key.to(x.device), noise.window)
+    if x.requires_grad and torch.is_grad_enabled():
+        return _StraightThrough.apply(x, plan, *(noise or ()))
+    return _round(x, plan, noise, ordinary)
+
+
+class _StraightThrough(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, plan: Plan, *noise: torch.Tensor) -> torch.Tensor:
+        ordinary = not torch.compiler.is_compiling() and _is_ordinary(x)
+        return _round(x, plan, Noise(*noise) if noise else None, ordinary)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.others = len(inputs) - 1
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        return grad, *(None,) * ctx.others
+
+
+def _is_ordinary(x: torch.Tensor) -> bool:
+    """Whether x is memory that a kernel may read: no subclass, no transform, no tracing."""
+    return (
+        (type(x) is torch.Tensor or type(x) is torch.nn.Parameter)
+        and (x.is_cpu or x.is_cuda)
+        and x.layout is torch.strided
+        and not x.is_neg()
+        and _functorch.peek_interpreter_stack() is None
+        and _len_torch_dispatch_stack() == 0
+    )
+
+
+def _round(x: torch.Tensor, plan: Plan, noise: Noise | None, ordinary: bool) -> torch.Tensor:
+    if x.numel() == 0:
+        return torch.empty_like(x)
+    result = by_kernel(x, plan, noise) if ordinary else None
+    return by_operations(x, plan, noise) if result is None else result
+
+
+def by_operations(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor:
+    """The law on x's own shape, eagerly or traced into the caller's program."""
+    axes = plan.number.axes(x.dim())
+    x = x.resolve_neg()
+    lanes = x.reshape(1) if x.dim() == 0 else x
+    return run(plan.program, lanes, plan.constants, axes, noise, large=x.numel() >= KERNEL_LIMIT).reshape(x.shape)

@@ -1,0 +1,169 @@
+"""Fused kernels: the law compiled ahead of time by Inductor, on first use, and kept on disk.
+
+One kernel serves all formats of a kind: their integers are in a small tensor argument. A kernel is called through
+AOTInductor's loader (about two microseconds), which looks at sizes only: its inputs must be contiguous.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import stat
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import torch
+
+import qcore
+from qcore.law import Block, Grid, Program
+from qcore.rounding import Rounding
+from qtorch.lanes import Noise, run
+
+Kernel = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+
+# Which dimensions a kernel's input has, an example that is large enough to be compiled for all threads, and
+# the axes along which blocks lie. Elementwise rounding sees every tensor as "flat".
+LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "flat": ((1 << 20,), (0,)),
+    "rows": ((64, 1 << 14), (1,)),
+    "columns": ((1 << 14, 64), (0,)),
+    "middle": ((16, 64, 1 << 10), (0, 2)),
+}
+# A parallel loop waits for all threads, which takes milliseconds when other programs hold the processors.
+_SERIAL_BELOW = 1 << 14
+
+_OPTIONS = {
+    # Inductor re-traces what it inlines, exponentially often in Threefry's 20 rounds; this halves compile time.
+    "realize_opcount_threshold": 8,
+}
+
+
+class _Law(torch.nn.Module):
+    def __init__(self, program: Program, axes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.program = program
+        self.axes = axes
+
+    def forward(self, x: torch.Tensor, constants: torch.Tensor, *noise: torch.Tensor) -> torch.Tensor:
+        fields = (Block if self.program.kind == "block" else Grid)(*constants.unbind())
+        return run(self.program, x, fields, self.axes, Noise(*noise) if noise else None, large=False)
+
+
+@cache
+def load(program: Program, layout: str, device: torch.device) -> Kernel | None:
+    """The kernel of a program, from disk or freshly compiled; None, after one warning, where none can be made."""
+    chip = "cpu" if device.type == "cpu" else f"{device.type}{torch.cuda.get_device_capability(device)}"
+    path = _directory() / f"{program.kind}-{program.mode.value}-{program.carrier.name}-{layout}-{chip}.pt2"
+    try:
+        if path.exists():
+            with contextlib.suppress(RuntimeError):  # a damaged file is compiled again
+                return _open(path, device)
+        _compile(program, layout, device, path)
+        return _open(path, device)
+    except Exception as error:  # whatever a compiler may raise, the slower path has the same bits
+        warnings.warn(
+            f"qtorch could not compile a kernel for {device.type} and runs operation by operation, which is slower "
+            f"and has the same results: {type(error).__name__}: {str(error)[:300]}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+
+
+def launch(kernel: Kernel, arguments: list[torch.Tensor], size: int) -> torch.Tensor:
+    """Calls a kernel whose work is `size` elements."""
+    if size >= _SERIAL_BELOW or _set_threads is None:
+        return kernel(arguments)[0]
+    threads = torch.get_num_threads()
+    _set_threads(1)
+    try:
+        return kernel(arguments)[0]
+    finally:
+        _set_threads(threads)
+
+
+def _compile(program: Program, layout: str, device: torch.device, path: Path) -> None:
+    shape, axes = LAYOUTS[layout]
+    dtype = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}[program.carrier.name]
+    fields = len((Block if program.kind == "block" else Grid)._fields)
+    x = torch.zeros(shape, dtype=dtype, device=device)
+    arguments = [x, torch.zeros(fields, dtype=torch.int32, device=device)]
+    sizes = {axis: torch.export.Dim(f"d{axis}", min=2, max=2**31 - 1) for axis in range(len(shape))}
+    dynamic: tuple[object, ...] = (sizes, None)
+    if program.mode is Rounding.STOCHASTIC:
+        arguments += [torch.zeros(size, dtype=torch.int32, device=device) for size in (2, 3)]
+        dynamic += ((None, None),)
+    with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
+        warnings.simplefilter("ignore")  # Inductor's own, which users can do nothing about
+        exported = torch.export.export(_Law(program, axes), tuple(arguments), dynamic_shapes=dynamic)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            package = os.path.join(folder, path.name)
+            torch._inductor.aoti_compile_and_package(exported, package_path=package, inductor_configs=_OPTIONS)
+            os.replace(package, path)
+
+
+def _open(path: Path, device: torch.device) -> Kernel:
+    index = -1 if device.index is None else device.index
+    try:
+        # The public loader imports all of Inductor first, which takes more than a second.
+        from torch._C._aoti import AOTIModelPackageLoader
+    except ImportError:
+        return torch._inductor.aoti_load_package(str(path), device_index=index).loader.run  # type: ignore[attr-defined]
+    return AOTIModelPackageLoader(str(path), "model", False, 1, index).run
+
+
+@cache
+def _directory() -> Path:
+    """The folder of this torch, law and processor; ours alone, so that nobody can put code there."""
+    root = os.environ.get("QTORCH_CACHE_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "qtorch"
+    )
+    folder = Path(root) / _fingerprint()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = folder.stat()
+        if hasattr(os, "getuid") and (info.st_uid != os.getuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+            raise PermissionError(f"{folder} can be written by others")
+    except OSError as error:
+        warnings.warn(f"qtorch keeps its kernels for this process only: {error}", RuntimeWarning, stacklevel=2)
+        return Path(tempfile.mkdtemp(prefix="qtorch-"))
+    return folder
+
+
+def _fingerprint() -> str:
+    """A hash of all that a kernel's code depends on."""
+    digest = hashlib.sha256(f"{torch.__version__} {torch.version.cuda} {platform.system()} {platform.machine()}".encode())
+    core, here = Path(qcore.__file__).parent, Path(__file__).parent
+    for path in (*(core / f"{name}.py" for name in ("carrier", "rounding", "law", "random")), here / "lanes.py"):
+        digest.update(path.read_bytes())
+    digest.update(Path(__file__).read_bytes())
+    digest.update("".join(sorted(_processor_flags())).encode())
+    return digest.hexdigest()[:16]
+
+
+def _processor_flags() -> Iterator[str]:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
+        for line in lines:
+            if line.startswith(("flags", "Features", "model name")):
+                yield line
+            if not line.strip():
+                return
+
+
+def _find_thread_setter() -> Callable[[int], None] | None:
+    """OpenMP's own function, which changes the calling thread's setting and nobody else's."""
+    for name in ("libgomp.so.1", "libomp.so", "libomp.dylib"):
+        with contextlib.suppress(OSError, AttributeError):
+            setter = ctypes.CDLL(name).omp_set_num_threads
+            setter.argtypes, setter.restype = [ctypes.c_int], None
+            return setter
+    return None
+
+
+_set_threads = _find_thread_setter()

@@ -1,0 +1,66 @@
+"""Keys of stochastic rounding as tensors, and how one is drawn where the user gives none."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from qcore.arguments import check_int, check_seed, check_start
+from qcore.random import as_lane
+
+Key = int | tuple[int, int] | torch.Tensor | None
+
+
+def draw(device: torch.device | str | None = None) -> torch.Tensor:
+    """A key from torch's default generator: two int32 words on the CPU (or none in particular on "meta")."""
+    return torch.empty(2, dtype=torch.int32, device=device or "cpu").random_(-(2**31), 2**31)
+
+
+def draw_opaquely() -> torch.Tensor:
+    """The same as an operator: compilers call it as it is, so that they draw the same key as eager programs, and
+    functorch does not see the random numbers inside."""
+    return torch.ops.qtorch.draw_key(device="cpu")
+
+
+_library = torch.library.Library("qtorch", "DEF")
+_library.define("draw_key(*, Device? device=None) -> Tensor", tags=[torch.Tag.nondeterministic_seeded])
+_library.impl("draw_key", draw, "CompositeExplicitAutograd")
+
+
+def key_tensor(key: Any) -> torch.Tensor:
+    """Two int32 words on the CPU from an int, two 32-bit words, or an integer tensor of two words."""
+    if isinstance(key, torch.Tensor):
+        if key.shape != (2,) or key.dtype not in (torch.int32, torch.uint32, torch.int64):
+            raise ValueError(
+                f"key is a {key.dtype} tensor of shape {tuple(key.shape)}; allowed is an int from 0 to 2^64 - 1, two "
+                "32-bit words, or an int32, uint32 or int64 tensor of two words"
+            )
+        return key.view(torch.int32) if key.dtype is torch.uint32 else key.to(torch.int32)
+    return torch.tensor([as_lane(word) for word in check_seed(key)], dtype=torch.int32, device="cpu")
+
+
+def window_tensor(random_bits: int, start: int, device: torch.device) -> torch.Tensor:
+    """See `Noise.window`."""
+    random_bits = check_int("random_bits", random_bits, 1, 24)
+    high, low = check_start(start)
+    return torch.tensor((as_lane(high), as_lane(low), -1 << (32 - random_bits)), dtype=torch.int32, device=device)
+
+
+_cached = lru_cache(maxsize=256, typed=True)(window_tensor)
+
+
+def window_cached(random_bits: Any, start: Any, device: torch.device) -> torch.Tensor:
+    try:
+        return _cached(random_bits, start, device)
+    except TypeError:  # an unhashable argument, of which this says more
+        return window_tensor(random_bits, start, device)
+
+
+def check_noise(key: Any, random_bits: Any, start: Any) -> None:
+    """Refuses arguments of stochastic rounding that would be wrong, where the mode does not read them."""
+    if key is not None:
+        key_tensor(key)
+    if random_bits != 24 or start != 0:
+        window_tensor(random_bits, start, torch.device("cpu"))

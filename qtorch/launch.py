@@ -1,0 +1,108 @@
+"""Running kernels on tensors of any shape, strides, memory format and size."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+
+from qcore.law import Block, Program, block_grid
+from qcore.random import as_lane
+from qtorch import kernels
+from qtorch.lanes import Noise, to_lanes
+from qtorch.plan import Plan
+
+KERNEL_LIMIT = 1 << 31  # elements: a kernel's indices have 31 bits
+_PIECE = 1 << 25  # elements at a time beyond that
+
+
+def by_kernel(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
+    """Rounds an ordinary tensor that has elements; None where there is no kernel for it."""
+    if not plan.flat:
+        return _by_block(x, plan, noise)
+    if x.is_contiguous():
+        if x.dim() == 1:
+            return _flat(x, plan, noise)
+        result = _flat(x.view(-1), plan, noise)
+        return None if result is None else result.view_as(x)
+    if noise is None and torch.ops.aten.is_non_overlapping_and_dense(x):  # only random words care about order
+        result = _flat(x.as_strided((x.numel(),), (1,)), plan, noise)
+        return None if result is None else result.as_strided(x.shape, x.stride())
+    return _formatted(_flat(x.contiguous().view(-1), plan, noise), x)
+
+
+def _flat(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
+    size = x.numel()
+    if size >= KERNEL_LIMIT:
+        return _in_pieces(x, plan, noise)
+    kernel, constants = plan.runner("flat", x.device)
+    return None if kernel is None else kernels.launch(kernel, [_aligned(x), constants, *(noise or ())], size)
+
+
+def _in_pieces(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
+    if plan.program.kind == "block":
+        constants = _grid_of_all(x, plan)
+        kernel = kernels.load(Program(plan.program.carrier, plan.program.mode, "grid"), "flat", x.device)
+    else:
+        kernel, constants = plan.runner("flat", x.device)
+    if kernel is None:
+        return None
+    result = torch.empty_like(x)
+    for begin in range(0, x.numel(), _PIECE):
+        piece = x[begin : begin + _PIECE]
+        arguments = [_aligned(piece), constants, *(_shifted(noise, begin) if noise else ())]
+        result[begin : begin + _PIECE] = kernels.launch(kernel, arguments, piece.numel())
+    return result
+
+
+def _grid_of_all(x: torch.Tensor, plan: Plan) -> torch.Tensor:
+    """The grid of a block too large for one call: that of its piece with the largest magnitude."""
+    carrier, constants = plan.program.carrier, Block(*plan.constants)
+    grids = [block_grid(torch, to_lanes(piece, carrier), carrier, constants, (0,)) for piece in x.split(_PIECE)]
+    largest = max(grids, key=lambda grid: int(grid.limit))
+    return torch.tensor([int(field) for field in largest], dtype=torch.int32, device=x.device)
+
+
+def _shifted(noise: Noise, elements: int) -> Noise:
+    high, low, mask = noise.window.tolist()
+    start = ((high & 0xFFFFFFFF) << 32 | low & 0xFFFFFFFF) + elements
+    words = (as_lane(start >> 32 & 0xFFFFFFFF), as_lane(start & 0xFFFFFFFF), mask)
+    return Noise(noise.key, torch.tensor(words, dtype=torch.int32, device=noise.window.device))
+
+
+def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
+    if x.numel() >= KERNEL_LIMIT:
+        return None
+    layout, shape = _block_layout(x.shape, plan.number.axes(x.dim()))
+    kernel, constants = plan.runner(layout, x.device)
+    if kernel is None:
+        return None
+    arguments = [_aligned(x.contiguous().view(shape)), constants, *(noise or ())]
+    return _formatted(kernels.launch(kernel, arguments, x.numel()), x)
+
+
+def _block_layout(shape: torch.Size, axes: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """The kernel layout for blocks that lie along `axes`, and a contiguous tensor's shape in it."""
+    (kept,) = (axis for axis in range(len(shape)) if axis not in axes)
+    outer, blocks, inner = prod(shape[:kept]), shape[kept], prod(shape[kept + 1 :])
+    if blocks == 1:
+        return "flat", (outer * inner,)
+    if outer == 1:
+        return "rows", (blocks, inner)
+    return ("columns", (outer, blocks)) if inner == 1 else ("middle", (outer, blocks, inner))
+
+
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """x, or a copy of it where a GPU kernel could not load whole vectors."""
+    return x.clone() if x.is_cuda and x.data_ptr() % 16 else x
+
+
+def _formatted(result: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
+    """A contiguous result in x's shape, and in the memory format that operations on x keep."""
+    if result is None:
+        return None
+    result = result.view(x.shape)
+    if x.is_contiguous():
+        return result
+    kept = torch.empty_like(x)
+    return result if kept.is_contiguous() else kept.copy_(result)

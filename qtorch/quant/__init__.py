@@ -1,0 +1,71 @@
+"""QPyTorch's quantization functions, with its argument names, order and defaults."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding
+from qtorch.dispatch import quantize
+from qtorch.keys import Key
+
+__all__ = ["block_quantize", "fixed_point_quantize", "float_quantize"]
+
+
+def fixed_point_quantize(
+    x: torch.Tensor,
+    wl: int,
+    fl: int,
+    clamp: bool = True,
+    symmetric: bool = False,
+    rounding: str | Rounding = "stochastic",
+    key: Key = None,
+) -> torch.Tensor:
+    """Rounds a tensor to fixed point; see `FixedPoint` for wl, fl, clamp and symmetric, `quantize` for the rest.
+
+    Example:
+        >>> fixed_point_quantize(torch.tensor([0.3, -0.3, 9.0]), wl=4, fl=2, rounding="nearest")
+        tensor([ 0.2500, -0.2500,  1.7500])
+    """
+    return quantize(x, _number(FixedPoint, wl, fl, clamp, symmetric), rounding, key=key)
+
+
+def block_quantize(
+    x: torch.Tensor, wl: int, dim: int = -1, rounding: str | Rounding = "stochastic", key: Key = None
+) -> torch.Tensor:
+    """Rounds a tensor to block floating point; see `BlockFloatingPoint` for wl and dim, `quantize` for the rest.
+
+    Example:
+        >>> block_quantize(torch.tensor([1.0, 0.3, -0.02]), wl=4, rounding="nearest")
+        tensor([ 1.0000,  0.2500, -0.0000])
+    """
+    return quantize(x, _number(BlockFloatingPoint, wl, dim), rounding, key=key)
+
+
+def float_quantize(
+    x: torch.Tensor, exp: int, man: int, rounding: str | Rounding = "stochastic", key: Key = None
+) -> torch.Tensor:
+    """Rounds a tensor to floating point; see `FloatingPoint` for exp and man, `quantize` for the rest.
+
+    Example:
+        >>> float_quantize(torch.tensor([0.1241, 0.3602]), exp=5, man=2, rounding="nearest")
+        tensor([0.1250, 0.3750])
+    """
+    return quantize(x, _number(FloatingPoint, exp, man), rounding, key=key)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _cached(make: type[Number], *arguments: Any) -> Number:
+    return make(*arguments)
+
+
+def _number(make: type[Number], *arguments: Any) -> Number:
+    """The format; made once for each set of arguments, since these functions are called with small tensors too."""
+    if torch.compiler.is_compiling():
+        return make(*arguments)
+    try:
+        return _cached(make, *arguments)
+    except TypeError:  # an unhashable argument, of which the constructor says more
+        return make(*arguments)
