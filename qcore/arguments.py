@@ -47,7 +47,8 @@ def check_number(number: Any) -> Number:
     from qcore.formats import Number
 
     if not isinstance(number, Number):
-        raise TypeError(f"number={number!r} is a {type(number).__name__}; allowed is a Number such as FloatingPoint(5, 2)")
+        name = type(number).__name__
+        raise TypeError(f"number={number!r} is a {name}; allowed is a Number such as FloatingPoint(5, 2)")
     return number
 
 

@@ -41,6 +41,7 @@ def quantize(
         ValueError: if an argument is out of range, or stochastic rounding has no key.
 
     Example:
+        >>> from qcore import FloatingPoint
         >>> quantize(np.float32([0.1241, 0.3602, -0.7104]), FloatingPoint(exp=5, man=2), "nearest")
         array([ 0.125,  0.375, -0.75 ], dtype=float32)
     """
@@ -58,8 +59,8 @@ def quantize(
     word = None
     if mode is Rounding.STOCHASTIC and key_words is not None:
         words = [np.full(1, as_lane(word), np.int32) for word in (*key_words, *start_words)]
-        key_lanes, start_lanes = (words[0], words[1]), (words[2], words[3])
-        word = element_words(np, _arange, bits.shape, key_lanes, start_lanes, x.size >= 2**31) & (-1 << (32 - random_bits))
+        word = element_words(np, _arange, bits.shape, (words[0], words[1]), (words[2], words[3]), x.size >= 2**31)
+        word &= -1 << (32 - random_bits)
     result = Program(carrier, mode, kind).run(np, bits, constants, axes, word)
     return from_lanes(result, carrier, x)
 

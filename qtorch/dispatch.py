@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._C import _functorch, _len_torch_dispatch_stack
+from torch._C import _functorch, _len_torch_dispatch_stack  # type: ignore[attr-defined]
 
 from qcore import Number, Rounding
 from qtorch.keys import Key, check_noise, draw, draw_opaquely, key_tensor, window_cached, window_tensor

@@ -138,7 +138,8 @@ def _directory() -> Path:
 
 def _fingerprint() -> str:
     """A hash of all that a kernel's code depends on."""
-    digest = hashlib.sha256(f"{torch.__version__} {torch.version.cuda} {platform.system()} {platform.machine()}".encode())
+    machine = f"{torch.__version__} {torch.version.cuda} {platform.system()} {platform.machine()}"
+    digest = hashlib.sha256(machine.encode())
     core, here = Path(qcore.__file__).parent, Path(__file__).parent
     for path in (*(core / f"{name}.py" for name in ("carrier", "rounding", "law", "random")), here / "lanes.py"):
         digest.update(path.read_bytes())

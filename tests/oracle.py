@@ -1,7 +1,7 @@
 """The independent oracle: laws.md in exact integer arithmetic, one element at a time.
 
-It must never import the library, nor borrow a trick from it: comparing the two means something only because they share
-nothing. A finite carrier value is a whole number of "units", the carrier's smallest subnormal, so all numbers are exact.
+It must never import the library, nor borrow a trick from it: comparing the two means something only because they
+share nothing. A finite carrier value is a whole number of "units" (the carrier's smallest subnormal): all is exact.
 """
 
 import math
@@ -33,9 +33,11 @@ class Carrier:
 
     def __init__(self, dtype):
         """Reads the layout of `dtype`: float32, float16 or bfloat16."""
-        layouts = {np.dtype(np.float32): (8, 23, np.uint32),
-                   np.dtype(np.float16): (5, 10, np.uint16),
-                   np.dtype(ml_dtypes.bfloat16): (8, 7, np.uint16)}
+        layouts = {
+            np.dtype(np.float32): (8, 23, np.uint32),
+            np.dtype(np.float16): (5, 10, np.uint16),
+            np.dtype(ml_dtypes.bfloat16): (8, 7, np.uint16),
+        }
         if np.dtype(dtype) not in layouts:
             raise ValueError(f"no carrier: {dtype}")
         self.exp, self.man, self.pattern_dtype = layouts[np.dtype(dtype)]
@@ -46,25 +48,25 @@ class Carrier:
     def decode(self, pattern):
         """Returns (negative, magnitude): a magnitude is an int in units, INF or NAN."""
         sign, rest = divmod(pattern, 2 ** (self.exp + self.man))
-        field, fraction = divmod(rest, 2 ** self.man)
-        if field == 2 ** self.exp - 1:
+        field, fraction = divmod(rest, 2**self.man)
+        if field == 2**self.exp - 1:
             return sign == 1, NAN if fraction else INF
         if field == 0:
             return sign == 1, fraction
-        return sign == 1, (2 ** self.man + fraction) * 2 ** (field - 1)
+        return sign == 1, (2**self.man + fraction) * 2 ** (field - 1)
 
     def encode(self, negative, magnitude):
         """Returns the bit pattern of a number that is a carrier value (anything else is a fault of the oracle)."""
         sign = 2 ** (self.exp + self.man) if negative else 0
         if magnitude == INF:
-            return sign + (2 ** self.exp - 1) * 2 ** self.man
+            return sign + (2**self.exp - 1) * 2**self.man
         assert 0 <= magnitude <= self.max
-        if magnitude < 2 ** self.man:  # subnormal or zero
+        if magnitude < 2**self.man:  # subnormal or zero
             return sign + magnitude
         field = self.log2(magnitude) - self.unit - self.man + 1
         significand, lost = divmod(magnitude, 2 ** (field - 1))
         assert lost == 0, "the result is no carrier value"
-        return sign + field * 2 ** self.man + (significand - 2 ** self.man)
+        return sign + field * 2**self.man + (significand - 2**self.man)
 
     def log2(self, magnitude):
         """Returns e = floor(log2 m), exactly, of a finite magnitude above zero."""
@@ -161,7 +163,7 @@ def quantize_element(carrier, rule, rounding, negative, m, word, random_bits):
         n, d = divmod(m, step)
         if rounding == "stochastic":
             u = word // 2 ** (32 - random_bits)
-            up = u + d * 2 ** random_bits // step >= 2 ** random_bits
+            up = u + d * 2**random_bits // step >= 2**random_bits
         else:
             up = UP_WHEN[rounding](n, d, step // 2, negative)
         m = (n + 1 if up else n) * step

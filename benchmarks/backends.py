@@ -1,0 +1,213 @@
+"""The ways to round an array whose bits the consistency run compares: NumPy's, PyTorch's and JAX's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+import qcore
+import qjax
+import qtorch
+from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number
+from qtorch import dispatch
+from qtorch.keys import key_tensor, window_tensor
+from qtorch.lanes import Noise
+from qtorch.plan import plan_for
+
+KEY = 0x0123_4567_89AB_CDEF  # of all stochastic rounding; both words count
+
+# Each program that a user compiles takes seconds, so these stand for all: every kind of format and every mode.
+COMPILED: tuple[tuple[Number, str], ...] = (
+    (FloatingPoint(4, 3), "nearest_away"),
+    (FloatingPoint(5, 2), "nearest"),
+    (FloatingPoint(5, 2), "stochastic"),
+    (FloatingPoint(8, 0), "nearest"),
+    (FloatingPoint(8, 7), "nearest_up"),
+    (FloatingPoint(9, 2), "stochastic"),
+    (FixedPoint(8, 4), "nearest_down"),
+    (FixedPoint(8, 4), "stochastic"),
+    (FixedPoint(8, 7, clamp=False), "nearest_up"),
+    (BlockFloatingPoint(8, -1), "nearest"),
+    (BlockFloatingPoint(8, 0), "stochastic"),
+    (BlockFloatingPoint(22, 1), "nearest_away"),
+)
+
+Quantizer = Callable[[Any, int], Any]  # of an array and the index of its first element
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A way to round arrays.
+
+    Attributes:
+        name: as reports show it.
+        load: makes of a NumPy array what the quantizer takes.
+        prepare: makes the quantizer of a format and a rounding mode; its results are ready when it returns.
+        store: makes a NumPy array of the quantizer's result.
+        pairs: the formats and modes that this backend is for; all if None.
+        hard_only: whether it is for the hard inputs only, because each new shape costs seconds.
+    """
+
+    name: str
+    load: Callable[[np.ndarray], Any]
+    prepare: Callable[[Number, str], Quantizer]
+    store: Callable[[Any], np.ndarray]
+    pairs: tuple[tuple[Number, str], ...] | None = None
+    hard_only: bool = False
+
+    def run(self, quantizer: Quantizer, x: np.ndarray, start: int) -> tuple[np.ndarray, float]:
+        """Rounds an array; the result, and the seconds that it took (without the first call, which may compile)."""
+        loaded = self.load(x)
+        seconds = float("inf")
+        for _ in range(2 if start == 0 else 1):
+            begin = perf_counter()
+            result = quantizer(loaded, start)
+            seconds = min(seconds, perf_counter() - begin)
+        return self.store(result), seconds
+
+
+def reference() -> Backend:
+    """qcore, which decides what is right."""
+    return Backend("numpy", _same, _numpy, _same)
+
+
+def reference_in_pieces() -> Backend:
+    """The same for large elementwise inputs: on all processors, in pieces whose temporaries stay in cache."""
+    return Backend("numpy", _same, _numpy_in_pieces, _same)
+
+
+def all_backends() -> list[Backend]:
+    """All that are compared with the reference on this machine."""
+    cpu, compiled = jax.devices("cpu")[0], {"pairs": COMPILED, "hard_only": True}
+    return [
+        Backend("torch ops", torch.from_numpy, _torch_operations, _from_torch),
+        Backend("torch kernel", torch.from_numpy, _torch_kernel, _from_torch),
+        Backend("torch inline", torch.from_numpy, partial(_torch_inline, dynamic=False), _from_torch, **compiled),
+        Backend("torch dynamic", torch.from_numpy, partial(_torch_inline, dynamic=True), _from_torch, **compiled),
+        Backend("jax eager", partial(jax.device_put, device=cpu), partial(_jax_eager, device=cpu), np.asarray),
+        Backend("jax jit", partial(jax.device_put, device=cpu), partial(_jax_jit, device=cpu), np.asarray),
+        *_on_gpus(),
+    ]
+
+
+def fast_backends() -> list[Backend]:
+    """Those that can go through all float32 numbers; "jax jit" is qjax's own here, which takes any `start`."""
+    cpu = jax.devices("cpu")[0]
+    return [
+        Backend("torch kernel", torch.from_numpy, _torch_kernel, _from_torch),
+        Backend("jax jit", partial(jax.device_put, device=cpu), partial(_jax_call, device=cpu), np.asarray),
+        *_on_gpus(),
+    ]
+
+
+def _on_gpus() -> list[Backend]:
+    found = []
+    if torch.cuda.is_available():
+        found.append(Backend("torch cuda", lambda x: torch.from_numpy(x).cuda(), _torch_cuda, _from_torch))
+    try:
+        gpu = jax.devices("gpu")[0]
+    except RuntimeError:
+        return found
+    return [*found, Backend("jax gpu", partial(jax.device_put, device=gpu), partial(_jax_call, device=gpu), np.asarray)]
+
+
+def _same(x: np.ndarray) -> np.ndarray:
+    return x
+
+
+def _from_torch(x: torch.Tensor) -> np.ndarray:
+    return x.cpu().numpy()
+
+
+def _numpy(number: Number, rounding: str) -> Quantizer:
+    return lambda x, start: qcore.quantize(x, number, rounding, key=KEY, start=start)
+
+
+def _numpy_in_pieces(number: Number, rounding: str) -> Quantizer:
+    piece = 1 << 17
+
+    def quantizer(x: np.ndarray, start: int) -> np.ndarray:
+        result = np.empty_like(x)
+
+        def work(begin: int) -> None:
+            part = slice(begin, begin + piece)
+            result[part] = qcore.quantize(x[part], number, rounding, key=KEY, start=start + begin)
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(work, range(0, x.size, piece)))  # list: so that an exception is raised here
+        return result
+
+    return quantizer
+
+
+def _torch_operations(number: Number, rounding: str) -> Quantizer:
+    plan = plan_for(number, rounding, torch.float32)
+
+    def quantizer(x: torch.Tensor, start: int) -> torch.Tensor:
+        noise = Noise(key_tensor(KEY), window_tensor(24, start, x.device)) if plan.stochastic else None
+        return dispatch.by_operations(x, plan, noise)
+
+    return quantizer
+
+
+def _torch_kernel(number: Number, rounding: str) -> Quantizer:
+    return lambda x, start: qtorch.quantize(x, number, rounding, key=KEY, start=start)
+
+
+def _torch_inline(number: Number, rounding: str, dynamic: bool) -> Quantizer:
+    torch._dynamo.reset()
+
+    @torch.compile(fullgraph=True, dynamic=dynamic)
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return qtorch.quantize(x, number, rounding, key=KEY)
+
+    if dynamic:  # what is compared later then comes from a program that was compiled for other sizes
+        program(torch.ones((40, 41, 42) if isinstance(number, BlockFloatingPoint) else 70_000))
+    return lambda x, start: program(x)
+
+
+def _torch_cuda(number: Number, rounding: str) -> Quantizer:
+    def quantizer(x: torch.Tensor, start: int) -> torch.Tensor:
+        result = qtorch.quantize(x, number, rounding, key=KEY, start=start)
+        torch.cuda.synchronize()
+        return result
+
+    return quantizer
+
+
+def _jax_call(number: Number, rounding: str, device: jax.Device) -> Quantizer:
+    def quantizer(x: jax.Array, start: int) -> jax.Array:
+        with jax.default_device(device):
+            return qjax.quantize(x, number, rounding, key=KEY, start=start).block_until_ready()
+
+    return quantizer
+
+
+def _jax_eager(number: Number, rounding: str, device: jax.Device) -> Quantizer:
+    call = _jax_call(number, rounding, device)
+
+    def quantizer(x: jax.Array, start: int) -> jax.Array:
+        with jax.disable_jit():
+            return call(x, start)
+
+    return quantizer
+
+
+def _jax_jit(number: Number, rounding: str, device: jax.Device) -> Quantizer:
+    key = np.array([KEY >> 32, KEY & 0xFFFFFFFF], np.uint32)
+    program = jax.jit(lambda x, key: qjax.quantize(x, number, rounding, key=key))
+
+    def quantizer(x: jax.Array, start: int) -> jax.Array:
+        with jax.default_device(device):
+            return program(x, key).block_until_ready()
+
+    return quantizer

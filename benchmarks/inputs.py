@@ -1,0 +1,127 @@
+"""Inputs on which rounding goes wrong when it can: where tests and benchmarks compare bits.
+
+Random numbers almost never lie on a midpoint or among the subnormals, so every format gets its own representable
+values, the midpoints between them and their neighbours, next to all half-precision codes and random bit patterns.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number
+
+FORMATS: tuple[Number, ...] = (
+    *(FloatingPoint(exp, man) for exp, man in ((2, 1), (3, 2), (4, 3), (5, 2), (5, 10), (6, 9), (8, 0), (8, 7))),
+    *(FloatingPoint(exp, man) for exp, man in ((8, 10), (8, 23), (9, 2), (5, 0))),
+    *(FixedPoint(wl, fl) for wl, fl in ((2, 1), (4, 2), (8, 4), (8, 0), (16, 10), (24, 20), (8, -3))),
+    FixedPoint(8, 4, symmetric=True),
+    FixedPoint(8, 7, clamp=False),
+    *(BlockFloatingPoint(wl, dim) for wl, dim in ((2, -1), (8, -1), (8, 0), (8, 1), (16, 2), (22, 1))),
+)
+MODES = ("nearest", "nearest_away", "nearest_up", "nearest_down", "stochastic")
+
+_SEED = 20_261_120
+
+
+def hard_inputs(number: Number, count: int = 300_000, dtype: type = np.float32) -> list[np.ndarray]:
+    """Arrays with at least `count` elements together; block formats get blocks of all kinds.
+
+    Args:
+        number: the format that the inputs are hard for.
+        count: how many elements, at least.
+        dtype: np.float32, np.float16 or ml_dtypes.bfloat16.
+    """
+    rng = np.random.default_rng(_SEED)
+    if isinstance(number, BlockFloatingPoint):
+        return _blocks(number, count, dtype, rng)
+    values = _values(number, rng)
+    with np.errstate(over="ignore"):
+        points = np.concatenate([values, *_around(values, number)]).astype(dtype)
+    points = np.concatenate([points, _neighbours(points), all_codes(dtype)])
+    points = np.concatenate([points, -points])
+    return [np.concatenate([points, random_bits(max(count - points.size, count // 10), dtype, rng)])]
+
+
+def all_codes(dtype: type) -> np.ndarray:
+    """All float16 and all bfloat16 numbers that the dtype can hold, and its largest, smallest and special ones."""
+    codes = np.arange(2**16, dtype=np.uint16)
+    info = ml_dtypes.finfo(dtype)
+    edges = [info.max, info.smallest_normal, info.smallest_subnormal, np.inf, np.nan, 0.0, 1.0]
+    with np.errstate(all="ignore"):
+        halves = [codes.view(np.float16).astype(dtype), codes.view(ml_dtypes.bfloat16).astype(dtype)]
+        return np.concatenate([*halves, np.array(edges).astype(dtype)])
+
+
+def random_bits(count: int, dtype: type, rng: np.random.Generator) -> np.ndarray:
+    """Any bit pattern is as likely as any other: NaN payloads, infinities and subnormals among them."""
+    unsigned = np.dtype(f"u{np.dtype(dtype).itemsize}")
+    return rng.integers(0, np.iinfo(unsigned).max, count, unsigned, endpoint=True).view(dtype)
+
+
+def _values(number: Number, rng: np.random.Generator) -> np.ndarray:
+    """The format's numbers >= 0, as exact float64: all of them, or a sample with every exponent and both ends."""
+    if isinstance(number, FixedPoint):
+        highest = 2 ** min(number.wl - 1, 30) + 2
+        steps = np.arange(highest) if highest < 2**14 else rng.integers(0, highest, 2**14)
+        return np.concatenate([steps, np.arange(16), highest - np.arange(16)]).clip(0) * 2.0**-number.fl
+    assert isinstance(number, FloatingPoint)
+    bound = 2 ** (number.exp - 1)
+    exponents = np.arange(max(2 - bound, -149), min(bound, 127) + 1)
+    room = max(2**14 // len(exponents), 8)
+    all_steps = 2**number.man
+    steps = np.arange(all_steps) if all_steps <= room else rng.integers(0, all_steps, room)
+    steps = np.concatenate([steps, [0, all_steps - 1]])
+    normal = (1 + steps / all_steps) * 2.0 ** exponents[:, None]
+    subnormal = steps / all_steps * 2.0 ** exponents[0]
+    return np.concatenate([normal.ravel(), subnormal])
+
+
+def _around(values: np.ndarray, number: Number) -> list[np.ndarray]:
+    """Midpoints above and below each number, and points deep between zero and the smallest number."""
+    if isinstance(number, FixedPoint):
+        step = np.full_like(values, 2.0**-number.fl)
+    else:
+        assert isinstance(number, FloatingPoint)
+        exponent = np.frexp(values)[1] - 1
+        lowest = max(2 - 2 ** (number.exp - 1), -149)
+        step = 2.0 ** (np.maximum(np.where(values > 0, exponent, -200), lowest) - number.man)
+    deep = step.min() * 2.0 ** -np.arange(0, 60)
+    return [values + step / 2, values - step / 2, deep, deep * 1.5]
+
+
+def _neighbours(points: np.ndarray) -> np.ndarray:
+    bits = points.view(np.dtype(f"i{points.dtype.itemsize}"))
+    return np.concatenate([bits + 1, bits - 1]).view(points.dtype)
+
+
+def _blocks(number: BlockFloatingPoint, count: int, dtype: type, rng: np.random.Generator) -> list[np.ndarray]:
+    """3-D arrays: for dim >= 0 each index along it is a block of its own kind, else each array is."""
+    kinds = 24
+    size = -(-count // kinds)
+    blocks = [_block(kind, number.wl, size, dtype, rng) for kind in range(kinds)]
+    if number.dim == -1:
+        return [block.reshape(1, 1, -1) for block in blocks]
+    side = next(side for side in range(int(size**0.5), 0, -1) if size % side == 0)
+    return [np.ascontiguousarray(np.moveaxis(np.stack(blocks).reshape(kinds, side, -1), 0, number.dim))]
+
+
+def _block(kind: int, wl: int, size: int, dtype: type, rng: np.random.Generator) -> np.ndarray:
+    """One block: its maximum's exponent goes through the range with `kind`, and so do its special elements."""
+    info = ml_dtypes.finfo(dtype)
+    lowest = int(np.log2(float(info.smallest_subnormal)))
+    exponent = np.linspace(lowest, info.maxexp - 1, 16).round().astype(int)[kind % 16]
+    steps = rng.integers(-(2**wl), 2**wl, size, endpoint=True)  # half steps: every second one is a tie
+    with np.errstate(all="ignore"):
+        block = np.ldexp(steps.astype(np.float64), exponent - wl).astype(dtype)
+    if kind % 3 == 1:
+        block = _neighbours(block)[:size]
+    special = {16: [np.nan], 17: [np.inf], 18: [-np.inf, np.nan], 20: [np.nextafter(dtype(1), dtype(0))]}
+    for place, value in enumerate(special.get(kind, [])):
+        block[place] = value
+    if kind == 19:
+        block[:] = 0
+        block[::2] = -block[::2]
+    if kind == 21:
+        block[:] = np.nan
+    return block if kind != 22 else random_bits(size, dtype, rng)

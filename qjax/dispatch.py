@@ -1,0 +1,135 @@
+"""Rounding JAX arrays: checks, the law as one jitted function, and the straight-through gradient."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qcore import Number, Rounding
+from qcore.arguments import check_int, check_number, check_rounding, check_start, missing_key
+from qcore.carrier import CARRIERS, Carrier
+from qcore.law import Block, Grid, Program
+from qcore.random import as_lane, element_words
+from qjax.keys import Key, key_words
+
+
+class Noise(NamedTuple):
+    """Where an array's random words come from.
+
+    Attributes:
+        key: int32 array of two words.
+        window: int32 array of three words: the first element's 64-bit index (high, low), and a mask that keeps the
+            leading `random_bits` bits of each random word.
+    """
+
+    key: Any
+    window: Any
+
+
+def quantize(
+    x: jax.Array,
+    number: Number,
+    rounding: str | Rounding = "stochastic",
+    *,
+    key: Key = None,
+    random_bits: int = 24,
+    start: int = 0,
+) -> jax.Array:
+    """Rounds every element to the nearest, or another, neighbour in a number format.
+
+    The result has the bits that `qcore.quantize` and `qtorch.quantize` give for the same arguments, on any device
+    and under any sharding. Its gradient is the incoming gradient, unchanged ("straight through"). All arguments but
+    x and key are static.
+
+    Args:
+        x: array of any shape; float32, float16 or bfloat16.
+        number: the format.
+        rounding: a name or member of `Rounding`.
+        key: for stochastic rounding: a typed threefry key, two 32-bit words (also as a uint32 array), or an int from
+            0 to 2^64 - 1. Under vmap an unbatched key gives every example the same random words.
+        random_bits: how many random bits an element's rounding uses, 1 to 24.
+        start: the 64-bit index of x's first element: a chunk of a larger array gets the larger array's bits.
+
+    Returns:
+        A new array of x's shape, dtype and sharding.
+
+    Raises:
+        TypeError: if an argument has the wrong type; float64 arrays are refused, not rounded on the way.
+        ValueError: if an argument is out of range, or stochastic rounding has no key.
+
+    Example:
+        >>> from qjax import FloatingPoint
+        >>> quantize(jnp.float32([0.1241, 0.3602, -0.7104]), FloatingPoint(exp=5, man=2), "nearest")
+        Array([ 0.125,  0.375, -0.75 ], dtype=float32)
+    """
+    number, mode = check_number(number), check_rounding(rounding)
+    random_bits, (high, low) = check_int("random_bits", random_bits, 1, 24), check_start(start)
+    words = None if key is None else key_words(key)
+    carrier = check_array(x)
+    kind, constants = number.reduce(carrier)
+    axes = number.axes(x.ndim)
+    noise = None
+    if mode is Rounding.STOCHASTIC:
+        if words is None:
+            raise missing_key()
+        noise = Noise(words, np.array((as_lane(high), as_lane(low), -1 << (32 - random_bits)), np.int32))
+    if x.size == 0:
+        return jnp.array(x)
+    fields = type(constants)(*(np.int32(value) for value in constants))
+    return _round(Program(carrier, mode, kind), axes, x, fields, noise)
+
+
+def check_array(x: Any) -> Carrier:
+    """The carrier of a JAX array or tracer."""
+    if not isinstance(x, jax.Array):
+        raise TypeError(f"x is a {type(x).__name__}; allowed is a jax.Array of float32, float16 or bfloat16")
+    if x.dtype.name not in CARRIERS:
+        hint = "; convert it with x.astype(jnp.float32)" if x.dtype.name == "float64" else ""
+        raise TypeError(f"x has dtype {x.dtype.name}; allowed are float32, float16 and bfloat16{hint}")
+    return CARRIERS[x.dtype.name]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _law(
+    program: Program, axes: tuple[int, ...], x: jax.Array, constants: Grid | Block, noise: Noise | None
+) -> jax.Array:
+    lanes = _to_lanes(x, program.carrier).reshape(x.shape or (1,))
+    word = None
+    if noise is not None:
+        key, start = (noise.key[0], noise.key[1]), (noise.window[0], noise.window[1])
+        word = element_words(jnp, _arange, lanes.shape, key, start, x.size >= 2**31) & noise.window[2]
+    return _from_lanes(program.run(jnp, lanes, constants, axes, word), program.carrier, x)
+
+
+def _forward(
+    program: Program, axes: tuple[int, ...], x: jax.Array, constants: Grid | Block, noise: Noise | None
+) -> tuple[jax.Array, None]:
+    return _law(program, axes, x, constants, noise), None
+
+
+def _backward(program: Program, axes: tuple[int, ...], _: None, grad: jax.Array) -> tuple[jax.Array, None, None]:
+    return grad, None, None
+
+
+_law.defvjp(_forward, _backward)
+_round = jax.jit(_law, static_argnums=(0, 1))
+
+
+def _arange(size: int) -> jax.Array:
+    return jnp.arange(size, dtype=jnp.int32)
+
+
+def _to_lanes(x: jax.Array, carrier: Carrier) -> jax.Array:
+    if carrier.padding == 0:
+        return x.view(jnp.int32)
+    return x.view(jnp.int16).astype(jnp.int32) << carrier.padding
+
+
+def _from_lanes(bits: jax.Array, carrier: Carrier, like: jax.Array) -> jax.Array:
+    if carrier.padding == 0:
+        return bits.view(like.dtype).reshape(like.shape)
+    return (bits >> carrier.padding).astype(jnp.int16).view(like.dtype).reshape(like.shape)

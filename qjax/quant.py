@@ -1,0 +1,56 @@
+"""QPyTorch's quantization functions as pure functions of JAX arrays, with its argument names, order and defaults."""
+
+from __future__ import annotations
+
+import jax
+
+from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Rounding
+from qjax.dispatch import quantize
+from qjax.keys import Key
+
+__all__ = ["block_quantize", "fixed_point_quantize", "float_quantize"]
+
+
+def fixed_point_quantize(
+    x: jax.Array,
+    wl: int,
+    fl: int,
+    clamp: bool = True,
+    symmetric: bool = False,
+    rounding: str | Rounding = "stochastic",
+    key: Key = None,
+) -> jax.Array:
+    """Rounds an array to fixed point; see `FixedPoint` for wl, fl, clamp and symmetric, `quantize` for the rest.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> fixed_point_quantize(jnp.float32([0.3, -0.3, 9.0]), wl=4, fl=2, rounding="nearest")
+        Array([ 0.25, -0.25,  1.75], dtype=float32)
+    """
+    return quantize(x, FixedPoint(wl, fl, clamp, symmetric), rounding, key=key)
+
+
+def block_quantize(
+    x: jax.Array, wl: int, dim: int = -1, rounding: str | Rounding = "stochastic", key: Key = None
+) -> jax.Array:
+    """Rounds an array to block floating point; see `BlockFloatingPoint` for wl and dim, `quantize` for the rest.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> block_quantize(jnp.float32([1.0, 0.3, -0.02]), wl=4, rounding="nearest")
+        Array([ 1.  ,  0.25, -0.  ], dtype=float32)
+    """
+    return quantize(x, BlockFloatingPoint(wl, dim), rounding, key=key)
+
+
+def float_quantize(
+    x: jax.Array, exp: int, man: int, rounding: str | Rounding = "stochastic", key: Key = None
+) -> jax.Array:
+    """Rounds an array to floating point; see `FloatingPoint` for exp and man, `quantize` for the rest.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> float_quantize(jnp.float32([0.1241, 0.3602]), exp=5, man=2, rounding="nearest")
+        Array([0.125, 0.375], dtype=float32)
+    """
+    return quantize(x, FloatingPoint(exp, man), rounding, key=key)

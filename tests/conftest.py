@@ -1,0 +1,9 @@
+"""Eight simulated JAX devices for the sharding tests; helpers that compare bits, never values."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for `benchmarks`, which is not installed
+sys.path.insert(0, str(Path(__file__).parent))  # for `oracle` and `support`

@@ -1,0 +1,47 @@
+"""The core needs nothing of an array namespace but a few names, and takes integers and 0-d arrays alike."""
+
+import types
+
+import numpy as np
+import pytest
+import torch
+from support import assert_same_bits
+
+import qcore
+from benchmarks.inputs import MODES, hard_inputs
+from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
+from qcore.carrier import FLOAT32
+from qcore.law import Program
+from qcore.random import element_words
+
+NAMES = ("where", "clip", "amax")
+NUMBERS = (FloatingPoint(5, 2), FloatingPoint(9, 2), FixedPoint(8, 4), BlockFloatingPoint(8, 1))
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=str)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("xp", [np, torch], ids=["numpy", "torch"])
+@pytest.mark.parametrize("scalar", [int, "0-d"])
+def test_law_on_a_closed_vocabulary(number, mode, xp, scalar):
+    names = types.SimpleNamespace(**{name: getattr(xp, name) for name in NAMES})
+    x = hard_inputs(number, 24 * 300)[0]
+    x = x if x.ndim == 3 else np.random.default_rng(1).choice(x, (40, 8, 9))
+    mode = qcore.Rounding(mode)
+    kind, constants = number.reduce(FLOAT32)
+    lanes = x.view(np.int32)
+    if xp is torch:
+        lanes = torch.from_numpy(lanes)
+    if scalar != int:
+        make = np.int32 if xp is np else lambda value: torch.tensor(value, dtype=torch.int32)
+        constants = type(constants)(*map(make, constants))
+
+    def arange(size):
+        return xp.arange(size, dtype=xp.int32)
+
+    def one(value):
+        return xp.asarray([value], dtype=xp.int32)
+
+    word = element_words(names, arange, lanes.shape, (one(0), one(6)), (one(0), one(0)))
+    result = Program(FLOAT32, mode, kind).run(names, lanes, constants, number.axes(3), word)
+    expected = qcore.quantize(x, number, mode, key=6)
+    assert_same_bits(np.asarray(result).view(np.float32), expected)

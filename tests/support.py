@@ -1,0 +1,95 @@
+"""What tests of all packages share: bits, backends and the specs that the oracle takes."""
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import torch
+
+import qcore
+import qjax
+import qtorch
+from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
+from qtorch.dispatch import by_operations
+from qtorch.keys import key_tensor, window_tensor
+from qtorch.lanes import Noise
+from qtorch.plan import Plan
+
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+def bits(x):
+    """The bit patterns of a NumPy array, JAX array or tensor as unsigned integers."""
+    if isinstance(x, torch.Tensor):
+        x = x.detach().cpu().contiguous().view({4: torch.int32, 2: torch.int16}[x.element_size()]).numpy()
+    x = np.ascontiguousarray(np.asarray(x))
+    return x.view(f"u{x.dtype.itemsize}")
+
+
+def assert_same_bits(actual, expected, message=""):
+    actual, expected = bits(actual), bits(expected)
+    assert actual.shape == expected.shape
+    differing = np.argwhere(actual != expected)
+    where = tuple(differing[0]) if len(differing) else None
+    assert not len(differing), (
+        f"{message}: {len(differing)} of {actual.size} differ, the first at {where}: "
+        f"{actual[where]:#x} instead of {expected[where]:#x}"
+    )
+
+
+def to_torch(x):
+    """A tensor with the bits of a NumPy array (torch cannot read ml_dtypes)."""
+    if x.dtype.itemsize == 4:
+        return torch.from_numpy(np.ascontiguousarray(x).view(np.int32)).view(torch.float32).clone()
+    dtype = torch.float16 if x.dtype == np.float16 else torch.bfloat16
+    return torch.from_numpy(np.ascontiguousarray(x).view(np.int16)).view(dtype).clone()
+
+
+def spec(number):
+    """The oracle's own description of a format."""
+    if isinstance(number, FixedPoint):
+        return "fixed", number.wl, number.fl, number.clamp, number.symmetric
+    if isinstance(number, FloatingPoint):
+        return "float", number.exp, number.man
+    assert isinstance(number, BlockFloatingPoint)
+    return "block", number.wl, number.dim
+
+
+def words(key, shape):
+    """The random words of laws.md, from their independent source."""
+    return np.asarray(jax.random.bits(jax.random.key(key), shape, "uint32"))
+
+
+def key_for(mode, key):
+    return key if mode == "stochastic" else None
+
+
+def by_numpy(x, number, mode, key, **options):
+    return qcore.quantize(x, number, mode, key=key_for(mode, key), **options)
+
+
+def by_torch(x, number, mode, key, **options):
+    return qtorch.quantize(to_torch(x), number, mode, key=key_for(mode, key), **options)
+
+
+def by_torch_operations(x, number, mode, key, random_bits=24, start=0):
+    x = to_torch(x)
+    noise = Noise(key_tensor(key), window_tensor(random_bits, start, x.device)) if mode == "stochastic" else None
+    return by_operations(x, Plan(number, mode, x.dtype), noise)
+
+
+def by_jax(x, number, mode, key, **options):
+    return qjax.quantize(jnp.asarray(x), number, mode, key=key_for(mode, key), **options)
+
+
+def by_jax_operations(x, number, mode, key, **options):
+    with jax.disable_jit():
+        return by_jax(x, number, mode, key, **options)
+
+
+BACKENDS = {
+    "torch kernel": by_torch,
+    "torch ops": by_torch_operations,
+    "jax jit": by_jax,
+    "jax eager": by_jax_operations,
+}
