@@ -167,12 +167,13 @@ def _torch_inline(number: Number, rounding: str, dynamic: bool) -> Quantizer:
     torch._dynamo.reset()
 
     @torch.compile(fullgraph=True, dynamic=dynamic)
-    def program(x: torch.Tensor) -> torch.Tensor:
-        return qtorch.quantize(x, number, rounding, key=KEY)
+    def program(x: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return qtorch.quantize(x, number, rounding, key=key)
 
+    key = key_tensor(KEY)
     if dynamic:  # what is compared later then comes from a program that was compiled for other sizes
-        program(torch.ones((40, 41, 42) if isinstance(number, BlockFloatingPoint) else 70_000))
-    return lambda x, start: program(x)
+        program(torch.ones((40, 41, 42) if isinstance(number, BlockFloatingPoint) else 70_000), key)
+    return lambda x, start: program(x, key)
 
 
 def _torch_cuda(number: Number, rounding: str) -> Quantizer:
@@ -184,7 +185,7 @@ def _torch_cuda(number: Number, rounding: str) -> Quantizer:
     return quantizer
 
 
-def _jax_call(number: Number, rounding: str, device: jax.Device) -> Quantizer:
+def _jax_call(number: Number, rounding: str, device: Any) -> Quantizer:
     def quantizer(x: jax.Array, start: int) -> jax.Array:
         with jax.default_device(device):
             return qjax.quantize(x, number, rounding, key=KEY, start=start).block_until_ready()
@@ -192,7 +193,7 @@ def _jax_call(number: Number, rounding: str, device: jax.Device) -> Quantizer:
     return quantizer
 
 
-def _jax_eager(number: Number, rounding: str, device: jax.Device) -> Quantizer:
+def _jax_eager(number: Number, rounding: str, device: Any) -> Quantizer:
     call = _jax_call(number, rounding, device)
 
     def quantizer(x: jax.Array, start: int) -> jax.Array:
@@ -202,7 +203,7 @@ def _jax_eager(number: Number, rounding: str, device: jax.Device) -> Quantizer:
     return quantizer
 
 
-def _jax_jit(number: Number, rounding: str, device: jax.Device) -> Quantizer:
+def _jax_jit(number: Number, rounding: str, device: Any) -> Quantizer:
     key = np.array([KEY >> 32, KEY & 0xFFFFFFFF], np.uint32)
     program = jax.jit(lambda x, key: qjax.quantize(x, number, rounding, key=key))
 

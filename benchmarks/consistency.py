@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -65,7 +66,13 @@ class Case:
 
     @property
     def ns_per_element(self) -> float:
-        return self.seconds * 1e9 / max(self.inputs, 1)
+        return self.seconds * 1e9 / self.inputs
+
+    def record(self) -> dict[str, str | int | float]:
+        """What JSON gets."""
+        fields = asdict(self)
+        del fields["seconds"]
+        return {**fields, "ns_per_element": self.ns_per_element}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,21 +89,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         cases = grid_run(formats, arguments.rounding or MODES, arguments.count)
     _print_report(cases, perf_counter() - begin)
     if arguments.json:
-        records = [{**asdict(case), "ns_per_element": case.ns_per_element} for case in cases]
-        arguments.json.write_text(json.dumps({"versions": _versions(), "cases": records}, indent=1) + "\n")
+        record = {"versions": _versions(), "cases": [case.record() for case in cases]}
+        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
     return int(any(case.differing for case in cases))
 
 
 def grid_run(formats: Sequence[Number], modes: Sequence[str], count: int) -> list[Case]:
     """Every format and mode on all backends."""
-    real, backends, cases = training_tensors(), [reference(), *all_backends()], []
+    real, backends, cases = list(training_tensors().values()), [reference(), *all_backends()], []
     with _progress() as progress:
-        task = progress.add_task("", total=len(formats) * len(modes) * len(backends))
+        task = progress.add_task("", total=len(formats) * len(modes))
         for number in formats:
-            pieces = _pieces(number, count, list(real.values()))
+            pieces = _pieces(number, count, real)
             for mode in modes:
                 progress.update(task, description=f"{format_name(number)}, {mode}")
-                cases += compare(number, mode, pieces, backends, lambda: progress.advance(task))
+                cases += compare(number, mode, pieces, backends)
+                progress.advance(task)
     return cases
 
 
@@ -104,8 +112,139 @@ def exhaustive_run(number: Number, modes: Sequence[str]) -> list[Case]:
     """All float32 numbers on the fast backends; an element's index is its bit pattern."""
     backends, cases = [reference_in_pieces(), *fast_backends()], []
     with _progress() as progress:
-        task = progress.add_task("", total=len(modes) * (PATTERNS // CHUNK))
         for mode in modes:
-            progress.update(task, description=f"{format_name(number)}, {mode}")
-            cases += compare(number, mode, _all_patterns(), backends, lambda: progress.advance(task))
+            pieces = progress.track(_all_patterns(), PATTERNS // CHUNK, description=f"{format_name(number)}, {mode}")
+            cases += compare(number, mode, pieces, backends)
     return cases
+
+
+def compare(number: Number, mode: str, pieces: Iterable[Piece], backends: Sequence[Backend]) -> list[Case]:
+    """Rounds the pieces on each backend that takes the format and mode; the first backend is the reference."""
+    taking = [backend for backend in backends if backend.pairs is None or (number, mode) in backend.pairs]
+    quantizers = [backend.prepare(number, mode) for backend in taking]
+    cases = [Case(format_name(number), mode, backend.name) for backend in taking]
+    for piece in pieces:
+        expected = None
+        for backend, quantizer, case in zip(taking, quantizers, cases, strict=True):
+            if piece.hard or not backend.hard_only:
+                result, seconds = backend.run(quantizer, piece.x, piece.start)
+                expected = result if expected is None else expected
+                case.inputs += piece.x.size
+                case.differing += int(np.count_nonzero(result.view(np.int32) != expected.view(np.int32)))
+                case.seconds += seconds
+    return cases
+
+
+def _pieces(number: Number, count: int, real: Sequence[np.ndarray]) -> list[Piece]:
+    """Hard and real inputs: blocks as they are, and for elementwise formats one array of `count` elements."""
+    if isinstance(number, BlockFloatingPoint):
+        shaped = [Piece(x, hard=False) for x in real if x.ndim > number.dim]
+        return [*map(Piece, hard_inputs(number, count)), *shaped]
+    flat = np.concatenate([x.ravel() for x in real])
+    pool = np.concatenate([*hard_inputs(number, count - flat.size), flat])
+    # All formats get one size, for which JAX compiles once. Where the pool is larger, this is a sample of it.
+    return [Piece(np.random.default_rng(0).choice(pool, count, replace=False))]
+
+
+def _all_patterns() -> Iterator[Piece]:
+    for start in range(0, PATTERNS, CHUNK):
+        yield Piece(np.arange(start, start + CHUNK, dtype=np.uint32).view(np.float32), start)
+
+
+def format_name(number: Number) -> str:
+    """A short name: "float 5 2", "fixed 8 4 symmetric", "block 8 dim 0"."""
+    if isinstance(number, FloatingPoint):
+        return f"float {number.exp} {number.man}"
+    if isinstance(number, FixedPoint):
+        options = (" symmetric" if number.symmetric else "") + ("" if number.clamp else " unclamped")
+        return f"fixed {number.wl} {number.fl}{options}"
+    assert isinstance(number, BlockFloatingPoint)
+    return f"block {number.wl}" + ("" if number.dim == -1 else f" dim {number.dim}")
+
+
+def _elementwise(name: str) -> Number:
+    """The format of a short name."""
+    try:
+        match name.split():
+            case ["float", exp, man]:
+                number = FloatingPoint(int(exp), int(man))
+            case ["fixed", wl, fl, *options] if set(options) <= {"symmetric", "unclamped"}:
+                number = FixedPoint(int(wl), int(fl), "unclamped" not in options, "symmetric" in options)
+            case _:
+                raise ValueError("no such format")
+        number.reduce(FLOAT32)
+    except ValueError as error:
+        allowed = "'float EXP MAN' and 'fixed WL FL', the latter also with 'symmetric' and 'unclamped' after it"
+        raise argparse.ArgumentTypeError(f"{name!r}: {error}; allowed are {allowed}") from error
+    return number
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1000:
+        raise argparse.ArgumentTypeError(f"{count}: allowed are 1000 inputs and more")
+    return count
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m benchmarks.consistency", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--formats", metavar="SUBSTRING", default="", help="only formats whose name contains this")
+    parser.add_argument("--count", metavar="N", type=_count, default=COUNT, help=f"inputs a format (default {COUNT})")
+    parser.add_argument("--rounding", metavar="MODE", action="append", choices=MODES, help="only this mode; repeatable")
+    parser.add_argument("--exhaustive", metavar="FORMAT", type=_elementwise, help="all 2^32 inputs, for one format")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write versions and results there")
+    return parser
+
+
+def _progress() -> Progress:
+    columns = TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+
+
+def _print_report(cases: Sequence[Case], seconds: float) -> None:
+    """A row for each format and mode, a row of totals, and a line that sums up."""
+    backends = list(dict.fromkeys(case.backend for case in cases))
+    rows: dict[tuple[str, str], dict[str, Case]] = {}
+    for case in cases:
+        rows.setdefault((case.format, case.rounding), {})[case.backend] = case
+    totals = {backend: _total([case for case in cases if case.backend == backend]) for backend in backends}
+    table = Table("format", "rounding", title="differing elements, and nanoseconds an element")
+    for name in ("inputs", *backends):
+        table.add_column(name, justify="right")
+    for (number, mode), found in rows.items():
+        table.add_row(number, mode, *_cells(found, backends))
+    table.add_section()
+    table.add_row("all", "", *_cells(totals, backends))
+    console = Console()
+    console = Console(width=max(console.width, 60 + 17 * len(backends)))  # a log's lines may be longer than 80
+    console.print(table)
+    console.print(", ".join(f"{name} {value}" for name, value in _versions().items()), highlight=False)
+    inputs, differing = (sum(getattr(case, field) for case in cases) for field in ("inputs", "differing"))
+    console.print(
+        f"{len(rows)} pairs of format and rounding on {len(backends)} backends: {inputs:,} results, "
+        f"{differing:,} differ from qcore's, {seconds:.0f} s",
+        style="red" if differing else "green",
+    )
+
+
+def _total(cases: Sequence[Case]) -> Case:
+    sums = (sum(getattr(case, field) for case in cases) for field in ("inputs", "differing", "seconds"))
+    return Case("", "", cases[0].backend, *sums)
+
+
+def _cells(found: dict[str, Case], backends: Sequence[str]) -> Iterator[str]:
+    yield f"{next(iter(found.values())).inputs:,}"
+    for backend in backends:
+        case = found.get(backend)
+        style = "red" if case and case.differing else "none"
+        yield f"[{style}]{case.differing:,}[/] {case.ns_per_element:7.2f}" if case else ""
+
+
+def _versions() -> dict[str, str]:
+    packages = ("numpy", "torch", "jax", "jaxlib", "ml_dtypes", "scikit-learn")
+    machine = {"platform": platform.platform(), "processors": str(os.cpu_count())}
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}, **machine}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

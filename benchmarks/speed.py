@@ -21,22 +21,24 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
 import qtorch
 from benchmarks import startup
-from benchmarks.timing import Timing, by_turns, clock, default_allocator, keep_pages, machine, versions
+from benchmarks.timing import Timing, by_turns, clock_for, default_allocator, keep_pages, machine, versions
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number
 
 EXPONENTS = (6, 10, 14, 17, 20, 24, 26)  # of two, in elements
 KEY = 7
+WIDTH = 136  # columns, which the tables need
 UNKEYED = "stochastic, no key"
 
 # Limits: times the baseline where rounding can run at the speed of memory, else nanoseconds an element.
 RATIO_LIMITS = {("element", 20): 3.5, ("element", 24): 1.6, ("block", 20): 7.0, ("block", 24): 3.0}
 STOCHASTIC_LIMITS = {"torch": 1.0, "jax": 2.0}
-SMALL_LIMIT = 5e3  # nanoseconds for a call in torch on 2^6 elements
+SMALL_LIMIT = 5.0  # microseconds for a call in torch on 2^6 elements
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        measured = {"x": self.ratio, "ns/element": self.ns_per_element, "ns/call": self.seconds * 1e9}
+        measured = {"x": self.ratio, "ns/element": self.ns_per_element, "us": self.seconds * 1e6}
         return None if self.limit is None else measured[self.limit_unit] <= self.limit
 
     def record(self) -> dict[str, Any]:
@@ -99,7 +101,7 @@ class Row:
 def limit(framework: str, case: Case, rounding: str, exponent: int) -> tuple[float | None, str]:
     """What a measurement may be at most, and in which unit."""
     if exponent == 6 and framework == "torch":
-        return SMALL_LIMIT, "ns/call"
+        return SMALL_LIMIT, "us"
     if rounding.startswith("stochastic"):
         return (STOCHASTIC_LIMITS[framework] if exponent in (20, 24) else None), "ns/element"
     kind = "block" if isinstance(case.number, BlockFloatingPoint) else "element"
@@ -122,7 +124,7 @@ def time_torch(case: Case, rounding: str, exponent: int, device: str, seconds: f
     x = _torch_input(exponent, device).view(case.shape(exponent))
     mode, key = ("stochastic", None) if rounding == UNKEYED else (rounding, KEY if rounding == "stochastic" else None)
     ours = partial(qtorch.quantize, x, case.number, mode, key=key)
-    return by_turns([ours, partial(torch.empty_like(x).copy_, x)], clock(device), seconds)
+    return by_turns([ours, partial(torch.empty_like(x).copy_, x)], clock_for(device), seconds)
 
 
 def time_jax(case: Case, rounding: str, exponent: int, device: str, seconds: float) -> list[Timing]:
@@ -138,7 +140,7 @@ def time_jax(case: Case, rounding: str, exponent: int, device: str, seconds: flo
         rounded = jax.jit(lambda x, key: qjax.quantize(x, case.number, rounding, key=key))
         absolute = jax.jit(jnp.abs)
         calls = [lambda: rounded(x, key).block_until_ready(), lambda: absolute(x).block_until_ready()]
-        return by_turns(calls, clock("cpu"), seconds)  # the calls wait by themselves
+        return by_turns(calls, clock_for("cpu"), seconds)  # the calls wait by themselves
 
 
 @cache
@@ -163,7 +165,8 @@ def measure(framework: str, device: str, max_exponent: int, seconds: float, log:
         fastest = (ours.fastest, baseline.fastest)
         bound = limit(framework, case, rounding, exponent)
         row = Row(framework, case.label, rounding, exponent, ours.median, baseline.median, *fastest, *bound)
-        log.print(f"{framework} {done}/{len(plan)}: {case.label}, {rounding}, 2^{exponent}: {_time(row.seconds)}")
+        what = f"{case.label}, {rounding}, 2^{exponent}"
+        log.print(f"{framework} {done}/{len(plan)}: {what}: {_time(row.seconds)}", soft_wrap=True)
         rows.append(row)
     return rows
 
@@ -185,11 +188,11 @@ def frameworks(device: str, log: Console) -> list[str]:
 
 def speed_table(framework: str, device: str, rows: Iterable[Row]) -> Table:
     baseline = "copy_" if framework == "torch" else "jnp.abs"
-    table = Table(title=f"{framework} on {device}, float32: rounding against {baseline} of the same array")
-    table.add_column("format")
-    table.add_column("rounding")
+    table = Table(box=SIMPLE, title=f"{framework} on {device}, float32: rounding against {baseline} of the same array")
+    for column in ("format", "rounding"):
+        table.add_column(column, no_wrap=True)
     for column in ("elements", "a call", baseline, "ns/element", f"/ {baseline}", "limit"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         times = (_time(row.seconds), _time(row.baseline), f"{row.ns_per_element:.3f}", f"{row.ratio:.2f}")
         cells = (row.format, row.rounding, f"2^{row.exponent}", *times, _mark(row.limit, row.limit_unit, row.met))
@@ -198,10 +201,10 @@ def speed_table(framework: str, device: str, rows: Iterable[Row]) -> Table:
 
 
 def startup_table(findings: Iterable[startup.Finding]) -> Table:
-    table = Table(title="startup, compilation and memory (processes of their own)")
-    table.add_column("what")
-    table.add_column("measured", justify="right")
-    table.add_column("limit", justify="right")
+    table = Table(box=SIMPLE, title="startup, compilation and memory (processes of their own)")
+    table.add_column("what", no_wrap=True)
+    for column in ("measured", "limit"):
+        table.add_column(column, justify="right", no_wrap=True)
     table.add_column("note")
     for found in findings:
         value, mark = f"{found.value:.4g} {found.unit}", _mark(found.limit, found.unit, found.met)
@@ -225,8 +228,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--skip-startup", action="store_true", help="only the timings")
     parser.add_argument("--json", metavar="FILE", help="write versions, machine, rows and limits there")
     options = parser.parse_args(argv)
-    console, log = Console(), Console(stderr=True, highlight=False)
-    facts = {"versions": versions(), "machine": machine(options.device)}
+    console, log = (Console(stderr=stderr, highlight=False) for stderr in (False, True))
+    console.width = max(console.width, WIDTH)
+    facts = {"versions": versions(), "machine": machine(options.device) | {"device": options.device}}
     for name, values in facts.items():
         console.print(f"{name}: " + ", ".join(f"{what} {value}" for what, value in values.items()), soft_wrap=True)
     rows: list[Row] = []
@@ -237,15 +241,15 @@ def main(argv: list[str] | None = None) -> int:
     findings: list[startup.Finding] = []
     if not options.skip_startup:
         for found in startup.findings(default_allocator(), options.device, options.max_exponent):
-            log.print(f"{found.name}: {found.value:.4g} {found.unit} {found.note}")
+            log.print(f"{found.name}: {found.value:.4g} {found.unit} {found.note}", soft_wrap=True)
             findings.append(found)
         console.print(startup_table(findings))
     results = [*rows, *findings]
+    limited, missed = (sum(result.met in marks for result in results) for marks in ((True, False), (False,)))
     if options.json:
         records = {"rows": [row.record() for row in rows], "startup": [found.record() for found in findings]}
         with open(options.json, "w") as file:
-            json.dump(facts | {"device": options.device} | records, file, indent=1)
-    limited, missed = (sum(result.met in marks for result in results) for marks in ((True, False), (False,)))
+            json.dump(facts | records | {"limits": {"checked": limited, "missed": missed}}, file, indent=1)
     console.print(f"{missed} of {limited} limits missed", style="red" if missed else "green")
     return 0
 

@@ -63,11 +63,10 @@ def findings(environment: Environment, device: str, exponent: int) -> Iterator[F
         yield from _imports(base, package, limit, environment)
     yield from _compilation(environment, device)
     for case in _MEMORY_CASES:
-        growth = _probe("memory", case, str(exponent), device=device, environment=environment)
-        output = 4 << exponent
-        note = f"{case}, 2^{exponent} elements, device {device}: memory grew by {growth['bytes'] / output:.3f} of the "
-        note += f"output's ({growth['source']})"
-        yield Finding("peak memory", 0.5 + growth["bytes"] / output / 2, "of input + output", MEMORY_LIMIT, note)
+        peak = _probe("memory", case, str(exponent), device=device, environment=environment)
+        size = 4 << exponent  # bytes of the input, and of the output
+        note = f"{case}, 2^{exponent} elements: the call added {peak['bytes'] / size:.3f} outputs ({peak['source']})"
+        yield Finding("peak memory", (size + peak["bytes"]) / (2 * size), "x (input + output)", MEMORY_LIMIT, note)
 
 
 def _imports(base: str, package: str, limit: float | None, environment: Environment) -> Iterator[Finding]:

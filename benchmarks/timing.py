@@ -4,7 +4,7 @@ Usage:
     if __name__ == "__main__":
         keep_pages()  # may start the program again
         ...
-    ours, copy = by_turns([partial(quantize, x), partial(out.copy_, x)], clock("cpu"), seconds=0.5)
+    ours, copy = by_turns([partial(quantize, x), partial(out.copy_, x)], clock_for("cpu"), seconds=0.5)
     print(ours.median / copy.median)
 """
 
@@ -69,7 +69,7 @@ def by_turns(calls: Sequence[Call], clock: Clock, seconds: float) -> list[Timing
 
     Args:
         calls: what to time; each is warmed up first.
-        clock: see `clock`.
+        clock: see `clock_for`.
         seconds: how long to go on, all calls together; each gets five turns at least.
 
     Returns:
@@ -98,7 +98,7 @@ def _batch(call: Call, clock: Clock) -> int:
     return count
 
 
-def clock(device: str) -> Clock:
+def clock_for(device: str) -> Clock:
     """A function of (call, count): the mean seconds of `count` calls in a row on "cpu" or "cuda"."""
     return _cuda_clock if device == "cuda" else _wall_clock
 

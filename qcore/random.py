@@ -17,16 +17,22 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
-def threefry(key0: Any, key1: Any, counter0: Any, counter1: Any) -> tuple[Any, Any]:
-    """Threefry-2x32 with 20 rounds: two int32 lanes of random bits for each counter."""
+def threefry(
+    key0: Any, key1: Any, counter0: Any, counter1: Any, settle: Callable[[Any], Any] = lambda lanes: lanes
+) -> tuple[Any, Any]:
+    """Threefry-2x32 with 20 rounds: two int32 lanes of random bits for each counter.
+
+    `settle` is an identity for compilers that trace a shared subexpression again at each of its uses, which are
+    exponentially many here: what it returns must be traced once.
+    """
     keys = (key0, key1, key0 ^ key1 ^ _PARITY)
     x0, x1 = counter0 + key0, counter1 + key1
     for group in range(5):
         for distance in _ROTATIONS[group % 2]:
             x0 = x0 + x1
             x1 = _rotate_left(x1, distance) ^ x0
-        x0 = x0 + keys[(group + 1) % 3]
-        x1 = x1 + keys[(group + 2) % 3] + (group + 1)
+        x0 = settle(x0 + keys[(group + 1) % 3])
+        x1 = settle(x1 + keys[(group + 2) % 3] + (group + 1))
     return x0, x1
 
 
@@ -43,6 +49,7 @@ def element_words(
     key: tuple[Any, Any],
     start: tuple[Any, Any],
     large: bool = False,
+    settle: Callable[[Any], Any] = lambda lanes: lanes,
 ) -> Any:
     """One random int32 word for each element of an array, by its row-major index plus `start`.
 
@@ -53,8 +60,9 @@ def element_words(
         key: two int32 arrays, 0-d or of one element.
         start: high and low word of the first element's 64-bit index, int32 arrays like the key's words.
         large: whether the array has 2^31 elements or more.
+        settle: see `threefry`.
     """
-    y0, y1 = threefry(*key, *element_index(xp, arange, shape, start, large))
+    y0, y1 = threefry(*key, *element_index(xp, arange, shape, start, large), settle)
     return y0 ^ y1
 
 

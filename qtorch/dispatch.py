@@ -13,7 +13,7 @@ import torch
 from torch._C import _functorch, _len_torch_dispatch_stack  # type: ignore[attr-defined]
 
 from qcore import Number, Rounding
-from qtorch.keys import Key, check_noise, draw, draw_opaquely, key_tensor, window_cached, window_tensor
+from qtorch.keys import Key, check_noise, make_noise
 from qtorch.lanes import Noise, run
 from qtorch.launch import KERNEL_LIMIT, by_kernel
 from qtorch.plan import Plan, plan_for
@@ -56,21 +56,14 @@ def quantize(
     """
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"x is a {type(x).__name__}; allowed is a torch.Tensor of float32, float16 or bfloat16")
-    if torch.compiler.is_compiling():
-        ordinary, plan = False, Plan(number, rounding, x.dtype)
-    else:
-        ordinary, plan = _is_ordinary(x), plan_for(number, rounding, x.dtype)
+    ordinary, plan = _is_ordinary(x), plan_for(number, rounding, x.dtype)
     if not plan.flat:
         number.axes(x.dim())  # raises where x has no such dimension
     noise = None
-    if not plan.stochastic:
-        check_noise(key, random_bits, start)
-    elif ordinary:
-        noise = Noise(draw() if key is None else key_tensor(key), window_cached(random_bits, start, x.device))
+    if plan.stochastic:
+        noise = make_noise(key, random_bits, start, x.device, ordinary)
     else:
-        noise = Noise(draw_opaquely() if key is None else key_tensor(key), window_tensor(random_bits, start, x.device))
-    if noise is not None and not x.is_cpu:
-        noise = Noise(noise.key.to(x.device), noise.window)
+        check_noise(key, random_bits, start)
     if x.requires_grad and torch.is_grad_enabled():
         return _StraightThrough.apply(x, plan, *(noise or ()))
     return _round(x, plan, noise, ordinary)
@@ -81,8 +74,7 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(x: torch.Tensor, plan: Plan, *noise: torch.Tensor) -> torch.Tensor:
-        ordinary = not torch.compiler.is_compiling() and _is_ordinary(x)
-        return _round(x, plan, Noise(*noise) if noise else None, ordinary)
+        return _round(x, plan, Noise(*noise) if noise else None, _is_ordinary(x))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -96,7 +88,8 @@ class _StraightThrough(torch.autograd.Function):
 def _is_ordinary(x: torch.Tensor) -> bool:
     """Whether x is memory that a kernel may read: no subclass, no transform, no tracing."""
     return (
-        (type(x) is torch.Tensor or type(x) is torch.nn.Parameter)
+        not torch.compiler.is_compiling()
+        and (type(x) is torch.Tensor or type(x) is torch.nn.Parameter)
         and (x.is_cpu or x.is_cuda)
         and x.layout is torch.strided
         and not x.is_neg()

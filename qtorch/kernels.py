@@ -35,13 +35,9 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "columns": ((1 << 14, 64), (0,)),
     "middle": ((16, 64, 1 << 10), (0, 2)),
 }
-# A parallel loop waits for all threads, which takes milliseconds when other programs hold the processors.
-_SERIAL_BELOW = 1 << 14
-
-_OPTIONS = {
-    # Inductor re-traces what it inlines, exponentially often in Threefry's 20 rounds; this halves compile time.
-    "realize_opcount_threshold": 8,
-}
+# A parallel loop waits for all threads, which takes milliseconds when other programs hold the processors. torch's
+# own operations have the same threshold.
+_SERIAL_BELOW = 1 << 15
 
 
 class _Law(torch.nn.Module):
@@ -104,7 +100,7 @@ def _compile(program: Program, layout: str, device: torch.device, path: Path) ->
         exported = torch.export.export(_Law(program, axes), tuple(arguments), dynamic_shapes=dynamic)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             package = os.path.join(folder, path.name)
-            torch._inductor.aoti_compile_and_package(exported, package_path=package, inductor_configs=_OPTIONS)
+            torch._inductor.aoti_compile_and_package(exported, package_path=package)
             os.replace(package, path)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from qcore.arguments import check_int, check_seed, check_start
 from qcore.random import as_lane
+from qtorch.cache import remember
+from qtorch.lanes import Noise
 
 Key = int | tuple[int, int] | torch.Tensor | None
 
@@ -31,31 +32,41 @@ _library.impl("draw_key", draw, "CompositeExplicitAutograd")
 
 def key_tensor(key: Any) -> torch.Tensor:
     """Two int32 words on the CPU from an int, two 32-bit words, or an integer tensor of two words."""
-    if isinstance(key, torch.Tensor):
-        if key.shape != (2,) or key.dtype not in (torch.int32, torch.uint32, torch.int64):
-            raise ValueError(
-                f"key is a {key.dtype} tensor of shape {tuple(key.shape)}; allowed is an int from 0 to 2^64 - 1, two "
-                "32-bit words, or an int32, uint32 or int64 tensor of two words"
-            )
-        return key.view(torch.int32) if key.dtype is torch.uint32 else key.to(torch.int32)
+    if not isinstance(key, torch.Tensor):
+        return seed_tensor(key)
+    if key.shape != (2,) or key.dtype not in (torch.int32, torch.uint32, torch.int64):
+        raise ValueError(
+            f"key is a {key.dtype} tensor of shape {tuple(key.shape)}; allowed is an int from 0 to 2^64 - 1, two "
+            "32-bit words, or an int32, uint32 or int64 tensor of two words"
+        )
+    return key.view(torch.int32) if key.dtype is torch.uint32 else key.to(torch.int32)
+
+
+def seed_tensor(key: Any) -> torch.Tensor:
     return torch.tensor([as_lane(word) for word in check_seed(key)], dtype=torch.int32, device="cpu")
 
 
-def window_tensor(random_bits: int, start: int, device: torch.device) -> torch.Tensor:
+def window_tensor(random_bits: Any, start: Any, device: torch.device) -> torch.Tensor:
     """See `Noise.window`."""
     random_bits = check_int("random_bits", random_bits, 1, 24)
     high, low = check_start(start)
     return torch.tensor((as_lane(high), as_lane(low), -1 << (32 - random_bits)), dtype=torch.int32, device=device)
 
 
-_cached = lru_cache(maxsize=256, typed=True)(window_tensor)
+def make_noise(key: Any, random_bits: Any, start: Any, device: torch.device, ordinary: bool) -> Noise:
+    """The noise for a tensor on a device; what is remembered must not be made under tracing or a transform."""
+    if key is None:
+        words = draw() if ordinary else draw_opaquely()
+    elif ordinary and not isinstance(key, torch.Tensor):
+        words = _remembered_seed(key)
+    else:
+        words = key_tensor(key)
+    window = (_remembered_window if ordinary else window_tensor)(random_bits, start, device)
+    return Noise(words if device.type == "cpu" else words.to(device), window)
 
 
-def window_cached(random_bits: Any, start: Any, device: torch.device) -> torch.Tensor:
-    try:
-        return _cached(random_bits, start, device)
-    except TypeError:  # an unhashable argument, of which this says more
-        return window_tensor(random_bits, start, device)
+_remembered_seed = remember(seed_tensor)
+_remembered_window = remember(window_tensor)
 
 
 def check_noise(key: Any, random_bits: Any, start: Any) -> None:

@@ -38,9 +38,14 @@ def run(
 
         key = (noise.key[0], noise.key[1])
         start = (noise.window[0], noise.window[1])
-        word = element_words(torch, arange, x.shape, key, start, large) & noise.window[2]
+        word = element_words(torch, arange, x.shape, key, start, large, _settle) & noise.window[2]
     bits = program.run(torch, to_lanes(x, program.carrier), constants, axes, word)
     return from_lanes(bits, program.carrier, x.dtype)
+
+
+def _settle(lanes: torch.Tensor) -> torch.Tensor:
+    """The same lanes; Inductor traces what leads to a strided view only once."""
+    return lanes.as_strided(lanes.shape, lanes.stride()) if torch.compiler.is_compiling() else lanes
 
 
 def to_lanes(x: torch.Tensor, carrier: Carrier) -> torch.Tensor:

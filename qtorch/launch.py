@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 import torch
@@ -81,13 +82,14 @@ def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor 
     return _formatted(kernels.launch(kernel, arguments, x.numel()), x)
 
 
+@lru_cache(maxsize=1024)
 def _block_layout(shape: torch.Size, axes: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """The kernel layout for blocks that lie along `axes`, and a contiguous tensor's shape in it."""
     (kept,) = (axis for axis in range(len(shape)) if axis not in axes)
     outer, blocks, inner = prod(shape[:kept]), shape[kept], prod(shape[kept + 1 :])
     if blocks == 1:
         return "flat", (outer * inner,)
-    if outer == 1:
+    if outer == 1 and inner > 1:
         return "rows", (blocks, inner)
     return ("columns", (outer, blocks)) if inner == 1 else ("middle", (outer, blocks, inner))
 

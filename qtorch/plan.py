@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
-
 import torch
 
 from qcore import Number, Rounding
 from qcore.arguments import check_number, check_rounding
 from qcore.law import Program
 from qtorch import kernels
+from qtorch.cache import remember
 from qtorch.lanes import CARRIERS
 
 
@@ -46,12 +44,4 @@ class Plan:
             return runner
 
 
-_cached = lru_cache(maxsize=1024)(Plan)
-
-
-def plan_for(number: Any, rounding: Any, dtype: torch.dtype) -> Plan:
-    """The plan, from a cache that a hashable wrong argument cannot enter."""
-    try:
-        return _cached(number, rounding, dtype)
-    except TypeError:  # an unhashable argument, or a wrong one: of both the constructor says more
-        return Plan(number, rounding, dtype)
+plan_for = remember(Plan)

@@ -15,11 +15,11 @@ NAN = None  # the magnitude of a NaN
 
 # Up exactly when: n and d are floor(t) and t - n, with d and a half both counted in units.
 UP_WHEN = {
-    "nearest": lambda n, d, half, negative: d > half or d == half and n % 2 == 1,
+    "nearest": lambda n, d, half, negative: d > half or (d == half and n % 2 == 1),
     "nearest_away": lambda n, d, half, negative: d >= half,
     "nearest_zero": lambda n, d, half, negative: d > half,
-    "nearest_up": lambda n, d, half, negative: d > half or d == half and not negative,
-    "nearest_down": lambda n, d, half, negative: d > half or d == half and negative,
+    "nearest_up": lambda n, d, half, negative: d > half or (d == half and not negative),
+    "nearest_down": lambda n, d, half, negative: d > half or (d == half and negative),
     "toward_zero": lambda n, d, half, negative: False,
     "away": lambda n, d, half, negative: d > 0,
     "up": lambda n, d, half, negative: d > 0 and not negative,
@@ -148,7 +148,7 @@ def rules_of(carrier, spec, shape, magnitudes):
     if not 2 <= wl <= 25:
         raise ValueError(f"wl must be in 2..25, got {wl}")
     numbers, blocks = block_numbers(shape, dim), {}
-    for number, m in zip(numbers, magnitudes):
+    for number, m in zip(numbers, magnitudes, strict=True):
         blocks.setdefault(number, []).append(m)
     rules = {number: block_rule(carrier, wl, block) for number, block in blocks.items()}
     return [rules[number] for number in numbers]

@@ -1,0 +1,93 @@
+"""The same bits everywhere: every format and mode on every backend, on hard inputs."""
+
+import numpy as np
+import pytest
+import torch
+from support import BACKENDS, DTYPES, assert_same_bits, by_numpy, key_for, to_torch
+
+import qtorch
+from benchmarks.inputs import FORMATS, MODES, hard_inputs
+from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
+
+KEY = 0x1234_5678_9ABC_DEF0 >> 32
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("number", FORMATS, ids=str)
+def test_float32(number, mode):
+    for x in hard_inputs(number):
+        expected = by_numpy(x, number, mode, KEY)
+        for name, backend in BACKENDS.items():
+            assert_same_bits(backend(x, number, mode, KEY), expected, f"{name}: {number} {mode}")
+
+
+HALF_PAIRS = [
+    (FloatingPoint(5, 2), "nearest"),
+    (FloatingPoint(5, 2), "stochastic"),
+    (FloatingPoint(8, 7), "nearest"),
+    (FixedPoint(8, 4), "stochastic"),
+    (BlockFloatingPoint(8, 1), "nearest"),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("number", "mode"), HALF_PAIRS, ids=str)
+def test_halves(number, mode, dtype):
+    for x in hard_inputs(number, 60_000, DTYPES[dtype]):
+        expected = by_numpy(x, number, mode, KEY)
+        for name, backend in BACKENDS.items():
+            assert_same_bits(backend(x, number, mode, KEY), expected, f"{name}: {number} {mode} {dtype}")
+
+
+INLINE_PAIRS = [
+    (FloatingPoint(5, 2), "nearest"),
+    (FloatingPoint(5, 2), "stochastic"),
+    (FloatingPoint(8, 0), "nearest"),
+    (FloatingPoint(9, 2), "nearest"),
+    (FloatingPoint(8, 23), "stochastic"),
+    (FixedPoint(8, 4), "nearest_up"),
+    (FixedPoint(8, 4, clamp=False), "nearest_down"),
+    (FixedPoint(24, 20, symmetric=True), "stochastic"),
+    (BlockFloatingPoint(8), "nearest"),
+    (BlockFloatingPoint(8), "stochastic"),
+    (BlockFloatingPoint(16, 1), "nearest_away"),
+    (BlockFloatingPoint(22, 2), "nearest"),
+]
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(("number", "mode"), INLINE_PAIRS, ids=str)
+def test_inline(number, mode, dynamic):
+    """Traced into a caller's program, whose neighbouring operations must not change it."""
+    if dynamic and mode == "stochastic" and number != FloatingPoint(5, 2):
+        pytest.skip("one stochastic program with dynamic shapes is enough: each compiles for many seconds")
+
+    def program(x, key):
+        return qtorch.quantize(x.abs().neg(), number, mode, key=key_for(mode, key))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, fullgraph=True, dynamic=dynamic)
+    arrays = hard_inputs(number)[-4:]
+    for x in [arrays[0], arrays[0][..., : arrays[0].shape[-1] // 2 + 1]] if dynamic else arrays:
+        expected = by_numpy(-np.abs(x), number, mode, 5)
+        assert_same_bits(compiled(to_torch(x), torch.tensor([0, 5])), expected, f"{number} {mode}")
+
+
+def test_empty_and_0d():
+    for number in (FloatingPoint(5, 2), FixedPoint(8, 4), BlockFloatingPoint(8)):
+        for x in (np.float32(0.3), np.zeros((0, 3), np.float32), np.float32([-0.3]), np.ones((1, 1, 1), np.float32)):
+            x = np.asarray(x)
+            for mode in ("nearest", "stochastic"):
+                expected = by_numpy(x, number, mode, KEY)
+                assert expected.shape == x.shape
+                for name, backend in BACKENDS.items():
+                    assert_same_bits(backend(x, number, mode, KEY), expected, f"{name}: {number} {mode} {x.shape}")
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 7), (1, 5, 7), (5, 7, 1), (3, 4), (9,), (2, 3, 4, 5)])
+def test_block_shapes(shape):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32) ** 5
+    for dim in range(-1, len(shape)):
+        expected = by_numpy(x, BlockFloatingPoint(6, dim), "nearest", None)
+        for name, backend in BACKENDS.items():
+            assert_same_bits(backend(x, BlockFloatingPoint(6, dim), "nearest", None), expected, f"{name} {shape} {dim}")

@@ -1,0 +1,112 @@
+"""Kernels on disk: shared by processes, safe against each other, against death, and without a compiler."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from support import assert_same_bits
+
+import qcore
+import qtorch
+from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
+from qtorch import kernels
+from qtorch.plan import plan_for
+
+PROGRAM = """
+import warnings; warnings.simplefilter("error", RuntimeWarning)
+import torch, numpy as np, qcore, qtorch
+x = torch.randn(1001)
+number = qtorch.FloatingPoint(5, 2)
+y = qtorch.quantize(x, number, "nearest")
+assert (y.numpy().view(np.int32) == qcore.quantize(x.numpy(), number, "nearest").view(np.int32)).all()
+print("right")
+"""
+
+
+def start(folder, program=PROGRAM, **environment):
+    variables = {**os.environ, "QTORCH_CACHE_DIR": str(folder), **environment}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", program], env=variables, start_new_session=True, **pipes)
+
+
+def finish(process):
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return out.strip(), err
+
+
+def test_eight_processes_with_a_cold_cache(tmp_path):
+    processes = [start(tmp_path) for _ in range(8)]
+    assert [finish(process)[0] for process in processes] == ["right"] * 8
+    packages = list(tmp_path.glob("*/*"))
+    assert [package.suffix for package in packages] == [".pt2"]  # nothing temporary is left
+
+
+def test_a_process_killed_while_compiling_leaves_nothing_that_breaks_the_next(tmp_path):
+    process = start(tmp_path)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("*/tmp*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not list(tmp_path.glob("*/*.pt2"))
+    assert finish(start(tmp_path))[0] == "right"
+
+
+def test_a_damaged_kernel_is_compiled_again(tmp_path):
+    assert finish(start(tmp_path))[0] == "right"
+    (package,) = tmp_path.glob("*/*.pt2")
+    package.write_bytes(package.read_bytes()[:1000])
+    assert finish(start(tmp_path))[0] == "right"
+    assert package.stat().st_size > 1000
+
+
+def test_without_a_compiler_the_operations_give_the_same_bits_after_one_warning(tmp_path):
+    program = PROGRAM.replace('"error"', '"always"') + 'qtorch.quantize(x, number, "nearest")'
+    out, err = finish(start(tmp_path, program, CXX="/nonexistent/c++", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "i")))
+    assert out == "right"
+    assert err.count("RuntimeWarning") == 1
+    assert "operation by operation" in err
+
+
+def test_a_folder_that_others_can_write_is_not_trusted(tmp_path):
+    program = "import qtorch.kernels as k; print(k._directory().stat().st_mode & 0o777)"
+    finish(start(tmp_path, program))
+    (folder,) = tmp_path.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    out, err = finish(start(tmp_path, program))
+    assert int(out) == 0o700
+    assert "can be written by others" in err
+
+
+def test_kernels_do_not_grow_with_formats_or_shapes():
+    """18 formats x 5 shapes: one kernel for the elementwise formats, one for the blocks."""
+    numbers = [FloatingPoint(5, man) for man in range(6)] + [FixedPoint(8, fl) for fl in range(6)]
+    numbers += [BlockFloatingPoint(wl) for wl in range(2, 8)]
+    kernels.load.cache_clear()
+    plan_for.cache_clear()
+    for number in numbers:
+        for shape in ((3,), (2, 5), (7, 1, 3), (1000,), (50_000,)):
+            qtorch.quantize(torch.randn(shape), number, "nearest")
+    assert kernels.load.cache_info().currsize == 2
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 31, (1 << 15) - 1, 1 << 15, (1 << 15) + 17])
+def test_sizes_around_vectors_and_the_parallel_threshold(size):
+    x = torch.randn(size)
+    x[-1] = float("nan")
+    for mode in ("nearest", "stochastic"):
+        actual = qtorch.quantize(x, FloatingPoint(4, 3), mode, key=1)
+        assert_same_bits(actual, qcore.quantize(x.numpy(), FloatingPoint(4, 3), mode, key=1))
+
+
+def test_small_calls_leave_the_number_of_threads_alone():
+    threads = torch.get_num_threads()
+    qtorch.quantize(torch.randn(10), FloatingPoint(4, 3), "nearest")
+    assert torch.get_num_threads() == threads
