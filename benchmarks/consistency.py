@@ -17,7 +17,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class Case:
-    """What was found for a format and a rounding mode on a backend."""
+    """What was found for a format and a rounding mode on a backend; `example` is the first difference."""
 
     format: str
     rounding: str
@@ -63,6 +63,7 @@ class Case:
     inputs: int = 0
     differing: int = 0
     seconds: float = 0.0
+    example: str = ""
 
     @property
     def ns_per_element(self) -> float:
@@ -70,9 +71,20 @@ class Case:
 
     def record(self) -> dict[str, str | int | float]:
         """What JSON gets."""
-        fields = asdict(self)
-        del fields["seconds"]
-        return {**fields, "ns_per_element": self.ns_per_element}
+        names = ("format", "rounding", "backend", "inputs", "differing", "ns_per_element")
+        return {name: getattr(self, name) for name in names}
+
+    def add(self, piece: Piece, expected: np.ndarray, result: np.ndarray, seconds: float) -> None:
+        """Compares bits."""
+        self.inputs += piece.x.size
+        self.seconds += seconds
+        given, wanted, got = (array.view(np.uint32).ravel() for array in (piece.x, expected, result))
+        places = np.flatnonzero(got != wanted)
+        if places.size and not self.differing:
+            first = places[0]
+            index = piece.start + first
+            self.example = f"{given[first]:08x} at index {index} became {got[first]:08x}, not {wanted[first]:08x}"
+        self.differing += places.size
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,6 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     begin = perf_counter()
     if arguments.exhaustive:
+        if arguments.formats or arguments.count != COUNT:
+            parser.error("argument --exhaustive: takes no --formats and no --count: one format, all inputs")
         cases = exhaustive_run(arguments.exhaustive, arguments.rounding or ("nearest", "stochastic"))
     else:
         formats = [number for number in FORMATS if arguments.formats in format_name(number)]
@@ -129,9 +143,7 @@ def compare(number: Number, mode: str, pieces: Iterable[Piece], backends: Sequen
             if piece.hard or not backend.hard_only:
                 result, seconds = backend.run(quantizer, piece.x, piece.start)
                 expected = result if expected is None else expected
-                case.inputs += piece.x.size
-                case.differing += int(np.count_nonzero(result.view(np.int32) != expected.view(np.int32)))
-                case.seconds += seconds
+                case.add(piece, expected, result, seconds)
     return cases
 
 
@@ -141,7 +153,7 @@ def _pieces(number: Number, count: int, real: Sequence[np.ndarray]) -> list[Piec
         shaped = [Piece(x, hard=False) for x in real if x.ndim > number.dim]
         return [*map(Piece, hard_inputs(number, count)), *shaped]
     flat = np.concatenate([x.ravel() for x in real])
-    pool = np.concatenate([*hard_inputs(number, count - flat.size), flat])
+    pool = np.concatenate([*hard_inputs(number, max(count - flat.size, 0)), flat])
     # All formats get one size, for which JAX compiles once. Where the pool is larger, this is a sample of it.
     return [Piece(np.random.default_rng(0).choice(pool, count, replace=False))]
 
@@ -171,11 +183,11 @@ def _elementwise(name: str) -> Number:
             case ["fixed", wl, fl, *options] if set(options) <= {"symmetric", "unclamped"}:
                 number = FixedPoint(int(wl), int(fl), "unclamped" not in options, "symmetric" in options)
             case _:
-                raise ValueError("no such format")
+                raise ValueError("no such elementwise format")
         number.reduce(FLOAT32)
     except ValueError as error:
-        allowed = "'float EXP MAN' and 'fixed WL FL', the latter also with 'symmetric' and 'unclamped' after it"
-        raise argparse.ArgumentTypeError(f"{name!r}: {error}; allowed are {allowed}") from error
+        names = "'float EXP MAN' or 'fixed WL FL', the latter also with 'symmetric' and 'unclamped' after it"
+        raise argparse.ArgumentTypeError(f"{name!r}: {error}; a format here is {names}") from error
     return number
 
 
@@ -219,17 +231,21 @@ def _print_report(cases: Sequence[Case], seconds: float) -> None:
     console = Console(width=max(console.width, 60 + 17 * len(backends)))  # a log's lines may be longer than 80
     console.print(table)
     console.print(", ".join(f"{name} {value}" for name, value in _versions().items()), highlight=False)
-    inputs, differing = (sum(getattr(case, field) for case in cases) for field in ("inputs", "differing"))
-    console.print(
-        f"{len(rows)} pairs of format and rounding on {len(backends)} backends: {inputs:,} results, "
-        f"{differing:,} differ from qcore's, {seconds:.0f} s",
-        style="red" if differing else "green",
-    )
+    for case in cases:
+        if case.differing:
+            console.print(f"{case.backend}, {case.format}, {case.rounding}: {case.example}", highlight=False)
+    comparisons = sum(case.inputs for case in cases if case.backend != backends[0])
+    differing = sum(case.differing for case in cases)
+    summary = f"{len(rows)} pairs of format and rounding, {len(backends)} backends, {comparisons:,} comparisons"
+    console.print(f"{summary}: {differing:,} differ ({seconds:.0f} s)", style="red" if differing else "green")
 
 
 def _total(cases: Sequence[Case]) -> Case:
-    sums = (sum(getattr(case, field) for case in cases) for field in ("inputs", "differing", "seconds"))
-    return Case("", "", cases[0].backend, *sums)
+    total = Case("", "", cases[0].backend)
+    for case in cases:
+        total.inputs, total.differing = total.inputs + case.inputs, total.differing + case.differing
+        total.seconds += case.seconds
+    return total
 
 
 def _cells(found: dict[str, Case], backends: Sequence[str]) -> Iterator[str]:

@@ -116,6 +116,6 @@ def fold_in(key: int | tuple[int, int], data: int) -> tuple[int, int]:
         (195045567, 4062205631)
     """
     data = check_int("data", data, 0, 2**32 - 1)
-    words = [np.full(1, as_lane(word), np.int32) for word in (*check_seed(key), 0, data)]
-    y0, y1 = threefry(*words)
+    word0, word1, high, low = (np.full(1, as_lane(word), np.int32) for word in (*check_seed(key), 0, data))
+    y0, y1 = threefry(word0, word1, high, low)
     return int(y0[0]) & 0xFFFFFFFF, int(y1[0]) & 0xFFFFFFFF

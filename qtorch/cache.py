@@ -1,10 +1,10 @@
-"""Remembering what small calls would otherwise spend most of their time on."""
+"""Keeping Python out of the way: of small calls, which it would slow down, and of traced programs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -30,3 +30,12 @@ def remember(function: Callable[..., T]) -> Callable[..., T]:
 
     call.cache_clear = cached.cache_clear  # type: ignore[attr-defined]
     return call
+
+
+def literal(value: Any) -> Any:
+    """The same value, as a constant of a traced program.
+
+    With dynamic shapes `torch.compile` traces integers as symbols too, and Inductor compiles a clamp of int32 lanes to
+    a symbolic bound as one of floats. A key of a dictionary is never a symbol.
+    """
+    return next(iter({value: None})) if torch.compiler.is_compiling() else value

@@ -99,14 +99,14 @@ def _is_ordinary(x: torch.Tensor) -> bool:
 
 
 def _round(x: torch.Tensor, plan: Plan, noise: Noise | None, ordinary: bool) -> torch.Tensor:
-    if x.numel() == 0:
-        return torch.empty_like(x)
-    result = by_kernel(x, plan, noise) if ordinary else None
+    result = by_kernel(x, plan, noise) if ordinary and x.numel() > 0 else None
     return by_operations(x, plan, noise) if result is None else result
 
 
 def by_operations(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor:
     """The law on x's own shape, eagerly or traced into the caller's program."""
+    if x.numel() == 0:
+        return torch.empty_like(x)
     axes = plan.number.axes(x.dim())
     x = x.resolve_neg()
     lanes = x.reshape(1) if x.dim() == 0 else x

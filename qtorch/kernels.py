@@ -13,6 +13,7 @@ import os
 import platform
 import stat
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -38,6 +39,7 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 # A parallel loop waits for all threads, which takes milliseconds when other programs hold the processors. torch's
 # own operations have the same threshold.
 _SERIAL_BELOW = 1 << 15
+_one_thread = threading.Lock()  # compiles at a time; other processes are not waited for
 
 
 class _Law(torch.nn.Module):
@@ -57,11 +59,12 @@ def load(program: Program, layout: str, device: torch.device) -> Kernel | None:
     chip = "cpu" if device.type == "cpu" else f"{device.type}{torch.cuda.get_device_capability(device)}"
     path = _directory() / f"{program.kind}-{program.mode.value}-{program.carrier.name}-{layout}-{chip}.pt2"
     try:
-        if path.exists():
-            with contextlib.suppress(RuntimeError):  # a damaged file is compiled again
-                return _open(path, device)
-        _compile(program, layout, device, path)
-        return _open(path, device)
+        with _one_thread:
+            if path.exists():
+                with contextlib.suppress(RuntimeError):  # a damaged file is compiled again
+                    return _open(path, device)
+            _compile(program, layout, device, path)
+            return _open(path, device)
     except Exception as error:  # whatever a compiler may raise, the slower path has the same bits
         warnings.warn(
             f"qtorch could not compile a kernel for {device.type} and runs operation by operation, which is slower "

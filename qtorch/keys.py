@@ -8,7 +8,7 @@ import torch
 
 from qcore.arguments import check_int, check_seed, check_start
 from qcore.random import as_lane
-from qtorch.cache import remember
+from qtorch.cache import literal, remember
 from qtorch.lanes import Noise
 
 Key = int | tuple[int, int] | torch.Tensor | None
@@ -43,14 +43,25 @@ def key_tensor(key: Any) -> torch.Tensor:
 
 
 def seed_tensor(key: Any) -> torch.Tensor:
-    return torch.tensor([as_lane(word) for word in check_seed(key)], dtype=torch.int32, device="cpu")
+    key = tuple(map(literal, key)) if isinstance(key, (tuple, list)) else literal(key)
+    return torch.tensor(_seed_words(key), dtype=torch.int32, device="cpu")
 
 
 def window_tensor(random_bits: Any, start: Any, device: torch.device) -> torch.Tensor:
     """See `Noise.window`."""
+    words = _window_words(literal(random_bits), literal(start))
+    return torch.tensor(words, dtype=torch.int32, device=device)
+
+
+@torch.compiler.assume_constant_result
+def _seed_words(key: Any) -> tuple[int, ...]:
+    return tuple(as_lane(word) for word in check_seed(key))
+
+
+@torch.compiler.assume_constant_result
+def _window_words(random_bits: Any, start: Any) -> tuple[int, ...]:
     random_bits = check_int("random_bits", random_bits, 1, 24)
-    high, low = check_start(start)
-    return torch.tensor((as_lane(high), as_lane(low), -1 << (32 - random_bits)), dtype=torch.int32, device=device)
+    return *(as_lane(word) for word in check_start(start)), -1 << (32 - random_bits)
 
 
 def make_noise(key: Any, random_bits: Any, start: Any, device: torch.device, ordinary: bool) -> Noise:

@@ -13,7 +13,7 @@ from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
 from qtorch.dispatch import by_operations
 from qtorch.keys import key_tensor, window_tensor
 from qtorch.lanes import Noise
-from qtorch.plan import Plan
+from qtorch.plan import plan_for
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
@@ -75,7 +75,7 @@ def by_torch(x, number, mode, key, **options):
 def by_torch_operations(x, number, mode, key, random_bits=24, start=0):
     x = to_torch(x)
     noise = Noise(key_tensor(key), window_tensor(random_bits, start, x.device)) if mode == "stochastic" else None
-    return by_operations(x, Plan(number, mode, x.dtype), noise)
+    return by_operations(x, plan_for(number, mode, x.dtype), noise)
 
 
 def by_jax(x, number, mode, key, **options):

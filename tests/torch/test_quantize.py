@@ -208,3 +208,20 @@ def test_cuda(number, mode):
         for tensor in (x, x[:, 1:], x.T):
             expected = qtorch.quantize(tensor, number, mode, key=KEY)
             assert_same_bits(qtorch.quantize(tensor.cuda(), number, mode, key=KEY), expected)
+
+
+@pytest.mark.parametrize("dynamic", [None, True, False])
+def test_compiled_programs_take_other_formats_keys_and_starts(dynamic):
+    """As arguments of one compiled function, whose integers dynamic shapes would turn into symbols."""
+    x = torch.randn(100)
+    torch._dynamo.reset()
+    settings = {"fullgraph": True, "dynamic": dynamic, "backend": "aot_eager"}
+    by_number = torch.compile(lambda x, number: qtorch.quantize(x * 1, number, "nearest"), **settings)
+    for number in (F, FloatingPoint(4, 3), FixedPoint(8, 4), FixedPoint(8, 4, False), BlockFloatingPoint(4)):
+        assert_same_bits(by_number(x, number), qtorch.quantize(x, number, "nearest"))
+    by_width = torch.compile(lambda x, exp, man: float_quantize(x * 1, exp, man, "nearest"), **settings)
+    for exp, man in ((5, 2), (5, 3), (6, 9)):
+        assert_same_bits(by_width(x, exp, man), float_quantize(x, exp, man, "nearest"))
+    by_key = torch.compile(lambda x, key, start: qtorch.quantize(x * 1, F, key=key, start=start), **settings)
+    for key, start in ((1, 0), (2, 0), (2, 7), ((3, 4), 2**40), (2**63 + 5, 0)):
+        assert_same_bits(by_key(x, key, start), qtorch.quantize(x, F, key=key, start=start))
