@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from qcore.carrier import Carrier
+from qcore.random import Settle, unsettled
 from qcore.rounding import Rounding, increment
 
 
@@ -123,7 +124,9 @@ def leading_bit(value: Any) -> Any:
     return position
 
 
-def block_grid(xp: Any, bits: Any, carrier: Carrier, block: Block, axes: tuple[int, ...]) -> Grid:
+def block_grid(
+    xp: Any, bits: Any, carrier: Carrier, block: Block, axes: tuple[int, ...], settle: Settle = unsettled
+) -> Grid:
     """The grid of each block of lanes; a block shares everything along `axes`, which keep length 1."""
     width, hidden = carrier.width, carrier.hidden
     magnitude = bits & carrier.magnitude_mask
@@ -135,7 +138,7 @@ def block_grid(xp: Any, bits: Any, carrier: Carrier, block: Block, axes: tuple[i
     normal = (xp.clip(exponent, 0, None) << width) + block.ones
     subnormal = (hidden | block.ones) >> xp.clip(1 - exponent, 0, 31)
     limit = xp.where(exponent > 0, normal, subnormal)
-    return Grid(base, top, coarsest, 0, 0, limit, 0)
+    return Grid(settle(base), settle(top), settle(coarsest), 0, 0, settle(limit), 0)
 
 
 @dataclass(frozen=True)
@@ -152,8 +155,19 @@ class Program:
     mode: Rounding
     kind: str
 
-    def run(self, xp: Any, bits: Any, constants: Grid | Block, axes: tuple[int, ...], word: Any = None) -> Any:
-        """Rounds lanes; `constants` is a Block where the kind is "block" (shared along `axes`), else a Grid."""
+    def run(
+        self,
+        xp: Any,
+        bits: Any,
+        constants: Grid | Block,
+        axes: tuple[int, ...],
+        word: Any = None,
+        settle: Settle = unsettled,
+    ) -> Any:
+        """Rounds lanes; `constants` is a Block where the kind is "block" (shared along `axes`), else a Grid.
+
+        `settle` is an identity whose result a compiler must not work out again for every element of a block.
+        """
         if isinstance(constants, Block):
-            constants = block_grid(xp, bits, self.carrier, constants, axes)
+            constants = block_grid(xp, bits, self.carrier, constants, axes, settle)
         return round_to_grid(xp, bits, self.carrier, self.mode, constants, word, wide=self.kind == "wide")

@@ -13,13 +13,18 @@ import numpy as np
 
 from qcore.arguments import check_int, check_seed
 
+Settle = Callable[[Any], Any]
+
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
-def threefry(
-    key0: Any, key1: Any, counter0: Any, counter1: Any, settle: Callable[[Any], Any] = lambda lanes: lanes
-) -> tuple[Any, Any]:
+def unsettled(lanes: Any) -> Any:
+    """The default `settle`: the lanes as they are."""
+    return lanes
+
+
+def threefry(key0: Any, key1: Any, counter0: Any, counter1: Any, settle: Settle = unsettled) -> tuple[Any, Any]:
     """Threefry-2x32 with 20 rounds: two int32 lanes of random bits for each counter.
 
     `settle` is an identity for compilers that trace a shared subexpression again at each of its uses, which are
@@ -49,7 +54,7 @@ def element_words(
     key: tuple[Any, Any],
     start: tuple[Any, Any],
     large: bool = False,
-    settle: Callable[[Any], Any] = lambda lanes: lanes,
+    settle: Settle = unsettled,
 ) -> Any:
     """One random int32 word for each element of an array, by its row-major index plus `start`.
 

@@ -16,6 +16,8 @@ from qcore.law import Block, Grid, Program
 from qcore.random import as_lane, element_words
 from qjax.keys import Key, key_words
 
+_VECTOR = 64  # int32 lanes
+
 
 class Noise(NamedTuple):
     """Where an array's random words come from.
@@ -93,6 +95,30 @@ def check_array(x: Any) -> Carrier:
     return CARRIERS[x.dtype.name]
 
 
+_settle = jax.lax.optimization_barrier
+
+
+def _amax(lanes: jax.Array, axis: tuple[int, ...], keepdims: bool) -> jax.Array:
+    """The maximum along axes, in steps: XLA on CPU reduces int32 with vectors only where the last axis stays."""
+    last, length = lanes.ndim - 1, lanes.shape[-1]
+    others = tuple(a for a in axis if a != last)
+    if others:
+        lanes = _settle(jnp.max(lanes, axis=others, keepdims=True))
+    if last not in axis:
+        return lanes
+    if length % _VECTOR == 0:
+        lanes = _settle(jnp.max(lanes.reshape(*lanes.shape[:-1], length // _VECTOR, _VECTOR), axis=last))
+    return jnp.max(lanes, axis=last, keepdims=True)
+
+
+class _Names:
+    """The names that the law uses of an array namespace."""
+
+    where = staticmethod(jnp.where)
+    clip = staticmethod(jnp.clip)
+    amax = staticmethod(_amax)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _law(
     program: Program, axes: tuple[int, ...], x: jax.Array, constants: Grid | Block, noise: Noise | None
@@ -101,8 +127,8 @@ def _law(
     word = None
     if noise is not None:
         key, start = (noise.key[0], noise.key[1]), (noise.window[0], noise.window[1])
-        word = element_words(jnp, _arange, lanes.shape, key, start, x.size >= 2**31) & noise.window[2]
-    return _from_lanes(program.run(jnp, lanes, constants, axes, word), program.carrier, x)
+        word = element_words(_Names, _arange, lanes.shape, key, start, x.size >= 2**31) & noise.window[2]
+    return _from_lanes(program.run(_Names, lanes, constants, axes, word, _settle), program.carrier, x)
 
 
 def _forward(

@@ -39,12 +39,12 @@ def run(
         key = (noise.key[0], noise.key[1])
         start = (noise.window[0], noise.window[1])
         word = element_words(torch, arange, x.shape, key, start, large, _settle) & noise.window[2]
-    bits = program.run(torch, to_lanes(x, program.carrier), constants, axes, word)
+    bits = program.run(torch, to_lanes(x, program.carrier), constants, axes, word, _settle)
     return from_lanes(bits, program.carrier, x.dtype)
 
 
 def _settle(lanes: torch.Tensor) -> torch.Tensor:
-    """The same lanes; Inductor traces what leads to a strided view only once."""
+    """The same lanes; Inductor keeps what leads to a strided view, and otherwise repeats it at each use."""
     return lanes.as_strided(lanes.shape, lanes.stride()) if torch.compiler.is_compiling() else lanes
 
 

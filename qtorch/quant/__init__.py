@@ -39,7 +39,7 @@ def block_quantize(
 
     Example:
         >>> block_quantize(torch.tensor([1.0, 0.3, -0.02]), wl=4, rounding="nearest")
-        tensor([ 1.0000,  0.2500, -0.0000])
+        tensor([1.0000, 0.2500, -0.0000])
     """
     return quantize(x, _block(wl, dim), rounding, key=key)
 

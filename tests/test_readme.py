@@ -1,0 +1,17 @@
+"""The README's program runs, and its commands are those that CI and contributors use."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_program_runs():
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    exec(compile(program, "README.md", "exec"), {})
+
+
+def test_the_test_command_is_found_by_ci():
+    commands = re.findall(r"^python3 -m venv .*pytest$", (ROOT / "README.md").read_text(), re.M)
+    assert len(commands) == 1
+    assert commands[0] in (ROOT / "CONTRIBUTING.md").read_text()
