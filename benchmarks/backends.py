@@ -18,9 +18,9 @@ import qcore
 import qjax
 import qtorch
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number
+from qcore.random import Noise
 from qtorch import dispatch
 from qtorch.keys import key_tensor, window_tensor
-from qtorch.lanes import Noise
 from qtorch.plan import plan_for
 
 KEY = 0x0123_4567_89AB_CDEF  # of all stochastic rounding; both words count

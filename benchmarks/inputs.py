@@ -6,6 +6,8 @@ values, the midpoints between them and their neighbours, next to all half-precis
 
 from __future__ import annotations
 
+import math
+
 import ml_dtypes
 import numpy as np
 
@@ -98,12 +100,11 @@ def _neighbours(points: np.ndarray) -> np.ndarray:
 def _blocks(number: BlockFloatingPoint, count: int, dtype: type, rng: np.random.Generator) -> list[np.ndarray]:
     """3-D arrays: for dim >= 0 each index along it is a block of its own kind, else each array is."""
     kinds = 24
-    size = -(-count // kinds)
-    blocks = [_block(kind, number.wl, size, dtype, rng) for kind in range(kinds)]
+    side = max(math.isqrt(-(-count // kinds) - 1) + 1, 2)  # so that no dimension has length 1
+    blocks = [_block(kind, number.wl, side * side, dtype, rng) for kind in range(kinds)]
     if number.dim == -1:
-        return [block.reshape(1, 1, -1) for block in blocks]
-    side = next(side for side in range(int(size**0.5), 0, -1) if size % side == 0)
-    return [np.ascontiguousarray(np.moveaxis(np.stack(blocks).reshape(kinds, side, -1), 0, number.dim))]
+        return [block.reshape(1, side, side) for block in blocks]
+    return [np.ascontiguousarray(np.moveaxis(np.stack(blocks).reshape(kinds, side, side), 0, number.dim))]
 
 
 def _block(kind: int, wl: int, size: int, dtype: type, rng: np.random.Generator) -> np.ndarray:

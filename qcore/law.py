@@ -79,7 +79,7 @@ def round_to_grid(
         carrier: their layout.
         mode: the rounding mode.
         grid: the format's integers.
-        word: random int32 words of the shape of `bits` whose low bits may be masked off; STOCHASTIC only.
+        word: random words of the shape of `bits`, see `qcore.random.rounding_words`; STOCHASTIC only.
         wide: whether the format's exponents go below the carrier's, so that the quantum of the carrier's
             subnormal numbers depends on their own leading bit.
     """
@@ -92,12 +92,12 @@ def round_to_grid(
         drop = xp.where(magnitude < hidden, own, drop)
     mask = (1 << drop) - 1
     odd = ((m | xp.clip(m, None, grid.unit)) >> drop) & 1 if mode is Rounding.NEAREST else None
-    top_bits = ((word >> 1) & 0x7FFFFFFF) >> (31 - drop) if mode is Rounding.STOCHASTIC else None
+    top_bits = word >> (31 - drop) if mode is Rounding.STOCHASTIC else None
     sign = bits >> 31
     rounded = (m + increment(mode, mask, odd, sign, top_bits)) & ~(mask & (hidden - 1))
     if not mode.to_nearest:  # below one quantum the increment can pass it twice
         rounded = xp.where(m < hidden, xp.clip(rounded, None, hidden), rounded)
-    rounded = xp.where(rounded <= 0, 0, rounded + grid.base)
+    rounded = (rounded + grid.base) & (-rounded >> 31)  # what is not above zero is zero
     rounded = xp.clip(rounded, None, grid.limit + (sign & grid.lower))
     return xp.where(magnitude > carrier.infinity, bits, rounded | (bits ^ magnitude))
 

@@ -7,7 +7,7 @@ of int32 lanes, which wrap; equal to `jax.random.bits(key, shape, "uint32")`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def threefry(key0: Any, key1: Any, counter0: Any, counter1: Any, settle: Settle 
             x0 = x0 + x1
             x1 = _rotate_left(x1, distance) ^ x0
         x0 = settle(x0 + keys[(group + 1) % 3])
-        x1 = settle(x1 + keys[(group + 2) % 3] + (group + 1))
+        x1 = settle(x1 + (keys[(group + 2) % 3] + (group + 1)))
     return x0, x1
 
 
@@ -45,6 +45,40 @@ def _rotate_left(x: Any, distance: int) -> Any:
     # The left shift is written as a multiplication because Inductor's vectors shift by a register full of
     # distances, while compilers turn a constant power of two into an immediate shift (a sixth of the time).
     return (x * (1 << distance)) | ((x >> (32 - distance)) & ((1 << distance) - 1))
+
+
+class Noise(NamedTuple):
+    """Where the random words of an array come from.
+
+    Attributes:
+        key: int32 array of two words.
+        window: int32 array of three words: the first element's 64-bit index (high, low), and `leading_bits_mask`.
+    """
+
+    key: Any
+    window: Any
+
+
+def rounding_words(
+    xp: Any,
+    arange: Callable[[Any], Any],
+    shape: Sequence[Any],
+    noise: Noise,
+    large: bool = False,
+    settle: Settle = unsettled,
+) -> Any:
+    """What stochastic rounding reads: for each element its word's leading bits, in a word of 31 bits.
+
+    Such a word is not negative, so shifting it right by 31 - n leaves its n leading bits. See `element_words`.
+    """
+    key, window = noise
+    words = element_words(xp, arange, shape, (key[0], key[1]), (window[0], window[1]), large, settle)
+    return (words >> 1) & window[2]
+
+
+def leading_bits_mask(random_bits: int) -> int:
+    """The mask that leaves the leading `random_bits` bits of a word, once it is shifted right by one."""
+    return 0x7FFFFFFF & -1 << (31 - random_bits)
 
 
 def element_words(
@@ -81,8 +115,8 @@ def element_index(
         position = arange(shape[axis]).reshape((-1,) + (1,) * (len(shape) - 1 - axis))
         add_high, add_low = _multiply(position, inner) if large else (0, position * inner)
         total = low + add_low
-        passed = (total ^ -0x80000000) < (low ^ -0x80000000)  # unsigned: the sum passed 2^32
-        high, low = xp.where(passed, high + 1, high) + add_high, total
+        carry = ((low & add_low) | ((low | add_low) & ~total)) >> 31  # -1 where the unsigned sum passed 2^32
+        high, low = high + add_high - carry, total
         inner = inner * shape[axis]
     return high, low
 

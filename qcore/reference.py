@@ -10,7 +10,7 @@ from qcore.arguments import check_int, check_number, check_rounding, check_seed,
 from qcore.carrier import CARRIERS, Carrier
 from qcore.formats import Number
 from qcore.law import Program
-from qcore.random import as_lane, element_words
+from qcore.random import Noise, as_lane, leading_bits_mask, rounding_words
 from qcore.rounding import Rounding
 
 
@@ -58,9 +58,9 @@ def quantize(
     bits = to_lanes(x, carrier)
     word = None
     if mode is Rounding.STOCHASTIC and key_words is not None:
-        words = [np.full(1, as_lane(word), np.int32) for word in (*key_words, *start_words)]
-        word = element_words(np, _arange, bits.shape, (words[0], words[1]), (words[2], words[3]), x.size >= 2**31)
-        word &= -1 << (32 - random_bits)
+        words = (*key_words, *start_words, leading_bits_mask(random_bits))
+        lanes = [np.full(1, as_lane(word), np.int32) for word in words]  # arrays wrap silently, scalars warn
+        word = rounding_words(np, _arange, bits.shape, Noise(lanes[:2], lanes[2:]), x.size >= 2**31)
     result = Program(carrier, mode, kind).run(np, bits, constants, axes, word)
     return from_lanes(result, carrier, x)
 

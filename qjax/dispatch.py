@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,23 +13,10 @@ from qcore import Number, Rounding
 from qcore.arguments import check_int, check_number, check_rounding, check_start, missing_key
 from qcore.carrier import CARRIERS, Carrier
 from qcore.law import Block, Grid, Program
-from qcore.random import as_lane, element_words
+from qcore.random import Noise, as_lane, leading_bits_mask, rounding_words
 from qjax.keys import Key, key_words
 
 _VECTOR = 64  # int32 lanes
-
-
-class Noise(NamedTuple):
-    """Where an array's random words come from.
-
-    Attributes:
-        key: int32 array of two words.
-        window: int32 array of three words: the first element's 64-bit index (high, low), and a mask that keeps the
-            leading `random_bits` bits of each random word.
-    """
-
-    key: Any
-    window: Any
 
 
 def quantize(
@@ -78,7 +65,7 @@ def quantize(
     if mode is Rounding.STOCHASTIC:
         if words is None:
             raise missing_key()
-        noise = Noise(words, np.array((as_lane(high), as_lane(low), -1 << (32 - random_bits)), np.int32))
+        noise = Noise(words, np.array((as_lane(high), as_lane(low), leading_bits_mask(random_bits)), np.int32))
     if x.size == 0:
         return jnp.array(x)
     fields = type(constants)(*(np.int32(value) for value in constants))
@@ -126,8 +113,8 @@ def _law(
     lanes = _to_lanes(x, program.carrier).reshape(x.shape or (1,))
     word = None
     if noise is not None:
-        key, start = (noise.key[0], noise.key[1]), (noise.window[0], noise.window[1])
-        word = element_words(_Names, _arange, lanes.shape, key, start, x.size >= 2**31) & noise.window[2]
+        noise = Noise(*map(jnp.asarray, noise))  # where jit is disabled these are NumPy's, whose scalars warn
+        word = rounding_words(_Names, _arange, lanes.shape, noise, x.size >= 2**31)
     return _from_lanes(program.run(_Names, lanes, constants, axes, word, _settle), program.carrier, x)
 
 

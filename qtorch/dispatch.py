@@ -13,8 +13,9 @@ import torch
 from torch._C import _functorch, _len_torch_dispatch_stack  # type: ignore[attr-defined]
 
 from qcore import Number, Rounding
+from qcore.random import Noise
 from qtorch.keys import Key, check_noise, make_noise
-from qtorch.lanes import Noise, run
+from qtorch.lanes import run
 from qtorch.launch import KERNEL_LIMIT, by_kernel
 from qtorch.plan import Plan, plan_for
 
@@ -38,7 +39,8 @@ def quantize(
         number: the format.
         rounding: a name or member of `Rounding`.
         key: for stochastic rounding: an int from 0 to 2^64 - 1, two 32-bit words, or an integer tensor of two
-            words. None draws one from torch's default generator, so `torch.manual_seed` repeats a run.
+            words. None draws one from torch's default generator, so `torch.manual_seed` repeats a run. In a program
+            for `torch.compile` an int is a constant; give a key that changes as a tensor.
         random_bits: how many random bits an element's rounding uses, 1 to 24.
         start: the 64-bit index of x's first element: a chunk of a larger tensor gets the larger tensor's bits.
 

@@ -23,8 +23,9 @@ import torch
 
 import qcore
 from qcore.law import Block, Grid, Program
+from qcore.random import Noise
 from qcore.rounding import Rounding
-from qtorch.lanes import Noise, run
+from qtorch.lanes import run
 
 Kernel = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from qcore.arguments import check_int, check_seed, check_start
-from qcore.random import as_lane
+from qcore.random import Noise, as_lane, leading_bits_mask
 from qtorch.cache import literal, remember
-from qtorch.lanes import Noise
 
 Key = int | tuple[int, int] | torch.Tensor | None
 
@@ -61,7 +60,7 @@ def _seed_words(key: Any) -> tuple[int, ...]:
 @torch.compiler.assume_constant_result
 def _window_words(random_bits: Any, start: Any) -> tuple[int, ...]:
     random_bits = check_int("random_bits", random_bits, 1, 24)
-    return *(as_lane(word) for word in check_start(start)), -1 << (32 - random_bits)
+    return *(as_lane(word) for word in check_start(start)), leading_bits_mask(random_bits)
 
 
 def make_noise(key: Any, random_bits: Any, start: Any, device: torch.device, ordinary: bool) -> Noise:

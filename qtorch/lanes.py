@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 
 from qcore.carrier import BFLOAT16, FLOAT16, FLOAT32, Carrier
 from qcore.law import Block, Grid, Program
-from qcore.random import element_words
+from qcore.random import Noise, rounding_words
 
 CARRIERS = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
-
-
-class Noise(NamedTuple):
-    """Where an array's random words come from.
-
-    Attributes:
-        key: int32 tensor of two words.
-        window: int32 tensor of three words: the first element's 64-bit index (high, low), and a mask that keeps
-            the leading `random_bits` bits of each random word.
-    """
-
-    key: torch.Tensor
-    window: torch.Tensor
 
 
 def run(
     program: Program, x: torch.Tensor, constants: Grid | Block, axes: tuple[int, ...], noise: Noise | None, large: bool
 ) -> torch.Tensor:
-    """Rounds a tensor of at least one dimension; arguments as in `Program.run` and `element_words`."""
+    """Rounds a tensor of at least one dimension; arguments as in `Program.run` and `rounding_words`."""
     word = None
     if noise is not None:
 
         def arange(size: int) -> torch.Tensor:
             return torch.arange(size, dtype=torch.int32, device=x.device)
 
-        key = (noise.key[0], noise.key[1])
-        start = (noise.window[0], noise.window[1])
-        word = element_words(torch, arange, x.shape, key, start, large, _settle) & noise.window[2]
+        word = rounding_words(torch, arange, x.shape, noise, large, _settle)
     bits = program.run(torch, to_lanes(x, program.carrier), constants, axes, word, _settle)
     return from_lanes(bits, program.carrier, x.dtype)
 

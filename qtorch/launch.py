@@ -8,9 +8,9 @@ from math import prod
 import torch
 
 from qcore.law import Block, Program, block_grid
-from qcore.random import as_lane
+from qcore.random import Noise, as_lane
 from qtorch import kernels
-from qtorch.lanes import Noise, to_lanes
+from qtorch.lanes import to_lanes
 from qtorch.plan import Plan
 
 KERNEL_LIMIT = 1 << 31  # elements: a kernel's indices have 31 bits

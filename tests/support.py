@@ -10,9 +10,9 @@ import qcore
 import qjax
 import qtorch
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
+from qcore.random import Noise
 from qtorch.dispatch import by_operations
 from qtorch.keys import key_tensor, window_tensor
-from qtorch.lanes import Noise
 from qtorch.plan import plan_for
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

@@ -12,7 +12,7 @@ from benchmarks.inputs import MODES, hard_inputs
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
 from qcore.carrier import FLOAT32
 from qcore.law import Program
-from qcore.random import element_words
+from qcore.random import Noise, leading_bits_mask, rounding_words
 
 NAMES = ("where", "clip", "amax")
 NUMBERS = (FloatingPoint(5, 2), FloatingPoint(9, 2), FixedPoint(8, 4), BlockFloatingPoint(8, 1))
@@ -41,7 +41,8 @@ def test_law_on_a_closed_vocabulary(number, mode, xp, scalar):
     def one(value):
         return xp.asarray([value], dtype=xp.int32)
 
-    word = element_words(names, arange, lanes.shape, (one(0), one(6)), (one(0), one(0)))
+    noise = Noise((one(0), one(6)), (one(0), one(0), one(leading_bits_mask(24))))
+    word = rounding_words(names, arange, lanes.shape, noise)
     result = Program(FLOAT32, mode, kind).run(names, lanes, constants, number.axes(3), word)
     expected = qcore.quantize(x, number, mode, key=6)
     assert_same_bits(np.asarray(result).view(np.float32), expected)

@@ -113,3 +113,11 @@ def test_qpytorch_calls():
     assert_same_bits(qjax.quant.fixed_point_quantize(x, wl=8, fl=4, symmetric=True, key=2), expected)
     expected = qcore.quantize(X, BlockFloatingPoint(8, 1), "nearest")
     assert_same_bits(qjax.quant.block_quantize(x, wl=8, dim=1, rounding="nearest"), expected)
+
+
+def test_64_bit_starts_without_jit():
+    """Where NumPy's scalars would warn of an overflow."""
+    start = (2**31 << 32) - 20
+    with jax.disable_jit():
+        y = qjax.quantize(jnp.asarray(X), F, key=2**64 - 1, start=start)
+    assert_same_bits(y, qcore.quantize(X, F, key=2**64 - 1, start=start))

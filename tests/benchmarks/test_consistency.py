@@ -1,0 +1,54 @@
+"""The main job finds differences: a law that is broken on purpose in one backend makes it fail."""
+
+import json
+
+import pytest
+import torch
+
+import qtorch.dispatch
+from benchmarks import consistency
+
+FEW = ["--formats", "float 5 2", "--count", "2000"]
+
+
+def test_nothing_differs_and_json_says_so(tmp_path):
+    file = tmp_path / "bits.json"
+    assert consistency.main([*FEW, "--json", str(file)]) == 0
+    report = json.loads(file.read_text())
+    assert set(report["versions"]) >= {"python", "numpy", "torch", "jax"}
+    assert {case["backend"] for case in report["cases"]} >= {
+        "numpy",
+        "torch ops",
+        "torch kernel",
+        "jax eager",
+        "jax jit",
+    }
+    for case in report["cases"]:
+        assert set(case) == {"format", "rounding", "backend", "inputs", "differing", "ns_per_element"}
+        assert case["differing"] == 0
+        assert case["inputs"] >= 2000
+
+
+def test_one_wrong_bit_is_found(monkeypatch, capsys):
+    right = qtorch.dispatch.by_operations
+
+    def wrong(x, plan, noise):
+        lanes = right(x, plan, noise).view(torch.int32)
+        lanes.view(-1)[17] ^= -0x80000000 if lanes.numel() > 17 else 0  # the sign of one element
+        return lanes.view(torch.float32)
+
+    monkeypatch.setattr(qtorch.dispatch, "by_operations", wrong)
+    assert consistency.main(FEW) == 1
+
+
+def test_exhaustive(monkeypatch):
+    monkeypatch.setattr(consistency, "PATTERNS", 1 << 16)
+    assert consistency.main(["--exhaustive", "fixed 8 4"]) == 0
+
+
+@pytest.mark.parametrize("name", ["flot 5 2", "float 5", "float 0 2", ""])
+def test_unknown_formats_are_refused(name, capsys):
+    with pytest.raises(SystemExit) as caught:
+        consistency.main(["--exhaustive", name])
+    assert caught.value.code == 2
+    assert "float" in capsys.readouterr().err
