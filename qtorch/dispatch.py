@@ -14,7 +14,7 @@ from torch._C import _functorch, _len_torch_dispatch_stack  # type: ignore[attr-
 
 from qcore import Number, Rounding
 from qcore.random import Noise
-from qtorch.keys import Key, check_noise, make_noise
+from qtorch.keys import Key, check_noise, make_noise, make_noise_quickly
 from qtorch.lanes import run
 from qtorch.launch import KERNEL_LIMIT, by_kernel
 from qtorch.plan import Plan, plan_for
@@ -59,11 +59,9 @@ def quantize(
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"x is a {type(x).__name__}; allowed is a torch.Tensor of float32, float16 or bfloat16")
     ordinary, plan = _is_ordinary(x), plan_for(number, rounding, x.dtype)
-    if not plan.flat:
-        number.axes(x.dim())  # raises where x has no such dimension
     noise = None
     if plan.stochastic:
-        noise = make_noise(key, random_bits, start, x.device, ordinary)
+        noise = (make_noise_quickly if ordinary else make_noise)(key, random_bits, start, x)
     else:
         check_noise(key, random_bits, start)
     if x.requires_grad and torch.is_grad_enabled():
@@ -107,9 +105,9 @@ def _round(x: torch.Tensor, plan: Plan, noise: Noise | None, ordinary: bool) -> 
 
 def by_operations(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor:
     """The law on x's own shape, eagerly or traced into the caller's program."""
+    axes = plan.number.axes(x.dim())  # raises where x has no such dimension
     if x.numel() == 0:
         return torch.empty_like(x)
-    axes = plan.number.axes(x.dim())
     x = x.resolve_neg()
     lanes = x.reshape(1) if x.dim() == 0 else x
     return run(plan.program, lanes, plan.constants, axes, noise, large=x.numel() >= KERNEL_LIMIT).reshape(x.shape)

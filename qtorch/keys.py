@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -63,19 +64,36 @@ def _window_words(random_bits: Any, start: Any) -> tuple[int, ...]:
     return *(as_lane(word) for word in check_start(start)), leading_bits_mask(random_bits)
 
 
-def make_noise(key: Any, random_bits: Any, start: Any, device: torch.device, ordinary: bool) -> Noise:
-    """The noise for a tensor on a device; what is remembered must not be made under tracing or a transform."""
-    if key is None:
-        words = draw() if ordinary else draw_opaquely()
-    elif ordinary and not isinstance(key, torch.Tensor):
-        words = _remembered_seed(key)
-    else:
-        words = key_tensor(key)
-    window = (_remembered_window if ordinary else window_tensor)(random_bits, start, device)
-    return Noise(words if device.type == "cpu" else words.to(device), window)
+def make_noise(key: Any, random_bits: Any, start: Any, x: torch.Tensor) -> Noise:
+    """The noise for a tensor that may be traced or transformed."""
+    words = draw_opaquely() if key is None else key_tensor(key)
+    return Noise(words if x.is_cpu else words.to(x.device), window_tensor(random_bits, start, x.device))
 
 
-_remembered_seed = remember(seed_tensor)
+def make_noise_quickly(key: Any, random_bits: Any, start: Any, x: torch.Tensor) -> Noise:
+    """The same for an ordinary tensor that is rounded at once, from remembered tensors."""
+    if key is not None and not isinstance(key, torch.Tensor):
+        return _remembered_noise(key, random_bits, start, x.device)
+    window = _remembered_window(random_bits, start, x.device)
+    if key is None and x.is_cpu:
+        return Noise(_buffer.words.random_(-(2**31), 2**31), window)
+    return Noise((draw() if key is None else key_tensor(key)).to(x.device), window)
+
+
+def _noise(key: Any, random_bits: Any, start: Any, device: torch.device) -> Noise:
+    return Noise(seed_tensor(key).to(device), window_tensor(random_bits, start, device))
+
+
+class _Buffer(threading.local):
+    """Each thread's place for a drawn key: making a tensor takes as long as rounding a small one."""
+
+    def __init__(self) -> None:
+        with torch.inference_mode(False):
+            self.words = torch.empty(2, dtype=torch.int32, device="cpu")
+
+
+_buffer = _Buffer()
+_remembered_noise = remember(_noise)
 _remembered_window = remember(window_tensor)
 
 

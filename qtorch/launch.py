@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 
 import torch
 
+from qcore import Number
 from qcore.law import Block, Program, block_grid
 from qcore.random import Noise, as_lane
 from qtorch import kernels
+from qtorch.cache import remember
 from qtorch.lanes import to_lanes
 from qtorch.plan import Plan
 
@@ -74,7 +75,7 @@ def _shifted(noise: Noise, elements: int) -> Noise:
 def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
     if x.numel() >= KERNEL_LIMIT:
         return None
-    layout, shape = _block_layout(x.shape, plan.number.axes(x.dim()))
+    layout, shape = _block_layout(plan.number, x.shape)
     kernel, constants = plan.runner(layout, x.device)
     if kernel is None:
         return None
@@ -82,9 +83,10 @@ def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor 
     return _formatted(kernels.launch(kernel, arguments, x.numel()), x)
 
 
-@lru_cache(maxsize=1024)
-def _block_layout(shape: torch.Size, axes: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """The kernel layout for blocks that lie along `axes`, and a contiguous tensor's shape in it."""
+@remember
+def _block_layout(number: Number, shape: torch.Size) -> tuple[str, tuple[int, ...]]:
+    """The kernel layout for blocks along one dimension, and a contiguous tensor's shape in it."""
+    axes = number.axes(len(shape))
     (kept,) = (axis for axis in range(len(shape)) if axis not in axes)
     outer, blocks, inner = prod(shape[:kept]), shape[kept], prod(shape[kept + 1 :])
     if blocks == 1:
@@ -103,7 +105,7 @@ def _formatted(result: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | N
     """A contiguous result in x's shape, and in the memory format that operations on x keep."""
     if result is None:
         return None
-    result = result.view(x.shape)
+    result = result.view_as(x)
     if x.is_contiguous():
         return result
     kept = torch.empty_like(x)
