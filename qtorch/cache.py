@@ -32,6 +32,15 @@ def remember(function: Callable[..., T]) -> Callable[..., T]:
     return call
 
 
+def constant(function: Callable[..., T]) -> Callable[..., T]:
+    """A function whose result is a constant of a traced program.
+
+    It is what `torch.compiler.assume_constant_result` does, which imports the whole of Dynamo to set one attribute.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
 def literal(value: Any) -> Any:
     """The same value, as a constant of a traced program.
 

@@ -104,8 +104,18 @@ def _compile(program: Program, layout: str, device: torch.device, path: Path) ->
         exported = torch.export.export(_Law(program, axes), tuple(arguments), dynamic_shapes=dynamic)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             package = os.path.join(folder, path.name)
-            torch._inductor.aoti_compile_and_package(exported, package_path=package)
+            torch._inductor.aoti_compile_and_package(exported, package_path=package, inductor_configs=_options())
             os.replace(package, path)
+
+
+def _options() -> dict[str, object]:
+    """Inductor's settings, as far as this version has them."""
+    wanted = {
+        "precompile_headers": False,  # they pay from the fifth kernel on, and most programs need two
+        "allow_stack_allocation": True,  # of the few numbers a block shares; allocating them costs a microsecond
+    }
+    known = torch._inductor.config.aot_inductor
+    return {f"aot_inductor.{name}": value for name, value in wanted.items() if hasattr(known, name)}
 
 
 def _open(path: Path, device: torch.device) -> Kernel:

@@ -9,7 +9,7 @@ import torch
 
 from qcore.arguments import check_int, check_seed, check_start
 from qcore.random import Noise, as_lane, leading_bits_mask
-from qtorch.cache import literal, remember
+from qtorch.cache import constant, literal, remember
 
 Key = int | tuple[int, int] | torch.Tensor | None
 
@@ -53,12 +53,12 @@ def window_tensor(random_bits: Any, start: Any, device: torch.device) -> torch.T
     return torch.tensor(words, dtype=torch.int32, device=device)
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _seed_words(key: Any) -> tuple[int, ...]:
     return tuple(as_lane(word) for word in check_seed(key))
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _window_words(random_bits: Any, start: Any) -> tuple[int, ...]:
     random_bits = check_int("random_bits", random_bits, 1, 24)
     return *(as_lane(word) for word in check_start(start)), leading_bits_mask(random_bits)

@@ -11,7 +11,7 @@ from qcore.arguments import check_number, check_rounding
 from qcore.carrier import Carrier
 from qcore.law import Block, Grid, Program
 from qtorch import kernels
-from qtorch.cache import literal, remember
+from qtorch.cache import constant, literal, remember
 from qtorch.lanes import CARRIERS
 
 
@@ -58,7 +58,7 @@ def make_plan(number: Any, rounding: Any, dtype: torch.dtype) -> Plan:
     return Plan(number, Program(CARRIERS[dtype], mode, kind), constants)
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _reduce(make: type[Number], dtype: torch.dtype, *fields: Any) -> tuple[str, tuple[int, ...], tuple[Any, ...]]:
     """A format's kind, its integers and its carrier as literals of a traced program; see `literal`."""
     carrier = CARRIERS[dtype]
