@@ -64,9 +64,8 @@ class Carrier:
         """The lane of the largest carrier value that is a multiple of 2^exponent and at most count * 2^exponent."""
         low = min(exponent, self.step_exponent)
         largest = ((2 << self.mantissa_bits) - 1) << (self.max_exponent - self.mantissa_bits - low)
-        steps = min(count << (exponent - low), largest)  # in units of 2^low
-        length = max(exponent - low, self.step_exponent - low, steps.bit_length() - self.mantissa_bits - 1)
-        steps = steps >> length << length  # a multiple of 2^exponent, with no more bits than the carrier stores
+        shift = exponent - low
+        steps = min(count, largest >> shift) << shift  # in units of 2^low
         steps >>= self.step_exponent - low
         field = max(steps.bit_length() - self.mantissa_bits - 1, 0)
         return ((field << self.mantissa_bits) + (steps >> field)) << self.padding

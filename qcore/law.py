@@ -85,7 +85,9 @@ def round_to_grid(
     """
     width, hidden = carrier.width, carrier.hidden
     magnitude = bits & carrier.magnitude_mask
-    m = _based(xp, magnitude, grid.base, carrier, mode)
+    m = magnitude - grid.base
+    if not mode.to_nearest:
+        m = _deep(xp, magnitude, m, carrier)
     drop = xp.clip(xp.clip(grid.top - (m >> width), grid.finest, None), None, grid.coarsest)
     if wide:
         own = xp.clip(leading_bit(magnitude) + (grid.finest - width), 0, None)
@@ -102,14 +104,13 @@ def round_to_grid(
     return xp.where(magnitude > carrier.infinity, bits, rounded | (bits ^ magnitude))
 
 
-def _based(xp: Any, magnitude: Any, base: Any, carrier: Carrier, mode: Rounding) -> Any:
-    """Magnitude bits minus the base; what is below half a quantum as a negative number."""
-    m = magnitude - base
-    if mode.to_nearest:
-        return xp.clip(m, -1, None)  # that it is below one half is all that matters
+def _deep(xp: Any, magnitude: Any, m: Any, carrier: Carrier) -> Any:
+    """Based magnitudes whose negative ones are exact, in units of quantum / 2^24, less the hidden bit.
+
+    Rounding to nearest only needs to know that they are below one half; their probabilities need more. What the
+    shift drops cannot matter: random words have at most 24 bits, and floor is what the law takes.
+    """
     hidden = carrier.hidden
-    # In units of quantum / 2^24 the number is its significand shifted right. What the shift drops cannot matter:
-    # random words have at most 24 bits, and floor is what the law takes.
     significand = xp.where(magnitude < hidden, magnitude << 1, (magnitude & (hidden - 1)) | hidden)
     return xp.where(m < 0, (significand >> xp.clip(-(m >> carrier.width), 0, 31)) - hidden, m)
 

@@ -90,7 +90,7 @@ def launch(kernel: Kernel, arguments: list[torch.Tensor], size: int) -> torch.Te
 
 def _compile(program: Program, layout: str, device: torch.device, path: Path) -> None:
     shape, axes = LAYOUTS[layout]
-    dtype = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}[program.carrier.name]
+    dtype = getattr(torch, program.carrier.name)
     fields = len((Block if program.kind == "block" else Grid)._fields)
     x = torch.zeros(shape, dtype=dtype, device=device)
     arguments = [x, torch.zeros(fields, dtype=torch.int32, device=device)]
@@ -114,8 +114,9 @@ def _options() -> dict[str, object]:
         "precompile_headers": False,  # they pay from the fifth kernel on, and most programs need two
         "allow_stack_allocation": True,  # of the few numbers a block shares; allocating them costs a microsecond
     }
-    known = torch._inductor.config.aot_inductor
-    return {f"aot_inductor.{name}": value for name, value in wanted.items() if hasattr(known, name)}
+    from torch._inductor import config
+
+    return {f"aot_inductor.{name}": value for name, value in wanted.items() if hasattr(config.aot_inductor, name)}
 
 
 def _open(path: Path, device: torch.device) -> Kernel:

@@ -101,6 +101,9 @@ def test_known_numbers(number, x, expected):
 def test_16_bit_carriers_saturate_at_the_largest_number_of_format_and_carrier():
     x = np.float16([np.inf, -65504])
     assert_same_bits(qcore.quantize(x, FloatingPoint(5, 2), "nearest"), np.float16([57344, -57344]))
+    # 65504 is no multiple of 256; 2^30 - 1 has more bits than the carrier
+    assert_same_bits(qcore.quantize(x, FixedPoint(16, -8), "nearest"), np.float16([65280, -65280]))
+    assert_same_bits(qcore.quantize(np.float32([np.inf]), FixedPoint(31, 0), "nearest"), np.float32([2**30 - 64]))
 
 
 def test_ties():
