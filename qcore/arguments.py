@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qcore.rounding import Rounding
-
-if TYPE_CHECKING:
-    from qcore.formats import Number
 
 MODES = {mode.value: mode for mode in Rounding}
 
@@ -41,15 +38,6 @@ def check_rounding(rounding: Any) -> Rounding:
     if rounding not in MODES:
         raise ValueError(f"rounding={rounding!r}; allowed are {', '.join(MODES)}")
     return MODES[rounding]
-
-
-def check_number(number: Any) -> Number:
-    from qcore.formats import Number
-
-    if not isinstance(number, Number):
-        name = type(number).__name__
-        raise TypeError(f"number={number!r} is a {name}; allowed is a Number such as FloatingPoint(5, 2)")
-    return number
 
 
 def check_start(start: Any) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 from qcore.arguments import check_flag, check_int
 from qcore.carrier import Carrier
@@ -161,6 +162,13 @@ class BlockFloatingPoint(Number):
         if self.dim >= ndim:
             raise ValueError(f"dim={self.dim}: allowed are -1 and 0 <= dim < {ndim} for an array of {ndim} dimensions")
         return tuple(axis for axis in range(ndim) if axis != self.dim)
+
+
+def check_number(number: Any) -> Number:
+    if not isinstance(number, Number):
+        name = type(number).__name__
+        raise TypeError(f"number={number!r} is a {name}; allowed is a Number such as FloatingPoint(5, 2)")
+    return number
 
 
 class _Ints:

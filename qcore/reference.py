@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from qcore.arguments import check_int, check_number, check_rounding, check_seed, check_start, missing_key
+from qcore.arguments import check_int, check_rounding, check_seed, check_start, missing_key
 from qcore.carrier import CARRIERS, Carrier
-from qcore.formats import Number
+from qcore.formats import Number, check_number
 from qcore.law import Program
 from qcore.random import Noise, as_lane, leading_bits_mask, rounding_words
 from qcore.rounding import Rounding

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore import Number, Rounding
-from qcore.arguments import check_int, check_number, check_rounding, check_start, missing_key
+from qcore.arguments import check_int, check_rounding, check_start, missing_key
 from qcore.carrier import CARRIERS, Carrier
+from qcore.formats import check_number
 from qcore.law import Block, Grid, Program
 from qcore.random import Noise, as_lane, leading_bits_mask, rounding_words
 from qjax.keys import Key, key_words

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from qcore import Number, Rounding
-from qcore.arguments import check_number, check_rounding
+from qcore.arguments import check_rounding
 from qcore.carrier import Carrier
+from qcore.formats import check_number
 from qcore.law import Block, Grid, Program
 from qtorch import kernels
 from qtorch.cache import constant, literal, remember
