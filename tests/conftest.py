@@ -4,6 +4,11 @@ import os
 import sys
 from pathlib import Path
 
+import hypothesis
+
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for `benchmarks`, which is not installed
 sys.path.insert(0, str(Path(__file__).parent))  # for `oracle` and `support`
+
+hypothesis.settings.register_profile("any machine", deadline=None)  # a first call compiles, and machines are shared
+hypothesis.settings.load_profile("any machine")
