@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from qcore.carrier import CARRIERS, Carrier
 from qcore.rounding import Rounding
 
 MODES = {mode.value: mode for mode in Rounding}
@@ -38,6 +39,14 @@ def check_rounding(rounding: Any) -> Rounding:
     if rounding not in MODES:
         raise ValueError(f"rounding={rounding!r}; allowed are {', '.join(MODES)}")
     return MODES[rounding]
+
+
+def check_dtype(name: str, remedy: str) -> Carrier:
+    """The carrier of an array's dtype; `remedy` says how the user's framework makes float32 of float64."""
+    if name not in CARRIERS:
+        hint = f"; convert it with {remedy}" if name == "float64" else ""
+        raise TypeError(f"x has dtype {name}; allowed are float32, float16 and bfloat16{hint}")
+    return CARRIERS[name]
 
 
 def check_start(start: Any) -> tuple[int, int]:

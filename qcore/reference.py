@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from qcore.arguments import check_int, check_rounding, check_seed, check_start, missing_key
-from qcore.carrier import CARRIERS, Carrier
+from qcore.arguments import check_dtype, check_int, check_rounding, check_seed, check_start, missing_key
+from qcore.carrier import Carrier
 from qcore.formats import Number, check_number
 from qcore.law import Program
 from qcore.random import Noise, as_lane, leading_bits_mask, rounding_words
@@ -73,10 +73,7 @@ def check_array(x: Any) -> Carrier:
     """The carrier of a NumPy array."""
     if not isinstance(x, np.ndarray):
         raise TypeError(f"x is a {type(x).__name__}; allowed is a NumPy array of float32, float16 or bfloat16")
-    if x.dtype.name not in CARRIERS:
-        hint = "; convert it with x.astype(np.float32)" if x.dtype == np.float64 else ""
-        raise TypeError(f"x has dtype {x.dtype.name}; allowed are float32, float16 and bfloat16{hint}")
-    return CARRIERS[x.dtype.name]
+    return check_dtype(x.dtype.name, "x.astype(np.float32)")
 
 
 def to_lanes(x: np.ndarray, carrier: Carrier) -> np.ndarray:

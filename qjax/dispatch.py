@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore import Number, Rounding
-from qcore.arguments import check_int, check_rounding, check_start, missing_key
-from qcore.carrier import CARRIERS, Carrier
+from qcore.arguments import check_dtype, check_int, check_rounding, check_start, missing_key
+from qcore.carrier import Carrier
 from qcore.formats import check_number
 from qcore.law import Block, Grid, Program
 from qcore.random import Noise, as_lane, leading_bits_mask, rounding_words
@@ -77,10 +77,7 @@ def check_array(x: Any) -> Carrier:
     """The carrier of a JAX array or tracer."""
     if not isinstance(x, jax.Array):
         raise TypeError(f"x is a {type(x).__name__}; allowed is a jax.Array of float32, float16 or bfloat16")
-    if x.dtype.name not in CARRIERS:
-        hint = "; convert it with x.astype(jnp.float32)" if x.dtype.name == "float64" else ""
-        raise TypeError(f"x has dtype {x.dtype.name}; allowed are float32, float16 and bfloat16{hint}")
-    return CARRIERS[x.dtype.name]
+    return check_dtype(x.dtype.name, "x.astype(jnp.float32)")
 
 
 _settle = jax.lax.optimization_barrier
