@@ -7,6 +7,8 @@ import torch
 
 import qtorch.dispatch
 from benchmarks import consistency
+from qcore import Rounding
+from qcore.law import Program
 
 FEW = ["--formats", "float 5 2", "--count", "2000"]
 
@@ -44,6 +46,20 @@ def test_one_wrong_bit_is_found(monkeypatch, capsys):
 def test_exhaustive(monkeypatch):
     monkeypatch.setattr(consistency, "PATTERNS", 1 << 16)
     assert consistency.main(["--exhaustive", "fixed 8 4"]) == 0
+
+
+def test_a_law_with_other_ties_is_found(monkeypatch, capsys):
+    """Only the operations' law: what kernels compile, and keep on disk, stays right."""
+    right = qtorch.dispatch.run
+
+    def wrong(program, *arguments, **options):
+        mode = Rounding.NEAREST_AWAY if program.mode is Rounding.NEAREST else program.mode
+        return right(Program(program.carrier, mode, program.kind), *arguments, **options)
+
+    monkeypatch.setattr(qtorch.dispatch, "run", wrong)
+    assert consistency.main([*FEW, "--rounding", "nearest"]) == 1
+    assert "torch ops, float 5 2, nearest: " in capsys.readouterr().out
+    assert consistency.main([*FEW, "--rounding", "nearest_up"]) == 0
 
 
 @pytest.mark.parametrize("name", ["flot 5 2", "float 5", "float 0 2", ""])

@@ -1,5 +1,6 @@
 """Stochastic rounding: unbiased, exact on representable numbers, and a function of key and index alone."""
 
+import hashlib
 import subprocess
 import sys
 
@@ -122,7 +123,5 @@ def test_one_thread_process_gives_the_same_bits():
         "print(hashlib.sha256(y.numpy().tobytes()).hexdigest())"
     )
     here = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()[-1]
-    import hashlib
-
     y = qtorch.quantize(torch.arange(100000) / 777, FloatingPoint(5, 2), key=3)
     assert hashlib.sha256(y.numpy().tobytes()).hexdigest() == here
