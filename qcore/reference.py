@@ -73,6 +73,10 @@ def check_array(x: Any) -> Carrier:
     """The carrier of a NumPy array."""
     if not isinstance(x, np.ndarray):
         raise TypeError(f"x is a {type(x).__name__}; allowed is a NumPy array of float32, float16 or bfloat16")
+    if not x.dtype.isnative:
+        raise TypeError(
+            f"x has dtype {x.dtype.str}; allowed is this machine's byte order: {x.dtype.newbyteorder().str}"
+        )
     return check_dtype(x.dtype.name, "x.astype(np.float32)")
 
 

@@ -50,6 +50,11 @@ def test_dtypes(package, dtype, words, shape):
         check(lambda: quantize(x, F, "nearest"), TypeError, ["x", *words])
 
 
+def test_foreign_byte_order():
+    """Whose bits would be read as other numbers."""
+    check(lambda: qcore.quantize(X.astype(">f4"), F, "nearest"), TypeError, ["x", ">f4", "<f4"])
+
+
 @each_package
 @pytest.mark.parametrize("x", [1.0, [1.0], None, "x"])
 def test_not_an_array(package, x):
