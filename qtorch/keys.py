@@ -67,7 +67,7 @@ def _window_words(random_bits: Any, start: Any) -> tuple[int, ...]:
 def make_noise(key: Any, random_bits: Any, start: Any, x: torch.Tensor) -> Noise:
     """The noise for a tensor that may be traced or transformed."""
     words = draw_opaquely() if key is None else key_tensor(key)
-    return Noise(words if x.is_cpu else words.to(x.device), window_tensor(random_bits, start, x.device))
+    return Noise(words.to(x.device), window_tensor(random_bits, start, x.device))
 
 
 def make_noise_quickly(key: Any, random_bits: Any, start: Any, x: torch.Tensor) -> Noise:
