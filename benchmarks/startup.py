@@ -28,7 +28,7 @@ MEMORY_LIMIT = 1.01  # times input and output
 
 _IMPORTS = (("numpy", "qcore", None), ("torch", "qtorch", IMPORT_LIMIT), ("jax", "qjax", None))
 _IMPORT_RUNS = 5
-_MEMORY_CASES = ("float nearest", "float stochastic", "block nearest", "block stochastic")
+_MEMORY_CASES = ("float nearest", "float stochastic", "block nearest", "block stochastic", "rows stochastic")
 
 Environment = dict[str, str]
 
@@ -179,10 +179,13 @@ def _memory_probe(case: str, exponent: int, device: str) -> dict[str, Any]:
     from qtorch import BlockFloatingPoint, FloatingPoint, Number, quantize
 
     kind, rounding = case.split()
-    number: Number = FloatingPoint(5, 2) if kind == "float" else BlockFloatingPoint(8)
+    number: Number = FloatingPoint(5, 2) if kind == "float" else BlockFloatingPoint(8, dim=0 if kind == "rows" else -1)
+    rows = 1 if kind == "float" else 64
     key = 1 if rounding == "stochastic" else None
-    quantize(torch.randn(1 << 16, device=device), number, rounding, key=key)  # loads the kernel, starts the threads
-    x = torch.randn(1 << exponent, device=device)
+    quantize(
+        torch.randn(rows, 1 << 10, device=device), number, rounding, key=key
+    )  # loads the kernel, starts the threads
+    x = torch.randn(rows, (1 << exponent) // rows, device=device)
     source, before = _reset_peak(device)
     result = quantize(x, number, rounding, key=key)
     peak = _peak(source)

@@ -96,9 +96,10 @@ def round_to_grid(
     odd = ((m | xp.clip(m, None, grid.unit)) >> drop) & 1 if mode is Rounding.NEAREST else None
     top_bits = word >> (31 - drop) if mode is Rounding.STOCHASTIC else None
     sign = bits >> 31
-    rounded = (m + increment(mode, mask, odd, sign, top_bits)) & ~(mask & (hidden - 1))
-    if not mode.to_nearest:  # below one quantum the increment can pass it twice
-        rounded = xp.where(m < hidden, xp.clip(rounded, None, hidden), rounded)
+    step = increment(mode, mask, odd, sign, top_bits)
+    if not mode.to_nearest:  # below one quantum, no more than what leads there
+        step = xp.clip(step, None, hidden - xp.clip(m, None, 0))
+    rounded = (m + step) & ~(mask & (hidden - 1))
     rounded = (rounded + grid.base) & (-rounded >> 31)  # what is not above zero is zero
     rounded = xp.clip(rounded, None, grid.limit + (sign & grid.lower))
     return xp.where(magnitude > carrier.infinity, bits, rounded | (bits ^ magnitude))
@@ -111,8 +112,8 @@ def _deep(xp: Any, magnitude: Any, m: Any, carrier: Carrier) -> Any:
     shift drops cannot matter: random words have at most 24 bits, and floor is what the law takes.
     """
     hidden = carrier.hidden
-    significand = xp.where(magnitude < hidden, magnitude << 1, (magnitude & (hidden - 1)) | hidden)
-    return xp.where(m < 0, (significand >> xp.clip(-(m >> carrier.width), 0, 31)) - hidden, m)
+    significand = (magnitude & (hidden - 1)) + xp.clip(magnitude, None, hidden)
+    return xp.clip(m, (significand >> xp.clip(-(m >> carrier.width), 0, 31)) - hidden, None)
 
 
 def leading_bit(value: Any) -> Any:

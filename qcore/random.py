@@ -7,6 +7,7 @@ of int32 lanes, which wrap; equal to `jax.random.bits(key, shape, "uint32")`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,7 +52,7 @@ class Noise(NamedTuple):
     """Where the random words of an array come from.
 
     Attributes:
-        key: int32 array of two words.
+        key: two int32 arrays of one word each, or one array of two words.
         window: int32 array of three words: the first element's 64-bit index (high, low), and `leading_bits_mask`.
     """
 
@@ -110,15 +111,21 @@ def element_index(
 ) -> tuple[Any, Any]:
     """High and low int32 words of every element's row-major index plus `start`."""
     high, low = start
-    inner = 1
-    for axis in reversed(range(len(shape))):
-        position = arange(shape[axis]).reshape((-1,) + (1,) * (len(shape) - 1 - axis))
-        add_high, add_low = _multiply(position, inner) if large else (0, position * inner)
+    strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    if not large:
+        total = low + sum(_along(arange, shape, axis) * stride for axis, stride in enumerate(strides))
+        return high - ((low & ~total) >> 31), total  # what is added is not negative: a carry clears the sign bit
+    for axis, stride in enumerate(strides):
+        add_high, add_low = _multiply(_along(arange, shape, axis), stride)
         total = low + add_low
         carry = ((low & add_low) | ((low | add_low) & ~total)) >> 31  # -1 where the unsigned sum passed 2^32
         high, low = high + add_high - carry, total
-        inner = inner * shape[axis]
     return high, low
+
+
+def _along(arange: Callable[[Any], Any], shape: Sequence[Any], axis: int) -> Any:
+    """Each element's position along an axis."""
+    return arange(shape[axis]).reshape((-1,) + (1,) * (len(shape) - 1 - axis))
 
 
 def _multiply(x: Any, factor: int) -> tuple[Any, Any]:

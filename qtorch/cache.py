@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
@@ -14,15 +14,11 @@ T = TypeVar("T")
 def remember(function: Callable[..., T]) -> Callable[..., T]:
     """A function of positional, hashable arguments with a cache.
 
-    Unhashable arguments reach the function as well, which refuses them in its own words; and `torch.compile` traces
-    the function itself.
+    Unhashable arguments reach the function as well, which refuses them in its own words. Not for traced programs.
     """
     cached = lru_cache(maxsize=1024, typed=True)(function)
 
-    @wraps(function)
     def call(*arguments: object) -> T:
-        if torch.compiler.is_compiling():
-            return function(*arguments)
         try:
             return cached(*arguments)
         except TypeError:

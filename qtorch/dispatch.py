@@ -17,7 +17,7 @@ from qcore.random import Noise
 from qtorch.keys import Key, check_noise, make_noise, make_noise_quickly
 from qtorch.lanes import run
 from qtorch.launch import KERNEL_LIMIT, by_kernel
-from qtorch.plan import Plan, plan_for
+from qtorch.plan import Plan, make_plan, plan_for
 
 
 def quantize(
@@ -58,11 +58,12 @@ def quantize(
     """
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"x is a {type(x).__name__}; allowed is a torch.Tensor of float32, float16 or bfloat16")
-    ordinary, plan = _is_ordinary(x), plan_for(number, rounding, x.dtype)
+    ordinary = _is_ordinary(x)
+    plan = (plan_for if ordinary else make_plan)(number, rounding, x.dtype)
     noise = None
     if plan.stochastic:
         noise = (make_noise_quickly if ordinary else make_noise)(key, random_bits, start, x)
-    else:
+    elif key is not None or random_bits != 24 or start != 0:
         check_noise(key, random_bits, start)
     if x.requires_grad and torch.is_grad_enabled():
         return _StraightThrough.apply(x, plan, *(noise or ()))

@@ -172,8 +172,8 @@ def _find_thread_setter() -> Callable[[int], None] | None:
     """OpenMP's own function, which changes the calling thread's setting and nobody else's."""
     for name in ("libgomp.so.1", "libomp.so", "libomp.dylib"):
         with contextlib.suppress(OSError, AttributeError):
-            setter = ctypes.CDLL(name).omp_set_num_threads
-            setter.argtypes, setter.restype = [ctypes.c_int], None
+            setter = ctypes.PyDLL(name).omp_set_num_threads  # too short a call to let other threads run meanwhile
+            setter.restype = None
             return setter
     return None
 

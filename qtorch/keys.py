@@ -15,8 +15,8 @@ Key = int | tuple[int, int] | torch.Tensor | None
 
 
 def draw(device: torch.device | str | None = None) -> torch.Tensor:
-    """A key from torch's default generator: two int32 words on the CPU (or none in particular on "meta")."""
-    return torch.empty(2, dtype=torch.int32, device=device or "cpu").random_(-(2**31), 2**31)
+    """A key from torch's default generator: two words of 31 bits on the CPU (or none in particular on "meta")."""
+    return torch.empty(2, dtype=torch.int32, device=device or "cpu").random_()
 
 
 def draw_opaquely() -> torch.Tensor:
@@ -72,11 +72,13 @@ def make_noise(key: Any, random_bits: Any, start: Any, x: torch.Tensor) -> Noise
 
 def make_noise_quickly(key: Any, random_bits: Any, start: Any, x: torch.Tensor) -> Noise:
     """The same for an ordinary tensor that is rounded at once, from remembered tensors."""
+    if key is None and x.is_cpu:
+        noise = _drawn.noise(random_bits, start)
+        noise.key.random_()
+        return noise
     if key is not None and not isinstance(key, torch.Tensor):
         return _remembered_noise(key, random_bits, start, x.device)
     window = _remembered_window(random_bits, start, x.device)
-    if key is None and x.is_cpu:
-        return Noise(_buffer.words.random_(-(2**31), 2**31), window)
     return Noise((draw() if key is None else key_tensor(key)).to(x.device), window)
 
 
@@ -84,15 +86,16 @@ def _noise(key: Any, random_bits: Any, start: Any, device: torch.device) -> Nois
     return Noise(seed_tensor(key).to(device), window_tensor(random_bits, start, device))
 
 
-class _Buffer(threading.local):
+class _Drawn(threading.local):
     """Each thread's place for a drawn key: making a tensor takes as long as rounding a small one."""
 
     def __init__(self) -> None:
         with torch.inference_mode(False):
-            self.words = torch.empty(2, dtype=torch.int32, device="cpu")
+            words = torch.empty(2, dtype=torch.int32, device="cpu")
+        self.noise = remember(lambda *window: Noise(words, window_tensor(*window, torch.device("cpu"))))
 
 
-_buffer = _Buffer()
+_drawn = _Drawn()
 _remembered_noise = remember(_noise)
 _remembered_window = remember(window_tensor)
 

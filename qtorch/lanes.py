@@ -9,6 +9,7 @@ from qcore.law import Block, Grid, Program
 from qcore.random import Noise, rounding_words
 
 CARRIERS = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
+_TABLE = 64  # at least a vector of 16-bit floats
 
 
 def run(
@@ -19,11 +20,35 @@ def run(
     if noise is not None:
 
         def arange(size: int) -> torch.Tensor:
-            return torch.arange(size, dtype=torch.int32, device=x.device)
+            return _arange(size, x.device)
 
+        noise = _anchored(noise, x) if torch.compiler.is_compiling() else noise
         word = rounding_words(torch, arange, x.shape, noise, large, _settle)
     bits = program.run(torch, to_lanes(x, program.carrier), constants, axes, word, _settle)
     return from_lanes(bits, program.carrier, x.dtype)
+
+
+def _arange(size: int, device: torch.device) -> torch.Tensor:
+    """0, 1, ..., size - 1. Inductor makes a vector of indices on the CPU from as many scalars, which costs a sixth of
+    a kernel's time; a vector that it loads from a table and adds to one scalar is almost free."""
+    position = torch.arange(size, dtype=torch.int32, device=device)
+    if device.type != "cpu" or not torch.compiler.is_compiling():
+        return position
+    table = _settle(torch.arange(_TABLE, dtype=torch.int32, device=device))
+    return position // _TABLE * _TABLE + table[position % _TABLE]
+
+
+def _anchored(noise: Noise, x: torch.Tensor) -> Noise:
+    """The same noise, whose key depends on the indices of all dimensions but the last, though only by zeros.
+
+    Inductor would run some stages of Threefry over all dimensions at once and others over each; such loops are not
+    fused, and it would keep the stages between them in memory.
+    """
+    zeros = noise.window.new_zeros(())
+    for axis in range(x.dim() - 1):
+        position = torch.arange(x.shape[axis], dtype=torch.int32, device=x.device)
+        zeros = zeros + (position >> 31).reshape((-1,) + (1,) * (x.dim() - 1 - axis))
+    return Noise((noise.key[0] + zeros, noise.key[1] + zeros), noise.window)
 
 
 def _settle(lanes: torch.Tensor) -> torch.Tensor:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 import torch
 
-from qcore import Number
 from qcore.law import Block, Program, block_grid
 from qcore.random import Noise, as_lane
 from qtorch import kernels
-from qtorch.cache import remember
 from qtorch.lanes import to_lanes
 from qtorch.plan import Plan
 
@@ -25,8 +24,7 @@ def by_kernel(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor 
     if x.is_contiguous():
         if x.dim() == 1:
             return _flat(x, plan, noise)
-        result = _flat(x.view(-1), plan, noise)
-        return None if result is None else result.view_as(x)
+        return _shaped(_flat(x.ravel(), plan, noise), x)
     if noise is None and torch.ops.aten.is_non_overlapping_and_dense(x):  # only random words care about order
         result = _flat(x.as_strided((x.numel(),), (1,)), plan, noise)
         return None if result is None else result.as_strided(x.shape, x.stride())
@@ -75,25 +73,26 @@ def _shifted(noise: Noise, elements: int) -> Noise:
 def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
     if x.numel() >= KERNEL_LIMIT:
         return None
-    layout, shape = _block_layout(plan.number, x.shape)
+    layout, shape = _block_layout(plan, x.shape)
     kernel, constants = plan.runner(layout, x.device)
     if kernel is None:
         return None
-    arguments = [_aligned(x.contiguous().view(shape)), constants, *(noise or ())]
-    return _formatted(kernels.launch(kernel, arguments, x.numel()), x)
+    lanes = x.contiguous()
+    lanes = lanes if lanes.shape == shape else lanes.view(shape)
+    return _formatted(kernels.launch(kernel, [_aligned(lanes), constants, *(noise or ())], x.numel()), x)
 
 
-@remember
-def _block_layout(number: Number, shape: torch.Size) -> tuple[str, tuple[int, ...]]:
+@lru_cache(maxsize=1024)
+def _block_layout(plan: Plan, shape: torch.Size) -> tuple[str, torch.Size]:
     """The kernel layout for blocks along one dimension, and a contiguous tensor's shape in it."""
-    axes = number.axes(len(shape))
+    axes = plan.number.axes(len(shape))
     (kept,) = (axis for axis in range(len(shape)) if axis not in axes)
     outer, blocks, inner = prod(shape[:kept]), shape[kept], prod(shape[kept + 1 :])
     if blocks == 1:
-        return "flat", (outer * inner,)
+        return "flat", torch.Size((outer * inner,))
     if outer == 1 and inner > 1:
-        return "rows", (blocks, inner)
-    return ("columns", (outer, blocks)) if inner == 1 else ("middle", (outer, blocks, inner))
+        return "rows", torch.Size((blocks, inner))
+    return ("columns", torch.Size((outer, blocks))) if inner == 1 else ("middle", torch.Size((outer, blocks, inner)))
 
 
 def _aligned(x: torch.Tensor) -> torch.Tensor:
@@ -101,12 +100,15 @@ def _aligned(x: torch.Tensor) -> torch.Tensor:
     return x.clone() if x.is_cuda and x.data_ptr() % 16 else x
 
 
+def _shaped(result: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
+    """A fresh contiguous result in x's shape; a view would cost more than twice as much as resizing it."""
+    return None if result is None else result.resize_as_(x)
+
+
 def _formatted(result: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
     """A contiguous result in x's shape, and in the memory format that operations on x keep."""
-    if result is None:
-        return None
-    result = result.view_as(x)
-    if x.is_contiguous():
+    result = _shaped(result, x)
+    if result is None or x.is_contiguous():
         return result
     kept = torch.empty_like(x)
     return result if kept.is_contiguous() else kept.copy_(result)

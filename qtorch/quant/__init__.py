@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Rounding
+from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding
 from qtorch.cache import remember
 from qtorch.dispatch import quantize
 from qtorch.keys import Key
 
 __all__ = ["block_quantize", "fixed_point_quantize", "float_quantize"]
-
-_fixed, _block, _float = remember(FixedPoint), remember(BlockFloatingPoint), remember(FloatingPoint)
 
 
 def fixed_point_quantize(
@@ -29,7 +27,7 @@ def fixed_point_quantize(
         >>> fixed_point_quantize(torch.tensor([0.3, -0.3, 9.0]), wl=4, fl=2, rounding="nearest")
         tensor([ 0.2500, -0.2500,  1.7500])
     """
-    return quantize(x, _fixed(wl, fl, clamp, symmetric), rounding, key=key)
+    return quantize(x, _number(FixedPoint, wl, fl, clamp, symmetric), rounding, key=key)
 
 
 def block_quantize(
@@ -41,7 +39,7 @@ def block_quantize(
         >>> block_quantize(torch.tensor([1.0, 0.3, -0.02]), wl=4, rounding="nearest")
         tensor([1.0000, 0.2500, -0.0000])
     """
-    return quantize(x, _block(wl, dim), rounding, key=key)
+    return quantize(x, _number(BlockFloatingPoint, wl, dim), rounding, key=key)
 
 
 def float_quantize(
@@ -53,4 +51,13 @@ def float_quantize(
         >>> float_quantize(torch.tensor([0.1241, 0.3602]), exp=5, man=2, rounding="nearest")
         tensor([0.1250, 0.3750])
     """
-    return quantize(x, _float(exp, man), rounding, key=key)
+    return quantize(x, _number(FloatingPoint, exp, man), rounding, key=key)
+
+
+def _number(make: type[Number], *arguments: object) -> Number:
+    return make(*arguments) if torch.compiler.is_compiling() else _remembered(make, *arguments)
+
+
+@remember
+def _remembered(make: type[Number], *arguments: object) -> Number:
+    return make(*arguments)
