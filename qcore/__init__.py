@@ -1,8 +1,28 @@
 """Number formats, the rounding law and random bits, framework-agnostic; runs by itself on NumPy arrays."""
 
-from qcore.formats import BlockFloatingPoint, FixedPoint, FloatingPoint, Number
+from qcore.block import BlockFloatingPoint
+from qcore.fixed import FixedPoint
+from qcore.floats import BinaryFloat, FloatingPoint
+from qcore.named import NAMED, p3109
+from qcore.number import Number
+from qcore.packing import pack, unpack
 from qcore.random import fold_in
-from qcore.reference import quantize
+from qcore.reference import decode, encode, quantize
 from qcore.rounding import Rounding
 
-__all__ = ["BlockFloatingPoint", "FixedPoint", "FloatingPoint", "Number", "Rounding", "fold_in", "quantize"]
+__all__ = [
+    "NAMED",
+    "BinaryFloat",
+    "BlockFloatingPoint",
+    "FixedPoint",
+    "FloatingPoint",
+    "Number",
+    "Rounding",
+    "decode",
+    "encode",
+    "fold_in",
+    "p3109",
+    "pack",
+    "quantize",
+    "unpack",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from qcore.carrier import CARRIERS, Carrier
@@ -31,21 +32,24 @@ def check_flag(name: str, value: Any) -> None:
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed are True and False")
 
 
+def check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed are {', '.join(allowed)}")
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}; allowed are {', '.join(allowed)}")
+
+
 def check_rounding(rounding: Any) -> Rounding:
     if isinstance(rounding, Rounding):
         return rounding
-    if not isinstance(rounding, str):
-        raise TypeError(f"rounding={rounding!r} is a {type(rounding).__name__}; allowed are {', '.join(MODES)}")
-    if rounding not in MODES:
-        raise ValueError(f"rounding={rounding!r}; allowed are {', '.join(MODES)}")
+    check_choice("rounding", rounding, list(MODES))
     return MODES[rounding]
 
 
-def check_dtype(name: str, remedy: str) -> Carrier:
-    """The carrier of an array's dtype; `remedy` says how the user's framework makes float32 of float64."""
+def check_dtype(name: str, argument: str = "x") -> Carrier:
+    """The carrier of a dtype, which belongs to an argument."""
     if name not in CARRIERS:
-        hint = f"; convert it with {remedy}" if name == "float64" else ""
-        raise TypeError(f"x has dtype {name}; allowed are float32, float16 and bfloat16{hint}")
+        raise TypeError(f"{argument} has dtype {name}; allowed are {', '.join(CARRIERS)}")
     return CARRIERS[name]
 
 

@@ -10,19 +10,28 @@ class Carrier:
     """The layout of a binary floating point type: sign | exponent | mantissa, seen through lanes.
 
     The law reads a value's bits as an integer and never does float arithmetic. That integer, the "lane", is the
-    bit pattern shifted left by `padding`, so that every 16- or 32-bit carrier has a mantissa of `width` bits there
-    and random words compare with all their bits. Exponent fields are biased: field = exponent + bias, and field 0
-    holds zero and the subnormals.
+    bit pattern shifted left by `padding`, so that every 16- or 32-bit carrier has a mantissa of 23 bits there and
+    random words compare with all their bits. Exponent fields are biased: field = exponent + bias, and field 0 holds
+    zero and the subnormals.
+
+    Attributes:
+        lane_bits: 32 for int32 lanes, 64 for int64 lanes.
     """
 
     name: str
     exponent_bits: int
     mantissa_bits: int
+    lane_bits: int = 32
 
     @property
     def width(self) -> int:
         """Mantissa bits of a lane."""
-        return 23
+        return 23 if self.lane_bits == 32 else 52
+
+    @property
+    def last(self) -> int:
+        """The index of a lane's highest bit: a shift to the right by it leaves -1 for negative lanes, else 0."""
+        return self.lane_bits - 1
 
     @property
     def padding(self) -> int:
@@ -39,8 +48,17 @@ class Carrier:
         return ((1 << self.exponent_bits) - 1) << self.width
 
     @property
+    def quiet_nan(self) -> int:
+        return self.infinity | self.hidden >> 1
+
+    @property
     def magnitude_mask(self) -> int:
         return (self.hidden << self.exponent_bits) - 1
+
+    @property
+    def negative(self) -> int:
+        """What negative numbers have besides their magnitude bits: the sign, extended to the lane's highest bit."""
+        return ~self.magnitude_mask
 
     @property
     def bias(self) -> int:
@@ -74,4 +92,5 @@ class Carrier:
 FLOAT32 = Carrier("float32", 8, 23)
 FLOAT16 = Carrier("float16", 5, 10)
 BFLOAT16 = Carrier("bfloat16", 8, 7)
-CARRIERS = {carrier.name: carrier for carrier in (FLOAT32, FLOAT16, BFLOAT16)}
+FLOAT64 = Carrier("float64", 11, 52, lane_bits=64)
+CARRIERS = {carrier.name: carrier for carrier in (FLOAT32, FLOAT16, BFLOAT16, FLOAT64)}

@@ -10,25 +10,25 @@ bits of that integer under a rounding mode. Only the number of dropped bits diff
     + base, limit      back, and the range of the format
 
 With the base subtracted, fields >= 1 hold numbers of at least one quantum, whose hidden bit the field supplies,
-and field 0 holds those in [1/2, 1) quantum: 24 bits are dropped there, of which the highest is the hidden one.
+and field 0 holds those in [1/2, 1) quantum: all bits are dropped there, of which the highest is the hidden one.
 Smaller numbers are negative.
 
-Functions here take the array namespace `xp` (numpy, torch, jax.numpy) and lanes (int32 arrays, see Carrier). They
-use operators, `xp.where`, `xp.clip` and `xp.amax`, nothing else.
+Functions here take the array namespace `xp` (numpy, torch, jax.numpy) and lanes (int32 or int64 arrays, see
+Carrier). They use operators, `xp.where`, `xp.clip` and `xp.amax`, nothing else.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from qcore.carrier import Carrier
+from qcore.lanes import denormalize, leading_bit, normalize
 from qcore.random import Settle, unsettled
 from qcore.rounding import Rounding, increment
 
 
 class Grid(NamedTuple):
-    """A format on a carrier, reduced to integers: ints, 0-d int32 arrays, or arrays with one entry a block.
+    """A format on a carrier, reduced to integers: ints, 0-d arrays, or arrays with one entry a block.
 
     Attributes:
         base: subtracted from the magnitude bits, so that the smallest quantum has exponent field 1.
@@ -38,6 +38,16 @@ class Grid(NamedTuple):
         unit: the carrier's hidden bit where numbers have no stored mantissa (so that n is 1, odd), else 0.
         limit: bits of the largest positive result.
         lower: what is added to `limit` for negative numbers.
+        jump: what is added to `limit` for numbers beyond it, so that they become infinity or NaN; 0 saturates.
+        keep: magnitudes above this stay as they are: NaN, or infinity as well.
+
+        The others are read for "general" formats only:
+        slope: fields are multiplied by 2^slope before they shrink `top`; 0 where there are subnormals.
+        floor: the least result before `base` is added back: 0, or one quantum where there is no zero.
+        zero: what becomes of zero: 0, or a NaN.
+        signed_zero: -1 where zero has a sign, else 0.
+        unsigned: -1 where there are no negative numbers, else 0.
+        lower_jump: what is added to `jump` for negative numbers.
     """
 
     base: Any
@@ -47,10 +57,18 @@ class Grid(NamedTuple):
     unit: Any
     limit: Any
     lower: Any
+    jump: Any
+    keep: Any
+    slope: Any = 0
+    floor: Any = 0
+    zero: Any = 0
+    signed_zero: Any = -1
+    unsigned: Any = 0
+    lower_jump: Any = 0
 
 
 class Block(NamedTuple):
-    """A block format on a carrier: ints or 0-d int32 arrays.
+    """A block format on a carrier: ints or 0-d arrays.
 
     Attributes:
         below: exponent of the largest magnitude minus exponent of the quantum.
@@ -69,7 +87,7 @@ def uniform_grid(xp: Any, quantum: Any, carrier: Carrier) -> tuple[Any, Any, Any
 
 
 def round_to_grid(
-    xp: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, word: Any = None, wide: bool = False
+    xp: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, word: Any = None, general: bool = False
 ) -> Any:
     """Rounds each lane to the grid.
 
@@ -80,50 +98,63 @@ def round_to_grid(
         mode: the rounding mode.
         grid: the format's integers.
         word: random words of the shape of `bits`, see `qcore.random.rounding_words`; STOCHASTIC only.
-        wide: whether the format's exponents go below the carrier's, so that the quantum of the carrier's
-            subnormal numbers depends on their own leading bit.
+        general: whether the format needs more than the common grids: exponents below the carrier's, so that the
+            carrier's subnormal numbers are to be normalized first, no subnormals, no sign, or no signed zero.
     """
-    width, hidden = carrier.width, carrier.hidden
-    magnitude = bits & carrier.magnitude_mask
-    m = magnitude - grid.base
-    if not mode.to_nearest:
-        m = _deep(xp, magnitude, m, carrier)
-    drop = xp.clip(xp.clip(grid.top - (m >> width), grid.finest, None), None, grid.coarsest)
-    if wide:
-        own = xp.clip(leading_bit(magnitude) + (grid.finest - width), 0, None)
-        drop = xp.where(magnitude < hidden, own, drop)
+    width, hidden, last = carrier.width, carrier.hidden, carrier.last
+    sign, magnitude = bits >> last, bits & carrier.magnitude_mask
+    absolute, base = magnitude, grid.base
+    if general:  # where the distance from the base would exceed a lane, 64 fields below and 40, or 41, above do
+        absolute, significand = normalize(xp, magnitude, carrier)
+        absolute = xp.clip(absolute, base - (64 << width), None)
+        excess = xp.clip((absolute >> width) - (base >> width) - 40, 0, None)
+        base = base + ((excess & ~1) << width)  # parity is kept, which some formats read in fields
+    else:
+        significand = (magnitude & (hidden - 1)) + xp.clip(magnitude, None, hidden)  # twice that of a subnormal number
+    m = absolute - base
+    if mode is Rounding.STOCHASTIC:  # below one half, in units of 1 / hidden, less one: floor is what the law takes
+        m = xp.clip(m, (significand >> xp.clip(-(m >> width), 0, last)) - hidden, None)
+    elif mode.directed:  # below one half only whether a number is zero matters
+        m = xp.clip(m, xp.clip(magnitude, None, 1) - hidden, None)
+    fields = (m >> width) << grid.slope if general else m >> width
+    drop = xp.clip(xp.clip(grid.top - fields, grid.finest, None), None, grid.coarsest)
     mask = (1 << drop) - 1
-    odd = ((m | xp.clip(m, None, grid.unit)) >> drop) & 1 if mode is Rounding.NEAREST else None
-    top_bits = word >> (31 - drop) if mode is Rounding.STOCHASTIC else None
-    sign = bits >> 31
+    kept = xp.clip(m, 0, None) if mode is Rounding.ODD else m
+    odd = ((kept | xp.clip(kept, None, grid.unit)) >> drop) & 1 if mode in (Rounding.NEAREST, Rounding.ODD) else None
+    top_bits = word >> (last - drop) if mode is Rounding.STOCHASTIC else None
     step = increment(mode, mask, odd, sign, top_bits)
-    if not mode.to_nearest:  # below one quantum, no more than what leads there
+    if mode is Rounding.STOCHASTIC or mode.directed:  # below one quantum, no more than what leads there
         step = xp.clip(step, None, hidden - xp.clip(m, None, 0))
     rounded = (m + step) & ~(mask & (hidden - 1))
-    rounded = (rounded + grid.base) & (-rounded >> 31)  # what is not above zero is zero
-    rounded = xp.clip(rounded, None, grid.limit + (sign & grid.lower))
-    return xp.where(magnitude > carrier.infinity, bits, rounded | (bits ^ magnitude))
+    if general:
+        rounded = xp.clip(rounded, grid.floor, None)
+    value = rounded + base
+    if general:
+        value = denormalize(xp, value, carrier)
+    value = value & (-rounded >> last)  # what is not above zero is zero
+    value = _limit(xp, value, magnitude, sign, carrier, mode, grid, general)
+    keep, negative = grid.keep, bits ^ magnitude
+    if general:
+        nonzero = -magnitude >> last
+        value = (value & nonzero) | (grid.zero & ~nonzero)
+        negative = negative & ((-value >> last) | grid.signed_zero)
+        keep = xp.clip(keep - (sign & grid.unsigned), None, carrier.infinity)
+    return xp.where(magnitude > keep, bits, value | negative)
 
 
-def _deep(xp: Any, magnitude: Any, m: Any, carrier: Carrier) -> Any:
-    """Based magnitudes whose negative ones are exact, in units of quantum / 2^24, less the hidden bit.
-
-    Rounding to nearest only needs to know that they are below one half; their probabilities need more. What the
-    shift drops cannot matter: random words have at most 24 bits, and floor is what the law takes.
-    """
-    hidden = carrier.hidden
-    significand = (magnitude & (hidden - 1)) + xp.clip(magnitude, None, hidden)
-    return xp.clip(m, (significand >> xp.clip(-(m >> carrier.width), 0, 31)) - hidden, None)
-
-
-def leading_bit(value: Any) -> Any:
-    """floor(log2 value) of int32 lanes with 0 < value < 2^31; 0 for 0."""
-    position = value & 0
-    for step in (16, 8, 4, 2, 1):
-        upper = value >> step
-        jump = (-upper >> 31) & step  # `step` where any upper bit is set, else 0
-        position, value = position + jump, value >> jump
-    return position
+def _limit(
+    xp: Any, value: Any, magnitude: Any, sign: Any, carrier: Carrier, mode: Rounding, grid: Grid, general: bool
+) -> Any:
+    """The magnitudes within the format's range, or what stands for those beyond it."""
+    limit, jump = grid.limit + (sign & grid.lower), grid.jump
+    beyond = (limit - value) >> carrier.last
+    stays = mode.stays_finite(sign)
+    if stays is not None:
+        finite = (magnitude - carrier.infinity) >> carrier.last
+        beyond = beyond & ~(stays & finite & ~(sign & grid.unsigned))
+    if general:
+        jump = jump + (sign & grid.lower_jump)
+    return xp.clip(value, None, limit) + (beyond & jump)
 
 
 def block_grid(
@@ -135,41 +166,9 @@ def block_grid(
     numbers = xp.where(magnitude > carrier.infinity, 0, magnitude)  # a NaN does not count
     largest = xp.amax(numbers, axis=axes, keepdims=True) if axes else numbers
     largest = xp.clip(largest, None, carrier.infinity - 1)
-    exponent = xp.where(largest < hidden, leading_bit(largest) - (width - 1), largest >> width)
+    exponent = xp.where(largest < hidden, leading_bit(largest, carrier) - (width - 1), largest >> width)
     base, top, coarsest = uniform_grid(xp, exponent - block.below, carrier)
     normal = (xp.clip(exponent, 0, None) << width) + block.ones
-    subnormal = (hidden | block.ones) >> xp.clip(1 - exponent, 0, 31)
+    subnormal = (hidden | block.ones) >> xp.clip(1 - exponent, 0, carrier.last)
     limit = xp.where(exponent > 0, normal, subnormal)
-    return Grid(settle(base), settle(top), settle(coarsest), 0, 0, settle(limit), 0)
-
-
-@dataclass(frozen=True)
-class Program:
-    """What is fixed when the law is traced or compiled; formats of one kind differ in constants only.
-
-    Attributes:
-        carrier: the layout of the input and of the result.
-        mode: the rounding mode.
-        kind: "grid", "wide" (a grid whose exponents go below the carrier's) or "block".
-    """
-
-    carrier: Carrier
-    mode: Rounding
-    kind: str
-
-    def run(
-        self,
-        xp: Any,
-        bits: Any,
-        constants: Grid | Block,
-        axes: tuple[int, ...],
-        word: Any = None,
-        settle: Settle = unsettled,
-    ) -> Any:
-        """Rounds lanes; `constants` is a Block where the kind is "block" (shared along `axes`), else a Grid.
-
-        `settle` is an identity whose result a compiler must not work out again for every element of a block.
-        """
-        if isinstance(constants, Block):
-            constants = block_grid(xp, bits, self.carrier, constants, axes, settle)
-        return round_to_grid(xp, bits, self.carrier, self.mode, constants, word, wide=self.kind == "wide")
+    return Grid(settle(base), settle(top), settle(coarsest), 0, 0, settle(limit), 0, 0, carrier.infinity)

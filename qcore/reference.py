@@ -6,63 +6,150 @@ from typing import Any
 
 import numpy as np
 
+from qcore import codes as law
 from qcore.arguments import check_dtype, check_int, check_rounding, check_seed, check_start, missing_key
-from qcore.carrier import Carrier
-from qcore.formats import Number, check_number
-from qcore.law import Program
+from qcore.carrier import CARRIERS, Carrier
+from qcore.named import check_number
+from qcore.number import Number
+from qcore.packing import check_codes, storage
+from qcore.program import prepare
 from qcore.random import Noise, as_lane, leading_bits_mask, rounding_words
 from qcore.rounding import Rounding
+
+Key = int | tuple[int, int] | None
 
 
 def quantize(
     x: np.ndarray,
-    number: Number,
+    number: Number | str,
     rounding: str | Rounding = "stochastic",
     *,
-    key: int | tuple[int, int] | None = None,
+    key: Key = None,
     random_bits: int = 24,
     start: int = 0,
+    overflow: str | None = None,
 ) -> np.ndarray:
     """Rounds every element to the nearest, or another, neighbour in a number format.
 
     Args:
-        x: array of any shape; float32, float16 or ml_dtypes.bfloat16.
-        number: the format.
+        x: array of any shape; float32, float64, float16 or ml_dtypes.bfloat16.
+        number: the format, or its name (see `NAMED`).
         rounding: a name or member of `Rounding`.
         key: for stochastic rounding: an int from 0 to 2^64 - 1, or two 32-bit words.
         random_bits: how many random bits an element's rounding uses, 1 to 24.
         start: the 64-bit index of x's first element: a chunk of a larger array gets the larger array's bits.
+        overflow: what numbers beyond the format's range become: "saturate", "inf", "nan", or for fixed point "wrap";
+            None is the format's own policy.
 
     Returns:
         A new array of x's shape and dtype.
 
     Raises:
-        TypeError: if an argument has the wrong type; float64 arrays are refused, not rounded on the way.
+        TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range, or stochastic rounding has no key.
 
     Example:
         >>> from qcore import FloatingPoint
         >>> quantize(np.float32([0.1241, 0.3602, -0.7104]), FloatingPoint(exp=5, man=2), "nearest")
         array([ 0.125,  0.375, -0.75 ], dtype=float32)
+        >>> quantize(np.float32([300, 500]), "e4m3fn", "nearest", overflow="saturate")
+        array([288., 448.], dtype=float32)
     """
+    carrier = check_array(x)
+    lanes = _run(x, carrier, number, rounding, key, random_bits, start, overflow, coded=False)
+    return from_lanes(lanes, carrier, x)
+
+
+def encode(
+    x: np.ndarray,
+    number: Number | str,
+    rounding: str | Rounding = "nearest",
+    *,
+    key: Key = None,
+    random_bits: int = 24,
+    start: int = 0,
+    overflow: str | None = None,
+) -> np.ndarray:
+    """Rounds as `quantize` does, and returns the integer codes of the results: the bits of the format's standard.
+
+    `decode` gives `quantize`'s results back, save those that have no code: a negative zero in formats that have none
+    (fixed point) becomes zero, NaN in formats without NaN the code 0, and infinity in formats without infinity the
+    largest number.
+
+    Args:
+        x, number, rounding, key, random_bits, start, overflow: as for `quantize`; the rounding is nearest by default.
+
+    Returns:
+        An array of x's shape: uint8 for formats of up to 8 bits, uint16 up to 16, uint32 up to 32. Fixed point codes
+        are two's complement in the lowest wl bits.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range, or the format has no codes, or codes of more than 32 bits.
+
+    Example:
+        >>> encode(np.float32([1.0, -1.5, 448]), "e4m3fn")
+        array([ 56, 188, 126], dtype=uint8)
+    """
+    carrier = check_array(x)
+    lanes = _run(x, carrier, number, rounding, key, random_bits, start, overflow, coded=True)
+    return lanes.astype(f"u{storage(check_number(number).bits) // 8}").reshape(x.shape)
+
+
+def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32) -> np.ndarray:
+    """The numbers that integer codes stand for, exactly.
+
+    Args:
+        codes: integer array of any shape; bits above a code's highest are ignored.
+        number: the format, or its name (see `NAMED`).
+        dtype: of the result: float32, float64, float16 or ml_dtypes.bfloat16; it must hold all the format's numbers.
+
+    Returns:
+        An array of codes' shape. Codes that stand for no number are NaN.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the format has no codes, codes of more than 32 bits, or numbers that are not in dtype.
+
+    Example:
+        >>> decode(np.uint8([56, 188, 126, 127]), "e4m3fn")
+        array([  1. ,  -1.5, 448. ,   nan], dtype=float32)
+    """
+    codes, number, dtype = check_codes(codes), check_number(number), np.dtype(dtype)
+    carrier = check_dtype(dtype.name, "dtype")
+    number.check_exact(carrier)
+    lanes = law.decode(np, codes.astype(f"i{carrier.lane_bits // 8}"), carrier, number.codes(carrier))
+    return from_lanes(lanes, carrier, np.empty(codes.shape, dtype))
+
+
+def _run(
+    x: np.ndarray,
+    carrier: Carrier,
+    number: Any,
+    rounding: Any,
+    key: Any,
+    random_bits: Any,
+    start: Any,
+    overflow: Any,
+    coded: bool,
+) -> np.ndarray:
     number, mode = check_number(number), check_rounding(rounding)
     random_bits, start_words = check_int("random_bits", random_bits, 1, 24), check_start(start)
     key_words = None if key is None else check_seed(key)
     if mode is Rounding.STOCHASTIC and key_words is None:
         raise missing_key()
-    carrier = check_array(x)
-    kind, constants = number.reduce(carrier)
+    program, constants = prepare(number, mode, carrier, overflow, coded)
     axes = number.axes(x.ndim)
-    if x.size == 0:
-        return x.copy()
     bits = to_lanes(x, carrier)
+    if x.size == 0:
+        return bits
     word = None
     if mode is Rounding.STOCHASTIC and key_words is not None:
         words = (*key_words, *start_words, leading_bits_mask(random_bits))
         lanes = [np.full(1, as_lane(word), np.int32) for word in words]  # arrays wrap silently, scalars warn
         word = rounding_words(np, _arange, bits.shape, Noise(lanes[:2], lanes[2:]), x.size >= 2**31)
-    result = Program(carrier, mode, kind).run(np, bits, constants, axes, word)
-    return from_lanes(result, carrier, x)
+        word = word.astype(bits.dtype) << (carrier.lane_bits - 32)
+    return program.run(np, bits, constants, axes, word)
 
 
 def _arange(size: int) -> np.ndarray:
@@ -72,21 +159,23 @@ def _arange(size: int) -> np.ndarray:
 def check_array(x: Any) -> Carrier:
     """The carrier of a NumPy array."""
     if not isinstance(x, np.ndarray):
-        raise TypeError(f"x is a {type(x).__name__}; allowed is a NumPy array of float32, float16 or bfloat16")
+        raise TypeError(f"x is a {type(x).__name__}; allowed is a NumPy array of {', '.join(CARRIERS)}")
     if not x.dtype.isnative:
         raise TypeError(
             f"x has dtype {x.dtype.str}; allowed is this machine's byte order: {x.dtype.newbyteorder().str}"
         )
-    return check_dtype(x.dtype.name, "x.astype(np.float32)")
+    return check_dtype(x.dtype.name)
+
+
+def _stored(carrier: Carrier) -> str:
+    return f"i{(1 + carrier.exponent_bits + carrier.mantissa_bits) // 8}"
 
 
 def to_lanes(x: np.ndarray, carrier: Carrier) -> np.ndarray:
     """The lanes of an array, with at least one dimension."""
-    stored = np.int32 if carrier.padding == 0 else np.int16
-    bits = np.ascontiguousarray(x).view(stored).astype(np.int32)
+    bits = np.ascontiguousarray(x).view(_stored(carrier)).astype(f"i{carrier.lane_bits // 8}")
     return bits.reshape(x.shape or (1,)) << carrier.padding
 
 
 def from_lanes(bits: np.ndarray, carrier: Carrier, like: np.ndarray) -> np.ndarray:
-    stored = np.int32 if carrier.padding == 0 else np.int16
-    return (bits >> carrier.padding).astype(stored).view(like.dtype).reshape(like.shape)
+    return (bits >> carrier.padding).astype(_stored(carrier)).view(like.dtype).reshape(like.shape)

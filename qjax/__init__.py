@@ -1,7 +1,24 @@
 """Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch)."""
 
-from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding, fold_in
+from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding, fold_in, p3109
 from qjax import quant
-from qjax.dispatch import quantize
+from qjax.dispatch import decode, encode, quantize
+from qjax.packing import pack, unpack
 
-__all__ = ["BlockFloatingPoint", "FixedPoint", "FloatingPoint", "Number", "Rounding", "fold_in", "quant", "quantize"]
+__all__ = [
+    "NAMED",
+    "BinaryFloat",
+    "BlockFloatingPoint",
+    "FixedPoint",
+    "FloatingPoint",
+    "Number",
+    "Rounding",
+    "decode",
+    "encode",
+    "fold_in",
+    "p3109",
+    "pack",
+    "quant",
+    "quantize",
+    "unpack",
+]

@@ -10,24 +10,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore import Number, Rounding
+from qcore import codes as law
 from qcore.arguments import check_dtype, check_int, check_rounding, check_start, missing_key
-from qcore.carrier import Carrier
-from qcore.formats import check_number
-from qcore.law import Block, Grid, Program
+from qcore.carrier import CARRIERS, Carrier
+from qcore.named import check_number
+from qcore.program import Program, prepare
 from qcore.random import Noise, as_lane, leading_bits_mask, rounding_words
 from qjax.keys import Key, key_words
+from qjax.packing import check_codes
 
 _VECTOR = 64  # int32 lanes
 
 
 def quantize(
     x: jax.Array,
-    number: Number,
+    number: Number | str,
     rounding: str | Rounding = "stochastic",
     *,
     key: Key = None,
     random_bits: int = 24,
     start: int = 0,
+    overflow: str | None = None,
 ) -> jax.Array:
     """Rounds every element to the nearest, or another, neighbour in a number format.
 
@@ -36,19 +39,21 @@ def quantize(
     x and key are static.
 
     Args:
-        x: array of any shape; float32, float16 or bfloat16.
-        number: the format.
+        x: array of any shape; float32, float16, bfloat16 or, where x64 is enabled, float64.
+        number: the format, or its name (see `NAMED`).
         rounding: a name or member of `Rounding`.
         key: for stochastic rounding: a typed threefry key, two 32-bit words (also as a uint32 array), or an int from
             0 to 2^64 - 1. Under vmap an unbatched key gives every example the same random words.
         random_bits: how many random bits an element's rounding uses, 1 to 24.
         start: the 64-bit index of x's first element: a chunk of a larger array gets the larger array's bits.
+        overflow: what numbers beyond the format's range become: "saturate", "inf", "nan", or for fixed point "wrap";
+            None is the format's own policy.
 
     Returns:
         A new array of x's shape, dtype and sharding.
 
     Raises:
-        TypeError: if an argument has the wrong type; float64 arrays are refused, not rounded on the way.
+        TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range, or stochastic rounding has no key.
 
     Example:
@@ -56,11 +61,92 @@ def quantize(
         >>> quantize(jnp.float32([0.1241, 0.3602, -0.7104]), FloatingPoint(exp=5, man=2), "nearest")
         Array([ 0.125,  0.375, -0.75 ], dtype=float32)
     """
+    return _apply(x, number, rounding, key, random_bits, start, overflow, coded=False)
+
+
+def encode(
+    x: jax.Array,
+    number: Number | str,
+    rounding: str | Rounding = "nearest",
+    *,
+    key: Key = None,
+    random_bits: int = 24,
+    start: int = 0,
+    overflow: str | None = None,
+) -> jax.Array:
+    """Rounds as `quantize` does, and returns the integer codes of the results: the bits of the format's standard.
+
+    The codes are those of `qcore.encode`, which says what has no code.
+
+    Args:
+        x, number, rounding, key, random_bits, start, overflow: as for `quantize`; the rounding is nearest by default.
+
+    Returns:
+        An array of x's shape: uint8 for formats of up to 8 bits, uint16 up to 16, uint32 up to 32. A view of it is an
+        array of JAX's own dtype, say `encode(x, "e5m2").view(jnp.float8_e5m2)`.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range, or the format has no codes, or codes of more than 32 bits.
+
+    Example:
+        >>> encode(jnp.float32([1.0, -1.5, 448]), "e4m3fn")
+        Array([ 56, 188, 126], dtype=uint8)
+    """
+    return _apply(x, number, rounding, key, random_bits, start, overflow, coded=True)
+
+
+def decode(codes: jax.Array, number: Number | str, dtype: Any = jnp.float32) -> jax.Array:
+    """The numbers that integer codes stand for, exactly; see `qcore.decode`.
+
+    Args:
+        codes: integer array of any shape; bits above a code's highest are ignored.
+        number: the format, or its name (see `NAMED`).
+        dtype: of the result: float32, float16, bfloat16 or, where x64 is enabled, float64; it must hold all the
+            format's numbers.
+
+    Returns:
+        An array of codes' shape. Codes that stand for no number are NaN.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the format has no codes, codes of more than 32 bits, or numbers that are not in dtype.
+
+    Example:
+        >>> decode(jnp.uint8(jnp.array([56, 188, 126, 127])), "e4m3fn")
+        Array([  1. ,  -1.5, 448. ,   nan], dtype=float32)
+    """
+    codes, number, dtype = check_codes(codes), check_number(number), np.dtype(dtype)
+    carrier = _check_x64(check_dtype(dtype.name, "dtype"))
+    number.check_exact(carrier)
+    return _decode(carrier, type(layout := number.codes(carrier)), dtype.name, codes, _lanes_of(carrier, layout))
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _decode(carrier: Carrier, layout: Any, dtype: str, codes: jax.Array, fields: tuple[Any, ...]) -> jax.Array:
+    lanes = law.decode(_Names, codes.astype(f"int{carrier.lane_bits}"), carrier, layout(*fields))
+    return _from_lanes(lanes, carrier, jax.ShapeDtypeStruct(codes.shape, dtype))
+
+
+def _check_x64(carrier: Carrier) -> Carrier:
+    if carrier.lane_bits == 64 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise TypeError('dtype is float64; allowed only after jax.config.update("jax_enable_x64", True)')
+    return carrier
+
+
+def _lanes_of(carrier: Carrier, constants: Any) -> tuple[Any, ...]:
+    make = np.int32 if carrier.lane_bits == 32 else np.int64
+    return tuple(make(value) for value in constants)
+
+
+def _apply(
+    x: Any, number: Any, rounding: Any, key: Any, random_bits: Any, start: Any, overflow: Any, coded: bool
+) -> jax.Array:
     number, mode = check_number(number), check_rounding(rounding)
     random_bits, (high, low) = check_int("random_bits", random_bits, 1, 24), check_start(start)
     words = None if key is None else key_words(key)
     carrier = check_array(x)
-    kind, constants = number.reduce(carrier)
+    program, constants = prepare(number, mode, carrier, overflow, coded)
     axes = number.axes(x.ndim)
     noise = None
     if mode is Rounding.STOCHASTIC:
@@ -68,16 +154,15 @@ def quantize(
             raise missing_key()
         noise = Noise(words, np.array((as_lane(high), as_lane(low), leading_bits_mask(random_bits)), np.int32))
     if x.size == 0:
-        return jnp.array(x)
-    fields = type(constants)(*(np.int32(value) for value in constants))
-    return _round(Program(carrier, mode, kind), axes, x, fields, noise)
+        return jnp.empty(x.shape, f"uint{program.storage}" if coded else x.dtype)
+    return _round(program, axes, x, _lanes_of(carrier, constants), noise)
 
 
 def check_array(x: Any) -> Carrier:
     """The carrier of a JAX array or tracer."""
     if not isinstance(x, jax.Array):
-        raise TypeError(f"x is a {type(x).__name__}; allowed is a jax.Array of float32, float16 or bfloat16")
-    return check_dtype(x.dtype.name, "x.astype(jnp.float32)")
+        raise TypeError(f"x is a {type(x).__name__}; allowed is a jax.Array of {', '.join(CARRIERS)}")
+    return check_dtype(x.dtype.name)
 
 
 _settle = jax.lax.optimization_barrier
@@ -106,18 +191,22 @@ class _Names:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _law(
-    program: Program, axes: tuple[int, ...], x: jax.Array, constants: Grid | Block, noise: Noise | None
+    program: Program, axes: tuple[int, ...], x: jax.Array, constants: tuple[Any, ...], noise: Noise | None
 ) -> jax.Array:
-    lanes = _to_lanes(x, program.carrier).reshape(x.shape or (1,))
-    word = None
+    carrier, word = program.carrier, None
+    lanes = _to_lanes(x, carrier).reshape(x.shape or (1,))
     if noise is not None:
         noise = Noise(*map(jnp.asarray, noise))  # where jit is disabled these are NumPy's, whose scalars warn
         word = rounding_words(_Names, _arange, lanes.shape, noise, x.size >= 2**31)
-    return _from_lanes(program.run(_Names, lanes, constants, axes, word, _settle), program.carrier, x)
+        word = word.astype(lanes.dtype) << (carrier.lane_bits - 32)
+    result = program.run(_Names, lanes, constants, axes, word, _settle)
+    return (
+        result.astype(f"uint{program.storage}").reshape(x.shape) if program.codes else _from_lanes(result, carrier, x)
+    )
 
 
 def _forward(
-    program: Program, axes: tuple[int, ...], x: jax.Array, constants: Grid | Block, noise: Noise | None
+    program: Program, axes: tuple[int, ...], x: jax.Array, constants: tuple[Any, ...], noise: Noise | None
 ) -> tuple[jax.Array, None]:
     return _law(program, axes, x, constants, noise), None
 
@@ -136,11 +225,11 @@ def _arange(size: int) -> jax.Array:
 
 def _to_lanes(x: jax.Array, carrier: Carrier) -> jax.Array:
     if carrier.padding == 0:
-        return x.view(jnp.int32)
+        return x.view(f"int{carrier.lane_bits}")
     return x.view(jnp.int16).astype(jnp.int32) << carrier.padding
 
 
-def _from_lanes(bits: jax.Array, carrier: Carrier, like: jax.Array) -> jax.Array:
+def _from_lanes(bits: jax.Array, carrier: Carrier, like: jax.Array | jax.ShapeDtypeStruct) -> jax.Array:
     if carrier.padding == 0:
         return bits.view(like.dtype).reshape(like.shape)
     return (bits >> carrier.padding).astype(jnp.int16).view(like.dtype).reshape(like.shape)

@@ -1,7 +1,24 @@
 """Low-precision arithmetic in PyTorch: QPyTorch's API with the same bits as NumPy (qcore) and JAX (qjax)."""
 
-from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding, fold_in
+from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding, fold_in, p3109
 from qtorch import quant
-from qtorch.dispatch import quantize
+from qtorch.dispatch import decode, encode, quantize
+from qtorch.packing import pack, unpack
 
-__all__ = ["BlockFloatingPoint", "FixedPoint", "FloatingPoint", "Number", "Rounding", "fold_in", "quant", "quantize"]
+__all__ = [
+    "NAMED",
+    "BinaryFloat",
+    "BlockFloatingPoint",
+    "FixedPoint",
+    "FloatingPoint",
+    "Number",
+    "Rounding",
+    "decode",
+    "encode",
+    "fold_in",
+    "p3109",
+    "pack",
+    "quant",
+    "quantize",
+    "unpack",
+]

@@ -13,21 +13,24 @@ import torch
 from torch._C import _functorch, _len_torch_dispatch_stack  # type: ignore[attr-defined]
 
 from qcore import Number, Rounding
+from qcore import codes as law
 from qcore.random import Noise
 from qtorch.keys import Key, check_noise, make_noise, make_noise_quickly
-from qtorch.lanes import run
+from qtorch.lanes import DTYPES, from_codes, from_lanes, result_dtype, run
 from qtorch.launch import KERNEL_LIMIT, by_kernel
-from qtorch.plan import Plan, make_plan, plan_for
+from qtorch.packing import check_codes
+from qtorch.plan import Plan, decoder, make_plan, plan_for
 
 
 def quantize(
     x: torch.Tensor,
-    number: Number,
+    number: Number | str,
     rounding: str | Rounding = "stochastic",
     *,
     key: Key = None,
     random_bits: int = 24,
     start: int = 0,
+    overflow: str | None = None,
 ) -> torch.Tensor:
     """Rounds every element to the nearest, or another, neighbour in a number format.
 
@@ -35,20 +38,23 @@ def quantize(
     the incoming gradient, unchanged ("straight through").
 
     Args:
-        x: tensor of any shape, strides and device; float32, float16 or bfloat16.
-        number: the format.
+        x: tensor of any shape, strides and device; float32, float64, float16 or bfloat16.
+        number: the format, or its name (see `NAMED`).
         rounding: a name or member of `Rounding`.
         key: for stochastic rounding: an int from 0 to 2^64 - 1, two 32-bit words, or an integer tensor of two
             words. None draws one from torch's default generator, so `torch.manual_seed` repeats a run. In a program
             for `torch.compile` an int is a constant; give a key that changes as a tensor.
         random_bits: how many random bits an element's rounding uses, 1 to 24.
         start: the 64-bit index of x's first element: a chunk of a larger tensor gets the larger tensor's bits.
+        overflow: what numbers beyond the format's range become: "saturate", "inf", "nan", or for fixed point "wrap";
+            None is the format's own policy. Note that e4m3fn overflows to NaN here, as in JAX and ml_dtypes, while
+            torch's own cast saturates from version 2.13 on: overflow="saturate" has its bits.
 
     Returns:
         A new tensor of x's shape, dtype, device and memory format.
 
     Raises:
-        TypeError: if an argument has the wrong type; float64 tensors are refused, not rounded on the way.
+        TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range.
 
     Example:
@@ -56,18 +62,79 @@ def quantize(
         >>> quantize(torch.tensor([0.1241, 0.3602, -0.7104]), FloatingPoint(exp=5, man=2), "nearest")
         tensor([ 0.1250,  0.3750, -0.7500])
     """
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f"x is a {type(x).__name__}; allowed is a torch.Tensor of float32, float16 or bfloat16")
     ordinary = _is_ordinary(x)
-    plan = (plan_for if ordinary else make_plan)(number, rounding, x.dtype)
-    noise = None
-    if plan.stochastic:
-        noise = (make_noise_quickly if ordinary else make_noise)(key, random_bits, start, x)
-    elif key is not None or random_bits != 24 or start != 0:
-        check_noise(key, random_bits, start)
+    plan = (plan_for if ordinary else make_plan)(number, rounding, x.dtype, overflow, False)
+    noise = _noise(x, plan, key, random_bits, start, ordinary)
     if x.requires_grad and torch.is_grad_enabled():
         return _StraightThrough.apply(x, plan, *(noise or ()))
     return _round(x, plan, noise, ordinary)
+
+
+def encode(
+    x: torch.Tensor,
+    number: Number | str,
+    rounding: str | Rounding = "nearest",
+    *,
+    key: Key = None,
+    random_bits: int = 24,
+    start: int = 0,
+    overflow: str | None = None,
+) -> torch.Tensor:
+    """Rounds as `quantize` does, and returns the integer codes of the results: the bits of the format's standard.
+
+    The codes are those of `qcore.encode`, which says what has no code.
+
+    Args:
+        x, number, rounding, key, random_bits, start, overflow: as for `quantize`; the rounding is nearest by default.
+
+    Returns:
+        A tensor of x's shape, device and memory format: uint8 for formats of up to 8 bits, uint16 up to 16, uint32 up
+        to 32. A view of it is a tensor of torch's own dtype, say `encode(x, "e5m2").view(torch.float8_e5m2)`.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range, or the format has no codes, or codes of more than 32 bits.
+
+    Example:
+        >>> encode(torch.tensor([1.0, -1.5, 448]), "e4m3fn")
+        tensor([ 56, 188, 126], dtype=torch.uint8)
+    """
+    ordinary = _is_ordinary(x)
+    plan = (plan_for if ordinary else make_plan)(number, rounding, x.dtype, overflow, True)
+    return _round(x.detach(), plan, _noise(x, plan, key, random_bits, start, ordinary), ordinary)
+
+
+def decode(codes: torch.Tensor, number: Number | str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """The numbers that integer codes stand for, exactly; see `qcore.decode`.
+
+    Args:
+        codes: integer tensor of any shape and device; bits above a code's highest are ignored.
+        number: the format, or its name (see `NAMED`).
+        dtype: of the result: torch.float32, float64, float16 or bfloat16; it must hold all the format's numbers.
+
+    Returns:
+        A tensor of codes' shape. Codes that stand for no number are NaN.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the format has no codes, codes of more than 32 bits, or numbers that are not in dtype.
+
+    Example:
+        >>> decode(torch.tensor([56, 188, 126, 127], dtype=torch.uint8), "e4m3fn")
+        tensor([  1.0000,  -1.5000, 448.0000,      nan])
+    """
+    check_codes(codes)
+    carrier, layout = decoder(number, dtype)
+    lanes = law.decode(torch, from_codes(codes, carrier.lane_bits), carrier, layout)
+    return from_lanes(lanes, carrier, dtype)
+
+
+def _noise(x: torch.Tensor, plan: Plan, key: Any, random_bits: Any, start: Any, ordinary: bool) -> Noise | None:
+    if plan.stochastic:
+        return (make_noise_quickly if ordinary else make_noise)(key, random_bits, start, x)
+    if key is not None or random_bits != 24 or start != 0:
+        check_noise(key, random_bits, start)
+    return None
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -88,6 +155,8 @@ class _StraightThrough(torch.autograd.Function):
 
 def _is_ordinary(x: torch.Tensor) -> bool:
     """Whether x is memory that a kernel may read: no subclass, no transform, no tracing."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"x is a {type(x).__name__}; allowed is a torch.Tensor of {', '.join(map(str, DTYPES))}")
     return (
         not torch.compiler.is_compiling()
         and (type(x) is torch.Tensor or type(x) is torch.nn.Parameter)
@@ -108,7 +177,7 @@ def by_operations(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Ten
     """The law on x's own shape, eagerly or traced into the caller's program."""
     axes = plan.number.axes(x.dim())  # raises where x has no such dimension
     if x.numel() == 0:
-        return torch.empty_like(x)
+        return torch.empty_like(x, dtype=result_dtype(plan.program, x.dtype))
     x = x.resolve_neg()
     lanes = x.reshape(1) if x.dim() == 0 else x
     return run(plan.program, lanes, plan.constants, axes, noise, large=x.numel() >= KERNEL_LIMIT).reshape(x.shape)

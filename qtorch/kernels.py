@@ -22,10 +22,10 @@ from pathlib import Path
 import torch
 
 import qcore
-from qcore.law import Block, Grid, Program
+from qcore.program import Program
 from qcore.random import Noise
 from qcore.rounding import Rounding
-from qtorch.lanes import run
+from qtorch.lanes import lane_dtype, run
 
 Kernel = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
@@ -50,15 +50,16 @@ class _Law(torch.nn.Module):
         self.axes = axes
 
     def forward(self, x: torch.Tensor, constants: torch.Tensor, *noise: torch.Tensor) -> torch.Tensor:
-        fields = (Block if self.program.kind == "block" else Grid)(*constants.unbind())
-        return run(self.program, x, fields, self.axes, Noise(*noise) if noise else None, large=False)
+        return run(self.program, x, constants.unbind(), self.axes, Noise(*noise) if noise else None, large=False)
 
 
 @cache
 def load(program: Program, layout: str, device: torch.device) -> Kernel | None:
     """The kernel of a program, from disk or freshly compiled; None, after one warning, where none can be made."""
     chip = "cpu" if device.type == "cpu" else f"{device.type}{torch.cuda.get_device_capability(device)}"
-    path = _directory() / f"{program.kind}-{program.mode.value}-{program.carrier.name}-{layout}-{chip}.pt2"
+    result = f"{program.codes}{program.storage}" if program.codes else "numbers"
+    name = f"{program.kind}-{program.mode.value}-{program.carrier.name}-{result}-{layout}-{chip}.pt2"
+    path = _directory() / name
     try:
         with _one_thread:
             if path.exists():
@@ -91,9 +92,8 @@ def launch(kernel: Kernel, arguments: list[torch.Tensor], size: int) -> torch.Te
 def _compile(program: Program, layout: str, device: torch.device, path: Path) -> None:
     shape, axes = LAYOUTS[layout]
     dtype = getattr(torch, program.carrier.name)
-    fields = len((Block if program.kind == "block" else Grid)._fields)
     x = torch.zeros(shape, dtype=dtype, device=device)
-    arguments = [x, torch.zeros(fields, dtype=torch.int32, device=device)]
+    arguments = [x, torch.zeros(program.count(), dtype=lane_dtype(program.carrier), device=device)]
     sizes = {axis: torch.export.Dim(f"d{axis}", min=2, max=2**31 - 1) for axis in range(len(shape))}
     dynamic: tuple[object, ...] = (sizes, None)
     if program.mode is Rounding.STOCHASTIC:
@@ -152,9 +152,9 @@ def _fingerprint() -> str:
     machine = f"{torch.__version__} {torch.version.cuda} {platform.system()} {platform.machine()}"
     digest = hashlib.sha256(machine.encode())
     core, here = Path(qcore.__file__).parent, Path(__file__).parent
-    for path in (*(core / f"{name}.py" for name in ("carrier", "rounding", "law", "random")), here / "lanes.py"):
+    law = ("carrier", "codes", "lanes", "law", "program", "random", "rounding")
+    for path in (*(core / f"{name}.py" for name in law), here / "lanes.py", Path(__file__)):
         digest.update(path.read_bytes())
-    digest.update(Path(__file__).read_bytes())
     digest.update("".join(sorted(_processor_flags())).encode())
     return digest.hexdigest()[:16]
 

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from qcore.carrier import BFLOAT16, FLOAT16, FLOAT32, Carrier
-from qcore.law import Block, Grid, Program
+from qcore.carrier import CARRIERS, Carrier
+from qcore.program import Program
 from qcore.random import Noise, rounding_words
 
-CARRIERS = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
+DTYPES = {getattr(torch, name): carrier for name, carrier in CARRIERS.items()}
+CODE_DTYPES = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
 _TABLE = 64  # at least a vector of 16-bit floats
 
 
 def run(
-    program: Program, x: torch.Tensor, constants: Grid | Block, axes: tuple[int, ...], noise: Noise | None, large: bool
+    program: Program,
+    x: torch.Tensor,
+    constants: Sequence[int | torch.Tensor],
+    axes: tuple[int, ...],
+    noise: Noise | None,
+    large: bool,
 ) -> torch.Tensor:
     """Rounds a tensor of at least one dimension; arguments as in `Program.run` and `rounding_words`."""
-    word = None
+    carrier, word = program.carrier, None
     if noise is not None:
 
         def arange(size: int) -> torch.Tensor:
@@ -24,8 +32,9 @@ def run(
 
         noise = _anchored(noise, x) if torch.compiler.is_compiling() else noise
         word = rounding_words(torch, arange, x.shape, noise, large, _settle)
-    bits = program.run(torch, to_lanes(x, program.carrier), constants, axes, word, _settle)
-    return from_lanes(bits, program.carrier, x.dtype)
+        word = word.to(lane_dtype(carrier)) << (carrier.lane_bits - 32)
+    result = program.run(torch, to_lanes(x, carrier), constants, axes, word, _settle)
+    return to_codes(result, program.storage) if program.codes else from_lanes(result, carrier, x.dtype)
 
 
 def _arange(size: int, device: torch.device) -> torch.Tensor:
@@ -56,9 +65,13 @@ def _settle(lanes: torch.Tensor) -> torch.Tensor:
     return lanes.as_strided(lanes.shape, lanes.stride()) if torch.compiler.is_compiling() else lanes
 
 
+def lane_dtype(carrier: Carrier) -> torch.dtype:
+    return torch.int32 if carrier.lane_bits == 32 else torch.int64
+
+
 def to_lanes(x: torch.Tensor, carrier: Carrier) -> torch.Tensor:
     if carrier.padding == 0:
-        return x.view(torch.int32)
+        return x.view(lane_dtype(carrier))
     return x.view(torch.int16).to(torch.int32) << carrier.padding
 
 
@@ -66,3 +79,20 @@ def from_lanes(bits: torch.Tensor, carrier: Carrier, dtype: torch.dtype) -> torc
     if carrier.padding == 0:
         return bits.view(dtype)
     return (bits >> carrier.padding).to(torch.int16).view(dtype)
+
+
+def result_dtype(program: Program, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a program's result for inputs of a dtype."""
+    return CODE_DTYPES[program.storage] if program.codes else dtype
+
+
+def to_codes(lanes: torch.Tensor, storage: int) -> torch.Tensor:
+    signed = {8: torch.uint8, 16: torch.int16, 32: torch.int32}[storage]  # whose conversions all devices have
+    return lanes.to(signed).view(CODE_DTYPES[storage])
+
+
+def from_codes(codes: torch.Tensor, lane_bits: int) -> torch.Tensor:
+    """Lanes of codes in integers of any type; what is above the codes does not matter."""
+    signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+    lanes = torch.int32 if lane_bits == 32 else torch.int64
+    return codes.view(signed.get(codes.dtype, codes.dtype)).to(lanes)

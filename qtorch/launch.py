@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
 import torch
 
-from qcore.law import Block, Program, block_grid
+from qcore.law import Block, block_grid
 from qcore.random import Noise, as_lane
 from qtorch import kernels
-from qtorch.lanes import to_lanes
-from qtorch.plan import Plan
+from qtorch.lanes import result_dtype, to_lanes
+from qtorch.plan import Plan, constant_tensor
 
 KERNEL_LIMIT = 1 << 31  # elements: a kernel's indices have 31 bits
 _PIECE = 1 << 25  # elements at a time beyond that
@@ -42,12 +43,12 @@ def _flat(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | No
 def _in_pieces(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
     if plan.program.kind == "block":
         constants = _grid_of_all(x, plan)
-        kernel = kernels.load(Program(plan.program.carrier, plan.program.mode, "grid"), "flat", x.device)
+        kernel = kernels.load(replace(plan.program, kind="grid"), "flat", x.device)
     else:
         kernel, constants = plan.runner("flat", x.device)
     if kernel is None:
         return None
-    result = torch.empty_like(x)
+    result = torch.empty_like(x, dtype=result_dtype(plan.program, x.dtype))
     for begin in range(0, x.numel(), _PIECE):
         piece = x[begin : begin + _PIECE]
         arguments = [_aligned(piece), constants, *(_shifted(noise, begin) if noise else ())]
@@ -60,7 +61,7 @@ def _grid_of_all(x: torch.Tensor, plan: Plan) -> torch.Tensor:
     carrier, constants = plan.program.carrier, Block(*plan.constants)
     grids = [block_grid(torch, to_lanes(piece, carrier), carrier, constants, (0,)) for piece in x.split(_PIECE)]
     largest = max(grids, key=lambda grid: int(grid.limit))
-    return torch.tensor([int(field) for field in largest], dtype=torch.int32, device=x.device)
+    return constant_tensor(plan.program, tuple(int(field) for field in largest), x.device)
 
 
 def _shifted(noise: Noise, elements: int) -> Noise:
@@ -110,5 +111,5 @@ def _formatted(result: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | N
     result = _shaped(result, x)
     if result is None or x.is_contiguous():
         return result
-    kept = torch.empty_like(x)
+    kept = torch.empty_like(x, dtype=result.dtype)
     return result if kept.is_contiguous() else kept.copy_(result)

@@ -8,12 +8,13 @@ import torch
 
 from qcore import Number, Rounding
 from qcore.arguments import check_rounding
-from qcore.carrier import Carrier
-from qcore.formats import check_number
-from qcore.law import Block, Grid, Program
+from qcore.carrier import CARRIERS, Carrier
+from qcore.codes import Codes
+from qcore.named import check_number
+from qcore.program import CODES, Program, kind_of, prepare
 from qtorch import kernels
 from qtorch.cache import constant, literal, remember
-from qtorch.lanes import CARRIERS
+from qtorch.lanes import DTYPES, lane_dtype
 
 
 class Plan:
@@ -25,7 +26,7 @@ class Plan:
         flat: whether a tensor's shape does not matter (random words aside).
     """
 
-    def __init__(self, number: Number, program: Program, constants: Grid | Block) -> None:
+    def __init__(self, number: Number, program: Program, constants: tuple[int, ...]) -> None:
         self.number = number
         self.program = program
         self.constants = constants
@@ -38,33 +39,61 @@ class Plan:
         try:
             return self._runners[layout, device]
         except KeyError:
-            constants = torch.tensor(self.constants, dtype=torch.int32, device=device)
+            constants = constant_tensor(self.program, self.constants, device)
             runner = kernels.load(self.program, layout, device), constants
             self._runners[layout, device] = runner
             return runner
 
 
-def make_plan(number: Any, rounding: Any, dtype: torch.dtype) -> Plan:
+def constant_tensor(program: Program, constants: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    return torch.tensor(constants, dtype=lane_dtype(program.carrier), device=device)
+
+
+def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, coded: bool) -> Plan:
     """The plan for a user's arguments, or an error that names what is wrong with them."""
     number, mode = check_number(number), check_rounding(rounding)
-    if dtype not in CARRIERS:
-        hint = "; convert it with x.float()" if dtype is torch.float64 else ""
-        raise TypeError(f"x has dtype {dtype}; allowed are torch.float32, torch.float16 and torch.bfloat16{hint}")
+    if dtype not in DTYPES:
+        raise TypeError(f"x has dtype {dtype}; allowed are {', '.join(map(str, DTYPES))}")
     if torch.compiler.is_compiling():
         fields = tuple(literal(getattr(number, name)) for name in type(number).__match_args__)
-        kind, constants, carrier = _reduce(type(number), dtype, *fields)
-        shape = Block if kind == "block" else Grid
-        return Plan(number, Program(Carrier(*carrier), mode, kind), shape(*constants))
-    kind, constants = number.reduce(CARRIERS[dtype])
-    return Plan(number, Program(CARRIERS[dtype], mode, kind), constants)
+        program, constants = _prepare(type(number), mode.value, DTYPES[dtype].name, overflow, coded, *fields)
+        carrier, kind, codes, storage = program
+        return Plan(number, Program(Carrier(*carrier), mode, kind, codes, storage), constants)
+    return Plan(number, *prepare(number, mode, DTYPES[dtype], overflow, coded))
 
 
 @constant
-def _reduce(make: type[Number], dtype: torch.dtype, *fields: Any) -> tuple[str, tuple[int, ...], tuple[Any, ...]]:
-    """A format's kind, its integers and its carrier as literals of a traced program; see `literal`."""
-    carrier = CARRIERS[dtype]
-    kind, constants = make(*fields).reduce(carrier)
-    return kind, tuple(constants), (carrier.name, carrier.exponent_bits, carrier.mantissa_bits)
+def _prepare(
+    make: type[Number], mode: str, carrier: str, overflow: Any, coded: bool, *fields: Any
+) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """A program's fields and the constants as literals of a traced program; see `literal`."""
+    program, constants = prepare(make(*fields), Rounding(mode), CARRIERS[carrier], overflow, coded)
+    return (_fields(program.carrier), program.kind, program.codes, program.storage), tuple(constants)
 
 
 plan_for = remember(make_plan)
+
+
+def decoder(number: Any, dtype: Any) -> tuple[Carrier, Codes]:
+    """The carrier of a dtype, and a format's codes on it."""
+    number = check_number(number)
+    if dtype not in DTYPES:
+        raise TypeError(f"dtype={dtype}; allowed are {', '.join(map(str, DTYPES))}")
+    if not torch.compiler.is_compiling():
+        number.check_exact(DTYPES[dtype])
+        return DTYPES[dtype], number.codes(DTYPES[dtype])
+    fields = tuple(literal(getattr(number, name)) for name in type(number).__match_args__)
+    kind, carrier, codes = _decoder(type(number), DTYPES[dtype].name, *fields)
+    return Carrier(*carrier), CODES[kind](*codes)
+
+
+@constant
+def _decoder(make: type[Number], carrier: str, *fields: Any) -> tuple[str, tuple[Any, ...], tuple[int, ...]]:
+    number = make(*fields)
+    number.check_exact(CARRIERS[carrier])
+    codes = number.codes(CARRIERS[carrier])
+    return kind_of(codes), _fields(CARRIERS[carrier]), tuple(codes)
+
+
+def _fields(carrier: Carrier) -> tuple[Any, ...]:
+    return tuple(getattr(carrier, name) for name in Carrier.__match_args__)

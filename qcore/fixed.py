@@ -1,0 +1,99 @@
+"""Fixed point numbers and integers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from qcore.arguments import check_choice, check_flag, check_int
+from qcore.carrier import Carrier
+from qcore.codes import FixedCodes
+from qcore.law import Grid, uniform_grid
+from qcore.number import Ints, Number
+from qcore.random import as_lane
+
+
+@dataclass(frozen=True, repr=False)
+class FixedPoint(Number):
+    """Fixed point: the multiples of 2^-fl that wl bits can count, in two's complement or unsigned.
+
+    The range is [-2^(wl-fl-1), 2^(wl-fl-1) - 2^-fl], unsigned [0, 2^(wl-fl) - 2^-fl]. Integers have fl = 0. Source:
+    Gupta et al., "Deep Learning with Limited Numerical Precision", 2015; argument names and meaning are QPyTorch's.
+
+    Args:
+        wl: word length in bits, at least 1.
+        fl: fractional length in bits; may be 0, negative, or above wl.
+        clamp: whether numbers outside the range become its nearer end; else only the precision is simulated.
+        symmetric: whether the lowest number is given up, so that the range is [-max, max].
+        signed: whether there are negative numbers.
+        wrap: whether numbers outside the range are instead taken modulo 2^wl steps, as integer registers do;
+            infinity becomes NaN then. wl is at most 31, unsigned at most the carrier's significant bits.
+
+    Raises:
+        TypeError: if wl or fl is no integer, or another argument no bool.
+        ValueError: if wl is out of range, or the flags exclude each other.
+
+    Example:
+        >>> FixedPoint(wl=8, fl=4)
+        FixedPoint (wl=8, fl=4)
+    """
+
+    wl: int
+    fl: int
+    clamp: bool = True
+    symmetric: bool = False
+    signed: bool = True
+    wrap: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "wl", check_int("wl", self.wl, 1))
+        object.__setattr__(self, "fl", check_int("fl", self.fl))
+        for name in ("clamp", "symmetric", "signed", "wrap"):
+            check_flag(name, getattr(self, name))
+        if self.symmetric and (not self.signed or self.wrap):
+            raise ValueError("symmetric=True; allowed is False where signed=False or wrap=True")
+        if self.wrap and self.wl > 31:
+            raise ValueError(f"wl={self.wl}; allowed is an int from 1 to 31 where wrap=True")
+
+    def __repr__(self) -> str:
+        flags = {"clamp": True, "symmetric": False, "signed": True, "wrap": False}
+        extra = [f", {name}={not usual}" for name, usual in flags.items() if getattr(self, name) != usual]
+        return f"FixedPoint (wl={self.wl}, fl={self.fl}{''.join(extra)})"
+
+    def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
+        if not carrier.step_exponent <= -self.fl <= carrier.max_exponent:
+            raise ValueError(
+                f"fl={self.fl}: the step 2^{-self.fl} is no {carrier.name} number; allowed are "
+                f"{-carrier.max_exponent} <= fl <= {-carrier.step_exponent}"
+            )
+        if self.wrap and not self.signed and self.wl > carrier.mantissa_bits + 1:
+            raise ValueError(
+                f"wl={self.wl} on {carrier.name}; allowed is wl <= {carrier.mantissa_bits + 1} for {self!r}"
+            )
+        steps = 1 << min(self.wl - self.signed, 2 << carrier.exponent_bits)  # beyond, every carrier has ended
+        limit = lower = carrier.infinity
+        if self.clamp and not self.wrap:
+            limit = carrier.lane_at_most(steps - 1, -self.fl)
+            lower = carrier.lane_at_most(steps - self.symmetric if self.signed else 0, -self.fl)
+        base, top, coarsest = uniform_grid(Ints, carrier.bias - self.fl, carrier)
+        grid = Grid(base, top, coarsest, 0, 0, limit, lower - limit, 0, carrier.infinity)
+        return ("wrap", (*grid, *self.codes(carrier))) if self.wrap else ("grid", grid)
+
+    @property
+    def bits(self) -> int:
+        if not (self.clamp or self.wrap):
+            raise ValueError(f"number={self!r}: without a range it has no codes; allowed are clamp=True and wrap=True")
+        return self.wl
+
+    def codes(self, carrier: Carrier) -> FixedCodes:
+        if self.bits > 32:
+            raise ValueError(f"{self!r} has codes of {self.wl} bits; allowed are at most 32")
+        return FixedCodes(-self.fl, as_lane(self.signed << (self.wl - 1)), as_lane((1 << self.wl) - 1))
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        digits = self.wl - self.signed
+        return digits, -self.fl, digits - 1 - self.fl + self.signed
+
+    def overflowing(self, overflow: str) -> FixedPoint:
+        check_choice("overflow", overflow, ["saturate", "wrap"])
+        return replace(self, clamp=True, wrap=overflow == "wrap")

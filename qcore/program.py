@@ -1,0 +1,92 @@
+"""What is traced or compiled: the law, and codes, for all formats of a kind at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qcore.arguments import check_choice
+from qcore.carrier import Carrier
+from qcore.codes import Codes, FixedCodes, FloatCodes, encode, wrap
+from qcore.law import Block, Grid, block_grid, round_to_grid
+from qcore.number import Number
+from qcore.packing import storage
+from qcore.random import Settle, unsettled
+from qcore.rounding import Rounding
+
+KINDS: dict[str, tuple[type[Any], ...]] = {
+    "grid": (Grid,),
+    "general": (Grid,),
+    "wrap": (Grid, FixedCodes),
+    "block": (Block,),
+}
+OVERFLOWS = ("saturate", "inf", "nan", "wrap")
+CODES: dict[str, type[Any]] = {"float": FloatCodes, "fixed": FixedCodes}
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is fixed when the law is traced or compiled; formats of one kind differ in constants only.
+
+    Attributes:
+        carrier: the layout of the input, and of the result unless that are codes.
+        mode: the rounding mode.
+        kind: "grid", "general" (see `round_to_grid`), "wrap" (a grid whose numbers are taken modulo) or "block".
+        codes: "" for numbers, or the kind of their codes: "float" or "fixed".
+        storage: bits of the integers that hold the codes.
+    """
+
+    carrier: Carrier
+    mode: Rounding
+    kind: str
+    codes: str = ""
+    storage: int = 0
+
+    def count(self) -> int:
+        """How many constants there are."""
+        return sum(len(part._fields) for part in self._parts())
+
+    def _parts(self) -> tuple[type[Any], ...]:
+        return (*KINDS[self.kind], *((CODES[self.codes],) if self.codes else ()))
+
+    def run(
+        self,
+        xp: Any,
+        bits: Any,
+        constants: Sequence[Any],
+        axes: tuple[int, ...],
+        word: Any = None,
+        settle: Settle = unsettled,
+    ) -> Any:
+        """Rounds lanes, and encodes them if there are codes.
+
+        `constants` are the fields of the parts of this kind, ints or 0-d arrays. Blocks are shared along `axes`.
+        `settle` is an identity whose result a compiler must not work out again for every element of a block.
+        """
+        remaining = iter(constants)
+        parts = [part(*(next(remaining) for _ in part._fields)) for part in self._parts()]
+        grid = parts[0] if self.kind != "block" else block_grid(xp, bits, self.carrier, parts[0], axes, settle)
+        rounded = round_to_grid(xp, bits, self.carrier, self.mode, grid, word, general=self.kind == "general")
+        if self.codes:
+            return encode(xp, rounded, self.carrier, parts[-1])
+        return wrap(xp, rounded, bits, self.carrier, parts[-1]) if self.kind == "wrap" else rounded
+
+
+def prepare(
+    number: Number, mode: Rounding, carrier: Carrier, overflow: str | None, coded: bool
+) -> tuple[Program, tuple[int, ...]]:
+    """The program and the constants for a format, with another overflow policy than its own unless that is None."""
+    if overflow is not None:
+        check_choice("overflow", overflow, OVERFLOWS)
+        number = number.overflowing(overflow)
+    kind, constants = number.reduce(carrier)
+    if not coded:
+        return Program(carrier, mode, kind), constants
+    codes = number.codes(carrier)
+    return Program(carrier, mode, kind, kind_of(codes), storage(number.bits)), (*constants, *codes)
+
+
+def kind_of(codes: Codes) -> str:
+    """The key of `CODES` for a format's codes."""
+    return next(kind for kind, parts in CODES.items() if isinstance(codes, parts))

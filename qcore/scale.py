@@ -1,0 +1,95 @@
+"""The numbers of a floating point format, without signs and special codes, on a carrier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qcore.carrier import Carrier
+from qcore.codes import FloatCodes
+from qcore.law import Grid, uniform_grid
+from qcore.number import Ints
+from qcore.random import as_lane
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Magnitudes (field, mantissa) of `man` bits of mantissa, up to a largest code field << man | mantissa.
+
+    Attributes:
+        name: of the format, for messages.
+        exp, man, bias: as in `BinaryFloat`.
+        largest_code: the code of the largest magnitude.
+        first: the exponent field of the smallest normal number, 1 or 0.
+        subnormals: whether field 0 holds subnormal numbers.
+    """
+
+    name: str
+    exp: int
+    man: int
+    bias: int
+    largest_code: int
+    first: int = 1
+    subnormals: bool = True
+
+    @property
+    def lowest(self) -> int:
+        """The exponent of the smallest normal number."""
+        return self.first - self.bias
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """The largest magnitude, as count and exponent: count * 2^exponent."""
+        field, mantissa = divmod(self.largest_code, 1 << self.man)
+        count = mantissa + ((1 << self.man) if field >= self.first else 0)
+        return count, max(field, self.first) - self.bias - self.man
+
+    @property
+    def smallest(self) -> tuple[int, int]:
+        """The smallest magnitude above zero, in the same form."""
+        return 1, self.lowest - (self.man if self.subnormals else 0)
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        """See `Number.span`."""
+        count, exponent = self.largest
+        return self.man + 1, self.lowest - self.man, exponent + count.bit_length() - 1
+
+    def grid(self, carrier: Carrier, general: bool) -> tuple[str, Grid]:
+        """The kind of the format, "general" at least where asked for, and its grid, saturating."""
+        width, least = carrier.width, self.smallest[1]
+        if self.man > width:
+            raise ValueError(f"{self.name} on {carrier.name}: man={self.man}; allowed is man <= {width}")
+        if least > carrier.max_exponent:
+            raise ValueError(f"{self.name} on {carrier.name}: its numbers are all beyond the largest {carrier.name}")
+        below = self.lowest < carrier.min_exponent and self.man < width
+        general = general or below or not self.subnormals
+        base, top, coarsest = uniform_grid(Ints, max(least, carrier.step_exponent - self.man) + carrier.bias, carrier)
+        if general:
+            least = max(least, carrier.step_exponent - (self.man if self.subnormals else 0))
+            base, top, coarsest = (least + carrier.bias - 1) << width, width + 1, width + 1
+        count, exponent = self.largest
+        if exponent + self.man > (last := max(carrier.max_exponent, self.lowest)):
+            count, exponent = (2 << self.man) - 1, last - self.man
+        limit = carrier.lane_at_most(count, exponent)
+        unit = carrier.hidden if self.man == 0 else 0
+        grid = Grid(base, top, coarsest, width - self.man, unit, limit, 0, 0, carrier.infinity)
+        return ("general", grid._replace(slope=0 if self.subnormals else 6)) if general else ("grid", grid)
+
+    def codes(self, carrier: Carrier, signed: bool) -> FloatCodes:
+        """The codes of the magnitudes, with a sign bit, without infinity and NaN."""
+        size = self.exp + self.man
+        if size + signed > 32:
+            raise ValueError(f"{self.name} has codes of {size + signed} bits; allowed are at most 32")
+        return FloatCodes(
+            man=self.man,
+            mask=as_lane((1 << size) - 1),
+            sign=as_lane(signed << size),
+            first=self.first,
+            lowest=self.lowest + carrier.bias,
+            least=1 if self.subnormals else self.first << self.man,
+            largest=self.largest_code,
+            infinity=self.largest_code,
+            nan=0,
+            nan_sign=0,
+            nan_zero=-1,
+        )
