@@ -150,7 +150,7 @@ def _numpy_in_pieces(number: Number, rounding: str) -> Quantizer:
 
 
 def _torch_operations(number: Number, rounding: str) -> Quantizer:
-    plan = plan_for(number, rounding, torch.float32)
+    plan = plan_for(number, rounding, torch.float32, None, False)
 
     def quantizer(x: torch.Tensor, start: int) -> torch.Tensor:
         noise = Noise(key_tensor(KEY), window_tensor(24, start, x.device)) if plan.stochastic else None

@@ -7,11 +7,13 @@ values, the midpoints between them and their neighbours, next to all half-precis
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import suppress
 
 import ml_dtypes
 import numpy as np
 
-from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number
+from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding, p3109
 
 FORMATS: tuple[Number, ...] = (
     *(FloatingPoint(exp, man) for exp, man in ((2, 1), (3, 2), (4, 3), (5, 2), (5, 10), (6, 9), (8, 0), (8, 7))),
@@ -21,18 +23,48 @@ FORMATS: tuple[Number, ...] = (
     FixedPoint(8, 7, clamp=False),
     *(BlockFloatingPoint(wl, dim) for wl, dim in ((2, -1), (8, -1), (8, 0), (8, 1), (16, 2), (22, 1))),
 )
-MODES = ("nearest", "nearest_away", "nearest_up", "nearest_down", "stochastic")
+_GENERAL: tuple[Number, ...] = (
+    *(p3109(bits, precision) for bits, precision in ((8, 3), (8, 1), (6, 6), (16, 11))),
+    *(p3109(8, precision, signed, extended=False) for precision, signed in ((4, True), (5, False))),
+    p3109(8, 1, signed=False),
+    FloatingPoint(4, 3, bias=20),
+    FloatingPoint(5, 2, subnormals=False),
+    FloatingPoint(8, 3, bias=135, subnormals=False),
+    FloatingPoint(4, 2, bias=140),
+    BinaryFloat(8, 4, bias=140, specials="fn"),
+    FixedPoint(6, 2, signed=False),
+)
+_POLICIES = ("saturate", "inf", "nan", "wrap")
+
+
+def _variants(number: Number) -> Iterator[Number]:
+    """The format with each of its overflow policies."""
+    for policy in _POLICIES:
+        with suppress(ValueError):
+            yield number.overflowing(policy)
+
+
+# Beyond FORMATS: all named formats, general ones, and the policies for overflow that are not their own.
+MORE = tuple(
+    dict.fromkeys(
+        variant
+        for number in (*(number for number, _ in NAMED.values()), *_GENERAL)
+        for variant in (number, *_variants(number))
+        if variant not in FORMATS
+    )
+)
+MODES = tuple(mode.value for mode in Rounding)
 
 _SEED = 20_261_120
 
 
 def hard_inputs(number: Number, count: int = 300_000, dtype: type = np.float32) -> list[np.ndarray]:
-    """Arrays with at least `count` elements together; block formats get blocks of all kinds.
+    """Arrays with at least `count` elements together: one with exactly so many, or for blocks one of each kind.
 
     Args:
         number: the format that the inputs are hard for.
-        count: how many elements, at least.
-        dtype: np.float32, np.float16 or ml_dtypes.bfloat16.
+        count: how many elements; fewer than 200,000 do not leave room for all half-precision codes.
+        dtype: np.float32, np.float64, np.float16 or ml_dtypes.bfloat16.
     """
     rng = np.random.default_rng(_SEED)
     if isinstance(number, BlockFloatingPoint):
@@ -40,9 +72,14 @@ def hard_inputs(number: Number, count: int = 300_000, dtype: type = np.float32) 
     values = _values(number, rng)
     with np.errstate(over="ignore"):
         points = np.concatenate([values, *_around(values, number)]).astype(dtype)
-    points = np.concatenate([points, _neighbours(points), all_codes(dtype)])
-    points = np.concatenate([points, -points])
-    return [np.concatenate([points, random_bits(max(count - points.size, count // 10), dtype, rng)])]
+    points = np.unique(np.concatenate([points, _neighbours(points)]).view(f"u{np.dtype(dtype).itemsize}")).view(dtype)
+    points = _at_most(np.concatenate([points, -points]), count // 2, rng)
+    codes = _at_most(all_codes(dtype), (count - points.size) * 3 // 4, rng)
+    return [np.concatenate([points, codes, random_bits(count - points.size - codes.size, dtype, rng)])]
+
+
+def _at_most(values: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    return values if values.size <= count else rng.choice(values, count, replace=False)
 
 
 def all_codes(dtype: type) -> np.ndarray:
@@ -64,12 +101,12 @@ def random_bits(count: int, dtype: type, rng: np.random.Generator) -> np.ndarray
 def _values(number: Number, rng: np.random.Generator) -> np.ndarray:
     """The format's numbers >= 0, as exact float64: all of them, or a sample with every exponent and both ends."""
     if isinstance(number, FixedPoint):
-        highest = 2 ** min(number.wl - 1, 30) + 2
+        highest = 2 ** min(number.wl - number.signed, 30) + 2
         steps = np.arange(highest) if highest < 2**14 else rng.integers(0, highest, 2**14)
         return np.concatenate([steps, np.arange(16), highest - np.arange(16)]).clip(0) * 2.0**-number.fl
-    assert isinstance(number, FloatingPoint)
-    bound = 2 ** (number.exp - 1)
-    exponents = np.arange(max(2 - bound, -149), min(bound, 127) + 1)
+    assert isinstance(number, FloatingPoint | BinaryFloat)
+    scale = number.scale
+    exponents = np.arange(max(scale.lowest, -149), min(scale.span[2] + 1, 127) + 1)  # and where overflow begins
     room = max(2**14 // len(exponents), 8)
     all_steps = 2**number.man
     steps = np.arange(all_steps) if all_steps <= room else rng.integers(0, all_steps, room)
@@ -84,9 +121,9 @@ def _around(values: np.ndarray, number: Number) -> list[np.ndarray]:
     if isinstance(number, FixedPoint):
         step = np.full_like(values, 2.0**-number.fl)
     else:
-        assert isinstance(number, FloatingPoint)
+        assert isinstance(number, FloatingPoint | BinaryFloat)
         exponent = np.frexp(values)[1] - 1
-        lowest = max(2 - 2 ** (number.exp - 1), -149)
+        lowest = max(number.scale.lowest, -149)
         step = 2.0 ** (np.maximum(np.where(values > 0, exponent, -200), lowest) - number.man)
     deep = step.min() * 2.0 ** -np.arange(0, 60)
     return [values + step / 2, values - step / 2, deep, deep * 1.5]

@@ -56,12 +56,16 @@ Codes = FloatCodes | FixedCodes
 
 def encode(xp: Any, bits: Any, carrier: Carrier, codes: Codes) -> Any:
     """The codes of lanes of numbers that the format has; NaN becomes 0 where the format has none."""
-    return (_encode_float if isinstance(codes, FloatCodes) else _encode_fixed)(xp, bits, carrier, codes)
+    if isinstance(codes, FloatCodes):
+        return _encode_float(xp, bits, carrier, codes)
+    return _encode_fixed(xp, bits, carrier, codes)
 
 
 def decode(xp: Any, code: Any, carrier: Carrier, codes: Codes) -> Any:
     """The lanes of the numbers with these codes; bits above a code's highest are ignored."""
-    return (_decode_float if isinstance(codes, FloatCodes) else _decode_fixed)(xp, code, carrier, codes)
+    if isinstance(codes, FloatCodes):
+        return _decode_float(xp, code, carrier, codes)
+    return _decode_fixed(xp, code, carrier, codes)
 
 
 def _encode_float(xp: Any, bits: Any, carrier: Carrier, codes: FloatCodes) -> Any:

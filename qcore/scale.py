@@ -63,10 +63,12 @@ class Scale:
             raise ValueError(f"{self.name} on {carrier.name}: its numbers are all beyond the largest {carrier.name}")
         below = self.lowest < carrier.min_exponent and self.man < width
         general = general or below or not self.subnormals
-        base, top, coarsest = uniform_grid(Ints, max(least, carrier.step_exponent - self.man) + carrier.bias, carrier)
+        floor = carrier.step_exponent - self.man  # below it the carrier has nothing; parity is kept, see `unit`
+        least = least if least >= floor else floor - (floor - least) % 2
         if general:
-            least = max(least, carrier.step_exponent - (self.man if self.subnormals else 0))
             base, top, coarsest = (least + carrier.bias - 1) << width, width + 1, width + 1
+        else:
+            base, top, coarsest = uniform_grid(Ints, least + carrier.bias, carrier)
         count, exponent = self.largest
         if exponent + self.man > (last := max(carrier.max_exponent, self.lowest)):
             count, exponent = (2 << self.man) - 1, last - self.man

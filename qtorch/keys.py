@@ -90,9 +90,12 @@ class _Drawn(threading.local):
     """Each thread's place for a drawn key: making a tensor takes as long as rounding a small one."""
 
     def __init__(self) -> None:
+        self.noise = remember(self._noise)
         with torch.inference_mode(False):
-            words = torch.empty(2, dtype=torch.int32, device="cpu")
-        self.noise = remember(lambda *window: Noise(words, window_tensor(*window, torch.device("cpu"))))
+            self.words = torch.empty(2, dtype=torch.int32, device="cpu")
+
+    def _noise(self, random_bits: Any, start: Any) -> Noise:
+        return Noise(self.words, window_tensor(random_bits, start, torch.device("cpu")))
 
 
 _drawn = _Drawn()

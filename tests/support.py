@@ -9,19 +9,20 @@ import torch
 import qcore
 import qjax
 import qtorch
-from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
+from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint
 from qcore.random import Noise
 from qtorch.dispatch import by_operations
 from qtorch.keys import key_tensor, window_tensor
 from qtorch.plan import plan_for
 
-DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float64": np.float64}
 
 
 def bits(x):
     """The bit patterns of a NumPy array, JAX array or tensor as unsigned integers."""
     if isinstance(x, torch.Tensor):
-        x = x.detach().cpu().contiguous().view({4: torch.int32, 2: torch.int16}[x.element_size()]).numpy()
+        signed = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[x.element_size()]
+        x = x.detach().cpu().contiguous().view(signed).numpy()
     x = np.ascontiguousarray(np.asarray(x))
     return x.view(f"u{x.dtype.itemsize}")
 
@@ -39,8 +40,8 @@ def assert_same_bits(actual, expected, message=""):
 
 def to_torch(x):
     """A tensor with the bits of a NumPy array (torch cannot read ml_dtypes)."""
-    if x.dtype.itemsize == 4:
-        return torch.from_numpy(np.ascontiguousarray(x).view(np.int32)).view(torch.float32).clone()
+    if x.dtype.itemsize >= 4:
+        return torch.from_numpy(np.ascontiguousarray(x)).clone()
     dtype = torch.float16 if x.dtype == np.float16 else torch.bfloat16
     return torch.from_numpy(np.ascontiguousarray(x).view(np.int16)).view(dtype).clone()
 
@@ -48,9 +49,12 @@ def to_torch(x):
 def spec(number):
     """The oracle's own description of a format."""
     if isinstance(number, FixedPoint):
-        return "fixed", number.wl, number.fl, number.clamp, number.symmetric
+        return "fixed", number.wl, number.fl, number.clamp, number.symmetric, number.signed, number.wrap
     if isinstance(number, FloatingPoint):
-        return "float", number.exp, number.man
+        return "float", number.exp, number.man, number.bias, number.subnormals
+    if isinstance(number, BinaryFloat):
+        layout = (number.exp, number.man, number.bias, number.specials, number.subnormals)
+        return "binary", *layout, number.signed, number.overflow
     assert isinstance(number, BlockFloatingPoint)
     return "block", number.wl, number.dim
 
@@ -75,11 +79,12 @@ def by_torch(x, number, mode, key, **options):
 def by_torch_operations(x, number, mode, key, random_bits=24, start=0):
     x = to_torch(x)
     noise = Noise(key_tensor(key), window_tensor(random_bits, start, x.device)) if mode == "stochastic" else None
-    return by_operations(x, plan_for(number, mode, x.dtype), noise)
+    return by_operations(x, plan_for(number, mode, x.dtype, None, False), noise)
 
 
 def by_jax(x, number, mode, key, **options):
-    return qjax.quantize(jnp.asarray(x), number, mode, key=key_for(mode, key), **options)
+    with jax.enable_x64(x.dtype == np.float64):
+        return qjax.quantize(jnp.asarray(x), number, mode, key=key_for(mode, key), **options)
 
 
 def by_jax_operations(x, number, mode, key, **options):

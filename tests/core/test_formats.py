@@ -8,7 +8,7 @@ import pytest
 import qcore
 import qjax
 import qtorch
-from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number
+from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, p3109
 
 EXAMPLES = [
     (FixedPoint(8, 4), "FixedPoint (wl=8, fl=4)"),
@@ -17,6 +17,14 @@ EXAMPLES = [
     (FloatingPoint(5, 2), "FloatingPoint (exponent=5, mantissa=2)"),
     (BlockFloatingPoint(8), "BlockFloatingPoint (wl=8, dim=-1)"),
     (BlockFloatingPoint(wl=8, dim=0), "BlockFloatingPoint (wl=8, dim=0)"),
+    (FixedPoint(8, 4, signed=False, wrap=True), "FixedPoint (wl=8, fl=4, signed=False, wrap=True)"),
+    (FloatingPoint(5, 2, bias=14), "FloatingPoint (exponent=5, mantissa=2, bias=14)"),
+    (FloatingPoint(5, 2, 15, False), "FloatingPoint (exponent=5, mantissa=2, subnormals=False)"),
+    (NAMED["e4m3fn"][0], "BinaryFloat (exponent=4, mantissa=3, bias=7, specials=fn, overflow=nan)"),
+    (
+        NAMED["e8m0fnu"][0],
+        "BinaryFloat (exponent=8, mantissa=0, bias=127, specials=fn, overflow=nan, subnormals=False, signed=False)",
+    ),
 ]
 
 
@@ -36,12 +44,27 @@ def test_value_semantics(number, text):
         number.wl = 3
 
 
+@pytest.mark.parametrize("name", NAMED)
+def test_named_formats(name):
+    number, source = NAMED[name]
+    assert pickle.loads(pickle.dumps(number)) == number
+    assert hash(number) == hash(copy.deepcopy(number))
+    assert source
+    assert sum(number == other for other, _ in NAMED.values()) == 1
+
+
+@pytest.mark.parametrize("kind", [FixedPoint, FloatingPoint, BinaryFloat, BlockFloatingPoint, p3109])
+def test_every_kind_says_where_it_comes_from(kind):
+    assert "Source: " in kind.__doc__ or "QPyTorch" in kind.__doc__
+
+
 def test_all_packages_have_the_same_formats():
-    for name in ("BlockFloatingPoint", "FixedPoint", "FloatingPoint", "Number", "Rounding", "fold_in"):
+    own = {"decode", "encode", "pack", "quantize", "unpack"}
+    for name in {*qcore.__all__} - own:
         assert getattr(qcore, name) is getattr(qtorch, name) is getattr(qjax, name)
 
 
 def test_public_names():
-    assert qcore.__all__ == sorted(qcore.__all__)
+    assert sorted(qcore.__all__) == sorted(set(qcore.__all__))
     assert set(qtorch.__all__) == set(qjax.__all__) == {*qcore.__all__, "quant"}
     assert set(qtorch.quant.__all__) == set(qjax.quant.__all__)

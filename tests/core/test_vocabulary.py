@@ -9,31 +9,41 @@ from support import assert_same_bits
 
 import qcore
 from benchmarks.inputs import MODES, hard_inputs
-from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
+from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint
 from qcore.carrier import FLOAT32
-from qcore.law import Program
+from qcore.program import prepare
 from qcore.random import Noise, leading_bits_mask, rounding_words
 
 NAMES = ("where", "clip", "amax")
-NUMBERS = (FloatingPoint(5, 2), FloatingPoint(9, 2), FixedPoint(8, 4), BlockFloatingPoint(8, 1))
+NUMBERS = (
+    FloatingPoint(5, 2),
+    FloatingPoint(9, 2),
+    FixedPoint(8, 4),
+    FixedPoint(8, 4, wrap=True),
+    BlockFloatingPoint(8, 1),
+    *(NAMED[name][0] for name in ("e4m3fn", "e4m3fnuz", "e8m0fnu")),
+)
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=str)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("xp", [np, torch], ids=["numpy", "torch"])
 @pytest.mark.parametrize("scalar", [int, "0-d"])
-def test_law_on_a_closed_vocabulary(number, mode, xp, scalar):
+@pytest.mark.parametrize("coded", [False, True], ids=["numbers", "codes"])
+def test_law_on_a_closed_vocabulary(number, mode, xp, scalar, coded):
+    if coded and isinstance(number, BlockFloatingPoint):
+        pytest.skip("blocks have no codes for single numbers")
     names = types.SimpleNamespace(**{name: getattr(xp, name) for name in NAMES})
     x = hard_inputs(number, 24 * 300)[0]
     x = x if x.ndim == 3 else np.random.default_rng(1).choice(x, (40, 8, 9))
     mode = qcore.Rounding(mode)
-    kind, constants = number.reduce(FLOAT32)
+    program, constants = prepare(number, mode, FLOAT32, None, coded)
     lanes = x.view(np.int32)
     if xp is torch:
         lanes = torch.from_numpy(lanes)
     if scalar == "0-d":
         make = np.int32 if xp is np else lambda value: torch.tensor(value, dtype=torch.int32)
-        constants = type(constants)(*map(make, constants))
+        constants = tuple(map(make, constants))
 
     def arange(size):
         return xp.arange(size, dtype=xp.int32)
@@ -43,6 +53,8 @@ def test_law_on_a_closed_vocabulary(number, mode, xp, scalar):
 
     noise = Noise((one(0), one(6)), (one(0), one(0), one(leading_bits_mask(24))))
     word = rounding_words(names, arange, lanes.shape, noise)
-    result = Program(FLOAT32, mode, kind).run(names, lanes, constants, number.axes(3), word)
-    expected = qcore.quantize(x, number, mode, key=6)
-    assert_same_bits(np.asarray(result).view(np.float32), expected)
+    result = np.asarray(program.run(names, lanes, constants, number.axes(3), word))
+    if coded:
+        np.testing.assert_array_equal(result, qcore.encode(x, number, mode, key=6).astype(np.int32))
+    else:
+        assert_same_bits(result.view(np.float32), qcore.quantize(x, number, mode, key=6))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import qcore
-from benchmarks.inputs import FORMATS, MODES
+from benchmarks.inputs import FORMATS, MODES, MORE
 from qcore.random import as_lane, element_words
 
 FILE = Path(__file__).with_name("golden.json")
@@ -33,10 +33,10 @@ def digest(number, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("number", FORMATS, ids=str)
+@pytest.mark.parametrize("number", FORMATS + MORE, ids=str)
 def test_golden(number, mode):
     assert digest(number, mode) == json.loads(FILE.read_text())[f"{number} {mode}"]
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps({f"{n} {m}": digest(n, m) for n in FORMATS for m in MODES}, indent=0) + "\n")
+    FILE.write_text(json.dumps({f"{n} {m}": digest(n, m) for n in FORMATS + MORE for m in MODES}, indent=0) + "\n")
