@@ -44,11 +44,13 @@ class FixedCodes(NamedTuple):
         exponent: of the step.
         half: 2^(wl-1) where there are negative numbers, else 0.
         mask: 2^wl - 1.
+        unused: 1 where the lowest number, -half, does not exist, else 0.
     """
 
     exponent: Any
     half: Any
     mask: Any
+    unused: Any
 
 
 Codes = FloatCodes | FixedCodes
@@ -115,4 +117,5 @@ def _encode_fixed(xp: Any, bits: Any, carrier: Carrier, codes: FixedCodes) -> An
 def _decode_fixed(xp: Any, code: Any, carrier: Carrier, codes: FixedCodes) -> Any:
     number = ((code & codes.mask) ^ codes.half) - codes.half
     sign = number >> carrier.last
-    return from_count(xp, (number ^ sign) - sign, codes.exponent, carrier) | (sign & carrier.negative)
+    lanes = from_count(xp, (number ^ sign) - sign, codes.exponent, carrier) | (sign & carrier.negative)
+    return xp.where(number < codes.unused - codes.half, carrier.quiet_nan, lanes)
