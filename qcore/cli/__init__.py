@@ -1,0 +1,1 @@
+"""What `python -m qcore` shows, draws and checks; nothing else in the library imports this."""

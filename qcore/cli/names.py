@@ -1,0 +1,62 @@
+"""Formats as they are spelled on the command line and in files of vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qcore.arguments import check_int
+from qcore.fixed import FixedPoint
+from qcore.floats import FloatingPoint
+from qcore.named import NAMED, p3109
+from qcore.number import Number
+
+FORMS = "p3109:BITS,PRECISION[,unsigned][,finite], float:EXP,MAN, fixed:WL,FL[,unsigned]"
+
+_UNSIGNED = {"unsigned": {"signed": False}}
+# kind: (constructor, its two integers, the words that may follow them)
+_KINDS: dict[str, tuple[Any, tuple[str, str], dict[str, dict[str, bool]]]] = {
+    "p3109": (p3109, ("BITS", "PRECISION"), {**_UNSIGNED, "finite": {"extended": False}}),
+    "float": (FloatingPoint, ("EXP", "MAN"), {}),
+    "fixed": (FixedPoint, ("WL", "FL"), _UNSIGNED),
+}
+
+
+def parse_format(text: str) -> Number:
+    """The format that a name of `NAMED`, or one of `FORMS`, stands for.
+
+    Raises:
+        ValueError: if it stands for none.
+
+    Example:
+        >>> parse_format("fixed:8,4,unsigned")
+        FixedPoint (wl=8, fl=4, signed=False)
+    """
+    if text in NAMED:
+        return NAMED[text][0]
+    kind, colon, rest = text.partition(":")
+    if not colon or kind not in _KINDS:
+        raise ValueError(f"format {text!r}; allowed are the names {', '.join(NAMED)}, and {FORMS}")
+    make, names, flags = _KINDS[kind]
+    first, second, *words = [*rest.split(","), ""][: rest.count(",") + 1] if "," in rest else (rest, "")
+    unknown = [word for word in words if word not in flags or words.count(word) > 1]
+    if unknown:
+        raise ValueError(f"format {text!r}: {unknown[0]!r}; allowed after the integers: {', '.join(flags) or 'nothing'}")
+    integers = [_integer(text, name, value) for name, value in zip(names, (first, second), strict=True)]
+    if kind == "fixed":
+        check_int("WL", integers[0], 1, 64)  # the class has no end, what prints its range must have one
+    try:
+        return make(*integers, **{name: value for word in words for name, value in flags[word].items()})
+    except ValueError as error:
+        raise ValueError(f"format {text!r}: {error}") from error
+
+
+def source(text: str) -> str:
+    """Where a format is defined, as far as it has a name; else an empty string."""
+    return NAMED[text][1] if text in NAMED else ""
+
+
+def _integer(text: str, name: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"format {text!r}: {name} is {value!r}; allowed is an int, and the forms are {FORMS}") from None
