@@ -17,7 +17,7 @@ import torch
 import qcore
 import qjax
 import qtorch
-from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number
+from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint, Number
 from qcore.random import Noise
 from qtorch import dispatch
 from qtorch.keys import key_tensor, window_tensor
@@ -39,6 +39,10 @@ COMPILED: tuple[tuple[Number, str], ...] = (
     (BlockFloatingPoint(8, -1), "nearest"),
     (BlockFloatingPoint(8, 0), "stochastic"),
     (BlockFloatingPoint(22, 1), "nearest_away"),
+    (NAMED["e4m3fn"][0], "toward_zero"),
+    (NAMED["e4m3fnuz"][0], "nearest"),
+    (NAMED["e8m0fnu"][0], "up"),
+    (FixedPoint(8, 0, wrap=True), "odd"),
 )
 
 Quantizer = Callable[[Any, int], Any]  # of an array and the index of its first element
@@ -86,7 +90,10 @@ def reference_in_pieces() -> Backend:
 
 
 def all_backends() -> list[Backend]:
-    """All that are compared with the reference on this machine."""
+    """All that are compared with the reference on this machine.
+
+    "inline" is a user's compiled program, "jax jit" what qjax compiles itself, once for all formats of a kind.
+    """
     cpu, compiled = jax.devices("cpu")[0], {"pairs": COMPILED, "hard_only": True}
     return [
         Backend("torch ops", torch.from_numpy, _torch_operations, _from_torch),
@@ -94,13 +101,16 @@ def all_backends() -> list[Backend]:
         Backend("torch inline", torch.from_numpy, partial(_torch_inline, dynamic=False), _from_torch, **compiled),
         Backend("torch dynamic", torch.from_numpy, partial(_torch_inline, dynamic=True), _from_torch, **compiled),
         Backend("jax eager", partial(jax.device_put, device=cpu), partial(_jax_eager, device=cpu), np.asarray),
-        Backend("jax jit", partial(jax.device_put, device=cpu), partial(_jax_jit, device=cpu), np.asarray),
+        Backend("jax jit", partial(jax.device_put, device=cpu), partial(_jax_call, device=cpu), np.asarray),
+        Backend(
+            "jax inline", partial(jax.device_put, device=cpu), partial(_jax_inline, device=cpu), np.asarray, **compiled
+        ),
         *_on_gpus(),
     ]
 
 
 def fast_backends() -> list[Backend]:
-    """Those that can go through all float32 numbers; "jax jit" is qjax's own here, which takes any `start`."""
+    """Those that can go through all float32 numbers."""
     cpu = jax.devices("cpu")[0]
     return [
         Backend("torch kernel", torch.from_numpy, _torch_kernel, _from_torch),
@@ -203,7 +213,7 @@ def _jax_eager(number: Number, rounding: str, device: Any) -> Quantizer:
     return quantizer
 
 
-def _jax_jit(number: Number, rounding: str, device: Any) -> Quantizer:
+def _jax_inline(number: Number, rounding: str, device: Any) -> Quantizer:
     key = np.array([KEY >> 32, KEY & 0xFFFFFFFF], np.uint32)
     program = jax.jit(lambda x, key: qjax.quantize(x, number, rounding, key=key))
 

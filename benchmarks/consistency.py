@@ -1,6 +1,6 @@
 """Whether NumPy, PyTorch and JAX round to the same bits: every format and mode, on hard inputs and real tensors.
 
-    python -m benchmarks.consistency                                 all formats and modes, minutes
+    python -m benchmarks.consistency                                 all formats, modes and policies, minutes
     python -m benchmarks.consistency --formats "float 5" --count 50000
     python -m benchmarks.consistency --exhaustive "float 5 2"        all 2^32 float32 numbers
     python -m benchmarks.consistency --exhaustive "fixed 8 4" --rounding stochastic --json bits.json
@@ -29,14 +29,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from benchmarks.backends import Backend, all_backends, fast_backends, reference, reference_in_pieces
-from benchmarks.inputs import FORMATS, MODES, hard_inputs
+from benchmarks.inputs import FORMATS, MODES, MORE, hard_inputs
 from benchmarks.real_data import training_tensors
-from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number
+from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number
 from qcore.carrier import FLOAT32
 
-COUNT = 960_000  # 24 hard blocks of 200 x 200
+COUNT = 345_600  # 24 hard blocks of 120 x 120
+FEWER = 12  # times fewer of them for the formats beyond FORMATS, of which there are many
 PATTERNS = 1 << 32  # the bit patterns of float32
 CHUNK = 1 << 24  # how many of them at a time
+NAMES = {number: name for name, (number, _) in NAMED.items() if number not in FORMATS}
 
 
 class Piece(NamedTuple):
@@ -96,9 +98,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error("argument --exhaustive: takes no --formats and no --count: one format, all inputs")
         cases = exhaustive_run(arguments.exhaustive, arguments.rounding or ("nearest", "stochastic"))
     else:
-        formats = [number for number in FORMATS if arguments.formats in format_name(number)]
+        formats = [number for number in FORMATS + MORE if arguments.formats in format_name(number)]
         if not formats:
-            names = ", ".join(map(format_name, FORMATS))
+            names = ", ".join(map(format_name, FORMATS + MORE))
             parser.error(f"argument --formats: {arguments.formats!r} is in no format's name; the names are: {names}")
         cases = grid_run(formats, arguments.rounding or MODES, arguments.count)
     _print_report(cases, perf_counter() - begin)
@@ -114,7 +116,7 @@ def grid_run(formats: Sequence[Number], modes: Sequence[str], count: int) -> lis
     with _progress() as progress:
         task = progress.add_task("", total=len(formats) * len(modes))
         for number in formats:
-            pieces = _pieces(number, count, real)
+            pieces = _pieces(number, count if number in FORMATS else max(count // FEWER, 1000), real)
             for mode in modes:
                 progress.update(task, description=f"{format_name(number)}, {mode}")
                 cases += compare(number, mode, pieces, backends)
@@ -152,10 +154,9 @@ def _pieces(number: Number, count: int, real: Sequence[np.ndarray]) -> list[Piec
     if isinstance(number, BlockFloatingPoint):
         shaped = [Piece(x, hard=False) for x in real if x.ndim > number.dim]
         return [*map(Piece, hard_inputs(number, count)), *shaped]
-    flat = np.concatenate([x.ravel() for x in real])
-    pool = np.concatenate([*hard_inputs(number, max(count - flat.size, 0)), flat])
-    # All formats get one size, for which JAX compiles once. Where the pool is larger, this is a sample of it.
-    return [Piece(np.random.default_rng(0).choice(pool, count, replace=False))]
+    flat = np.random.default_rng(0).choice(np.concatenate([x.ravel() for x in real]), count // 8)
+    # All formats get one size, for which JAX compiles once.
+    return [Piece(np.concatenate([*hard_inputs(number, count - flat.size), flat]))]
 
 
 def _all_patterns() -> Iterator[Piece]:
@@ -164,12 +165,19 @@ def _all_patterns() -> Iterator[Piece]:
 
 
 def format_name(number: Number) -> str:
-    """A short name: "float 5 2", "fixed 8 4 symmetric", "block 8 dim 0"."""
+    """A short name: "float 5 2", "fixed 8 4 symmetric", "block 8 dim 0", "e4m3fn", "e4m3fn saturate"."""
+    if number in NAMES:
+        return NAMES[number]
     if isinstance(number, FloatingPoint):
-        return f"float {number.exp} {number.man}"
+        bias = "" if number.bias is None else f" bias {number.bias}"
+        return f"float {number.exp} {number.man}{bias}" + ("" if number.subnormals else " normal")
     if isinstance(number, FixedPoint):
-        options = (" symmetric" if number.symmetric else "") + ("" if number.clamp else " unclamped")
-        return f"fixed {number.wl} {number.fl}{options}"
+        flags = {"symmetric": number.symmetric, "unclamped": not number.clamp}
+        flags |= {"unsigned": not number.signed, "wrap": number.wrap}
+        return f"fixed {number.wl} {number.fl}" + "".join(f" {flag}" for flag, there in flags.items() if there)
+    if isinstance(number, BinaryFloat):
+        sign = "" if number.signed else " unsigned"
+        return f"{number.specials} {number.exp} {number.man} bias {number.bias}{sign} {number.overflow}"
     assert isinstance(number, BlockFloatingPoint)
     return f"block {number.wl}" + ("" if number.dim == -1 else f" dim {number.dim}")
 
@@ -182,11 +190,13 @@ def _elementwise(name: str) -> Number:
                 number = FloatingPoint(int(exp), int(man))
             case ["fixed", wl, fl, *options] if set(options) <= {"symmetric", "unclamped"}:
                 number = FixedPoint(int(wl), int(fl), "unclamped" not in options, "symmetric" in options)
+            case [name] if name in NAMED:
+                number = NAMED[name][0]
             case _:
                 raise ValueError("no such elementwise format")
         number.reduce(FLOAT32)
     except ValueError as error:
-        names = "'float EXP MAN' or 'fixed WL FL', the latter also with 'symmetric' and 'unclamped' after it"
+        names = "'float EXP MAN', 'fixed WL FL' with or without 'symmetric' and 'unclamped', or a name such as e4m3fn"
         raise argparse.ArgumentTypeError(f"{name!r}: {error}; a format here is {names}") from error
     return number
 

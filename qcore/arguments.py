@@ -6,6 +6,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from qcore.carrier import CARRIERS, Carrier
 from qcore.rounding import Rounding
 
@@ -51,6 +53,15 @@ def check_dtype(name: str, argument: str = "x") -> Carrier:
     if name not in CARRIERS:
         raise TypeError(f"{argument} has dtype {name}; allowed are {', '.join(CARRIERS)}")
     return CARRIERS[name]
+
+
+def check_result_dtype(dtype: Any) -> tuple[np.dtype, Carrier]:
+    """A dtype that the user asks for, and its carrier."""
+    try:
+        dtype = np.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"dtype={dtype!r} is none; allowed are {', '.join(CARRIERS)}") from None
+    return dtype, check_dtype(dtype.name, "dtype")
 
 
 def check_start(start: Any) -> tuple[int, int]:

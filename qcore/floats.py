@@ -11,7 +11,6 @@ from qcore.number import Number
 from qcore.scale import Scale
 
 SPECIALS = ("ieee", "fn", "fnuz", "finite", "p3109", "p3109_finite")
-OVERFLOWS = ("saturate", "inf", "nan")
 
 
 @dataclass(frozen=True, repr=False)

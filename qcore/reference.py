@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 
 from qcore import codes as law
-from qcore.arguments import check_dtype, check_int, check_rounding, check_seed, check_start, missing_key
+from qcore.arguments import (
+    check_dtype,
+    check_int,
+    check_result_dtype,
+    check_rounding,
+    check_seed,
+    check_start,
+    missing_key,
+)
 from qcore.carrier import CARRIERS, Carrier
 from qcore.named import check_number
 from qcore.number import Number
@@ -115,8 +123,8 @@ def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32) -> 
         >>> decode(np.uint8([56, 188, 126, 127]), "e4m3fn")
         array([  1. ,  -1.5, 448. ,   nan], dtype=float32)
     """
-    codes, number, dtype = check_codes(codes), check_number(number), np.dtype(dtype)
-    carrier = check_dtype(dtype.name, "dtype")
+    codes, number = check_codes(codes), check_number(number)
+    dtype, carrier = check_result_dtype(dtype)
     number.check_exact(carrier)
     lanes = law.decode(np, codes.astype(f"i{carrier.lane_bits // 8}"), carrier, number.codes(carrier))
     return from_lanes(lanes, carrier, np.empty(codes.shape, dtype))

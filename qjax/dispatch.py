@@ -11,7 +11,7 @@ import numpy as np
 
 from qcore import Number, Rounding
 from qcore import codes as law
-from qcore.arguments import check_dtype, check_int, check_rounding, check_start, missing_key
+from qcore.arguments import check_dtype, check_int, check_result_dtype, check_rounding, check_start, missing_key
 from qcore.carrier import CARRIERS, Carrier
 from qcore.named import check_number
 from qcore.program import Program, prepare
@@ -116,8 +116,10 @@ def decode(codes: jax.Array, number: Number | str, dtype: Any = jnp.float32) -> 
         >>> decode(jnp.uint8(jnp.array([56, 188, 126, 127])), "e4m3fn")
         Array([  1. ,  -1.5, 448. ,   nan], dtype=float32)
     """
-    codes, number, dtype = check_codes(codes), check_number(number), np.dtype(dtype)
-    carrier = _check_x64(check_dtype(dtype.name, "dtype"))
+    codes, number = check_codes(codes), check_number(number)
+    dtype, carrier = check_result_dtype(dtype)
+    if carrier.lane_bits == 64 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise TypeError('dtype is float64; allowed only after jax.config.update("jax_enable_x64", True)')
     number.check_exact(carrier)
     return _decode(carrier, type(layout := number.codes(carrier)), dtype.name, codes, _lanes_of(carrier, layout))
 
@@ -126,12 +128,6 @@ def decode(codes: jax.Array, number: Number | str, dtype: Any = jnp.float32) -> 
 def _decode(carrier: Carrier, layout: Any, dtype: str, codes: jax.Array, fields: tuple[Any, ...]) -> jax.Array:
     lanes = law.decode(_Names, codes.astype(f"int{carrier.lane_bits}"), carrier, layout(*fields))
     return _from_lanes(lanes, carrier, jax.ShapeDtypeStruct(codes.shape, dtype))
-
-
-def _check_x64(carrier: Carrier) -> Carrier:
-    if carrier.lane_bits == 64 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-        raise TypeError('dtype is float64; allowed only after jax.config.update("jax_enable_x64", True)')
-    return carrier
 
 
 def _lanes_of(carrier: Carrier, constants: Any) -> tuple[Any, ...]:

@@ -57,7 +57,7 @@ BAD_CALLS = [
     ({"number": "int8", "overflow": "nan", "rounding": "nearest"}, ValueError, ["overflow", "'nan'", "wrap"]),
     ({"number": BlockFloatingPoint(8), "overflow": "nan", "rounding": "nearest"}, ValueError, ["overflow", "'nan'"]),
     ({"number": FloatingPoint(5, 24), "rounding": "nearest"}, ValueError, ["man=24", "float32", "man <= 23"]),
-    ({"number": FloatingPoint(2, 1, bias=-127), "rounding": "nearest"}, ValueError, ["float32", "largest"]),
+    ({"number": FloatingPoint(2, 1, bias=-200), "rounding": "nearest"}, ValueError, ["float32", "largest"]),
     ({"number": FixedPoint(25, 4, signed=False, wrap=True), "rounding": "nearest"}, ValueError, ["wl=25", "wl <= 24"]),
     ({"number": (5, 2)}, TypeError, ["number", "(5, 2)", "Number"]),
     ({"number": [5, 2]}, TypeError, ["number", "[5, 2]", "Number"]),

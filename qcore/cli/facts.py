@@ -12,7 +12,7 @@ from qcore.carrier import FLOAT64
 from qcore.fixed import FixedPoint
 from qcore.floats import BinaryFloat, FloatingPoint
 from qcore.number import Number
-from qcore.reference import decode, encode, quantize
+from qcore.reference import quantize
 
 
 class Dyadic(NamedTuple):
@@ -42,7 +42,7 @@ class Dyadic(NamedTuple):
         return {1: power, -1: f"-{power}"}.get(odd, f"{odd} * {power}") if exponent else str(odd)
 
     def __float__(self) -> float:
-        return float(Fraction(self.count) * Fraction(2) ** self.exponent)
+        return float(Fraction(self.count) * Fraction(2) ** self.exponent) if self.count else 0.0
 
     def __str__(self) -> str:
         """In six decimal digits where that is exact, else in five; beyond float64, as `exact`."""
@@ -61,10 +61,10 @@ class Facts:
         number: the format.
         bits: the width of a code.
         fields: the widths of a code's parts, the sign's first where there is one.
-        split: exponent and mantissa bits, or word and fractional length.
+        split: exponent and mantissa bits, or fractional length.
         bias: of the exponent field, if there is one.
         largest, lowest: the ends of the range.
-        smallest: the smallest number above zero.
+        smallest: the smallest number above zero, if there is any.
         min_normal, min_subnormal: the smallest ones above zero, if there are any.
         specials: what there is besides numbers, or is missing among them.
         overflow: what numbers beyond the range become.
@@ -77,7 +77,7 @@ class Facts:
     bias: int | None
     largest: Dyadic
     lowest: Dyadic
-    smallest: Dyadic
+    smallest: Dyadic | None
     min_normal: Dyadic | None
     min_subnormal: Dyadic | None
     specials: tuple[str, ...]
@@ -101,7 +101,7 @@ def facts(number: Number) -> Facts:
         return _float_facts(number, number.signed, there, number.overflow or "")
     if isinstance(number, FloatingPoint):
         infinite = [name for name in ("float32", "float64") if np.isinf(_largest_result(number, name))]
-        overflow = ", ".join(["saturate", *(f"inf on {name}" for name in infinite)])
+        overflow = "saturate" + (f", inf on {' and '.join(infinite)}" if infinite else "")
         return _float_facts(number, True, {"-0": True}, overflow)
     if isinstance(number, FixedPoint):
         return _fixed_facts(number)
@@ -119,7 +119,7 @@ def _largest_result(number: Number, dtype: str) -> float:
 def _float_facts(number: BinaryFloat | FloatingPoint, signed: bool, there: dict[str, bool], overflow: str) -> Facts:
     scale = number.scale
     normal = scale.largest_code >> number.man >= scale.first
-    subnormal = number.man > 0 and scale.subnormals and scale.first == 1
+    subnormal = number.man > 0 and scale.subnormals
     largest = Dyadic(*scale.largest)
     fields = (number.exp, number.man)
     return Facts(
@@ -149,11 +149,11 @@ def _fixed_facts(number: FixedPoint) -> Facts:
         number=number,
         bits=number.bits,
         fields=(number.bits,),
-        split=f"wl {number.wl}, fl {number.fl}",
+        split=f"fl {number.fl}",
         bias=None,
         largest=Dyadic((1 << digits) - 1, step),
         lowest=Dyadic(number.symmetric - (1 << digits) if number.signed else 0, step),
-        smallest=Dyadic(1, step),
+        smallest=Dyadic(1, step) if digits else None,
         min_normal=None,
         min_subnormal=None,
         specials=() if number.signed else ("no sign",),

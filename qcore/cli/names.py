@@ -37,15 +37,19 @@ def parse_format(text: str) -> Number:
     if not colon or kind not in _KINDS:
         raise ValueError(f"format {text!r}; allowed are the names {', '.join(NAMED)}, and {FORMS}")
     make, names, flags = _KINDS[kind]
-    first, second, *words = [*rest.split(","), ""][: rest.count(",") + 1] if "," in rest else (rest, "")
+    values, words = rest.split(",")[:2], rest.split(",")[2:]
+    if len(values) < 2:
+        raise ValueError(f"format {text!r}; allowed are {FORMS}")
     unknown = [word for word in words if word not in flags or words.count(word) > 1]
     if unknown:
-        raise ValueError(f"format {text!r}: {unknown[0]!r}; allowed after the integers: {', '.join(flags) or 'nothing'}")
-    integers = [_integer(text, name, value) for name, value in zip(names, (first, second), strict=True)]
-    if kind == "fixed":
-        check_int("WL", integers[0], 1, 64)  # the class has no end, what prints its range must have one
+        allowed = ", ".join(flags) or "nothing"
+        raise ValueError(f"format {text!r}: {unknown[0]!r} after the integers; allowed there, once: {allowed}")
+    options = {name: value for word in words for name, value in flags[word].items()}
+    integers = [_integer(text, *pair) for pair in zip(names, values, strict=True)]
     try:
-        return make(*integers, **{name: value for word in words for name, value in flags[word].items()})
+        if kind == "fixed":
+            check_int("wl", integers[0], 1, 64)  # the class has no end, what prints its range must have one
+        return make(*integers, **options)
     except ValueError as error:
         raise ValueError(f"format {text!r}: {error}") from error
 
@@ -59,4 +63,4 @@ def _integer(text: str, name: str, value: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise ValueError(f"format {text!r}: {name} is {value!r}; allowed is an int, and the forms are {FORMS}") from None
+        raise ValueError(f"format {text!r}: {name} is {value!r}; allowed is an int") from None

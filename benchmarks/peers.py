@@ -1,0 +1,259 @@
+"""How fast other packages round, beside ours: same process, same input, same format and mode, same framework.
+
+Usage:
+    python -m benchmarks.peers                          every peer that is installed, on 2^20 numbers
+    python -m benchmarks.peers --only torch gfloat --exponent 24 --json peers.json
+
+Each peer's call takes turns with ours, and medians are compared. That the bits are the same, or where they are known
+not to be, is what `tests/peers` is about. Calls are those of the peers' documentation on arrays that they are at home
+with: what brings numbers there, such as APyTypes' conversion from NumPy, is not timed. Peers without a package on
+PyPI (microxcaling, CPFloat), and formats that are not ours (softposit), are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+import qcore
+import qtorch
+from benchmarks.timing import Call, by_turns, clock_for, keep_pages, machine, versions
+from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number
+
+KEY = 7
+WIDTH = 136  # columns, which the table needs
+
+
+class Match(NamedTuple):
+    """A peer's call and ours; `framework` is where both compute."""
+
+    call: str
+    framework: str
+    number: str
+    rounding: str
+    theirs: Call
+    ours: Call
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement; times are medians in nanoseconds an element."""
+
+    peer: str
+    call: str
+    framework: str
+    number: str
+    rounding: str
+    theirs: float
+    ours: float
+
+    @property
+    def ratio(self) -> float:
+        return self.theirs / self.ours
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self) | {"ratio": self.ratio}
+
+
+def on_torch(call: str, theirs: Call, x: np.ndarray, number: Any, rounding: str = "nearest", **options: Any) -> Match:
+    options |= {"key": KEY} if rounding == "stochastic" else {}
+    ours = partial(qtorch.quantize, torch.from_numpy(x), number, rounding, **options)
+    return Match(call, "torch", _label(number, options), rounding, theirs, ours)
+
+
+def on_numpy(call: str, theirs: Call, x: np.ndarray, number: Any, rounding: str = "nearest") -> Match:
+    options = {"key": KEY} if rounding == "stochastic" else {}
+    ours = partial(qcore.quantize, x, number, rounding, **options)
+    return Match(call, f"numpy {x.dtype}", _label(number, {}), rounding, theirs, ours)
+
+
+def on_jax(call: str, theirs: Callable[[Any], Any], x: np.ndarray, number: Any, rounding: str = "nearest") -> Match:
+    import jax
+    import jax.numpy as jnp
+
+    import qjax
+
+    array = jnp.asarray(x)
+    functions = (jax.jit(theirs), jax.jit(partial(qjax.quantize, number=number, rounding=rounding)))
+    calls = [lambda jitted=jitted: jitted(array).block_until_ready() for jitted in functions]
+    return Match(call, "jax jit", _label(number, {}), rounding, *calls)
+
+
+def _label(number: Number | str, options: dict[str, Any]) -> str:
+    if not isinstance(number, str):
+        named = [name for name, (same, _) in NAMED.items() if same == number]
+        number = named[0] if named else str(number).replace("Point (", " (")
+    return number + ", saturating" * (options.get("overflow") == "saturate")
+
+
+def torch_matches(x: np.ndarray) -> Iterator[Match]:
+    tensor = torch.from_numpy(x)
+    for name in ("bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"):
+        dtype, number = getattr(torch, name), name.removeprefix("float8_")
+        options = {"overflow": "saturate"} if number == "e4m3fn" else {}
+        theirs = lambda dtype=dtype: tensor.to(dtype).to(torch.float32)  # noqa: E731
+        yield on_torch(f".to({name}), and back", theirs, x, number, **options)
+    affine = partial(torch.fake_quantize_per_tensor_affine, tensor, 2.0**-4, 0, -128, 127)
+    yield on_torch("fake_quantize_per_tensor_affine", affine, x, FixedPoint(8, 4))
+
+
+def jax_matches(x: np.ndarray) -> Iterator[Match]:
+    import jax
+    import jax.numpy as jnp
+
+    for exp, man in ((5, 2), (8, 7)):
+        theirs = partial(jax.lax.reduce_precision, exponent_bits=exp, mantissa_bits=man)
+        yield on_jax("lax.reduce_precision", theirs, x, BinaryFloat(exp, man))
+    for name in ("float8_e5m2", "float8_e4m3fn", "float4_e2m1fn"):
+        cast = lambda x, name=name: x.astype(name).astype(jnp.float32)  # noqa: E731
+        yield on_jax(f".astype({name}), and back", cast, x, name.partition("_")[2])
+
+
+def ml_dtypes_matches(x: np.ndarray) -> Iterator[Match]:
+    ml_dtypes = import_module("ml_dtypes")
+    for name in ("bfloat16", "float8_e5m2", "float8_e4m3fn", "float6_e2m3fn", "float4_e2m1fn"):
+        theirs = lambda dtype=getattr(ml_dtypes, name): x.astype(dtype).astype(np.float32)  # noqa: E731
+        yield on_numpy(f".astype({name}), and back", theirs, x, name.partition("_")[2] or name)
+
+
+def gfloat_matches(x: np.ndarray) -> Iterator[Match]:
+    gfloat, formats = import_module("gfloat"), import_module("gfloat.formats")
+    wide, modes, e5m2 = x.astype(np.float64), gfloat.RoundMode, formats.format_info_ocp_e5m2
+    for rounding, mode in (("nearest", modes.TiesToEven), ("up", modes.TowardPositive)):
+        yield on_numpy("round_ndarray", partial(gfloat.round_ndarray, e5m2, wide, mode), wide, "e5m2", rounding)
+    p3109 = partial(gfloat.round_ndarray, formats.format_info_p3109(8, 4), wide)
+    yield on_numpy("round_ndarray", p3109, wide, qcore.p3109(8, 4))
+    if find_spec("jax"):
+        yield on_jax("round_ndarray", lambda x: gfloat.round_ndarray(e5m2, x), x, "e5m2")
+
+
+def apytypes_matches(x: np.ndarray) -> Iterator[Match]:
+    apytypes = import_module("apytypes")
+    modes, wide = apytypes.QuantizationMode, x.astype(np.float64)
+    fixed = apytypes.APyFixedArray.from_float(wide, int_bits=20, frac_bits=40)
+    for rounding, mode in (("nearest", modes.TIES_EVEN), ("stochastic", modes.STOCH_WEIGHTED)):
+        theirs = partial(fixed.cast, int_bits=4, frac_bits=4, quantization=mode, overflow=apytypes.OverflowMode.SAT)
+        yield on_numpy("APyFixedArray.cast", theirs, x, FixedPoint(8, 4), rounding)
+    floats = apytypes.APyFloatArray.from_float(wide, exp_bits=8, man_bits=23)
+    for rounding, mode in (("nearest", modes.TIES_EVEN), ("stochastic", modes.STOCH_WEIGHTED)):
+        theirs = partial(floats.cast, exp_bits=5, man_bits=2, quantization=mode)
+        yield on_numpy("APyFloatArray.cast", theirs, x, BinaryFloat(5, 2), rounding)
+
+
+def torchao_matches(x: np.ndarray) -> Iterator[Match]:
+    kernels = import_module("torchao.prototype.mx_formats.kernels")
+    tensor = torch.from_numpy(x)
+    for name, short in (("e2m1fn", "f4"), ("e3m2fn", "f6_e3m2")):
+        call, ours = f"f32_to_{short}_unpacked", partial(qtorch.encode, tensor, name)
+        yield Match(call, "torch", f"{name}, codes", "nearest", partial(getattr(kernels, call), tensor), ours)
+        call, codes = f"{short}_unpacked_to_f32", qtorch.encode(tensor, name)
+        decode = partial(getattr(kernels, call), codes)
+        yield Match(call, "torch", f"{name}, decoded", "", decode, partial(qtorch.decode, codes, name))
+    stochastic = import_module("torchao.optim.quant_utils")._fp32_to_bf16_sr
+    yield on_torch("optim's _fp32_to_bf16_sr", partial(stochastic, tensor), x, "bfloat16", "stochastic")
+
+
+def qpytorch_matches(x: np.ndarray) -> Iterator[Match]:
+    quant, tensor = import_module("qtorch_plus.quant"), torch.from_numpy(x)
+    calls = {
+        "float_quantize": (FloatingPoint(5, 2), "nearest_away", {"exp": 5, "man": 2}),
+        "fixed_point_quantize": (FixedPoint(8, 4), "nearest", {"wl": 8, "fl": 4}),
+        "block_quantize": (BlockFloatingPoint(8), "nearest_up", {"wl": 8}),
+    }
+    for call, (number, nearest, arguments) in calls.items():
+        for theirs, ours in (("nearest", nearest), ("stochastic", "stochastic")):
+            yield on_torch(call, partial(getattr(quant, call), tensor, **arguments, rounding=theirs), x, number, ours)
+
+
+def pychop_matches(x: np.ndarray) -> Iterator[Match]:
+    chop, tensor = import_module("pychop").Chop, torch.from_numpy(x)
+    for rounding, mode in (("nearest", 1), ("stochastic", 5)):
+        rounds = chop(exp_bits=5, sig_bits=2, rmode=mode)
+        yield on_torch("Chop", partial(rounds, tensor), x, BinaryFloat(5, 2), rounding)
+        yield on_numpy("Chop", partial(rounds, x), x, BinaryFloat(5, 2), rounding)
+
+
+def unit_scaling_matches(x: np.ndarray) -> Iterator[Match]:
+    formats = import_module("unit_scaling.formats")
+    for rounding in ("nearest", "stochastic"):
+        quantise = formats.FPFormat(5, 2, rounding=rounding).quantise
+        yield on_torch("FPFormat.quantise", partial(quantise, torch.from_numpy(x)), x, FloatingPoint(5, 2), rounding)
+
+
+# name on PyPI: (module that must be there, what is compared)
+PEERS: dict[str, tuple[str, Callable[[np.ndarray], Iterator[Match]]]] = {
+    "torch": ("torch", torch_matches),
+    "jax": ("jax", jax_matches),
+    "ml_dtypes": ("ml_dtypes", ml_dtypes_matches),
+    "gfloat": ("gfloat", gfloat_matches),
+    "apytypes": ("apytypes", apytypes_matches),
+    "torchao": ("torchao", torchao_matches),
+    "qtorch-plus": ("qtorch_plus", qpytorch_matches),  # QPyTorch under a name of its own; ours is `qtorch` too
+    "pychop": ("pychop", pychop_matches),
+    "unit-scaling": ("unit_scaling", unit_scaling_matches),
+}
+
+
+def measure(peer: str, x: np.ndarray, seconds: float, log: Console) -> Iterator[Row]:
+    """All rows of a peer; each is also written to `log` when it is there."""
+    for match in PEERS[peer][1](x):
+        theirs, ours = by_turns([match.theirs, match.ours], clock_for("cpu"), seconds)
+        row = Row(peer, *match[:4], *(timing.median * 1e9 / x.size for timing in (theirs, ours)))
+        log.print(f"{peer}: {row.call}, {row.number}, {row.rounding}: {row.theirs:.3f} ns, ours {row.ours:.3f} ns")
+        yield row
+
+
+def peers_table(rows: list[Row], missing: list[str], exponent: int) -> Table:
+    title = f"nanoseconds an element for 2^{exponent} numbers, medians"
+    table = Table(box=SIMPLE, title=title, caption=f"not installed: {', '.join(missing) or 'none'}")
+    for column in ("peer", "what it does", "framework", "number", "rounding"):
+        table.add_column(column, no_wrap=True)
+    for column in ("theirs", "ours", "theirs / ours"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        times = (f"{row.theirs:.3f}", f"{row.ours:.3f}", f"{row.ratio:.2f}")
+        cells = (row.peer, row.call, row.framework, row.number, row.rounding, *times)
+        table.add_row(*cells, style="red" if row.ratio < 1 else None)
+    return table
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Time other packages' rounding beside ours.")
+    parser.add_argument("--exponent", type=int, default=20, help="2^this numbers")
+    parser.add_argument("--seconds", type=float, default=0.5, help="time for each row, five turns at least")
+    parser.add_argument("--only", nargs="+", choices=PEERS, default=list(PEERS), metavar="PEER", help="these peers")
+    parser.add_argument("--json", metavar="FILE", help="write versions, machine and rows there")
+    options = parser.parse_args(argv)
+    console, log = (Console(stderr=stderr, highlight=False) for stderr in (False, True))
+    console.width = max(console.width, WIDTH)
+    missing = [peer for peer in options.only if find_spec(PEERS[peer][0]) is None]
+    present = [peer for peer in options.only if peer not in missing]
+    facts = {"versions": versions() | {peer: metadata.version(peer) for peer in present}, "machine": machine("cpu")}
+    for name, values in facts.items():
+        console.print(f"{name}: " + ", ".join(f"{what} {value}" for what, value in values.items()), soft_wrap=True)
+    x = np.random.default_rng(options.exponent).standard_normal(1 << options.exponent, np.float32)
+    rows = [row for peer in present for row in measure(peer, x, options.seconds, log)]
+    console.print(peers_table(rows, missing, options.exponent))
+    if options.json:
+        report = facts | {"elements": x.size, "rows": [row.record() for row in rows], "not installed": missing}
+        with open(options.json, "w") as file:
+            json.dump(report, file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    keep_pages()
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Formats to look at, and vectors for conformance tests: `python -m qcore --help`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from qcore.arguments import MODES, check_seed
+from qcore.carrier import CARRIERS
+from qcore.cli.names import FORMS, parse_format
+from qcore.named import NAMED
+from qcore.program import OVERFLOWS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit status, 1 where `check` finds a difference. Wrong arguments exit with 2."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return options.run(options)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        extra = package if package == "ml_dtypes" else "'qbits[cli]'"
+        parser.error(f"this needs {package}, which is not installed: pip install {extra}")
+
+
+def _list(options: argparse.Namespace) -> int:
+    from qcore.cli.tables import print_list
+
+    print_list(list(NAMED))
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from qcore.cli.tables import print_format
+
+    if options.plot:
+        from qcore.cli.plots import draw
+
+        draw(options.format, options.plot)
+    for name in options.format:
+        print_format(name)
+    return 0
+
+
+def _vectors(options: argparse.Namespace) -> int:
+    from qcore.cli.vectors import Header, version, write
+
+    key = options.key
+    if options.mode != "stochastic" and key is not None:
+        raise ValueError(f"--key {key}; allowed is no key with --mode {options.mode}, only with stochastic")
+    key = 0 if options.mode == "stochastic" and key is None else key
+    header = Header(options.format, options.mode, options.dtype, options.overflow, key, version())
+    lines = write(options.output, header, options.count, options.seed)
+    print(f"{options.output}: {lines} lines ({header.format}, {header.mode}, {header.dtype})")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    from qcore.cli.check import compare, read, report
+
+    vectors = read(options.file)
+    differing = compare(vectors, options.any_nan)
+    print(report(options.file, vectors, differing))
+    return int(len(differing) > 0)
+
+
+def _docs(options: argparse.Namespace) -> int:
+    from qcore.cli.pages import write_pages
+
+    for path in write_pages(options.folder):
+        print(path)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m qcore", description="Number formats. Without a command: a table of all that have names."
+    )
+    parser.set_defaults(run=_list)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    formats = f"a name, or {FORMS}"
+
+    show = _command(commands, "show", _show, "a format's facts and values")
+    show.add_argument("format", metavar="FORMAT", nargs="+", type=_format, help=formats)
+    show.add_argument("--plot", metavar="FILE", type=Path, help="draw them side by side as well: FILE.png or FILE.svg")
+
+    vectors = _command(commands, "vectors", _vectors, "write conformance vectors: hard inputs and the law's results")
+    vectors.add_argument("format", metavar="FORMAT", type=_format, help=formats)
+    vectors.add_argument("--mode", required=True, choices=MODES, help="the rounding mode")
+    vectors.add_argument("--overflow", choices=OVERFLOWS, help="what overflow becomes (default: the format's policy)")
+    vectors.add_argument("--dtype", default="float32", choices=CARRIERS, help="of inputs and outputs (default float32)")
+    vectors.add_argument("--count", metavar="N", type=_natural, default=1000, help="random inputs (default 1000)")
+    vectors.add_argument("--key", metavar="K", type=_key, help="for stochastic rounding (default 0)")
+    vectors.add_argument("--seed", metavar="S", type=_natural, default=0, help="of the random inputs (default 0)")
+    vectors.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
+
+    check = _command(commands, "check", _check, "compare results in a file of vectors with the law")
+    check.add_argument("file", metavar="FILE", type=Path, help="vectors with output_bits or codes replaced")
+    check.add_argument("--any-nan", action="store_true", help="any NaN will do where the law has one")
+
+    docs = _command(commands, "docs", _docs, "write the page about formats and its pictures")
+    docs.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=Path("docs"), help="default docs")
+    return parser
+
+
+def _command(commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _format(text: str) -> str:
+    """The text itself, if it stands for a format."""
+    try:
+        parse_format(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed is an int >= 0")
+    return int(text)
+
+
+def _key(text: str) -> int:
+    key = _natural(text)
+    try:
+        check_seed(key)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return key
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""Results of others against the law, bit by bit."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from qcore.carrier import CARRIERS
+from qcore.cli.inputs import bits_of, dtype_of
+from qcore.cli.vectors import Header, version
+
+_LINE = re.compile(r"(?:0x)?([0-9a-f]+),(?:0x)?([0-9a-f]*),(?:0x)?([0-9a-f]*)", re.IGNORECASE)
+_TYPES = {"overflow": (str, type(None)), "key": (int, type(None))}
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """A file of vectors, as it was read.
+
+    Attributes:
+        header: its first line.
+        inputs: the bit patterns of the inputs.
+        results: for output bits and for codes: what the file has, and where it has any.
+    """
+
+    header: Header
+    inputs: np.ndarray
+    results: tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def read(path: Path) -> Vectors:
+    """Reads a file of vectors.
+
+    Raises:
+        ValueError: if it is none; the message names the line.
+        OSError: if there is no such file.
+    """
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        lines = [line.strip() for line in file]
+    while lines and not lines[-1]:
+        del lines[-1]
+    header = _header(path, lines[0] if lines else "")
+    if len(lines) < 2:
+        raise ValueError(f"{path}, line 2: the file ends; allowed are lines of input_bits,output_bits,code")
+    wide, narrow = header.digits()
+    dtype = f"u{wide // 2}"
+    rows = list(_rows(path, lines[1:], wide, narrow))
+    inputs, outputs, codes = ([row[column] for row in rows] for column in range(3))
+    return Vectors(header, np.array(inputs, dtype), (_column(outputs, dtype), _column(codes, "u4")))
+
+
+def _header(path: Path, line: str) -> Header:
+    names = [field.name for field in fields(Header)]
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{path}, line 1: {error}; allowed is a JSON object with {', '.join(names)}") from None
+    if not isinstance(found, dict) or set(found) != set(names):
+        raise ValueError(f"{path}, line 1: {line[:60]!r}; allowed is a JSON object with exactly {', '.join(names)}")
+    for name in names:
+        if not isinstance(found[name], _TYPES.get(name, str)):
+            raise ValueError(f"{path}, line 1: {name} is {found[name]!r}; allowed is what `vectors` wrote")
+    header = Header(**found)
+    try:
+        if header.dtype not in CARRIERS:
+            raise ValueError(f"dtype={header.dtype!r}; allowed are {', '.join(CARRIERS)}")
+        header.law(np.empty(0, dtype_of(header.dtype)))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}, line 1: {error}") from error
+    return header
+
+
+def _rows(path: Path, lines: list[str], wide: int, narrow: int) -> Iterator[tuple[int, int | None, int | None]]:
+    for index, line in enumerate(lines):
+        match = _LINE.fullmatch(line)
+        texts = match.groups() if match else ("", "", "")
+        if not texts[0] or not (texts[1] or texts[2]) or any(map(_too_long, texts, (wide, wide, narrow))):
+            raise ValueError(
+                f"{path}, line {index + 2}: {line[:60]!r}; allowed is input_bits,output_bits,code in hexadecimal, "
+                f"{wide} digits, {wide} and {narrow}, output_bits or code possibly empty"
+            )
+        output, code = (int(text, 16) if text else None for text in texts[1:])
+        yield int(texts[0], 16), output, code
+
+
+def _too_long(text: str, digits: int) -> bool:
+    return len(text.lstrip("0")) > digits or bool(text and not digits)
+
+
+def _column(values: list[int | None], dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    present = np.array([value is not None for value in values])
+    return np.array([value or 0 for value in values], dtype), present
+
+
+def compare(vectors: Vectors, any_nan: bool) -> np.ndarray:
+    """The indices of the lines that differ from the law.
+
+    Args:
+        vectors: the file.
+        any_nan: whether any NaN will do where the law has one, in output bits and in codes.
+    """
+    header, expected = vectors.header, _expected(vectors)
+    differs = np.zeros(len(vectors.inputs), bool)
+    for column, ((actual, present), right) in enumerate(zip(vectors.results, expected, strict=True)):
+        wrong = present & (actual != right)
+        if any_nan and wrong.any():
+            wrong &= ~(np.isnan(_values(header, column, actual)) & np.isnan(_values(header, column, right)))
+        differs |= wrong
+    return np.flatnonzero(differs)
+
+
+def _expected(vectors: Vectors) -> tuple[np.ndarray, np.ndarray]:
+    header = vectors.header
+    outputs, codes = header.law(vectors.inputs.view(dtype_of(header.dtype)))
+    return bits_of(outputs), np.zeros(len(outputs), np.uint32) if codes is None else codes
+
+
+def _values(header: Header, column: int, bits: np.ndarray) -> np.ndarray:
+    """The numbers that output bits (column 0) or codes (1) stand for."""
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        return bits.view(dtype_of(header.dtype)).astype(np.float64) if column == 0 else header.decode(bits)
+
+
+def report(path: Path, vectors: Vectors, differing: np.ndarray) -> str:
+    """How many lines differ, and the first of them."""
+    header, total = vectors.header, len(vectors.inputs)
+    outputs, codes = (int(present.sum()) for _, present in vectors.results)
+    law = f"{header.format}, {header.mode}, {header.dtype}"
+    summary = f"{path}: {len(differing)} of {total} lines differ ({law}; {outputs} outputs and {codes} codes compared)"
+    if not len(differing):
+        return summary
+    return "\n".join([summary, *_first(vectors, int(differing[0]))])
+
+
+def _first(vectors: Vectors, index: int) -> Iterator[str]:
+    header = vectors.header
+    wide, narrow = header.digits()
+    yield f"the first is line {index + 2}: input {_shown(header, 0, vectors.inputs[index : index + 1], wide)}"
+    for column, ((actual, present), right) in enumerate(zip(vectors.results, _expected(vectors), strict=True)):
+        if not present[index]:
+            continue
+        name, digits = ("output", wide) if column == 0 else ("code", narrow)
+        shown = [_shown(header, column, bits[index : index + 1], digits) for bits in (right, actual)]
+        yield f"  {name}: expected {shown[0]}, found {shown[1]}"
+    if header.version != version():
+        yield f"the file was written by version {header.version}, checked by {version()}"
+
+
+def _shown(header: Header, column: int, bits: np.ndarray, digits: int) -> str:
+    return f"{int(bits[0]):0{digits}x} = {float(_values(header, column, bits)[0])!r}"

@@ -1,0 +1,190 @@
+"""Formats and their values as tables, for a terminal (with rich) and for a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qcore.carrier import FLOAT64
+from qcore.cli.facts import Dyadic, Facts, facts
+from qcore.cli.names import parse_format, source
+from qcore.reference import decode, encode, quantize
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+COLUMNS = ("name", "bits", "exp, man", "bias", "max", "min normal", "min subnormal", "specials", "overflow", "source")
+LISTED_BITS = 8  # formats of up to so many bits show all their values
+
+
+def row(name: str) -> tuple[str, ...]:
+    """A named format's cells in the order of `COLUMNS`."""
+    known = facts(parse_format(name))
+    uneven = known.lowest.count < 0 and known.lowest.count != -known.largest.count
+    return (
+        name,
+        str(known.bits),
+        known.split,
+        "-" if known.bias is None else str(known.bias),
+        str(known.largest),
+        known.min_normal.exact if known.min_normal else "-",
+        known.min_subnormal.exact if known.min_subnormal else "-",
+        ", ".join((*known.specials, *([f"min {known.lowest}"] if uneven else []))) or "-",
+        known.overflow,
+        source(name),
+    )
+
+
+def print_list(names: Sequence[str]) -> None:
+    """Prints a row of facts for each name."""
+    console, table, rows = _console(), _table(), [row(name) for name in names]
+    used = 0
+    for name, *cells in zip(COLUMNS, *rows, strict=True):
+        heading = name.replace(" ", "\n", 1)
+        width = max(map(len, (*cells, *heading.split("\n"))))
+        if name == "specials" and console.is_terminal:
+            width = 13  # in two lines, sometimes
+        if name == "source" and console.is_terminal:
+            width = max(console.width - used, 8)
+        used += width + 2
+        right = name in ("bits", "bias", "max") or name.startswith("min")
+        justify = "right" if right else "left"
+        table.add_column(heading, justify=justify, width=width, no_wrap=name != "specials", overflow="ellipsis")
+    for cells in rows:
+        table.add_row(*cells)
+    _print(console, table)
+
+
+def print_format(text: str) -> None:
+    """Prints the facts about a format, and its values."""
+    console, known = _console(), facts(parse_format(text))
+    console.print(f"[bold]{text}[/]: {known.number!r}", highlight=False, soft_wrap=True)
+    for name, value in _facts_lines(known, source(text)):
+        console.print(f"  {name:13} {value}", highlight=False, soft_wrap=True)
+    console.print()
+    try:
+        known.number.check_exact(FLOAT64)
+        known.number.codes(FLOAT64)
+    except ValueError as error:
+        console.print(f"  no list of values: {error}", highlight=False, soft_wrap=True, markup=False)
+        return
+    if known.bits <= LISTED_BITS:
+        _print_all(console, known)
+    else:
+        _print_landmarks(console, known)
+
+
+def _facts_lines(known: Facts, defined: str) -> Iterator[tuple[str, str]]:
+    def both(number: Dyadic) -> str:
+        return str(number) if str(number) == number.exact else f"{number} = {number.exact}"
+
+    if defined:
+        yield "source", defined
+    parts = " + ".join(str(width) for width in known.fields)
+    yield "bits", f"{known.bits}" + (f" = {parts}" if len(known.fields) > 1 else "")
+    if known.bias is not None:
+        yield "bias", str(known.bias)
+    for name in ("largest", "lowest", "smallest", "min_normal", "min_subnormal"):
+        number = getattr(known, name)
+        yield name.replace("_", " "), "none" if number is None else both(number)
+    yield "specials", ", ".join(known.specials) or "none"
+    yield "overflow", known.overflow
+
+
+def _print_all(console: Console, known: Facts) -> None:
+    """All codes, in as many columns as there is room for; one in a pipe, where lines are searched."""
+    codes = np.arange(1 << known.bits)
+    cells = [_cells(known, int(code), float(value)) for code, value in zip(codes, _decode(known, codes), strict=True)]
+    room = console.width // (sum(max(map(len, column)) for column in zip(*cells, strict=True)) + 8)
+    groups = max(min(room, len(cells) // 8), 1) if console.is_terminal else 1
+    height = -(-len(cells) // groups)
+    table = _table(*("code", "binary", "value", "exact") * groups)
+    for line in range(height):
+        table.add_row(*(cell for cells_ in cells[line::height] for cell in cells_))
+    _print(console, table)
+
+
+def _print_landmarks(console: Console, known: Facts) -> None:
+    table = _table("which", "code", "binary", "value", "exact")
+    for code, (names, value) in landmarks(known).items():
+        table.add_row(", ".join(names), *_cells(known, code, value))
+    _print(console, table)
+
+
+def landmarks(known: Facts) -> dict[int, tuple[list[str], float]]:
+    """The codes that tell most about a format with codes: what they are, and the numbers."""
+
+    def of(number: Dyadic | None) -> float:
+        return math.nan if number is None else float(number)
+
+    below_normal = quantize(np.nextafter([of(known.min_normal)], 0), known.number, "down")[0]
+    around_one = [quantize(np.nextafter([1.0], to), known.number, mode)[0] for to, mode in ((0, "down"), (2, "up"))]
+    wanted = {
+        "zero": 0.0,
+        "smallest": of(known.smallest),
+        "largest subnormal": below_normal if known.min_subnormal else math.nan,
+        "smallest normal": of(known.min_normal),
+        "below one": around_one[0],
+        "one": 1.0,
+        "above one": around_one[1],
+        "largest": of(known.largest),
+        "inf": math.inf,
+        "NaN": math.nan,
+        "-0": -0.0,
+        "minus smallest": -of(known.smallest),
+        "minus one": -1.0,
+        "lowest": of(known.lowest),
+        "-inf": -math.inf,
+    }
+    values = np.array(list(wanted.values()))
+    codes = encode(values, known.number)
+    found: dict[int, tuple[list[str], float]] = {}
+    for name, value, code, number in zip(wanted, values, codes, _decode(known, codes), strict=True):
+        same = value == number and math.copysign(1, value) == math.copysign(1, number)
+        if same or (name == "NaN" and math.isnan(number)):
+            found.setdefault(int(code), ([], float(number)))[0].append(name)
+    return found
+
+
+def _decode(known: Facts, codes: np.ndarray) -> np.ndarray:
+    return decode(codes, known.number, np.float64)
+
+
+def _cells(known: Facts, code: int, value: float) -> tuple[str, str, str, str]:
+    """A code in hexadecimal and, part by part, in binary, and its value as a decimal and exactly."""
+    digits, parts, start = f"{code:0{known.bits}b}", [], 0
+    for width in known.fields:
+        parts.append(digits[start : start + width])
+        start += width
+    exact = _dyadic(value).exact if math.isfinite(value) and value else ""
+    text = "NaN" if math.isnan(value) else f"{value:.9g}"
+    return f"0x{code:0{-(-known.bits // 4)}x}", " ".join(part for part in parts if part), text, exact
+
+
+def _dyadic(value: float) -> Dyadic:
+    count, denominator = value.as_integer_ratio()
+    return Dyadic(count, 1 - denominator.bit_length())
+
+
+def _table(*columns: str) -> Table:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    return Table(*columns, box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()
+
+
+def _print(console: Console, table: Table) -> None:
+    """Prints a table, in a pipe as wide as it needs to be."""
+    if not console.is_terminal:
+        console.width = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    console.print(table)

@@ -1,0 +1,147 @@
+"""The same codes everywhere, numbers of torch's and JAX's own types, and packed bytes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from support import assert_same_bits, key_for, to_torch
+
+import qcore
+import qjax
+import qtorch
+from benchmarks.inputs import FORMATS, MORE, hard_inputs
+from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint
+
+CODED = [n for n in FORMATS + MORE if not isinstance(n, BlockFloatingPoint) and getattr(n, "clamp", True)]
+SOME = [
+    (FloatingPoint(5, 2), "nearest"),
+    (NAMED["e4m3fn"][0], "stochastic"),
+    (NAMED["e8m0fnu"][0], "nearest"),
+    (NAMED["tf32"][0], "nearest"),
+    (FixedPoint(12, 4), "nearest"),
+]
+
+
+def by_torch_operations(x, number, mode, key):
+    with torch.device("cpu"), Ordinary():
+        return qtorch.encode(to_torch(x), number, mode, key=key)
+
+
+class Ordinary(torch.utils._python_dispatch.TorchDispatchMode):
+    """A mode that changes nothing; under any mode rounding runs operation by operation."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("number", CODED, ids=str)
+def test_operations_and_jax(number):
+    (x,) = hard_inputs(number, 20_000)
+    for mode in ("nearest", "stochastic"):
+        key = key_for(mode, 9)
+        expected = qcore.encode(x, number, mode, key=key)
+        assert_same_bits(by_torch_operations(x, number, mode, key), expected, f"torch {mode}")
+        assert_same_bits(qjax.encode(jnp.asarray(x), number, mode, key=key), expected, f"jax {mode}")
+    try:
+        decoded = qcore.decode(expected, number)
+    except ValueError:  # numbers that float32 has not
+        with pytest.raises(ValueError, match="dtype=float32"):
+            qtorch.decode(torch.from_numpy(expected), number)
+        with pytest.raises(ValueError, match="dtype=float32"):
+            qjax.decode(jnp.asarray(expected), number)
+        return
+    assert_same_bits(qtorch.decode(torch.from_numpy(expected), number), decoded)
+    assert_same_bits(qjax.decode(jnp.asarray(expected), number), decoded)
+
+
+@pytest.mark.parametrize(("number", "mode"), SOME, ids=str)
+def test_kernels_and_compiled_programs(number, mode):
+    (x,) = hard_inputs(number, 50_000)
+    x, key = x.reshape(100, 500), key_for(mode, 9)
+    expected = qcore.encode(x, number, mode, key=key)
+    assert_same_bits(qtorch.encode(to_torch(x), number, mode, key=key), expected)
+    assert_same_bits(qtorch.encode(to_torch(x.T), number, mode, key=key), qcore.encode(x.T, number, mode, key=key))
+    assert qtorch.encode(torch.ones(0, 3), number, mode, key=key).dtype == getattr(torch, expected.dtype.name)
+    assert qjax.encode(jnp.ones((0, 3)), number, mode, key=key).dtype == expected.dtype
+
+    @torch.compile(fullgraph=True)
+    def program(x):
+        codes = qtorch.encode(x, number, mode, key=key)
+        return codes, qtorch.decode(codes, number)
+
+    torch._dynamo.reset()
+    codes, values = program(to_torch(x))
+    assert_same_bits(codes, expected)
+    assert_same_bits(values, qcore.decode(expected, number))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_other_dtypes(dtype):
+    codes = np.arange(256, dtype=np.uint8)
+    wide = dtype == "float64"
+    expected = qcore.decode(codes, "e4m3fn", np.float64 if wide else np.float32)
+    actual = qtorch.decode(torch.from_numpy(codes), "e4m3fn", getattr(torch, dtype))
+    assert_same_bits(actual.to(torch.float64 if wide else torch.float32)[:127], expected[:127])
+    with jax.enable_x64(wide):
+        actual = qjax.decode(jnp.asarray(codes), "e4m3fn", dtype)
+        assert actual.dtype == dtype
+        assert_same_bits(actual.astype(expected.dtype)[:127], expected[:127])
+
+
+def test_float64_in_jax_needs_x64():
+    with pytest.raises(TypeError, match="jax_enable_x64"):
+        qjax.decode(jnp.zeros(3, jnp.uint8), "e4m3fn", np.float64)
+
+
+@pytest.mark.parametrize("name", ["e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu", "float16", "bfloat16"])
+def test_torch_types_without_a_copy(name):
+    x = torch.randn(1000).abs() if name == "e8m0fnu" else torch.randn(1000)
+    codes = qtorch.encode(x, name)
+    theirs = codes.view(getattr(torch, name if "float" in name else f"float8_{name}"))
+    assert theirs.data_ptr() == codes.data_ptr()
+    assert_same_bits(theirs.float(), qtorch.quantize(x, name, "nearest"))
+    assert_same_bits(qtorch.decode(theirs.view(codes.dtype), name), theirs.float())
+
+
+def test_torch_float4():
+    packed = qtorch.pack(qtorch.encode(torch.randn(4, 6), "e2m1fn"), 4)
+    theirs = packed.view(torch.float4_e2m1fn_x2)
+    assert theirs.shape == (4, 3)
+    assert theirs.data_ptr() == packed.data_ptr()
+
+
+@pytest.mark.parametrize("name", ["e4m3", "e4m3fn", "e4m3fnuz", "e4m3b11fnuz", "e5m2", "e5m2fnuz", "e3m4", "e8m0fnu"])
+def test_jax_types(name):
+    x = jnp.abs(jax.random.normal(jax.random.key(0), (1000,)))
+    theirs = qjax.encode(x, name).view(getattr(jnp, f"float8_{name}"))
+    assert_same_bits(theirs.astype(jnp.float32), qjax.quantize(x, name, "nearest"))
+    assert_same_bits(qjax.decode(theirs.view(jnp.uint8), name), theirs.astype(jnp.float32))
+
+
+@pytest.mark.parametrize("width", [1, 3, 4, 6, 8, 12, 19, 32])
+def test_packing(width):
+    codes = np.random.default_rng(width).integers(0, 1 << width, (3, 5, 13)).astype(np.uint32)
+    packed = qcore.pack(codes, width)
+    expected = qcore.unpack(packed, width, 13)
+    assert_same_bits(qtorch.pack(torch.from_numpy(codes), width), packed)
+    assert_same_bits(qtorch.unpack(torch.from_numpy(packed), width, 13), expected)
+    assert_same_bits(jax.jit(lambda c: qjax.pack(c, width))(jnp.asarray(codes)), packed)
+    assert_same_bits(jax.jit(lambda p: qjax.unpack(p, width, 13))(jnp.asarray(packed)), expected)
+
+
+@pytest.mark.parametrize("package", [qtorch, qjax])
+def test_bad_input(package):
+    make = torch.from_numpy if package is qtorch else jnp.asarray
+    for call, error, word in [
+        (lambda: package.encode(1.0, "e5m2"), TypeError, "x is a float"),
+        (lambda: package.encode(make(np.ones(3, np.float32)), BlockFloatingPoint(8)), ValueError, "no codes"),
+        (lambda: package.decode(make(np.ones(3, np.float32)), "e5m2"), TypeError, "codes is a"),
+        (lambda: package.decode(make(np.ones(3, np.uint8)), "e5m3"), ValueError, "number='e5m3'"),
+        (lambda: package.decode(make(np.ones(3, np.uint8)), "e5m2", make), TypeError, "dtype"),
+        (lambda: package.pack([1], 4), TypeError, "codes is a list"),
+        (lambda: package.pack(make(np.ones(3, np.uint8)), 0), ValueError, "bits=0"),
+        (lambda: package.unpack(make(np.ones(3, np.uint8)), 4, 7), ValueError, "packed has shape"),
+    ]:
+        with pytest.raises(error, match=word):
+            call()
