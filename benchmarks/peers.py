@@ -6,8 +6,8 @@ Usage:
 
 Each peer's call takes turns with ours, and medians are compared. That the bits are the same, or where they are known
 not to be, is what `tests/peers` is about. Calls are those of the peers' documentation on arrays that they are at home
-with: what brings numbers there, such as APyTypes' conversion from NumPy, is not timed. Peers without a package on
-PyPI (microxcaling, CPFloat), and formats that are not ours (softposit), are left out.
+with: what brings numbers there, such as APyTypes' conversion from NumPy, is not timed. Left out are packages that are
+not on PyPI (microxcaling, CPFloat), that round wrongly (unit-scaling) or to formats that are not ours (softposit).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module, metadata
 from importlib.util import find_spec
@@ -31,7 +30,7 @@ from rich.table import Table
 import qcore
 import qtorch
 from benchmarks.timing import Call, by_turns, clock_for, keep_pages, machine, versions
-from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number
+from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint
 
 KEY = 7
 WIDTH = 136  # columns, which the table needs
@@ -48,9 +47,8 @@ class Match(NamedTuple):
     ours: Call
 
 
-@dataclass(frozen=True)
-class Row:
-    """One measurement; times are medians in nanoseconds an element."""
+class Row(NamedTuple):
+    """One measurement; times are medians in nanoseconds an element, and the ratio is theirs to ours."""
 
     peer: str
     call: str
@@ -59,74 +57,76 @@ class Row:
     rounding: str
     theirs: float
     ours: float
+    ratio: float
 
-    @property
-    def ratio(self) -> float:
-        return self.theirs / self.ours
 
-    def record(self) -> dict[str, Any]:
-        return asdict(self) | {"ratio": self.ratio}
+_LABELS: dict[Any, str] = {
+    FloatingPoint(5, 2): "float (5,2)",
+    FixedPoint(8, 4): "fixed (8,4)",
+    BlockFloatingPoint(8): "block wl 8",
+    qcore.p3109(8, 4): "p3109 (8,4)",
+    BinaryFloat(5, 2): "e5m2",
+    BinaryFloat(8, 7): "bfloat16",
+}
+
+
+def _label(number: Any) -> str:
+    return _LABELS.get(number) or str(number)
 
 
 def on_torch(call: str, theirs: Call, x: np.ndarray, number: Any, rounding: str = "nearest", **options: Any) -> Match:
+    label = _label(number) + (" saturating" if options else "")
     options |= {"key": KEY} if rounding == "stochastic" else {}
     ours = partial(qtorch.quantize, torch.from_numpy(x), number, rounding, **options)
-    return Match(call, "torch", _label(number, options), rounding, theirs, ours)
+    return Match(call, "torch", label, rounding, theirs, ours)
 
 
 def on_numpy(call: str, theirs: Call, x: np.ndarray, number: Any, rounding: str = "nearest") -> Match:
-    options = {"key": KEY} if rounding == "stochastic" else {}
-    ours = partial(qcore.quantize, x, number, rounding, **options)
-    return Match(call, f"numpy {x.dtype}", _label(number, {}), rounding, theirs, ours)
+    ours = partial(qcore.quantize, x, number, rounding, key=KEY if rounding == "stochastic" else None)
+    return Match(call, f"numpy {x.dtype}", _label(number), rounding, theirs, ours)
 
 
-def on_jax(call: str, theirs: Callable[[Any], Any], x: np.ndarray, number: Any, rounding: str = "nearest") -> Match:
-    import jax
-    import jax.numpy as jnp
-
-    import qjax
-
-    array = jnp.asarray(x)
-    functions = (jax.jit(theirs), jax.jit(partial(qjax.quantize, number=number, rounding=rounding)))
+def on_jax(call: str, theirs: Callable[[Any], Any], x: np.ndarray, number: Any) -> Match:
+    jax, qjax = import_module("jax"), import_module("qjax")
+    array = jax.numpy.asarray(x)
+    functions = (jax.jit(theirs), jax.jit(partial(qjax.quantize, number=number, rounding="nearest")))
     calls = [lambda jitted=jitted: jitted(array).block_until_ready() for jitted in functions]
-    return Match(call, "jax jit", _label(number, {}), rounding, *calls)
-
-
-def _label(number: Number | str, options: dict[str, Any]) -> str:
-    if not isinstance(number, str):
-        named = [name for name, (same, _) in NAMED.items() if same == number]
-        number = named[0] if named else str(number).replace("Point (", " (")
-    return number + ", saturating" * (options.get("overflow") == "saturate")
+    return Match(call, "jax jit", _label(number), "nearest", *calls)
 
 
 def torch_matches(x: np.ndarray) -> Iterator[Match]:
     tensor = torch.from_numpy(x)
     for name in ("bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"):
-        dtype, number = getattr(torch, name), name.removeprefix("float8_")
-        options = {"overflow": "saturate"} if number == "e4m3fn" else {}
-        theirs = lambda dtype=dtype: tensor.to(dtype).to(torch.float32)  # noqa: E731
-        yield on_torch(f".to({name}), and back", theirs, x, number, **options)
+        options = {"overflow": "saturate"} if name.endswith("fn") else {}
+        theirs = partial(_torch_cast, tensor, getattr(torch, name))
+        yield on_torch(f".to({name}), and back", theirs, x, name.removeprefix("float8_"), **options)
     affine = partial(torch.fake_quantize_per_tensor_affine, tensor, 2.0**-4, 0, -128, 127)
     yield on_torch("fake_quantize_per_tensor_affine", affine, x, FixedPoint(8, 4))
 
 
+def _torch_cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return x.to(dtype).to(torch.float32)
+
+
 def jax_matches(x: np.ndarray) -> Iterator[Match]:
     import jax
-    import jax.numpy as jnp
 
     for exp, man in ((5, 2), (8, 7)):
         theirs = partial(jax.lax.reduce_precision, exponent_bits=exp, mantissa_bits=man)
         yield on_jax("lax.reduce_precision", theirs, x, BinaryFloat(exp, man))
     for name in ("float8_e5m2", "float8_e4m3fn", "float4_e2m1fn"):
-        cast = lambda x, name=name: x.astype(name).astype(jnp.float32)  # noqa: E731
-        yield on_jax(f".astype({name}), and back", cast, x, name.partition("_")[2])
+        yield on_jax(f".astype({name}), and back", partial(_cast, dtype=name), x, name.partition("_")[2])
 
 
 def ml_dtypes_matches(x: np.ndarray) -> Iterator[Match]:
     ml_dtypes = import_module("ml_dtypes")
     for name in ("bfloat16", "float8_e5m2", "float8_e4m3fn", "float6_e2m3fn", "float4_e2m1fn"):
-        theirs = lambda dtype=getattr(ml_dtypes, name): x.astype(dtype).astype(np.float32)  # noqa: E731
+        theirs = partial(_cast, x, getattr(ml_dtypes, name))
         yield on_numpy(f".astype({name}), and back", theirs, x, name.partition("_")[2] or name)
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    return x.astype(dtype).astype(np.float32)
 
 
 def gfloat_matches(x: np.ndarray) -> Iterator[Match]:
@@ -159,21 +159,20 @@ def torchao_matches(x: np.ndarray) -> Iterator[Match]:
     for name, short in (("e2m1fn", "f4"), ("e3m2fn", "f6_e3m2")):
         call, ours = f"f32_to_{short}_unpacked", partial(qtorch.encode, tensor, name)
         yield Match(call, "torch", f"{name}, codes", "nearest", partial(getattr(kernels, call), tensor), ours)
-        call, codes = f"{short}_unpacked_to_f32", qtorch.encode(tensor, name)
-        decode = partial(getattr(kernels, call), codes)
-        yield Match(call, "torch", f"{name}, decoded", "", decode, partial(qtorch.decode, codes, name))
+        call, codes = f"{short}_unpacked_to_f32", ours()
+        theirs, ours = partial(getattr(kernels, call), codes), partial(qtorch.decode, codes, name)
+        yield Match(call, "torch", f"{name}, decoded", "-", theirs, ours)
     stochastic = import_module("torchao.optim.quant_utils")._fp32_to_bf16_sr
     yield on_torch("optim's _fp32_to_bf16_sr", partial(stochastic, tensor), x, "bfloat16", "stochastic")
 
 
 def qpytorch_matches(x: np.ndarray) -> Iterator[Match]:
     quant, tensor = import_module("qtorch_plus.quant"), torch.from_numpy(x)
-    calls = {
-        "float_quantize": (FloatingPoint(5, 2), "nearest_away", {"exp": 5, "man": 2}),
-        "fixed_point_quantize": (FixedPoint(8, 4), "nearest", {"wl": 8, "fl": 4}),
-        "block_quantize": (BlockFloatingPoint(8), "nearest_up", {"wl": 8}),
-    }
-    for call, (number, nearest, arguments) in calls.items():
+    for call, number, nearest, arguments in (
+        ("float_quantize", FloatingPoint(5, 2), "nearest_away", {"exp": 5, "man": 2}),
+        ("fixed_point_quantize", FixedPoint(8, 4), "nearest", {"wl": 8, "fl": 4}),
+        ("block_quantize", BlockFloatingPoint(8), "nearest_up", {"wl": 8}),
+    ):
         for theirs, ours in (("nearest", nearest), ("stochastic", "stochastic")):
             yield on_torch(call, partial(getattr(quant, call), tensor, **arguments, rounding=theirs), x, number, ours)
 
@@ -186,13 +185,6 @@ def pychop_matches(x: np.ndarray) -> Iterator[Match]:
         yield on_numpy("Chop", partial(rounds, x), x, BinaryFloat(5, 2), rounding)
 
 
-def unit_scaling_matches(x: np.ndarray) -> Iterator[Match]:
-    formats = import_module("unit_scaling.formats")
-    for rounding in ("nearest", "stochastic"):
-        quantise = formats.FPFormat(5, 2, rounding=rounding).quantise
-        yield on_torch("FPFormat.quantise", partial(quantise, torch.from_numpy(x)), x, FloatingPoint(5, 2), rounding)
-
-
 # name on PyPI: (module that must be there, what is compared)
 PEERS: dict[str, tuple[str, Callable[[np.ndarray], Iterator[Match]]]] = {
     "torch": ("torch", torch_matches),
@@ -201,32 +193,29 @@ PEERS: dict[str, tuple[str, Callable[[np.ndarray], Iterator[Match]]]] = {
     "gfloat": ("gfloat", gfloat_matches),
     "apytypes": ("apytypes", apytypes_matches),
     "torchao": ("torchao", torchao_matches),
-    "qtorch-plus": ("qtorch_plus", qpytorch_matches),  # QPyTorch under a name of its own; ours is `qtorch` too
+    "qtorch-plus": ("qtorch_plus", qpytorch_matches),  # a fork of QPyTorch, with another range
     "pychop": ("pychop", pychop_matches),
-    "unit-scaling": ("unit_scaling", unit_scaling_matches),
 }
 
 
 def measure(peer: str, x: np.ndarray, seconds: float, log: Console) -> Iterator[Row]:
     """All rows of a peer; each is also written to `log` when it is there."""
     for match in PEERS[peer][1](x):
-        theirs, ours = by_turns([match.theirs, match.ours], clock_for("cpu"), seconds)
-        row = Row(peer, *match[:4], *(timing.median * 1e9 / x.size for timing in (theirs, ours)))
-        log.print(f"{peer}: {row.call}, {row.number}, {row.rounding}: {row.theirs:.3f} ns, ours {row.ours:.3f} ns")
-        yield row
+        timings = by_turns([match.theirs, match.ours], clock_for("cpu"), seconds)
+        theirs, ours = (timing.median * 1e9 / x.size for timing in timings)
+        log.print(f"{peer}: {', '.join(match[:4])}: {theirs:.3f} ns, ours {ours:.3f}", soft_wrap=True)
+        yield Row(peer, *match[:4], theirs, ours, theirs / ours)
 
 
 def peers_table(rows: list[Row], missing: list[str], exponent: int) -> Table:
-    title = f"nanoseconds an element for 2^{exponent} numbers, medians"
-    table = Table(box=SIMPLE, title=title, caption=f"not installed: {', '.join(missing) or 'none'}")
+    table = Table(box=SIMPLE, title=f"nanoseconds an element for 2^{exponent} numbers, medians")
+    table.caption = f"not installed: {', '.join(missing) or 'none'}"
     for column in ("peer", "what it does", "framework", "number", "rounding"):
         table.add_column(column, no_wrap=True)
     for column in ("theirs", "ours", "theirs / ours"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
-        times = (f"{row.theirs:.3f}", f"{row.ours:.3f}", f"{row.ratio:.2f}")
-        cells = (row.peer, row.call, row.framework, row.number, row.rounding, *times)
-        table.add_row(*cells, style="red" if row.ratio < 1 else None)
+        table.add_row(*row[:5], *(f"{value:.3f}" for value in row[5:]), style="red" if row.ratio < 1 else None)
     return table
 
 
@@ -248,7 +237,7 @@ def main(argv: list[str] | None = None) -> int:
     rows = [row for peer in present for row in measure(peer, x, options.seconds, log)]
     console.print(peers_table(rows, missing, options.exponent))
     if options.json:
-        report = facts | {"elements": x.size, "rows": [row.record() for row in rows], "not installed": missing}
+        report = facts | {"elements": x.size, "rows": [row._asdict() for row in rows], "not installed": missing}
         with open(options.json, "w") as file:
             json.dump(report, file, indent=1)
     return 0

@@ -56,6 +56,11 @@ class Carrier:
         return (self.hidden << self.exponent_bits) - 1
 
     @property
+    def lane_bias(self) -> int:
+        """The bias of the float that has the lane's width: float32 or float64."""
+        return 127 if self.lane_bits == 32 else 1023
+
+    @property
     def negative(self) -> int:
         """What negative numbers have besides their magnitude bits: the sign, extended to the lane's highest bit."""
         return ~self.magnitude_mask

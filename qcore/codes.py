@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.carrier import Carrier
-from qcore.lanes import from_count, normalize
+from qcore.lanes import from_count, normalize, split
 
 
 class FloatCodes(NamedTuple):
@@ -56,10 +56,13 @@ class FixedCodes(NamedTuple):
 Codes = FloatCodes | FixedCodes
 
 
-def encode(xp: Any, bits: Any, carrier: Carrier, codes: Codes) -> Any:
-    """The codes of lanes of numbers that the format has; NaN becomes 0 where the format has none."""
+def encode(xp: Any, bits: Any, carrier: Carrier, codes: Codes, wide: bool = True) -> Any:
+    """The codes of lanes of numbers that the format has; NaN becomes 0 where the format has none.
+
+    `wide` is whether the carrier's subnormal numbers may be normal ones of the format.
+    """
     if isinstance(codes, FloatCodes):
-        return _encode_float(xp, bits, carrier, codes)
+        return _encode_float(xp, bits, carrier, codes, wide)
     return _encode_fixed(xp, bits, carrier, codes)
 
 
@@ -70,14 +73,13 @@ def decode(xp: Any, code: Any, carrier: Carrier, codes: Codes) -> Any:
     return _decode_fixed(xp, code, carrier, codes)
 
 
-def _encode_float(xp: Any, bits: Any, carrier: Carrier, codes: FloatCodes) -> Any:
+def _encode_float(xp: Any, bits: Any, carrier: Carrier, codes: FloatCodes, wide: bool) -> Any:
     sign, magnitude = bits >> carrier.last, bits & carrier.magnitude_mask
-    absolute, significand = normalize(xp, magnitude, carrier)
-    above = (absolute >> carrier.width) - codes.lowest
+    field, significand = (normalize if wide else split)(xp, magnitude, carrier)
+    above = field - codes.lowest
     count = significand >> xp.clip(carrier.width - codes.man - xp.clip(above, None, 0), 0, carrier.last)
     code = count + ((xp.clip(above, 0, None) + (codes.first - 1)) << codes.man)  # the hidden bit is worth one field
-    code = xp.where(magnitude > 0, code, 0)
-    code = xp.where(magnitude > carrier.infinity - 1, codes.infinity, code) | (sign & codes.sign)
+    code = xp.clip(code, 0, codes.infinity) | (sign & codes.sign)
     return xp.where(magnitude > carrier.infinity, codes.nan | (sign & codes.nan_sign), code)
 
 
@@ -106,8 +108,8 @@ def wrap(xp: Any, rounded: Any, bits: Any, carrier: Carrier, codes: FixedCodes) 
 
 def _encode_fixed(xp: Any, bits: Any, carrier: Carrier, codes: FixedCodes) -> Any:
     sign, magnitude = bits >> carrier.last, bits & carrier.magnitude_mask
-    absolute, significand = normalize(xp, magnitude, carrier)
-    shift = (absolute >> carrier.width) - (carrier.bias + carrier.width) - codes.exponent
+    field, significand = split(xp, magnitude, carrier)
+    shift = field - (carrier.bias + carrier.width) - codes.exponent
     count = (significand << xp.clip(shift, 0, carrier.last)) >> xp.clip(-shift, 0, carrier.last)
     count = count & ((shift - carrier.lane_bits) >> carrier.last)  # all bits have left to the left
     count = xp.where(magnitude > carrier.infinity, 0, count)

@@ -123,9 +123,10 @@ class BinaryFloat(Number):
         keep = carrier.infinity - (self.has_infinity and self.overflow == "nan")
         grid = grid._replace(jump=jump, keep=keep, signed_zero=-self.has_signed_zero)
         if self.specials.startswith("p3109"):
-            grid = grid._replace(unit=0)  # ties go to even codes there
+            grid = grid._replace(unit=0, coded=-int(self.man == 0))  # ties go to even codes there
         if not self.has_zero:
-            grid = grid._replace(floor=carrier.hidden, zero=carrier.quiet_nan)
+            floor = max(self.scale.lowest_lane(carrier) - grid.base, 0)
+            grid = grid._replace(floor=floor, zero=carrier.quiet_nan)
         if not self.signed:
             negative = 0 if self.overflow == "saturate" and self.has_zero else carrier.quiet_nan
             grid = grid._replace(unsigned=-1, lower=-grid.limit, lower_jump=negative - jump)

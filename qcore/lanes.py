@@ -1,47 +1,53 @@
-"""Parts of the law that take lanes apart and put them together; see `qcore.law` for the notation."""
+"""Parts of the law that take lanes apart and put them together; see `qcore.law` for the notation.
+
+`xp.float_bits` makes floats of lanes and returns their bits as lanes: float32 of int32, float64 of int64. Where a lane has
+no more significant bits than such a float the conversion is exact, whatever rounds it, and never subnormal.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from qcore.carrier import Carrier
 
 
-def leading_bit(value: Any, carrier: Carrier) -> Any:
-    """floor(log2 value) of lanes above 0; 0 for 0."""
-    position = value & 0
-    for step in (32, 16, 8, 4, 2, 1)[carrier.lane_bits == 32 :]:
-        upper = value >> step
-        jump = (-upper >> carrier.last) & step  # `step` where any upper bit is set, else 0
-        position, value = position + jump, value >> jump
-    return position
+class Names:
+    """The names that the law uses of an array namespace, for NumPy."""
+
+    where = staticmethod(np.where)
+    clip = staticmethod(np.clip)
+    amax = staticmethod(np.amax)
+
+    @staticmethod
+    def float_bits(lanes: np.ndarray) -> np.ndarray:
+        return lanes.astype(f"f{lanes.dtype.itemsize}").view(lanes.dtype)
+
+
+def leading_bit(xp: Any, value: Any, carrier: Carrier) -> Any:
+    """floor(log2 value) of lanes above 0 with at most `width` + 1 significant bits; 0 for 0."""
+    return xp.clip((xp.float_bits(value) >> carrier.width) - carrier.lane_bias, 0, None)
+
+
+def split(xp: Any, magnitude: Any, carrier: Carrier) -> tuple[Any, Any]:
+    """Exponent fields and significands; a subnormal number's is doubled, as if field 0 were one below field 1."""
+    return magnitude >> carrier.width, (magnitude & (carrier.hidden - 1)) + xp.clip(magnitude, None, carrier.hidden)
 
 
 def normalize(xp: Any, magnitude: Any, carrier: Carrier) -> tuple[Any, Any]:
-    """Magnitudes in which subnormal numbers have their own exponent fields, 0 and below, and their significands.
-
-    A significand has its hidden bit; that of zero is 0, and its field is below all others.
-    """
-    width, hidden, last = carrier.width, carrier.hidden, carrier.last
-    shift = width - leading_bit(magnitude, carrier)
-    fraction = (magnitude << xp.clip(shift, 0, width)) & (hidden - 1)
-    absolute = xp.where(magnitude < hidden, ((1 - shift) << width) + fraction, magnitude)
-    nonzero = -magnitude >> last
-    return xp.where(magnitude > 0, absolute, -(1 << (last - 1))), ((absolute & (hidden - 1)) | hidden) & nonzero
-
-
-def denormalize(xp: Any, absolute: Any, carrier: Carrier) -> Any:
-    """The inverse of `normalize` for numbers above zero."""
+    """Exponent fields, 0 and below for subnormal numbers and 0 for zero, and significands with their hidden bit."""
     width, hidden = carrier.width, carrier.hidden
-    significand = (absolute & (hidden - 1)) | hidden
-    subnormal = significand >> xp.clip(1 - (absolute >> width), 0, carrier.last)
-    return xp.where(absolute < hidden, subnormal, absolute)
+    shift = width - leading_bit(xp, magnitude & (hidden - 1), carrier)
+    field = xp.where(magnitude < hidden, 1 - shift, magnitude >> width)
+    significand = xp.where(magnitude < hidden, magnitude << shift, (magnitude & (hidden - 1)) | hidden)
+    return field, significand
 
 
 def from_count(xp: Any, count: Any, exponent: Any, carrier: Carrier) -> Any:
     """The magnitudes count * 2^exponent, for counts >= 0 with at most as many significant bits as the carrier."""
-    width = carrier.width
-    position = leading_bit(count, carrier)
-    fraction = (count << xp.clip(width - position, 0, width)) >> xp.clip(position - width, 0, carrier.last)
-    absolute = ((position + exponent + carrier.bias) << width) + (fraction & (carrier.hidden - 1))
-    return denormalize(xp, absolute, carrier) & (-count >> carrier.last)
+    width, hidden = carrier.width, carrier.hidden
+    absolute = xp.float_bits(count) + ((exponent + (carrier.bias - carrier.lane_bias)) << width)
+    significand = (absolute & (hidden - 1)) | hidden
+    subnormal = significand >> xp.clip(1 - (absolute >> width), 0, carrier.last)
+    return xp.where(absolute < hidden, subnormal, absolute) & (-count >> carrier.last)

@@ -14,7 +14,7 @@ and field 0 holds those in [1/2, 1) quantum: all bits are dropped there, of whic
 Smaller numbers are negative.
 
 Functions here take the array namespace `xp` (numpy, torch, jax.numpy) and lanes (int32 or int64 arrays, see
-Carrier). They use operators, `xp.where`, `xp.clip` and `xp.amax`, nothing else.
+Carrier). They use operators, `xp.where`, `xp.clip`, `xp.amax` and `xp.float_bits` (see `qcore.lanes`), nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.carrier import Carrier
-from qcore.lanes import denormalize, leading_bit, normalize
+from qcore.lanes import leading_bit, split
 from qcore.random import Settle, unsettled
 from qcore.rounding import Rounding, increment
 
@@ -41,13 +41,19 @@ class Grid(NamedTuple):
         jump: what is added to `limit` for numbers beyond it, so that they become infinity or NaN; 0 saturates.
         keep: magnitudes above this stay as they are: NaN, or infinity as well.
 
-        The others are read for "general" formats only:
+        Read for "general" and "wide" formats only:
         slope: fields are multiplied by 2^slope before they shrink `top`; 0 where there are subnormals.
-        floor: the least result before `base` is added back: 0, or one quantum where there is no zero.
+        floor: the least result before `base` is added back: 0, or the smallest number where there is no zero.
         zero: what becomes of zero: 0, or a NaN.
         signed_zero: -1 where zero has a sign, else 0.
         unsigned: -1 where there are no negative numbers, else 0.
         lower_jump: what is added to `jump` for negative numbers.
+
+        Read for "wide" formats only:
+        lowest: the magnitude bits of the smallest normal number.
+        least: the fewest bits to drop of numbers below it.
+        coded: -1 where ties go by the parity of codes, and numbers have no stored mantissa; else 0.
+        shift: what is added to the carrier's exponent fields to get those codes' parity.
     """
 
     base: Any
@@ -65,6 +71,10 @@ class Grid(NamedTuple):
     signed_zero: Any = -1
     unsigned: Any = 0
     lower_jump: Any = 0
+    lowest: Any = 0
+    least: Any = 0
+    coded: Any = 0
+    shift: Any = 0
 
 
 class Block(NamedTuple):
@@ -87,7 +97,7 @@ def uniform_grid(xp: Any, quantum: Any, carrier: Carrier) -> tuple[Any, Any, Any
 
 
 def round_to_grid(
-    xp: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, word: Any = None, general: bool = False
+    xp: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, word: Any = None, kind: str = "grid"
 ) -> Any:
     """Rounds each lane to the grid.
 
@@ -98,43 +108,41 @@ def round_to_grid(
         mode: the rounding mode.
         grid: the format's integers.
         word: random words of the shape of `bits`, see `qcore.random.rounding_words`; STOCHASTIC only.
-        general: whether the format needs more than the common grids: exponents below the carrier's, so that the
-            carrier's subnormal numbers are to be normalized first, no subnormals, no sign, or no signed zero.
+        kind: "grid"; "general" for formats without subnormals, sign, or signed zero; or "wide" for any whose
+            exponents go below the carrier's, so that the quantum of its subnormal numbers depends on their own
+            leading bit.
     """
     width, hidden, last = carrier.width, carrier.hidden, carrier.last
     sign, magnitude = bits >> last, bits & carrier.magnitude_mask
-    absolute, base = magnitude, grid.base
-    if general:  # where the distance from the base would exceed a lane, 64 fields below and 40, or 41, above do
-        absolute, significand = normalize(xp, magnitude, carrier)
-        absolute = xp.clip(absolute, base - (64 << width), None)
-        excess = xp.clip((absolute >> width) - (base >> width) - 40, 0, None)
-        base = base + ((excess & ~1) << width)  # parity is kept, which some formats read in fields
-    else:
-        significand = (magnitude & (hidden - 1)) + xp.clip(magnitude, None, hidden)  # twice that of a subnormal number
-    m = absolute - base
+    m = magnitude - grid.base
     if mode is Rounding.STOCHASTIC:  # below one half, in units of 1 / hidden, less one: floor is what the law takes
+        _, significand = split(xp, magnitude, carrier)
         m = xp.clip(m, (significand >> xp.clip(-(m >> width), 0, last)) - hidden, None)
     elif mode.directed:  # below one half only whether a number is zero matters
         m = xp.clip(m, xp.clip(magnitude, None, 1) - hidden, None)
-    fields = (m >> width) << grid.slope if general else m >> width
+    fields = m >> width if kind == "grid" else (m >> width) << grid.slope
     drop = xp.clip(xp.clip(grid.top - fields, grid.finest, None), None, grid.coarsest)
-    mask = (1 << drop) - 1
     kept = xp.clip(m, 0, None) if mode is Rounding.ODD else m
-    odd = ((kept | xp.clip(kept, None, grid.unit)) >> drop) & 1 if mode in (Rounding.NEAREST, Rounding.ODD) else None
+    coded = 0
+    if kind == "wide":
+        drop, coded = _wide(xp, magnitude, drop, carrier, grid)
+    mask = (1 << drop) - 1
+    odd = None
+    if mode in (Rounding.NEAREST, Rounding.ODD):
+        odd = ((kept | xp.clip(kept, None, grid.unit)) >> drop) & 1
+        if kind == "wide":
+            odd = (odd & ~grid.coded) | (xp.clip(kept >> drop, 0, 1) & coded & grid.coded)
     top_bits = word >> (last - drop) if mode is Rounding.STOCHASTIC else None
     step = increment(mode, mask, odd, sign, top_bits)
     if mode is Rounding.STOCHASTIC or mode.directed:  # below one quantum, no more than what leads there
         step = xp.clip(step, None, hidden - xp.clip(m, None, 0))
     rounded = (m + step) & ~(mask & (hidden - 1))
-    if general:
+    if kind != "grid":
         rounded = xp.clip(rounded, grid.floor, None)
-    value = rounded + base
-    if general:
-        value = denormalize(xp, value, carrier)
-    value = value & (-rounded >> last)  # what is not above zero is zero
-    value = _limit(xp, value, magnitude, sign, carrier, mode, grid, general)
+    value = (rounded + grid.base) & (-rounded >> last)  # what is not above zero is zero
+    value = _limit(xp, value, magnitude, sign, carrier, mode, grid, kind)
     keep, negative = grid.keep, bits ^ magnitude
-    if general:
+    if kind != "grid":
         nonzero = -magnitude >> last
         value = (value & nonzero) | (grid.zero & ~nonzero)
         negative = negative & ((-value >> last) | grid.signed_zero)
@@ -142,8 +150,18 @@ def round_to_grid(
     return xp.where(magnitude > keep, bits, value | negative)
 
 
+def _wide(xp: Any, magnitude: Any, drop: Any, carrier: Carrier, grid: Grid) -> tuple[Any, Any]:
+    """Bits to drop where the carrier's subnormal numbers may be normal ones of the format; and codes, see `coded`."""
+    width = carrier.width
+    leading = leading_bit(xp, magnitude & (carrier.hidden - 1), carrier)
+    below = (magnitude - grid.lowest) >> carrier.last
+    own = xp.clip(leading + (grid.finest - width), grid.least & below, None)
+    field = xp.where(magnitude < carrier.hidden, leading - (width - 1), magnitude >> width)
+    return xp.where(magnitude < carrier.hidden, own, drop), field + grid.shift
+
+
 def _limit(
-    xp: Any, value: Any, magnitude: Any, sign: Any, carrier: Carrier, mode: Rounding, grid: Grid, general: bool
+    xp: Any, value: Any, magnitude: Any, sign: Any, carrier: Carrier, mode: Rounding, grid: Grid, kind: str
 ) -> Any:
     """The magnitudes within the format's range, or what stands for those beyond it."""
     limit, jump = grid.limit + (sign & grid.lower), grid.jump
@@ -152,7 +170,7 @@ def _limit(
     if stays is not None:
         finite = (magnitude - carrier.infinity) >> carrier.last
         beyond = beyond & ~(stays & finite & ~(sign & grid.unsigned))
-    if general:
+    if kind != "grid":
         jump = jump + (sign & grid.lower_jump)
     return xp.clip(value, None, limit) + (beyond & jump)
 
@@ -166,7 +184,9 @@ def block_grid(
     numbers = xp.where(magnitude > carrier.infinity, 0, magnitude)  # a NaN does not count
     largest = xp.amax(numbers, axis=axes, keepdims=True) if axes else numbers
     largest = xp.clip(largest, None, carrier.infinity - 1)
-    exponent = xp.where(largest < hidden, leading_bit(largest, carrier) - (width - 1), largest >> width)
+    exponent = xp.where(
+        largest < hidden, leading_bit(xp, largest & (hidden - 1), carrier) - (width - 1), largest >> width
+    )
     base, top, coarsest = uniform_grid(xp, exponent - block.below, carrier)
     normal = (xp.clip(exponent, 0, None) << width) + block.ones
     subnormal = (hidden | block.ones) >> xp.clip(1 - exponent, 0, carrier.last)

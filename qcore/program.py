@@ -18,6 +18,7 @@ from qcore.rounding import Rounding
 KINDS: dict[str, tuple[type[Any], ...]] = {
     "grid": (Grid,),
     "general": (Grid,),
+    "wide": (Grid,),
     "wrap": (Grid, FixedCodes),
     "block": (Block,),
 }
@@ -32,7 +33,7 @@ class Program:
     Attributes:
         carrier: the layout of the input, and of the result unless that are codes.
         mode: the rounding mode.
-        kind: "grid", "general" (see `round_to_grid`), "wrap" (a grid whose numbers are taken modulo) or "block".
+        kind: "grid", "general", "wide" (see `round_to_grid`), "wrap" (a grid, then modulo its range) or "block".
         codes: "" for numbers, or the kind of their codes: "float" or "fixed".
         storage: bits of the integers that hold the codes.
     """
@@ -67,9 +68,10 @@ class Program:
         remaining = iter(constants)
         parts = [part(*(next(remaining) for _ in part._fields)) for part in self._parts()]
         grid = parts[0] if self.kind != "block" else block_grid(xp, bits, self.carrier, parts[0], axes, settle)
-        rounded = round_to_grid(xp, bits, self.carrier, self.mode, grid, word, general=self.kind == "general")
+        kind = self.kind if self.kind in ("general", "wide") else "grid"
+        rounded = round_to_grid(xp, bits, self.carrier, self.mode, grid, word, kind)
         if self.codes:
-            return encode(xp, rounded, self.carrier, parts[-1])
+            return encode(xp, rounded, self.carrier, parts[-1], wide=kind == "wide")
         return wrap(xp, rounded, bits, self.carrier, parts[-1]) if self.kind == "wrap" else rounded
 
 

@@ -17,6 +17,7 @@ from qcore.arguments import (
     missing_key,
 )
 from qcore.carrier import CARRIERS, Carrier
+from qcore.lanes import Names
 from qcore.named import check_number
 from qcore.number import Number
 from qcore.packing import check_codes, storage
@@ -126,7 +127,7 @@ def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32) -> 
     codes, number = check_codes(codes), check_number(number)
     dtype, carrier = check_result_dtype(dtype)
     number.check_exact(carrier)
-    lanes = law.decode(np, codes.astype(f"i{carrier.lane_bits // 8}"), carrier, number.codes(carrier))
+    lanes = law.decode(Names, codes.astype(f"i{carrier.lane_bits // 8}"), carrier, number.codes(carrier))
     return from_lanes(lanes, carrier, np.empty(codes.shape, dtype))
 
 
@@ -157,7 +158,7 @@ def _run(
         lanes = [np.full(1, as_lane(word), np.int32) for word in words]  # arrays wrap silently, scalars warn
         word = rounding_words(np, _arange, bits.shape, Noise(lanes[:2], lanes[2:]), x.size >= 2**31)
         word = word.astype(bits.dtype) << (carrier.lane_bits - 32)
-    return program.run(np, bits, constants, axes, word)
+    return program.run(Names, bits, constants, axes, word)
 
 
 def _arange(size: int) -> np.ndarray:

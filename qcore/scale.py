@@ -54,6 +54,10 @@ class Scale:
         count, exponent = self.largest
         return self.man + 1, self.lowest - self.man, exponent + count.bit_length() - 1
 
+    def lowest_lane(self, carrier: Carrier) -> int:
+        """The lane of the smallest normal number; 0 where that is below all the carrier's."""
+        return carrier.lane_at_most(1, max(self.lowest, carrier.step_exponent - 1))
+
     def grid(self, carrier: Carrier, general: bool) -> tuple[str, Grid]:
         """The kind of the format, "general" at least where asked for, and its grid, saturating."""
         width, least = carrier.width, self.smallest[1]
@@ -61,21 +65,24 @@ class Scale:
             raise ValueError(f"{self.name} on {carrier.name}: man={self.man}; allowed is man <= {width}")
         if least > carrier.max_exponent:
             raise ValueError(f"{self.name} on {carrier.name}: its numbers are all beyond the largest {carrier.name}")
-        below = self.lowest < carrier.min_exponent and self.man < width
-        general = general or below or not self.subnormals
-        floor = carrier.step_exponent - self.man  # below it the carrier has nothing; parity is kept, see `unit`
-        least = least if least >= floor else floor - (floor - least) % 2
-        if general:
-            base, top, coarsest = (least + carrier.bias - 1) << width, width + 1, width + 1
-        else:
-            base, top, coarsest = uniform_grid(Ints, least + carrier.bias, carrier)
+        wide = self.lowest < carrier.min_exponent and self.man < width
+        if wide:
+            least = carrier.min_exponent - self.man
+        base, top, coarsest = uniform_grid(Ints, max(least, carrier.min_exponent - width) + carrier.bias, carrier)
         count, exponent = self.largest
         if exponent + self.man > (last := max(carrier.max_exponent, self.lowest)):
             count, exponent = (2 << self.man) - 1, last - self.man
         limit = carrier.lane_at_most(count, exponent)
         unit = carrier.hidden if self.man == 0 else 0
         grid = Grid(base, top, coarsest, width - self.man, unit, limit, 0, 0, carrier.infinity)
-        return ("general", grid._replace(slope=0 if self.subnormals else 6)) if general else ("grid", grid)
+        if not self.subnormals:
+            grid = grid._replace(slope=6)
+        if wide:
+            fewest = max(self.smallest[1] - carrier.step_exponent, 0) + carrier.padding
+            shift = (self.bias - carrier.bias) % 2
+            grid = grid._replace(lowest=self.lowest_lane(carrier), least=fewest, shift=shift)
+            return "wide", grid
+        return "general" if general or not self.subnormals else "grid", grid
 
     def codes(self, carrier: Carrier, signed: bool) -> FloatCodes:
         """The codes of the magnitudes, with a sign bit, without infinity and NaN."""

@@ -184,6 +184,10 @@ class _Names:
     clip = staticmethod(jnp.clip)
     amax = staticmethod(_amax)
 
+    @staticmethod
+    def float_bits(lanes: jax.Array) -> jax.Array:
+        return lanes.astype(f"float{lanes.dtype.itemsize * 8}").view(lanes.dtype)
+
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _law(

@@ -16,7 +16,7 @@ from qcore import Number, Rounding
 from qcore import codes as law
 from qcore.random import Noise
 from qtorch.keys import Key, check_noise, make_noise, make_noise_quickly
-from qtorch.lanes import DTYPES, from_codes, from_lanes, result_dtype, run
+from qtorch.lanes import DTYPES, Names, as_codes, from_codes, from_lanes, result_dtype, run
 from qtorch.launch import KERNEL_LIMIT, by_kernel
 from qtorch.packing import check_codes
 from qtorch.plan import Plan, decoder, make_plan, plan_for
@@ -101,7 +101,8 @@ def encode(
     """
     ordinary = _is_ordinary(x)
     plan = (plan_for if ordinary else make_plan)(number, rounding, x.dtype, overflow, True)
-    return _round(x.detach(), plan, _noise(x, plan, key, random_bits, start, ordinary), ordinary)
+    result = _round(x.detach(), plan, _noise(x, plan, key, random_bits, start, ordinary), ordinary)
+    return as_codes(result, plan.program.storage)
 
 
 def decode(codes: torch.Tensor, number: Number | str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -125,7 +126,7 @@ def decode(codes: torch.Tensor, number: Number | str, dtype: torch.dtype = torch
     """
     check_codes(codes)
     carrier, layout = decoder(number, dtype)
-    lanes = law.decode(torch, from_codes(codes, carrier.lane_bits), carrier, layout)
+    lanes = law.decode(Names, from_codes(codes, carrier.lane_bits), carrier, layout)
     return from_lanes(lanes, carrier, dtype)
 
 

@@ -11,8 +11,19 @@ from qcore.program import Program
 from qcore.random import Noise, rounding_words
 
 DTYPES = {getattr(torch, name): carrier for name, carrier in CARRIERS.items()}
-CODE_DTYPES = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
 _TABLE = 64  # at least a vector of 16-bit floats
+
+
+class Names:
+    """The names that the law uses of an array namespace."""
+
+    where = staticmethod(torch.where)
+    clip = staticmethod(torch.clip)
+    amax = staticmethod(torch.amax)
+
+    @staticmethod
+    def float_bits(lanes: torch.Tensor) -> torch.Tensor:
+        return lanes.to(torch.float32 if lanes.dtype is torch.int32 else torch.float64).view(lanes.dtype)
 
 
 def run(
@@ -31,10 +42,10 @@ def run(
             return _arange(size, x.device)
 
         noise = _anchored(noise, x) if torch.compiler.is_compiling() else noise
-        word = rounding_words(torch, arange, x.shape, noise, large, _settle)
+        word = rounding_words(Names, arange, x.shape, noise, large, _settle)
         word = word.to(lane_dtype(carrier)) << (carrier.lane_bits - 32)
-    result = program.run(torch, to_lanes(x, carrier), constants, axes, word, _settle)
-    return to_codes(result, program.storage) if program.codes else from_lanes(result, carrier, x.dtype)
+    result = program.run(Names, to_lanes(x, carrier), constants, axes, word, _settle)
+    return result.to(result_dtype(program, x.dtype)) if program.codes else from_lanes(result, carrier, x.dtype)
 
 
 def _arange(size: int, device: torch.device) -> torch.Tensor:
@@ -82,13 +93,13 @@ def from_lanes(bits: torch.Tensor, carrier: Carrier, dtype: torch.dtype) -> torc
 
 
 def result_dtype(program: Program, dtype: torch.dtype) -> torch.dtype:
-    """The dtype of a program's result for inputs of a dtype."""
-    return CODE_DTYPES[program.storage] if program.codes else dtype
+    """The dtype of a program's result for inputs of a dtype; codes come in integers that all devices have."""
+    return {8: torch.uint8, 16: torch.int16, 32: torch.int32}[program.storage] if program.codes else dtype
 
 
-def to_codes(lanes: torch.Tensor, storage: int) -> torch.Tensor:
-    signed = {8: torch.uint8, 16: torch.int16, 32: torch.int32}[storage]  # whose conversions all devices have
-    return lanes.to(signed).view(CODE_DTYPES[storage])
+def as_codes(result: torch.Tensor, storage: int) -> torch.Tensor:
+    """A program's codes as unsigned integers."""
+    return result if storage == 8 else result.view(torch.uint16 if storage == 16 else torch.uint32)
 
 
 def from_codes(codes: torch.Tensor, lane_bits: int) -> torch.Tensor:

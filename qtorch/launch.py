@@ -11,7 +11,7 @@ import torch
 from qcore.law import Block, block_grid
 from qcore.random import Noise, as_lane
 from qtorch import kernels
-from qtorch.lanes import result_dtype, to_lanes
+from qtorch.lanes import Names, result_dtype, to_lanes
 from qtorch.plan import Plan, constant_tensor
 
 KERNEL_LIMIT = 1 << 31  # elements: a kernel's indices have 31 bits
@@ -59,7 +59,7 @@ def _in_pieces(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor
 def _grid_of_all(x: torch.Tensor, plan: Plan) -> torch.Tensor:
     """The grid of a block too large for one call: that of its piece with the largest magnitude."""
     carrier, constants = plan.program.carrier, Block(*plan.constants)
-    grids = [block_grid(torch, to_lanes(piece, carrier), carrier, constants, (0,)) for piece in x.split(_PIECE)]
+    grids = [block_grid(Names, to_lanes(piece, carrier), carrier, constants, (0,)) for piece in x.split(_PIECE)]
     largest = max(grids, key=lambda grid: int(grid.limit))
     return constant_tensor(plan.program, tuple(int(field) for field in largest), x.device)
 

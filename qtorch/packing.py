@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from qcore.packing import check_packing, pack_lanes, storage, unpack_lanes
-from qtorch.lanes import from_codes, to_codes
+from qtorch.lanes import as_codes, from_codes
 
 
 def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
@@ -54,7 +54,8 @@ def unpack(packed: torch.Tensor, bits: int, size: int) -> torch.Tensor:
     """
     bits = check_packing(bits, check_codes(packed, "packed").shape, size)
     lanes = unpack_lanes(from_codes(packed, 32), bits, size, _positions(packed))
-    return to_codes(lanes, storage(bits))
+    width = storage(bits)
+    return as_codes(lanes.to({8: torch.uint8, 16: torch.int16, 32: torch.int32}[width]), width)
 
 
 def _positions(codes: torch.Tensor) -> torch.Tensor:

@@ -8,13 +8,15 @@ import torch
 from support import assert_same_bits
 
 import qcore
+import qtorch
 from benchmarks.inputs import MODES, hard_inputs
 from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint
 from qcore.carrier import FLOAT32
+from qcore.lanes import Names
 from qcore.program import prepare
 from qcore.random import Noise, leading_bits_mask, rounding_words
 
-NAMES = ("where", "clip", "amax")
+NAMES = ("where", "clip", "amax", "float_bits")
 NUMBERS = (
     FloatingPoint(5, 2),
     FloatingPoint(9, 2),
@@ -33,7 +35,8 @@ NUMBERS = (
 def test_law_on_a_closed_vocabulary(number, mode, xp, scalar, coded):
     if coded and isinstance(number, BlockFloatingPoint):
         pytest.skip("blocks have no codes for single numbers")
-    names = types.SimpleNamespace(**{name: getattr(xp, name) for name in NAMES})
+    own = Names if xp is np else qtorch.lanes.Names
+    names = types.SimpleNamespace(**{name: getattr(own, name) for name in NAMES})
     x = hard_inputs(number, 24 * 300)[0]
     x = x if x.ndim == 3 else np.random.default_rng(1).choice(x, (40, 8, 9))
     mode = qcore.Rounding(mode)
