@@ -77,9 +77,9 @@ def _encode_float(xp: Any, bits: Any, carrier: Carrier, codes: FloatCodes, wide:
     sign, magnitude = bits >> carrier.last, bits & carrier.magnitude_mask
     field, significand = (normalize if wide else split)(xp, magnitude, carrier)
     above = field - codes.lowest
-    count = significand >> xp.clip(carrier.width - codes.man - xp.clip(above, None, 0), 0, carrier.last)
+    count = significand >> xp.clip(carrier.width - codes.man - xp.clip(above, None, 0), None, carrier.last)
     code = count + ((xp.clip(above, 0, None) + (codes.first - 1)) << codes.man)  # the hidden bit is worth one field
-    code = xp.clip(code, 0, codes.infinity) | (sign & codes.sign)
+    code = xp.where(magnitude > carrier.infinity - 1, codes.infinity, code) | (sign & codes.sign)
     return xp.where(magnitude > carrier.infinity, codes.nan | (sign & codes.nan_sign), code)
 
 

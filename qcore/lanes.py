@@ -1,7 +1,7 @@
 """Parts of the law that take lanes apart and put them together; see `qcore.law` for the notation.
 
-`xp.float_bits` makes floats of lanes and returns their bits as lanes: float32 of int32, float64 of int64. Where a lane has
-no more significant bits than such a float the conversion is exact, whatever rounds it, and never subnormal.
+`xp.float_bits` makes floats of lanes and returns their bits as lanes: float32 of int32, float64 of int64. Where a lane
+has no more significant bits than such a float the conversion is exact, whatever rounds it, and never subnormal.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def split(xp: Any, magnitude: Any, carrier: Carrier) -> tuple[Any, Any]:
 
 
 def normalize(xp: Any, magnitude: Any, carrier: Carrier) -> tuple[Any, Any]:
-    """Exponent fields, 0 and below for subnormal numbers and 0 for zero, and significands with their hidden bit."""
+    """Exponent fields, 0 and below for subnormal numbers, and significands; zero's field is below all others."""
     width, hidden = carrier.width, carrier.hidden
     shift = width - leading_bit(xp, magnitude & (hidden - 1), carrier)
-    field = xp.where(magnitude < hidden, 1 - shift, magnitude >> width)
+    field = xp.where(magnitude < hidden, 1 - shift, magnitude >> width) - ((1 << 24) & ~(-magnitude >> carrier.last))
     significand = xp.where(magnitude < hidden, magnitude << shift, (magnitude & (hidden - 1)) | hidden)
     return field, significand
 

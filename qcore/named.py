@@ -54,7 +54,7 @@ def p3109(bits: int, precision: int, signed: bool = True, extended: bool = True)
     """A binary format of IEEE P3109: one zero, one NaN, ties to the even code.
 
     Args:
-        bits: the width K of a code, 2 to 16.
+        bits: the width K of a code, 3 to 16, or 2 where that leaves a number besides zero.
         precision: the significand's bits P, the hidden one included: 1 to K, unsigned and signed alike.
         signed: whether there are negative numbers.
         extended: whether there are infinities, which overflow becomes; else overflow is NaN.
@@ -76,6 +76,8 @@ def p3109(bits: int, precision: int, signed: bool = True, extended: bool = True)
     check_flag("extended", extended)
     bits = check_int("bits", bits, 2, 16)
     precision = check_int("precision", precision, 1, bits)
+    if signed and extended and bits == 2:
+        raise ValueError(f"bits={bits}; allowed is an int from 3 to 16 where signed=True and extended=True")
     bias = (1 << (bits - precision)) >> signed
     specials = "p3109" if extended else "p3109_finite"
     return BinaryFloat(bits - precision + 1 - signed, precision - 1, bias, specials, signed=signed)

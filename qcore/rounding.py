@@ -19,7 +19,8 @@ class Rounding(Enum):
         AWAY: to the neighbour farther from zero.
         UP: to the greater neighbour (IEEE 754 roundTowardPositive).
         DOWN: to the smaller neighbour (IEEE 754 roundTowardNegative).
-        ODD: to the odd neighbour (von Neumann rounding), so that rounding again to fewer bits does no harm.
+        ODD: to the odd neighbour (von Neumann rounding), so that rounding again to fewer bits does no harm, as long as
+            nothing overflows.
         STOCHASTIC: away from zero with probability equal to the distance from the neighbour nearer to zero.
     """
 

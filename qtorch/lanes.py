@@ -93,13 +93,17 @@ def from_lanes(bits: torch.Tensor, carrier: Carrier, dtype: torch.dtype) -> torc
 
 
 def result_dtype(program: Program, dtype: torch.dtype) -> torch.dtype:
-    """The dtype of a program's result for inputs of a dtype; codes come in integers that all devices have."""
-    return {8: torch.uint8, 16: torch.int16, 32: torch.int32}[program.storage] if program.codes else dtype
+    """The dtype of a program's result for inputs of a dtype. Inductor has no vectors of 16-bit integers on the CPU."""
+    if not program.codes:
+        return dtype
+    return torch.uint8 if program.storage == 8 else torch.int32
 
 
 def as_codes(result: torch.Tensor, storage: int) -> torch.Tensor:
     """A program's codes as unsigned integers."""
-    return result if storage == 8 else result.view(torch.uint16 if storage == 16 else torch.uint32)
+    if storage == 8:
+        return result
+    return result.to(torch.int16).view(torch.uint16) if storage == 16 else result.view(torch.uint32)
 
 
 def from_codes(codes: torch.Tensor, lane_bits: int) -> torch.Tensor:

@@ -55,7 +55,7 @@ def unpack(packed: torch.Tensor, bits: int, size: int) -> torch.Tensor:
     bits = check_packing(bits, check_codes(packed, "packed").shape, size)
     lanes = unpack_lanes(from_codes(packed, 32), bits, size, _positions(packed))
     width = storage(bits)
-    return as_codes(lanes.to({8: torch.uint8, 16: torch.int16, 32: torch.int32}[width]), width)
+    return as_codes(lanes.to(torch.uint8 if width == 8 else torch.int32), width)
 
 
 def _positions(codes: torch.Tensor) -> torch.Tensor:

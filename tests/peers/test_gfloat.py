@@ -217,5 +217,5 @@ def test_formats_whose_only_number_is_zero(precision):
     """P3109 k2p1se and k2p2se: their other codes are NaN and infinities. gfloat allows them; here they are refused."""
     numbers = decode_ndarray(gfloat.formats.format_info_p3109(2, precision), np.arange(4))
     assert numbers[np.isfinite(numbers)] == [0]
-    with pytest.raises(ValueError, match="allowed are more bits"):
+    with pytest.raises(ValueError, match="bits=2; allowed is an int from 3 to 16"):
         qcore.p3109(2, precision)
