@@ -28,15 +28,16 @@ from rich.table import Table
 import qtorch
 from benchmarks import startup
 from benchmarks.timing import Timing, by_turns, clock_for, default_allocator, keep_pages, machine, versions
-from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number
+from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint, Number
 
 EXPONENTS = (6, 10, 14, 17, 20, 24, 26)  # of two, in elements
 KEY = 7
 WIDTH = 136  # columns, which the tables need
 UNKEYED = "stochastic, no key"
+ENCODING = "encode (against quantize)"
 
 # Limits: times the baseline where rounding can run at the speed of memory, else nanoseconds an element.
-RATIO_LIMITS = {("element", 20): 3.5, ("element", 24): 1.6, ("block", 20): 7.0, ("block", 24): 3.0}
+RATIO_LIMITS = {("element", 20): 3.5, ("element", 24): 1.6, ("block", 20): 7.0, ("block", 24): 3.0, ("named", 24): 2.0}
 STOCHASTIC_LIMITS = {"torch": 1.0, "jax": 2.0}
 SMALL_LIMIT = 5.0  # microseconds for a call in torch on 2^6 elements
 
@@ -62,6 +63,12 @@ CASES = (
     Case("block wl 8", BlockFloatingPoint(8)),
     Case("block wl 8 dim 0 of 2", BlockFloatingPoint(8, dim=0), ndim=2),
     Case("block wl 8 dim 0 of 3", BlockFloatingPoint(8, dim=0), ndim=3),
+)
+# Formats of which only the speed of rounding to nearest, and of codes, is measured.
+NAMED_CASES = (
+    *(Case(name, NAMED[name][0]) for name in ("e4m3fn", "e4m3fnuz", "e8m0fnu", "e2m1fn", "dlfloat16", "uint8")),
+    Case("fixed (8,4) wrap", FixedPoint(8, 4, wrap=True)),
+    Case("float (9,2)", FloatingPoint(9, 2)),
 )
 
 
@@ -100,6 +107,10 @@ class Row:
 
 def limit(framework: str, case: Case, rounding: str, exponent: int) -> tuple[float | None, str]:
     """What a measurement may be at most, and in which unit."""
+    if rounding == ENCODING:
+        return (1.0 if exponent == 24 else None), "x"
+    if case in NAMED_CASES:
+        return RATIO_LIMITS.get(("named", exponent)), "x"
     if exponent == 6 and framework == "torch":
         return SMALL_LIMIT, "us"
     if rounding.startswith("stochastic"):
@@ -117,11 +128,18 @@ def settings(framework: str, max_exponent: int) -> Iterator[tuple[Case, str, int
         yield case, "nearest_away", min(24, sizes[-1])
     if framework == "torch":
         yield CASES[0], UNKEYED, EXPONENTS[0]
+        for case in NAMED_CASES:
+            yield from ((case, "nearest", exponent) for exponent in sizes if exponent in (20, 24))
+        for case in (CASES[0], *NAMED_CASES[:-1]):
+            yield from ((case, ENCODING, exponent) for exponent in sizes if exponent == 24)
 
 
 def time_torch(case: Case, rounding: str, exponent: int, device: str, seconds: float) -> list[Timing]:
-    """Rounding, and `copy_` into memory that is there already."""
+    """Rounding, and `copy_` into memory that is there already; or encoding, and rounding."""
     x = _torch_input(exponent, device).view(case.shape(exponent))
+    if rounding == ENCODING:
+        calls = [partial(function, x, case.number, "nearest") for function in (qtorch.encode, qtorch.quantize)]
+        return by_turns(calls, clock_for(device), seconds)
     mode, key = ("stochastic", None) if rounding == UNKEYED else (rounding, KEY if rounding == "stochastic" else None)
     ours = partial(qtorch.quantize, x, case.number, mode, key=key)
     return by_turns([ours, partial(torch.empty_like(x).copy_, x)], clock_for(device), seconds)
