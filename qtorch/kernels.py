@@ -99,12 +99,17 @@ def _compile(program: Program, layout: str, device: torch.device, path: Path) ->
     if program.mode is Rounding.STOCHASTIC:
         arguments += [torch.zeros(size, dtype=torch.int32, device=device) for size in (2, 3)]
         dynamic += ((None, None),)
+    from torch._inductor import config
+
     with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
         warnings.simplefilter("ignore")  # Inductor's own, which users can do nothing about
         exported = torch.export.export(_Law(program, axes), tuple(arguments), dynamic_shapes=dynamic)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             package = os.path.join(folder, path.name)
-            torch._inductor.aoti_compile_and_package(exported, package_path=package, inductor_configs=_options())
+            # Inductor's own folder of outputs is the same for all processes that compile the same kernel, and they
+            # would package each other's half-written files.
+            with config.patch({"aot_inductor.output_path": os.path.join(folder, "output")}):
+                torch._inductor.aoti_compile_and_package(exported, package_path=package, inductor_configs=_options())
             os.replace(package, path)
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_program_runs():
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    exec(compile(program, "README.md", "exec"), {})
+def test_the_programs_run():
+    names = {}
+    for program in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S):
+        exec(compile(program, "README.md", "exec"), names)
+    assert {"codes", "qjax", "x"} <= names.keys()
 
 
 def test_the_test_command_is_found_by_ci():
