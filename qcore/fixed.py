@@ -87,9 +87,10 @@ class FixedPoint(Number):
     def codes(self, carrier: Carrier) -> FixedCodes:
         if self.bits > 32:
             raise ValueError(f"{self!r} has codes of {self.wl} bits; allowed are at most 32")
-        return FixedCodes(
-            -self.fl, as_lane(self.signed << (self.wl - 1)), as_lane((1 << self.wl) - 1), int(self.symmetric)
-        )
+        half, mask = self.signed << (self.wl - 1), (1 << self.wl) - 1
+        if carrier.lane_bits == 32:
+            half, mask = as_lane(half), as_lane(mask)
+        return FixedCodes(-self.fl, half, mask, int(self.symmetric))
 
     @property
     def span(self) -> tuple[int, int, int]:

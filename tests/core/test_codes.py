@@ -18,7 +18,7 @@ def coded(numbers):
             yield number
 
 
-CODED = tuple(coded(FORMATS + MORE))
+CODED = tuple(coded((*FORMATS, *MORE, FixedPoint(32, 0), FixedPoint(32, 4, signed=False), FixedPoint(31, -4))))
 
 
 def carrier_of(number):
