@@ -41,6 +41,7 @@ NAMED: dict[str, tuple[Number, str]] = {
     "e2m1fn": (BinaryFloat(2, 1, specials="finite"), _OCP_MX),
     "qpytorch8": (FloatingPoint(5, 2), _QPYTORCH),
     "qpytorch16": (FloatingPoint(6, 9), _QPYTORCH),
+    "int2": (FixedPoint(2, 0), "two's complement"),
     "int4": (FixedPoint(4, 0), "two's complement"),
     "uint4": (FixedPoint(4, 0, signed=False), "binary"),
     "int8": (FixedPoint(8, 0), "two's complement"),
