@@ -309,4 +309,16 @@ def test_the_page_is_fresh(capsys, tmp_path):
     for name in written:
         assert name == "formats.md" or f"]({name})" in (tmp_path / "formats.md").read_text()
         if pinned == [version("matplotlib")]:
-            assert (tmp_path / name).read_bytes() == (ROOT / "docs" / name).read_bytes(), name
+            (text, numbers), (committed, expected) = _drawing(tmp_path / name), _drawing(ROOT / "docs" / name)
+            assert text == committed, name
+            assert numbers == pytest.approx(expected, abs=0.01), name
+
+
+_NUMBER = re.compile(r"-?\d+\.\d+")
+
+
+def _drawing(path):
+    """A file's text and its numbers; names that are hashes of coordinates, whose last digits differ between processors,
+    are left out."""
+    text = re.sub(r"\bp[0-9a-f]{10}\b", "clip", path.read_text())
+    return _NUMBER.sub("#", text), [float(number) for number in _NUMBER.findall(text)]
