@@ -9,6 +9,7 @@ from qcore.packing import pack, unpack
 from qcore.random import fold_in
 from qcore.reference import decode, encode, quantize
 from qcore.rounding import Rounding
+from qcore.rules import Quantization, Rule
 
 __all__ = [
     "NAMED",
@@ -17,7 +18,9 @@ __all__ = [
     "FixedPoint",
     "FloatingPoint",
     "Number",
+    "Quantization",
     "Rounding",
+    "Rule",
     "decode",
     "encode",
     "fold_in",

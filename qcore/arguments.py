@@ -41,10 +41,10 @@ def check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
         raise ValueError(f"{name}={value!r}; allowed are {', '.join(allowed)}")
 
 
-def check_rounding(rounding: Any) -> Rounding:
+def check_rounding(rounding: Any, argument: str = "rounding") -> Rounding:
     if isinstance(rounding, Rounding):
         return rounding
-    check_choice("rounding", rounding, list(MODES))
+    check_choice(argument, rounding, list(MODES))
     return MODES[rounding]
 
 

@@ -84,13 +84,15 @@ def p3109(bits: int, precision: int, signed: bool = True, extended: bool = True)
     return BinaryFloat(bits - precision + 1 - signed, precision - 1, bias, specials, signed=signed)
 
 
-def check_number(number: Any) -> Number:
+def check_number(number: Any, argument: str = "number") -> Number:
     """A format, given as such or by name."""
     if isinstance(number, Number):
         return number
     if not isinstance(number, str):
         name = type(number).__name__
-        raise TypeError(f"number={number!r} is a {name}; allowed is a Number such as FloatingPoint(5, 2), or a name")
+        raise TypeError(
+            f"{argument}={number!r} is a {name}; allowed is a Number such as FloatingPoint(5, 2), or a name"
+        )
     if number not in NAMED:
-        raise ValueError(f"number={number!r}; allowed names are {', '.join(NAMED)}")
+        raise ValueError(f"{argument}={number!r}; allowed names are {', '.join(NAMED)}")
     return NAMED[number][0]

@@ -1,0 +1,110 @@
+"""What a layer's tensors are rounded to, and which layers a rule is for: the arguments that qtorch and qjax share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from qcore.arguments import check_flag, check_rounding
+from qcore.fixed import FixedPoint
+from qcore.named import check_number
+from qcore.number import Number
+from qcore.rounding import Rounding
+
+
+def _optional_number(name: str, number: Any) -> Number | None:
+    return None if number is None else check_number(number, name)
+
+
+def _hooks(hooks: Iterable[Any]) -> tuple[Callable[[Any], Any], ...]:
+    try:
+        hooks = tuple(hooks)
+    except TypeError:
+        raise TypeError(
+            f"backward_hooks={hooks!r} is a {type(hooks).__name__}; allowed is a list of functions"
+        ) from None
+    for hook in hooks:
+        if not callable(hook):
+            raise TypeError(f"backward_hooks has a {type(hook).__name__}; allowed are functions of the gradient")
+    return hooks
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """A value's rounding, and its gradient's.
+
+    Attributes:
+        forward_number, backward_number: a format or its name; None leaves the values, or the gradients, as they are.
+        forward_rounding, backward_rounding: names or members of `Rounding`.
+        clamping_grad_zero: whether gradients are 0 where a clamping `FixedPoint` clamped; forward_number must then be
+            a `FixedPoint` or None.
+        backward_hooks: functions of the gradient, applied in this order before it is rounded.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+    """
+
+    forward_number: Number | None = None
+    backward_number: Number | None = None
+    forward_rounding: Rounding = Rounding.STOCHASTIC
+    backward_rounding: Rounding = Rounding.STOCHASTIC
+    clamping_grad_zero: bool = False
+    backward_hooks: tuple[Callable[[Any], Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        check_flag("clamping_grad_zero", self.clamping_grad_zero)
+        for name in ("forward_number", "backward_number"):
+            object.__setattr__(self, name, _optional_number(name, getattr(self, name)))
+        for name in ("forward_rounding", "backward_rounding"):
+            object.__setattr__(self, name, check_rounding(getattr(self, name), name))
+        object.__setattr__(self, "backward_hooks", _hooks(self.backward_hooks))
+        number = self.forward_number
+        if self.clamping_grad_zero and number is not None and not isinstance(number, FixedPoint):
+            raise ValueError(f"clamping_grad_zero=True with forward_number={number}; allowed are FixedPoint and None")
+
+    @property
+    def masks(self) -> bool:
+        """Whether some gradients become 0."""
+        number = self.forward_number
+        return self.clamping_grad_zero and isinstance(number, FixedPoint) and number.clamp and not number.wrap
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether a call needs a key."""
+        pairs = ((self.forward_number, self.forward_rounding), (self.backward_number, self.backward_rounding))
+        return any(number is not None and rounding is Rounding.STOCHASTIC for number, rounding in pairs)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The layers that a rule is for, and what becomes of them; of several rules the first that matches counts.
+
+    Attributes:
+        name: a pattern for the layer's dotted name, as in a shell: "features.*", "block?.conv1".
+        layer_type: a group of layer types, say "conv", or a layer class; None is any.
+        outputs: how the layer's output is rounded, and its gradient.
+        weight_number, weight_rounding: how its weight is rounded; None leaves it as it is.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+    """
+
+    name: str = "*"
+    layer_type: str | type | None = None
+    outputs: Quantization = Quantization()
+    weight_number: Number | None = None
+    weight_rounding: Rounding = Rounding.NEAREST
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"name={self.name!r} is a {type(self.name).__name__}; allowed is a pattern, a str")
+        if not isinstance(self.outputs, Quantization):
+            raise TypeError(f"outputs={self.outputs!r} is a {type(self.outputs).__name__}; allowed is a Quantization")
+        object.__setattr__(self, "weight_number", _optional_number("weight_number", self.weight_number))
+        object.__setattr__(self, "weight_rounding", check_rounding(self.weight_rounding, "weight_rounding"))
+
+    def names(self, layer: str) -> bool:
+        """Whether the pattern matches a layer's dotted name."""
+        return fnmatchcase(layer, self.name)
