@@ -112,6 +112,14 @@ def round_to_grid(
             exponents go below the carrier's, so that the quantum of its subnormal numbers depends on their own
             leading bit.
     """
+    rounded = round_magnitude(xp, bits, carrier, mode, grid, word, kind)
+    value = (rounded + grid.base) & (-rounded >> carrier.last)  # what is not above zero is zero
+    value, jump = limit(xp, value, bits, carrier, mode, grid, kind)
+    return finish(xp, value + jump, bits, bits & carrier.negative, bits, carrier, grid, kind)
+
+
+def round_magnitude(xp: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, word: Any, kind: str) -> Any:
+    """The rounded magnitudes less `base`, before any limit; zero where not positive."""
     width, hidden, last = carrier.width, carrier.hidden, carrier.last
     sign, magnitude = bits >> last, bits & carrier.magnitude_mask
     m = magnitude - grid.base
@@ -137,17 +145,7 @@ def round_to_grid(
     if mode is Rounding.STOCHASTIC or mode.directed:  # below one quantum, no more than what leads there
         step = xp.clip(step, None, hidden - xp.clip(m, None, 0))
     rounded = (m + step) & ~(mask & (hidden - 1))
-    if kind != "grid":
-        rounded = xp.clip(rounded, grid.floor, None)
-    value = (rounded + grid.base) & (-rounded >> last)  # what is not above zero is zero
-    value = _limit(xp, value, magnitude, sign, carrier, mode, grid, kind)
-    keep, negative = grid.keep, bits ^ magnitude
-    if kind != "grid":
-        nonzero = -magnitude >> last
-        value = (value & nonzero) | (grid.zero & ~nonzero)
-        negative = negative & ((-value >> last) | grid.signed_zero)
-        keep = xp.clip(keep - (sign & grid.unsigned), None, carrier.infinity)
-    return xp.where(magnitude > keep, bits, value | negative)
+    return rounded if kind == "grid" else xp.clip(rounded, grid.floor, None)
 
 
 def _wide(xp: Any, magnitude: Any, drop: Any, carrier: Carrier, grid: Grid) -> tuple[Any, Any]:
@@ -160,19 +158,35 @@ def _wide(xp: Any, magnitude: Any, drop: Any, carrier: Carrier, grid: Grid) -> t
     return xp.where(magnitude < carrier.hidden, own, drop), field + grid.shift
 
 
-def _limit(
-    xp: Any, value: Any, magnitude: Any, sign: Any, carrier: Carrier, mode: Rounding, grid: Grid, kind: str
-) -> Any:
-    """The magnitudes within the format's range, or what stands for those beyond it."""
-    limit, jump = grid.limit + (sign & grid.lower), grid.jump
-    beyond = (limit - value) >> carrier.last
+def limit(xp: Any, value: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, kind: str) -> tuple[Any, Any]:
+    """The magnitudes within the format's range, and what is to be added to them for those that were beyond it."""
+    sign, jump = bits >> carrier.last, grid.jump
+    largest = grid.limit + (sign & grid.lower)
+    beyond = (largest - value) >> carrier.last
     stays = mode.stays_finite(sign)
     if stays is not None:
-        finite = (magnitude - carrier.infinity) >> carrier.last
+        finite = ((bits & carrier.magnitude_mask) - carrier.infinity) >> carrier.last
         beyond = beyond & ~(stays & finite & ~(sign & grid.unsigned))
     if kind != "grid":
         jump = jump + (sign & grid.lower_jump)
-    return xp.clip(value, None, limit) + (beyond & jump)
+    return xp.clip(value, None, largest), beyond & jump
+
+
+def finish(xp: Any, value: Any, bits: Any, negative: Any, kept: Any, carrier: Carrier, grid: Grid, kind: str) -> Any:
+    """The results for magnitudes, or their codes: with signs, zeros, and what the format keeps as it is.
+
+    Args:
+        value: the magnitudes or codes, which came of `bits`.
+        negative: what negative numbers have besides, for these.
+        kept: what infinities and NaNs are to be, where they do not overflow.
+    """
+    magnitude, keep = bits & carrier.magnitude_mask, grid.keep
+    if kind != "grid":
+        nonzero = -magnitude >> carrier.last
+        value = (value & nonzero) | (grid.zero & ~nonzero)
+        negative = negative & ((-value >> carrier.last) | grid.signed_zero)
+        keep = xp.clip(keep - ((bits >> carrier.last) & grid.unsigned), None, carrier.infinity)
+    return xp.where(magnitude > keep, kept, value | negative)
 
 
 def block_grid(

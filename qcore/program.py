@@ -8,8 +8,8 @@ from typing import Any
 
 from qcore.arguments import check_choice
 from qcore.carrier import Carrier
-from qcore.codes import Codes, FixedCodes, FloatCodes, encode, wrap
-from qcore.law import Block, Grid, block_grid, round_to_grid
+from qcore.codes import Codes, FixedCodes, FloatCodes, coded_grid, encode, wrap
+from qcore.law import Block, Grid, block_grid, round_magnitude, round_to_grid
 from qcore.number import Number
 from qcore.packing import storage
 from qcore.random import Settle, unsettled
@@ -69,10 +69,12 @@ class Program:
         parts = [part(*(next(remaining) for _ in part._fields)) for part in self._parts()]
         grid = parts[0] if self.kind != "block" else block_grid(xp, bits, self.carrier, parts[0], axes, settle)
         kind = self.kind if self.kind in ("general", "wide") else "grid"
-        rounded = round_to_grid(xp, bits, self.carrier, self.mode, grid, word, kind)
+        if not self.codes and self.kind != "wrap":
+            return round_to_grid(xp, bits, self.carrier, self.mode, grid, word, kind)
+        rounded = round_magnitude(xp, bits, self.carrier, self.mode, grid, word, kind)
         if self.codes:
-            return encode(xp, rounded, self.carrier, parts[-1], wide=kind == "wide")
-        return wrap(xp, rounded, bits, self.carrier, parts[-1]) if self.kind == "wrap" else rounded
+            return encode(xp, rounded, bits, self.carrier, self.mode, grid, parts[-1], kind)
+        return wrap(xp, rounded, bits, self.carrier, grid, parts[-1])
 
 
 def prepare(
@@ -85,8 +87,10 @@ def prepare(
     kind, constants = number.reduce(carrier)
     if not coded:
         return Program(carrier, mode, kind), constants
-    codes = number.codes(carrier)
-    return Program(carrier, mode, kind, kind_of(codes), storage(number.bits)), (*constants, *codes)
+    codes, size = number.codes(carrier), len(Grid._fields)
+    grid, codes = coded_grid(carrier, Grid(*constants[:size]), codes)
+    program = Program(carrier, mode, kind, kind_of(codes), storage(number.bits))
+    return program, (*grid, *constants[size:], *codes)
 
 
 def kind_of(codes: Codes) -> str:
