@@ -1,15 +1,11 @@
-"""Numbers as integer codes, in the bits of the formats' standards, and back: integers only, as in `qcore.law`."""
+"""Integer codes, in the bits of the formats' standards, and the numbers they stand for: integers only."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from qcore.carrier import Carrier
-from qcore.lanes import Names, from_count, normalize, split
-from qcore.law import Grid, finish, limit
-from qcore.rounding import Rounding
+from qcore.lanes import from_count
 
 
 class FloatCodes(NamedTuple):
@@ -60,68 +56,11 @@ class FixedCodes(NamedTuple):
 Codes = FloatCodes | FixedCodes
 
 
-def coded_grid(carrier: Carrier, grid: Grid, codes: Codes) -> tuple[Grid, Codes]:
-    """A grid and codes for `encode`: limits less `base`, and codes instead of lanes where results come from there."""
-    limits = min(grid.limit, carrier.infinity - 1), grid.limit + grid.lower
-    largest, lowest = (max(limit - grid.base, 0) for limit in limits)
-    based = grid._replace(limit=largest, lower=lowest - largest)
-    if isinstance(codes, FixedCodes):
-        return based._replace(keep=grid.keep - (grid.limit == carrier.infinity)), codes
-    codes = codes._replace(lowest=codes.lowest - (grid.base >> carrier.width))
-
-    def code(lane: int) -> int:
-        return codes.infinity if lane == carrier.infinity else codes.nan if lane > carrier.infinity else 0
-
-    lanes = np.array([largest, lowest], f"i{carrier.lane_bits // 8}")
-    largest, lowest = (int(value) for value in _float_code(Names, lanes, carrier, codes, wide=True))
-    jump = code(grid.limit + grid.jump) - largest if grid.limit + grid.jump >= carrier.infinity else 0
-    lower = grid.limit + grid.lower + grid.jump + grid.lower_jump
-    lower_jump = (code(lower) - lowest if lower >= carrier.infinity else 0) - jump if grid.unsigned else 0
-    return based._replace(jump=jump, lower_jump=lower_jump, zero=code(grid.zero)), codes
-
-
-def encode(
-    xp: Any, rounded: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, codes: Codes, kind: str
-) -> Any:
-    """The codes of the magnitudes that `round_magnitude` makes of lanes; the grid is one of `coded_grid`.
-
-    NaN becomes 0 where the format has none.
-    """
-    value, jump = limit(xp, xp.clip(rounded, 0, None), bits, carrier, mode, grid, kind)
-    sign = bits >> carrier.last
-    magnitude = bits & carrier.magnitude_mask
-    if isinstance(codes, FixedCodes):
-        return xp.where(magnitude > grid.keep, 0, _fixed_code(xp, value, sign, carrier, grid.top, codes))
-    value = _float_code(xp, value, carrier, codes, wide=kind == "wide") + jump
-    kept = xp.where(
-        magnitude > carrier.infinity, codes.nan | (sign & codes.nan_sign), codes.infinity | (sign & codes.sign)
-    )
-    return finish(xp, value, bits, sign & codes.sign, kept, carrier, grid, kind)
-
-
-def wrap(xp: Any, rounded: Any, bits: Any, carrier: Carrier, grid: Grid, codes: FixedCodes) -> Any:
-    """The lanes of the magnitudes that `round_magnitude` makes, modulo the number of codes; infinity becomes a NaN."""
-    magnitude, sign = bits & carrier.magnitude_mask, bits >> carrier.last
-    code = _fixed_code(xp, xp.clip(rounded, 0, None), sign, carrier, grid.top, codes)
-    zero = (rounded - 1) >> carrier.last  # keeps its sign
-    lanes = _fixed_lanes(xp, (code ^ codes.half) - codes.half, carrier, codes) | (bits & carrier.negative & zero)
-    nan = bits | (((magnitude - 1 - carrier.infinity) >> carrier.last) & (carrier.hidden >> 1))
-    return xp.where(magnitude > carrier.infinity - 1, nan, lanes)
-
-
 def decode(xp: Any, code: Any, carrier: Carrier, codes: Codes) -> Any:
     """The lanes of the numbers with these codes; bits above a code's highest are ignored."""
     if isinstance(codes, FloatCodes):
         return _decode_float(xp, code, carrier, codes)
     return _decode_fixed(xp, code, carrier, codes)
-
-
-def _float_code(xp: Any, value: Any, carrier: Carrier, codes: FloatCodes, wide: bool) -> Any:
-    """The codes of magnitudes less a base; `wide` is whether the carrier's subnormal numbers may be normal ones."""
-    field, significand = (normalize if wide else split)(xp, value, carrier)
-    above = field - codes.lowest
-    count = significand >> xp.clip(carrier.width - codes.man - xp.clip(above, None, 0), None, carrier.last)
-    return count + ((xp.clip(above, 0, None) + (codes.first - 1)) << codes.man)  # the hidden bit is worth one field
 
 
 def _decode_float(xp: Any, code: Any, carrier: Carrier, codes: FloatCodes) -> Any:
@@ -137,19 +76,11 @@ def _decode_float(xp: Any, code: Any, carrier: Carrier, codes: FloatCodes) -> An
     return xp.where((code & (codes.mask | codes.sign)) == codes.nan_zero, carrier.quiet_nan, lanes)
 
 
-def _fixed_code(xp: Any, value: Any, sign: Any, carrier: Carrier, top: Any, codes: FixedCodes) -> Any:
-    """The codes of magnitudes less a base, with signs; `top` is that of the grid."""
-    field, significand = split(xp, value, carrier)
-    shift = field - top
-    count = (significand << xp.clip(shift, 0, carrier.last)) >> xp.clip(-shift, 0, carrier.last)
-    return ((count ^ sign) - sign) & codes.mask
-
-
 def _decode_fixed(xp: Any, code: Any, carrier: Carrier, codes: FixedCodes) -> Any:
     number = ((code & codes.mask) ^ codes.half) - codes.half
-    return xp.where(number < codes.unused - codes.half, carrier.quiet_nan, _fixed_lanes(xp, number, carrier, codes))
+    return xp.where(number < codes.unused - codes.half, carrier.quiet_nan, fixed_lanes(xp, number, carrier, codes))
 
 
-def _fixed_lanes(xp: Any, number: Any, carrier: Carrier, codes: FixedCodes) -> Any:
+def fixed_lanes(xp: Any, number: Any, carrier: Carrier, codes: FixedCodes) -> Any:
     sign = number >> carrier.last
     return from_count(xp, (number ^ sign) - sign, codes.exponent, carrier) | (sign & carrier.negative)

@@ -35,15 +35,6 @@ def split(xp: Any, magnitude: Any, carrier: Carrier) -> tuple[Any, Any]:
     return magnitude >> carrier.width, (magnitude & (carrier.hidden - 1)) + xp.clip(magnitude, None, carrier.hidden)
 
 
-def normalize(xp: Any, magnitude: Any, carrier: Carrier) -> tuple[Any, Any]:
-    """Exponent fields, 0 and below for subnormal numbers, and significands; zero's field is below all others."""
-    width, hidden = carrier.width, carrier.hidden
-    shift = width - leading_bit(xp, magnitude & (hidden - 1), carrier)
-    field = xp.where(magnitude < hidden, 1 - shift, magnitude >> width) - ((1 << 24) & ~(-magnitude >> carrier.last))
-    significand = xp.where(magnitude < hidden, magnitude << shift, (magnitude & (hidden - 1)) | hidden)
-    return field, significand
-
-
 def from_count(xp: Any, count: Any, exponent: Any, carrier: Carrier) -> Any:
     """The magnitudes count * 2^exponent, for counts >= 0 with at most as many significant bits as the carrier."""
     width, hidden = carrier.width, carrier.hidden

@@ -112,14 +112,24 @@ def round_to_grid(
             exponents go below the carrier's, so that the quantum of its subnormal numbers depends on their own
             leading bit.
     """
-    rounded = round_magnitude(xp, bits, carrier, mode, grid, word, kind)
+    rounded, *_ = round_magnitude(xp, bits, carrier, mode, grid, word, kind)
+    if kind != "grid":
+        rounded = xp.clip(rounded, grid.floor, None)
     value = (rounded + grid.base) & (-rounded >> carrier.last)  # what is not above zero is zero
-    value, jump = limit(xp, value, bits, carrier, mode, grid, kind)
-    return finish(xp, value + jump, bits, bits & carrier.negative, bits, carrier, grid, kind)
+    largest = grid.limit + ((bits >> carrier.last) & grid.lower)
+    value = limit(xp, value, largest, bits, carrier, mode, grid, kind)
+    return finish(xp, value, bits, bits & carrier.negative, bits, carrier, grid, kind)
 
 
-def round_magnitude(xp: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, word: Any, kind: str) -> Any:
-    """The rounded magnitudes less `base`, before any limit; zero where not positive."""
+def round_magnitude(
+    xp: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, word: Any, kind: str
+) -> tuple[Any, Any, Any, Any]:
+    """Magnitudes less `base`, rounded without limits; anything below 1 is zero.
+
+    Returns:
+        The rounded magnitudes; how many bits were dropped; the exponent fields before rounding, once less `base`
+        and once of the numbers themselves, which for "wide" formats go on below 1.
+    """
     width, hidden, last = carrier.width, carrier.hidden, carrier.last
     sign, magnitude = bits >> last, bits & carrier.magnitude_mask
     m = magnitude - grid.base
@@ -128,40 +138,38 @@ def round_magnitude(xp: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: 
         m = xp.clip(m, (significand >> xp.clip(-(m >> width), 0, last)) - hidden, None)
     elif mode.directed:  # below one half only whether a number is zero matters
         m = xp.clip(m, xp.clip(magnitude, None, 1) - hidden, None)
-    fields = m >> width if kind == "grid" else (m >> width) << grid.slope
-    drop = xp.clip(xp.clip(grid.top - fields, grid.finest, None), None, grid.coarsest)
+    field = own = m >> width
+    above = field if kind == "grid" else field << grid.slope
+    drop = xp.clip(xp.clip(grid.top - above, grid.finest, None), None, grid.coarsest)
     kept = xp.clip(m, 0, None) if mode is Rounding.ODD else m
-    coded = 0
     if kind == "wide":
-        drop, coded = _wide(xp, magnitude, drop, carrier, grid)
+        drop, own = _wide(xp, magnitude, drop, carrier, grid)
     mask = (1 << drop) - 1
     odd = None
     if mode in (Rounding.NEAREST, Rounding.ODD):
         odd = ((kept | xp.clip(kept, None, grid.unit)) >> drop) & 1
         if kind == "wide":
-            odd = (odd & ~grid.coded) | (xp.clip(kept >> drop, 0, 1) & coded & grid.coded)
+            odd = (odd & ~grid.coded) | (xp.clip(kept >> drop, 0, 1) & (own + grid.shift) & grid.coded)
     top_bits = word >> (last - drop) if mode is Rounding.STOCHASTIC else None
     step = increment(mode, mask, odd, sign, top_bits)
     if mode is Rounding.STOCHASTIC or mode.directed:  # below one quantum, no more than what leads there
         step = xp.clip(step, None, hidden - xp.clip(m, None, 0))
-    rounded = (m + step) & ~(mask & (hidden - 1))
-    return rounded if kind == "grid" else xp.clip(rounded, grid.floor, None)
+    return (m + step) & ~(mask & (hidden - 1)), drop, field, own
 
 
 def _wide(xp: Any, magnitude: Any, drop: Any, carrier: Carrier, grid: Grid) -> tuple[Any, Any]:
-    """Bits to drop where the carrier's subnormal numbers may be normal ones of the format; and codes, see `coded`."""
+    """Bits to drop, and exponent fields, where the carrier's subnormal numbers may be normal ones of the format."""
     width = carrier.width
     leading = leading_bit(xp, magnitude & (carrier.hidden - 1), carrier)
     below = (magnitude - grid.lowest) >> carrier.last
     own = xp.clip(leading + (grid.finest - width), grid.least & below, None)
     field = xp.where(magnitude < carrier.hidden, leading - (width - 1), magnitude >> width)
-    return xp.where(magnitude < carrier.hidden, own, drop), field + grid.shift
+    return xp.where(magnitude < carrier.hidden, own, drop), field
 
 
-def limit(xp: Any, value: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, kind: str) -> tuple[Any, Any]:
-    """The magnitudes within the format's range, and what is to be added to them for those that were beyond it."""
+def limit(xp: Any, value: Any, largest: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, kind: str) -> Any:
+    """The magnitudes, or codes, that came of `bits`: at most the largest, or what stands for those beyond it."""
     sign, jump = bits >> carrier.last, grid.jump
-    largest = grid.limit + (sign & grid.lower)
     beyond = (largest - value) >> carrier.last
     stays = mode.stays_finite(sign)
     if stays is not None:
@@ -169,7 +177,7 @@ def limit(xp: Any, value: Any, bits: Any, carrier: Carrier, mode: Rounding, grid
         beyond = beyond & ~(stays & finite & ~(sign & grid.unsigned))
     if kind != "grid":
         jump = jump + (sign & grid.lower_jump)
-    return xp.clip(value, None, largest), beyond & jump
+    return xp.clip(value, None, largest) + (beyond & jump)
 
 
 def finish(xp: Any, value: Any, bits: Any, negative: Any, kept: Any, carrier: Carrier, grid: Grid, kind: str) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 
 from qcore.arguments import check_choice
 from qcore.carrier import Carrier
-from qcore.codes import Codes, FixedCodes, FloatCodes, coded_grid, encode, wrap
-from qcore.law import Block, Grid, block_grid, round_magnitude, round_to_grid
+from qcore.codes import Codes, FixedCodes, FloatCodes
+from qcore.encoding import FloatEncoding, encode, encoding, wrap
+from qcore.law import Block, Grid, block_grid, round_to_grid
 from qcore.number import Number
 from qcore.packing import storage
 from qcore.random import Settle, unsettled
@@ -24,6 +25,7 @@ KINDS: dict[str, tuple[type[Any], ...]] = {
 }
 OVERFLOWS = ("saturate", "inf", "nan", "wrap")
 CODES: dict[str, type[Any]] = {"float": FloatCodes, "fixed": FixedCodes}
+ENCODINGS: dict[str, type[Any]] = {"float": FloatEncoding, "fixed": FixedCodes}
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Program:
         return sum(len(part._fields) for part in self._parts())
 
     def _parts(self) -> tuple[type[Any], ...]:
-        return (*KINDS[self.kind], *((CODES[self.codes],) if self.codes else ()))
+        return (*KINDS[self.kind], *((ENCODINGS[self.codes],) if self.codes else ()))
 
     def run(
         self,
@@ -71,10 +73,8 @@ class Program:
         kind = self.kind if self.kind in ("general", "wide") else "grid"
         if not self.codes and self.kind != "wrap":
             return round_to_grid(xp, bits, self.carrier, self.mode, grid, word, kind)
-        rounded = round_magnitude(xp, bits, self.carrier, self.mode, grid, word, kind)
-        if self.codes:
-            return encode(xp, rounded, bits, self.carrier, self.mode, grid, parts[-1], kind)
-        return wrap(xp, rounded, bits, self.carrier, grid, parts[-1])
+        turn = encode if self.codes else wrap
+        return turn(xp, bits, self.carrier, self.mode, grid, parts[-1], word, kind)
 
 
 def prepare(
@@ -88,9 +88,9 @@ def prepare(
     if not coded:
         return Program(carrier, mode, kind), constants
     codes, size = number.codes(carrier), len(Grid._fields)
-    grid, codes = coded_grid(carrier, Grid(*constants[:size]), codes)
     program = Program(carrier, mode, kind, kind_of(codes), storage(number.bits))
-    return program, (*grid, *constants[size:], *codes)
+    grid, encoded = encoding(carrier, kind, Grid(*constants[:size]), codes)
+    return program, (*grid, *constants[size:], *encoded)
 
 
 def kind_of(codes: Codes) -> str:

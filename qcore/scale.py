@@ -65,7 +65,7 @@ class Scale:
             raise ValueError(f"{self.name} on {carrier.name}: man={self.man}; allowed is man <= {width}")
         if least > carrier.max_exponent:
             raise ValueError(f"{self.name} on {carrier.name}: its numbers are all beyond the largest {carrier.name}")
-        wide = self.lowest < carrier.min_exponent and self.man < width
+        wide = self.lowest < carrier.min_exponent
         if wide:
             least = carrier.min_exponent - self.man
         base, top, coarsest = uniform_grid(Ints, max(least, carrier.min_exponent - width) + carrier.bias, carrier)
@@ -87,8 +87,13 @@ class Scale:
     def codes(self, carrier: Carrier, signed: bool) -> FloatCodes:
         """The codes of the magnitudes, with a sign bit, without infinity and NaN."""
         size = self.exp + self.man
-        if size + signed > 32:
-            raise ValueError(f"{self.name} has codes of {size + signed} bits; allowed are at most 32")
+        if size > 31:
+            allowed = "at most 32, without a sign 31"
+            raise ValueError(f"{self.name} has codes of {size + signed} bits; allowed are {allowed}")
+        if size > carrier.lane_bits - 2 and self.lowest < carrier.min_exponent:
+            raise ValueError(
+                f"{self.name} on {carrier.name} has codes of {size + signed} bits; allowed only on float64"
+            )
         return FloatCodes(
             man=self.man,
             mask=as_lane((1 << size) - 1),

@@ -50,6 +50,9 @@ class _Law(torch.nn.Module):
         self.axes = axes
 
     def forward(self, x: torch.Tensor, constants: torch.Tensor, *noise: torch.Tensor) -> torch.Tensor:
+        if constants.dim() > 1:
+            lane = torch.arange(x.shape[0], device=x.device) % constants.shape[1]
+            constants = constants[:, lane]
         return run(self.program, x, constants.unbind(), self.axes, Noise(*noise) if noise else None, large=False)
 
 
@@ -77,6 +80,12 @@ def load(program: Program, layout: str, device: torch.device) -> Kernel | None:
         return None
 
 
+def constant_tensor(program: Program, constants: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """A format's integers as a kernel's argument."""
+    tensor = torch.tensor(constants, dtype=lane_dtype(program.carrier), device=device)
+    return tensor if program.kind == "block" or device.type != "cpu" else tensor[:, None].repeat(1, 64)
+
+
 def launch(kernel: Kernel, arguments: list[torch.Tensor], size: int) -> torch.Tensor:
     """Calls a kernel whose work is `size` elements."""
     if size >= _SERIAL_BELOW or _set_threads is None:
@@ -93,7 +102,7 @@ def _compile(program: Program, layout: str, device: torch.device, path: Path) ->
     shape, axes = LAYOUTS[layout]
     dtype = getattr(torch, program.carrier.name)
     x = torch.zeros(shape, dtype=dtype, device=device)
-    arguments = [x, torch.zeros(program.count(), dtype=lane_dtype(program.carrier), device=device)]
+    arguments = [x, constant_tensor(program, (0,) * program.count(), device)]
     sizes = {axis: torch.export.Dim(f"d{axis}", min=2, max=2**31 - 1) for axis in range(len(shape))}
     dynamic: tuple[object, ...] = (sizes, None)
     if program.mode is Rounding.STOCHASTIC:
@@ -157,7 +166,7 @@ def _fingerprint() -> str:
     machine = f"{torch.__version__} {torch.version.cuda} {platform.system()} {platform.machine()}"
     digest = hashlib.sha256(machine.encode())
     core, here = Path(qcore.__file__).parent, Path(__file__).parent
-    law = ("carrier", "codes", "lanes", "law", "program", "random", "rounding")
+    law = ("carrier", "codes", "encoding", "lanes", "law", "program", "random", "rounding")
     for path in (*(core / f"{name}.py" for name in law), here / "lanes.py", Path(__file__)):
         digest.update(path.read_bytes())
     digest.update("".join(sorted(_processor_flags())).encode())

@@ -12,7 +12,7 @@ from qcore.law import Block, block_grid
 from qcore.random import Noise, as_lane
 from qtorch import kernels
 from qtorch.lanes import Names, result_dtype, to_lanes
-from qtorch.plan import Plan, constant_tensor
+from qtorch.plan import Plan
 
 KERNEL_LIMIT = 1 << 31  # elements: a kernel's indices have 31 bits
 _PIECE = 1 << 25  # elements at a time beyond that
@@ -61,7 +61,7 @@ def _grid_of_all(x: torch.Tensor, plan: Plan) -> torch.Tensor:
     carrier, constants = plan.program.carrier, Block(*plan.constants)
     grids = [block_grid(Names, to_lanes(piece, carrier), carrier, constants, (0,)) for piece in x.split(_PIECE)]
     largest = max(grids, key=lambda grid: int(grid.limit))
-    return constant_tensor(plan.program, tuple(int(field) for field in largest), x.device)
+    return kernels.constant_tensor(plan.program, tuple(int(field) for field in largest), x.device)
 
 
 def _shifted(noise: Noise, elements: int) -> Noise:

@@ -14,7 +14,7 @@ from qcore.named import check_number
 from qcore.program import CODES, Program, kind_of, prepare
 from qtorch import kernels
 from qtorch.cache import constant, literal, remember
-from qtorch.lanes import DTYPES, lane_dtype
+from qtorch.lanes import DTYPES
 
 
 class Plan:
@@ -39,14 +39,10 @@ class Plan:
         try:
             return self._runners[layout, device]
         except KeyError:
-            constants = constant_tensor(self.program, self.constants, device)
+            constants = kernels.constant_tensor(self.program, self.constants, device)
             runner = kernels.load(self.program, layout, device), constants
             self._runners[layout, device] = runner
             return runner
-
-
-def constant_tensor(program: Program, constants: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    return torch.tensor(constants, dtype=lane_dtype(program.carrier), device=device)
 
 
 def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, coded: bool) -> Plan:

@@ -18,7 +18,8 @@ def coded(numbers):
             yield number
 
 
-CODED = tuple(coded((*FORMATS, *MORE, FixedPoint(32, 0), FixedPoint(32, 4, signed=False), FixedPoint(31, -4))))
+BEYOND = BinaryFloat(8, 21, bias=130)  # its smallest normal numbers are float32's subnormal ones, with fewer bits
+CODED = tuple(coded((*FORMATS, *MORE, FixedPoint(32, 0), FixedPoint(32, 4, signed=False), FixedPoint(31, -4), BEYOND)))
 
 
 def carrier_of(number):
@@ -55,6 +56,26 @@ def test_decode_equals_the_oracle_and_encode_is_its_inverse(number):
     back = qcore.encode(values[numbers], number, overflow=None)
     assert back.dtype == np.dtype(f"u{1 if number.bits <= 8 else 2 if number.bits <= 16 else 4}")
     np.testing.assert_array_equal(back, codes[numbers])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("number", CODED, ids=str)
+def test_codes_are_the_same_on_all_carriers(number, dtype):
+    try:
+        (x,) = hard_inputs(number, 5_000, dtype)
+        values = qcore.quantize(x, number, "nearest")
+        qcore.encode(x[:1], number)
+    except ValueError as error:
+        pytest.skip(str(error))
+    with np.errstate(invalid="ignore"):
+        wide, values = x.astype(np.float64), values.astype(np.float64)
+    same = quantized_alike(values, qcore.quantize(wide, number, "nearest"))
+    assert same.any()
+    np.testing.assert_array_equal(qcore.encode(x, number)[same], qcore.encode(wide, number)[same])
+
+
+def quantized_alike(values, wide):
+    return (values == wide) & (np.signbit(values) == np.signbit(wide))
 
 
 def without_code(values, number):
@@ -138,6 +159,7 @@ def test_packing(width, size):
         ),
         (lambda: qcore.encode(np.ones(2, np.float32), FixedPoint(40, 4)), ValueError, ["40 bits", "at most 32"]),
         (lambda: qcore.encode(np.ones(2, np.float32), FloatingPoint(12, 20)), ValueError, ["33 bits", "at most 32"]),
+        (lambda: qcore.encode(np.ones(2, np.float32), BinaryFloat(8, 23, bias=130)), ValueError, ["32 bits", "only on float64"]),
         (lambda: qcore.encode([1.0], "e5m2"), TypeError, ["x", "list", "NumPy array"]),
         (lambda: qcore.decode(np.ones(2), "e5m2"), TypeError, ["codes", "float64", "integers"]),
         (lambda: qcore.decode([1], "e5m2"), TypeError, ["codes", "list", "integers"]),
