@@ -102,7 +102,7 @@ def encode(
     ordinary = _is_ordinary(x)
     plan = (plan_for if ordinary else make_plan)(number, rounding, x.dtype, overflow, True)
     result = _round(x.detach(), plan, _noise(x, plan, key, random_bits, start, ordinary), ordinary)
-    return as_codes(result, plan.program.storage)
+    return as_codes(result)
 
 
 def decode(codes: torch.Tensor, number: Number | str, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -25,14 +25,15 @@ import qcore
 from qcore.program import Program
 from qcore.random import Noise
 from qcore.rounding import Rounding
-from qtorch.lanes import lane_dtype, run
+from qtorch.lanes import TABLE, lane_dtype, pair_dtype, run, run_pairs
 
 Kernel = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 # Which dimensions a kernel's input has, an example that is large enough to be compiled for all threads, and
-# the axes along which blocks lie. Elementwise rounding sees every tensor as "flat".
+# the axes along which blocks lie. Elementwise rounding sees every tensor as "flat", or as "pairs" (`run_pairs`).
 LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "flat": ((1 << 20,), (0,)),
+    "pairs": ((1 << 20,), (0,)),
     "rows": ((64, 1 << 14), (1,)),
     "columns": ((1 << 14, 64), (0,)),
     "middle": ((16, 64, 1 << 10), (0, 2)),
@@ -44,16 +45,18 @@ _one_thread = threading.Lock()  # compiles at a time; other processes are not wa
 
 
 class _Law(torch.nn.Module):
-    def __init__(self, program: Program, axes: tuple[int, ...]) -> None:
+    def __init__(self, program: Program, layout: str) -> None:
         super().__init__()
         self.program = program
-        self.axes = axes
+        self.layout = layout
 
     def forward(self, x: torch.Tensor, constants: torch.Tensor, *noise: torch.Tensor) -> torch.Tensor:
         if constants.dim() > 1:
-            lane = torch.arange(x.shape[0], device=x.device) % constants.shape[1]
-            constants = constants[:, lane]
-        return run(self.program, x, constants.unbind(), self.axes, Noise(*noise) if noise else None, large=False)
+            constants = constants[:, torch.arange(x.shape[0], device=x.device) % TABLE]
+        words = Noise(*noise) if noise else None
+        if self.layout == "pairs":
+            return run_pairs(self.program, x, constants.unbind(), words)
+        return run(self.program, x, constants.unbind(), LAYOUTS[self.layout][1], words, large=False)
 
 
 @cache
@@ -81,9 +84,13 @@ def load(program: Program, layout: str, device: torch.device) -> Kernel | None:
 
 
 def constant_tensor(program: Program, constants: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """A format's integers as a kernel's argument."""
+    """A format's integers as a kernel's argument: on the CPU as rows, of which vectors are loaded.
+
+    A single number would have to be made a vector anew for each vector of results, since a compiler cannot know that
+    those are not written over it.
+    """
     tensor = torch.tensor(constants, dtype=lane_dtype(program.carrier), device=device)
-    return tensor if program.kind == "block" or device.type != "cpu" else tensor[:, None].repeat(1, 64)
+    return tensor if program.kind == "block" or device.type != "cpu" else tensor[:, None].repeat(1, TABLE)
 
 
 def launch(kernel: Kernel, arguments: list[torch.Tensor], size: int) -> torch.Tensor:
@@ -99,8 +106,8 @@ def launch(kernel: Kernel, arguments: list[torch.Tensor], size: int) -> torch.Te
 
 
 def _compile(program: Program, layout: str, device: torch.device, path: Path) -> None:
-    shape, axes = LAYOUTS[layout]
-    dtype = getattr(torch, program.carrier.name)
+    shape, _ = LAYOUTS[layout]
+    dtype = pair_dtype(program) if layout == "pairs" else getattr(torch, program.carrier.name)
     x = torch.zeros(shape, dtype=dtype, device=device)
     arguments = [x, constant_tensor(program, (0,) * program.count(), device)]
     sizes = {axis: torch.export.Dim(f"d{axis}", min=2, max=2**31 - 1) for axis in range(len(shape))}
@@ -112,7 +119,7 @@ def _compile(program: Program, layout: str, device: torch.device, path: Path) ->
 
     with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
         warnings.simplefilter("ignore")  # Inductor's own, which users can do nothing about
-        exported = torch.export.export(_Law(program, axes), tuple(arguments), dynamic_shapes=dynamic)
+        exported = torch.export.export(_Law(program, layout), tuple(arguments), dynamic_shapes=dynamic)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             package = os.path.join(folder, path.name)
             # Inductor's own folder of outputs is the same for all processes that compile the same kernel, and they

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -11,7 +11,8 @@ from qcore.program import Program
 from qcore.random import Noise, rounding_words
 
 DTYPES = {getattr(torch, name): carrier for name, carrier in CARRIERS.items()}
-_TABLE = 64  # at least a vector of 16-bit floats
+STORED = {8: torch.uint8, 16: torch.int16, 32: torch.int32}  # what holds codes of so many bits
+TABLE = 64  # numbers; whole vectors of any width
 
 
 class Names:
@@ -35,17 +36,41 @@ def run(
     large: bool,
 ) -> torch.Tensor:
     """Rounds a tensor of at least one dimension; arguments as in `Program.run` and `rounding_words`."""
-    carrier, word = program.carrier, None
-    if noise is not None:
+    word = None if noise is None else _word(program.carrier, x, noise, large, _arange)
+    result = program.run(Names, to_lanes(x, program.carrier), constants, axes, word, _settle)
+    return result.to(result_dtype(program, x.dtype)) if program.codes else from_lanes(result, program.carrier, x.dtype)
 
-        def arange(size: int) -> torch.Tensor:
-            return _arange(size, x.device)
 
-        noise = _anchored(noise, x) if torch.compiler.is_compiling() else noise
-        word = rounding_words(Names, arange, x.shape, noise, large, _settle)
-        word = word.to(lane_dtype(carrier)) << (carrier.lane_bits - 32)
-    result = program.run(Names, to_lanes(x, carrier), constants, axes, word, _settle)
-    return result.to(result_dtype(program, x.dtype)) if program.codes else from_lanes(result, carrier, x.dtype)
+def run_pairs(
+    program: Program, x: torch.Tensor, constants: Sequence[int | torch.Tensor], noise: Noise | None
+) -> torch.Tensor:
+    """Rounds two elements in each integer of a 1-d tensor, which is of twice their width, to two of 16 bits in int32.
+
+    For Inductor, which has no vectors of 16-bit integers on the CPU.
+    """
+    carrier, results = program.carrier, []
+    for which in (0, 1):
+        if carrier.padding == 0:
+            lanes = (x >> (which * 32)).to(torch.int32)
+        else:
+            lanes = (x << (16 - which * 16)) >> 16 << carrier.padding
+
+        def arange(size: int, device: torch.device, which: int = which) -> torch.Tensor:
+            return _arange(size, device) * 2 + which
+
+        word = None if noise is None else _word(carrier, x, noise, False, arange)
+        result = program.run(Names, lanes, constants, (0,), word, _settle)
+        results.append(result if program.codes else result >> carrier.padding)
+    low, high = results
+    return (low & 0xFFFF) | (high << 16)
+
+
+def _word(
+    carrier: Carrier, x: torch.Tensor, noise: Noise, large: bool, arange: Callable[[int, torch.device], torch.Tensor]
+) -> torch.Tensor:
+    noise = _anchored(noise, x) if torch.compiler.is_compiling() else noise
+    word = rounding_words(Names, lambda size: arange(size, x.device), x.shape, noise, large, _settle)
+    return word.to(lane_dtype(carrier)) << (carrier.lane_bits - 32)
 
 
 def _arange(size: int, device: torch.device) -> torch.Tensor:
@@ -54,8 +79,8 @@ def _arange(size: int, device: torch.device) -> torch.Tensor:
     position = torch.arange(size, dtype=torch.int32, device=device)
     if device.type != "cpu" or not torch.compiler.is_compiling():
         return position
-    table = _settle(torch.arange(_TABLE, dtype=torch.int32, device=device))
-    return position // _TABLE * _TABLE + table[position % _TABLE]
+    table = _settle(torch.arange(TABLE, dtype=torch.int32, device=device))
+    return position // TABLE * TABLE + table[position % TABLE]
 
 
 def _anchored(noise: Noise, x: torch.Tensor) -> Noise:
@@ -93,17 +118,23 @@ def from_lanes(bits: torch.Tensor, carrier: Carrier, dtype: torch.dtype) -> torc
 
 
 def result_dtype(program: Program, dtype: torch.dtype) -> torch.dtype:
-    """The dtype of a program's result for inputs of a dtype. Inductor has no vectors of 16-bit integers on the CPU."""
-    if not program.codes:
-        return dtype
-    return torch.uint8 if program.storage == 8 else torch.int32
+    """The dtype of a program's result for inputs of a dtype."""
+    return STORED[program.storage] if program.codes else dtype
 
 
-def as_codes(result: torch.Tensor, storage: int) -> torch.Tensor:
+def as_codes(result: torch.Tensor) -> torch.Tensor:
     """A program's codes as unsigned integers."""
-    if storage == 8:
-        return result
-    return result.to(torch.int16).view(torch.uint16) if storage == 16 else result.view(torch.uint32)
+    unsigned = {torch.int16: torch.uint16, torch.int32: torch.uint32}
+    return result if result.dtype is torch.uint8 else result.view(unsigned[result.dtype])
+
+
+def pair_dtype(program: Program) -> torch.dtype | None:
+    """The integers that hold two elements for `run_pairs`; None where that does not serve."""
+    if program.kind == "block":
+        return None
+    if program.carrier.padding:
+        return torch.int32 if program.storage < 32 else None
+    return torch.int64 if program.storage == 16 and program.carrier.lane_bits == 32 else None
 
 
 def from_codes(codes: torch.Tensor, lane_bits: int) -> torch.Tensor:

@@ -36,32 +36,38 @@ def _flat(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | No
     size = x.numel()
     if size >= KERNEL_LIMIT:
         return _in_pieces(x, plan, noise)
+    if plan.pairs and x.is_cpu and size % 2 == 0 and x.storage_offset() % 2 == 0:
+        return _in_pairs(x, plan, plan.pairs, noise)
     kernel, constants = plan.runner("flat", x.device)
     return None if kernel is None else kernels.launch(kernel, [_aligned(x), constants, *(noise or ())], size)
 
 
-def _in_pieces(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
-    if plan.program.kind == "block":
-        constants = _grid_of_all(x, plan)
-        kernel = kernels.load(replace(plan.program, kind="grid"), "flat", x.device)
-    else:
-        kernel, constants = plan.runner("flat", x.device)
+def _in_pairs(x: torch.Tensor, plan: Plan, integers: torch.dtype, noise: Noise | None) -> torch.Tensor | None:
+    kernel, constants = plan.runner("pairs", x.device)
     if kernel is None:
         return None
+    result = kernels.launch(kernel, [x.view(integers), constants, *(noise or ())], x.numel())
+    return result.view(torch.int16 if plan.program.codes else x.dtype).to(result_dtype(plan.program, x.dtype))
+
+
+def _in_pieces(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
+    if plan.program.kind == "block":
+        plan = _grid_of_all(x, plan)
     result = torch.empty_like(x, dtype=result_dtype(plan.program, x.dtype))
     for begin in range(0, x.numel(), _PIECE):
-        piece = x[begin : begin + _PIECE]
-        arguments = [_aligned(piece), constants, *(_shifted(noise, begin) if noise else ())]
-        result[begin : begin + _PIECE] = kernels.launch(kernel, arguments, piece.numel())
+        piece = _flat(x[begin : begin + _PIECE], plan, _shifted(noise, begin) if noise else None)
+        if piece is None:
+            return None
+        result[begin : begin + _PIECE] = piece
     return result
 
 
-def _grid_of_all(x: torch.Tensor, plan: Plan) -> torch.Tensor:
+def _grid_of_all(x: torch.Tensor, plan: Plan) -> Plan:
     """The grid of a block too large for one call: that of its piece with the largest magnitude."""
     carrier, constants = plan.program.carrier, Block(*plan.constants)
     grids = [block_grid(Names, to_lanes(piece, carrier), carrier, constants, (0,)) for piece in x.split(_PIECE)]
     largest = max(grids, key=lambda grid: int(grid.limit))
-    return kernels.constant_tensor(plan.program, tuple(int(field) for field in largest), x.device)
+    return Plan(plan.number, replace(plan.program, kind="grid"), tuple(int(field) for field in largest))
 
 
 def _shifted(noise: Noise, elements: int) -> Noise:

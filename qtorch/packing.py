@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from qcore.packing import check_packing, pack_lanes, storage, unpack_lanes
-from qtorch.lanes import as_codes, from_codes
+from qtorch.lanes import STORED, as_codes, from_codes
 
 
 def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
@@ -54,8 +54,7 @@ def unpack(packed: torch.Tensor, bits: int, size: int) -> torch.Tensor:
     """
     bits = check_packing(bits, check_codes(packed, "packed").shape, size)
     lanes = unpack_lanes(from_codes(packed, 32), bits, size, _positions(packed))
-    width = storage(bits)
-    return as_codes(lanes.to(torch.uint8 if width == 8 else torch.int32), width)
+    return as_codes(lanes.to(STORED[storage(bits)]))
 
 
 def _positions(codes: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from qcore.named import check_number
 from qcore.program import CODES, Program, kind_of, prepare
 from qtorch import kernels
 from qtorch.cache import constant, literal, remember
-from qtorch.lanes import DTYPES
+from qtorch.lanes import DTYPES, pair_dtype
 
 
 class Plan:
@@ -24,6 +24,7 @@ class Plan:
         number, program, constants: the format, what is traced, and the format's integers.
         stochastic: whether there are random words.
         flat: whether a tensor's shape does not matter (random words aside).
+        pairs: the integers in which a kernel on the CPU reads two elements at once, or None.
     """
 
     def __init__(self, number: Number, program: Program, constants: tuple[int, ...]) -> None:
@@ -32,6 +33,7 @@ class Plan:
         self.constants = constants
         self.stochastic = program.mode is Rounding.STOCHASTIC
         self.flat = getattr(number, "dim", -1) == -1
+        self.pairs = pair_dtype(program)
         self._runners: dict[tuple[str, torch.device], tuple[kernels.Kernel | None, torch.Tensor]] = {}
 
     def runner(self, layout: str, device: torch.device) -> tuple[kernels.Kernel | None, torch.Tensor]:
