@@ -25,18 +25,20 @@ import qcore
 from qcore.program import Program
 from qcore.random import Noise
 from qcore.rounding import Rounding
-from qtorch.lanes import TABLE, lane_dtype, pair_dtype, run, run_pairs
+from qtorch.lanes import TABLE, lane_dtype, pair_dtype, run, run_keyed, run_pairs
 
 Kernel = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 # Which dimensions a kernel's input has, an example that is large enough to be compiled for all threads, and
-# the axes along which blocks lie. Elementwise rounding sees every tensor as "flat", or as "pairs" (`run_pairs`).
+# the axes along which blocks lie. Elementwise rounding sees every tensor as "flat", or as "pairs" (`run_pairs`)
+# or "keyed" rows (`run_keyed`).
 LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "flat": ((1 << 20,), (0,)),
     "pairs": ((1 << 20,), (0,)),
     "rows": ((64, 1 << 14), (1,)),
     "columns": ((1 << 14, 64), (0,)),
     "middle": ((16, 64, 1 << 10), (0, 2)),
+    "keyed": ((1 << 14, TABLE), ()),
 }
 # A parallel loop waits for all threads, which takes milliseconds when other programs hold the processors. torch's
 # own operations have the same threshold.
@@ -51,8 +53,10 @@ class _Law(torch.nn.Module):
         self.layout = layout
 
     def forward(self, x: torch.Tensor, constants: torch.Tensor, *noise: torch.Tensor) -> torch.Tensor:
-        if constants.dim() > 1:
+        if constants.dim() > 1 and x.dim() == 1:
             constants = constants[:, torch.arange(x.shape[0], device=x.device) % TABLE]
+        if self.layout == "keyed":
+            return run_keyed(self.program, x, constants.unbind(), *noise)
         words = Noise(*noise) if noise else None
         if self.layout == "pairs":
             return run_pairs(self.program, x, constants.unbind(), words)
@@ -112,7 +116,10 @@ def _compile(program: Program, layout: str, device: torch.device, path: Path) ->
     arguments = [x, constant_tensor(program, (0,) * program.count(), device)]
     sizes = {axis: torch.export.Dim(f"d{axis}", min=2, max=2**31 - 1) for axis in range(len(shape))}
     dynamic: tuple[object, ...] = (sizes, None)
-    if program.mode is Rounding.STOCHASTIC:
+    if layout == "keyed":
+        arguments.append(torch.zeros((3, shape[0]), dtype=torch.int32, device=device))
+        dynamic = ({0: sizes[0]}, None, ({1: sizes[0]},))
+    elif program.mode is Rounding.STOCHASTIC:
         arguments += [torch.zeros(size, dtype=torch.int32, device=device) for size in (2, 3)]
         dynamic += ((None, None),)
     from torch._inductor import config

@@ -8,7 +8,7 @@ import torch
 
 from qcore.carrier import CARRIERS, Carrier
 from qcore.program import Program
-from qcore.random import Noise, rounding_words
+from qcore.random import Noise, leading_bits_mask, rounding_words
 
 DTYPES = {getattr(torch, name): carrier for name, carrier in CARRIERS.items()}
 STORED = {8: torch.uint8, 16: torch.int16, 32: torch.int32}  # what holds codes of so many bits
@@ -63,6 +63,21 @@ def run_pairs(
         results.append(result if program.codes else result >> carrier.padding)
     low, high = results
     return (low & 0xFFFF) | (high << 16)
+
+
+def run_keyed(
+    program: Program, x: torch.Tensor, constants: Sequence[int | torch.Tensor], keys: torch.Tensor
+) -> torch.Tensor:
+    """Rounds rows of `TABLE` elements, each with a key of its own, stochastically.
+
+    Args:
+        keys: int32 tensor of shape (3, rows): the keys' two words, and the index of each row's first element.
+    """
+    word0, word1, start = (words[:, None] for words in keys.unbind())
+    noise = Noise((word0, word1), (torch.zeros_like(start), start, leading_bits_mask(24)))
+    word = rounding_words(Names, lambda size: _arange(size, x.device), x.shape[1:], noise, False, _settle)
+    result = program.run(Names, to_lanes(x, program.carrier), constants, (), word, _settle)
+    return from_lanes(result, program.carrier, x.dtype)
 
 
 def _word(
