@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from qcore.arguments import check_int, check_seed, check_start
-from qcore.random import Noise, as_lane, leading_bits_mask
+from qcore.keys import fold_words
+from qcore.random import Noise, as_lane, leading_bits_mask, threefry
 from qtorch.cache import constant, literal, remember
 
 Key = int | tuple[int, int] | torch.Tensor | None
@@ -40,6 +41,14 @@ def key_tensor(key: Any) -> torch.Tensor:
             "32-bit words, or an int32, uint32 or int64 tensor of two words"
         )
     return key.view(torch.int32) if key.dtype is torch.uint32 else key.to(torch.int32)
+
+
+def fold_in(words: torch.Tensor, data: int, ordinary: bool) -> torch.Tensor:
+    """`qcore.fold_in` of a key tensor; one that is not ordinary may be traced or transformed."""
+    if not (ordinary and words.is_cpu):
+        return torch.stack(threefry(words[0], words[1], 0, data))
+    folded = fold_words(*words.tolist(), data)
+    return torch.tensor([as_lane(word) for word in folded], dtype=torch.int32, device="cpu")
 
 
 def seed_tensor(key: Any) -> torch.Tensor:
