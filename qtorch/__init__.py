@@ -1,6 +1,18 @@
 """Low-precision arithmetic in PyTorch: QPyTorch's API with the same bits as NumPy (qcore) and JAX (qjax)."""
 
-from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding, fold_in, p3109
+from qcore import (
+    NAMED,
+    BinaryFloat,
+    BlockFloatingPoint,
+    FixedPoint,
+    FloatingPoint,
+    Number,
+    Quantization,
+    Rounding,
+    Rule,
+    fold_in,
+    p3109,
+)
 from qtorch import quant
 from qtorch.dispatch import decode, encode, quantize
 from qtorch.packing import pack, unpack
@@ -12,7 +24,9 @@ __all__ = [
     "FixedPoint",
     "FloatingPoint",
     "Number",
+    "Quantization",
     "Rounding",
+    "Rule",
     "decode",
     "encode",
     "fold_in",
