@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from qcore import Number, Quantization, Rounding
+from qcore.named import check_number
 from qtorch.dispatch import quantize
 
 _SMALL = 1 << 16  # elements: where two more copies take as long as a call
@@ -20,7 +21,8 @@ def quantize_many(
     Args:
         tensors: any, of any dtypes and devices.
         quantization: how; only `forward_number`, which may not be None, and `forward_rounding` are read.
-        keys: for stochastic rounding: an integer tensor of shape (len(tensors), 2), two words a tensor.
+        keys: for stochastic rounding: an integer tensor of shape (len(tensors), 2), two words a tensor; None draws
+            one for each.
 
     Returns:
         New tensors of the same shapes, dtypes and devices; some may share memory.
@@ -32,11 +34,10 @@ def quantize_many(
         >>> quantize_many([torch.tensor([0.3]), torch.tensor(5.3)], Quantization("e5m2", forward_rounding="nearest"))
         [tensor([0.3125]), tensor(5.)]
     """
-    number, rounding = quantization.forward_number, quantization.forward_rounding
-    assert number is not None
+    number, rounding = check_number(quantization.forward_number, "forward_number"), quantization.forward_rounding
     if rounding is Rounding.STOCHASTIC:
-        assert keys is not None
-        return [quantize(x, number, rounding, key=key) for x, key in zip(tensors, keys.unbind(), strict=True)]
+        each = [None] * len(tensors) if keys is None else keys.unbind()
+        return [quantize(x, number, rounding, key=key) for x, key in zip(tensors, each, strict=True)]
     if len(tensors) == 1 or not joins(quantization):
         return [quantize(x, number, rounding) for x in tensors]
     groups, large = _arrange(tensors)

@@ -7,10 +7,9 @@ import pickle
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
-from support import assert_same_bits, bits, to_torch
+from support import assert_same_bits, to_torch
 
 import qcore
 import qtorch.optim.many
@@ -479,7 +478,7 @@ def test_lbfgs_evaluates_several_times_and_rounds_every_gradient():
     weights = [torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(()))]
     inner = torch.optim.LBFGS(weights, max_iter=4, line_search_fn="strong_wolfe")
     optimizer = OptimLP(inner, grad_quant=H, weight_quant=H, acc_quant="float16", momentum_quant=H)
-    seen = []
+    seen, memory = [], [p.data_ptr() for p in weights]
 
     def closure():
         optimizer.zero_grad()
@@ -494,6 +493,7 @@ def test_lbfgs_evaluates_several_times_and_rounds_every_gradient():
     for _ in range(8):
         optimizer.step(evaluate)
     assert len(seen) > 8
+    assert [p.data_ptr() for p in weights] == memory
     for gradient in seen[-1]:
         assert_same_bits(gradient, to_torch(qcore.quantize(gradient.numpy(), H, "nearest")).view(gradient.shape))
     state = inner.state[weights[0]]
