@@ -59,8 +59,9 @@ def fold_in(words: torch.Tensor, data: int, ordinary: bool) -> torch.Tensor:
     """`qcore.fold_in` of a key tensor; one that is not ordinary may be traced or transformed."""
     if not (ordinary and words.is_cpu):
         return torch.stack(threefry(words[0], words[1], 0, data))
-    folded = fold_words(*words.tolist(), data)
-    return torch.tensor([as_lane(word) for word in folded], dtype=torch.int32, device="cpu")
+    word0, word1 = words.tolist()
+    folded = [as_lane(word) for word in fold_words(word0, word1, data)]
+    return torch.tensor(folded, dtype=torch.int32, device="cpu")
 
 
 def seed_tensor(key: Any) -> torch.Tensor:

@@ -11,7 +11,7 @@ from torch import nn
 
 from qcore import Number, Quantization, Rounding, Rule
 from qtorch.auto_low.groups import GROUPS
-from qtorch.auto_low.layers import Lowered, RoundingHook, is_lowered, round_weights
+from qtorch.auto_low.layers import Lowered, RoundingHook, is_lowered, keep_encoders_dense, round_weights
 from qtorch.quant import Quantizer
 
 __all__ = ["GROUPS", "lower", "sequential_lower"]
@@ -80,6 +80,7 @@ def lower(
         if rule.outputs != Quantization():
             RoundingHook(layer, rule.outputs)
         round_weights(layer, rule)
+    keep_encoders_dense(model)
     return model
 
 
@@ -133,6 +134,7 @@ def sequential_lower(
         for name, child in parent._modules.items():
             if child in pairs:
                 parent._modules[name] = pairs[child]
+    keep_encoders_dense(model)
     return pairs.get(model, model)
 
 

@@ -101,3 +101,13 @@ def is_lowered(layer: nn.Module) -> bool:
     weights = layer.parametrizations.values() if parametrize.is_parametrized(layer) else ()  # type: ignore[union-attr]
     rounds_weights = any(isinstance(rounding, Quantizer) for weight in weights for rounding in weight)  # type: ignore
     return isinstance(layer, Lowered) or rounds_weights or any(isinstance(hook, RoundingHook) for hook in hooks)
+
+
+def keep_encoders_dense(model: nn.Module) -> None:
+    """Makes encoders of lowered layers pass padding on to these.
+
+    In evaluation they would make nested tensors without it, which only layers that are not really called understand.
+    """
+    for encoder in model.modules():
+        if isinstance(encoder, nn.TransformerEncoder) and any(map(is_lowered, encoder.modules())):
+            encoder.use_nested_tensor = False
