@@ -13,7 +13,7 @@ from qcore import (
     fold_in,
     p3109,
 )
-from qtorch import quant
+from qtorch import auto_low, quant
 from qtorch.dispatch import decode, encode, quantize
 from qtorch.packing import pack, unpack
 
@@ -27,6 +27,7 @@ __all__ = [
     "Quantization",
     "Rounding",
     "Rule",
+    "auto_low",
     "decode",
     "encode",
     "fold_in",

@@ -73,11 +73,11 @@ class Quantizer(torch.nn.Module):
             TypeError, ValueError: if an argument is not as above.
         """
         told, ordinary = self.quantization, _is_ordinary(x)
-        if torch.is_grad_enabled() and (x.requires_grad or not ordinary):
+        if not ordinary or (x.requires_grad and torch.is_grad_enabled()):
             function = _OrdinaryRounding if ordinary else _Rounding
             result = function.apply(x, _key_words(told, key, ordinary), told)
             return result if told.unclamped is None else result[0]
-        if not _rounds_stochastically(told.forward_number, told.forward_rounding):
+        if not _draws_forward(told):
             _key_words(told, key, ordinary)
             key = None
         return _round(x, told.forward_number, told.forward_rounding, key)
@@ -108,6 +108,8 @@ class _Rounding(torch.autograd.Function):
 
     @staticmethod
     def forward(x: torch.Tensor, words: torch.Tensor | None, told: Quantization) -> Any:
+        if words is not None and torch.compiler.is_compiling() and not _draws_forward(told):
+            x = _anchored(x, words)
         y = _round(x, told.forward_number, told.forward_rounding, words)
         if told.unclamped is None:
             return y
@@ -154,8 +156,16 @@ def _round(x: torch.Tensor, number: Number | None, rounding: Rounding, key: Key)
     return quantize(x, number, rounding, key=key if rounding is Rounding.STOCHASTIC else None)
 
 
-def _rounds_stochastically(number: Number | None, rounding: Rounding) -> bool:
-    return number is not None and rounding is Rounding.STOCHASTIC
+def _draws_forward(told: Quantization) -> bool:
+    """Whether the values themselves need a key."""
+    return told.forward_number is not None and told.forward_rounding is Rounding.STOCHASTIC
+
+
+def _anchored(x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+    """x, but so that a compiled program needs the key for it. One that only gradients need would be drawn with them, or
+    never, and all later keys would be others than in an eager program."""
+    zero = (words[0] & 1) >> 1
+    return (x.view(_LANES[x.element_size()]) | zero).view(x.dtype)
 
 
 def _key_words(told: Quantization, key: Key, ordinary: bool) -> torch.Tensor | None:

@@ -21,6 +21,7 @@ from qtorch.quant import Quantizer, quantizer
 F = FloatingPoint(5, 2)
 FIXED = FixedPoint(4, 2)
 KEY = 0x9ABC_DEF0
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def double(grad):
@@ -197,7 +198,7 @@ def test_the_drawn_key_is_that_of_both_ways():
     assert_same_bits(result[1], qtorch.quantize(grad, F, key=qcore.fold_in(key, 1)))
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])])
 def test_keys(device):
     x, grad = torch.randn(50), torch.randn(50)
     q = Quantizer(FIXED, F, clamping_grad_zero=True)
@@ -240,39 +241,61 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("name", "dynamic"), [("nearest", False), ("backward only", True), ("masked", True)])
 def test_compiled_programs_have_the_same_bits(name, dynamic):
     q = CASES[name]
     torch._dynamo.reset()
     compiled = torch.compile(q, fullgraph=True, backend="aot_eager", dynamic=dynamic)
-    for size in (30, 41):
-        x, grad = 2 * torch.randn(size), torch.randn(size)
-        for key in (torch.tensor([0, KEY]), torch.tensor([3, 4]), None):
-            results = []
-            for program in (q, compiled):
-                torch.manual_seed(1)
-                results.append((*value_and_gradient(program, x, grad, key), program(x, key=key), torch.rand(1)))
-            for eager, traced in zip(*results, strict=True):
-                assert_same_bits(traced, eager, name)
+    x, grad = 2 * torch.randn(41), torch.randn(41)
+    for key in (torch.tensor([0, KEY]), None):
+        results = []
+        for program in (q, compiled):
+            torch.manual_seed(1)
+            results.append((*value_and_gradient(program, x, grad, key), torch.rand(1)))
+        for eager, traced in zip(*results, strict=True):
+            assert_same_bits(traced, eager, name)
+    results = []
+    for program in (q, compiled):
+        torch.manual_seed(1)
+        results.append((program(x), torch.rand(1)))
+    for eager, traced in zip(*results, strict=True):
+        assert_same_bits(traced, eager, f"{name} without gradients")
+
+
+def test_compiled_programs_draw_a_key_for_each_quantizer_in_order():
+    """Also where only gradients need it, and with gradients at all: torch's partitioner moves and merges operations."""
+    quantizers = [Quantizer(F, F), Quantizer(F, F, "nearest"), Quantizer(None, F), Quantizer(F, None)]
+
+    def program(x):
+        return [q(x) for q in quantizers], qtorch.quantize(x, F)
+
+    torch._dynamo.reset()
+    results = []
+    for run in (program, torch.compile(program, fullgraph=True, backend="aot_eager")):
+        torch.manual_seed(1)
+        x = torch.linspace(-2, 2, 50, requires_grad=True)
+        (*ys, _), last = run(x)
+        sum((i + 0.3) * y for i, y in enumerate(ys)).sum().backward()
+        results.append([*ys, last, x.grad, torch.rand(1)])
+    for eager, traced in zip(*results, strict=True):
+        assert_same_bits(traced, eager)
+    assert bool((results[1][0] != results[1][-3]).any())
 
 
 def test_inductor():
-    def program(x, key):
-        return CASES["masked"](x * 2, key=key) * 1
+    def program(x):
+        return CASES["masked"](x * 2) * 1
 
     torch._dynamo.reset()
-    x, results = torch.randn(30), []
+    x, results = 2 * torch.randn(30), []
     for run in (program, torch.compile(program, fullgraph=True)):
-        for key in (torch.tensor([0, KEY]), None):
-            torch.manual_seed(1)
-            inputs = x.clone().requires_grad_()
-            y = run(inputs, key)
-            y.backward(x)
-            results.append((y, inputs.grad, torch.rand(1)))
-    for expected, result in zip(results[:2], results[2:], strict=True):
-        for theirs, ours in zip(expected, result, strict=True):
-            assert_same_bits(ours, theirs)
+        torch.manual_seed(1)
+        inputs = x.clone().requires_grad_()
+        y = run(inputs)
+        y.backward(x)
+        results.append((y, inputs.grad, torch.rand(1)))
+    for eager, traced in zip(*results, strict=True):
+        assert_same_bits(traced, eager)
 
 
 def test_export():
