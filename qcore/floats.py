@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 
 from qcore.arguments import check_choice, check_flag, check_int
 from qcore.carrier import FLOAT32, Carrier
@@ -10,6 +10,7 @@ from qcore.codes import FloatCodes
 from qcore.number import Number
 from qcore.scale import Scale
 
+_BY_WIDTH = {8: (5, 2), 16: (6, 9)}
 SPECIALS = ("ieee", "fn", "fnuz", "finite", "p3109", "p3109_finite")
 
 
@@ -167,22 +168,32 @@ class FloatingPoint(Number):
         man: stored mantissa bits, 0 to 52; 23 for carriers other than float64.
         bias: what the exponent field exceeds the exponent by; None is 2^(exp-1) - 1.
         subnormals: whether there are numbers between 0 and 2^(1-bias); else the quantum there is 2^(1-bias).
+        bit: instead of exp and man: 8 is (5, 2) and 16 is (6, 9), QPyTorch's 8- and 16-bit formats.
 
     Raises:
         TypeError: if exp, man or bias is no integer, or subnormals no bool.
-        ValueError: if exp, man or bias is out of range.
+        ValueError: if exp, man or bias is out of range, or bit is not 8 or 16 or comes with exp or man.
 
     Example:
         >>> FloatingPoint(exp=5, man=2)
         FloatingPoint (exponent=5, mantissa=2)
+        >>> FloatingPoint(bit=16)
+        FloatingPoint (exponent=6, mantissa=9)
     """
 
-    exp: int
-    man: int
+    exp: int = None  # type: ignore[assignment]  # `bit` stands in for both
+    man: int = None  # type: ignore[assignment]
     bias: int | None = None
     subnormals: bool = True
+    _: KW_ONLY
+    bit: InitVar[int | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, bit: int | None) -> None:
+        if bit is not None:
+            if bit not in _BY_WIDTH or (self.exp, self.man) != (None, None):
+                raise ValueError(f"bit={bit!r}, exp={self.exp}, man={self.man}; allowed are bit=8 and 16, alone")
+            for name, value in zip(("exp", "man"), _BY_WIDTH[bit], strict=True):
+                object.__setattr__(self, name, value)
         for name, low, high in (("exp", 1, 64), ("man", 0, 52)):
             object.__setattr__(self, name, check_int(name, getattr(self, name), low, high))
         if self.bias is not None:

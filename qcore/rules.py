@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -41,6 +41,9 @@ class Quantization:
         clamping_grad_zero: whether gradients are 0 where a clamping `FixedPoint` clamped; forward_number must then be
             a `FixedPoint` or None.
         backward_hooks: functions of the gradient, applied in this order before it is rounded.
+        stochastic: whether a call needs a key; follows from the others.
+        unclamped: forward_number without its range, where gradients are masked: what the two round to different
+            numbers was clamped. Otherwise None; follows from the others.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -52,6 +55,8 @@ class Quantization:
     backward_rounding: Rounding = Rounding.STOCHASTIC
     clamping_grad_zero: bool = False
     backward_hooks: tuple[Callable[[Any], Any], ...] = ()
+    stochastic: bool = field(init=False, repr=False, compare=False)
+    unclamped: FixedPoint | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_flag("clamping_grad_zero", self.clamping_grad_zero)
@@ -63,18 +68,16 @@ class Quantization:
         number = self.forward_number
         if self.clamping_grad_zero and number is not None and not isinstance(number, FixedPoint):
             raise ValueError(f"clamping_grad_zero=True with forward_number={number}; allowed are FixedPoint and None")
+        pairs = ((number, self.forward_rounding), (self.backward_number, self.backward_rounding))
+        stochastic = any(number is not None and rounding is Rounding.STOCHASTIC for number, rounding in pairs)
+        clamps = self.clamping_grad_zero and isinstance(number, FixedPoint) and number.clamp and not number.wrap
+        object.__setattr__(self, "stochastic", stochastic)
+        object.__setattr__(self, "unclamped", replace(number, clamp=False) if clamps else None)  # type: ignore[type-var]
 
     @property
     def masks(self) -> bool:
         """Whether some gradients become 0."""
-        number = self.forward_number
-        return self.clamping_grad_zero and isinstance(number, FixedPoint) and number.clamp and not number.wrap
-
-    @property
-    def stochastic(self) -> bool:
-        """Whether a call needs a key."""
-        pairs = ((self.forward_number, self.forward_rounding), (self.backward_number, self.backward_rounding))
-        return any(number is not None and rounding is Rounding.STOCHASTIC for number, rounding in pairs)
+        return self.unclamped is not None
 
 
 @dataclass(frozen=True)

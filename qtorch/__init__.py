@@ -1,7 +1,19 @@
 """Low-precision arithmetic in PyTorch: QPyTorch's API with the same bits as NumPy (qcore) and JAX (qjax)."""
 
-from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding, fold_in, p3109
-from qtorch import quant
+from qcore import (
+    NAMED,
+    BinaryFloat,
+    BlockFloatingPoint,
+    FixedPoint,
+    FloatingPoint,
+    Number,
+    Quantization,
+    Rounding,
+    Rule,
+    fold_in,
+    p3109,
+)
+from qtorch import auto_low, quant
 from qtorch.dispatch import decode, encode, quantize
 from qtorch.packing import pack, unpack
 
@@ -12,7 +24,10 @@ __all__ = [
     "FixedPoint",
     "FloatingPoint",
     "Number",
+    "Quantization",
     "Rounding",
+    "Rule",
+    "auto_low",
     "decode",
     "encode",
     "fold_in",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any
 
 import torch
 
 from qcore.arguments import check_int, check_seed, check_start
-from qcore.random import Noise, as_lane, leading_bits_mask
+from qcore.keys import fold_words
+from qcore.random import Noise, as_lane, leading_bits_mask, threefry
 from qtorch.cache import constant, literal, remember
 
 Key = int | tuple[int, int] | torch.Tensor | None
@@ -22,12 +24,23 @@ def draw(device: torch.device | str | None = None) -> torch.Tensor:
 def draw_opaquely() -> torch.Tensor:
     """The same as an operator: compilers call it as it is, so that they draw the same key as eager programs, and
     functorch does not see the random numbers inside."""
-    return torch.ops.qtorch.draw_key(device="cpu")
+    return torch.ops.qtorch.draw_key(_serial(), device="cpu")
 
 
+@constant
+def _serial() -> int:
+    """A number that is no other call's: torch's partitioner takes equal calls for one, whatever their tags."""
+    return next(_serials)
+
+
+def _draw_key(serial: int, device: torch.device | None = None) -> torch.Tensor:
+    return draw(device)
+
+
+_serials = itertools.count()
 _library = torch.library.Library("qtorch", "DEF")
-_library.define("draw_key(*, Device? device=None) -> Tensor", tags=[torch.Tag.nondeterministic_seeded])
-_library.impl("draw_key", draw, "CompositeExplicitAutograd")
+_library.define("draw_key(int serial, *, Device? device=None) -> Tensor", tags=[torch.Tag.nondeterministic_seeded])
+_library.impl("draw_key", _draw_key, "CompositeExplicitAutograd")
 
 
 def key_tensor(key: Any) -> torch.Tensor:
@@ -40,6 +53,15 @@ def key_tensor(key: Any) -> torch.Tensor:
             "32-bit words, or an int32, uint32 or int64 tensor of two words"
         )
     return key.view(torch.int32) if key.dtype is torch.uint32 else key.to(torch.int32)
+
+
+def fold_in(words: torch.Tensor, data: int, ordinary: bool) -> torch.Tensor:
+    """`qcore.fold_in` of a key tensor; one that is not ordinary may be traced or transformed."""
+    if not (ordinary and words.is_cpu):
+        return torch.stack(threefry(words[0], words[1], 0, data))
+    word0, word1 = words.tolist()
+    folded = [as_lane(word) for word in fold_words(word0, word1, data)]
+    return torch.tensor(folded, dtype=torch.int32, device="cpu")
 
 
 def seed_tensor(key: Any) -> torch.Tensor:

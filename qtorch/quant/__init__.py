@@ -1,4 +1,4 @@
-"""QPyTorch's quantization functions, with its argument names, order and defaults."""
+"""QPyTorch's quantization functions and modules, with its argument names, order and defaults."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Roundin
 from qtorch.cache import remember
 from qtorch.dispatch import quantize
 from qtorch.keys import Key
+from qtorch.quant.module import Quantizer, quantizer
 
-__all__ = ["block_quantize", "fixed_point_quantize", "float_quantize"]
+__all__ = ["Quantizer", "block_quantize", "fixed_point_quantize", "float_quantize", "quantizer"]
 
 
 def fixed_point_quantize(

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -68,3 +69,17 @@ def test_public_names():
     assert sorted(qcore.__all__) == sorted(set(qcore.__all__))
     assert set(qtorch.__all__) == set(qjax.__all__) == {*qcore.__all__, "quant"}
     assert set(qtorch.quant.__all__) == set(qjax.quant.__all__)
+
+
+def test_floats_by_width():
+    assert [FloatingPoint(bit=8), FloatingPoint(bit=16)] == [FloatingPoint(5, 2), FloatingPoint(6, 9)]
+    assert hash(FloatingPoint(bit=8)) == hash(FloatingPoint(5, 2))
+    assert pickle.dumps(FloatingPoint(bit=8)) == pickle.dumps(FloatingPoint(5, 2))
+    assert replace(FloatingPoint(bit=8), man=3) == FloatingPoint(5, 3)
+    for wrong in ({"bit": 12}, {"bit": 8, "exp": 5, "man": 2}, {"bit": 8, "man": 2}, {"bit": "8"}):
+        with pytest.raises(ValueError, match=r"bit=.*allowed are bit=8 and 16, alone"):
+            FloatingPoint(**wrong)
+    with pytest.raises(TypeError, match="exp=None is a NoneType; allowed is an int from 1 to 64"):
+        FloatingPoint()
+    with pytest.raises(TypeError, match="man=None is a NoneType"):
+        FloatingPoint(5)

@@ -1,0 +1,202 @@
+"""Low-precision models from full-precision ones, without editing them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from torch import nn
+
+from qcore import Number, Quantization, Rounding, Rule
+from qtorch.auto_low.groups import GROUPS
+from qtorch.auto_low.layers import Lowered, RoundingHook, is_lowered, keep_encoders_dense, round_weights
+from qtorch.quant import Quantizer
+
+__all__ = ["GROUPS", "lower", "sequential_lower"]
+
+Model = TypeVar("Model", bound=nn.Module)
+LayerTypes = Iterable[str | type[nn.Module]]
+
+
+def lower(
+    model: Model,
+    layer_types: LayerTypes = (),
+    forward_number: Number | str | None = None,
+    backward_number: Number | str | None = None,
+    forward_rounding: str | Rounding = "stochastic",
+    backward_rounding: str | Rounding = "stochastic",
+    *,
+    layer_type: LayerTypes = (),
+    rules: Sequence[Rule] = (),
+    weight_number: Number | str | None = None,
+    weight_rounding: str | Rounding = "nearest",
+) -> Model:
+    """Makes a model's layers round their outputs, and the gradients of these, in place.
+
+    The model keeps its types and, where no weights are rounded, the names of its parameters; copies and pickles of
+    it are lowered too, each with quantizers of its own. Every floating tensor of an output is rounded, also in
+    tuples and dictionaries.
+
+    Weights that are rounded become parametrizations (`torch.nn.utils.parametrize`): `layer.weight` is the rounded
+    weight, `layer.parametrizations.weight.original` the parameter, whose gradient is that of the rounded one. Such
+    models have `state_dict` and `deepcopy`, but torch refuses to pickle them; checkpoints of the model as it was can
+    still be loaded. A weight is a parameter of the layer whose name contains "weight".
+
+    What a layer computes inside itself is not rounded: with "linear", an `nn.MultiheadAttention` is left alone; its
+    group is "attention".
+
+    Args:
+        model: any module; it may itself be a layer.
+        layer_types: groups ("conv", "linear", "pool", "pad", "activation", "normalization", "dropout", "loss",
+            "embedding", "attention", "rnn") and layer classes. Subclasses count.
+        forward_number, backward_number, forward_rounding, backward_rounding: as for `qtorch.quant.Quantizer`.
+        layer_type: the same as layer_types.
+        rules: instead of layer_types, what is to be done with which layers: the first rule that matches a layer counts,
+            and one that says nothing leaves it alone. A rule without a layer type is for modules without children
+            and for those of a group.
+        weight_number, weight_rounding: the format of weights and how they are rounded to it; None leaves them.
+
+    Returns:
+        The same model.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if there is no such group, rules come with other arguments, or a layer is lowered already; the
+            model is unchanged then.
+
+    Example:
+        >>> import torch
+        >>> model = lower(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), ["activation"], "int8", None, "nearest")
+        >>> model(torch.ones(1, 2)).frac().eq(0).all().item()
+        True
+        >>> rules = [Rule("0"), Rule(layer_type="linear", weight_number="e4m3fn")]
+        >>> _ = lower(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), rules=rules)
+    """
+    outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding)  # type: ignore
+    chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, rules)
+    for layer, rule in _matches(model, chosen).items():
+        if rule.outputs != Quantization():
+            RoundingHook(layer, rule.outputs)
+        round_weights(layer, rule)
+    keep_encoders_dense(model)
+    return model
+
+
+def sequential_lower(
+    model: nn.Module,
+    layer_types: LayerTypes = (),
+    forward_number: Number | str | None = None,
+    backward_number: Number | str | None = None,
+    forward_rounding: str | Rounding = "stochastic",
+    backward_rounding: str | Rounding = "stochastic",
+    *,
+    layer_type: LayerTypes = (),
+    rules: Sequence[Rule] = (),
+    weight_number: Number | str | None = None,
+    weight_rounding: str | Rounding = "nearest",
+) -> nn.Module:
+    """A new model in which layers are pairs, `Sequential(layer, Quantizer)`; the old one is not touched.
+
+    Indexing a pair with 0 gives the layer back, and its attributes are the pair's too. Checkpoints of the old model
+    can be loaded into the new one, and so can its own.
+
+    Args:
+        model: any module; if it is itself a layer, the result is a pair.
+        layer_types, forward_number, backward_number, forward_rounding, backward_rounding, layer_type, rules,
+            weight_number, weight_rounding: as for `lower`.
+
+    Returns:
+        The new model.
+
+    Raises:
+        TypeError, ValueError: as for `lower`.
+
+    Example:
+        >>> sequential_lower(nn.Sequential(nn.Linear(5, 1), nn.ReLU()), ["linear"], forward_number="int8")
+        Sequential(
+          (0): Lowered(
+            (0): Linear(in_features=5, out_features=1, bias=True)
+            (1): Quantizer(forward_number=FixedPoint (wl=8, fl=0), forward_rounding=stochastic)
+          )
+          (1): ReLU()
+        )
+    """
+    outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding)  # type: ignore
+    chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, rules)
+    model = copy.deepcopy(model)
+    matches = _matches(model, chosen)
+    pairs = {layer: Lowered(layer, rule.outputs) for layer, rule in matches.items() if rule.outputs != Quantization()}
+    for layer, rule in matches.items():
+        round_weights(layer, rule)
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if child in pairs:
+                parent._modules[name] = pairs[child]
+    keep_encoders_dense(model)
+    return pairs.get(model, model)
+
+
+def _choose(
+    layer_types: Any, layer_type: Any, outputs: Quantization, weight_number: Any, weight_rounding: Any, rules: Any
+) -> tuple[Rule, ...]:
+    """The rules that the arguments make, or are; those without a valid layer type are refused."""
+    rule = Rule("*", None, outputs, weight_number, weight_rounding)
+    made = _tuple("layer_types", layer_types) + _tuple("layer_type", layer_type)
+    given = _tuple("rules", rules)
+    if given and (made or rule != Rule()):
+        raise ValueError("rules come with layer types or formats; allowed are rules alone, which have their own")
+    for one in given:
+        if not isinstance(one, Rule):
+            raise TypeError(f"rules has a {type(one).__name__}; allowed are Rules")
+    chosen = given + tuple(replace(rule, layer_type=kind) for kind in made)
+    for one in chosen:
+        _classes(one)
+    return chosen
+
+
+def _tuple(name: str, values: Any) -> tuple[Any, ...]:
+    if isinstance(values, (str, type)) or not isinstance(values, Iterable):
+        raise TypeError(f"{name}={values!r} is a {type(values).__name__}; allowed is a list")
+    return tuple(values)
+
+
+def _classes(rule: Rule) -> tuple[type, ...] | None:
+    """The classes of a rule's layers; None if its names are all it asks for."""
+    kind, allowed = rule.layer_type, f"{', '.join(GROUPS)} and classes of torch.nn.Module"
+    if kind is None:
+        return None
+    if isinstance(kind, type) and issubclass(kind, nn.Module):
+        return (kind,)
+    if not isinstance(kind, str):
+        raise TypeError(f"layer_types has {kind!r}, a {type(kind).__name__}; allowed are {allowed}")
+    if kind not in GROUPS:
+        raise ValueError(f"layer_types has {kind!r}; allowed are {allowed}")
+    return GROUPS[kind]
+
+
+_LAYERS = tuple(kind for group in GROUPS.values() for kind in group)
+
+
+def _takes(rule: Rule, name: str, layer: nn.Module) -> bool:
+    classes = _classes(rule)
+    if classes is None:
+        return rule.names(name) and (isinstance(layer, _LAYERS) or next(layer.children(), None) is None)
+    return rule.names(name) and isinstance(layer, classes)
+
+
+def _matches(model: nn.Module, rules: Sequence[Rule]) -> dict[nn.Module, Rule]:
+    """The layers to be lowered, and the rule for each."""
+    matches = {}
+    inside_pairs = {module[0] for module in model.modules() if isinstance(module, Lowered)}
+    for name, layer in model.named_modules():
+        if isinstance(layer, Quantizer) or "parametrizations" in name.split("."):
+            continue
+        rule = next((rule for rule in rules if _takes(rule, name, layer)), Rule())
+        if rule.outputs == Quantization() and rule.weight_number is None:
+            continue
+        if is_lowered(layer) or layer in inside_pairs:
+            raise ValueError(f"{name or type(layer).__name__} is lowered already; allowed are layers that are not")
+        matches[layer] = rule
+    return matches

@@ -1,0 +1,135 @@
+"""The parameters of an optimizer, and memory that is kept from step to step."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from qtorch.optim.many import Bundle, as_bits, copy_all, same_bits
+
+Groups = Sequence[dict[str, Any]]
+SavedAccumulators = dict[int, tuple[torch.Tensor, torch.Tensor]]
+
+
+class Copies(Bundle):
+    """A bundle that has room for the large tensors as well, and starts as a copy of the given ones.
+
+    Attributes:
+        tensors: all copies, in the given order.
+        parts: all their memory, in few tensors.
+    """
+
+    def __init__(self, like: Sequence[torch.Tensor]) -> None:
+        super().__init__(like)
+        self.take(like)
+        copies = {i: like[i].detach().clone() for i in self.large}
+        self.parts = [*self.flats, *copies.values()]
+        copies |= dict(zip(self.small, self.places, strict=True))
+        self.tensors = [copies[i] for i in range(len(like))]
+
+
+class Accumulators:
+    """One accumulator for each weight.
+
+    Where a weight is not, bit for bit, what was last written to it here, others have written it (loaded a checkpoint,
+    clipped it), and that element of the accumulator takes its value.
+
+    Attributes:
+        values: the accumulators.
+        written: what was last written to the weights.
+    """
+
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        self.values = Copies(weights)
+        self.written = Copies(weights)
+
+    def follow(self, weights: Sequence[torch.Tensor]) -> None:
+        """Takes over what others wrote; the weights are given as all the parts of a bundle."""
+        for now, last, value in zip(weights, self.written.parts, self.values.parts, strict=True):
+            if now.is_cpu and same_bits(now, last):  # elsewhere the answer would have to be waited for
+                continue
+            value.copy_(torch.where(as_bits(now) != as_bits(last), now, value))
+
+    def set(self, i: int, value: torch.Tensor, written: torch.Tensor) -> None:
+        copy_all([self.values.tensors[i], self.written.tensors[i]], [value, written])
+
+    def inherit(self, i: int, other: Accumulators, j: int) -> None:
+        """Takes over the j-th of other accumulators, unless the weight has got another shape."""
+        value, written = other.values.tensors[j], other.written.tensors[j]
+        if value.shape == self.values.tensors[i].shape:
+            self.set(i, value, written)
+
+
+class Layout:
+    """The parameters that are trained, and memory for them.
+
+    Attributes:
+        parameters: those that require gradients or did when an earlier layout was made, in the groups' order.
+        numbers: their places among all parameters.
+        scratch: where gradients, weights and momenta are put side by side.
+        accumulators: if there are any.
+        frozen: those that require no gradients.
+    """
+
+    @torch.no_grad()
+    def __init__(self, groups: Groups, accumulate: bool, before: Layout | None = None) -> None:
+        kept = {} if before is None else {p: i for i, p in enumerate(before.parameters)}
+        self._every = _parameters(groups)
+        self._required = [p.requires_grad for p in self._every]
+        self.numbers = [number for number, p in enumerate(self._every) if p.requires_grad or p in kept]
+        self.parameters = [self._every[number] for number in self.numbers]
+        self.frozen = [p for p in self._every if not p.requires_grad]
+        self.scratch = Bundle(self.parameters)
+        self.accumulators = Accumulators(self.parameters) if accumulate else None
+        if self.accumulators is not None and before is not None and before.accumulators is not None:
+            for i, p in enumerate(self.parameters):
+                if p in kept:
+                    self.accumulators.inherit(i, before.accumulators, kept[p])
+
+    def holds(self, groups: Groups) -> bool:
+        """Whether all is as it was when this was made."""
+        every = _parameters(groups)
+        return (
+            len(every) == len(self._every)
+            and all(map(operator.is_, every, self._every))
+            and [p.requires_grad for p in every] == self._required
+            and self.scratch.fits(self.parameters)
+        )
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """See `Accumulators.follow`."""
+        if self.accumulators is not None:
+            self.accumulators.follow(self.scratch.take(self.parameters))
+
+    def save_accumulators(self) -> SavedAccumulators | None:
+        """Copies of the accumulators, and of what was written to the weights, by the parameters' numbers."""
+        if self.accumulators is None:
+            return None
+        values, written = self.accumulators.values.tensors, self.accumulators.written.tensors
+        return {number: (values[i].clone(), written[i].clone()) for i, number in enumerate(self.numbers)}
+
+    def check_accumulators(self, saved: SavedAccumulators | None) -> None:
+        if (saved is None) != (self.accumulators is None):
+            has, wants = ("none", "some") if saved is None else ("some", "none")
+            raise ValueError(f"state_dict has {has} of the accumulators; allowed is {wants}, by acc_quant")
+        for number, p in zip(self.numbers, self.parameters, strict=True):
+            if saved is not None and number in saved and saved[number][0].shape != p.shape:
+                raise ValueError(
+                    f"state_dict has an accumulator of shape {tuple(saved[number][0].shape)} for parameter {number}; "
+                    f"allowed is {tuple(p.shape)}"
+                )
+
+    @torch.no_grad()
+    def load_accumulators(self, saved: SavedAccumulators | None) -> None:
+        if saved is not None and self.accumulators is not None:
+            for i, number in enumerate(self.numbers):
+                if number in saved:
+                    self.accumulators.set(i, *saved[number])
+
+
+def _parameters(groups: Groups) -> list[torch.nn.Parameter]:
+    return [p for group in groups for p in group["params"]]

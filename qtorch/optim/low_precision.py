@@ -1,0 +1,234 @@
+"""`OptimLP`: any optimizer of torch, with weights, gradients, momenta and accumulators of low precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+from textwrap import indent
+from typing import Any
+
+import torch
+
+from qcore import Number
+from qcore.keys import fold_words
+from qtorch.keys import Key, draw, key_tensor
+from qtorch.optim.layout import Layout
+from qtorch.optim.quantizers import Function, check_quantizer, describe, is_stochastic
+from qtorch.optim.step import Step
+from qtorch.quant import Quantizer
+
+QUANTIZERS = ("weight_quant", "grad_quant", "momentum_quant", "acc_quant")
+
+Told = Function | Quantizer | Number | str | None
+
+
+class OptimLP(torch.optim.Optimizer):
+    """Steps another optimizer in low precision.
+
+    A step, for each parameter that requires a gradient and has one (others are not touched):
+
+    1. gradient <- grad_quant(gradient * grad_scaling), in `p.grad` itself, so that it can be read afterwards;
+    2. weight <- accumulator, if there is `acc_quant`;
+    3. the inner optimizer's step;
+    4. accumulator <- acc_quant(weight);
+    5. weight <- weight_quant(accumulator), or of the weight if there is no accumulator;
+    6. each floating tensor in the inner optimizer's state <- momentum_quant.
+
+    The state's scalars (steps and schedules) are no momentum, nor are tensors within lists (the history of LBFGS).
+
+    An accumulator starts as its weight. Where a weight is not, bit for bit, what the last step left there, it was
+    loaded or changed by others, and that element of the accumulator follows it.
+
+    A closure sees the low-precision weights. If the inner optimizer evaluates it again (LBFGS), the later evaluations
+    see that optimizer's own points, unrounded; the gradients of all are rounded, with the same keys.
+
+    Keys: step number s (0, 1, ...) has the key k = fold_in(key, s). The role r of parameter number j is rounded with
+    fold_in(fold_in(k, r), j), where gradient, accumulator, weight are the roles 0, 1, 2, and the parameter's momenta,
+    sorted by name, 3 and on. Parameters are numbered in the order of the param groups, all of them counted.
+
+    Args:
+        optim: the inner optimizer, any of torch.optim.
+        weight_quant: how weights are rounded: a function of a tensor that returns the rounded one; a `Quantizer`; a
+            `Number` or its name, which round to nearest; None leaves them as they are.
+        grad_scaling: what gradients are multiplied with; the inverse of a loss scale.
+        grad_quant: how gradients are rounded.
+        momentum_quant: how the inner optimizer's state is rounded.
+        acc_quant: how accumulators are rounded; None is to have none.
+        key: for stochastic quantizers: an int from 0 to 2^64 - 1, two 32-bit words, or an integer tensor of two words.
+            None draws k from torch's default generator, once a step. Functions do as they like.
+
+    Attributes:
+        optim: the inner optimizer.
+        steps: how many steps were taken.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if a name is unknown or a key out of range.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+        >>> inner = torch.optim.SGD([weight], lr=0.1)
+        >>> optimizer = OptimLP(inner, weight_quant="e5m2", acc_quant="bfloat16")
+        >>> weight.pow(2).sum().backward()
+        >>> optimizer.step()
+        >>> weight.data, optimizer.weight_acc[weight]
+        (tensor([ 0.7500, -1.5000]), tensor([ 0.8008, -1.6016]))
+    """
+
+    optim: torch.optim.Optimizer
+    weight_quant: Told
+    grad_quant: Told
+    momentum_quant: Told
+    acc_quant: Told
+    key: tuple[int, int] | None
+
+    def __init__(
+        self,
+        optim: torch.optim.Optimizer,
+        weight_quant: Told = None,
+        grad_scaling: float = 1.0,
+        grad_quant: Told = None,
+        momentum_quant: Told = None,
+        acc_quant: Told = None,
+        key: Key = None,
+    ) -> None:
+        if not isinstance(optim, torch.optim.Optimizer):
+            raise TypeError(f"optim={optim!r} is a {type(optim).__name__}; allowed is a torch.optim.Optimizer")
+        if not isinstance(grad_scaling, Real) or isinstance(grad_scaling, bool):
+            raise TypeError(f"grad_scaling={grad_scaling!r} is a {type(grad_scaling).__name__}; allowed is a number")
+        quantizers = dict(zip(QUANTIZERS, (weight_quant, grad_quant, momentum_quant, acc_quant), strict=True))
+        for name, quantizer in quantizers.items():
+            check_quantizer(name, quantizer)
+        # What an unpickled optimizer gets, and no groups: they are the inner one's, see below.
+        super().__setstate__({"optim": optim, **quantizers})
+        self.grad_scaling = float(grad_scaling)
+        self.key = None if key is None else _words(key)
+        self.steps = 0
+        self._layout = Layout(self.param_groups, acc_quant is not None)
+
+    # These stay the inner optimizer's when it loads others, and schedulers of either see both.
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return self.optim.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self.optim.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        return self.optim.defaults
+
+    @property
+    def weight_acc(self) -> dict[torch.Tensor, torch.Tensor]:
+        """The accumulators by parameter, of those that were trained; empty without `acc_quant`."""
+        layout = self._lay_out()
+        if layout.accumulators is None:
+            return {}
+        layout.follow()
+        return dict(zip(layout.parameters, layout.accumulators.values.tensors, strict=True))
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self.optim.add_param_group(param_group)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Takes a step; see the class.
+
+        Args:
+            closure: evaluates the model, computes gradients and returns the loss; needed by some optimizers.
+
+        Returns:
+            What the inner optimizer's step returns: the loss if there is a closure.
+        """
+        quantizers = {name: check_quantizer(name, getattr(self, name)) for name in QUANTIZERS}
+        key = self._step_key() if any(map(is_stochastic, quantizers.values())) else None
+        step = Step(self._lay_out(), quantizers, self.grad_scaling, key)
+        try:
+            if closure is None:
+                step.begin()
+                loss = self.optim.step()
+            else:
+                loss = self.optim.step(step.evaluating(closure))  # type: ignore[call-overload]
+        finally:
+            step.leave()
+        step.finish(self.state)
+        self.steps += 1
+        return loss
+
+    def _step_key(self) -> tuple[int, int]:
+        if self.key is not None:
+            return fold_words(*self.key, self.steps)
+        return _words(draw())
+
+    def _lay_out(self) -> Layout:
+        if not self._layout.holds(self.param_groups):
+            self._layout = Layout(self.param_groups, self.acc_quant is not None, self._layout)
+        return self._layout
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's state dict and, as "low_precision", accumulators, number of steps and key.
+
+        Loaded into a fresh optimizer next to the model's own state, it continues with the same bits (where no key was
+        given, once torch's generator is restored too). It can be loaded by `torch.load(..., weights_only=True)`.
+        """
+        for hook in self._optimizer_state_dict_pre_hooks.values():
+            hook(self)
+        state = self.optim.state_dict() | {"low_precision": self._extra_state()}
+        for hook in self._optimizer_state_dict_post_hooks.values():
+            state = hook(self, state) or state
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads what `state_dict` returned, before or after the model's state; the key is loaded as well.
+
+        Args:
+            state_dict: that of an `OptimLP` with the same kind of inner optimizer, and with accumulators just if this
+                one has some. A plain optimizer's can be loaded into `optim`.
+
+        Raises:
+            ValueError: if it is another's.
+        """
+        state = state_dict.copy()
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            state = hook(self, state) or state
+        if "low_precision" not in state:
+            raise ValueError(
+                f"state_dict has the entries {', '.join(state)}; allowed is what OptimLP.state_dict returned, with "
+                "low_precision (a plain optimizer's can be loaded into `optim`)"
+            )
+        extra = state.pop("low_precision")
+        self._lay_out().check_accumulators(extra["accumulators"])
+        self.optim.load_state_dict(state)
+        self._load_extra_state(extra)
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
+
+    def _extra_state(self) -> dict[str, Any]:
+        return {"steps": self.steps, "key": self.key, "accumulators": self._lay_out().save_accumulators()}
+
+    def _load_extra_state(self, extra: dict[str, Any]) -> None:
+        self.steps, self.key = extra["steps"], extra["key"]
+        self._layout.load_accumulators(extra["accumulators"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: getattr(self, name) for name in ("optim", "grad_scaling", *QUANTIZERS)}
+        return state | {"low_precision": self._extra_state()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        extra = state["low_precision"]
+        super().__setstate__({name: value for name, value in state.items() if name != "low_precision"})
+        self._layout = Layout(self.param_groups, self.acc_quant is not None)
+        self._load_extra_state(extra)
+
+    def __repr__(self) -> str:
+        given = {name: getattr(self, name) for name in QUANTIZERS}
+        lines = [f"{name}: {describe(quantizer)}" for name, quantizer in given.items() if quantizer is not None]
+        lines += [f"grad_scaling: {self.grad_scaling}", f"key: {self.key}", repr(self.optim)]
+        return f"{type(self).__name__} (\n{indent(chr(10).join(lines), '    ')}\n)"
+
+
+def _words(key: Key) -> tuple[int, int]:
+    """A key's two unsigned words."""
+    word0, word1 = key_tensor(key).tolist()
+    return word0 & 0xFFFFFFFF, word1 & 0xFFFFFFFF

@@ -1,0 +1,169 @@
+"""One step of `OptimLP`: what comes before the inner optimizer's step, and what comes after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from qcore import Quantization
+from qcore.keys import fold_in_each, fold_words
+from qtorch.optim.layout import Copies, Layout
+from qtorch.optim.many import copy_all, joins
+from qtorch.optim.quantizers import Function, is_stochastic, round_all
+
+_GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles; a parameter's i-th momentum has the role 3 + i
+_SCHEDULES = frozenset(("step", "eta", "mu", "mu_product"))  # scalars in the states of torch's optimizers
+
+Quantizers = Mapping[str, Quantization | Function | None]
+
+
+class Step:
+    """What is known during one step.
+
+    Args:
+        layout: the parameters, and memory.
+        quantizers: for each of OptimLP's arguments what `check_quantizer` made of it.
+        grad_scaling: see `OptimLP`.
+        key: the two words of the step's key; None where nothing is stochastic.
+    """
+
+    def __init__(
+        self, layout: Layout, quantizers: Quantizers, grad_scaling: float, key: tuple[int, int] | None
+    ) -> None:
+        self._layout = layout
+        self._quantizers = quantizers
+        self._grad_scaling = grad_scaling
+        self._key = key
+        self._chosen: list[int] = []  # which of the layout's parameters take part
+        self._own: list[torch.Tensor] = []  # the memory of the layout's parameters, while accumulators are in its place
+        self._hidden: list[tuple[torch.Tensor, torch.Tensor]] = []  # frozen parameters and the gradients they had
+
+    def evaluating(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure, followed by what comes before an inner optimizer that has no closure."""
+
+        def evaluate() -> Any:
+            loss = closure()
+            self.begin()
+            return loss
+
+        return evaluate
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Rounds the gradients and, once, puts the accumulators in the place of the weights."""
+        layout = self._layout
+        for p in layout.frozen:
+            if p.grad is not None:  # left over from before it was frozen; the inner optimizer would step it
+                self._hidden.append((p, p.grad))
+                p.grad = None
+        self._chosen = [i for i, p in enumerate(layout.parameters) if p.grad is not None]
+        gradients = [_values(layout.parameters[i]) for i in self._chosen]
+        self._round("grad_quant", _GRADIENT, self._chosen, gradients, self._grad_scaling)
+        if layout.accumulators is not None and not self._own:
+            layout.follow()
+            self._own = [p.data for p in layout.parameters]
+            _set_data(layout.parameters, layout.accumulators.values.tensors)
+
+    def leave(self) -> None:
+        """Gives the weights their memory back, and frozen parameters their gradients, also after an error."""
+        if self._own:
+            _set_data(self._layout.parameters, self._own)
+        for p, gradient in self._hidden:
+            p.grad = gradient
+
+    @torch.no_grad()
+    def finish(self, state: Mapping[torch.Tensor, dict[str, Any]]) -> None:
+        """Rounds accumulators, weights and momenta."""
+        layout, chosen = self._layout, self._chosen
+        weights: list[torch.Tensor] = [layout.parameters[i] for i in chosen]
+        if layout.accumulators is None:
+            self._round("weight_quant", _WEIGHT, chosen, weights)
+        else:
+            values, written = layout.accumulators.values, layout.accumulators.written
+            accumulated = self._members(values, "acc_quant")
+            copy_all(accumulated, self._rounded("acc_quant", _ACCUMULATOR, chosen, accumulated))
+            targets, sources = (self._members(copies, "weight_quant") for copies in (written, values))
+            copy_all(targets, self._rounded("weight_quant", _WEIGHT, chosen, sources))
+            copy_all(weights, [written.tensors[i] for i in chosen])
+        if self._quantizers["momentum_quant"] is not None:
+            self._round_momenta(weights, [state.get(p, {}) for p in weights])
+
+    def _round_momenta(self, weights: Sequence[torch.Tensor], states: Sequence[dict[str, Any]]) -> None:
+        roles = [_MOMENTUM] * len(weights)
+        for name in sorted(set().union(*states)):
+            found = [
+                n
+                for n, (p, state) in enumerate(zip(weights, states, strict=True))
+                if _is_momentum(state.get(name), name, p)
+            ]
+            momenta = [states[n][name] for n in found]
+            self._round("momentum_quant", [roles[n] for n in found], [self._chosen[n] for n in found], momenta)
+            for n in found:
+                roles[n] += 1
+
+    def _round(
+        self, name: str, roles: int | list[int], chosen: list[int], tensors: list[torch.Tensor], scaling: float = 1.0
+    ) -> None:
+        """Multiplies and rounds tensors in place, which belong to the chosen parameters."""
+        if not tensors or (scaling == 1.0 and self._quantizers[name] is None):
+            return
+        scratch = self._layout.scratch
+        together = self._joins(name) and scratch.fits(tensors)
+        parts = scratch.take(tensors) if together else tensors
+        if scaling != 1.0:
+            torch._foreach_mul_(parts, scaling)  # type: ignore[attr-defined]
+        if self._quantizers[name] is not None:
+            copy_all(parts, self._rounded(name, roles, chosen, parts))
+        if together:
+            scratch.give(tensors)
+
+    def _rounded(
+        self, name: str, roles: int | list[int], chosen: list[int], tensors: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        told = self._quantizers[name]
+        if told is None:
+            return tensors
+        return round_all(name, told, tensors, self._keys(roles, chosen) if is_stochastic(told) else None)
+
+    def _members(self, copies: Copies, name: str) -> list[torch.Tensor]:
+        """The chosen ones of copies, in as few tensors as the quantizer allows."""
+        if len(self._chosen) == len(copies.tensors):
+            return copies.parts if self._joins(name) else copies.tensors
+        return [copies.tensors[i] for i in self._chosen]
+
+    def _joins(self, name: str) -> bool:
+        told = self._quantizers[name]
+        return told is None or (isinstance(told, Quantization) and joins(told))
+
+    def _keys(self, roles: int | list[int], chosen: list[int]) -> torch.Tensor:
+        """fold_in(fold_in(k, role), number) for each of the chosen parameters."""
+        assert self._key is not None
+        roles = [roles] * len(chosen) if isinstance(roles, int) else roles
+        of_role = {role: fold_words(*self._key, role) for role in set(roles)}
+        keys = np.array([of_role[role] for role in roles], np.uint32).reshape(-1, 2)
+        numbers = np.array([self._layout.numbers[i] for i in chosen], np.uint32)
+        return torch.from_numpy(fold_in_each(keys, numbers).view(np.int32))
+
+
+def _values(p: torch.nn.Parameter) -> torch.Tensor:
+    """The memory of a gradient's values."""
+    assert p.grad is not None
+    if p.grad.layout is torch.strided:
+        return p.grad
+    p.grad = p.grad.coalesce()  # what belongs to one element is added up before it is rounded
+    return p.grad._values()
+
+
+def _set_data(parameters: Sequence[torch.Tensor], memory: Sequence[torch.Tensor]) -> None:
+    for p, data in zip(parameters, memory, strict=True):
+        p.data = data
+
+
+def _is_momentum(value: Any, name: str, p: torch.Tensor) -> bool:
+    """Whether an entry of a parameter's state counts as momentum."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return False
+    return value.dim() > 0 or (p.dim() == 0 and name not in _SCHEDULES)
