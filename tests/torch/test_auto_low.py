@@ -397,6 +397,20 @@ def test_rules(way):
     assert len(quantizers_of(everything)) == 2
 
 
+class Negative(nn.Module):
+    """Somebody else's parametrization."""
+
+    def forward(self, weight):
+        return -weight
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_quantizers_and_parametrizations_are_no_layers(way):
+    layer = nn.utils.parametrize.register_parametrization(nn.Linear(3, 3), "weight", Negative())
+    low = way(nn.Sequential(layer, Quantizer(F)), rules=[Rule(outputs=Quantization(F))])
+    assert len(quantizers_of(low)) == 1
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_weights(way):
     old, low = network(), way(network(), ["linear", "conv"], weight_number=F)
