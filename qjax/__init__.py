@@ -4,6 +4,7 @@ from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPo
 from qjax import quant
 from qjax.dispatch import decode, encode, quantize
 from qjax.packing import pack, unpack
+from qjax.quant import quantizer
 
 __all__ = [
     "NAMED",
@@ -20,5 +21,6 @@ __all__ = [
     "pack",
     "quant",
     "quantize",
+    "quantizer",
     "unpack",
 ]

@@ -161,6 +161,12 @@ def check_array(x: Any) -> Carrier:
     return check_dtype(x.dtype.name)
 
 
+def same_bits(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Where two arrays of one dtype have the same bits; unlike ==, this tells -0.0 from 0.0 and knows NaN."""
+    lanes = f"int{8 * x.dtype.itemsize}"
+    return x.view(lanes) == y.view(lanes)
+
+
 _settle = jax.lax.optimization_barrier
 
 
