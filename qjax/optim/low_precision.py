@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from numbers import Real
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from qjax.quant.quantizer import QuantizeFunction, quantizer
 
 Quantizer = Number | str | Callable[[jax.Array], jax.Array] | None
 
+_SMALL = 2**16  # elements of an array of which copies cost little
 _GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles, from which the keys follow
 
 
@@ -104,17 +106,32 @@ class _Rounding(NamedTuple):
         """The arrays rounded, each with its own of the keys, an array of two words a row; or None."""
         if self.quantize is None:
             return arrays
-        results = []
-        for index, x in enumerate(arrays):
-            keyed = keys is not None and isinstance(self.quantize, QuantizeFunction)
-            y = self.quantize(x, keys[index]) if keyed else self.quantize(x)  # type: ignore[index]
-            if y.shape != x.shape or y.dtype != x.dtype:
-                raise ValueError(
-                    f"{self.name} made {y.dtype}{list(y.shape)} of {x.dtype}{list(x.shape)}; allowed are functions "
-                    "that keep shape and dtype"
-                )
-            results.append(y)
-        return results
+        if isinstance(self.quantize, QuantizeFunction):
+            return _round_together(self.quantize, arrays, keys)
+        return [self._checked(x) for x in arrays]
+
+    def _checked(self, x: Any) -> Any:
+        y = self.quantize(x)  # type: ignore[misc]
+        if y.shape != x.shape or y.dtype != x.dtype:
+            raise ValueError(
+                f"{self.name} made {y.dtype}{list(y.shape)} of {x.dtype}{list(x.shape)}; allowed are functions that "
+                "keep shape and dtype"
+            )
+        return y
+
+
+def _round_together(quantize: QuantizeFunction, arrays: list[Any], keys: Any) -> list[Any]:
+    """Rounds small arrays of one shape in one call, since XLA's time to compile is many times that of a step."""
+    groups = defaultdict(list)
+    for index, x in enumerate(arrays):
+        groups[(x.shape, x.dtype) if x.size <= _SMALL else index].append(index)
+    results = list(arrays)
+    for group in groups.values():
+        stacked = jnp.stack([arrays[index] for index in group])
+        rounded = jax.vmap(quantize)(stacked, None if keys is None else keys[np.array(group)])
+        for index, x in zip(group, rounded, strict=True):
+            results[index] = x
+    return results
 
 
 class _LowPrecision(NamedTuple):
