@@ -1,9 +1,13 @@
-"""Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch)."""
+"""Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch).
+
+`qjax.optim` needs optax and `qjax.nnx` needs flax; both are imported by their own names only.
+"""
 
 from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding, fold_in, p3109
 from qjax import quant
 from qjax.dispatch import decode, encode, quantize
 from qjax.packing import pack, unpack
+from qjax.quant import quantizer
 
 __all__ = [
     "NAMED",
@@ -20,5 +24,6 @@ __all__ = [
     "pack",
     "quant",
     "quantize",
+    "quantizer",
     "unpack",
 ]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore.arguments import check_seed
-from qcore.random import as_lane
+from qcore.random import as_lane, threefry
 
 Key = int | tuple[int, int] | jax.Array | np.ndarray | None
 
@@ -28,3 +28,18 @@ def key_words(key: Any) -> Any:
             "a uint32 array of two words, or one typed threefry key"
         )
     return key.view(np.int32)
+
+
+@jax.jit
+def fold_in(key: Any, data: Any) -> jax.Array:
+    """The new key of a key and a number, as `jax.random.fold_in` makes it, for arrays of both.
+
+    Args:
+        key: uint32 array of shape (..., 2).
+        data: int or integer array, taken modulo 2^32; its shape and that of the keys' array broadcast.
+
+    Returns:
+        A uint32 array of shape (..., 2).
+    """
+    key, data = jnp.asarray(key).view(jnp.int32), jnp.asarray(data).astype(jnp.int32)
+    return jnp.stack(threefry(key[..., 0], key[..., 1], jnp.zeros_like(data), data), axis=-1).view(jnp.uint32)

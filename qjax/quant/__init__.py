@@ -7,8 +7,9 @@ import jax
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Rounding
 from qjax.dispatch import quantize
 from qjax.keys import Key
+from qjax.quant.quantizer import quantizer
 
-__all__ = ["block_quantize", "fixed_point_quantize", "float_quantize"]
+__all__ = ["block_quantize", "fixed_point_quantize", "float_quantize", "quantizer"]
 
 
 def fixed_point_quantize(

@@ -1,0 +1,64 @@
+"""`qjax.quantizer` as a module of flax nnx; needs flax, which `import qjax` does not import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+from flax import nnx
+
+from qcore import Number, Rounding
+from qjax.keys import Key
+from qjax.quant import quantizer
+
+__all__ = ["Quantizer"]
+
+
+class Quantizer(nnx.Module):
+    """A module that rounds values to one format and their gradients to another; see `qjax.quantizer`.
+
+    Without a key, a stochastic call takes the next key of its stream of random numbers, as `nnx.Dropout` does: the
+    stream is the module's own, forked from "quantize" of `rngs` (or from its default stream).
+
+    Args:
+        forward_number, backward_number, forward_rounding, backward_rounding, clamping_grad_zero, backward_hooks: as
+            for `qjax.quantizer`.
+        rngs: where keys come from, if calls need any and are not given them.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> q = Quantizer("e5m2", rngs=nnx.Rngs(0))
+        >>> q(jnp.full(5, 1.1))
+        Array([1.  , 1.25, 1.  , 1.25, 1.  ], dtype=float32)
+        >>> q(jnp.full(5, 1.1))
+        Array([1.  , 1.  , 1.  , 1.25, 1.  ], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        forward_number: Number | str | None = None,
+        backward_number: Number | str | None = None,
+        forward_rounding: str | Rounding = "stochastic",
+        backward_rounding: str | Rounding = "stochastic",
+        clamping_grad_zero: bool = False,
+        backward_hooks: Iterable[Callable[[Any], Any]] = (),
+        *,
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        if not isinstance(rngs, nnx.Rngs | None):
+            raise TypeError(f"rngs={rngs!r} is a {type(rngs).__name__}; allowed are nnx.Rngs and None")
+        arguments = (forward_number, backward_number, forward_rounding, backward_rounding)
+        self.function = quantizer(*arguments, clamping_grad_zero, backward_hooks)
+        self.rngs = nnx.data(None)
+        if rngs is not None and self.function.stochastic:
+            self.rngs = rngs.quantize.fork()
+
+    def __call__(self, x: jax.Array, key: Key = None) -> jax.Array:
+        """Rounds x, and the gradient on its way back, as `qjax.quantizer`'s functions do."""
+        if key is None and self.rngs is not None:
+            key = self.rngs()
+        return self.function(x, key)

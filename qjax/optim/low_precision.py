@@ -1,0 +1,228 @@
+"""Weights, gradients, momentum and accumulators of any optax optimizer in low precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from qcore import Number, Rounding
+from qcore.named import check_number
+from qjax.dispatch import same_bits
+from qjax.keys import Key, fold_in, key_words
+from qjax.optim.exact import difference, settle
+from qjax.optim.momentum import state_tensors
+from qjax.optim.state import LowPrecisionState
+from qjax.optim.together import quantize_all
+from qjax.quant.quantizer import QuantizeFunction
+
+Quantizer = Number | str | Callable[[jax.Array], jax.Array] | None
+
+_GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles, from which the keys follow
+
+
+def low_precision(
+    tx: optax.GradientTransformation,
+    weight_quant: Quantizer = None,
+    grad_quant: Quantizer = None,
+    grad_scaling: float = 1.0,
+    momentum_quant: Quantizer = None,
+    acc_quant: Quantizer = None,
+    key: Key = None,
+) -> optax.GradientTransformationExtraArgs:
+    """Rounds what an optimizer reads and writes: QPyTorch's `OptimLP` around any optax optimizer.
+
+    A step, with p the parameter, or its accumulator where acc_quant is given:
+
+        g <- grad_quant(g * grad_scaling)
+        p <- p + the optimizer's update for g, p and its state
+        p <- acc_quant(p), the accumulator
+        weight <- weight_quant(p)
+        each of the optimizer's state tensors <- momentum_quant
+
+    State tensors are the floating arrays in the parts of the optimizer's state that have the parameters' structure, as
+    far as `optax.tree_utils.tree_map_params` finds them (not in `optax.lbfgs`).
+    Step s, s = 0, 1, ..., has the key k = fold_in(key, s); parameter j of the flattened tree uses
+    fold_in(fold_in(k, role), j), where the role is 0 for its gradient, 1 for its accumulator, 2 for its weight and
+    3 + i for its i-th state tensor, in the order of their names (`mu`, `nu`).
+
+    The updates lead to the quantized weights with `optax.apply_updates` wherever any update does;
+    `qjax.optim.apply_updates` always does. Parameters that are neither what the last step made nor what optax's
+    function made of it were changed from outside: accumulators follow them. Transformations after this one in an
+    `optax.chain` would change the weights.
+
+    Args:
+        tx: the optimizer; its updates are added to the parameters.
+        weight_quant, grad_quant, momentum_quant, acc_quant: a format or its name (to nearest), a `qjax.quantizer`, of
+            which its forward rounding counts, a function of an array that returns one of the same shape and dtype,
+            or None.
+        grad_scaling: a factor for gradients, above 0; 1 does nothing.
+        key: for stochastic quantizers, see `qjax.quantize`.
+
+    Returns:
+        An optax transformation, whose `update` needs the parameters and passes further arguments on to tx; see
+        `LowPrecisionState`.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range, or a stochastic quantizer has no key.
+
+    Example:
+        >>> from qjax import quantizer
+        >>> rounded = quantizer("e5m2", forward_rounding="stochastic")
+        >>> tx = low_precision(optax.sgd(0.1), weight_quant=rounded, acc_quant="bfloat16", key=0)
+        >>> params = jnp.float32([1.0, 2.0])
+        >>> state = tx.init(params)
+        >>> updates, state = tx.update(jnp.float32([3.0, -4.0]), state, params)
+        >>> optax.apply_updates(params, updates)
+        Array([0.625, 2.5  ], dtype=float32)
+    """
+    if not isinstance(tx, optax.GradientTransformation):
+        raise TypeError(f"tx={tx!r} is a {type(tx).__name__}; allowed is an optax.GradientTransformation")
+    given = {
+        "grad_quant": grad_quant,
+        "acc_quant": acc_quant,
+        "weight_quant": weight_quant,
+        "momentum_quant": momentum_quant,
+    }
+    roundings = [_check_quantizer(name, quantize, key) for name, quantize in given.items()]
+    words = None if key is None else key_words(key).view(np.uint32)
+    steps = _LowPrecision(optax.with_extra_args_support(tx), _check_scaling(grad_scaling), words, *roundings)
+    return optax.GradientTransformationExtraArgs(steps.init, steps.update)  # type: ignore[arg-type]
+
+
+class _Rounding(NamedTuple):
+    """A quantizer: a format and a mode, or a function, or neither; and the name of the argument that it was."""
+
+    name: str
+    number: Number | None = None
+    mode: Rounding = Rounding.NEAREST
+    function: Callable[[jax.Array], jax.Array] | None = None
+
+    @property
+    def active(self) -> bool:
+        return self.number is not None or self.function is not None
+
+    def __call__(self, arrays: list[Any], keys: Any) -> list[Any]:
+        """The arrays rounded, each with its own of the keys, an array of two words a row; or None."""
+        if self.number is not None:
+            return quantize_all(arrays, self.number, self.mode, keys)
+        return arrays if self.function is None else [self._call(x) for x in arrays]
+
+    def _call(self, x: Any) -> Any:
+        y = self.function(x)  # type: ignore[misc]
+        if y.shape != x.shape or y.dtype != x.dtype:
+            raise ValueError(
+                f"{self.name} made {y.dtype}{list(y.shape)} of {x.dtype}{list(x.shape)}; allowed are functions that "
+                "keep shape and dtype"
+            )
+        return y
+
+
+class _LowPrecision(NamedTuple):
+    """The two functions of `low_precision`, with its checked arguments."""
+
+    tx: optax.GradientTransformationExtraArgs
+    scaling: float
+    key: Any
+    gradient: _Rounding
+    accumulator: _Rounding
+    weight: _Rounding
+    momentum: _Rounding
+
+    def init(self, params: Any) -> LowPrecisionState:
+        key = None if self.key is None else jnp.array(self.key)
+        accumulators = _copy(params) if self.accumulator.active else None
+        weights, written = _copy(params), _copy(params)
+        return LowPrecisionState(jnp.zeros((), jnp.int32), key, weights, written, accumulators, self.tx.init(params))
+
+    def update(
+        self, updates: Any, state: LowPrecisionState, params: Any = None, **extra_args: Any
+    ) -> tuple[Any, LowPrecisionState]:
+        if params is None:
+            raise ValueError("params=None; low_precision needs the parameters: update(updates, state, params)")
+        params, updates = jax.tree.map(jnp.asarray, (params, updates))
+        leaves, tree = jax.tree.flatten(params)
+        key = None if state.key is None else fold_in(state.key, state.step)
+        numbers = np.arange(len(leaves), dtype=np.int32)
+
+        grads = [_scaled(grad, self.scaling) for grad in tree.flatten_up_to(updates)]
+        grads = tree.unflatten(self.gradient(grads, _keys(key, _GRADIENT, numbers)))
+        starts = jax.tree.map(_start, params, *_last(state))
+        steps, inner = self.tx.update(grads, state.inner, starts, **extra_args)
+        sums = optax.apply_updates(starts, jax.tree.map(settle, steps))
+        kept = self.accumulator(jax.tree.leaves(sums), _keys(key, _ACCUMULATOR, numbers))
+        weights = self.weight(kept, _keys(key, _WEIGHT, numbers))
+        inner = self._round_momentum(inner, params, key)
+
+        accumulators = _copy(tree.unflatten(kept)) if self.accumulator.active else None
+        weights = tree.unflatten(weights)
+        changes = jax.tree.map(difference, params, weights)
+        written = optax.apply_updates(params, changes)
+        return changes, LowPrecisionState(state.step + 1, state.key, weights, written, accumulators, inner)
+
+    def _round_momentum(self, inner: Any, params: Any, key: Any) -> Any:
+        if not self.momentum.active:
+            return inner
+        leaves, tree = jax.tree.flatten(inner)
+        tensors = state_tensors(self.tx, inner, params)
+        roles = np.array([_MOMENTUM + tensor.index for tensor in tensors], np.int32)
+        keys = _keys(key, roles, np.array([tensor.parameter for tensor in tensors], np.int32))
+        rounded = self.momentum([leaves[tensor.place] for tensor in tensors], keys)
+        for tensor, leaf in zip(tensors, rounded, strict=True):
+            leaves[tensor.place] = leaf
+        return tree.unflatten(leaves)
+
+
+def _keys(key: Any, roles: Any, parameters: np.ndarray) -> Any:
+    return None if key is None else fold_in(fold_in(key, roles), parameters)
+
+
+def _scaled(grad: jax.Array, scaling: float) -> jax.Array:
+    return grad if scaling == 1 else settle(grad * scaling)  # XLA would flush subnormal gradients
+
+
+def _last(state: LowPrecisionState) -> tuple[Any, Any, Any]:
+    """What the last step made the parameters, what may have become of that, and from where it is to go on."""
+    kept = state.weights if state.accumulators is None else state.accumulators
+    return state.weights, state.written, kept
+
+
+def _start(param: jax.Array, weight: jax.Array, written: jax.Array, kept: jax.Array) -> jax.Array:
+    return jnp.where(same_bits(param, weight) | same_bits(param, written), kept, param)
+
+
+def _copy(params: Any) -> Any:
+    return jax.tree.map(jnp.array, params)  # a program that donates its state may hold no buffer twice
+
+
+def _check_quantizer(name: str, quantize: Any, key: Any) -> _Rounding:
+    if quantize is None:
+        return _Rounding(name)
+    if isinstance(quantize, (Number, str)):
+        return _Rounding(name, check_number(quantize, name))
+    if isinstance(quantize, QuantizeFunction):
+        rounding = _Rounding(name, quantize.forward_number, quantize.forward_rounding)
+        if rounding.active and rounding.mode is Rounding.STOCHASTIC and key is None:
+            raise ValueError(f"key=None; {name} is stochastic and needs a key: an int from 0 to 2^64 - 1, or two words")
+        return rounding
+    if callable(quantize):
+        return _Rounding(name, function=quantize)  # type: ignore[arg-type]
+    raise TypeError(
+        f"{name}={quantize!r} is a {type(quantize).__name__}; allowed are a Number or its name, a qjax.quantizer, a "
+        "function of an array, and None"
+    )
+
+
+def _check_scaling(scaling: Any) -> float:
+    if not isinstance(scaling, Real) or isinstance(scaling, bool):
+        raise TypeError(f"grad_scaling={scaling!r} is a {type(scaling).__name__}; allowed is a number above 0")
+    factor = float(scaling)  # type: ignore[arg-type]
+    if not 0 < factor < float("inf"):
+        raise ValueError(f"grad_scaling={scaling}; allowed is a number above 0")
+    return factor

@@ -1,0 +1,66 @@
+"""Which arrays of an optax state are state tensors of which parameter."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import optax
+from jax.tree_util import keystr, tree_flatten_with_path, tree_map_with_path
+
+
+class StateTensor(NamedTuple):
+    """An array of an optimizer state that belongs to a parameter.
+
+    Attributes:
+        place: its index among the leaves of the state.
+        parameter: the parameter's number, in the order of the flattened tree.
+        index: which of the parameter's state tensors it is, see `state_tensors`.
+    """
+
+    place: int
+    parameter: int
+    index: int
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """What stands for an array of the state: its parameter, if any, and in how deep a tree of such arrays it is."""
+
+    parameter: int | None = None
+    depth: int = 0
+
+
+def state_tensors(tx: optax.GradientTransformation, state: Any, params: Any) -> list[StateTensor]:
+    """The floating arrays in those parts of a state that have the parameters' structure; so no step counters.
+
+    A parameter's state tensors are numbered in the order of the names of the fields that hold them (`mu`, `nu`,
+    `nu_max`, `trace`), and of their places in the state where names are equal. So Adam's `mu` is number 0 and `nu`
+    number 1, as `exp_avg` and `exp_avg_sq` are in PyTorch.
+    """
+    numbers = {path: number for number, (path, _) in enumerate(tree_flatten_with_path(params)[0])}
+
+    def mark(path: Any, leaf: Any) -> _Mark:
+        owners = (numbers[path[:length]] for length in range(len(path) + 1) if path[:length] in numbers)
+        return _Mark(next(owners, None), len(path)) if jnp.issubdtype(leaf.dtype, jnp.floating) else _Mark()
+
+    # each part as a whole, since parameters may be masked in it, or have several arrays each
+    marks = optax.tree_utils.tree_map_params(
+        tx,
+        lambda part: tree_map_with_path(mark, part),
+        state,
+        transform_non_params=lambda _: _Mark(),
+        is_leaf=lambda _: True,
+    )
+    found = defaultdict(list)
+    for place, (path, leaf) in enumerate(tree_flatten_with_path(marks)[0]):
+        if leaf.parameter is not None:
+            field = path[: len(path) - leaf.depth][-1:]
+            found[leaf.parameter].append((keystr(field), place))
+    return [
+        StateTensor(place, parameter, index)
+        for parameter, tensors in found.items()
+        for index, (_, place) in enumerate(sorted(tensors))
+    ]

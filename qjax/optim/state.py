@@ -1,0 +1,108 @@
+"""What a low-precision optimizer remembers, and what is read from it: the exact weights, and the accumulators."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from qjax.dispatch import same_bits
+
+
+class LowPrecisionState(NamedTuple):
+    """The state of `low_precision`, a tree of arrays.
+
+    Attributes:
+        step: int32, the number of the next step.
+        key: uint32 array of the key's two words; None where none was given.
+        weights: what the last step made the parameters, the truth.
+        written: what `optax.apply_updates` makes of them: the same, but for the numbers to which no update leads.
+        accumulators: the parameters in the accumulators' precision; None without acc_quant.
+        inner: the state of the optimizer inside.
+    """
+
+    step: jax.Array
+    key: jax.Array | None
+    weights: Any
+    written: Any
+    accumulators: Any
+    inner: Any
+
+
+def apply_updates(params: Any, updates: Any, state: Any) -> Any:
+    """Adds updates to parameters as `optax.apply_updates` does, and puts the quantized weights where they lead there.
+
+    p + (q - p) is not q for all floats, so optax's function alone can miss a quantized weight by a rounding error of p,
+    and loses the sign of zero. A parameter that `low_precision` did not update becomes p + u.
+
+    Args:
+        params: the tree of parameters that `update` was given.
+        updates: the updates that it returned.
+        state: the optimizer state that it returned; `low_precision` may be inside `optax.chain` and the like.
+
+    Returns:
+        The new parameters, with the structure, shapes and dtypes of params.
+
+    Raises:
+        ValueError: if the state is not one of `low_precision`.
+
+    Example:
+        >>> from qjax.optim import low_precision
+        >>> tx = low_precision(optax.sgd(0.1), weight_quant="e5m2")
+        >>> params = jnp.float32([1.0, 2.0])
+        >>> updates, state = tx.update(jnp.float32([3.0, -4.0]), tx.init(params), params)
+        >>> apply_updates(params, updates, state)
+        Array([0.75, 2.5 ], dtype=float32)
+    """
+    params = optax.apply_updates(params, updates)
+    for part in _parts(state):
+        params = jax.tree.map(_exactly, part.weights, part.written, params, is_leaf=_is_masked)
+    return params
+
+
+def _exactly(weight: Any, written: Any, param: Any) -> Any:
+    return param if _is_masked(weight) else jnp.where(same_bits(param, written), weight, param)
+
+
+def accumulators(state: Any) -> Any:
+    """The high-precision copies of the parameters, from which the optimizer steps.
+
+    Args:
+        state: a state of `low_precision`, which may be inside `optax.chain`, `optax.partition` and the like.
+
+    Returns:
+        A tree like the parameters; `optax.MaskedNode()` stands for those that have no accumulator.
+
+    Raises:
+        ValueError: if the state is not one of `low_precision` with acc_quant.
+
+    Example:
+        >>> from qjax.optim import low_precision
+        >>> tx = low_precision(optax.sgd(0.1), weight_quant="e5m2", acc_quant="bfloat16")
+        >>> params = jnp.float32([1.0, 2.0])
+        >>> updates, state = tx.update(jnp.float32([3.0, -4.0]), tx.init(params), params)
+        >>> accumulators(state)
+        Array([0.69921875, 2.40625   ], dtype=float32)
+    """
+    trees = [part.accumulators for part in _parts(state) if part.accumulators is not None]
+    if not trees:
+        raise ValueError("state has no accumulators; allowed is a state of low_precision with acc_quant")
+    merged = trees[0]
+    for tree in trees[1:]:
+        merged = jax.tree.map(lambda a, b: b if _is_masked(a) else a, merged, tree, is_leaf=_is_masked)
+    return merged
+
+
+def _parts(state: Any) -> list[LowPrecisionState]:
+    """The states of `low_precision` inside an optimizer state; several where each is for some of the parameters."""
+    leaves = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, LowPrecisionState))
+    parts = [leaf for leaf in leaves if isinstance(leaf, LowPrecisionState)]
+    if not parts:
+        raise ValueError(f"state is a {type(state).__name__} without low_precision; allowed is one of its states")
+    return parts
+
+
+def _is_masked(x: Any) -> bool:
+    return isinstance(x, optax.MaskedNode)
