@@ -1,7 +1,7 @@
 """Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch)."""
 
 from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding, fold_in, p3109
-from qjax import quant
+from qjax import auto_low, quant
 from qjax.dispatch import decode, encode, quantize
 from qjax.packing import pack, unpack
 from qjax.quant import quantizer
@@ -14,6 +14,7 @@ __all__ = [
     "FloatingPoint",
     "Number",
     "Rounding",
+    "auto_low",
     "decode",
     "encode",
     "fold_in",
