@@ -18,7 +18,7 @@ from qjax.auto_low.origins import BARE
 from qjax.auto_low.plan import SCOPE, Planner
 from qjax.keys import Key, key_words
 
-__all__ = ["lower"]
+__all__ = ["GROUPS", "lower"]
 
 _MARK = "__lowered__"
 
@@ -53,6 +53,7 @@ def lower(
     Functions are those under jit, custom_jvp or custom_vjp; inside one that is rounded nothing else is.
     `jax.nn.softmax` and `gelu` leave no name in the program, and the normalization layers of flax and equinox neither,
     unless a jitted function with such a name calls them. Dropout, losses, cells and attention are no groups.
+    What is the same for all inputs of fn is no layer, nor what is neither float16, bfloat16, float32 nor float64.
 
     A layer's output is what the operation returns. It includes a transposition, if nothing else uses the output; for
     conv and linear a bias: an input of fn that is added (after reshapes or transpositions, and to nothing else) and
@@ -77,7 +78,8 @@ def lower(
     backward pass is a part of the program, and its products are layers. Forward-mode derivatives do not exist.
 
     Args:
-        fn: a function of arrays and anything else, or a module. Arrays are traced as under jit, the rest is not.
+        fn: a function of arrays and anything else, or a module. Arrays are traced as under jit, the rest is not; what
+            a module changes in itself must be a result.
         layer_types: names of groups.
         forward_number, backward_number: a format or its name; None leaves the outputs, or their gradients, as they are.
         forward_rounding, backward_rounding: names or members of `Rounding`.

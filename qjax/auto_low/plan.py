@@ -13,7 +13,7 @@ from jax.extend import core
 
 from qcore import Rounding, Rule
 from qjax.auto_low.groups import group_of, is_carrier
-from qjax.auto_low.origins import CAPTURED, COMPUTED, CONSTANT, is_input, result_origin
+from qjax.auto_low.origins import CAPTURED, COMPUTED, CONSTANT, is_constant, is_input, result_origin
 
 SCOPE = "qjax.lower"  # the name scope of everything that a lowered function does
 
@@ -232,13 +232,14 @@ def join(scope: str, equation: Any) -> str:
 def held_programs(equation: Any, origins: Sequence[int]) -> list[tuple[Any, Sequence[Any], Sequence[int]]] | None:
     """The programs that an equation runs, each with its captured arrays and the origins of its inputs."""
     params, name = equation.params, equation.primitive.name
+    carried = CONSTANT if all(map(is_constant, origins)) else COMPUTED
     if name == "scan":
-        consts, carry = params["num_consts"], params["num_carry"]
-        origins = [*origins[:consts], *[COMPUTED] * carry, *origins[consts + carry :]]
-        return [_closed(params["jaxpr"], origins)]
+        first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
+        carry = [carried] * params["num_carry"]
+        return [_closed(params["jaxpr"], [*origins[:first], *carry, *origins[second:]])]
     if name == "while":
         first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-        carry = [COMPUTED] * (len(origins) - second)
+        carry = [carried] * (len(origins) - second)
         return [
             _closed(params["cond_jaxpr"], [*origins[:first], *carry]),
             _closed(params["body_jaxpr"], [*origins[first:second], *carry]),
