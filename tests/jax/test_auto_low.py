@@ -15,6 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.custom_derivatives import SymbolicZero
+from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend.core import jaxprs_in_params
 from jax.flatten_util import ravel_pytree
 from jax.sharding import NamedSharding, PartitionSpec
 from support import assert_same_bits
@@ -287,12 +290,65 @@ def test_while_loop_and_its_condition(rounding):
 
 
 def test_the_condition_of_a_while_loop_is_rounded():
-    def fn(x):
-        return jax.lax.while_loop(lambda x: x @ x < 4.5, lambda x: x + 0.5, x)
+    """To multiples of 64, with a key for each round: at 0, 2, 8, 18, 32, 50 the loop ends by chance."""
 
-    f = jnp.float32([1.5, 1.5])  # 4.5 is no multiple of 4
-    assert_same_bits(lower(fn, forward_number=FixedPoint(8, -2), **NEAREST)(f), np.float32([2, 2]))
-    assert_same_bits(fn(f), np.float32([1.5, 1.5]))
+    def fn(x):
+        return jax.lax.while_loop(lambda x: x @ x < 64, lambda x: x + 1, x)
+
+    number, ends = FixedPoint(8, -6), set()
+    for seed in range(6):
+        key, x, rounds = jax.random.key(seed), jnp.zeros(2), 0
+        while qjax.quantize(x @ x, number, key=key_at((0, rounds, 0), key)) < 64:
+            x, rounds = x + 1, rounds + 1
+        assert_same_bits(lower(fn, forward_number=number)(jnp.zeros(2), key=key), x)
+        ends.add(rounds)
+    assert len(ends) > 2
+    assert_same_bits(lower(fn, forward_number=number, **NEAREST)(jnp.zeros(2)), np.float32([5, 5]))
+    assert_same_bits(fn(jnp.zeros(2)), np.float32([6, 6]))
+
+
+def equations(jaxpr, scope=""):
+    """All equations of a jaxpr and of those inside, with their name scopes."""
+    for equation in jaxpr.eqns:
+        name = f"{scope}/{equation.source_info.name_stack}"
+        yield name, equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner, name)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        partial(jax.checkpoint, prevent_cse=False),
+        partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable),
+        lambda f: lambda w, x: jax.lax.scan(lambda x, _: (f(w, x), None), x, length=4, unroll=2)[0],
+        jax.named_scope("outer"),
+        set_xla_metadata(tag="tag"),
+    ],
+)
+def test_the_lowered_program_is_the_program(wrap):
+    """Its products, what it saves and recomputes, its options and its names, in order."""
+
+    def program(fn):
+        kept = ("prevent_cse", "differentiated", "policy", "unroll", "length")
+        traced = jax.make_jaxpr(jax.grad(lambda w, x: fn(w, x).sum()))(W, X)
+        for name, equation in equations(traced.jaxpr):
+            primitive = equation.primitive.name
+            if primitive in ("dot_general", "optimization_barrier"):
+                yield primitive, "outer" in name, equation.ctx.xla_metadata
+            elif kept[0] in equation.params or kept[-1] in equation.params:
+                yield primitive, {option: equation.params.get(option) for option in kept}
+
+    fn = wrap(lambda w, x: jnp.square(jnp.square(x @ w) @ w))
+    assert list(program(lower(fn, forward_number=F, backward_number=G, **NEAREST))) == list(program(fn))
+
+
+@pytest.mark.parametrize("prevent_cse", [False, True])
+def test_a_backward_pass_in_fn_still_recomputes(prevent_cse):
+    """XLA would otherwise find the recomputed product among the first ones."""
+    fn = jax.checkpoint(lambda x: jnp.square(jnp.square(x) @ W).sum(), prevent_cse=prevent_cse)
+    traced = jax.make_jaxpr(lower(jax.grad(fn), forward_number=F, **NEAREST))(X)
+    assert ("optimization_barrier" in str(traced)) == prevent_cse
 
 
 # Functions with their own derivatives
@@ -301,17 +357,16 @@ def test_the_condition_of_a_while_loop_is_rounded():
 def own_jvp(symbolic_zeros):
     def program(q):
         @jax.custom_jvp
-        def f(w, x):
-            return layer(q, w, jax.nn.relu(layer(q, w, x, 1, 0)), 1, 1)
+        def f(w, x, fixed):
+            return layer(q, w, jax.nn.relu(layer(q, w, x, 1, 0)), 1, 1) + fixed
 
         def rule(primals, tangents):
-            (w, x), (dw, dx) = primals, tangents
-            if symbolic_zeros:
-                dw, dx = (t if isinstance(t, jax.Array) else jnp.full(t.shape, 5.0) for t in (dw, dx))
-            return f(w, x), 100 * (x @ dw) + 10 * dx @ jnp.ones((4, 4))
+            (w, x, fixed), (dw, dx, dfixed) = primals, tangents
+            assert isinstance(dfixed, SymbolicZero) == symbolic_zeros
+            return f(w, x, fixed), 100 * (x @ dw) + 10 * dx @ jnp.ones((4, 4))
 
         f.defjvp(rule, symbolic_zeros=symbolic_zeros)
-        return lambda w, x: layer(q, w, f(w, layer(q, w, x, 0)), 2)
+        return lambda w, x: layer(q, w, f(w, layer(q, w, x, 0), 1.0), 2)
 
     return program
 
@@ -323,19 +378,24 @@ def own_vjp(symbolic_zeros):
             return layer(q, w, jax.nn.relu(h), 1, 1), h
 
         @jax.custom_vjp
-        def f(w, x):
-            return inside(w, x)[0]
+        def f(w, x, fixed):
+            return inside(w, x)[0], x + fixed, jnp.arange(2)
 
-        def forward(w, x):
+        def forward(w, x, fixed):
             if symbolic_zeros:
-                assert w.perturbed
-                assert x.perturbed
-                w, x = w.value, x.value
+                assert (w.perturbed, x.perturbed, fixed.perturbed) == (True, True, False)
+                w, x, fixed = w.value, x.value, fixed.value
             y, h = inside(w, x)
-            return y, (w, h)
+            return (y, x + fixed, jnp.arange(2)), (fixed, w, h)
 
-        f.defvjp(forward, lambda saved, g: (saved[1].T @ g, 100 * g @ saved[0]), symbolic_zeros=symbolic_zeros)
-        return lambda w, x: layer(q, w, f(w, layer(q, w, x, 0)), 2)
+        def backward(saved, grads):
+            (fixed, w, h), (g, unused, integers) = saved, grads
+            assert isinstance(unused, SymbolicZero) == symbolic_zeros
+            assert integers.dtype == jax.dtypes.float0
+            return h.T @ g, 100 * g @ w + fixed, None
+
+        f.defvjp(forward, backward, symbolic_zeros=symbolic_zeros)
+        return lambda w, x: layer(q, w, f(w, layer(q, w, x, 0), 1.0)[0], 2)
 
     return program
 
@@ -357,32 +417,13 @@ def test_own_derivatives_inside_other_constructs(own):
     check(lambda q: lambda w, x: jax.vmap(own(False)(q), (None, 0))(w, x[:, None]), W, X)
 
 
-def test_own_derivatives_of_a_function_without_layers_and_of_integers():
+def test_own_derivatives_of_a_function_without_layers():
     @jax.custom_vjp
-    def f(x, n, saved):
-        return x * n, n
+    def f(x, n):
+        return x * n
 
-    f.defvjp(lambda x, n, saved: ((x * n, n), (n, saved)), lambda r, g: (7 * r[1] * g[0], None, None))
-
-    def program(q):
-        return lambda w, x: f(layer(q, w, x, 0), 3, 2.0)[0]
-
-    check(program, W, X)
-
-    @jax.custom_vjp
-    def g(w, x, n):
-        return lowered_layer(w, x), n
-
-    def lowered_layer(w, x):
-        return x @ w
-
-    g.defvjp(lambda w, x, n: (g(w, x, n), w), lambda w, grads: (None, 7 * grads[0] @ w, None))
-
-    def loss(x):
-        y, n = lower(lambda x: g(W, x, jnp.arange(2)), forward_number=F, **NEAREST)(x)
-        return (y * n.sum()).sum()
-
-    assert_same_bits(jax.grad(loss)(X), 7 * jnp.ones((3, 4)) @ W)
+    f.defvjp(lambda x, n: (x * n, n), lambda n, g: (7 * n * g, None))
+    check(lambda q: lambda w, x: f(layer(q, w, x, 0), 3), W, X)
 
 
 def test_no_gradient_is_dropped_in_silence():
@@ -475,11 +516,29 @@ def test_shard_map(check_vma, rounding):
 
 def test_shardings_of_an_inner_jit_become_constraints():
     auto = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
-    sharding = NamedSharding(auto, PartitionSpec(None, "i"))
-    inner = jax.jit(jnp.matmul, in_shardings=(None, sharding), out_shardings=sharding)
-    y = jax.jit(lower(lambda x, w: inner(x, w), forward_number=F, **NEAREST))(X, W)
+    columns, rows = (NamedSharding(auto, PartitionSpec(*spec)) for spec in ((None, "i"), ("i", None)))
+    inner = jax.jit(jnp.matmul, in_shardings=(None, columns), out_shardings=columns)
+    lowered = lower(lambda x, w: inner(x, w), forward_number=F, **NEAREST)
+    y = jax.jit(lowered)(X, W)
     assert_same_bits(y, by_hand(forward_number=F, **NEAREST)(X @ W))
-    assert y.sharding.is_equivalent_to(sharding, 2)
+    assert y.sharding.is_equivalent_to(columns, 2)
+    other = jax.jit(jnp.matmul, in_shardings=(rows, None))
+    traced = jax.make_jaxpr(lower(lambda x, w: other(inner(w, w), w), forward_number=F, **NEAREST))(X, W)
+    found = [e.params["sharding"] for _, e in equations(traced.jaxpr) if e.primitive.name == "sharding_constraint"]
+    assert found == [columns, columns, rows]
+
+
+def test_options_of_shard_map_stay():
+    mesh = jax.make_mesh((2, 2), ("i", "j"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    rows = PartitionSpec("i")
+    program = jax.shard_map(lambda x: x @ W, mesh=mesh, in_specs=rows, out_specs=rows, axis_names={"i"})
+    options = ("mesh", "out_specs", "check_vma", "newly_manual_axes")
+
+    def options_of(fn):
+        traced = jax.make_jaxpr(fn)(integers((4, 4)))
+        return [[e.params[name] for name in options] for _, e in equations(traced.jaxpr) if "mesh" in e.params]
+
+    assert options_of(lower(program, forward_number=F, **NEAREST)) == options_of(program) != []
 
 
 # What a layer is
