@@ -4,7 +4,7 @@
 """
 
 from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding, fold_in, p3109
-from qjax import quant
+from qjax import auto_low, quant
 from qjax.dispatch import decode, encode, quantize
 from qjax.packing import pack, unpack
 from qjax.quant import quantizer
@@ -17,6 +17,7 @@ __all__ = [
     "FloatingPoint",
     "Number",
     "Rounding",
+    "auto_low",
     "decode",
     "encode",
     "fold_in",

@@ -1,0 +1,202 @@
+"""Low precision for a program that was written without it: a transformation of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import WRAPPER_ASSIGNMENTS, partial, wraps
+from inspect import Parameter, Signature, signature
+from typing import Any
+
+import jax
+import numpy as np
+
+from qcore import Number, Quantization, Rounding, Rule
+from qcore.arguments import missing_key
+from qjax.auto_low.evaluate import evaluate
+from qjax.auto_low.groups import GROUPS
+from qjax.auto_low.origins import BARE
+from qjax.auto_low.plan import SCOPE, Planner
+from qjax.keys import Key, key_words
+
+__all__ = ["GROUPS", "lower"]
+
+_MARK = "__lowered__"
+
+
+def lower(
+    fn: Callable[..., Any],
+    layer_types: Iterable[str] = ("conv", "linear"),
+    forward_number: Number | str | None = None,
+    backward_number: Number | str | None = None,
+    forward_rounding: str | Rounding = "stochastic",
+    backward_rounding: str | Rounding = "stochastic",
+    *,
+    weight_number: Number | str | None = None,
+    weight_rounding: str | Rounding = "nearest",
+    rules: Iterable[Rule] = (),
+) -> Callable[..., Any]:
+    """Makes a function compute as fn does, with the outputs of layers rounded, and the gradients of these outputs.
+
+    Layers are operations of the traced program, wherever they are: in jit, checkpoint, scan, while_loop, cond, vmap,
+    shard_map, custom_jvp, custom_vjp, or a derivative that fn itself takes. The groups:
+
+    | group | operations | functions, by name |
+    | --- | --- | --- |
+    | conv | `conv_general_dilated` | |
+    | linear | `dot_general`, `ragged_dot_general`: all products of matrices, attention's too | |
+    | embedding | `gather` and `dynamic_slice` of an input of fn, at computed places | |
+    | pool | `reduce_window_max`, `_min`, `_sum` and `reduce_window` | |
+    | pad | `pad` | `jax.numpy.pad` |
+    | activation | `tanh`, `logistic` | those of `jax.nn`, except what is below |
+    | normalization | | batch_norm, group_norm, instance_norm, layer_norm, rms_norm, standardize |
+
+    Functions are those under jit, custom_jvp or custom_vjp; inside one that is rounded nothing else is.
+    `jax.nn.softmax` and `gelu` leave no name in the program, and the normalization layers of flax and equinox neither,
+    unless a jitted function with such a name calls them. Dropout, losses, cells and attention are no groups.
+    What is the same for all inputs of fn is no layer, nor what is neither float16, bfloat16, float32 nor float64.
+
+    A layer's output is what the operation returns. It includes a transposition, if nothing else uses the output; for
+    conv and linear a bias: an input of fn that is added (after reshapes or transpositions, and to nothing else) and
+    is smaller than the output or has one axis; for sums of windows the division that makes them averages.
+
+    A layer's weight is an operand of conv or linear that is an input of fn, an argument or an array that it captures,
+    up to reshapes, casts and slices. Where both are, it is the one out of a container (a module, a dictionary; of two,
+    the earlier argument), then the captured one, then the second operand.
+
+    A function with its own derivative keeps it: its values, and what its rule for the derivative keeps, are computed
+    with the layers inside rounded, then the rule is called as it is. The rounding of layers inside leaves no trace in
+    that gradient. Solvers (`custom_linear_solve`) and Pallas kernels are left as they are.
+
+    The n-th layer, n = 0, 1, ... in the order of the program, rounds with k = fold_in(key, n): its output with k, its
+    gradient with fold_in(k, 1), its weight with fold_in(k, 2). jit and checkpoint are looked through. A loop, a cond, a
+    shard_map and a function with its own derivative count as one if they hold layers; these are numbered from 0 again,
+    with fold_in(key, n) in the key's place, in a loop with fold_in(fold_in(key, n), i) for the i-th slice or round
+    (while_loop's condition comes before its body). Random words repeat among examples under vmap(lower(f)) and among
+    shards; not so under lower(vmap(f)), where a batch is one array.
+
+    `jax.grad(lower(fn))` rounds gradients where they arrive at layers' outputs. In `lower(jax.grad(fn))` the
+    backward pass is a part of the program, and its products are layers. Forward-mode derivatives do not exist.
+
+    Args:
+        fn: a function of arrays and anything else, or a module. Arrays are traced as under jit, the rest is not; what
+            a module changes in itself must be a result.
+        layer_types: names of groups.
+        forward_number, backward_number: a format or its name; None leaves the outputs, or their gradients, as they are.
+        forward_rounding, backward_rounding: names or members of `Rounding`.
+        weight_number, weight_rounding: how weights are rounded; their gradient passes unchanged.
+        rules: for single layers, before the arguments above; the first that matches counts, and one that says nothing
+            leaves its layers as they are. A rule's name matches the dotted name scope ("M.Dense_0" in flax linen,
+            "eqx.nn.Linear" in equinox; in nnx what `jax.named_scope` says), its layer_type is a group.
+
+    Returns:
+        A function with fn's arguments and results, and `key=`: for stochastic rounding, see `quantize` (an argument of
+        fn with that name is out of reach). It is best called under jit, for it traces fn at each call.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range, or fn is lowered; in a call: if stochastic rounding has no key, fn
+            calls a lowered function, or a layer is where it cannot be rounded.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> f = lower(lambda w, b, x: jnp.tanh(x @ w + b), forward_number="e5m2", forward_rounding="nearest")
+        >>> f(jnp.eye(3), jnp.float32([0.3, 0, 0]), jnp.float32([1, 2, 5.5])) == jnp.tanh(jnp.float32([1.25, 2, 6]))
+        Array([ True,  True,  True], dtype=bool)
+    """
+    if not callable(fn):
+        raise TypeError(f"fn={fn!r} is a {type(fn).__name__}; allowed is a function or a module")
+    if hasattr(fn, _MARK):
+        raise ValueError("fn is lowered; lower once, with rules= for layers of different formats")
+    outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding)  # type: ignore[arg-type]
+    weights = {"weight_number": weight_number, "weight_rounding": weight_rounding}
+    groups = [Rule("*", group, outputs, **weights) for group in _check_groups(layer_types)]
+    planner = Planner([*_check_rules(rules), *groups])
+
+    @wraps(fn, assigned=WRAPPER_ASSIGNMENTS if _is_named(fn) else (), updated=())
+    def lowered(*args: Any, key: Key = None, **kwargs: Any) -> Any:
+        words = None if key is None else key_words(key).view(np.uint32)
+        if planner.stochastic and words is None:
+            raise missing_key()
+        return _run(planner, fn, args, kwargs, words if planner.stochastic else None)
+
+    vars(lowered).update({_MARK: True, "__signature__": _signature(fn)})
+    return lowered
+
+
+def _is_named(fn: Callable[..., Any]) -> bool:
+    """Modules have no name, or something else by that name."""
+    return isinstance(getattr(fn, "__name__", None), str)
+
+
+def _signature(fn: Callable[..., Any]) -> Signature | None:
+    """fn's signature with `key`, which decorators such as equinox's read."""
+    try:
+        parameters = dict(signature(fn).parameters)
+    except ValueError:  # some functions in C
+        return None
+    parameters.setdefault("key", Parameter("key", Parameter.KEYWORD_ONLY, default=None))
+    return Signature(sorted(parameters.values(), key=lambda parameter: parameter.kind))
+
+
+def _run(planner: Planner, fn: Callable[..., Any], args: Any, kwargs: Any, words: Any) -> Any:
+    paths, _ = jax.tree_util.tree_flatten_with_path((args, kwargs))
+    arguments = list(dict.fromkeys(path[:2] for path, _ in paths))
+    origins = [BARE if len(path) == 2 else arguments.index(path[:2]) for path, leaf in paths if _is_array(leaf)]
+    arrays, rebuild = _take_arrays((args, kwargs))
+    results: Any = None
+
+    def flat(*arrays: Any) -> Sequence[Any]:
+        nonlocal results
+        args, kwargs = rebuild(arrays)
+        computed, results = _take_arrays(fn(*args, **kwargs))
+        return computed
+
+    traced = jax.make_jaxpr(flat)(*arrays)
+    plan = planner.plan(traced.jaxpr, traced.consts, origins)
+    with jax.named_scope(SCOPE):
+        return results(evaluate(plan, arrays, words))
+
+
+def _take_arrays(tree: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+    """The arrays of a pytree, and the function that puts others in their places."""
+    leaves, structure = jax.tree.flatten(tree)
+    places = [place for place, leaf in enumerate(leaves) if _is_array(leaf)]
+    arrays = [leaves[place] for place in places]
+    rest = {place: leaf for place, leaf in enumerate(leaves) if not _is_array(leaf)}
+    return arrays, partial(_put_arrays, structure, places, rest)
+
+
+def _put_arrays(structure: Any, places: Sequence[int], rest: dict[int, Any], arrays: Sequence[Any]) -> Any:
+    leaves = rest | dict(zip(places, arrays, strict=True))
+    return jax.tree.unflatten(structure, [leaves[place] for place in range(len(leaves))])
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, (jax.Array, np.ndarray))
+
+
+def _check_groups(layer_types: Any) -> list[str]:
+    if isinstance(layer_types, str) or not isinstance(layer_types, Iterable):
+        kind = type(layer_types).__name__
+        raise TypeError(f"layer_types={layer_types!r} is a {kind}; allowed is a list of {', '.join(GROUPS)}")
+    return [_check_group("layer_types", group) for group in layer_types]
+
+
+def _check_group(name: str, group: Any) -> str:
+    if not isinstance(group, str):
+        raise TypeError(f"{name} has {group!r}, a {type(group).__name__}; allowed are {', '.join(GROUPS)}")
+    if group not in GROUPS:
+        raise ValueError(f"{name} has {group!r}; allowed are {', '.join(GROUPS)}")
+    return group
+
+
+def _check_rules(rules: Any) -> list[Rule]:
+    if not isinstance(rules, Iterable):
+        raise TypeError(f"rules={rules!r} is a {type(rules).__name__}; allowed is a list of Rule")
+    rules = list(rules)
+    for rule in rules:
+        if not isinstance(rule, Rule):
+            raise TypeError(f"rules has {rule!r}, a {type(rule).__name__}; allowed are Rule")
+        if rule.layer_type is not None:
+            _check_group("rules' layer_type", rule.layer_type)
+    return rules

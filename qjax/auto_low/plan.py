@@ -1,0 +1,257 @@
+"""Which values of a traced program are rounded, and by which rule: decided before the program runs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple
+
+from jax.extend import core
+
+from qcore import Rounding, Rule
+from qjax.auto_low.groups import group_of, is_carrier
+from qjax.auto_low.origins import CAPTURED, COMPUTED, CONSTANT, is_constant, is_input, result_origin
+
+SCOPE = "qjax.lower"  # the name scope of everything that a lowered function does
+
+LOOKED_THROUGH = frozenset(("jit", "pjit", "closed_call", "core_call", core.primitives.remat_p.name))
+_ATOMS = frozenset(("custom_linear_solve", "pallas_call"))
+_MOVES = frozenset(("reshape", "squeeze", "transpose"))
+_TRANSFORMATION = re.compile(r"\w+\(|\)")
+
+
+class Site(NamedTuple):
+    """A layer of the program.
+
+    Attributes:
+        number: what is folded into the key for its roundings.
+        rule: what becomes of it.
+    """
+
+    number: int
+    rule: Rule
+
+
+@dataclass
+class Plan:
+    """What becomes of a jaxpr.
+
+    Attributes:
+        planner: who made it.
+        jaxpr, consts: the program and the arrays that it captured.
+        scope, origins: of the jaxpr itself and of its inputs.
+        outputs: the variables that are rounded.
+        weights: for the numbers of some equations, which operand is rounded.
+        inner: for the numbers of equations that hold programs with layers, the plans of these, and the number that is
+            folded into their key (None where they are looked through).
+        end: the number of the next layer.
+        results: the origins of the jaxpr's results.
+    """
+
+    planner: Planner
+    jaxpr: Any
+    consts: Sequence[Any]
+    scope: str
+    origins: Sequence[int]
+    end: int
+    outputs: dict[Any, Site] = field(default_factory=dict)
+    weights: dict[int, tuple[int, Site]] = field(default_factory=dict)
+    inner: dict[int, tuple[int | None, list[Plan]]] = field(default_factory=dict)
+    results: Sequence[int] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.outputs or self.weights or self.inner)
+
+    def of_variant(self, traced: Any) -> Plan:
+        """The plan of another program that gets the same arguments in the same place, numbered from 0."""
+        return self.planner.plan(traced.jaxpr, traced.consts, self.origins, self.scope)
+
+
+@dataclass
+class _Layer:
+    """A layer whose output may still grow: by a transposition, its bias, its division."""
+
+    site: Site
+    primitive: str
+    output: Any
+
+    def closes_with(self, equation: Any, position: int, origins: Sequence[int]) -> bool:
+        """Whether an equation with the layer's output as operand number `position` is the layer's last."""
+        if self.primitive.startswith("reduce_window"):
+            return self.primitive == "reduce_window_sum" and equation.primitive.name == "div" and position == 0
+        if equation.primitive.name != "add" or not is_input(origins[1 - position]):
+            return False
+        shape, bias = equation.outvars[0].aval.shape, equation.invars[1 - position].aval.shape
+        return prod(bias) < prod(shape) or sum(size > 1 for size in bias) <= 1
+
+
+class Planner:
+    """Makes plans by rules, of which the first that matches a layer counts."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = rules
+        self.stochastic = any(map(_is_stochastic, rules))
+
+    def plan(self, jaxpr: Any, consts: Sequence[Any], origins: Sequence[int], scope: str = "", first: int = 0) -> Plan:
+        """The plan of a jaxpr.
+
+        Args:
+            jaxpr, consts: the program.
+            origins: of its inputs; see `qjax.auto_low.origins`.
+            scope: the name scope that it runs in.
+            first: the number of its first layer.
+
+        Raises:
+            ValueError: if a layer is where it cannot be rounded, or was rounded by another call of `lower`.
+        """
+        plan = Plan(self, jaxpr, consts, scope, origins, first)
+        _Walk(self, plan).run()
+        return plan
+
+    def rule_for(self, group: str, name: str) -> Rule | None:
+        """The rule of a layer, if there is one and it says something."""
+        fits = (rule for rule in self.rules if rule.layer_type in (None, group) and rule.names(name))
+        rule = next(fits, None)
+        return rule if rule is not None and (rule.weight_number is not None or rounds_outputs(rule)) else None
+
+
+def rounds_outputs(rule: Rule) -> bool:
+    outputs = rule.outputs
+    return bool(outputs.forward_number is not None or outputs.backward_number is not None or outputs.backward_hooks)
+
+
+def _is_stochastic(rule: Rule) -> bool:
+    weights = rule.weight_number is not None and rule.weight_rounding is Rounding.STOCHASTIC
+    return weights or rule.outputs.stochastic
+
+
+class _Walk:
+    """One pass over the equations of a jaxpr."""
+
+    def __init__(self, planner: Planner, plan: Plan) -> None:
+        self.planner, self.plan = planner, plan
+        jaxpr = plan.jaxpr
+        self.origins = dict.fromkeys(jaxpr.constvars, CAPTURED) | dict(zip(jaxpr.invars, plan.origins, strict=True))
+        operands = [atom for equation in jaxpr.eqns for atom in equation.invars] + list(jaxpr.outvars)
+        self.uses = Counter(atom for atom in operands if isinstance(atom, core.Var))
+        self.layers: list[_Layer] = []
+        self.open: dict[Any, _Layer] = {}  # by the variable that may be their last
+
+    def run(self) -> None:
+        for index, equation in enumerate(self.plan.jaxpr.eqns):
+            origins = [self.origin(atom) for atom in equation.invars]
+            results = self.equation(index, equation, origins)
+            self.origins.update(zip(equation.outvars, results, strict=True))
+        for layer in self.layers:
+            self.plan.outputs[layer.output] = layer.site
+        self.plan.results = [self.origin(atom) for atom in self.plan.jaxpr.outvars]
+
+    def origin(self, atom: Any) -> int:
+        return self.origins[atom] if isinstance(atom, core.Var) else CONSTANT
+
+    def equation(self, index: int, equation: Any, origins: Sequence[int]) -> Sequence[int]:
+        """Plans an equation and returns the origins of its results."""
+        name = join(self.plan.scope, equation)
+        if SCOPE in name:
+            raise ValueError("fn calls a lowered function; lower once, with rules= for layers of different formats")
+        group = group_of(equation, origins)
+        rule = None if group is None else self.planner.rule_for(group, name)
+        if rule is not None:
+            self.layer(index, equation, origins, group, rule)
+            return [COMPUTED] * len(equation.outvars)
+        results = self.inside(index, equation, origins, name)
+        self.grow(equation, origins)
+        return results or [result_origin(equation, origins)] * len(equation.outvars)
+
+    def layer(self, index: int, equation: Any, origins: Sequence[int], group: str | None, rule: Rule) -> None:
+        outputs = [variable for variable in equation.outvars if is_carrier(variable)]
+        if group in ("conv", "linear") and rule.weight_number is not None:
+            operand = 0 if origins[0] < origins[1] else 1
+            if is_input(origins[operand]) and is_carrier(equation.invars[operand]):
+                self.plan.weights[index] = operand, Site(self.plan.end, rule)
+        for variable in outputs:
+            layer = _Layer(Site(self.plan.end, rule), equation.primitive.name, variable)
+            self.plan.end += 1
+            if not rounds_outputs(rule):
+                continue
+            self.layers.append(layer)
+            if group in ("conv", "linear", "pool") and self.uses[variable] == 1:
+                self.open[variable] = layer
+
+    def grow(self, equation: Any, origins: Sequence[int]) -> None:
+        """Moves a layer's output behind an equation that belongs to the layer."""
+        for position, atom in enumerate(equation.invars):
+            layer = self.open.pop(atom, None) if isinstance(atom, core.Var) else None
+            if layer is None:
+                continue
+            (result,) = equation.outvars[:1]
+            if equation.primitive.name in _MOVES:
+                if equation.primitive.name == "transpose" and layer.output is atom:
+                    layer.output = result
+                if self.uses[result] == 1:
+                    self.open[result] = layer
+            elif layer.closes_with(equation, position, origins):
+                layer.output = result
+
+    def inside(self, index: int, equation: Any, origins: Sequence[int], name: str) -> Sequence[int] | None:
+        """Plans the programs that an equation holds; returns the origins of its results where these are known."""
+        primitive = equation.primitive.name
+        if primitive in _ATOMS:
+            return None
+        through = primitive in LOOKED_THROUGH
+        programs = held_programs(equation, origins)
+        if programs is None:
+            held = ((jaxpr, (), [COMPUTED] * len(jaxpr.invars)) for jaxpr in core.jaxprs_in_params(equation.params))
+            if any(self.planner.plan(*program, name) for program in held):
+                raise ValueError(
+                    f"{primitive} in scope {name!r} holds layers, which cannot be rounded there; allowed are jit, "
+                    "checkpoint, scan, while_loop, cond, switch, custom_jvp, custom_vjp and shard_map. A Rule that has "
+                    "this name and says nothing leaves it as it is"
+                )
+            return None
+        plans, first = [], self.plan.end if through else 0
+        for jaxpr, consts, inputs in programs:
+            plans.append(self.planner.plan(jaxpr, consts, inputs, name, first))
+            if primitive == "while":
+                first = plans[-1].end
+        if any(plans):
+            self.plan.inner[index] = None if through else self.plan.end, plans
+            self.plan.end = plans[0].end if through else self.plan.end + 1
+        return plans[0].results if through else None
+
+
+def join(scope: str, equation: Any) -> str:
+    """The dotted name scope of an equation of a jaxpr that runs in a scope; without transformations' names."""
+    own = _TRANSFORMATION.sub("", str(equation.source_info.name_stack))
+    return ".".join(part for part in (scope, *own.split("/")) if part)
+
+
+def held_programs(equation: Any, origins: Sequence[int]) -> list[tuple[Any, Sequence[Any], Sequence[int]]] | None:
+    """The programs that an equation runs, each with its captured arrays and the origins of its inputs."""
+    params, name = equation.params, equation.primitive.name
+    carried = CONSTANT if all(map(is_constant, origins)) else COMPUTED
+    if name == "scan":
+        first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
+        carry = [carried] * params["num_carry"]
+        return [_closed(params["jaxpr"], [*origins[:first], *carry, *origins[second:]])]
+    if name == "while":
+        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        carry = [carried] * (len(origins) - second)
+        return [
+            _closed(params["cond_jaxpr"], [*origins[:first], *carry]),
+            _closed(params["body_jaxpr"], [*origins[first:second], *carry]),
+        ]
+    if name == "cond":
+        return [_closed(branch, origins[1:]) for branch in params["branches"]]
+    if name in ("custom_jvp_call", "custom_vjp_call"):
+        return [_closed(params["call_jaxpr"], origins)]
+    if name == "shard_map" or name in LOOKED_THROUGH:
+        return [_closed(params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"], origins)]
+    return None
+
+
+def _closed(jaxpr: Any, origins: Sequence[int]) -> tuple[Any, Sequence[Any], Sequence[int]]:
+    return (jaxpr.jaxpr, jaxpr.consts, origins) if isinstance(jaxpr, core.ClosedJaxpr) else (jaxpr, (), origins)
