@@ -3,7 +3,19 @@
 `qjax.optim` needs optax and `qjax.nnx` needs flax; both are imported by their own names only.
 """
 
-from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding, fold_in, p3109
+from qcore import (
+    NAMED,
+    BinaryFloat,
+    BlockFloatingPoint,
+    FixedPoint,
+    FloatingPoint,
+    Number,
+    Quantization,
+    Rounding,
+    Rule,
+    fold_in,
+    p3109,
+)
 from qjax import auto_low, quant
 from qjax.dispatch import decode, encode, quantize
 from qjax.packing import pack, unpack
@@ -16,7 +28,9 @@ __all__ = [
     "FixedPoint",
     "FloatingPoint",
     "Number",
+    "Quantization",
     "Rounding",
+    "Rule",
     "auto_low",
     "decode",
     "encode",

@@ -13,9 +13,10 @@ from qcore import (
     fold_in,
     p3109,
 )
-from qtorch import auto_low, quant
+from qtorch import auto_low, optim, quant
 from qtorch.dispatch import decode, encode, quantize
 from qtorch.packing import pack, unpack
+from qtorch.quant import quantizer
 
 __all__ = [
     "NAMED",
@@ -31,9 +32,11 @@ __all__ = [
     "decode",
     "encode",
     "fold_in",
+    "optim",
     "p3109",
     "pack",
     "quant",
     "quantize",
+    "quantizer",
     "unpack",
 ]
