@@ -8,11 +8,12 @@ from math import prod
 
 import torch
 
+from qcore import Number, Rounding
 from qcore.law import Block, block_grid
 from qcore.random import Noise, as_lane
 from qtorch import kernels
 from qtorch.lanes import Names, result_dtype, to_lanes
-from qtorch.plan import Plan
+from qtorch.plan import Plan, plan_for
 
 KERNEL_LIMIT = 1 << 31  # elements: a kernel's indices have 31 bits
 _PIECE = 1 << 25  # elements at a time beyond that
@@ -48,6 +49,13 @@ def _in_pairs(x: torch.Tensor, plan: Plan, integers: torch.dtype, noise: Noise |
         return None
     result = kernels.launch(kernel, [x.view(integers), constants, *(noise or ())], x.numel())
     return result.view(torch.int16 if plan.program.codes else x.dtype).to(result_dtype(plan.program, x.dtype))
+
+
+def round_rows(x: torch.Tensor, number: Number, keys: torch.Tensor) -> torch.Tensor | None:
+    """Stochastic rounding of rows with keys of their own, see `run_keyed`; None where there is no kernel for it."""
+    plan = plan_for(number, Rounding.STOCHASTIC, x.dtype, None, False)
+    kernel, constants = plan.runner("keyed", x.device)
+    return None if kernel is None else kernels.launch(kernel, [x, constants, keys], x.numel())
 
 
 def _in_pieces(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 
 from qcore import Number, Quantization, Rounding
 from qcore.named import check_number
 from qtorch.dispatch import quantize
+from qtorch.keys import draw
+from qtorch.lanes import TABLE as ROW
+from qtorch.launch import round_rows
 
 _SMALL = 1 << 16  # elements: where two more copies take as long as a call
 
@@ -35,25 +39,61 @@ def quantize_many(
         [tensor([0.3125]), tensor(5.)]
     """
     number, rounding = check_number(quantization.forward_number, "forward_number"), quantization.forward_rounding
-    if rounding is Rounding.STOCHASTIC:
-        each = [None] * len(tensors) if keys is None else keys.unbind()
-        return [quantize(x, number, rounding, key=key) for x, key in zip(tensors, each, strict=True)]
-    if len(tensors) == 1 or not joins(quantization):
-        return [quantize(x, number, rounding) for x in tensors]
-    groups, large = _arrange(tensors)
-    results = {i: quantize(tensors[i], number, rounding) for i in large}
+    stochastic = rounding is Rounding.STOCHASTIC
+    if stochastic and keys is None:
+        keys = torch.stack([draw() for _ in tensors]) if tensors else None
+    groups, large = _arrange(tensors) if len(tensors) > 1 and _elementwise(number) else ([], range(len(tensors)))
+    each = [None] * len(tensors) if keys is None or not stochastic else keys.unbind()
+    results = {i: quantize(tensors[i], number, rounding, key=each[i]) for i in large}
     for members in groups:
-        flat = quantize(torch.cat([tensors[i].reshape(-1) for i in members]), number, rounding)
-        pieces = flat.split([tensors[i].numel() for i in members])
-        results |= {i: piece.view(tensors[i].shape) for i, piece in zip(members, pieces, strict=True)}
+        small = [tensors[i] for i in members]
+        if keys is None or not stochastic:
+            rounded = _together(small, number, rounding)
+        else:
+            rounded = _with_keys(small, number, keys[members])
+        results |= dict(zip(members, rounded, strict=True))
     return [results[i] for i in range(len(tensors))]
+
+
+def _together(tensors: list[torch.Tensor], number: Number, rounding: Rounding) -> list[torch.Tensor]:
+    flat = quantize(torch.cat([x.reshape(-1) for x in tensors]), number, rounding)
+    return [piece.view(x.shape) for piece, x in zip(flat.split([x.numel() for x in tensors]), tensors, strict=True)]
+
+
+def _with_keys(tensors: list[torch.Tensor], number: Number, keys: torch.Tensor) -> list[torch.Tensor]:
+    """Stochastic rounding of tensors that lie in rows, each row with its tensor's key."""
+    x = tensors[0]
+    rows, starts = _rows(tuple(x.numel() for x in tensors))
+    flat = torch.zeros(starts.numel() * ROW, dtype=x.dtype, device=x.device)
+    copy_all(_unpacked(flat, rows, tensors), tensors)
+    words = keys.to(torch.int32).repeat_interleave(torch.tensor(rows), 0, output_size=starts.numel())
+    told = torch.cat([words.t(), starts[None]]).to(x.device)
+    rounded = round_rows(flat.view(-1, ROW), number, told)
+    if rounded is None:
+        return [quantize(x, number, Rounding.STOCHASTIC, key=key) for x, key in zip(tensors, keys, strict=True)]
+    return _unpacked(rounded.view(-1), rows, tensors)
+
+
+def _unpacked(flat: torch.Tensor, rows: list[int], like: list[torch.Tensor]) -> list[torch.Tensor]:
+    rooms = flat.split([count * ROW for count in rows])
+    return [room[: x.numel()].view(x.shape) for room, x in zip(rooms, like, strict=True)]
+
+
+@lru_cache(maxsize=64)
+def _rows(sizes: tuple[int, ...]) -> tuple[list[int], torch.Tensor]:
+    """How many rows tensors take, and the index in its tensor of each row's first element."""
+    rows = [-(-size // ROW) for size in sizes]
+    return rows, torch.cat([torch.arange(count, dtype=torch.int32) * ROW for count in rows])
+
+
+def _elementwise(number: Number) -> bool:
+    return type(number).axes is Number.axes  # only blocks have some
 
 
 def joins(quantization: Quantization) -> bool:
     """Whether an element's result does not depend on the tensor it is in, so that tensors may be rounded as one."""
     number, rounding = quantization.forward_number, quantization.forward_rounding
-    without_axes = isinstance(number, Number) and type(number).axes is Number.axes  # only blocks have some
-    return without_axes and rounding is not Rounding.STOCHASTIC
+    return isinstance(number, Number) and _elementwise(number) and rounding is not Rounding.STOCHASTIC
 
 
 class Bundle:
