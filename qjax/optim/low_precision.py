@@ -47,6 +47,7 @@ def low_precision(
 
     State tensors are the floating arrays in the parts of the optimizer's state that have the parameters' structure, as
     far as `optax.tree_utils.tree_map_params` finds them (not in `optax.lbfgs`).
+
     Step s, s = 0, 1, ..., has the key k = fold_in(key, s); parameter j of the flattened tree uses
     fold_in(fold_in(k, role), j), where the role is 0 for its gradient, 1 for its accumulator, 2 for its weight and
     3 + i for its i-th state tensor, in the order of their names (`mu`, `nu`).
@@ -207,8 +208,10 @@ def _check_quantizer(name: str, quantize: Any, key: Any) -> _Rounding:
     if isinstance(quantize, (Number, str)):
         return _Rounding(name, check_number(quantize, name))
     if isinstance(quantize, QuantizeFunction):
+        if quantize.forward_number is None:
+            return _Rounding(name, function=lambda x: x)  # not None: accumulators in full precision
         rounding = _Rounding(name, quantize.forward_number, quantize.forward_rounding)
-        if rounding.active and rounding.mode is Rounding.STOCHASTIC and key is None:
+        if rounding.mode is Rounding.STOCHASTIC and key is None:
             raise ValueError(f"key=None; {name} is stochastic and needs a key: an int from 0 to 2^64 - 1, or two words")
         return rounding
     if callable(quantize):

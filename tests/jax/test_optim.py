@@ -142,6 +142,13 @@ def test_functions_and_blocks():
     assert_same_trees(params, jax.tree.map(lambda x: 2 * x, kept))
 
 
+def test_accumulators_in_full_precision():
+    tx = low_precision(optax.sgd(1.0), weight_quant="e5m2", acc_quant=quantizer())
+    params, state = train(tx, jnp.float32([1.1]), tx.init(jnp.float32([1.1])), [np.float32([0.3])])
+    assert_same_bits(accumulators(state), np.float32([1.1]) - np.float32([0.3]))
+    assert_same_bits(params, np.float32([0.75]))
+
+
 def exists(p, q):
     """Whether p + d is q for a float d near q - p, in NumPy's arithmetic; and whether d is subnormal."""
     unsigned, near = f"u{p.dtype.itemsize}", q - p
