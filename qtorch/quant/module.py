@@ -15,7 +15,10 @@ _LANES = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
 
 class Quantizer(torch.nn.Module):
-    """Rounds a tensor, and its gradient. `quantizer` is another name of it.
+    """Rounds a tensor, and its gradient.
+
+    It is a function with a key that can be copied, pickled (if its hooks can) and compiled, and has no parameters or
+    buffers: `quantizer` is therefore only another name of it.
 
     Forward, x is rounded with the key k. Backward, the gradient goes through the hooks in order, is rounded with the
     key `fold_in(k, 1)`, and becomes 0 where the forward rounding clamped. A way whose number is None rounds nothing.
