@@ -3,10 +3,10 @@
 from qcore.block import BlockFloatingPoint
 from qcore.fixed import FixedPoint
 from qcore.floats import BinaryFloat, FloatingPoint
+from qcore.keys import fold_in
 from qcore.named import NAMED, p3109
 from qcore.number import Number
 from qcore.packing import pack, unpack
-from qcore.random import fold_in
 from qcore.reference import decode, encode, quantize
 from qcore.rounding import Rounding
 from qcore.rules import Quantization, Rule

@@ -10,10 +10,6 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from qcore.arguments import check_int, check_seed
-
 Settle = Callable[[Any], Any]
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -142,26 +138,3 @@ def _multiply(x: Any, factor: int) -> tuple[Any, Any]:
 def as_lane(word: int) -> int:
     """An unsigned 32-bit word as the int32 with the same bits."""
     return word - ((word & 0x80000000) << 1)
-
-
-def fold_in(key: int | tuple[int, int], data: int) -> tuple[int, int]:
-    """A new key from a key and a number, as `jax.random.fold_in` makes it.
-
-    Args:
-        key: an int from 0 to 2^64 - 1, or two 32-bit words.
-        data: an int from 0 to 2^32 - 1.
-
-    Returns:
-        The two 32-bit words of the new key.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
-    Example:
-        >>> fold_in(7, 1)
-        (195045567, 4062205631)
-    """
-    data = check_int("data", data, 0, 2**32 - 1)
-    word0, word1, high, low = (np.full(1, as_lane(word), np.int32) for word in (*check_seed(key), 0, data))
-    y0, y1 = threefry(word0, word1, high, low)
-    return int(y0[0]) & 0xFFFFFFFF, int(y1[0]) & 0xFFFFFFFF

@@ -62,11 +62,12 @@ def quantize(
         >>> quantize(torch.tensor([0.1241, 0.3602, -0.7104]), FloatingPoint(exp=5, man=2), "nearest")
         tensor([ 0.1250,  0.3750, -0.7500])
     """
-    ordinary = _is_ordinary(x)
+    ordinary = is_ordinary(x)
     plan = (plan_for if ordinary else make_plan)(number, rounding, x.dtype, overflow, False)
     noise = _noise(x, plan, key, random_bits, start, ordinary)
-    if x.requires_grad and torch.is_grad_enabled():
-        return _StraightThrough.apply(x, plan, *(noise or ()))
+    if (x.requires_grad or not ordinary) and torch.is_grad_enabled():  # a tensor of transforms may not say so
+        function = _OrdinaryStraightThrough if ordinary else _StraightThrough
+        return function.apply(x, plan, *(noise or ()))
     return _round(x, plan, noise, ordinary)
 
 
@@ -99,7 +100,7 @@ def encode(
         >>> encode(torch.tensor([1.0, -1.5, 448]), "e4m3fn")
         tensor([ 56, 188, 126], dtype=torch.uint8)
     """
-    ordinary = _is_ordinary(x)
+    ordinary = is_ordinary(x)
     plan = (plan_for if ordinary else make_plan)(number, rounding, x.dtype, overflow, True)
     result = _round(x.detach(), plan, _noise(x, plan, key, random_bits, start, ordinary), ordinary)
     return as_codes(result)
@@ -143,18 +144,29 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(x: torch.Tensor, plan: Plan, *noise: torch.Tensor) -> torch.Tensor:
-        return _round(x, plan, Noise(*noise) if noise else None, _is_ordinary(x))
+        return _round(x, plan, Noise(*noise) if noise else None, is_ordinary(x))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         ctx.others = len(inputs) - 1
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         return grad, *(None,) * ctx.others
 
 
-def _is_ordinary(x: torch.Tensor) -> bool:
+class _OrdinaryStraightThrough(torch.autograd.Function):
+    """The same in the form that no transform understands: torch calls it in half the time."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+        ctx.others = len(inputs) - 1
+        return _StraightThrough.forward(*inputs)
+
+    backward = _StraightThrough.backward
+
+
+def is_ordinary(x: torch.Tensor) -> bool:
     """Whether x is memory that a kernel may read: no subclass, no transform, no tracing."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"x is a {type(x).__name__}; allowed is a torch.Tensor of {', '.join(map(str, DTYPES))}")

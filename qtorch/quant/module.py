@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from qcore import Number, Quantization, Rounding
-from qtorch.dispatch import _is_ordinary, quantize
+from qtorch.dispatch import is_ordinary, quantize
 from qtorch.keys import Key, check_noise, draw, draw_opaquely, fold_in, key_tensor
 
 _LANES = {8: torch.int64, 4: torch.int32, 2: torch.int16}
@@ -75,7 +75,7 @@ class Quantizer(torch.nn.Module):
         Raises:
             TypeError, ValueError: if an argument is not as above.
         """
-        told, ordinary = self.quantization, _is_ordinary(x)
+        told, ordinary = self.quantization, is_ordinary(x)
         if not ordinary or (x.requires_grad and torch.is_grad_enabled()):
             function = _OrdinaryRounding if ordinary else _Rounding
             result = function.apply(x, _key_words(told, key, ordinary), told)
@@ -136,7 +136,7 @@ class _Rounding(torch.autograd.Function):
                 raise TypeError(f"a function of backward_hooks returned a {type(grad).__name__}; allowed is a tensor")
         if told.backward_number is not None:
             if told.backward_rounding is Rounding.STOCHASTIC:
-                words = fold_in(words, 1, _is_ordinary(words))
+                words = fold_in(words, 1, is_ordinary(words))
             grad = _round(grad, told.backward_number, told.backward_rounding, words)
         return grad if clamped is None else grad.masked_fill(clamped, 0), None, None
 

@@ -105,6 +105,7 @@ def test_functorch():
 
     assert torch.func.grad(loss)(x[0]).eq(3).all()
     assert torch.func.vmap(torch.func.grad(loss))(x).eq(3).all()
+    assert torch.func.grad(lambda rows: torch.func.vmap(loss)(rows).sum())(x).eq(3).all()
     assert torch.func.vmap(lambda row: qtorch.quantize(row, F))(x).shape == x.shape  # draws one key for all
 
 
