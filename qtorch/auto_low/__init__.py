@@ -53,9 +53,9 @@ def lower(
             "embedding", "attention", "rnn") and layer classes. Subclasses count.
         forward_number, backward_number, forward_rounding, backward_rounding: as for `qtorch.quant.Quantizer`.
         layer_type: the same as layer_types.
-        rules: instead of layer_types, what is to be done with which layers: the first rule that matches a layer counts,
-            and one that says nothing leaves it alone. A rule without a layer type is for modules without children
-            and for those of a group.
+        rules: for single layers, before the arguments above: the first that matches counts, and one that says nothing
+            leaves its layers as they are. A rule's name is a pattern for the layer's dotted name ("features.*"); one
+            without a layer type is for modules without children and for those of a group.
         weight_number, weight_rounding: the format of weights and how they are rounded to it; None leaves them.
 
     Returns:
@@ -63,8 +63,8 @@ def lower(
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if there is no such group, rules come with other arguments, or a layer is lowered already; the
-            model is unchanged then.
+        ValueError: if there is no such group, formats without layer types stand beside rules, or a layer is lowered
+            already; the model is unchanged then.
 
     Example:
         >>> import torch
@@ -145,8 +145,8 @@ def _choose(
     rule = Rule("*", None, outputs, weight_number, weight_rounding)
     made = _tuple("layer_types", layer_types) + _tuple("layer_type", layer_type)
     given = _tuple("rules", rules)
-    if given and (made or rule != Rule()):
-        raise ValueError("rules come with layer types or formats; allowed are rules alone, which have their own")
+    if given and rule != Rule() and not made:
+        raise ValueError("rules have their own formats; those beside them are allowed with layer_types only")
     for one in given:
         if not isinstance(one, Rule):
             raise TypeError(f"rules has a {type(one).__name__}; allowed are Rules")

@@ -391,6 +391,10 @@ def test_rules(way):
         model.fc.weight.copy_(qtorch.quantize(model.fc.weight, FIXED, "nearest"))
     expected = rounded(model.fc(model.flat(rounded(model.act(model.bn(model.conv(IMAGE)))))))
     assert_same_bits(low(IMAGE), expected)
+    fewer, rest = rules[:1] + rules[2:], {"forward_number": F, "forward_rounding": "nearest"}
+    assert_same_bits(way(network(), ["conv", "linear"], rules=[*fewer, Rule("*", "conv")], **rest)(IMAGE), expected)
+    first = way(network(), ["conv", "linear"], rules=[Rule("f*")], **rest)
+    assert_same_bits(first(IMAGE), way(network(), ["conv"], **rest)(IMAGE))
     nothing_said = way(network(), rules=[Rule(), *rules])
     assert_same_bits(nothing_said(IMAGE), network()(IMAGE))
     everything = way(nn.Sequential(nn.Sequential(Odd()), nn.Flatten(0)), rules=[Rule("*", None, Quantization(F))])
@@ -459,9 +463,8 @@ def test_weights(way):
         ({"rules": [3]}, TypeError, ["rules", "int", "Rules"]),
         ({"rules": Rule()}, TypeError, ["rules", "Rule", "list"]),
         ({"rules": [Rule(layer_type="cnv")]}, ValueError, ["cnv", "conv, linear"]),
-        ({"rules": [Rule()], "layer_types": ["conv"]}, ValueError, ["rules", "alone"]),
-        ({"rules": [Rule()], "forward_number": F}, ValueError, ["rules", "alone"]),
-        ({"rules": [Rule()], "weight_number": F}, ValueError, ["rules", "alone"]),
+        ({"rules": [Rule()], "forward_number": F}, ValueError, ["rules", "layer_types"]),
+        ({"rules": [Rule()], "weight_number": F}, ValueError, ["rules", "layer_types"]),
     ],
 )
 def test_wrong_arguments(way, arguments, error, words):
