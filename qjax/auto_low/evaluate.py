@@ -212,7 +212,7 @@ def _instantiate(grad: Any) -> Any:
     if not isinstance(grad, jax.custom_derivatives.SymbolicZero):
         return grad
     aval: Any = grad.aval
-    return (np.zeros if aval.dtype == jax.dtypes.float0 else jnp.zeros)(aval.shape, aval.dtype)
+    return jnp.zeros(aval.shape, aval.dtype)
 
 
 _CALLS: dict[str, Callable[[Any, Sequence[Plan], Sequence[Any], Words], Sequence[Any]]] = {

@@ -552,6 +552,11 @@ LAYERS = {
     "embedding": ("embedding", lambda x, q: q(x[0, jnp.argmax(x[0, :, 0, 0], keepdims=True)])),
     "max pool": ("pool", lambda x, q: q(linen.max_pool(x, (2, 2)))),
     "average pool": ("pool", lambda x, q: q(linen.avg_pool(x, (2, 2), padding="SAME", count_include_pad=False))),
+    "max pool and a division": ("pool", lambda x, q: q(linen.max_pool(x, (2, 2))) / 3),
+    "sum pool": (
+        "pool",
+        lambda x, q: 7 / q(jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, 2, 2, 1), (1,) * 4, "VALID")),
+    ),
     "pad": ("pad", lambda x, q: q(jnp.pad(x, 1, mode="reflect"))),
     "tanh": ("activation", lambda x, q: q(jnp.tanh(x))),
     "relu": ("activation", lambda x, q: q(jax.nn.relu(x))),
@@ -612,6 +617,12 @@ BIASES = {
     "constant": (lambda w, b, x: x @ w + 0.5, lambda w, b, x: Q(x @ w) + 0.5),
     "residual": (lambda w, b, x: x @ w + x, lambda w, b, x: Q(x @ w) + x),
     "used twice": (lambda w, b, x: (lambda y: y + b + y)(x @ w), lambda w, b, x: (lambda y: y + b + y)(Q(x @ w))),
+    "of a jitted function": (lambda w, b, x: x @ w + jax.jit(jnp.negative)(b), lambda w, b, x: Q(x @ w) - b),
+    "through jit": (lambda w, b, x: x @ w + jax.jit(jnp.ravel)(b), lambda w, b, x: Q(x @ w + b)),
+    "moved and used twice": (
+        lambda w, b, x: (lambda y: y + b[:2] + y)((x @ w).reshape(3, 2, 2)),
+        lambda w, b, x: (lambda y: y + b[:2] + y)(Q(x @ w).reshape(3, 2, 2)),
+    ),
     "second": (lambda w, b, x: x @ w + b + b, lambda w, b, x: Q(x @ w + b) + b),
     "subtracted": (lambda w, b, x: x @ w - b, lambda w, b, x: Q(x @ w) - b),
     "widening": (lambda w, b, x: (x @ w)[:, 0] + x, lambda w, b, x: Q(x @ w)[:, 0] + x),
@@ -645,9 +656,20 @@ WEIGHTS = {
         lambda r, p, b: r(p["w"]) @ b["x"],
     ),
     "captured": (lambda x: W7 @ x, (X7[0],), lambda r, x: r(W7) @ x),
-    "no captured data": (lambda p: p[0] @ X7[0], ([W7],), lambda r, p: r(p[0]) @ X7[0]),
+    "captured NumPy": (lambda x: jnp.dot(np.asarray(W7), x), (X7[0],), lambda r, x: r(W7) @ x),
+    "no carrier": (
+        lambda p, x: jnp.matmul(jnp.int8(p["w"]), jnp.int8(x), preferred_element_type=jnp.float32),
+        ({"w": W7}, X7[0]),
+        lambda r, p, x: jnp.matmul(jnp.int8(p["w"]), jnp.int8(x), preferred_element_type=jnp.float32),
+    ),
+    "a container's, not captured data": (lambda p: p[0] @ X7[0], ([W7],), lambda r, p: r(p[0]) @ X7[0]),
     "not computed": (lambda w, x: jax.nn.relu(x) @ w, (W7, X7), lambda r, w, x: jax.nn.relu(x) @ r(w)),
     "no weight": (lambda x: jnp.square(x) @ jnp.square(x).T, (X7,), lambda r, x: jnp.square(x) @ jnp.square(x).T),
+    "no layer's output": (
+        lambda w, x: (lambda y: y @ y.T)(jnp.square(x) @ w),
+        (W7, X7),
+        lambda r, w, x: (lambda y: y @ y.T)(jnp.square(x) @ r(w)),
+    ),
     "slice, cast": (
         lambda w, x: jnp.square(x) @ jnp.reshape(w[:, 1:3].astype(jnp.bfloat16), (4, 2)),
         (W7, X7),
@@ -667,7 +689,7 @@ def test_weights(name):
     lowered = lower(program, weight_number=F)
     y, gradients = value_and_gradients(lowered)(*args)
     assert_same_trees((y, gradients), value_and_gradients(partial(expected, rounded_weight))(*args))
-    assert name == "no weight" or (y != program(*args)).any()
+    assert name in ("no weight", "no carrier") or (y != program(*args)).any()
 
 
 def test_weights_have_a_word_of_their_own_and_come_with_outputs():
@@ -770,6 +792,8 @@ def test_blocks_and_weak_types():
     number = BlockFloatingPoint(3, 0)
     y = lower(lambda w, x: jax.vmap(lambda x: w @ x)(x), forward_number=number, **NEAREST)(W, X)
     assert_same_bits(y, qjax.quantize(X @ W.T, number, "nearest"))  # a block for each example
+    y = lower(lambda w, x: (x @ w).reshape(2, 6), forward_number=number, **NEAREST)(W, X)
+    assert_same_bits(y, qjax.quantize(X @ W, number, "nearest").reshape(2, 6))
 
     def weak(x):
         carry, ys = jax.lax.scan(lambda c, _: (jnp.tanh(c), c), x, length=2)
@@ -864,6 +888,8 @@ def test_stochastic_rounding_needs_a_key(arguments):
     with pytest.raises(ValueError, match="needs a key"):
         lower(jnp.matmul, **arguments)(X, W)
     lower(jnp.matmul, **arguments)(X, W, key=3)
+    nearest = lower(scan(identity), forward_number=F, **NEAREST)
+    assert str(jax.make_jaxpr(partial(nearest, key=3))(W, X)) == str(jax.make_jaxpr(nearest)(W, X))
     with pytest.raises(ValueError, match="key"):
         lower(jnp.matmul, **NEAREST)(X, W, key=-3)
 
@@ -884,6 +910,8 @@ def test_lowering_twice(again):
     jax.jit(f)(X, W)
     with pytest.raises(ValueError, match="lower once, with rules="):
         again(f)
+    with pytest.raises(ValueError, match="fn is lowered"):
+        lower(f)
 
 
 def test_layers_out_of_reach():
