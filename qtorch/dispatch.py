@@ -65,7 +65,8 @@ def quantize(
     ordinary = is_ordinary(x)
     plan = (plan_for if ordinary else make_plan)(number, rounding, x.dtype, overflow, False)
     noise = _noise(x, plan, key, random_bits, start, ordinary)
-    if (x.requires_grad or not ordinary) and torch.is_grad_enabled():  # a tensor of transforms may not say so
+    transformed = not ordinary and not torch.compiler.is_compiling()  # such tensors may not say what they require
+    if (x.requires_grad or transformed) and torch.is_grad_enabled():
         function = _OrdinaryStraightThrough if ordinary else _StraightThrough
         return function.apply(x, plan, *(noise or ()))
     return _round(x, plan, noise, ordinary)

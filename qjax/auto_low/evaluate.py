@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -59,7 +60,8 @@ def _fold(words: Words, number: Any) -> Words:
 
 def _round_output(value: Any, site: Site, words: Words) -> jax.Array:
     rule = site.rule.outputs
-    return quantizer(**vars(rule))(value, _fold(words, site.number) if rule.stochastic else None)
+    told = {one.name: getattr(rule, one.name) for one in fields(rule) if one.init}
+    return quantizer(**told)(value, _fold(words, site.number) if rule.stochastic else None)
 
 
 def _round_weight(value: Any, site: Site, words: Words) -> jax.Array:
