@@ -1,4 +1,7 @@
-"""Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch)."""
+"""Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch).
+
+`qjax.optim` needs optax and `qjax.nnx` needs flax; both are imported by their own names only.
+"""
 
 from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding, fold_in, p3109
 from qjax import auto_low, quant

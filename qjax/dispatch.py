@@ -154,6 +154,28 @@ def _apply(
     return _round(program, axes, x, _lanes_of(carrier, constants), noise)
 
 
+def quantize_rows(rows: jax.Array, number: Number, mode: Rounding, keys: jax.Array | None, starts: Any) -> jax.Array:
+    """Rounds each row of an array as `quantize` would, with a key and a start of its own.
+
+    Args:
+        rows: array of shape (n, ...).
+        number: the format.
+        mode: the rounding mode.
+        keys: for stochastic rounding: uint32 array of shape (n, 2).
+        starts: the 32-bit indices of the rows' first elements, an int32 array of shape (n,).
+    """
+    carrier = check_array(rows)
+    program, constants = prepare(number, mode, carrier, None, coded=False)
+    noise = None
+    if mode is Rounding.STOCHASTIC:
+        if keys is None:
+            raise missing_key()
+        window = jnp.zeros_like(starts), starts, jnp.full_like(starts, leading_bits_mask(24))
+        noise = Noise(keys.view(jnp.int32), jnp.stack(window, axis=1))
+    axes = number.axes(rows.ndim - 1)
+    return jax.vmap(partial(_round, program, axes), (0, None, 0))(rows, _lanes_of(carrier, constants), noise)
+
+
 def check_array(x: Any) -> Carrier:
     """The carrier of a JAX array or tracer."""
     if not isinstance(x, jax.Array):

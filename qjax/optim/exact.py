@@ -16,10 +16,11 @@ def settle(x: jax.Array) -> jax.Array:
 def difference(p: jax.Array, q: jax.Array) -> jax.Array:
     """The d nearest to q - p such that p + d has the bits of q; where there is none, q - p rounded.
 
-    The sums that round to q reach half a step of q to either side, so if any float d leads there, the nearest below
-    or above q - p does: q - p rounded is one of them, and the other is its neighbour. No d leads to q where its steps
-    are finer than those of q - p (p = 1, q = 1e-9), to -0.0 from another number, from infinity to a number, nor,
-    where XLA flushes subnormal numbers, to and from these.
+    All that lies within half a step of q is rounded to q. So where any float d leads there, the nearest to q - p does;
+    but for powers of two, whose steps toward zero are half as long, it may be the next one away from zero. (If d and q
+    have different signs, d is shorter than p, both are multiples of d's step, and d is exact or none is.) No d leads
+    to q where its steps are finer than those of q - p (p = 1, q = 1e-9), to -0.0 from another number, from infinity to
+    a number, nor, where XLA flushes subnormal numbers, to and from these.
 
     Args:
         p, q: float arrays of one shape and dtype.
@@ -27,9 +28,7 @@ def difference(p: jax.Array, q: jax.Array) -> jax.Array:
     Returns:
         An array like p and q.
     """
-    nearest = (q - p).view(f"int{8 * p.dtype.itemsize}")
-    result = nearest.view(p.dtype)
-    for step in (-1, 1, 0):
-        d = (nearest + step).view(p.dtype)
-        result = jnp.where(same_bits(p + d, q), d, result)
-    return jnp.where(same_bits(p, q), jnp.full_like(p, -0.0), result)  # adding -0.0 changes nothing, not even -0.0
+    nearest = q - p
+    beyond = (nearest.view(f"int{8 * p.dtype.itemsize}") + 1).view(p.dtype)
+    d = jnp.where(same_bits(p + beyond, q) & ~same_bits(p + nearest, q), beyond, nearest)
+    return jnp.where(same_bits(p, q), jnp.full_like(p, -0.0), d)  # adding -0.0 changes nothing, not even -0.0

@@ -11,14 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from qcore import Number
+from qcore import Number, Rounding
 from qcore.named import check_number
 from qjax.dispatch import same_bits
 from qjax.keys import Key, fold_in, key_words
 from qjax.optim.exact import difference, settle
 from qjax.optim.momentum import state_tensors
 from qjax.optim.state import LowPrecisionState
-from qjax.quant.quantizer import QuantizeFunction, quantizer
+from qjax.optim.together import quantize_all
+from qjax.quant.quantizer import QuantizeFunction
 
 Quantizer = Number | str | Callable[[jax.Array], jax.Array] | None
 
@@ -46,6 +47,7 @@ def low_precision(
 
     State tensors are the floating arrays in the parts of the optimizer's state that have the parameters' structure, as
     far as `optax.tree_utils.tree_map_params` finds them (not in `optax.lbfgs`).
+
     Step s, s = 0, 1, ..., has the key k = fold_in(key, s); parameter j of the flattened tree uses
     fold_in(fold_in(k, role), j), where the role is 0 for its gradient, 1 for its accumulator, 2 for its weight and
     3 + i for its i-th state tensor, in the order of their names (`mu`, `nu`).
@@ -57,8 +59,9 @@ def low_precision(
 
     Args:
         tx: the optimizer; its updates are added to the parameters.
-        weight_quant, grad_quant, momentum_quant, acc_quant: a format or its name (to nearest), a `qjax.quantizer`, a
-            function of an array that returns one of the same shape and dtype, or None.
+        weight_quant, grad_quant, momentum_quant, acc_quant: a format or its name (to nearest), a `qjax.quantizer`, of
+            which its forward rounding counts, a function of an array that returns one of the same shape and dtype,
+            or None.
         grad_scaling: a factor for gradients, above 0; 1 does nothing.
         key: for stochastic quantizers, see `qjax.quantize`.
 
@@ -88,33 +91,38 @@ def low_precision(
         "weight_quant": weight_quant,
         "momentum_quant": momentum_quant,
     }
-    roundings = [_Rounding(name, _check_quantizer(name, quantize, key)) for name, quantize in given.items()]
+    roundings = [_check_quantizer(name, quantize, key) for name, quantize in given.items()]
     words = None if key is None else key_words(key).view(np.uint32)
     steps = _LowPrecision(optax.with_extra_args_support(tx), _check_scaling(grad_scaling), words, *roundings)
     return optax.GradientTransformationExtraArgs(steps.init, steps.update)  # type: ignore[arg-type]
 
 
 class _Rounding(NamedTuple):
-    """A quantizer, with the name of the argument that it was."""
+    """A quantizer: a format and a mode, or a function, or neither; and the name of the argument that it was."""
 
     name: str
-    quantize: Callable[..., jax.Array] | None
+    number: Number | None = None
+    mode: Rounding = Rounding.NEAREST
+    function: Callable[[jax.Array], jax.Array] | None = None
+
+    @property
+    def active(self) -> bool:
+        return self.number is not None or self.function is not None
 
     def __call__(self, arrays: list[Any], keys: Any) -> list[Any]:
         """The arrays rounded, each with its own of the keys, an array of two words a row; or None."""
-        if self.quantize is None:
-            return arrays
-        results = []
-        for index, x in enumerate(arrays):
-            keyed = keys is not None and isinstance(self.quantize, QuantizeFunction)
-            y = self.quantize(x, keys[index]) if keyed else self.quantize(x)  # type: ignore[index]
-            if y.shape != x.shape or y.dtype != x.dtype:
-                raise ValueError(
-                    f"{self.name} made {y.dtype}{list(y.shape)} of {x.dtype}{list(x.shape)}; allowed are functions "
-                    "that keep shape and dtype"
-                )
-            results.append(y)
-        return results
+        if self.number is not None:
+            return quantize_all(arrays, self.number, self.mode, keys)
+        return arrays if self.function is None else [self._call(x) for x in arrays]
+
+    def _call(self, x: Any) -> Any:
+        y = self.function(x)  # type: ignore[misc]
+        if y.shape != x.shape or y.dtype != x.dtype:
+            raise ValueError(
+                f"{self.name} made {y.dtype}{list(y.shape)} of {x.dtype}{list(x.shape)}; allowed are functions that "
+                "keep shape and dtype"
+            )
+        return y
 
 
 class _LowPrecision(NamedTuple):
@@ -130,7 +138,7 @@ class _LowPrecision(NamedTuple):
 
     def init(self, params: Any) -> LowPrecisionState:
         key = None if self.key is None else jnp.array(self.key)
-        accumulators = None if self.accumulator.quantize is None else _copy(params)
+        accumulators = _copy(params) if self.accumulator.active else None
         weights, written = _copy(params), _copy(params)
         return LowPrecisionState(jnp.zeros((), jnp.int32), key, weights, written, accumulators, self.tx.init(params))
 
@@ -153,14 +161,14 @@ class _LowPrecision(NamedTuple):
         weights = self.weight(kept, _keys(key, _WEIGHT, numbers))
         inner = self._round_momentum(inner, params, key)
 
-        accumulators = None if self.accumulator.quantize is None else _copy(tree.unflatten(kept))
+        accumulators = _copy(tree.unflatten(kept)) if self.accumulator.active else None
         weights = tree.unflatten(weights)
         changes = jax.tree.map(difference, params, weights)
         written = optax.apply_updates(params, changes)
         return changes, LowPrecisionState(state.step + 1, state.key, weights, written, accumulators, inner)
 
     def _round_momentum(self, inner: Any, params: Any, key: Any) -> Any:
-        if self.momentum.quantize is None:
+        if not self.momentum.active:
             return inner
         leaves, tree = jax.tree.flatten(inner)
         tensors = state_tensors(self.tx, inner, params)
@@ -194,17 +202,24 @@ def _copy(params: Any) -> Any:
     return jax.tree.map(jnp.array, params)  # a program that donates its state may hold no buffer twice
 
 
-def _check_quantizer(name: str, quantize: Any, key: Any) -> Any:
+def _check_quantizer(name: str, quantize: Any, key: Any) -> _Rounding:
+    if quantize is None:
+        return _Rounding(name)
     if isinstance(quantize, (Number, str)):
-        return quantizer(check_number(quantize, name), forward_rounding="nearest")
-    if quantize is not None and not callable(quantize):
-        raise TypeError(
-            f"{name}={quantize!r} is a {type(quantize).__name__}; allowed are a Number or its name, a qjax.quantizer, "
-            "a function of an array, and None"
-        )
-    if isinstance(quantize, QuantizeFunction) and quantize.stochastic and key is None:
-        raise ValueError(f"key=None; {name} is stochastic and needs a key: an int from 0 to 2^64 - 1, or two words")
-    return quantize
+        return _Rounding(name, check_number(quantize, name))
+    if isinstance(quantize, QuantizeFunction):
+        if quantize.forward_number is None:
+            return _Rounding(name, function=lambda x: x)  # not None: accumulators in full precision
+        rounding = _Rounding(name, quantize.forward_number, quantize.forward_rounding)
+        if rounding.mode is Rounding.STOCHASTIC and key is None:
+            raise ValueError(f"key=None; {name} is stochastic and needs a key: an int from 0 to 2^64 - 1, or two words")
+        return rounding
+    if callable(quantize):
+        return _Rounding(name, function=quantize)  # type: ignore[arg-type]
+    raise TypeError(
+        f"{name}={quantize!r} is a {type(quantize).__name__}; allowed are a Number or its name, a qjax.quantizer, a "
+        "function of an array, and None"
+    )
 
 
 def _check_scaling(scaling: Any) -> float:
