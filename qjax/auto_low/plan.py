@@ -187,14 +187,14 @@ class _Walk:
             layer = self.open.pop(atom, None) if isinstance(atom, core.Var) else None
             if layer is None:
                 continue
-            (result,) = equation.outvars[:1]
             if equation.primitive.name in _MOVES:
+                (result,) = equation.outvars
                 if equation.primitive.name == "transpose" and layer.output is atom:
                     layer.output = result
                 if self.uses[result] == 1:
                     self.open[result] = layer
             elif layer.closes_with(equation, position, origins):
-                layer.output = result
+                (layer.output,) = equation.outvars
 
     def inside(self, index: int, equation: Any, origins: Sequence[int], name: str) -> Sequence[int] | None:
         """Plans the programs that an equation holds; returns the origins of its results where these are known."""
