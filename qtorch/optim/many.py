@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
@@ -39,61 +39,39 @@ def quantize_many(
         [tensor([0.3125]), tensor(5.)]
     """
     number, rounding = check_number(quantization.forward_number, "forward_number"), quantization.forward_rounding
-    stochastic = rounding is Rounding.STOCHASTIC
-    if stochastic and keys is None:
+    if rounding is not Rounding.STOCHASTIC:
+        keys = None
+    elif keys is None:
         keys = torch.stack([draw() for _ in tensors]) if tensors else None
-    groups, large = _arrange(tensors) if len(tensors) > 1 and _elementwise(number) else ([], range(len(tensors)))
-    each = [None] * len(tensors) if keys is None or not stochastic else keys.unbind()
-    results = {i: quantize(tensors[i], number, rounding, key=each[i]) for i in large}
-    for members in groups:
-        small = [tensors[i] for i in members]
-        if keys is None or not stochastic:
-            rounded = _together(small, number, rounding)
-        else:
-            rounded = _with_keys(small, number, keys[members])
-        results |= dict(zip(members, rounded, strict=True))
-    return [results[i] for i in range(len(tensors))]
-
-
-def _together(tensors: list[torch.Tensor], number: Number, rounding: Rounding) -> list[torch.Tensor]:
-    flat = quantize(torch.cat([x.reshape(-1) for x in tensors]), number, rounding)
-    return [piece.view(x.shape) for piece, x in zip(flat.split([x.numel() for x in tensors]), tensors, strict=True)]
-
-
-def _with_keys(tensors: list[torch.Tensor], number: Number, keys: torch.Tensor) -> list[torch.Tensor]:
-    """Stochastic rounding of tensors that lie in rows, each row with its tensor's key."""
-    x = tensors[0]
-    rows, starts = _rows(tuple(x.numel() for x in tensors))
-    flat = torch.zeros(starts.numel() * ROW, dtype=x.dtype, device=x.device)
-    copy_all(_unpacked(flat, rows, tensors), tensors)
-    words = keys.to(torch.int32).repeat_interleave(torch.tensor(rows), 0, output_size=starts.numel())
-    told = torch.cat([words.t(), starts[None]]).to(x.device)
-    rounded = round_rows(flat.view(-1, ROW), number, told)
-    if rounded is None:
-        return [quantize(x, number, Rounding.STOCHASTIC, key=key) for x, key in zip(tensors, keys, strict=True)]
-    return _unpacked(rounded.view(-1), rows, tensors)
-
-
-def _unpacked(flat: torch.Tensor, rows: list[int], like: list[torch.Tensor]) -> list[torch.Tensor]:
-    rooms = flat.split([count * ROW for count in rows])
-    return [room[: x.numel()].view(x.shape) for room, x in zip(rooms, like, strict=True)]
-
-
-@lru_cache(maxsize=64)
-def _rows(sizes: tuple[int, ...]) -> tuple[list[int], torch.Tensor]:
-    """How many rows tensors take, and the index in its tensor of each row's first element."""
-    rows = [-(-size // ROW) for size in sizes]
-    return rows, torch.cat([torch.arange(count, dtype=torch.int32) * ROW for count in rows])
-
-
-def _elementwise(number: Number) -> bool:
-    return type(number).axes is Number.axes  # only blocks have some
+    if joins(quantization) and len(tensors) > 1:
+        bundle = Bundle(tensors)
+        return bundle.apart(bundle.round(bundle.take(tensors), quantization, keys))
+    each = [None] * len(tensors) if keys is None else keys.unbind()
+    return [quantize(x, number, rounding, key=key) for x, key in zip(tensors, each, strict=True)]
 
 
 def joins(quantization: Quantization) -> bool:
-    """Whether an element's result does not depend on the tensor it is in, so that tensors may be rounded as one."""
-    number, rounding = quantization.forward_number, quantization.forward_rounding
-    return isinstance(number, Number) and _elementwise(number) and rounding is not Rounding.STOCHASTIC
+    """Whether an element's result does not depend on other elements, so that tensors may be rounded as one."""
+    number = quantization.forward_number
+    return isinstance(number, Number) and type(number).axes is Number.axes  # only blocks have some
+
+
+class Group(NamedTuple):
+    """Tensors in one flat tensor: each fills whole rows of `ROW` elements.
+
+    Attributes:
+        members: which tensors.
+        rows: how many rows each of them has.
+        starts: the index in its tensor of each row's first element.
+    """
+
+    members: list[int]
+    rows: torch.Tensor
+    starts: torch.Tensor
+
+    def split(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The rows of each tensor."""
+        return flat.split((self.rows * ROW).tolist())
 
 
 class Bundle:
@@ -109,15 +87,15 @@ class Bundle:
         groups, self.large = _arrange(like)
         self.small = [i for members in groups for i in members]
         self.flats: list[torch.Tensor] = []
-        self.places: list[torch.Tensor] = []
+        self._groups: list[Group] = []
         for members in groups:
-            sizes = [like[i].numel() for i in members]
-            words = -(-sum(sizes) // 4) * 4  # whole 64-bit words of any dtype, see `same_bits`
-            flat = torch.zeros(words, dtype=like[members[0]].dtype, device=like[members[0]].device)
-            self.flats.append(flat)
-            pieces = flat[: sum(sizes)].split(sizes)
-            self.places += [piece.view(like[i].shape) for i, piece in zip(members, pieces, strict=True)]
+            rows = [-(-like[i].numel() // ROW) for i in members]
+            starts = torch.cat([torch.arange(count, dtype=torch.int32) * ROW for count in rows])
+            self._groups.append(Group(members, torch.tensor(rows), starts))
+            like_these = {"dtype": like[members[0]].dtype, "device": like[members[0]].device}
+            self.flats.append(torch.zeros(starts.numel() * ROW, **like_these))
         self._like = _properties(like)
+        self.places = self._views(self.flats)
 
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether these have the number, shapes, dtypes and devices of the tensors that there is room for."""
@@ -131,6 +109,37 @@ class Bundle:
     def give(self, tensors: Sequence[torch.Tensor]) -> None:
         """Copies the small ones back."""
         copy_all([tensors[i] for i in self.small], self.places)
+
+    def round(self, parts: Sequence[torch.Tensor], told: Quantization, keys: torch.Tensor | None) -> list[torch.Tensor]:
+        """What `take` returns, rounded; keys are those of all the tensors, see `quantize_many`."""
+        number, rounding = check_number(told.forward_number), told.forward_rounding
+        if keys is None:
+            return [quantize(part, number, rounding) for part in parts]
+        flats, large = parts[: len(self.flats)], parts[len(self.flats) :]
+        rounded = [_with_keys(*pair, number, keys) for pair in zip(flats, self._groups, strict=True)]
+        return rounded + [quantize(x, number, rounding, key=keys[i]) for i, x in zip(self.large, large, strict=True)]
+
+    def apart(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors, as views of such parts."""
+        found = dict(zip(self.small, self._views(parts[: len(self.flats)]), strict=True))
+        found |= dict(zip(self.large, parts[len(self.flats) :], strict=True))
+        return [found[i] for i in range(len(found))]
+
+    def _views(self, flats: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        shapes = [self._like[0][i] for i in self.small]
+        rooms = [room for flat, group in zip(flats, self._groups, strict=True) for room in group.split(flat)]
+        return [room[: shape.numel()].view(shape) for room, shape in zip(rooms, shapes, strict=True)]
+
+
+def _with_keys(flat: torch.Tensor, group: Group, number: Number, keys: torch.Tensor) -> torch.Tensor:
+    """Stochastic rounding of the tensors of a group, each with its own key."""
+    own = keys[group.members].to(torch.int32)
+    words = own.repeat_interleave(group.rows, 0, output_size=group.starts.numel())
+    rounded = round_rows(flat.view(-1, ROW), number, torch.cat([words.t(), group.starts[None]]).to(flat.device))
+    if rounded is not None:
+        return rounded.view(-1)
+    each = zip(group.split(flat), own.unbind(), strict=True)
+    return torch.cat([quantize(room, number, Rounding.STOCHASTIC, key=key) for room, key in each])
 
 
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:

@@ -11,7 +11,7 @@ import torch
 from qcore import Quantization
 from qcore.keys import fold_in_each, fold_words
 from qtorch.optim.layout import Copies, Layout
-from qtorch.optim.many import copy_all, joins
+from qtorch.optim.many import Bundle, copy_all, joins
 from qtorch.optim.quantizers import Function, is_stochastic, round_all
 
 _GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles; a parameter's i-th momentum has the role 3 + i
@@ -83,10 +83,11 @@ class Step:
             self._round("weight_quant", _WEIGHT, chosen, weights)
         else:
             values, written = layout.accumulators.values, layout.accumulators.written
-            accumulated = self._members(values, "acc_quant")
-            copy_all(accumulated, self._rounded("acc_quant", _ACCUMULATOR, chosen, accumulated))
-            targets, sources = (self._members(copies, "weight_quant") for copies in (written, values))
-            copy_all(targets, self._rounded("weight_quant", _WEIGHT, chosen, sources))
+            accumulated, bundle = self._members(values, "acc_quant")
+            copy_all(accumulated, self._rounded("acc_quant", _ACCUMULATOR, chosen, accumulated, bundle))
+            targets, _ = self._members(written, "weight_quant")
+            sources, bundle = self._members(values, "weight_quant")
+            copy_all(targets, self._rounded("weight_quant", _WEIGHT, chosen, sources, bundle))
             copy_all(weights, [written.tensors[i] for i in chosen])
         if self._quantizers["momentum_quant"] is not None:
             self._round_momenta(weights, [state.get(p, {}) for p in weights])
@@ -116,23 +117,32 @@ class Step:
         if scaling != 1.0:
             torch._foreach_mul_(parts, scaling)  # type: ignore[attr-defined]
         if self._quantizers[name] is not None:
-            copy_all(parts, self._rounded(name, roles, chosen, parts))
+            copy_all(parts, self._rounded(name, roles, chosen, parts, scratch if together else None))
         if together:
             scratch.give(tensors)
 
     def _rounded(
-        self, name: str, roles: int | list[int], chosen: list[int], tensors: list[torch.Tensor]
+        self,
+        name: str,
+        roles: int | list[int],
+        chosen: list[int],
+        tensors: list[torch.Tensor],
+        bundle: Bundle | None = None,
     ) -> list[torch.Tensor]:
+        """Tensors of the chosen parameters, or the parts of a bundle of them, rounded."""
         told = self._quantizers[name]
         if told is None:
             return tensors
-        return round_all(name, told, tensors, self._keys(roles, chosen) if is_stochastic(told) else None)
+        keys = self._keys(roles, chosen) if is_stochastic(told) else None
+        if bundle is not None and isinstance(told, Quantization):
+            return bundle.round(tensors, told, keys)
+        return round_all(name, told, tensors, keys)
 
-    def _members(self, copies: Copies, name: str) -> list[torch.Tensor]:
-        """The chosen ones of copies, in as few tensors as the quantizer allows."""
-        if len(self._chosen) == len(copies.tensors):
-            return copies.parts if self._joins(name) else copies.tensors
-        return [copies.tensors[i] for i in self._chosen]
+    def _members(self, copies: Copies, name: str) -> tuple[list[torch.Tensor], Bundle | None]:
+        """The chosen ones of copies; all of them as a bundle, if the quantizer allows."""
+        if len(self._chosen) < len(copies.tensors):
+            return [copies.tensors[i] for i in self._chosen], None
+        return (copies.parts, copies) if self._joins(name) else (copies.tensors, None)
 
     def _joins(self, name: str) -> bool:
         told = self._quantizers[name]
