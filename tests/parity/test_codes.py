@@ -104,6 +104,15 @@ def test_torch_types_without_a_copy(name):
     assert_same_bits(qtorch.decode(theirs.view(codes.dtype), name), theirs.float())
 
 
+def test_jax_float4():
+    x = jnp.linspace(-7, 7, 64, dtype=jnp.float32)
+    pairs = jax.lax.bitcast_convert_type(qjax.pack(qjax.encode(x, "e2m1fn"), 4), jnp.float4_e2m1fn)
+    assert pairs.shape == (32, 2)
+    assert_same_bits(
+        np.asarray(pairs.reshape(-1).astype(jnp.float32)), qcore.quantize(np.asarray(x), "e2m1fn", "nearest")
+    )
+
+
 def test_torch_float4():
     packed = qtorch.pack(qtorch.encode(torch.randn(4, 6), "e2m1fn"), 4)
     theirs = packed.view(torch.float4_e2m1fn_x2)
