@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from time import perf_counter
 
 import numpy as np
@@ -46,8 +47,7 @@ class PreResNet20(nn.Module):
         super().__init__()
         self.conv = conv(3, 16, 3)
         widths = [16, 16, 16, 16, 32, 32, 32, 64, 64, 64]
-        pairs = zip(widths[:-1], widths[1:], strict=True)
-        self.blocks = nn.Sequential(*(Block(i, o, 1 if i == o else 2, quant) for i, o in pairs))
+        self.blocks = nn.Sequential(*(Block(i, o, 1 if i == o else 2, quant) for i, o in pairwise(widths)))
         self.bn = nn.BatchNorm2d(64)
         self.fc = nn.Linear(64, 10)
         self.quant = quant()

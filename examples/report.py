@@ -65,7 +65,7 @@ def finish(title: str, curves: Sequence[Curve], plot: str) -> None:
     for column in ("test accuracy", "train accuracy", "time per epoch"):
         table.add_column(column, justify="right")
     for name, epochs in curves:
-        last, seconds = epochs[-1], statistics.median(epoch.seconds for epoch in epochs)
+        last, seconds = epochs[-1], statistics.median_low(epoch.seconds for epoch in epochs)
         table.add_row(name, f"{last.test:.2f} %", f"{last.train:.2f} %", f"{seconds:.2f} s")
     console.print(table)
     figure, (losses, accuracies) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
