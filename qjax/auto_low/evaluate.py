@@ -59,7 +59,9 @@ def _fold(words: Words, number: Any) -> Words:
 
 def _round_output(value: Any, site: Site, words: Words) -> jax.Array:
     rule = site.rule.outputs
-    return quantizer(**vars(rule))(value, _fold(words, site.number) if rule.stochastic else None)
+    numbers = (rule.forward_number, rule.backward_number, rule.forward_rounding, rule.backward_rounding)
+    rounded = quantizer(*numbers, rule.clamping_grad_zero, rule.backward_hooks)
+    return rounded(value, _fold(words, site.number) if rule.stochastic else None)
 
 
 def _round_weight(value: Any, site: Site, words: Words) -> jax.Array:
