@@ -36,19 +36,20 @@ act_error_quant = quantizer(bit_8, bit_8, forward_rounding="nearest", backward_r
 edge_quant = quantizer(bit_16, bit_16, "nearest", "nearest")
 
 
-def sgd() -> optax.GradientTransformation:
-    return optax.chain(optax.add_decayed_weights(5e-4), optax.sgd(0.05, momentum=0.9))
+def sgd(data: Data, epochs: int) -> optax.GradientTransformation:
+    cosine, steps = optax.cosine_decay_schedule(0.05, epochs), data.steps
+    return optax.chain(optax.add_decayed_weights(5e-4), optax.sgd(lambda step: cosine(step // steps), momentum=0.9))
 
 
 def train_fp32(data: Data, epochs: int, seed: int) -> Iterator[Epoch]:
     model = PreResNet20(rngs=nnx.Rngs(seed))
-    return fit(Trainer(model, sgd(), apply=plain_updates), data, epochs, seed)
+    return fit(Trainer(model, sgd(data, epochs), apply=plain_updates), data, epochs, seed)
 
 
 def train_low(data: Data, epochs: int, seed: int) -> Iterator[Epoch]:
     model = PreResNet20(act_error_quant, edge_quant, rngs=nnx.Rngs(seed))
     tx = low_precision(
-        sgd(),
+        sgd(data, epochs),
         weight_quant=weight_quant,
         grad_quant=grad_quant,
         momentum_quant=momentum_quant,

@@ -6,6 +6,7 @@
 The formats are those of Wang et al., "Training Deep Neural Networks with 8-bit Floating Point Numbers": 8 bits for
 weights, activations, errors and gradients, 16 bits for momentum and the accumulators of the weights, which are rounded
 stochastically; the loss is multiplied by 1000, so that gradients are not too small for 8 bits.
+The learning rate falls to 0 on a cosine, from epoch to epoch.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from examples.data import Data, load
 from examples.models_torch import PreResNet20, fit
@@ -50,7 +52,8 @@ def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
 def train_fp32(data: Data, epochs: int, seed: int) -> Iterator[Epoch]:
     torch.manual_seed(seed)
     model = PreResNet20()
-    return fit(model, sgd(model), data, epochs, seed)
+    optimizer = sgd(model)
+    return fit(model, optimizer, data, epochs, seed, scheduler=CosineAnnealingLR(optimizer, epochs))
 
 
 def train_low(data: Data, epochs: int, seed: int) -> Iterator[Epoch]:
@@ -65,7 +68,8 @@ def train_low(data: Data, epochs: int, seed: int) -> Iterator[Epoch]:
         grad_scaling=1 / LOSS_SCALE,
         key=seed,
     )
-    return fit(model, optimizer, data, epochs, seed, loss_scale=LOSS_SCALE)
+    scheduler = CosineAnnealingLR(optimizer, epochs)
+    return fit(model, optimizer, data, epochs, seed, loss_scale=LOSS_SCALE, scheduler=scheduler)
 
 
 def main(argv: list[str] | None = None) -> None:

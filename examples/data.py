@@ -32,6 +32,11 @@ class Data:
     batch: int
     augmented: bool
 
+    @property
+    def steps(self) -> int:
+        """How many batches an epoch has."""
+        return max(1, len(self.images) // self.batch)
+
     def batches(self, random: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]:
         """The training images in a new order; the last ones, which fill no batch, are left out."""
         order = random.permutation(len(self.images))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from examples.data import Data
 from examples.report import Epoch
@@ -102,6 +103,7 @@ def fit(
     seed: int,
     criterion: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = F.cross_entropy,
     loss_scale: float = 1.0,
+    scheduler: LRScheduler | None = None,
 ) -> Iterator[Epoch]:
     """Trains a model and tests it after each epoch."""
     random = np.random.default_rng(seed)
@@ -109,5 +111,7 @@ def fit(
         begin = perf_counter()
         loss, train = run_epoch(data.batches(random), model, criterion, optimizer, loss_scale)
         seconds = perf_counter() - begin
+        if scheduler is not None:
+            scheduler.step()
         _, test = run_epoch(data.test_batches(), model, criterion)
         yield Epoch(loss, train, test, seconds)
