@@ -25,7 +25,7 @@ from qjax.optim import low_precision
 
 WEIGHT_BITS, BITS = 2, 8
 LEARNING_RATE = 8.0  # in steps of the accumulator, for the largest gradients
-WIDTHS = (3, 32, 64, 128)
+WIDTHS = (3, 16, 32, 64)
 
 
 def fixed(bits: int) -> FixedPoint:
@@ -39,6 +39,8 @@ def normalized(x: jax.Array) -> jax.Array:
     return jnp.ldexp(x, -jnp.where(largest > 0, jnp.round(jnp.log2(largest)), 0).astype(jnp.int32))
 
 
+# Of images, whose pixels are alike; larger ones would drive all sums out of range
+pixel_quant = quantizer(fixed(BITS), forward_rounding="nearest")
 act_error_quant = quantizer(fixed(BITS), fixed(BITS), "nearest", "nearest", True, [normalized])
 # The steps that weights take: multiples of the accumulator's
 gradient_quant = quantizer(FixedPoint(wl=BITS, fl=BITS - 1, clamp=False), forward_rounding="stochastic")
@@ -77,9 +79,12 @@ class Network(nnx.Module):
 
         self.convolutions = nnx.List([conv(inputs, outputs) for inputs, outputs in pairwise(WIDTHS)])
         self.linear = Layer(linear, WIDTHS[-1] * 16, quantized)
+        self.quantized = quantized
 
     def __call__(self, images: jax.Array) -> jax.Array:
         x = images.transpose(0, 2, 3, 1)
+        if self.quantized:
+            x = pixel_quant(x / 8)
         for convolution in self.convolutions:
             x = nnx.max_pool(nnx.relu(convolution(x)), (2, 2), (2, 2))
         return self.linear(x.reshape(len(x), -1))

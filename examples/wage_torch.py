@@ -27,7 +27,7 @@ from qtorch.quant import Quantizer, fixed_point_quantize
 
 WEIGHT_BITS, BITS = 2, 8
 LEARNING_RATE = 8.0  # in steps of the accumulator, for the largest gradients
-WIDTHS = (3, 32, 64, 128)
+WIDTHS = (3, 16, 32, 64)
 
 
 def fixed(bits: int) -> FixedPoint:
@@ -45,6 +45,17 @@ def gradient_quant(x: torch.Tensor) -> torch.Tensor:
     """The steps that weights take: multiples of the accumulator's, rounded stochastically."""
     steps = normalized(x) * LEARNING_RATE * 2.0 ** (1 - BITS)
     return fixed_point_quantize(steps, wl=BITS, fl=BITS - 1, clamp=False, rounding="stochastic")
+
+
+class Pixels(nn.Module):
+    """Images as 8-bit numbers; their pixels are alike, and larger ones would drive all sums out of range."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quant = Quantizer(fixed(BITS), forward_rounding="nearest")
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.quant(images / 8)
 
 
 class Layer(nn.Module):
@@ -70,7 +81,7 @@ class Layer(nn.Module):
 
 def network(quantized: bool) -> nn.Sequential:
     """Three convolutions, each followed by ReLU and pooling, and a linear layer."""
-    layers: list[nn.Module] = []
+    layers: list[nn.Module] = [Pixels()] if quantized else []
     for inputs, outputs in pairwise(WIDTHS):
         convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
         layers += [Layer(convolution, quantized), nn.ReLU(), nn.MaxPool2d(2)]

@@ -17,8 +17,11 @@ ROWS = {
     "cifar10_torch": ["fp32", "low precision"],
     "cifar10_jax": ["fp32", "low precision"],
     "wage_torch": ["fp32", "fixed point"],
+    "wage_jax": ["fp32", "fixed point"],
     "swalp_torch": ["fp32", "block floating point", "averaged"],
+    "swalp_jax": ["fp32", "block floating point", "averaged"],
 }
+SLOW = {"swalp_jax"}  # to compile
 
 
 def test_every_example_is_tested():
@@ -26,7 +29,9 @@ def test_every_example_is_tested():
     assert programs == set(ROWS)
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.heavy] if name in SLOW else []) for name in ROWS]
+)
 def test_an_example_ends_with_a_table_and_a_plot(name, tmp_path):
     plot = tmp_path / "curves.png"
     command = [sys.executable, "-m", f"examples.{name}", "--epochs", "1", "--limit", "32", "--plot", str(plot)]
