@@ -9,6 +9,7 @@ Formats and roundings are those of `examples.cifar10_torch`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import optax
 from flax import nnx
@@ -37,8 +38,12 @@ edge_quant = quantizer(bit_16, bit_16, "nearest", "nearest")
 
 
 def sgd(data: Data, epochs: int) -> optax.GradientTransformation:
-    cosine, steps = optax.cosine_decay_schedule(0.05, epochs), data.steps
-    return optax.chain(optax.add_decayed_weights(5e-4), optax.sgd(lambda step: cosine(step // steps), momentum=0.9))
+    cosine = optax.cosine_decay_schedule(0.05, epochs)
+
+    def rate(step: Any) -> Any:
+        return cosine(step // data.steps)
+
+    return optax.chain(optax.add_decayed_weights(5e-4), optax.sgd(rate, momentum=0.9))
 
 
 def train_fp32(data: Data, epochs: int, seed: int) -> Iterator[Epoch]:

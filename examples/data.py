@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 ROOT = "./data/CIFAR10"  # where torchvision puts the files, and where they are looked for
 TEST_DIGITS = 500
-_MEAN, _STD = (np.float32(values).reshape(3, 1, 1) for values in ([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010]))
+_MEAN, _STD = (
+    np.array(values, np.float32).reshape(3, 1, 1) for values in ([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010])
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def _cifar10() -> Data:
 def _digits() -> Data:
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
-    digits = load_digits()
+    digits: Any = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     images = (digits.images[order].astype(np.float32) - 5) / 6  # values 0 to 16, mean 5, deviation 6
     images = np.tile(images.repeat(4, 1).repeat(4, 2)[:, None], (1, 3, 1, 1))

@@ -104,8 +104,8 @@ class Regression(nnx.Module):
 
 
 def train(data: Data, epochs: int, seed: int, lowered: bool) -> Iterator[Epoch]:
-    tx, rounding = optax.sgd(1e-4, momentum=0.9), {"forward_rounding": "nearest", "backward_rounding": "nearest"}
-    quant = quantizer(FixedPoint(wl=8, fl=4), backward_num, **rounding) if lowered else quantizer()
+    tx = optax.sgd(1e-4, momentum=0.9)
+    quant = quantizer(FixedPoint(wl=8, fl=4), backward_num, "nearest", "nearest") if lowered else quantizer()
     if lowered:
         tx = low_precision(tx, weight_quant=low, grad_quant=low, momentum_quant=high, acc_quant=high)
     apply = apply_updates if lowered else plain_updates

@@ -60,11 +60,11 @@ def train_low(data: Data, epochs: int, seed: int, averaged: list[Epoch]) -> Iter
     rngs = nnx.Rngs(seed)
     quantizers = dict.fromkeys(("weight_quant", "grad_quant", "momentum_quant", "acc_quant"), quant)
     trainer = Trainer(Lowered(PreResNet20(rngs=rngs), rngs), low_precision(sgd(), **quantizers, key=seed))
-    count, average = 0, trainer.state[:2]
+    count, average = 0, trainer.state[:2]  # of parameters and statistics
     for number, epoch in enumerate(fit(trainer, data, epochs, seed), start=1):
         count = 1 if number <= max(1, epochs // 2) else count + 1
         average = jax.tree.map(lambda mean, x, count=count: _next_mean(mean, x, count), average, trainer.state[:2])
-        averaged.append(epoch._replace(test=accuracy(trainer, *average, data)))
+        averaged.append(epoch._replace(test=accuracy(trainer, average[0], average[1], data)))
         yield epoch
 
 

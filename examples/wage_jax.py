@@ -33,7 +33,7 @@ def fixed(bits: int) -> FixedPoint:
     return FixedPoint(wl=bits, fl=bits - 1, symmetric=True)
 
 
-def normalized(x: jax.Array) -> jax.Array:
+def normalized(x: Any) -> jax.Array:
     """x, divided by the power of two that is nearest to its largest magnitude."""
     largest = jnp.abs(x).max()
     return jnp.ldexp(x, -jnp.where(largest > 0, jnp.round(jnp.log2(largest)), 0).astype(jnp.int32))
