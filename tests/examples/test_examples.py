@@ -1,0 +1,107 @@
+"""The examples run as their users run them, and the images are what they should be."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from examples import data
+
+ROOT = Path(__file__).parent.parent.parent
+ROWS = {
+    "overview_torch": ["fp32", "low precision"],
+    "overview_jax": ["fp32", "low precision"],
+    "cifar10_torch": ["fp32", "low precision"],
+    "cifar10_jax": ["fp32", "low precision"],
+    "wage_torch": ["fp32", "fixed point"],
+    "wage_jax": ["fp32", "fixed point"],
+    "swalp_torch": ["fp32", "block floating point", "averaged"],
+    "swalp_jax": ["fp32", "block floating point", "averaged"],
+}
+SLOW = {"swalp_jax"}  # to compile
+
+
+def test_every_example_is_tested():
+    programs = {file.stem for file in (ROOT / "examples").glob("*.py") if "__main__" in file.read_text()}
+    assert programs == set(ROWS)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.heavy] if name in SLOW else []) for name in ROWS]
+)
+def test_an_example_ends_with_a_table_and_a_plot(name, tmp_path):
+    plot = tmp_path / "curves.png"
+    command = [sys.executable, "-m", f"examples.{name}", "--epochs", "1", "--limit", "32", "--plot", str(plot)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    progress, table = done.stdout.split("test accuracy")
+    assert "epoch 1: loss" in progress
+    for row in ROWS[name]:
+        (line,) = [line for line in table.splitlines() if line.strip().startswith(f"{row}  ")]
+        assert line.count("%") == 2
+        assert line.rstrip().endswith(" s")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+# Images
+
+
+def test_digits_are_split_once_and_for_all():
+    digits = data.load()
+    assert (digits.name, digits.images.shape, digits.test_images.shape) == (
+        "digits",
+        (1297, 3, 32, 32),
+        (500, 3, 32, 32),
+    )
+    assert digits.images.dtype == np.float32
+    assert np.array_equal(digits.labels, data.load().labels)
+    blocks = digits.images.reshape(-1, 3, 8, 4, 8, 4)
+    assert (blocks == blocks[:, :1, :, :1, :, :1]).all()  # each pixel is one of scikit-learn's
+    every = np.concatenate([digits.images, digits.test_images])
+    assert len(np.unique(every[:, 0].reshape(len(every), -1), axis=0)) == 1797
+
+
+def test_a_limit_is_of_training_images_only():
+    few = data.load(100)
+    assert (len(few.images), len(few.labels), len(few.test_images), few.steps) == (100, 100, 500, 1)
+    assert np.array_equal(few.images, data.load().images[:100])
+
+
+def test_batches_are_shuffled_by_the_seed_and_full():
+    digits = data.load(150)
+    epoch = digits.batches(np.random.default_rng(0))
+    assert [len(labels) for _, labels in epoch] == [64, 64]
+    again, other = (digits.batches(np.random.default_rng(seed)) for seed in (0, 1))
+    assert np.array_equal(epoch[0][0], again[0][0])
+    assert not np.array_equal(epoch[0][0], other[0][0])
+    assert sum(len(labels) for _, labels in digits.test_batches()) == 500
+
+
+def test_cifar10_is_used_where_it_is(monkeypatch):
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 32, 32, 3), dtype=np.uint8)
+
+    def files(root, train):
+        assert root == "./data/CIFAR10"
+        count = 200 if train else 100
+        return SimpleNamespace(data=pixels[:count], targets=list(range(count)))
+
+    monkeypatch.setitem(sys.modules, "torchvision", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "torchvision.datasets", SimpleNamespace(CIFAR10=files))
+    cifar = data.load()
+    assert (cifar.name, cifar.batch, cifar.images.shape) == ("CIFAR10", 128, (200, 3, 32, 32))
+    assert cifar.test_images[3, 1, 5, 7] == pytest.approx((pixels[3, 5, 7, 1] / 255 - 0.4822) / 0.1994, abs=1e-5)
+    ((images, labels),) = cifar.batches(np.random.default_rng(0))
+    for image, label in zip(images, labels, strict=True):
+        padded = np.pad(cifar.images[label], ((0, 0), (4, 4), (4, 4)))
+        shifts = [padded[:, i : i + 32, j : j + 32] for i in range(9) for j in range(9)]
+        assert any(np.array_equal(image, shift) or np.array_equal(image, shift[..., ::-1]) for shift in shifts)
+
+    def missing(root, train):
+        raise RuntimeError("Dataset not found or corrupted.")
+
+    monkeypatch.setitem(sys.modules, "torchvision.datasets", SimpleNamespace(CIFAR10=missing))
+    assert data.load().name == "digits"
