@@ -3,11 +3,21 @@
 import json
 
 import pytest
+import torch
 
 from benchmarks import agreement, training
 
 
-def test_quick_rows_and_json(tmp_path):
+@pytest.fixture
+def one_thread():
+    """Two threads that wait for each other are slow where tests already use all cores."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(count)
+
+
+def test_quick_rows_and_json(tmp_path, one_thread):
     file = tmp_path / "training.json"
     assert training.main(["--quick", "--json", str(file)]) == 0
     rows = json.loads(file.read_text())["rows"]

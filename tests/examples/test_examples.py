@@ -1,5 +1,6 @@
 """The examples run as their users run them, and the images are what they should be."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,8 @@ def test_every_example_is_tested():
 def test_an_example_ends_with_a_table_and_a_plot(name, tmp_path):
     plot = tmp_path / "curves.png"
     command = [sys.executable, "-m", f"examples.{name}", "--epochs", "1", "--limit", "32", "--plot", str(plot)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # threads that wait for each other are slow beside other tests
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr
     progress, table = done.stdout.split("test accuracy")
