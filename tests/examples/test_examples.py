@@ -22,7 +22,7 @@ ROWS = {
     "swalp_torch": ["fp32", "block floating point", "averaged"],
     "swalp_jax": ["fp32", "block floating point", "averaged"],
 }
-SLOW = {"swalp_jax"}  # to compile
+SLOW = {"cifar10_jax", "wage_jax", "swalp_jax"}  # to compile
 
 
 def test_every_example_is_tested():

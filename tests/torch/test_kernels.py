@@ -6,9 +6,10 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
-from support import assert_same_bits
+from support import DTYPES, assert_same_bits, to_torch
 
 import qcore
 import qtorch
@@ -110,3 +111,29 @@ def test_small_calls_leave_the_number_of_threads_alone():
     threads = torch.get_num_threads()
     qtorch.quantize(torch.randn(10), FloatingPoint(4, 3), "nearest")
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_pairs_of_16_bits_and_what_is_no_pair(dtype, monkeypatch):
+    layouts = []
+    load = kernels.load
+    monkeypatch.setattr(
+        kernels, "load", lambda program, layout, device: layouts.append(layout) or load(program, layout, device)
+    )
+    x = np.random.default_rng(0).standard_normal(1001, np.float32).astype(DTYPES[dtype])
+    whole = to_torch(x)
+    number = FloatingPoint(4, 3, bias=9)
+    for part in (slice(0, 1000), slice(2, 998), slice(1, 1001), slice(0, 1001)):
+        for mode, key in (("nearest", None), ("stochastic", 5)):
+            expected = qcore.quantize(x[part], number, mode, key=key, start=2 if key else 0)
+            assert_same_bits(qtorch.quantize(whole[part], number, mode, key=key, start=2 if key else 0), expected)
+        assert_same_bits(qtorch.encode(whole[part], "float16"), qcore.encode(x[part], "float16"))
+        assert_same_bits(qtorch.encode(whole[part], "e4m3fn"), qcore.encode(x[part], "e4m3fn"))
+    assert set(layouts) == {"pairs", "flat"}
+
+
+def test_codes_of_16_bits_in_pairs():
+    x = np.random.default_rng(0).standard_normal(1001, np.float32)
+    for part in (slice(0, 1000), slice(1, 1001), slice(0, 1001)):
+        for number in ("bfloat16", FixedPoint(12, 8)):
+            assert_same_bits(qtorch.encode(torch.from_numpy(x)[part], number), qcore.encode(x[part], number))
