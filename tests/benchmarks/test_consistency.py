@@ -10,7 +10,7 @@ import qtorch.dispatch
 from benchmarks import consistency
 from qcore import Rounding
 
-FEW = ["--formats", "float 5 2", "--count", "2000"]
+FEW = ["--formats", "float 2 1", "--count", "2000"]
 
 
 def test_nothing_differs_and_json_says_so(tmp_path):
@@ -58,7 +58,7 @@ def test_a_law_with_other_ties_is_found(monkeypatch, capsys):
 
     monkeypatch.setattr(qtorch.dispatch, "run", wrong)
     assert consistency.main([*FEW, "--rounding", "nearest"]) == 1
-    assert "torch ops, float 5 2, nearest: " in capsys.readouterr().out
+    assert "torch ops, float 2 1, nearest: " in capsys.readouterr().out
     assert consistency.main([*FEW, "--rounding", "nearest_up"]) == 0
 
 
