@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -36,7 +37,9 @@ def run(
     large: bool,
 ) -> torch.Tensor:
     """Rounds a tensor of at least one dimension; arguments as in `Program.run` and `rounding_words`."""
-    word = None if noise is None else _word(program.carrier, x, noise, large, _arange)
+    word = None
+    if noise is not None:
+        word = _word(program.carrier, x.shape, _anchored(noise, x), large, partial(_arange, device=x.device))
     result = program.run(Names, to_lanes(x, program.carrier), constants, axes, word, _settle)
     return result.to(result_dtype(program, x.dtype)) if program.codes else from_lanes(result, program.carrier, x.dtype)
 
@@ -55,10 +58,10 @@ def run_pairs(
         else:
             lanes = (x << (16 - which * 16)) >> 16 << carrier.padding
 
-        def arange(size: int, device: torch.device, which: int = which) -> torch.Tensor:
-            return _arange(size, device) * 2 + which
+        def arange(size: int, which: int = which) -> torch.Tensor:
+            return _arange(size, x.device) * 2 + which
 
-        word = None if noise is None else _word(carrier, x, noise, False, arange)
+        word = None if noise is None else _word(carrier, x.shape, noise, False, arange)
         result = program.run(Names, lanes, constants, (0,), word, _settle)
         results.append(result if program.codes else result >> carrier.padding)
     low, high = results
@@ -75,16 +78,16 @@ def run_keyed(
     """
     word0, word1, start = (words[:, None] for words in keys.unbind())
     noise = Noise((word0, word1), (torch.zeros_like(start), start, leading_bits_mask(24)))
-    word = rounding_words(Names, lambda size: _arange(size, x.device), x.shape[1:], noise, False, _settle)
+    word = _word(program.carrier, x.shape[1:], noise, False, partial(_arange, device=x.device))
     result = program.run(Names, to_lanes(x, program.carrier), constants, (), word, _settle)
     return from_lanes(result, program.carrier, x.dtype)
 
 
 def _word(
-    carrier: Carrier, x: torch.Tensor, noise: Noise, large: bool, arange: Callable[[int, torch.device], torch.Tensor]
+    carrier: Carrier, shape: Sequence[int], noise: Noise, large: bool, arange: Callable[[int], torch.Tensor]
 ) -> torch.Tensor:
-    noise = _anchored(noise, x) if torch.compiler.is_compiling() else noise
-    word = rounding_words(Names, lambda size: arange(size, x.device), x.shape, noise, large, _settle)
+    """The random words as lanes."""
+    word = rounding_words(Names, arange, shape, noise, large, _settle)
     return word.to(lane_dtype(carrier)) << (carrier.lane_bits - 32)
 
 
@@ -104,6 +107,8 @@ def _anchored(noise: Noise, x: torch.Tensor) -> Noise:
     Inductor would run some stages of Threefry over all dimensions at once and others over each; such loops are not
     fused, and it would keep the stages between them in memory.
     """
+    if not torch.compiler.is_compiling():
+        return noise
     zeros = noise.window.new_zeros(())
     for axis in range(x.dim() - 1):
         position = torch.arange(x.shape[axis], dtype=torch.int32, device=x.device)

@@ -200,6 +200,7 @@ def test_muon_and_sparse_adam():
 def test_many_tensors_have_the_bits_of_one_call_each(number, mode):
     tensors = [p.detach() for p in parameters()] + [torch.empty(0, 3), torch.tensor([-0.0, float("nan"), 1e-45])]
     tensors += [torch.randn(6, 4).T, torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)]
+    tensors += [torch.randn(70).double(), torch.randn(7, 2).double()]
     tensors += [torch.randn(8).bfloat16(), torch.randn(7, 2).bfloat16()] if mode == "nearest" else []
     keys = torch.arange(2 * len(tensors), dtype=torch.int32).view(-1, 2) if mode == "stochastic" else None
     results = quantize_many(tensors, Quantization(number, forward_rounding=mode), keys)
