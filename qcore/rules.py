@@ -74,11 +74,6 @@ class Quantization:
         object.__setattr__(self, "stochastic", stochastic)
         object.__setattr__(self, "unclamped", replace(number, clamp=False) if clamps else None)  # type: ignore[type-var]
 
-    @property
-    def masks(self) -> bool:
-        """Whether some gradients become 0."""
-        return self.unclamped is not None
-
 
 @dataclass(frozen=True)
 class Rule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -88,10 +88,9 @@ def _apply(rule: Quantization, x: jax.Array, key: Any) -> jax.Array:
 
 def _forward(rule: Quantization, x: jax.Array, key: Any) -> tuple[jax.Array, tuple[Any, Any]]:
     y: Any = _apply(rule, x, key)  # again with this gradient, for gradients of gradients
-    if not rule.masks:
+    if rule.unclamped is None:
         return y, (key, None)
-    unlimited = replace(rule.forward_number, clamp=False)  # type: ignore[type-var]
-    return y, (key, same_bits(y, quantize(x, unlimited, rule.forward_rounding, key=key)))
+    return y, (key, same_bits(y, quantize(x, rule.unclamped, rule.forward_rounding, key=key)))
 
 
 def _backward(rule: Quantization, saved: tuple[Any, Any], grad: jax.Array) -> tuple[jax.Array, None]:

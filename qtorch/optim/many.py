@@ -10,7 +10,6 @@ import torch
 from qcore import Number, Quantization, Rounding
 from qcore.named import check_number
 from qtorch.dispatch import quantize
-from qtorch.keys import draw
 from qtorch.lanes import TABLE as ROW
 from qtorch.launch import round_rows
 
@@ -25,8 +24,7 @@ def quantize_many(
     Args:
         tensors: any, of any dtypes and devices.
         quantization: how; only `forward_number`, which may not be None, and `forward_rounding` are read.
-        keys: for stochastic rounding: an integer tensor of shape (len(tensors), 2), two words a tensor; None draws
-            one for each.
+        keys: for stochastic rounding, and only then: an integer tensor of shape (len(tensors), 2), two words a tensor.
 
     Returns:
         New tensors of the same shapes, dtypes and devices; some may share memory.
@@ -39,10 +37,6 @@ def quantize_many(
         [tensor([0.3125]), tensor(5.)]
     """
     number, rounding = check_number(quantization.forward_number, "forward_number"), quantization.forward_rounding
-    if rounding is not Rounding.STOCHASTIC:
-        keys = None
-    elif keys is None:
-        keys = torch.stack([draw() for _ in tensors]) if tensors else None
     if joins(quantization) and len(tensors) > 1:
         bundle = Bundle(tensors)
         return bundle.apart(bundle.round(bundle.take(tensors), quantization, keys))

@@ -49,9 +49,9 @@ def test_what_is_masked():
     for number in (None, FixedPoint(4, 2, clamp=False), FixedPoint(4, 2, wrap=True)):
         told = Quantization(number, clamping_grad_zero=True)
         assert told.unclamped is None
-        assert not told.masks
-    assert not Quantization(FIXED).masks
-    assert Quantization(FIXED, clamping_grad_zero=True).masks
+        assert told.unclamped is None
+    assert Quantization(FIXED).unclamped is None
+    assert Quantization(FIXED, clamping_grad_zero=True).unclamped == FixedPoint(FIXED.wl, FIXED.fl, clamp=False)
 
 
 def test_rules_match_names():
