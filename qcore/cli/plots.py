@@ -15,6 +15,7 @@ from qcore.reference import quantize
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg")
 
@@ -78,7 +79,16 @@ def draw(names: Sequence[str], path: Path) -> None:
         axes[-1].xaxis.set_major_formatter(_power)
         axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
         axes[-1].set_xlabel("x")
+        _settle_layout(figure)
         figure.savefig(path, dpi=150, metadata=_METADATA[path.suffix.lower()])
+
+
+def _settle_layout(figure: Figure) -> None:
+    """Lays the axes out, and takes the last bits of their places away: the solver's differ from one run to the next."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        axes.set_position(np.round(axes.get_position().bounds, 6).tolist())
 
 
 def _power(exponent: float, _: float) -> str:
