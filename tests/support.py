@@ -9,7 +9,7 @@ import torch
 import qcore
 import qjax
 import qtorch
-from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint
+from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Posit
 from qcore.random import Noise
 from qtorch.dispatch import by_operations
 from qtorch.keys import key_tensor, window_tensor
@@ -55,6 +55,8 @@ def spec(number):
     if isinstance(number, BinaryFloat):
         layout = (number.exp, number.man, number.bias, number.specials, number.subnormals)
         return "binary", *layout, number.signed, number.overflow
+    if isinstance(number, Posit):
+        return "posit", number.bits, number.es
     assert isinstance(number, BlockFloatingPoint)
     return "block", number.wl, number.dim
 

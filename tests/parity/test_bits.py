@@ -7,7 +7,7 @@ from support import BACKENDS, DTYPES, assert_same_bits, by_numpy, key_for, to_to
 
 import qtorch
 from benchmarks.inputs import FORMATS, MODES, MORE, hard_inputs
-from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint
+from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint, Posit
 from qcore.carrier import FLOAT32
 
 KEY = 0x1234_5678_9ABC_DEF0 >> 32
@@ -17,7 +17,7 @@ def compiled(number, mode):
     """Whether a kernel is worth its compilation here: benchmarks.consistency takes the others too."""
     kind, _ = number.reduce(FLOAT32)
     usual = ("nearest", "stochastic")
-    few = {"general": usual, "wide": usual, "wrap": usual[:1], "block": usual}
+    few = {"general": usual, "wide": usual, "wrap": usual[:1], "block": usual, "posit": usual, "wide_posit": usual}
     return mode in few.get(kind, MODES)
 
 
@@ -36,6 +36,7 @@ OTHER_PAIRS = [
     (FixedPoint(8, 4), "stochastic"),
     (BlockFloatingPoint(8), "nearest"),
     (NAMED["e4m3fnuz"][0], "nearest"),
+    (NAMED["posit16"][0], "nearest"),
 ]
 
 
@@ -61,6 +62,8 @@ INLINE_PAIRS = [
     (NAMED["e4m3fn"][0], "odd"),
     (NAMED["e8m0fnu"][0], "stochastic"),
     (FixedPoint(8, 4, wrap=True), "nearest"),
+    (NAMED["posit16"][0], "stochastic"),
+    (Posit(32, 3), "nearest"),
 ]
 
 

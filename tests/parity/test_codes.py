@@ -20,6 +20,7 @@ SOME = [
     (NAMED["e8m0fnu"][0], "nearest"),
     (NAMED["tf32"][0], "nearest"),
     (FixedPoint(12, 4), "nearest"),
+    (NAMED["posit16"][0], "nearest"),
 ]
 
 
