@@ -73,7 +73,7 @@ class Posit(Number):
         """The smallest and the largest posit that are the carrier's, as magnitudes less the bias."""
         reach = self.largest_exponent
         smallest = max(carrier.step_exponent, -reach) << carrier.width
-        largest = min(((carrier.max_exponent + 1) << carrier.width) - (1 << carrier.padding), reach << carrier.width)
+        largest = min(((carrier.max_exponent + 1) << carrier.width) - 1, reach << carrier.width)
         dropped = [Ints.clip(max(m >> below, ~(m >> below)) + drop, 0, below) for m in (smallest, largest)]
         return -(-smallest >> dropped[0] << dropped[0]), largest >> dropped[1] << dropped[1]
 

@@ -117,8 +117,7 @@ def decode(xp: Any, code: Any, carrier: Carrier, codes: PositCodes) -> Any:
     length = codes.free - leading_bit(xp, end & ~(end >> 1), carrier)  # without the next bit nothing rounds up
     kept = magnitude - (codes.half & ~zeros) + ~zeros - _run(length, zeros, codes)
     value = (kept << (length + codes.drop)) + (carrier.bias << carrier.width)
-    lanes = without_hidden_bits(xp, value, carrier) | (sign & carrier.negative)
-    return xp.where(magnitude == 0, sign & carrier.quiet_nan, lanes)
+    return xp.where(magnitude == 0, sign & carrier.quiet_nan, value | (sign & carrier.negative))
 
 
 def _run(length: Any, zeros: Any, codes: PositCodes) -> Any:

@@ -1,5 +1,7 @@
 """Posits: codes as the standard draws them, rounding of codes, and what carriers lack."""
 
+from contextlib import suppress
+
 import ml_dtypes
 import numpy as np
 import oracle
@@ -9,6 +11,8 @@ from support import DTYPES, assert_same_bits, spec, words
 import qcore
 from benchmarks.inputs import MODES
 from qcore import NAMED, Posit
+from qcore.carrier import CARRIERS
+from qcore.tapered import Taper
 
 
 def test_values_of_the_papers():
@@ -35,6 +39,7 @@ def test_decode_then_encode_is_the_identity_on_all_codes(bits, es):
     if bits <= 9:
         assert_same_bits(values, oracle.decode(codes, spec(number), np.float64))
     np.testing.assert_array_equal(qcore.encode(values, number), codes)
+    assert_same_bits(qcore.decode(codes - (5 << bits), number, np.float64), values)  # what is above a code is ignored
     assert np.isnan(values).sum() == 1
     assert (values == 0).sum() == 1
     for mode in MODES if bits <= 12 else ("nearest",):
@@ -49,6 +54,8 @@ def test_the_longest_codes_that_float32_holds():
     values = qcore.decode(codes, number)
     assert_same_bits(values.astype(np.float64), qcore.decode(codes, number, np.float64))
     np.testing.assert_array_equal(qcore.encode(values, number), codes)
+    wide = qcore.decode((codes << 4) + (7 << 40), "posit32", np.float64)
+    assert_same_bits(wide, values.astype(np.float64))  # what is above a code is ignored
 
 
 def awkward(dtype, rng):
@@ -119,15 +126,34 @@ def test_one_zero_and_nar():
     assert_same_bits(qcore.decode(np.uint8([128]), "posit8"), np.uint32([0x7FC00000]).view(np.float32))
 
 
+@pytest.mark.parametrize("carrier", CARRIERS.values(), ids=list(CARRIERS))
+def test_constants_are_lanes_and_no_shift_is_as_wide_as_one(carrier):
+    """NumPy allows wider shifts, C++ does not."""
+    lanes, shifts = range(-(1 << carrier.last), 1 << carrier.last), range(carrier.lane_bits)
+    for bits in range(2, 33):
+        for es in (*range(25), 60, 70, 10**12):
+            number = Posit(bits, es)
+            taper, codes = Taper(*number.reduce(carrier)[1]), number.codes(carrier)
+            assert all(constant in lanes for constant in (*taper, *codes))
+            assert taper.below in shifts
+            assert taper.most + 1 in shifts
+            with suppress(ValueError):  # where there is no decoding
+                number.check_exact(carrier)
+                assert codes.drop in shifts
+                assert codes.free + codes.drop + 1 in shifts
+
+
 def test_bounds_are_the_last_posits_of_the_carrier():
     top = np.float16([65504, -65504])
     assert_same_bits(qcore.quantize(top, "posit16", "nearest"), np.float16([65408, -65408]))
     assert_same_bits(qcore.quantize(np.float16([2.0**-24]), "posit8", "down"), np.float16([2.0**-24]))
+    assert_same_bits(qcore.quantize(np.float16([2.0**-24]), Posit(17, 0), "nearest"), np.float16([2.0**-15]))
     x = np.float32([1e-45, -1e-45, 3e38])  # between 2^-152 and 2^-144, and beyond 2^124
     for mode in MODES:
         expected = np.float32([2.0**-144, -(2.0**-144), 2.0**124])
         assert_same_bits(qcore.quantize(x, Posit(8, 6), mode, key=1), expected, mode)
-        assert_same_bits(qcore.quantize(x, Posit(3, 8), mode, key=1), np.float32([1, -1, 1]), mode)
+        for far in (Posit(3, 8), Posit(9, 10**12)):
+            assert_same_bits(qcore.quantize(x, far, mode, key=1), np.float32([1, -1, 1]), mode)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -138,6 +164,11 @@ def test_finer_posits_than_the_carrier_are_the_identity(dtype):
 
 
 def test_decoding_needs_a_dtype_that_has_all_posits():
-    for number, dtype in (("posit32", np.float32), ("posit16", np.float16), (Posit(32, 6), np.float64)):
+    for number, dtype in (
+        ("posit32", np.float32),
+        (Posit(29), np.float32),
+        ("posit16", np.float16),
+        (Posit(32, 6), np.float64),
+    ):
         with pytest.raises(ValueError, match=r"dtype=float.*allowed is a dtype that has them all"):
             qcore.decode(np.zeros(1, np.uint8), number, dtype)
