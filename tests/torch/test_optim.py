@@ -233,6 +233,30 @@ def test_many_small_parameters_take_few_calls(without, monkeypatch):
     assert len(calls) == 8  # the small ones together, and the large one: gradient, accumulator, weight, momentum
 
 
+@pytest.mark.parametrize("change", ["replace", "in place", "load"])
+def test_momenta_lie_side_by_side_and_may_be_changed_by_others(change):
+    """Against an optimizer whose momenta are rounded by a function, each for itself."""
+    results, storages = [], []
+    for quantizer in (Quantizer(F, forward_rounding="nearest"), lambda x: float_quantize(x, 5, 2, "nearest")):
+        params = parameters()
+        optimizer = OptimLP(sgd(params), momentum_quant=quantizer)
+        train(optimizer, params, [0, 1])
+        momentum = optimizer.state[params[0]]["momentum_buffer"]
+        if change == "replace":
+            optimizer.state[params[0]]["momentum_buffer"] = momentum * 3 + 0.1
+        elif change == "in place":
+            momentum.mul_(3)
+        else:
+            saved = copy.deepcopy(optimizer.state_dict())
+            train(optimizer, params, [2])
+            optimizer.load_state_dict(saved)
+        train(optimizer, params, [3, 4])
+        results.append(tensors_of(optimizer, params))
+        storages.append({optimizer.state[p]["momentum_buffer"].untyped_storage().data_ptr() for p in params})
+    assert_all_same_bits(*results)
+    assert [len(pointers) for pointers in storages] == [2, len(params)]  # the largest lies by itself
+
+
 # What quantizers may be
 
 
