@@ -5,7 +5,17 @@ these very functions.
 """
 
 from qcore.affine.format import INT8, INT32, SCHEMES, UINT8, AffineInteger
+from qcore.affine.histogram import Counts, Histogram
 from qcore.affine.names import Names
+from qcore.affine.observers import (
+    Extremes,
+    MinMax,
+    MovingAverageMinMax,
+    MovingAveragePerChannelMinMax,
+    Noop,
+    PerChannelMinMax,
+    Recording,
+)
 from qcore.affine.operations import dequantize, fake_quantize, quantize_affine, requantize
 from qcore.affine.parameters import QParams, check_qparams, choose_qparams, choose_qparams_dynamic
 
@@ -15,8 +25,17 @@ __all__ = [
     "SCHEMES",
     "UINT8",
     "AffineInteger",
+    "Counts",
+    "Extremes",
+    "Histogram",
+    "MinMax",
+    "MovingAverageMinMax",
+    "MovingAveragePerChannelMinMax",
     "Names",
+    "Noop",
+    "PerChannelMinMax",
     "QParams",
+    "Recording",
     "check_qparams",
     "choose_qparams",
     "choose_qparams_dynamic",

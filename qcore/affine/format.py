@@ -74,6 +74,11 @@ class AffineInteger:
         }.items():
             object.__setattr__(self, name, value)
 
+    @property
+    def levels(self) -> int:
+        """How many integers the storage has."""
+        return 1 << int(self.storage.strip("uint"))
+
     @classmethod
     def of_width(cls, bits: int, signed: bool = True) -> AffineInteger:
         """All integers of a width, in two's complement or unsigned; unsigned ones have the middle 2^(bits - 1).

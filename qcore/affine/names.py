@@ -30,7 +30,7 @@ class Names:
 
     Of histograms only:
 
-    - `floor(x)`, `cumsum(x)` of one dimension, `repeat(x, count)`: each element count times in a row.
+    - `floor(x)`, `cumsum(x)` and `concatenate(arrays)` of one dimension, and `repeat(x, count)`: each element count times.
     - `bincount(index, weight, size)`: float32 sums of the weights of each index, added in the order of the elements.
     - `searchsorted(edges, x, right)`: for each x how many edges are less, with right=True at most equal, as int32.
     - `cond(flag, true, false, *operands)`: the result of one of two functions, for a 0-d flag.
@@ -50,6 +50,7 @@ class Names:
     full_like = staticmethod(np.full_like)
     repeat = staticmethod(np.repeat)
     cumsum = staticmethod(np.cumsum)
+    concatenate = staticmethod(np.concatenate)
     copy = staticmethod(np.copy)
     asarray = staticmethod(np.asarray)
     concrete = staticmethod(np.asarray)

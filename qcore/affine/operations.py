@@ -7,8 +7,8 @@ from typing import Any
 from qcore.affine import law
 from qcore.affine.format import AffineInteger
 from qcore.affine.names import Names
-from qcore.affine.parameters import QParams, check_axis, check_form, check_qparams, dtype_of
-from qcore.arguments import check_choice, check_dtype
+from qcore.affine.parameters import QParams, check_axis, check_form, check_input, check_qparams, dtype_of
+from qcore.arguments import check_choice
 from qcore.carrier import CARRIERS
 
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
@@ -38,7 +38,7 @@ def quantize_affine(x: Any, qparams: QParams, form: AffineInteger, xp: Any = Nam
         >>> quantize_affine(np.float32([-1, 0.5, 1.5, 9]), QParams.of(0.01, 100), AffineInteger(0, 255))
         array([  0, 150, 250, 255], dtype=uint8)
     """
-    _check_floats(x, xp)
+    check_input(x, xp)
     check_qparams(qparams, form, tuple(x.shape), xp)
     with xp.arithmetic():
         q = law.quantize(xp, x, qparams.scale, qparams.zero_point, qparams.axis, form)
@@ -92,7 +92,7 @@ def fake_quantize(x: Any, qparams: QParams, form: AffineInteger, xp: Any = Names
         >>> y, mask
         (array([ 0. ,  0.5, 99. ], dtype=float32), array([False,  True,  True]))
     """
-    _check_floats(x, xp)
+    check_input(x, xp)
     check_qparams(qparams, form, tuple(x.shape), xp)
     with xp.arithmetic():
         return law.fake_quantize(xp, x, qparams.scale, qparams.zero_point, qparams.axis, form)
@@ -152,12 +152,6 @@ def requantize(
         outputs = output.scale, output.zero_point
         q = law.requantize(xp, accumulator, input_scale, weight_scale, bias, *outputs, axis, form)
         return xp.astype(q, form.storage)
-
-
-def _check_floats(x: Any, xp: Any) -> None:
-    if not hasattr(x, "dtype"):
-        raise TypeError(f"x is a {type(x).__name__}; allowed is an array of {', '.join(CARRIERS)}")
-    check_dtype(xp.dtype(x))
 
 
 def _check_parameter(name: str, array: Any, shapes: list[tuple[int, ...]], xp: Any) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 from qcore.affine import law
 from qcore.affine.format import INT32, SCHEMES, AffineInteger
 from qcore.affine.names import Names
-from qcore.arguments import check_choice, check_int
+from qcore.arguments import check_choice, check_dtype, check_int
+from qcore.carrier import CARRIERS
 
 EPS = 2.0**-23
 _SMALLEST, _LARGEST = 2.0**-125, 2.0**125  # beyond, 1 / scale, or x near scale / 2, is subnormal, which XLA flushes
@@ -98,6 +99,20 @@ def check_form(form: Any) -> AffineInteger:
     if not isinstance(form, AffineInteger):
         raise TypeError(f"form is a {type(form).__name__}; allowed is an AffineInteger")
     return form
+
+
+def check_input(x: Any, xp: Any) -> None:
+    if not hasattr(x, "dtype"):
+        raise TypeError(f"x is a {type(x).__name__}; allowed is an array of {', '.join(CARRIERS)}")
+    check_dtype(xp.dtype(x))
+
+
+def check_float(name: str, value: Any, above: float, most: float) -> None:
+    allowed = f"a float above {above} and at most {most}"
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed is {allowed}")
+    if not above < value <= most:
+        raise ValueError(f"{name}={value!r}; allowed is {allowed}")
 
 
 def check_axis(axis: Any, ndim: int) -> int:
