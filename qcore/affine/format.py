@@ -51,14 +51,14 @@ class AffineInteger:
         if self.signed is not None:
             check_flag("signed", self.signed)
         signed = qmin < 0 if self.signed is None else self.signed
+        if not signed and qmin < 0:
+            raise ValueError(f"signed=False with qmin={qmin}; allowed is True where qmin is below 0")
         wide = (qmin, qmax) == _INT32
         if not wide and not 2 <= qmax - qmin + 1 <= 2**16:
             raise ValueError(
                 f"qmin={qmin} and qmax={qmax}; allowed are 2 to 65536 integers, or int32's {_INT32[0]} to {_INT32[1]}"
             )
         width = next(bits for bits in (8, 16, 32) if -(signed << bits - 1) <= qmin and qmax < 1 << bits - signed)
-        if not signed and qmin < 0:
-            raise ValueError(f"signed=False with qmin={qmin}; allowed is True where qmin is below 0")
         if self.middle is None:
             middle = 0 if signed else (qmin + qmax) // 2
         else:

@@ -15,8 +15,9 @@ class Names:
     Besides these names the law uses operators, comparisons, slices, `shape`, `ndim` and `reshape`. Every operation
     on floats is rounded once, to nearest even, in the order that is written down. Dtypes are names: "float32".
 
-    Of float arithmetic (`rint`, `where`, `clip`, `minimum`, `maximum`, `amin` and `amax` are NumPy's; NaN passes):
+    Of arithmetic (`rint`, `where`, `clip`, `minimum` and `maximum` are NumPy's; NaN passes):
 
+    - `amin(x, axes)` and `amax(x, axes)`, over no axis where there are none.
     - `divide(a, b)`: a true division, also where b is one number for all of a; never a product with 1 / b.
     - `rounded(product)`: the product itself, which a compiler must not fuse with an addition that follows.
     - `arithmetic()`: what law and rules run in: NumPy does not warn of overflow and NaN, JAX has 64-bit types.
@@ -30,8 +31,9 @@ class Names:
 
     Of histograms only:
 
-    - `floor(x)`, `cumsum(x)` and `concatenate(arrays)` of one dimension, and `repeat(x, count)`: each element count times.
-    - `bincount(index, weight, size)`: float32 sums of the weights of each index, added in the order of the elements.
+    - `floor(x)`; of one dimension `cumsum(x)`, `concatenate(arrays)`, `repeat(x, count)`, each element count times.
+    - `bincount(index, weight, size)`: float32 sums of each index's weights, added to 0 in the order of the elements
+      (and not, as XLA would, to what the sums are added to afterwards).
     - `searchsorted(edges, x, right)`: for each x how many edges are less, with right=True at most equal, as int32.
     - `cond(flag, true, false, *operands)`: the result of one of two functions, for a 0-d flag.
     - `while_loop(condition, body, state)`: the tuple that is left when `condition(state)` has become false.

@@ -85,16 +85,14 @@ class MinMax:
         """
         check_input(x, xp)
         channels = () if self.axis is None else (x.shape[check_axis(self.axis, x.ndim)],)
-        if tuple(state.min_val.shape) != channels:
-            raise ValueError(
-                f"x has shape {tuple(x.shape)}; allowed are {state.min_val.shape[0]} along axis {self.axis}"
-            )
+        if (expected := tuple(state.min_val.shape)) != channels:
+            raise ValueError(f"x has channels of shape {channels} for axis={self.axis}; allowed is {expected}")
         if 0 in x.shape:
             return state
         others = tuple(axis for axis in range(x.ndim) if axis != self.axis)
         with xp.arithmetic():
-            ends = (xp.astype(end(x, others), "float32") for end in (xp.amin, xp.amax))
-            return self._merge(state, *(unsigned_zero(xp, end) for end in ends), xp)
+            low, high = (xp.astype(end(x, others), "float32") for end in (xp.amin, xp.amax))
+            return self._merge(state, unsigned_zero(xp, low), unsigned_zero(xp, high), xp)
 
     def _merge(self, state: Extremes, low: Any, high: Any, xp: Any) -> Extremes:
         return Extremes(xp.minimum(state.min_val, low), xp.maximum(state.max_val, high))
