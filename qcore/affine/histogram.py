@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from qcore.affine.format import UINT8, AffineInteger
@@ -94,7 +95,7 @@ class Histogram:
         high = xp.maximum(state.max_val, unsigned_zero(xp, xp.amax(xp.where(finite, x, -infinity), (0,))))
         counts = self._count(xp, xp.where(finite, x, low), xp.astype(finite, "float32"), low, high)
         same = (state.min_val == low) & (state.max_val == high) | (state.min_val > state.max_val)
-        old = xp.cond(same, _unmoved, self._moved(xp), state, low, high)
+        old = xp.cond(same, _unmoved, partial(self._moved, xp), state, low, high)
         return Counts(old + counts, low, high)
 
     def _count(self, xp: Any, x: Any, weight: Any, low: Any, high: Any) -> Any:
@@ -102,27 +103,24 @@ class Histogram:
         single = low == high
         start, end = xp.where(single, low - 1, low), xp.where(single, high + 1, high)
         index = xp.astype(xp.divide(x - start, end - start) * self.bins, "int32")
-        return xp.bincount(xp.clip(index, None, self.bins - 1), weight, self.bins)
+        return xp.bincount(xp.clip(index, 0, self.bins - 1), weight, self.bins)
 
-    def _moved(self, xp: Any) -> Any:
+    def _moved(self, xp: Any, state: Counts, low: Any, high: Any) -> Any:
         """The counts of a state in a larger range."""
+        single = state.min_val == state.max_val
+        return xp.cond(single, partial(self._moved_whole, xp), partial(self._moved_in_parts, xp), state, low, high)
 
-        def move(state: Counts, low: Any, high: Any) -> Any:
-            return xp.cond(state.min_val == state.max_val, one, many, state, low, high)
+    def _moved_whole(self, xp: Any, state: Counts, low: Any, high: Any) -> Any:
+        number = state.min_val.reshape(1)
+        return self._count(xp, number, xp.full_like(number, 1, "float32"), low, high) * total(xp, state.histogram)
 
-        def one(state: Counts, low: Any, high: Any) -> Any:
-            value = state.min_val.reshape(1)
-            return self._count(xp, value, xp.full_like(value, 1, "float32"), low, high) * total(xp, state.histogram)
-
-        def many(state: Counts, low: Any, high: Any) -> Any:
-            parts = self.bins * self.upsample_rate
-            width = xp.divide(state.max_val - state.min_val, float(parts))
-            middles = edges(xp, state.min_val, state.max_val, parts)[:-1] + width * 0.5
-            index = xp.searchsorted(edges(xp, low, high, self.bins), middles, True) - 1
-            weight = xp.divide(xp.repeat(state.histogram, self.upsample_rate), float(self.upsample_rate))
-            return xp.bincount(xp.clip(index, 0, self.bins - 1), weight, self.bins)
-
-        return move
+    def _moved_in_parts(self, xp: Any, state: Counts, low: Any, high: Any) -> Any:
+        parts = self.bins * self.upsample_rate
+        width = xp.divide(state.max_val - state.min_val, float(parts))
+        middles = edges(xp, state.min_val, state.max_val, parts)[:-1] + width * 0.5
+        index = xp.searchsorted(edges(xp, low, high, self.bins), middles, True) - 1
+        weight = xp.divide(xp.repeat(state.histogram, self.upsample_rate), float(self.upsample_rate))
+        return xp.bincount(xp.clip(index, 0, self.bins - 1), weight, self.bins)
 
     def qparams(self, state: Counts, xp: Any = Names) -> QParams:
         """The parameters that cover the part of the range that loses least.

@@ -171,6 +171,14 @@ def test_histograms_move(rate):
     assert (state.min_val, state.max_val) == (low, high)
 
 
+def test_histograms_of_nothing_finite_stay_empty():
+    observer = Histogram()
+    state = after(observer, [np.float32([np.nan, np.inf])])
+    for own, first in zip(state, observer.init(), strict=True):
+        assert_same_bits(own, first)
+    assert observer.update(state, np.float32([1, 2])).histogram.sum() == 2
+
+
 def test_histograms_of_one_number_move_whole():
     observer = Histogram(bins=8)
     state = after(observer, [np.float32([3, 3, 3]), np.float32([0, 8])])
