@@ -210,22 +210,16 @@ def choose_qparams_dynamic(low: Any, high: Any, form: AffineInteger, *, xp: Any 
         low, high = xp.clip(low, None, 0), xp.clip(high, 0, None)
         scale = xp.divide(xp.astype(high, "float64") - xp.astype(low, "float64"), float(steps))
         scale = xp.where(scale < _NORMAL, xp.full_like(scale, 0.1, "float64"), scale)
-        low, high, scale = _cut_off(xp, low, high, scale, steps)
+        low, high, scale = _cut_off(xp, low, high, scale)
         below, above = xp.divide(xp.astype(low, "float64"), scale), xp.divide(xp.astype(high, "float64"), scale)
         nearer = abs(form.qmin) - abs(below) < abs(form.qmax) - abs(above)
         offset = xp.where(nearer, form.qmin - below, form.qmax - above)
         return QParams(xp.astype(scale, "float32"), law.integers(xp, xp.rint(offset), form))
 
 
-def _cut_off(xp: Any, low: Any, high: Any, scale: Any, steps: int) -> tuple[Any, Any, Any]:
-    """Ranges whose scale would be below 6.1e-5 are widened in float32, at the end that is not 0 or by one factor."""
-    factor = xp.divide(xp.full_like(low, _CUTOFF, "float32"), xp.astype(scale, "float32"))
-    whole = xp.full_like(low, float(np.float32(_CUTOFF) * np.float32(steps)), "float32")
-    wider = xp.where(low == 0, low, xp.where(high == 0, -whole, low * factor))
-    higher = xp.where(low == 0, whole, xp.where(high == 0, high, high * factor))
+def _cut_off(xp: Any, low: Any, high: Any, scale: Any) -> tuple[Any, Any, Any]:
+    """Ranges whose scale would be below 6.1e-5 grow to it, by a factor in float32."""
     small = scale < _CUTOFF
-    return (
-        xp.where(small, wider, low),
-        xp.where(small, higher, high),
-        xp.where(small, xp.full_like(scale, _CUTOFF, "float64"), scale),
-    )
+    factor = xp.divide(xp.full_like(low, _CUTOFF, "float32"), xp.astype(scale, "float32"))
+    larger = xp.full_like(scale, _CUTOFF, "float64")
+    return xp.where(small, low * factor, low), xp.where(small, high * factor, high), xp.where(small, larger, scale)

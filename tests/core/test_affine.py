@@ -258,6 +258,31 @@ def test_parameters_by_definition():
     assert choose_qparams(np.float32(0), np.float32(0), INT8, eps=0.5).scale == 0.5
 
 
+def dynamic_by_definition(low, high, form):
+    """fbgemm's rule in Python's floats, which are float64."""
+    low, high, cutoff = min(float(low), 0.0), max(float(high), 0.0), float(np.float32(6.1e-5))
+    scale = (high - low) / (form.qmax - form.qmin)
+    if scale < cutoff:
+        factor = float(np.float32(cutoff) / np.float32(scale))
+        low, high, scale = float(np.float32(low * factor)), float(np.float32(high * factor)), cutoff
+    below, above = low / scale, high / scale
+    nearer = abs(form.qmin) - abs(below) < abs(form.qmax) - abs(above)
+    offset = form.qmin - below if nearer else form.qmax - above
+    return np.float32(scale), min(max(round(offset), form.qmin), form.qmax)
+
+
+def test_dynamic_parameters_by_definition():
+    rng = np.random.default_rng(5)
+    ends = np.sort(rng.normal(size=(2, 2000)) * 2.0 ** rng.integers(-30, 30, 2000), axis=0).astype(np.float32)
+    tie = np.float32([[-0.5, -1.5, -63.5, -1e-6, -127], [127, 253.5, 191.5, 2.5e-4, 255]])  # and other odd places
+    ends = np.concatenate([ends, tie], axis=1)
+    for form in FORMS:
+        actual = choose_qparams_dynamic(*ends, form)
+        expected = [dynamic_by_definition(*pair, form) for pair in ends.T]
+        assert_same_bits(actual.scale, np.array([scale for scale, _ in expected]))
+        np.testing.assert_array_equal(actual.zero_point, [zero_point for _, zero_point in expected])
+
+
 def test_dynamic_parameters_of_small_ranges():
     cutoff = np.float32(6.1e-5)
     for low, high, scale, zero_point in (
