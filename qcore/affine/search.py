@@ -7,7 +7,7 @@ error is the sum of squared distances to the middles of the integers' intervals,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any, NamedTuple
 
@@ -36,6 +36,8 @@ def best_range(xp: Any, histogram: Any, low: Any, high: Any, levels: int) -> tup
     below, above = xp.asarray(_BELOW), xp.asarray(_ABOVE)
     width = xp.divide(xp.astype(high, "float64") - xp.astype(low, "float64"), float(bins))
 
+    error_of = partial(error_of_part, xp, histogram, width, levels=levels)
+
     def step(part: _Part) -> _Part:
         first = xp.clip(lowest[part.below + 1], part.first, part.last)
         last = xp.clip(highest[part.above + 1], part.first, part.last)
@@ -55,9 +57,6 @@ def best_range(xp: Any, histogram: Any, low: Any, high: Any, levels: int) -> tup
             worse,
         )
 
-    def error_of(first: Any, last: Any) -> Any:
-        return _error(xp, histogram, width, first, last, levels)
-
     zero = xp.full_like(low, 0, "int32")
     start = _Part(zero, zero, zero, zero + (bins - 1), xp.full_like(low, float("inf"), "float32"), zero > 0)
     part = xp.while_loop(lambda part: ~part.done & (below[part.below] < above[part.above]), step, start)
@@ -74,7 +73,7 @@ def _quantiles(xp: Any, histogram: Any) -> tuple[Any, Any]:
     return xp.searchsorted(sums, below, False), xp.searchsorted(sums, above, True) - 1
 
 
-def _error(xp: Any, histogram: Any, width: Any, first: Any, last: Any, levels: int) -> Any:
+def error_of_part(xp: Any, histogram: Any, width: Any, first: Any, last: Any, levels: int) -> Any:
     """The error if the bins from `first` to `last` are cut into as many intervals as there are levels; float32."""
     interval = xp.divide(width * xp.astype(last - first + 1, "float64"), float(levels))
     width, interval = xp.astype(width, "float32"), xp.astype(interval, "float32")

@@ -274,11 +274,12 @@ def dynamic_by_definition(low, high, form):
 def test_dynamic_parameters_by_definition():
     rng = np.random.default_rng(5)
     ends = np.sort(rng.normal(size=(2, 2000)) * 2.0 ** rng.integers(-30, 30, 2000), axis=0).astype(np.float32)
-    tie = np.float32([[-0.5, -1.5, -63.5, -1e-6, -127], [127, 253.5, 191.5, 2.5e-4, 255]])  # and other odd places
-    ends = np.concatenate([ends, tie], axis=1)
     for form in FORMS:
-        actual = choose_qparams_dynamic(*ends, form)
-        expected = [dynamic_by_definition(*pair, form) for pair in ends.T]
+        steps, unit = form.qmax - form.qmin, rng.integers(1, 64, 500) * 2.0**-36
+        odd = rng.integers(0, steps, 500) * 2 + 1  # the zero point is a tie, which rounded factors decide
+        pairs = np.concatenate([ends, np.float32([-odd * unit, (2 * steps - odd) * unit])], axis=1)
+        actual = choose_qparams_dynamic(*pairs, form)
+        expected = [dynamic_by_definition(*pair, form) for pair in pairs.T]
         assert_same_bits(actual.scale, np.array([scale for scale, _ in expected]))
         np.testing.assert_array_equal(actual.zero_point, [zero_point for _, zero_point in expected])
 

@@ -17,11 +17,13 @@ from qcore.affine import (
     MinMax,
     MovingAverageMinMax,
     MovingAveragePerChannelMinMax,
+    Names,
     Noop,
     PerChannelMinMax,
     Recording,
     choose_qparams,
 )
+from qcore.affine.search import total
 
 RANGES = [MinMax(), MovingAverageMinMax(), PerChannelMinMax(axis=1), MovingAveragePerChannelMinMax(axis=1), Histogram()]
 
@@ -186,6 +188,23 @@ def test_histograms_of_one_number_move_whole():
     single = after(observer, [np.float32([3, 3, 3])])
     assert (single.histogram[4], single.histogram.sum()) == (3, 3)
     assert observer.qparams(single).scale == np.float32(3 / 255)
+
+
+@pytest.mark.parametrize("size", [1, 7, 512, 2048, 2500])
+def test_the_order_of_sums(size):
+    x = np.random.default_rng(8).normal(size=size).astype(np.float32)
+    padded = np.concatenate([x, np.zeros(-size % 512, np.float32)])
+    sums = np.zeros(32, np.float32)
+    for block in range(0, len(padded), 512):
+        part = np.zeros(32, np.float32)
+        for row in range(block, block + 512, 32):
+            part = part + padded[row : row + 32]
+        sums = sums + part
+    vector = ((sums[:8] + sums[8:16]) + sums[16:24]) + sums[24:]
+    expected = np.float32(0)
+    for lane in vector:
+        expected = expected + lane
+    assert_same_bits(total(Names, x), expected)
 
 
 def test_the_search_cuts_outliers_off():

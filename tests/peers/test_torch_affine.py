@@ -18,12 +18,14 @@ from qcore.affine import (
     MinMax,
     MovingAverageMinMax,
     MovingAveragePerChannelMinMax,
+    Names,
     PerChannelMinMax,
     QParams,
     choose_qparams,
     choose_qparams_dynamic,
     fake_quantize,
 )
+from qcore.affine.search import error_of_part
 
 FORMS = [AffineInteger.of_width(bits, signed) for bits in range(2, 17) for signed in (True, False)]
 FORMS += [INT8.reduced(), UINT8.reduced()]
@@ -205,6 +207,33 @@ def test_observers_over_steps(name, kind):
             same_state(state, peer)
             if step % 5 == 0:
                 same_parameters(own.qparams(state), peer)
+
+
+@pytest.mark.parametrize("kind", range(6))
+def test_errors_of_parts_of_histograms(kind):
+    rng = np.random.default_rng([13, kind])
+    with torch_ao() as observer:
+        peer = observer.HistogramObserver(dtype=torch.qint8)
+    peer(torch.from_numpy(activations(rng, 0)[kind]))
+    histogram, low, high = (value.numpy() for value in (peer.histogram, peer.min_val, peer.max_val))
+    width = (np.float64(high) - np.float64(low)) / 2048
+    for first, last in np.sort(rng.integers(0, 2048, (200, 2))):
+        expected = np.float32(peer._compute_quantization_error(int(first), int(last)))
+        with Names.arithmetic():
+            actual = error_of_part(Names, histogram, width, np.int32(first), np.int32(last), 256)
+        assert_same_bits(actual, expected)
+
+
+@pytest.mark.parametrize("kind", range(6))
+def test_quantiles_of_whole_counts(kind):
+    """100,000 elements: 1e-5 of them is one, and the quantiles are equal to sums of counts."""
+    rng = np.random.default_rng([14, kind])
+    for form, dtype in ((UINT8, torch.quint8), (INT8, torch.qint8)):
+        x = np.concatenate([activations(rng, 0)[kind].ravel() for _ in range(116)])[: 10**5]
+        with torch_ao() as observer:
+            peer, own = observer.HistogramObserver(dtype=dtype), Histogram(form)
+            peer(torch.from_numpy(x))
+            same_parameters(own.qparams(own.update(own.init(), x)), peer)
 
 
 @pytest.mark.heavy
