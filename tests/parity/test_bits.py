@@ -32,7 +32,7 @@ def pairs():
         yield from ((number, mode) for mode in (*USUAL, *(others[(3 * i + j) % len(others)] for j in range(3))))
 
 
-@pytest.mark.parametrize(("number", "mode"), pairs(), ids=str)
+@pytest.mark.parametrize(("number", "mode"), list(pairs()), ids=str)
 def test_float32(number, mode):
     for x in hard_inputs(number, 30_000):
         expected = by_numpy(x, number, mode, KEY)
