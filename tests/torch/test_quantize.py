@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from support import assert_same_bits
+from support import NO_GPU, assert_same_bits
 
 import qtorch
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
@@ -200,7 +200,7 @@ def test_more_than_2_to_the_31_elements(number, mode):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@NO_GPU
 @pytest.mark.parametrize("mode", ["nearest", "stochastic"])
 @pytest.mark.parametrize("number", [F, FixedPoint(8, 4), BlockFloatingPoint(8), BlockFloatingPoint(8, 0)], ids=str)
 def test_cuda(number, mode):
