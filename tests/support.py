@@ -1,10 +1,12 @@
-"""What tests of all packages share: bits, backends and the specs that the oracle takes."""
+"""What tests of all packages share: bits, trees, the equations of a program, backends, and the oracle's specs."""
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import pytest
 import torch
+from jax.extend.core import jaxprs_in_params
 
 import qcore
 import qjax
@@ -15,6 +17,7 @@ from qtorch.dispatch import by_operations
 from qtorch.keys import key_tensor, window_tensor
 from qtorch.plan import plan_for
 
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float64": np.float64}
 
 
@@ -36,6 +39,29 @@ def assert_same_bits(actual, expected, message=""):
         f"{message}: {len(differing)} of {actual.size} differ, the first at {where}: "
         f"{actual[where]:#x} instead of {expected[where]:#x}"
     )
+
+
+def assert_all_same_bits(actual, expected):
+    for i, (x, y) in enumerate(zip(actual, expected, strict=True)):
+        assert_same_bits(x, y, f"tensor {i}")
+
+
+def assert_same_trees(actual, expected):
+    """Two pytrees of one structure, with the same bits in their leaves, of which there are some."""
+    actual, expected = (jax.tree_util.tree_flatten_with_path(x) for x in (actual, expected))
+    assert actual[1] == expected[1]
+    assert actual[0]
+    for (path, x), (_, y) in zip(actual[0], expected[0], strict=True):
+        assert_same_bits(x, y, jax.tree_util.keystr(path))
+
+
+def equations(jaxpr, scope=""):
+    """All equations of a jaxpr and of those inside, with their name scopes."""
+    for equation in jaxpr.eqns:
+        name = f"{scope}/{equation.source_info.name_stack}"
+        yield name, equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner, name)
 
 
 def to_torch(x):

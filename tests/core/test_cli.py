@@ -12,6 +12,7 @@ import matplotlib.image
 import ml_dtypes
 import numpy as np
 import pytest
+from cli_support import refused
 from rich.console import Console
 
 import qcore
@@ -34,14 +35,6 @@ SPELLINGS = {
     "posit:6,1": Posit(6, 1),
 }
 OTHERS = ("p3109:8,8", "p3109:3,1", "p3109:5,5,unsigned", "p3109:4,2,finite", "fixed:12,20", "fixed:1,0", "float:1,3")
-
-
-def refused(capsys, *arguments):
-    """What a refused command line prints."""
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    assert exit_.value.code == 2
-    return capsys.readouterr().err
 
 
 def test_spellings():

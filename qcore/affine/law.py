@@ -1,0 +1,89 @@
+"""The affine law: quantize, dequantize, both at once, and requantize; on arrays of any framework, without checks.
+
+Arithmetic is in float32, save that a float64 x is not rounded before it is multiplied. Scales are float32 and zero
+points int32, and have no dimension, or one dimension and an axis of x along which they lie.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qcore.affine.format import AffineInteger
+
+
+def quantize(xp: Any, x: Any, scale: Any, zero_point: Any, axis: int | None, form: AffineInteger) -> Any:
+    """The integers clip(rint(x * (1 / scale)) + zero_point, qmin, qmax), as int32; NaN gives qmin."""
+    return integers(xp, _steps(xp, _wide(xp, x), scale, zero_point, axis), form)
+
+
+def dequantize(xp: Any, q: Any, scale: Any, zero_point: Any, axis: int | None, dtype: str) -> Any:
+    """The numbers (q - zero_point) * scale, for integers that are not narrower than the zero point."""
+    steps = xp.astype(q - along(zero_point, axis, q.ndim), "float32")
+    return xp.astype(xp.rounded(steps * along(scale, axis, q.ndim)), dtype)
+
+
+def fake_quantize(
+    xp: Any, x: Any, scale: Any, zero_point: Any, axis: int | None, form: AffineInteger
+) -> tuple[Any, Any]:
+    """The dequantized integers in x's dtype, and the mask of `straight_through`: where nothing was clipped."""
+    steps = _steps(xp, _wide(xp, x), scale, zero_point, axis)
+    mask = (steps >= form.low) & (steps <= form.high)
+    offset = xp.astype(along(zero_point, axis, x.ndim), "float32")
+    clipped = xp.astype(_clipped(xp, steps, form), "float32")
+    y = xp.rounded((clipped - offset) * along(scale, axis, x.ndim))
+    return xp.astype(y, xp.dtype(x)), mask
+
+
+def straight_through(xp: Any, gradient: Any, mask: Any) -> Any:
+    """The gradient of `fake_quantize` with respect to x: the incoming one, and 0 where x was clipped or NaN."""
+    return xp.where(mask, gradient, xp.full_like(gradient, 0, xp.dtype(gradient)))
+
+
+def requantize(
+    xp: Any,
+    accumulator: Any,
+    input_scale: Any,
+    weight_scale: Any,
+    bias: Any,
+    scale: Any,
+    zero_point: Any,
+    axis: int,
+    form: AffineInteger,
+) -> Any:
+    """The int32 integers of sums of products, by fbgemm's formula in float32.
+
+    With p = input_scale * weight_scale they are clip(rint((accumulator + bias / p) * (p / scale)) + zero_point, qmin,
+    qmax). Weight scales and biases lie along `axis`, unless they have no dimension; a bias may be None.
+    """
+    product = input_scale * weight_scale
+    total = xp.astype(accumulator, "float32")
+    if bias is not None:
+        total = total + along(xp.divide(bias, product), axis, total.ndim)
+    ratio = along(xp.divide(product, scale), axis, total.ndim)
+    return integers(xp, xp.rint(total * ratio) + xp.astype(zero_point, "float32"), form)
+
+
+def integers(xp: Any, steps: Any, form: AffineInteger) -> Any:
+    """Rounded floats as int32 inside the range."""
+    return xp.astype(_clipped(xp, steps, form), "int32")
+
+
+def along(parameter: Any, axis: int | None, ndim: int) -> Any:
+    """A parameter that broadcasts with arrays of `ndim` dimensions."""
+    if parameter.ndim == 0:
+        return parameter
+    return parameter.reshape(tuple(-1 if dimension == axis else 1 for dimension in range(ndim)))
+
+
+def _wide(xp: Any, x: Any) -> Any:
+    return x if xp.dtype(x) == "float64" else xp.astype(x, "float32")
+
+
+def _steps(xp: Any, x: Any, scale: Any, zero_point: Any, axis: int | None) -> Any:
+    """rint(x * (1 / scale)) + zero_point: the zero point is added to an integer, and so decides no tie."""
+    inverse = along(xp.divide(xp.full_like(scale, 1, "float32"), scale), axis, x.ndim)
+    return xp.rint(x * inverse) + xp.astype(along(zero_point, axis, x.ndim), "float32")
+
+
+def _clipped(xp: Any, steps: Any, form: AffineInteger) -> Any:
+    return xp.clip(xp.where(steps == steps, steps, form.low), form.low, form.high)

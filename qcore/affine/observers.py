@@ -1,0 +1,197 @@
+"""Observers: what is remembered of the arrays seen so far, and the parameters that follow from it.
+
+An observer is an immutable description, whose state is a tuple of arrays that the caller keeps: `init` makes it,
+`update` returns the next one, and `qparams` turns it into parameters. Nothing of an array but its shape decides what is
+done, so all three can be traced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from qcore.affine.format import UINT8, AffineInteger
+from qcore.affine.names import Names
+from qcore.affine.parameters import (
+    EPS,
+    QParams,
+    check_axis,
+    check_float,
+    check_form,
+    check_input,
+    check_scheme,
+    choose_qparams,
+)
+from qcore.arguments import check_int
+
+
+class Extremes(NamedTuple):
+    """The least and the greatest element, float32 of shape (), or (channels,); inf and -inf before any was seen."""
+
+    min_val: Any
+    max_val: Any
+
+
+@dataclass(frozen=True)
+class MinMax:
+    """The extremes of all elements.
+
+    An infinity or a NaN stays for ever. Arrays without elements change nothing. A zero has no sign.
+
+    Args:
+        form: the integers to choose parameters for.
+        scheme: "affine" or "symmetric", see `choose_qparams`.
+        eps: the smallest scale.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> observer = MinMax()
+        >>> state = observer.update(observer.init(), np.float32([-1, 0.5, 3]))
+        >>> state
+        Extremes(min_val=np.float32(-1.0), max_val=np.float32(3.0))
+        >>> observer.qparams(state).zero_point
+        array(64, dtype=int32)
+    """
+
+    form: AffineInteger = UINT8
+    scheme: str = "affine"
+    eps: float = EPS
+    axis: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        check_scheme(self.scheme, check_form(self.form))
+        check_float("eps", self.eps, 0, 1)
+
+    def init(self, shape: tuple[int, ...] = (), xp: Any = Names) -> Extremes:
+        """The state before any array was seen.
+
+        Args:
+            shape: of the arrays that will be seen; per-channel observers need it, up to the channels at least.
+            xp: the array namespace.
+        """
+        channels = () if self.axis is None else (shape[check_axis(self.axis, len(shape))],)
+        infinity = float("inf")
+        return Extremes(xp.full(channels, infinity, "float32"), xp.full(channels, -infinity, "float32"))
+
+    def update(self, state: Extremes, x: Any, xp: Any = Names) -> Extremes:
+        """The state after one more array of float32, float64, float16 or bfloat16.
+
+        Raises:
+            TypeError: if x has another dtype.
+            ValueError: if x has other channels than the state.
+        """
+        check_input(x, xp)
+        channels = () if self.axis is None else (x.shape[check_axis(self.axis, x.ndim)],)
+        if (expected := tuple(state.min_val.shape)) != channels:
+            raise ValueError(f"x has channels of shape {channels} for axis={self.axis}; allowed is {expected}")
+        if 0 in x.shape:
+            return state
+        others = tuple(axis for axis in range(x.ndim) if axis != self.axis)
+        with xp.arithmetic():
+            low, high = (xp.astype(end(x, others), "float32") for end in (xp.amin, xp.amax))
+            return self._merge(state, unsigned_zero(xp, low), unsigned_zero(xp, high), xp)
+
+    def _merge(self, state: Extremes, low: Any, high: Any, xp: Any) -> Extremes:
+        return Extremes(xp.minimum(state.min_val, low), xp.maximum(state.max_val, high))
+
+    def qparams(self, state: Extremes, xp: Any = Names) -> QParams:
+        """The parameters that cover what was seen.
+
+        Raises:
+            ValueError: if nothing was seen, as far as that is known.
+        """
+        return choose_qparams(*state, self.form, self.scheme, axis=self.axis, eps=self.eps, xp=xp)
+
+
+@dataclass(frozen=True)
+class MovingAverageMinMax(MinMax):
+    """Moving averages of each array's extremes: m + averaging_constant * (extreme - m), the first array's at first.
+
+    Args:
+        form, scheme, eps: as for `MinMax`.
+        averaging_constant: the share of the newest array, above 0 and at most 1.
+    """
+
+    averaging_constant: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_float("averaging_constant", self.averaging_constant, 0, 1)
+
+    def _merge(self, state: Extremes, low: Any, high: Any, xp: Any) -> Extremes:
+        first = state.min_val > state.max_val
+        pairs = ((state.min_val, low), (state.max_val, high))
+        steps = ((old, new, xp.rounded(self.averaging_constant * (new - old))) for old, new in pairs)
+        return Extremes(*(xp.where(first, new, old + step) for old, new, step in steps))
+
+
+@dataclass(frozen=True)
+class PerChannelMinMax(MinMax):
+    """The extremes of each channel's elements.
+
+    Args:
+        form, scheme, eps: as for `MinMax`.
+        axis: the dimension of the arrays along which the channels lie.
+    """
+
+    axis: int = 0  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_int("axis", self.axis, 0)
+
+
+@dataclass(frozen=True)
+class MovingAveragePerChannelMinMax(PerChannelMinMax, MovingAverageMinMax):
+    """Moving averages of the extremes of each channel's elements.
+
+    Args:
+        form, scheme, eps, averaging_constant: as for `MovingAverageMinMax`.
+        axis: the dimension of the arrays along which the channels lie.
+    """
+
+
+@dataclass(frozen=True)
+class Recording:
+    """All arrays seen so far, as the state, a tuple of copies; for debugging."""
+
+    def init(self, shape: tuple[int, ...] = (), xp: Any = Names) -> tuple[Any, ...]:
+        """The state before any array was seen."""
+        return ()
+
+    def update(self, state: tuple[Any, ...], x: Any, xp: Any = Names) -> tuple[Any, ...]:
+        """The state after one more array."""
+        return *state, xp.copy(x)
+
+    def qparams(self, state: tuple[Any, ...], xp: Any = Names) -> QParams:
+        """Raises TypeError: there are none."""
+        raise _no_parameters(self)
+
+
+@dataclass(frozen=True)
+class Noop:
+    """Nothing is remembered: for what needs no range, say float16."""
+
+    def init(self, shape: tuple[int, ...] = (), xp: Any = Names) -> tuple[()]:
+        """The empty state."""
+        return ()
+
+    def update(self, state: tuple[()], x: Any, xp: Any = Names) -> tuple[()]:
+        """The empty state."""
+        return state
+
+    def qparams(self, state: tuple[()], xp: Any = Names) -> QParams:
+        """Raises TypeError: there are none."""
+        raise _no_parameters(self)
+
+
+def _no_parameters(observer: Any) -> TypeError:
+    return TypeError(f"{observer} chooses no parameters; allowed are observers of ranges, such as MinMax")
+
+
+def unsigned_zero(xp: Any, x: Any) -> Any:
+    """Zeros without a sign: which of 0.0 and -0.0 is less depends on the framework."""
+    return xp.where(x == 0, 0.0, x)

@@ -1,0 +1,225 @@
+"""Quantization parameters, and the rules that choose them from a range."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qcore.affine import law
+from qcore.affine.format import INT32, SCHEMES, AffineInteger
+from qcore.affine.names import Names
+from qcore.arguments import check_choice, check_dtype, check_int
+from qcore.carrier import CARRIERS
+
+EPS = 2.0**-23
+_SMALLEST, _LARGEST = 2.0**-125, 2.0**125  # beyond, 1 / scale, or x near scale / 2, is subnormal, which XLA flushes
+_NORMAL, _CUTOFF = 2.0**-126, float(np.float32(6.1e-5))
+
+
+@dataclass(frozen=True, eq=False)
+class QParams:
+    """What integers of an `AffineInteger` stand for: (q - zero_point) * scale.
+
+    Attributes:
+        scale: float32, of shape () for the whole array, or (channels,).
+        zero_point: int32, of the same shape.
+        axis: the dimension of the array along which the channels lie; None where there are none.
+    """
+
+    scale: Any
+    zero_point: Any
+    axis: int | None = None
+
+    @classmethod
+    def of(cls, scale: Any, zero_point: Any, axis: int | None = None, xp: Any = Names) -> QParams:
+        """Parameters from Python's numbers or sequences of them.
+
+        Example:
+            >>> QParams.of(0.1, 3)
+            QParams(scale=array(0.1, dtype=float32), zero_point=array(3, dtype=int32), axis=None)
+        """
+        with np.errstate(over="ignore"):
+            scale = np.asarray(scale, np.float32)
+        offset = np.asarray(zero_point)
+        if offset.dtype.kind not in "iu":
+            raise TypeError(f"zero_point={zero_point!r}; allowed are integers")
+        if (offset != offset.astype(np.int32)).any():
+            raise ValueError(f"zero_point={zero_point!r}; allowed are integers of 32 bits")
+        return cls(xp.asarray(scale), xp.asarray(offset.astype(np.int32)), axis)
+
+
+def check_qparams(qparams: Any, form: Any, shape: tuple[int, ...], xp: Any = Names) -> None:
+    """Raises unless parameters are right for an array of a shape; what is not concrete is only checked for its type.
+
+    Raises:
+        TypeError: if qparams is no QParams of float32 and int32, or form no AffineInteger.
+        ValueError: if shapes or axis do not fit, a scale is not from 2^-125 to 2^125, or a zero point is outside of the
+            range.
+    """
+    check_form(form)
+    if not isinstance(qparams, QParams):
+        raise TypeError(f"qparams is a {type(qparams).__name__}; allowed is a QParams")
+    for name, dtype in (("scale", "float32"), ("zero_point", "int32")):
+        if (actual := dtype_of(getattr(qparams, name), xp)) != dtype:
+            raise TypeError(f"{name} is {actual}; allowed is an array of {dtype} (QParams.of makes one of numbers)")
+    _check_shapes(qparams, shape)
+    _check_values(qparams, form, xp)
+
+
+def _check_shapes(qparams: QParams, shape: tuple[int, ...]) -> None:
+    expected = ()
+    if qparams.axis is not None:
+        check_axis(qparams.axis, len(shape))
+        expected = (shape[qparams.axis],)
+    for name in ("scale", "zero_point"):
+        actual = tuple(getattr(qparams, name).shape)
+        if actual != expected:
+            raise ValueError(
+                f"{name} has shape {actual}; allowed is {expected} for axis={qparams.axis} of an array of shape {shape}"
+            )
+
+
+def _check_values(qparams: QParams, form: AffineInteger, xp: Any) -> None:
+    scale, zero_point = xp.concrete(qparams.scale), xp.concrete(qparams.zero_point)
+    if scale is not None and not (ok := (scale >= _SMALLEST) & (scale <= _LARGEST)).all():
+        raise ValueError(f"scale={scale[~ok].flat[0]}; allowed are finite numbers above 0, from 2^-125 to 2^125")
+    low, high = (0, 0) if form == INT32 else (form.qmin, form.qmax)
+    if zero_point is not None and not (ok := (zero_point >= low) & (zero_point <= high)).all():
+        raise ValueError(f"zero_point={zero_point[~ok].flat[0]}; allowed are integers from {low} to {high} for {form}")
+
+
+def dtype_of(array: Any, xp: Any) -> str:
+    """The name of an array's dtype, or of the type of what is no array."""
+    return xp.dtype(array) if hasattr(array, "dtype") else type(array).__name__
+
+
+def check_form(form: Any) -> AffineInteger:
+    if not isinstance(form, AffineInteger):
+        raise TypeError(f"form is a {type(form).__name__}; allowed is an AffineInteger")
+    return form
+
+
+def check_input(x: Any, xp: Any) -> None:
+    if not hasattr(x, "dtype"):
+        raise TypeError(f"x is a {type(x).__name__}; allowed is an array of {', '.join(CARRIERS)}")
+    check_dtype(xp.dtype(x))
+
+
+def check_float(name: str, value: Any, above: float, most: float) -> None:
+    allowed = f"a float above {above} and at most {most}"
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed is {allowed}")
+    if not above < value <= most:
+        raise ValueError(f"{name}={value!r}; allowed is {allowed}")
+
+
+def check_axis(axis: Any, ndim: int) -> int:
+    """The dimension of an array along which channels lie."""
+    if ndim == 0:
+        raise ValueError(f"axis={axis} for an array without dimensions; allowed is None")
+    return check_int("axis", axis, 0, ndim - 1)
+
+
+def check_range(low: Any, high: Any, xp: Any) -> None:
+    """Raises unless a range is of float32 and, where it is concrete, not empty as before any observation."""
+    for name, end in (("low", low), ("high", high)):
+        if (dtype := dtype_of(end, xp)) != "float32":
+            raise TypeError(f"{name} is {dtype}; allowed is an array of float32")
+    minimum, maximum = xp.concrete(low), xp.concrete(high)
+    if minimum is not None and (empty := minimum > maximum).any():
+        values = f"low={minimum[empty].flat[0]} and high={maximum[empty].flat[0]}"
+        raise ValueError(f"{values}; allowed is low <= high: observe something before asking for parameters")
+
+
+def choose_qparams(
+    low: Any,
+    high: Any,
+    form: AffineInteger,
+    scheme: str = "affine",
+    *,
+    axis: int | None = None,
+    eps: float = EPS,
+    xp: Any = Names,
+) -> QParams:
+    """The parameters with which integers cover a range and 0, by the rule of torch's observers, in float32.
+
+    With l = min(low, 0) and h = max(high, 0), "affine" is scale = max((h - l) / (qmax - qmin), eps) and zero_point =
+    clip(qmin - rint(l / scale), qmin, qmax); "symmetric" is scale = max(max(-l, h) / ((qmax - qmin) / 2), eps) and
+    zero_point = form.middle.
+
+    Args:
+        low, high: float32 arrays of shape (), or (channels,), low <= high.
+        form: the integers.
+        scheme: "affine" or "symmetric".
+        axis: of the parameters.
+        eps: the smallest scale.
+        xp: the array namespace.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if scheme is none of these, affine int32 is asked for, or low > high, both being concrete.
+
+    Example:
+        >>> choose_qparams(np.float32(-1), np.float32(3), AffineInteger.of_width(8, signed=False))
+        QParams(scale=np.float32(0.015686275), zero_point=array(64, dtype=int32), axis=None)
+    """
+    check_scheme(scheme, check_form(form))
+    check_range(low, high, xp)
+    steps = float(form.qmax - form.qmin)
+    with xp.arithmetic():
+        low, high = xp.clip(low, None, 0), xp.clip(high, 0, None)
+        if scheme == "symmetric":
+            scale = xp.clip(xp.divide(xp.maximum(-low, high), steps / 2), eps, None)
+            return QParams(scale, xp.full_like(scale, form.middle, "int32"), axis)
+        scale = xp.clip(xp.divide(high - low, steps), eps, None)
+        zero_point = law.integers(xp, form.qmin - xp.rint(xp.divide(low, scale)), form)
+        return QParams(scale, zero_point, axis)
+
+
+def check_scheme(scheme: Any, form: AffineInteger) -> None:
+    check_choice("scheme", scheme, SCHEMES)
+    if scheme == "affine" and form.storage == "int32" and form.qmin == INT32.qmin:
+        raise ValueError("scheme='affine' for all of int32, whose zero point is always 0; allowed is 'symmetric'")
+
+
+def choose_qparams_dynamic(low: Any, high: Any, form: AffineInteger, *, xp: Any = Names) -> QParams:
+    """The parameters that fbgemm chooses for activations at run time: computed in float64, with scales from 6.1e-5 on.
+
+    The zero point follows from the end of the range whose terms are smaller. A range that is empty, or so small that
+    its scale would be subnormal, has the scale 0.1.
+
+    Args:
+        low, high: float32 arrays of shape (), low <= high.
+        form: the integers.
+        xp: the array namespace, with 64-bit types.
+
+    Raises:
+        TypeError: if form is no AffineInteger.
+        ValueError: if form is int32, or low > high, both being concrete.
+
+    Example:
+        >>> choose_qparams_dynamic(np.float32(0), np.float32(1e-4), AffineInteger(0, 255))
+        QParams(scale=array(6.1e-05, dtype=float32), zero_point=array(0, dtype=int32), axis=None)
+    """
+    check_scheme("affine", check_form(form))
+    check_range(low, high, xp)
+    steps = form.qmax - form.qmin
+    with xp.arithmetic():
+        low, high = xp.clip(low, None, 0), xp.clip(high, 0, None)
+        scale = xp.divide(xp.astype(high, "float64") - xp.astype(low, "float64"), float(steps))
+        scale = xp.where(scale < _NORMAL, xp.full_like(scale, 0.1, "float64"), scale)
+        low, high, scale = _cut_off(xp, low, high, scale)
+        below, above = xp.divide(xp.astype(low, "float64"), scale), xp.divide(xp.astype(high, "float64"), scale)
+        nearer = abs(form.qmin) - abs(below) < abs(form.qmax) - abs(above)
+        offset = xp.where(nearer, form.qmin - below, form.qmax - above)
+        return QParams(xp.astype(scale, "float32"), law.integers(xp, xp.rint(offset), form))
+
+
+def _cut_off(xp: Any, low: Any, high: Any, scale: Any) -> tuple[Any, Any, Any]:
+    """Ranges whose scale would be below 6.1e-5 grow to it, by a factor in float32."""
+    small = scale < _CUTOFF
+    factor = xp.divide(xp.full_like(low, _CUTOFF, "float32"), xp.astype(scale, "float32"))
+    larger = xp.full_like(scale, _CUTOFF, "float64")
+    return xp.where(small, low * factor, low), xp.where(small, high * factor, high), xp.where(small, larger, scale)
