@@ -102,7 +102,8 @@ class Step:
         for name in sorted(set().union(*states)):
             values = [state.get(name) for state in states]
             found = [n for n, value in enumerate(values) if _is_momentum(value, name, weights[n])]
-            momenta, bundle = [values[n] for n in found], None
+            momenta: list[Any] = [values[n] for n in found]
+            bundle = None
             if self._joins("momentum_quant"):
                 bundle = self._layout.adopt_momenta(name, [states[n] for n in found])
                 momenta = bundle.parts_with(momenta)
