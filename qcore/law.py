@@ -41,9 +41,11 @@ class Grid(NamedTuple):
         jump: what is added to `limit` for numbers beyond it, so that they become infinity or NaN; 0 saturates.
         keep: magnitudes above this stay as they are: NaN, or infinity as well.
 
+        Read for all but "grid" formats:
+        floor: the least result before `base` is added back: 0, or the smallest number where there is no zero, or a NaN.
+
         Read for "general" and "wide" formats only:
         slope: fields are multiplied by 2^slope before they shrink `top`; 0 where there are subnormals.
-        floor: the least result before `base` is added back: 0, or the smallest number where there is no zero.
         zero: what becomes of zero: 0, or a NaN.
         signed_zero: -1 where zero has a sign, else 0.
         unsigned: -1 where there are no negative numbers, else 0.
@@ -51,7 +53,6 @@ class Grid(NamedTuple):
 
         Read for "wide" formats only:
         lowest: the magnitude bits of the smallest normal number.
-        least: the fewest bits to drop of numbers below it.
         coded: -1 where ties go by the parity of codes, and numbers have no stored mantissa; else 0.
         shift: what is added to the carrier's exponent fields to get those codes' parity.
     """
@@ -65,14 +66,13 @@ class Grid(NamedTuple):
     lower: Any
     jump: Any
     keep: Any
-    slope: Any = 0
     floor: Any = 0
+    slope: Any = 0
     zero: Any = 0
     signed_zero: Any = -1
     unsigned: Any = 0
     lower_jump: Any = 0
     lowest: Any = 0
-    least: Any = 0
     coded: Any = 0
     shift: Any = 0
 
@@ -89,11 +89,15 @@ class Block(NamedTuple):
     ones: Any
 
 
+GENERAL = ("general", "wide")  # kinds of formats that have not all of subnormals, sign and signed zero
+DEEP = ("deep", "wide")  # kinds whose exponents go below the carrier's
+
+
 def uniform_grid(xp: Any, quantum: Any, carrier: Carrier) -> tuple[Any, Any, Any]:
     """`base`, `top` and `coarsest` of a grid whose smallest quantum has the biased exponent `quantum`."""
     width = carrier.width
     base = xp.clip(quantum - 1, 0, None) << width
-    return base, xp.clip(quantum + width, None, width + 1), xp.clip(quantum + (width - 1), 0, width + 1)
+    return base, xp.clip(quantum + width, 0, width + 1), xp.clip(quantum + (width - 1), 0, width + 1)
 
 
 def round_to_grid(
@@ -108,9 +112,9 @@ def round_to_grid(
         mode: the rounding mode.
         grid: the format's integers.
         word: random words of the shape of `bits`, see `qcore.random.rounding_words`; STOCHASTIC only.
-        kind: "grid"; "general" for formats without subnormals, sign, or signed zero; or "wide" for any whose
+        kind: "grid"; "general" for formats without subnormals, sign, or signed zero; "deep" for formats whose
             exponents go below the carrier's, so that the quantum of its subnormal numbers depends on their own
-            leading bit.
+            leading bit; or "wide" for any that are both.
     """
     rounded, *_ = round_magnitude(xp, bits, carrier, mode, grid, word, kind)
     if kind != "grid":
@@ -139,11 +143,12 @@ def round_magnitude(
     elif mode.directed:  # below one half only whether a number is zero matters
         m = xp.clip(m, xp.clip(magnitude, None, 1) - hidden, None)
     field = own = m >> width
-    above = field if kind == "grid" else field << grid.slope
-    drop = xp.clip(xp.clip(grid.top - above, grid.finest, None), None, grid.coarsest)
+    drop = grid.top - (field << grid.slope if kind in GENERAL else field)
     kept = xp.clip(m, 0, None) if mode is Rounding.ODD else m
-    if kind == "wide":
-        drop, own = _wide(xp, magnitude, drop, carrier, grid)
+    if kind in DEEP:
+        drop, own = _deep(xp, magnitude, xp.clip(drop, None, grid.coarsest), carrier, grid, kind)
+    else:
+        drop = xp.clip(xp.clip(drop, grid.finest, None), None, grid.coarsest)
     mask = (1 << drop) - 1
     odd = None
     if mode in (Rounding.NEAREST, Rounding.ODD):
@@ -157,14 +162,17 @@ def round_magnitude(
     return (m + step) & ~(mask & (hidden - 1)), drop, field, own
 
 
-def _wide(xp: Any, magnitude: Any, drop: Any, carrier: Carrier, grid: Grid) -> tuple[Any, Any]:
-    """Bits to drop, and exponent fields, where the carrier's subnormal numbers may be normal ones of the format."""
-    width = carrier.width
-    leading = leading_bit(xp, magnitude & (carrier.hidden - 1), carrier)
-    below = (magnitude - grid.lowest) >> carrier.last
-    own = xp.clip(leading + (grid.finest - width), grid.least & below, None)
-    field = xp.where(magnitude < carrier.hidden, leading - (width - 1), magnitude >> width)
-    return xp.where(magnitude < carrier.hidden, own, drop), field
+def _deep(xp: Any, magnitude: Any, drop: Any, carrier: Carrier, grid: Grid, kind: str) -> tuple[Any, Any]:
+    """Bits to drop, and exponent fields, where the carrier's subnormal numbers may be normal ones of the format.
+
+    `drop` are the bits below the quantum of the format's subnormal numbers.
+    """
+    leading = xp.float_bits(xp.clip(magnitude, None, carrier.hidden)) >> carrier.width
+    below = leading - (carrier.lane_bias + carrier.width)  # how far below field 1; 0 for the carrier's normal numbers
+    if kind != "wide":
+        return xp.clip(drop, grid.finest + below, None), None
+    drop = xp.clip(drop & (magnitude - grid.lowest) >> carrier.last, grid.finest + below, None)
+    return drop, xp.clip(magnitude >> carrier.width, 1, None) + below
 
 
 def limit(xp: Any, value: Any, largest: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, kind: str) -> Any:
@@ -175,7 +183,7 @@ def limit(xp: Any, value: Any, largest: Any, bits: Any, carrier: Carrier, mode: 
     if stays is not None:
         finite = ((bits & carrier.magnitude_mask) - carrier.infinity) >> carrier.last
         beyond = beyond & ~(stays & finite & ~(sign & grid.unsigned))
-    if kind != "grid":
+    if kind in GENERAL:
         jump = jump + (sign & grid.lower_jump)
     return xp.clip(value, None, largest) + (beyond & jump)
 
@@ -189,7 +197,7 @@ def finish(xp: Any, value: Any, bits: Any, negative: Any, kept: Any, carrier: Ca
         kept: what infinities and NaNs are to be, where they do not overflow.
     """
     magnitude, keep = bits & carrier.magnitude_mask, grid.keep
-    if kind != "grid":
+    if kind in GENERAL:
         nonzero = -magnitude >> carrier.last
         value = (value & nonzero) | (grid.zero & ~nonzero)
         negative = negative & ((-value >> carrier.last) | grid.signed_zero)
