@@ -1,6 +1,6 @@
 """Number formats, the rounding law and random bits, framework-agnostic; runs by itself on NumPy arrays."""
 
-from qcore.block import BlockFloatingPoint
+from qcore.block import BlockFloatingPoint, BlockScaled
 from qcore.fixed import FixedPoint
 from qcore.floats import BinaryFloat, FloatingPoint
 from qcore.keys import fold_in
@@ -15,6 +15,7 @@ __all__ = [
     "NAMED",
     "BinaryFloat",
     "BlockFloatingPoint",
+    "BlockScaled",
     "FixedPoint",
     "FloatingPoint",
     "Number",

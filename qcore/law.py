@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 from qcore.carrier import Carrier
 from qcore.lanes import leading_bit, split
-from qcore.random import Settle, unsettled
 from qcore.rounding import Rounding, increment
 
 
@@ -75,18 +74,6 @@ class Grid(NamedTuple):
     lowest: Any = 0
     coded: Any = 0
     shift: Any = 0
-
-
-class Block(NamedTuple):
-    """A block format on a carrier: ints or 0-d arrays.
-
-    Attributes:
-        below: exponent of the largest magnitude minus exponent of the quantum.
-        ones: mantissa bits of the largest result.
-    """
-
-    below: Any
-    ones: Any
 
 
 GENERAL = ("general", "wide")  # kinds of formats that have not all of subnormals, sign and signed zero
@@ -203,22 +190,3 @@ def finish(xp: Any, value: Any, bits: Any, negative: Any, kept: Any, carrier: Ca
         negative = negative & ((-value >> carrier.last) | grid.signed_zero)
         keep = xp.clip(keep - ((bits >> carrier.last) & grid.unsigned), None, carrier.infinity)
     return xp.where(magnitude > keep, kept, value | negative)
-
-
-def block_grid(
-    xp: Any, bits: Any, carrier: Carrier, block: Block, axes: tuple[int, ...], settle: Settle = unsettled
-) -> Grid:
-    """The grid of each block of lanes; a block shares everything along `axes`, which keep length 1."""
-    width, hidden = carrier.width, carrier.hidden
-    magnitude = bits & carrier.magnitude_mask
-    numbers = xp.where(magnitude > carrier.infinity, 0, magnitude)  # a NaN does not count
-    largest = xp.amax(numbers, axis=axes, keepdims=True) if axes else numbers
-    largest = xp.clip(largest, None, carrier.infinity - 1)
-    exponent = xp.where(
-        largest < hidden, leading_bit(xp, largest & (hidden - 1), carrier) - (width - 1), largest >> width
-    )
-    base, top, coarsest = uniform_grid(xp, exponent - block.below, carrier)
-    normal = (xp.clip(exponent, 0, None) << width) + block.ones
-    subnormal = (hidden | block.ones) >> xp.clip(1 - exponent, 0, carrier.last)
-    limit = xp.where(exponent > 0, normal, subnormal)
-    return Grid(settle(base), settle(top), settle(coarsest), 0, 0, settle(limit), 0, 0, carrier.infinity)

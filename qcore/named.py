@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qcore.arguments import check_flag, check_int
+from qcore.block import BlockScaled
 from qcore.fixed import FixedPoint
 from qcore.floats import BinaryFloat, FloatingPoint
 from qcore.number import Number
@@ -48,6 +49,12 @@ NAMED: dict[str, tuple[Number, str]] = {
     "uint8": (FixedPoint(8, 0, signed=False), "binary"),
     "int16": (FixedPoint(16, 0), "two's complement"),
     "uint16": (FixedPoint(16, 0, signed=False), "binary"),
+    "mxfp8_e4m3": (BlockScaled(BinaryFloat(4, 3, specials="fn"), {-1: 32}), _OCP_MX),
+    "mxfp8_e5m2": (BlockScaled(BinaryFloat(5, 2), {-1: 32}), _OCP_MX),
+    "mxfp6_e2m3": (BlockScaled(BinaryFloat(2, 3, specials="finite"), {-1: 32}), _OCP_MX),
+    "mxfp6_e3m2": (BlockScaled(BinaryFloat(3, 2, specials="finite"), {-1: 32}), _OCP_MX),
+    "mxfp4": (BlockScaled(BinaryFloat(2, 1, specials="finite"), {-1: 32}), _OCP_MX),
+    "mxint8": (BlockScaled(FixedPoint(8, 6), {-1: 32}), _OCP_MX),
 }
 
 

@@ -18,12 +18,15 @@ from qcore.arguments import (
 )
 from qcore.carrier import CARRIERS, Carrier
 from qcore.lanes import Names
+from qcore.block import check_scales
 from qcore.named import check_number
 from qcore.number import Number
 from qcore.packing import check_codes, storage
 from qcore.program import prepare
 from qcore.random import Noise, as_lane, leading_bits_mask, rounding_words
 from qcore.rounding import Rounding
+from qcore.sharing import apply_scales
+from qcore.tiles import block_counts, tiles
 
 Key = int | tuple[int, int] | None
 
@@ -78,7 +81,7 @@ def encode(
     random_bits: int = 24,
     start: int = 0,
     overflow: str | None = None,
-) -> np.ndarray:
+) -> Any:
     """Rounds as `quantize` does, and returns the integer codes of the results: the bits of the format's standard.
 
     `decode` gives `quantize`'s results back, save those that have no code: a negative zero in formats that have none
@@ -90,7 +93,8 @@ def encode(
 
     Returns:
         An array of x's shape: uint8 for formats of up to 8 bits, uint16 up to 16, uint32 up to 32. Fixed point codes
-        are two's complement in the lowest wl bits.
+        are two's complement in the lowest wl bits. For blocks a pair of such an array and the codes of their scales,
+        a uint8 array with one element a block: x's shape, divided by the blocks' and rounded up.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -102,23 +106,31 @@ def encode(
     """
     carrier = check_array(x)
     lanes = _run(x, carrier, number, rounding, key, random_bits, start, overflow, coded=True)
-    return lanes.astype(f"u{storage(check_number(number).bits) // 8}").reshape(x.shape)
+    codes, *scales = lanes if isinstance(lanes, tuple) else (lanes,)
+    codes = codes.astype(f"u{storage(check_number(number).bits) // 8}").reshape(x.shape)
+    return (codes, scales[0].astype(np.uint8)) if scales else codes
 
 
-def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32) -> np.ndarray:
+def decode(
+    codes: np.ndarray, number: Number | str, dtype: Any = np.float32, *, scales: np.ndarray | None = None
+) -> np.ndarray:
     """The numbers that integer codes stand for, exactly.
 
     Args:
         codes: integer array of any shape; bits above a code's highest are ignored.
         number: the format, or its name (see `NAMED`).
-        dtype: of the result: float32, float64, float16 or ml_dtypes.bfloat16; it must hold all the format's numbers.
+        dtype: of the result: float32, float64, float16 or ml_dtypes.bfloat16; it must hold all the format's numbers,
+            of blocks all of the elements' before they are scaled.
+        scales: for blocks, and only for them, their scales' codes as `encode` returns them.
 
     Returns:
-        An array of codes' shape. Codes that stand for no number are NaN.
+        An array of codes' shape. Codes that stand for no number are NaN. What a scale moves beyond dtype's range is
+        infinity, and what it moves below dtype's smallest steps is cut off.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if the format has no codes, codes of more than 32 bits, or numbers that are not in dtype.
+        ValueError: if the format has no codes, codes of more than 32 bits, or numbers that are not in dtype; if
+            scales are missing, unasked for, or of the wrong shape.
 
     Example:
         >>> decode(np.uint8([56, 188, 126, 127]), "e4m3fn")
@@ -127,7 +139,13 @@ def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32) -> 
     codes, number = check_codes(codes), check_number(number)
     dtype, carrier = check_result_dtype(dtype)
     number.check_exact(carrier)
-    lanes = law.decode(Names, codes.astype(f"i{carrier.lane_bits // 8}"), carrier, number.codes(carrier))
+    size = f"i{carrier.lane_bits // 8}"
+    lanes = law.decode(Names, codes.astype(size), carrier, number.codes(carrier))
+    counts = check_scales(number, codes.shape, None if scales is None else check_codes(scales, "scales").shape)
+    if counts is not None and scales is not None and codes.size:
+        blocks = tiles(codes.shape, number.block_sizes(codes.ndim))
+        scaled = apply_scales(Names, blocks.apart(lanes, _pad), blocks.spread(scales.astype(size)), carrier)
+        lanes = blocks.together(scaled)
     return from_lanes(lanes, carrier, np.empty(codes.shape, dtype))
 
 
@@ -141,24 +159,33 @@ def _run(
     start: Any,
     overflow: Any,
     coded: bool,
-) -> np.ndarray:
+) -> Any:
     number, mode = check_number(number), check_rounding(rounding)
     random_bits, start_words = check_int("random_bits", random_bits, 1, 24), check_start(start)
     key_words = None if key is None else check_seed(key)
     if mode is Rounding.STOCHASTIC and key_words is None:
         raise missing_key()
     program, constants = prepare(number, mode, carrier, overflow, coded)
-    axes = number.axes(x.ndim)
+    sizes = number.block_sizes(x.ndim)
     bits = to_lanes(x, carrier)
     if x.size == 0:
-        return bits
+        return (bits, np.empty(block_counts(x.shape, sizes))) if coded and program.shared else bits
     word = None
     if mode is Rounding.STOCHASTIC and key_words is not None:
         words = (*key_words, *start_words, leading_bits_mask(random_bits))
         lanes = [np.full(1, as_lane(word), np.int32) for word in words]  # arrays wrap silently, scalars warn
         word = rounding_words(np, _arange, bits.shape, Noise(lanes[:2], lanes[2:]), x.size >= 2**31)
         word = word.astype(bits.dtype) << (carrier.lane_bits - 32)
-    return program.run(Names, bits, constants, axes, word)
+    blocks = tiles(bits.shape, sizes or (1,))
+    word = None if word is None else blocks.apart(word, _pad)
+    result = program.run(Names, blocks.apart(bits, _pad), constants, blocks.axes, word)
+    if isinstance(result, tuple):
+        return blocks.together(result[0]), result[1].reshape(blocks.counts[: x.ndim])
+    return blocks.together(result)
+
+
+def _pad(array: np.ndarray, missing: tuple[int, ...]) -> np.ndarray:
+    return np.pad(array, [(0, count) for count in missing])
 
 
 def _arange(size: int) -> np.ndarray:

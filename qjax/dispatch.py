@@ -12,10 +12,13 @@ import numpy as np
 from qcore import Number, Rounding
 from qcore import codes as law
 from qcore.arguments import check_dtype, check_int, check_result_dtype, check_rounding, check_start, missing_key
+from qcore.block import check_scales
 from qcore.carrier import CARRIERS, Carrier
 from qcore.named import check_number
 from qcore.program import Program, prepare
 from qcore.random import Noise, as_lane, leading_bits_mask, rounding_words
+from qcore.sharing import apply_scales
+from qcore.tiles import Sizes, block_counts, tiles
 from qjax.keys import Key, key_words
 from qjax.packing import check_codes
 
@@ -73,7 +76,7 @@ def encode(
     random_bits: int = 24,
     start: int = 0,
     overflow: str | None = None,
-) -> jax.Array:
+) -> Any:
     """Rounds as `quantize` does, and returns the integer codes of the results: the bits of the format's standard.
 
     The codes are those of `qcore.encode`, which says what has no code.
@@ -83,7 +86,8 @@ def encode(
 
     Returns:
         An array of x's shape: uint8 for formats of up to 8 bits, uint16 up to 16, uint32 up to 32. A view of it is an
-        array of JAX's own dtype, say `encode(x, "e5m2").view(jnp.float8_e5m2)`.
+        array of JAX's own dtype, say `encode(x, "e5m2").view(jnp.float8_e5m2)`. For blocks a pair of such an array and
+        the codes of their scales, as in `qcore.encode`.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -96,21 +100,25 @@ def encode(
     return _apply(x, number, rounding, key, random_bits, start, overflow, coded=True)
 
 
-def decode(codes: jax.Array, number: Number | str, dtype: Any = jnp.float32) -> jax.Array:
+def decode(
+    codes: jax.Array, number: Number | str, dtype: Any = jnp.float32, *, scales: jax.Array | None = None
+) -> jax.Array:
     """The numbers that integer codes stand for, exactly; see `qcore.decode`.
 
     Args:
         codes: integer array of any shape; bits above a code's highest are ignored.
         number: the format, or its name (see `NAMED`).
         dtype: of the result: float32, float16, bfloat16 or, where x64 is enabled, float64; it must hold all the
-            format's numbers.
+            format's numbers, of blocks all of the elements' before they are scaled.
+        scales: for blocks, and only for them, their scales' codes as `encode` returns them.
 
     Returns:
-        An array of codes' shape. Codes that stand for no number are NaN.
+        An array of codes' shape. Codes that stand for no number are NaN. For blocks see `qcore.decode`.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if the format has no codes, codes of more than 32 bits, or numbers that are not in dtype.
+        ValueError: if the format has no codes, codes of more than 32 bits, or numbers that are not in dtype; if
+            scales are missing, unasked for, or of the wrong shape.
 
     Example:
         >>> decode(jnp.uint8(jnp.array([56, 188, 126, 127])), "e4m3fn")
@@ -121,12 +129,19 @@ def decode(codes: jax.Array, number: Number | str, dtype: Any = jnp.float32) -> 
     if carrier.lane_bits == 64 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise TypeError('dtype is float64; allowed only after jax.config.update("jax_enable_x64", True)')
     number.check_exact(carrier)
-    return _decode(carrier, type(layout := number.codes(carrier)), dtype.name, codes, _lanes_of(carrier, layout))
+    check_scales(number, codes.shape, None if scales is None else check_codes(scales, "scales").shape)
+    layout, sizes = number.codes(carrier), number.block_sizes(codes.ndim)
+    return _decode(carrier, type(layout), dtype.name, sizes, codes, scales, _lanes_of(carrier, layout))
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _decode(carrier: Carrier, layout: Any, dtype: str, codes: jax.Array, fields: tuple[Any, ...]) -> jax.Array:
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _decode(
+    carrier: Carrier, layout: Any, dtype: str, sizes: Sizes, codes: jax.Array, scales: Any, fields: tuple[Any, ...]
+) -> jax.Array:
     lanes = law.decode(_Names, codes.astype(f"int{carrier.lane_bits}"), carrier, layout(*fields))
+    if scales is not None and codes.size:
+        blocks, scales = tiles(codes.shape, sizes), scales.astype(lanes.dtype)
+        lanes = blocks.together(apply_scales(_Names, blocks.apart(lanes, _pad), blocks.spread(scales), carrier))
     return _from_lanes(lanes, carrier, jax.ShapeDtypeStruct(codes.shape, dtype))
 
 
@@ -137,21 +152,22 @@ def _lanes_of(carrier: Carrier, constants: Any) -> tuple[Any, ...]:
 
 def _apply(
     x: Any, number: Any, rounding: Any, key: Any, random_bits: Any, start: Any, overflow: Any, coded: bool
-) -> jax.Array:
+) -> Any:
     number, mode = check_number(number), check_rounding(rounding)
     random_bits, (high, low) = check_int("random_bits", random_bits, 1, 24), check_start(start)
     words = None if key is None else key_words(key)
     carrier = check_array(x)
     program, constants = prepare(number, mode, carrier, overflow, coded)
-    axes = number.axes(x.ndim)
+    sizes = number.block_sizes(x.ndim)
     noise = None
     if mode is Rounding.STOCHASTIC:
         if words is None:
             raise missing_key()
         noise = Noise(words, np.array((as_lane(high), as_lane(low), leading_bits_mask(random_bits)), np.int32))
     if x.size == 0:
-        return jnp.empty(x.shape, f"uint{program.storage}" if coded else x.dtype)
-    return _round(program, axes, x, _lanes_of(carrier, constants), noise)
+        result = jnp.empty(x.shape, f"uint{program.storage}" if coded else x.dtype)
+        return (result, jnp.empty(block_counts(x.shape, sizes), jnp.uint8)) if coded and program.shared else result
+    return _round(program, sizes, x, _lanes_of(carrier, constants), noise)
 
 
 def quantize_rows(rows: jax.Array, number: Number, mode: Rounding, keys: jax.Array | None, starts: Any) -> jax.Array:
@@ -172,8 +188,8 @@ def quantize_rows(rows: jax.Array, number: Number, mode: Rounding, keys: jax.Arr
             raise missing_key()
         window = jnp.zeros_like(starts), starts, jnp.full_like(starts, leading_bits_mask(24))
         noise = Noise(keys.view(jnp.int32), jnp.stack(window, axis=1))
-    axes = number.axes(rows.ndim - 1)
-    return jax.vmap(partial(_round, program, axes), (0, None, 0))(rows, _lanes_of(carrier, constants), noise)
+    sizes = number.block_sizes(rows.ndim - 1)
+    return jax.vmap(partial(_round, program, sizes), (0, None, 0))(rows, _lanes_of(carrier, constants), noise)
 
 
 def check_array(x: Any) -> Carrier:
@@ -218,28 +234,33 @@ class _Names:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _law(
-    program: Program, axes: tuple[int, ...], x: jax.Array, constants: tuple[Any, ...], noise: Noise | None
-) -> jax.Array:
+def _law(program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...], noise: Noise | None) -> Any:
     carrier, word = program.carrier, None
     lanes = _to_lanes(x, carrier).reshape(x.shape or (1,))
+    blocks = tiles(lanes.shape, sizes or (1,))
     if noise is not None:
         noise = Noise(*map(jnp.asarray, noise))  # where jit is disabled these are NumPy's, whose scalars warn
         word = rounding_words(_Names, _arange, lanes.shape, noise, x.size >= 2**31)
-        word = word.astype(lanes.dtype) << (carrier.lane_bits - 32)
-    result = program.run(_Names, lanes, constants, axes, word, _settle)
-    return (
-        result.astype(f"uint{program.storage}").reshape(x.shape) if program.codes else _from_lanes(result, carrier, x)
-    )
+        word = blocks.apart(word.astype(lanes.dtype) << (carrier.lane_bits - 32), _pad)
+    result = program.run(_Names, blocks.apart(lanes, _pad), constants, blocks.axes, word, _settle)
+    if not program.codes:
+        return _from_lanes(blocks.together(result), carrier, x)
+    codes, *scales = result if program.shared else (result,)
+    codes = blocks.together(codes).astype(f"uint{program.storage}").reshape(x.shape)
+    return (codes, scales[0].reshape(blocks.counts[: x.ndim]).astype(jnp.uint8)) if scales else codes
+
+
+def _pad(array: jax.Array, missing: tuple[int, ...]) -> jax.Array:
+    return jnp.pad(array, [(0, count) for count in missing])
 
 
 def _forward(
-    program: Program, axes: tuple[int, ...], x: jax.Array, constants: tuple[Any, ...], noise: Noise | None
+    program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...], noise: Noise | None
 ) -> tuple[jax.Array, None]:
-    return _law(program, axes, x, constants, noise), None
+    return _law(program, sizes, x, constants, noise), None
 
 
-def _backward(program: Program, axes: tuple[int, ...], _: None, grad: jax.Array) -> tuple[jax.Array, None, None]:
+def _backward(program: Program, sizes: Sizes, _: None, grad: jax.Array) -> tuple[jax.Array, None, None]:
     return grad, None, None
 
 

@@ -10,6 +10,7 @@ import torch
 from qcore.carrier import CARRIERS, Carrier
 from qcore.program import Program
 from qcore.random import Noise, leading_bits_mask, rounding_words
+from qcore.tiles import Tiles
 
 DTYPES = {getattr(torch, name): carrier for name, carrier in CARRIERS.items()}
 STORED = {8: torch.uint8, 16: torch.int16, 32: torch.int32}  # what holds codes of so many bits
@@ -32,16 +33,30 @@ def run(
     program: Program,
     x: torch.Tensor,
     constants: Sequence[int | torch.Tensor],
-    axes: tuple[int, ...],
+    blocks: Tiles,
     noise: Noise | None,
     large: bool,
-) -> torch.Tensor:
-    """Rounds a tensor of at least one dimension; arguments as in `Program.run` and `rounding_words`."""
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Rounds a tensor of at least one dimension; arguments as in `Program.run` and `rounding_words`.
+
+    Codes of blocks come with their scales' codes.
+    """
     word = None
     if noise is not None:
         word = _word(program.carrier, x.shape, _anchored(noise, x), large, partial(_arange, device=x.device))
-    result = program.run(Names, to_lanes(x, program.carrier), constants, axes, word, _settle)
-    return result.to(result_dtype(program, x.dtype)) if program.codes else from_lanes(result, program.carrier, x.dtype)
+        word = blocks.apart(word, pad)
+    lanes = blocks.apart(to_lanes(x, program.carrier), pad)
+    result = program.run(Names, lanes, constants, blocks.axes, word, _settle)
+    if not program.codes:
+        return from_lanes(blocks.together(result), program.carrier, x.dtype)
+    codes, *scales = result if program.shared else (result,)
+    codes = blocks.together(codes).to(result_dtype(program, x.dtype))
+    return (codes, scales[0].to(torch.uint8)) if scales else codes
+
+
+def pad(x: torch.Tensor, missing: tuple[int, ...]) -> torch.Tensor:
+    """Appends so many zeros along each dimension."""
+    return torch.nn.functional.pad(x, [length for count in reversed(missing) for length in (0, count)])
 
 
 def run_pairs(
@@ -150,7 +165,7 @@ def as_codes(result: torch.Tensor) -> torch.Tensor:
 
 def pair_dtype(program: Program) -> torch.dtype | None:
     """The integers that hold two elements for `run_pairs`; None where that does not serve."""
-    if program.kind == "block":
+    if program.shared:
         return None
     if program.carrier.padding:
         return torch.int32 if program.storage < 32 else None
