@@ -143,7 +143,7 @@ class BlockScaled(BlockNumber):
         if isinstance(element, FixedPoint):
             return "scaled", shared
         floating = isinstance(element, BinaryFloat)
-        if element.scale.subnormals and (not floating or element.has_signed_zero):
+        if element.man > 0 and element.scale.subnormals and (not floating or element.has_signed_zero):
             return "scaled", shared
         return "scaled_general", _generalized(shared, element, carrier)
 
@@ -191,12 +191,12 @@ def _shared(element: Any, carrier: Carrier, rule: str) -> Shared:
     if isinstance(element, FixedPoint):
         digits = element.wl - element.signed
         (count, exponent), step, man = ((1 << digits) - 1, -element.fl), -element.fl, digits
-        precision, unit, signed = digits, 0, element.signed
+        precision, signed = digits, element.signed
         lower = count + (element.signed and not element.symmetric)
     else:
         scale = element.scale
         (count, exponent), step, man, precision = scale.largest, scale.smallest[1], scale.man, scale.man + 1
-        unit, signed, lower = carrier.hidden if man == 0 else 0, getattr(element, "signed", True), count
+        signed, lower = getattr(element, "signed", True), count
     top, mantissa = _mantissa(count, exponent, carrier)
     lower_top, lower_mantissa = _mantissa(lower, exponent, carrier)
     missing = carrier.width - carrier.mantissa_bits
@@ -214,7 +214,6 @@ def _shared(element: Any, carrier: Carrier, rule: str) -> Shared:
         ones=mantissa >> missing << missing,
         step=step,
         finest=max(carrier.width - man, 0),
-        unit=unit,
         lower_top=lower_top,
         lower_ones=lower_mantissa >> missing << missing,
         negative=-int(signed),
@@ -229,11 +228,13 @@ def _mantissa(count: int, exponent: int, carrier: Carrier) -> tuple[int, int]:
 
 def _generalized(shared: Shared, element: Any, carrier: Carrier) -> Shared:
     """With what is said of floating point elements that lack subnormals, a sign or a signed zero."""
-    shared = shared._replace(low=element.scale.lowest, slope=0 if element.scale.subnormals else 6)
+    scale = element.scale
+    unit = carrier.hidden if element.man == 0 else 0
+    shared = shared._replace(low=scale.lowest, unit=unit, slope=0 if scale.subnormals else 6)
     if isinstance(element, FloatingPoint):
         return shared
     return shared._replace(
-        unit=0 if element.specials.startswith("p3109") else shared.unit,
+        unit=0 if element.specials.startswith("p3109") else unit,
         floor=-int(not element.has_zero),
         zero=0 if element.has_zero else carrier.quiet_nan,
         signed_zero=-int(element.has_signed_zero),

@@ -101,7 +101,7 @@ def round_to_grid(
         word: random words of the shape of `bits`, see `qcore.random.rounding_words`; STOCHASTIC only.
         kind: "grid"; "general" for formats without subnormals, sign, or signed zero; "deep" for formats whose
             exponents go below the carrier's, so that the quantum of its subnormal numbers depends on their own
-            leading bit; or "wide" for any that are both.
+            leading bit; or "wide" for any that are both, or whose numbers below the carrier's have no mantissa.
     """
     rounded, *_ = round_magnitude(xp, bits, carrier, mode, grid, word, kind)
     if kind != "grid":
@@ -139,7 +139,8 @@ def round_magnitude(
     mask = (1 << drop) - 1
     odd = None
     if mode in (Rounding.NEAREST, Rounding.ODD):
-        odd = ((kept | xp.clip(kept, None, grid.unit)) >> drop) & 1
+        ones = kept if kind == "deep" else kept | xp.clip(kept, None, grid.unit)
+        odd = (ones >> drop) & 1
         if kind == "wide":
             odd = (odd & ~grid.coded) | (xp.clip(kept >> drop, 0, 1) & (own + grid.shift) & grid.coded)
     top_bits = word >> (last - drop) if mode is Rounding.STOCHASTIC else None

@@ -34,14 +34,14 @@ class Shared(NamedTuple):
         step: exponent of the smallest quantum.
 
         Read for "scaled" elements, which may be floating point numbers:
-        finest, unit: see `Grid`.
+        finest: see `Grid`.
         lower_top, lower_ones: exponent and mantissa bits of the lowest number's magnitude.
         negative: -1 where there are negative numbers, else 0.
 
         Read for "scaled_general" elements only:
         low: exponent of the smallest normal number.
         floor: -1 where there is no zero, else 0.
-        slope, zero, signed_zero, unsigned, lower_jump, coded, shift: see `Grid`.
+        unit, slope, zero, signed_zero, unsigned, lower_jump, coded, shift: see `Grid`.
     """
 
     carry: Any
@@ -51,12 +51,12 @@ class Shared(NamedTuple):
     ones: Any
     step: Any
     finest: Any = 0
-    unit: Any = 0
     lower_top: Any = 0
     lower_ones: Any = 0
     negative: Any = -1
     low: Any = 0
     floor: Any = 0
+    unit: Any = 0
     slope: Any = 0
     zero: Any = 0
     signed_zero: Any = -1
@@ -81,8 +81,6 @@ def shared_scale(
     magnitude = bits & carrier.magnitude_mask
     if kind == "block":  # where a NaN does not count
         magnitude = xp.where(magnitude > infinity, 0, magnitude)
-    else:
-        magnitude = xp.clip(magnitude, None, infinity)
     largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
     finite = xp.clip(largest, None, infinity - 1)
     exponent = (normalized(xp, finite, carrier) + shared.carry) >> width
@@ -107,14 +105,15 @@ def block_grid(
     lower = xp.clip(_lane(xp, scale + shared.lower_top, shared.lower_ones, carrier), None, end) & shared.negative
     poison, floor = nan & quiet, nan & (quiet - base)  # all of such a block is a NaN
     lower, limit = (lower - limit) & ~nan, (limit & ~nan) | poison
-    below = settle(base), settle(top), settle(coarsest), shared.finest, shared.unit
-    grid = Grid(*below, settle(limit), settle(lower), 0, keep)
+    below = settle(base), settle(top), settle(coarsest), shared.finest
+    grid = Grid(*below, 0, settle(limit), settle(lower), 0, keep)
     if kind == "scaled":
         return grid._replace(floor=settle(floor))
     lowest = _lane(xp, scale + shared.low, 0, carrier)
     floor = xp.clip(floor, xp.clip(lowest - base, 0, None) & shared.floor, None)
     return grid._replace(
         floor=settle(floor),
+        unit=shared.unit,
         slope=shared.slope,
         zero=settle(poison | shared.zero),
         signed_zero=shared.signed_zero,

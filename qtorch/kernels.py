@@ -144,12 +144,13 @@ def _compile(program: Program, layout: str, device: torch.device, path: Path) ->
 def _options() -> dict[str, object]:
     """Inductor's settings, as far as this version has them."""
     wanted = {
-        "precompile_headers": False,  # they pay from the fifth kernel on, and most programs need two
-        "allow_stack_allocation": True,  # of the few numbers a block shares; allocating them costs a microsecond
+        "aot_inductor.precompile_headers": False,  # they pay from the fifth kernel on, and most programs need two
+        "aot_inductor.allow_stack_allocation": True,  # of what blocks share; allocating it costs a microsecond
+        "cpp.dynamic_threads": True,  # else a kernel that one thread compiles has one thread for ever
     }
     from torch._inductor import config
 
-    return {f"aot_inductor.{name}": value for name, value in wanted.items() if hasattr(config.aot_inductor, name)}
+    return {name: value for name, value in wanted.items() if name in config._config}  # type: ignore[attr-defined]
 
 
 def _open(path: Path, device: torch.device) -> Kernel:

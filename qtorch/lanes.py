@@ -14,6 +14,7 @@ from qcore.tiles import Tiles
 
 DTYPES = {getattr(torch, name): carrier for name, carrier in CARRIERS.items()}
 STORED = {8: torch.uint8, 16: torch.int16, 32: torch.int32}  # what holds codes of so many bits
+_FLOATS = {torch.int32: torch.float32, torch.int64: torch.float64}
 TABLE = 64  # numbers; whole vectors of any width
 
 
@@ -22,7 +23,12 @@ class Names:
 
     where = staticmethod(torch.where)
     clip = staticmethod(torch.clip)
-    amax = staticmethod(torch.amax)
+
+    @staticmethod
+    def amax(lanes: torch.Tensor, axis: tuple[int, ...], keepdims: bool) -> torch.Tensor:
+        if torch.compiler.is_compiling() and lanes.device.type == "cpu":
+            return _as_lanes(torch.amax(_as_floats(lanes), axis, keepdims))
+        return torch.amax(lanes, axis, keepdims)
 
     @staticmethod
     def float_bits(lanes: torch.Tensor) -> torch.Tensor:
@@ -134,6 +140,29 @@ def _anchored(noise: Noise, x: torch.Tensor) -> Noise:
 def _settle(lanes: torch.Tensor) -> torch.Tensor:
     """The same lanes; Inductor keeps what leads to a strided view, and otherwise repeats it at each use."""
     return lanes.as_strided(lanes.shape, lanes.stride()) if torch.compiler.is_compiling() else lanes
+
+
+def _as_floats(lanes: torch.Tensor) -> torch.Tensor:
+    """Floats in the order of lanes that are not negative: none is subnormal, lest a processor take it for zero.
+
+    Inductor finds the maximum within a vector on the CPU quickly of floats, and of integers one by one.
+    """
+    half, hidden, last = _order(lanes.dtype)
+    centered = lanes - half
+    return ((centered ^ ((centered >> last) & (half * 2 - 1))) + hidden).view(_FLOATS[lanes.dtype])
+
+
+def _as_lanes(floats: torch.Tensor) -> torch.Tensor:
+    """The inverse of `_as_floats`."""
+    dtype = torch.int32 if floats.dtype is torch.float32 else torch.int64
+    half, hidden, last = _order(dtype)
+    centered = floats.view(dtype) - hidden
+    return (centered ^ ((centered >> last) & (half * 2 - 1))) + half
+
+
+def _order(dtype: torch.dtype) -> tuple[int, int, int]:
+    """Half of the lanes' range, the smallest normal float's bits, and the index of a lane's highest bit."""
+    return (1 << 30, 1 << 23, 31) if dtype is torch.int32 else (1 << 62, 1 << 52, 63)
 
 
 def lane_dtype(carrier: Carrier) -> torch.dtype:
