@@ -9,7 +9,7 @@ import torch
 import qcore
 import qjax
 import qtorch
-from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint
+from qcore import BinaryFloat, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint
 from qcore.random import Noise
 from qtorch.dispatch import by_operations
 from qtorch.keys import key_tensor, window_tensor
@@ -46,8 +46,8 @@ def to_torch(x):
     return torch.from_numpy(np.ascontiguousarray(x).view(np.int16)).view(dtype).clone()
 
 
-def spec(number):
-    """The oracle's own description of a format."""
+def spec(number, ndim=3):
+    """The oracle's own description of a format, of blocks for arrays of so many dimensions."""
     if isinstance(number, FixedPoint):
         return "fixed", number.wl, number.fl, number.clamp, number.symmetric, number.signed, number.wrap
     if isinstance(number, FloatingPoint):
@@ -55,6 +55,12 @@ def spec(number):
     if isinstance(number, BinaryFloat):
         layout = (number.exp, number.man, number.bias, number.specials, number.subnormals)
         return "binary", *layout, number.signed, number.overflow
+    if isinstance(number, BlockScaled):
+        sizes = [dict(number.block).get(..., 1)] * ndim
+        for axis, size in number.block:
+            if axis is not ...:
+                sizes[axis] = size
+        return "scaled", spec(number.element), tuple(sizes), number.rule
     assert isinstance(number, BlockFloatingPoint)
     return "block", number.wl, number.dim
 
