@@ -45,7 +45,8 @@ def _variants(number: Number) -> Iterator[Number]:
             yield number.overflowing(policy)
 
 
-_BLOCKS: tuple[Number, ...] = (
+# Elements, blocks and rules beyond those of the named block formats.
+BLOCKS: tuple[Number, ...] = (
     *(BlockScaled("e4m3fn", {-1: 32}, rule) for rule in ("ceil", "even", "rceil")),
     BlockScaled("e2m1fn", {-2: 32}, "rceil"),
     BlockScaled("e5m2", {-2: 16, -1: 16}, "even"),
@@ -61,7 +62,7 @@ _BLOCKS: tuple[Number, ...] = (
 MORE = tuple(
     dict.fromkeys(
         variant
-        for number in (*(number for number, _ in NAMED.values()), *_GENERAL, *_BLOCKS)
+        for number in (*(number for number, _ in NAMED.values()), *_GENERAL)
         for variant in (number, *_variants(number))
         if variant not in FORMATS
     )

@@ -13,7 +13,8 @@ from qcore.fixed import FixedPoint
 from qcore.floats import BinaryFloat, FloatingPoint
 from qcore.number import Number
 from qcore.sharing import E8M0_BIAS, Shared
-from qcore.tiles import Block, Sizes, block_counts, block_sizes, block_text, check_block
+from qcore.tiles import Sizes, block_counts, block_sizes, block_text, check_block
+from qcore.two_level import Levels, working
 
 RULES = ("floor", "ceil", "even", "rceil")
 
@@ -119,7 +120,7 @@ class BlockScaled(BlockNumber):
     """
 
     element: Number
-    block: Block
+    block: Any
     rule: str = "floor"
 
     def __post_init__(self) -> None:
@@ -159,18 +160,92 @@ class BlockScaled(BlockNumber):
         return self.element.span
 
 
-def check_scales(number: Number, shape: tuple[int, ...], scales: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """The shape that the scales of codes must have and do have; None where there are none, as it must be."""
+@dataclass(frozen=True, repr=False)
+class NVFP4(BlockNumber):
+    """NVIDIA's FP4: e2m1 elements, a scale e4m3 of each block, and a scale float32 of the whole array.
+
+    The operations, in this order, are rounded to float32 each (for float64 arrays to float64), to nearest, ties to
+    even; in between exponents have no end, so that nothing is subnormal and nothing overflows:
+
+    1. t = largest magnitude of the array / (448 * 6), at least 2^-126; 1 for zeros
+    2. s = e4m3((largest magnitude of the block / 6) / t), from 2^-6 to 448
+    3. S = s * t
+    4. y = x / S, rounded to e2m1 under the rounding mode, at most 6
+    5. the result y * S is rounded to the array's dtype, at most its largest finite number
+
+    If there is a NaN or an infinity in a block, all its elements become NaN; the array's scale does not see them.
+    Source: NVIDIA, Pretraining Large Language Models with NVFP4, 2025.
+
+    Args:
+        block: how many elements along which axes share a scale, as for `BlockScaled`; usually {-1: 16}, and for
+            weights {-2: 16, -1: 16}.
+
+    Raises:
+        TypeError, ValueError: if block is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore import quantize
+        >>> quantize(np.float32([1, 2.1, 3.3, 0.1]), NVFP4(), "nearest")
+        array([1.1, 2.2, 3.3, 0. ], dtype=float32)
+    """
+
+    block: Any = ((-1, 16),)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "block", check_block(self.block))
+
+    def __repr__(self) -> str:
+        return f"NVFP4 (block={block_text(self.block)})"
+
+    @property
+    def whole(self) -> bool:
+        return self.block == ((..., None),)
+
+    def block_sizes(self, ndim: int) -> Sizes:
+        return block_sizes(self.block, ndim)
+
+    def axes(self, ndim: int) -> tuple[int, ...]:
+        return tuple(range(ndim))
+
+    def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
+        work = working(carrier)
+        grids = [number.reduce(work)[1] for number in (FP4, FP4_SCALE)]
+        return "nvfp4", (*grids[0], *grids[1], *Levels(FP4_SCALE.scale.lowest_lane(work)))
+
+    @property
+    def bits(self) -> int:
+        return FP4.bits
+
+    def codes(self, carrier: Carrier) -> Codes:
+        return FP4.codes(carrier)
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        return FP4.span
+
+
+FP4 = BinaryFloat(2, 1, specials="finite")
+FP4_SCALE = BinaryFloat(4, 3, specials="fn", overflow="saturate")
+
+
+def check_scales(number: Number, shape: tuple[int, ...], scales: Any) -> tuple[Any, Any]:
+    """The scales of blocks' codes, and the whole array's scale; both None where there are none, as it must be."""
     if not isinstance(number, BlockNumber):
         if scales is not None:
-            raise ValueError(f"scales has shape {tuple(scales)}; allowed is None, {number!r} has no shared scales")
-        return None
-    counts = block_counts(shape, number.block_sizes(len(shape)))
-    if scales is None:
-        raise ValueError(f"scales=None; {number!r} has scales, allowed are codes of shape {counts}")
-    if tuple(scales) != counts:
-        raise ValueError(f"scales has shape {tuple(scales)}; allowed is {counts} for codes of shape {tuple(shape)}")
-    return counts
+            raise ValueError(f"scales is a {type(scales).__name__}; allowed is None, {number!r} has no shared scales")
+        return None, None
+    counts, whole = block_counts(shape, number.block_sizes(len(shape))), None
+    if isinstance(number, NVFP4):
+        if not isinstance(scales, tuple) or len(scales) != 2 or tuple(getattr(scales[1], "shape", (1,))):
+            allowed = f"codes of shape {counts} and a number of shape ()"
+            raise ValueError(f"scales is a {type(scales).__name__}; allowed is a pair for {number!r}: {allowed}")
+        scales, whole = scales
+    if not hasattr(scales, "shape"):
+        raise TypeError(f"scales is a {type(scales).__name__}; allowed are codes of shape {counts} for {number!r}")
+    if tuple(scales.shape) != counts:
+        raise ValueError(f"scales has shape {tuple(scales.shape)}; allowed is {counts} for codes of shape {shape}")
+    return scales, whole
 
 
 def _check_element(element: Any) -> Number:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qcore.arguments import check_flag, check_int
-from qcore.block import BlockScaled
+from qcore.block import NVFP4, BlockScaled
 from qcore.fixed import FixedPoint
 from qcore.floats import BinaryFloat, FloatingPoint
 from qcore.number import Number
@@ -55,6 +55,7 @@ NAMED: dict[str, tuple[Number, str]] = {
     "mxfp6_e3m2": (BlockScaled(BinaryFloat(3, 2, specials="finite"), {-1: 32}), _OCP_MX),
     "mxfp4": (BlockScaled(BinaryFloat(2, 1, specials="finite"), {-1: 32}), _OCP_MX),
     "mxint8": (BlockScaled(FixedPoint(8, 6), {-1: 32}), _OCP_MX),
+    "nvfp4": (NVFP4(), "NVIDIA, Pretraining Large Language Models with NVFP4, 2025"),
 }
 
 

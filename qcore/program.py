@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from qcore.arguments import check_choice
+from qcore.block import FP4, FP4_SCALE
 from qcore.carrier import Carrier
-from qcore.codes import Codes, FixedCodes, FloatCodes
+from qcore.codes import Codes, FixedCodes, FloatCodes, decode
 from qcore.encoding import FloatEncoding, encode, encoding, wrap
 from qcore.law import Grid, round_to_grid
 from qcore.number import Number
@@ -16,7 +17,8 @@ from qcore.packing import storage
 from qcore.random import Settle, unsettled
 from qcore.rounding import Rounding
 from qcore.sharing import KINDS as SHARED
-from qcore.sharing import Shared, block_grid, rescale, scale_codes, shared_scale
+from qcore.sharing import Shared, apply_scales, block_grid, rescale, scale_codes, shared_scale
+from qcore.two_level import Levels, run_two_level, scaled_twice, working
 
 KINDS: dict[str, tuple[type[Any], ...]] = {
     "grid": (Grid,),
@@ -25,6 +27,7 @@ KINDS: dict[str, tuple[type[Any], ...]] = {
     "wide": (Grid,),
     "wrap": (Grid, FixedCodes),
     **dict.fromkeys(SHARED, (Shared,)),
+    "nvfp4": (Grid, Grid, Levels),
 }
 OVERFLOWS = ("saturate", "inf", "nan", "wrap")
 CODES: dict[str, type[Any]] = {"float": FloatCodes, "fixed": FixedCodes}
@@ -38,8 +41,8 @@ class Program:
     Attributes:
         carrier: the layout of the input, and of the result unless that are codes.
         mode: the rounding mode.
-        kind: "grid", "deep", "general", "wide" (see `round_to_grid`), "wrap" (a grid, then modulo its range), or one of
-            `qcore.sharing.KINDS` for blocks.
+        kind: "grid", "deep", "general", "wide" (see `round_to_grid`), "wrap" (a grid, then modulo its range), or for
+            blocks "nvfp4" or one of `qcore.sharing.KINDS`.
         codes: "" for numbers, or the kind of their codes: "float" or "fixed".
         storage: bits of the integers that hold the codes.
         element: the kind of a block's elements when they are encoded.
@@ -55,15 +58,17 @@ class Program:
     @property
     def shared(self) -> bool:
         """Whether this is a block format."""
-        return self.kind in SHARED
+        return self.kind in SHARED or self.kind == "nvfp4"
 
     def count(self) -> int:
         """How many constants there are."""
         return sum(len(part._fields) for part in self._parts())
 
     def _parts(self) -> tuple[type[Any], ...]:
-        element = KINDS[self.element] if self.element else ()
-        return (*KINDS[self.kind], *element, *((ENCODINGS[self.codes],) if self.codes else ()))
+        coded = (ENCODINGS[self.codes],) if self.codes else ()
+        if self.element:
+            coded = (*KINDS[self.element], *coded) * (2 if self.kind == "nvfp4" else 1)
+        return *KINDS[self.kind], *coded
 
     def run(
         self,
@@ -85,7 +90,7 @@ class Program:
             settle: an identity whose result a compiler must not work out again for every element of a block.
 
         Returns:
-            Lanes, or codes; of blocks a pair of codes and, one a block, codes of scales.
+            Lanes, or codes; of blocks codes, codes of scales, and for "nvfp4" the lane of the whole array's scale.
         """
         remaining = iter(constants)
         parts = [part(*(next(remaining) for _ in part._fields)) for part in self._parts()]
@@ -100,6 +105,8 @@ class Program:
         self, xp: Any, bits: Any, parts: Sequence[Any], axes: tuple[int, ...], word: Any, settle: Settle
     ) -> Any:
         carrier = self.carrier
+        if self.kind == "nvfp4":
+            return run_two_level(xp, bits, carrier, self.mode, parts, axes, word, settle)
         scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind)
         grid = block_grid(xp, scale, nan, carrier, parts[0], self.kind, settle)
         rounded = round_to_grid(xp, bits, carrier, self.mode, grid, word, SHARED[self.kind])
@@ -120,6 +127,8 @@ def prepare(
     kind, constants = number.reduce(carrier)
     if not coded:
         return Program(carrier, mode, kind), constants
+    if kind == "nvfp4":
+        return _prepare_nvfp4(mode, carrier, constants)
     if kind in SHARED:
         number.check_exact(carrier)
         element, encoded = prepare(number.element, mode, carrier, None, coded=True)
@@ -128,6 +137,28 @@ def prepare(
     program = Program(carrier, mode, kind, kind_of(codes), storage(number.bits))
     grid, encoded = encoding(carrier, kind, Grid(*constants[:size]), codes)
     return program, (*grid, *constants[size:], *encoded)
+
+
+def _prepare_nvfp4(mode: Rounding, carrier: Carrier, constants: tuple[int, ...]) -> tuple[Program, tuple[int, ...]]:
+    element, encoded = prepare(FP4, mode, working(carrier), None, coded=True)
+    _, encoded_scale = prepare(FP4_SCALE, mode, working(carrier), None, coded=True)
+    program = replace(element, carrier=carrier, kind="nvfp4", element="grid")
+    return program, (*constants, *encoded, *encoded_scale)
+
+
+def decode_blocks(xp: Any, codes: Any, carrier: Carrier, number: Number, scales: Any, whole: Any) -> Any:
+    """The lanes of blocks' elements.
+
+    Args:
+        codes: lanes of the elements' codes.
+        scales: lanes of their scales' codes, which broadcast with them.
+        whole: the lane of the array's scale, for NVFP4.
+    """
+    if whole is None:
+        return apply_scales(xp, decode(xp, codes, carrier, number.codes(carrier)), scales, carrier)
+    work = working(carrier)
+    element = decode(xp, codes, work, FP4.codes(work))
+    return scaled_twice(xp, element, decode(xp, scales, work, FP4_SCALE.codes(work)), whole, carrier)
 
 
 def kind_of(codes: Codes) -> str:

@@ -22,10 +22,9 @@ from qcore.block import check_scales
 from qcore.named import check_number
 from qcore.number import Number
 from qcore.packing import check_codes, storage
-from qcore.program import prepare
+from qcore.program import decode_blocks, prepare
 from qcore.random import Noise, as_lane, leading_bits_mask, rounding_words
 from qcore.rounding import Rounding
-from qcore.sharing import apply_scales
 from qcore.tiles import block_counts, tiles
 
 Key = int | tuple[int, int] | None
@@ -94,7 +93,8 @@ def encode(
     Returns:
         An array of x's shape: uint8 for formats of up to 8 bits, uint16 up to 16, uint32 up to 32. Fixed point codes
         are two's complement in the lowest wl bits. For blocks a pair of such an array and the codes of their scales,
-        a uint8 array with one element a block: x's shape, divided by the blocks' and rounded up.
+        a uint8 array with one element a block: x's shape, divided by the blocks' and rounded up. `NVFP4` has in place
+        of these a pair: codes of scales, and the scale of the array, a number (float32, for float64 arrays float64).
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -108,11 +108,14 @@ def encode(
     lanes = _run(x, carrier, number, rounding, key, random_bits, start, overflow, coded=True)
     codes, *scales = lanes if isinstance(lanes, tuple) else (lanes,)
     codes = codes.astype(f"u{storage(check_number(number).bits) // 8}").reshape(x.shape)
-    return (codes, scales[0].astype(np.uint8)) if scales else codes
+    if not scales:
+        return codes
+    block, *whole = scales
+    return codes, (block.astype(np.uint8), whole[0]) if whole else block.astype(np.uint8)
 
 
 def decode(
-    codes: np.ndarray, number: Number | str, dtype: Any = np.float32, *, scales: np.ndarray | None = None
+    codes: np.ndarray, number: Number | str, dtype: Any = np.float32, *, scales: Any = None
 ) -> np.ndarray:
     """The numbers that integer codes stand for, exactly.
 
@@ -121,7 +124,7 @@ def decode(
         number: the format, or its name (see `NAMED`).
         dtype: of the result: float32, float64, float16 or ml_dtypes.bfloat16; it must hold all the format's numbers,
             of blocks all of the elements' before they are scaled.
-        scales: for blocks, and only for them, their scales' codes as `encode` returns them.
+        scales: for blocks, and only for them, their scales as `encode` returns them.
 
     Returns:
         An array of codes' shape. Codes that stand for no number are NaN. What a scale moves beyond dtype's range is
@@ -139,13 +142,18 @@ def decode(
     codes, number = check_codes(codes), check_number(number)
     dtype, carrier = check_result_dtype(dtype)
     number.check_exact(carrier)
-    size = f"i{carrier.lane_bits // 8}"
-    lanes = law.decode(Names, codes.astype(size), carrier, number.codes(carrier))
-    counts = check_scales(number, codes.shape, None if scales is None else check_codes(scales, "scales").shape)
-    if counts is not None and scales is not None and codes.size:
-        blocks = tiles(codes.shape, number.block_sizes(codes.ndim))
-        scaled = apply_scales(Names, blocks.apart(lanes, _pad), blocks.spread(scales.astype(size)), carrier)
-        lanes = blocks.together(scaled)
+    block, whole = check_scales(number, codes.shape, scales)
+    if block is None:
+        lanes = law.decode(Names, codes.astype(_lanes(carrier)), carrier, number.codes(carrier))
+        return from_lanes(lanes, carrier, np.empty(codes.shape, dtype))
+    if codes.size == 0:
+        return np.empty(codes.shape, dtype)
+    blocks = tiles(codes.shape or (1,), number.block_sizes(codes.ndim) or (1,))
+    split = blocks.apart(codes.reshape(blocks.shape).astype(_lanes(carrier)), _pad)
+    scale = blocks.spread(check_codes(block, "scales").astype(split.dtype))
+    if whole is not None:
+        whole = np.asarray(whole, _whole(carrier)).reshape((1,) * split.ndim).view(split.dtype)
+    lanes = blocks.together(decode_blocks(Names, split, carrier, number, scale, whole))
     return from_lanes(lanes, carrier, np.empty(codes.shape, dtype))
 
 
@@ -169,7 +177,10 @@ def _run(
     sizes = number.block_sizes(x.ndim)
     bits = to_lanes(x, carrier)
     if x.size == 0:
-        return (bits, np.empty(block_counts(x.shape, sizes))) if coded and program.shared else bits
+        if not (coded and program.shared):
+            return bits
+        none = np.ones((), _whole(carrier))
+        return bits, np.empty(block_counts(x.shape, sizes)), *([none] if program.kind == "nvfp4" else [])
     word = None
     if mode is Rounding.STOCHASTIC and key_words is not None:
         words = (*key_words, *start_words, leading_bits_mask(random_bits))
@@ -179,9 +190,20 @@ def _run(
     blocks = tiles(bits.shape, sizes or (1,))
     word = None if word is None else blocks.apart(word, _pad)
     result = program.run(Names, blocks.apart(bits, _pad), constants, blocks.axes, word)
-    if isinstance(result, tuple):
-        return blocks.together(result[0]), result[1].reshape(blocks.counts[: x.ndim])
-    return blocks.together(result)
+    if not isinstance(result, tuple):
+        return blocks.together(result)
+    codes, block, *whole = result
+    whole = [lanes.view(_whole(carrier)).reshape(()) for lanes in whole]
+    return blocks.together(codes), block.reshape(blocks.counts[: x.ndim]), *whole
+
+
+def _lanes(carrier: Carrier) -> str:
+    return f"i{carrier.lane_bits // 8}"
+
+
+def _whole(carrier: Carrier) -> str:
+    """The dtype of a scale that a whole array shares."""
+    return f"f{carrier.lane_bits // 8}"
 
 
 def _pad(array: np.ndarray, missing: tuple[int, ...]) -> np.ndarray:
@@ -209,7 +231,7 @@ def _stored(carrier: Carrier) -> str:
 
 def to_lanes(x: np.ndarray, carrier: Carrier) -> np.ndarray:
     """The lanes of an array, with at least one dimension."""
-    bits = np.ascontiguousarray(x).view(_stored(carrier)).astype(f"i{carrier.lane_bits // 8}")
+    bits = np.ascontiguousarray(x).view(_stored(carrier)).astype(_lanes(carrier))
     return bits.reshape(x.shape or (1,)) << carrier.padding
 
 

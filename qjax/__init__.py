@@ -5,6 +5,7 @@
 
 from qcore import (
     NAMED,
+    NVFP4,
     BinaryFloat,
     BlockFloatingPoint,
     BlockScaled,
@@ -24,6 +25,7 @@ from qjax.quant import quantizer
 
 __all__ = [
     "NAMED",
+    "NVFP4",
     "BinaryFloat",
     "BlockFloatingPoint",
     "BlockScaled",

@@ -15,9 +15,8 @@ from qcore.arguments import check_dtype, check_int, check_result_dtype, check_ro
 from qcore.block import check_scales
 from qcore.carrier import CARRIERS, Carrier
 from qcore.named import check_number
-from qcore.program import Program, prepare
+from qcore.program import Program, decode_blocks, prepare
 from qcore.random import Noise, as_lane, leading_bits_mask, rounding_words
-from qcore.sharing import apply_scales
 from qcore.tiles import Sizes, block_counts, tiles
 from qjax.keys import Key, key_words
 from qjax.packing import check_codes
@@ -101,7 +100,7 @@ def encode(
 
 
 def decode(
-    codes: jax.Array, number: Number | str, dtype: Any = jnp.float32, *, scales: jax.Array | None = None
+    codes: jax.Array, number: Number | str, dtype: Any = jnp.float32, *, scales: Any = None
 ) -> jax.Array:
     """The numbers that integer codes stand for, exactly; see `qcore.decode`.
 
@@ -110,7 +109,7 @@ def decode(
         number: the format, or its name (see `NAMED`).
         dtype: of the result: float32, float16, bfloat16 or, where x64 is enabled, float64; it must hold all the
             format's numbers, of blocks all of the elements' before they are scaled.
-        scales: for blocks, and only for them, their scales' codes as `encode` returns them.
+        scales: for blocks, and only for them, their scales as `encode` returns them.
 
     Returns:
         An array of codes' shape. Codes that stand for no number are NaN. For blocks see `qcore.decode`.
@@ -129,20 +128,28 @@ def decode(
     if carrier.lane_bits == 64 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise TypeError('dtype is float64; allowed only after jax.config.update("jax_enable_x64", True)')
     number.check_exact(carrier)
-    check_scales(number, codes.shape, None if scales is None else check_codes(scales, "scales").shape)
-    layout, sizes = number.codes(carrier), number.block_sizes(codes.ndim)
-    return _decode(carrier, type(layout), dtype.name, sizes, codes, scales, _lanes_of(carrier, layout))
+    block, whole = check_scales(number, codes.shape, scales)
+    if block is None:
+        return _decode(carrier, type(layout := number.codes(carrier)), dtype.name, codes, _lanes_of(carrier, layout))
+    return _decode_blocks(carrier, number, dtype.name, codes, check_codes(block, "scales"), whole)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _decode(
-    carrier: Carrier, layout: Any, dtype: str, sizes: Sizes, codes: jax.Array, scales: Any, fields: tuple[Any, ...]
-) -> jax.Array:
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _decode(carrier: Carrier, layout: Any, dtype: str, codes: jax.Array, fields: tuple[Any, ...]) -> jax.Array:
     lanes = law.decode(_Names, codes.astype(f"int{carrier.lane_bits}"), carrier, layout(*fields))
-    if scales is not None and codes.size:
-        blocks, scales = tiles(codes.shape, sizes), scales.astype(lanes.dtype)
-        lanes = blocks.together(apply_scales(_Names, blocks.apart(lanes, _pad), blocks.spread(scales), carrier))
     return _from_lanes(lanes, carrier, jax.ShapeDtypeStruct(codes.shape, dtype))
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _decode_blocks(carrier: Carrier, number: Number, dtype: str, codes: jax.Array, scales: Any, whole: Any) -> jax.Array:
+    if codes.size == 0:
+        return jnp.empty(codes.shape, dtype)
+    blocks = tiles(codes.shape or (1,), number.block_sizes(codes.ndim) or (1,))
+    split = blocks.apart(codes.reshape(blocks.shape).astype(f"int{carrier.lane_bits}"), _pad)
+    if whole is not None:
+        whole = jnp.asarray(whole, f"float{carrier.lane_bits}").reshape((1,) * split.ndim).view(split.dtype)
+    lanes = decode_blocks(_Names, split, carrier, number, blocks.spread(scales.astype(split.dtype)), whole)
+    return _from_lanes(blocks.together(lanes), carrier, jax.ShapeDtypeStruct(codes.shape, dtype))
 
 
 def _lanes_of(carrier: Carrier, constants: Any) -> tuple[Any, ...]:
@@ -166,7 +173,10 @@ def _apply(
         noise = Noise(words, np.array((as_lane(high), as_lane(low), leading_bits_mask(random_bits)), np.int32))
     if x.size == 0:
         result = jnp.empty(x.shape, f"uint{program.storage}" if coded else x.dtype)
-        return (result, jnp.empty(block_counts(x.shape, sizes), jnp.uint8)) if coded and program.shared else result
+        if not (coded and program.shared):
+            return result
+        block = jnp.empty(block_counts(x.shape, sizes), jnp.uint8)
+        return result, (block, jnp.ones((), f"float{carrier.lane_bits}")) if program.kind == "nvfp4" else block
     return _round(program, sizes, x, _lanes_of(carrier, constants), noise)
 
 
@@ -232,6 +242,11 @@ class _Names:
     def float_bits(lanes: jax.Array) -> jax.Array:
         return lanes.astype(f"float{lanes.dtype.itemsize * 8}").view(lanes.dtype)
 
+    @staticmethod
+    def quotient_bits(a: jax.Array, b: Any) -> jax.Array:
+        floats = f"float{a.dtype.itemsize * 8}"
+        return (a.astype(floats) / jnp.asarray(b, a.dtype).astype(floats)).view(a.dtype)
+
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _law(program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...], noise: Noise | None) -> Any:
@@ -247,7 +262,11 @@ def _law(program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...
         return _from_lanes(blocks.together(result), carrier, x)
     codes, *scales = result if program.shared else (result,)
     codes = blocks.together(codes).astype(f"uint{program.storage}").reshape(x.shape)
-    return (codes, scales[0].reshape(blocks.counts[: x.ndim]).astype(jnp.uint8)) if scales else codes
+    if not scales:
+        return codes
+    block, *whole = scales
+    block = block.reshape(blocks.counts[: x.ndim]).astype(jnp.uint8)
+    return codes, (block, whole[0].view(f"float{carrier.lane_bits}").reshape(())) if whole else block
 
 
 def _pad(array: jax.Array, missing: tuple[int, ...]) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from qcore import (
     NAMED,
+    NVFP4,
     BinaryFloat,
     BlockFloatingPoint,
     BlockScaled,
@@ -21,6 +22,7 @@ from qtorch.quant import quantizer
 
 __all__ = [
     "NAMED",
+    "NVFP4",
     "BinaryFloat",
     "BlockFloatingPoint",
     "BlockScaled",

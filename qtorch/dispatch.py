@@ -16,11 +16,11 @@ from qcore import Number, Rounding
 from qcore import codes as law
 from qcore.block import check_scales
 from qcore.named import check_number
+from qcore.program import decode_blocks
 from qcore.random import Noise
-from qcore.sharing import apply_scales
 from qcore.tiles import block_counts, tiles
 from qtorch.keys import Key, check_noise, make_noise, make_noise_quickly
-from qtorch.lanes import DTYPES, Names, as_codes, from_codes, from_lanes, pad, result_dtype, run
+from qtorch.lanes import DTYPES, FLOATS, Names, as_codes, from_codes, from_lanes, lane_dtype, pad, result_dtype, run
 from qtorch.launch import KERNEL_LIMIT, by_kernel
 from qtorch.packing import check_codes
 from qtorch.plan import Plan, block_sizes, decoder, make_plan, plan_for
@@ -110,7 +110,10 @@ def encode(
     ordinary = is_ordinary(x)
     plan = (plan_for if ordinary else make_plan)(number, rounding, x.dtype, overflow, True)
     result = _round(x.detach(), plan, _noise(x, plan, key, random_bits, start, ordinary), ordinary)
-    return (as_codes(result[0]), result[1]) if isinstance(result, tuple) else as_codes(result)
+    if not isinstance(result, tuple):
+        return as_codes(result)
+    codes, block, *whole = result
+    return as_codes(codes), (block, whole[0]) if whole else block
 
 
 def decode(
@@ -118,7 +121,7 @@ def decode(
     number: Number | str,
     dtype: torch.dtype = torch.float32,
     *,
-    scales: torch.Tensor | None = None,
+    scales: Any = None,
 ) -> torch.Tensor:
     """The numbers that integer codes stand for, exactly; see `qcore.decode`.
 
@@ -127,7 +130,7 @@ def decode(
         number: the format, or its name (see `NAMED`).
         dtype: of the result: torch.float32, float64, float16 or bfloat16; it must hold all the format's numbers, of
             blocks all of the elements' before they are scaled.
-        scales: for blocks, and only for them, their scales' codes as `encode` returns them.
+        scales: for blocks, and only for them, their scales as `encode` returns them.
 
     Returns:
         A tensor of codes' shape. Codes that stand for no number are NaN. For blocks see `qcore.decode`.
@@ -143,14 +146,20 @@ def decode(
     """
     check_codes(codes)
     number = check_number(number)
+    block, whole = check_scales(number, tuple(codes.shape), scales)
     carrier, layout = decoder(number, dtype)
-    lanes = law.decode(Names, from_codes(codes, carrier.lane_bits), carrier, layout)
-    check_scales(number, tuple(codes.shape), None if scales is None else tuple(check_codes(scales, "scales").shape))
-    if scales is not None and codes.numel():
-        blocks = tiles(tuple(codes.shape), block_sizes(number, codes.dim()))
-        powers = blocks.spread(from_codes(scales, carrier.lane_bits))
-        lanes = blocks.together(apply_scales(Names, blocks.apart(lanes, pad), powers, carrier))
-    return from_lanes(lanes, carrier, dtype)
+    lanes = from_codes(codes, carrier.lane_bits)
+    if block is None:
+        return from_lanes(law.decode(Names, lanes, carrier, layout), carrier, dtype)
+    if codes.numel() == 0:
+        return torch.empty(codes.shape, dtype=dtype, device=codes.device)
+    blocks = tiles(tuple(codes.shape) or (1,), block_sizes(number, codes.dim()) or (1,))
+    split = blocks.apart(lanes.reshape(blocks.shape), pad)
+    scale = blocks.spread(from_codes(check_codes(block, "scales"), carrier.lane_bits))
+    if whole is not None:
+        whole = torch.as_tensor(whole, dtype=FLOATS[split.dtype]).reshape((1,) * split.dim()).view(split.dtype)
+    lanes = blocks.together(decode_blocks(Names, split, carrier, number, scale, whole))
+    return from_lanes(lanes, carrier, dtype).reshape(codes.shape)
 
 
 def _noise(x: torch.Tensor, plan: Plan, key: Any, random_bits: Any, start: Any, ordinary: bool) -> Noise | None:
@@ -213,12 +222,16 @@ def by_operations(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     sizes = block_sizes(plan.number, x.dim())  # raises where x has no such dimensions
     if x.numel() == 0:
         result = torch.empty_like(x, dtype=result_dtype(plan.program, x.dtype))
+        if not (plan.program.shared and plan.program.codes):
+            return result
         scales = torch.empty(block_counts(tuple(x.shape), sizes), dtype=torch.uint8, device=x.device)
-        return (result, scales) if plan.program.shared and plan.program.codes else result
+        whole = torch.ones((), dtype=FLOATS[lane_dtype(plan.program.carrier)], device=x.device)
+        return result, scales, *([whole] if plan.program.kind == "nvfp4" else [])
     x = x.resolve_neg()
     lanes = x.reshape(1) if x.dim() == 0 else x
     blocks = tiles(tuple(lanes.shape), sizes or (1,))
     result = run(plan.program, lanes, plan.constants, blocks, noise, large=x.numel() >= KERNEL_LIMIT)
     if isinstance(result, tuple):
-        return result[0].reshape(x.shape), result[1].reshape(blocks.counts[: x.dim()])
+        codes, scales, *whole = result
+        return codes.reshape(x.shape), scales.reshape(blocks.counts[: x.dim()]), *whole
     return result.reshape(x.shape)

@@ -186,7 +186,7 @@ def _fingerprint() -> str:
     machine = f"{torch.__version__} {torch.version.cuda} {platform.system()} {platform.machine()}"
     digest = hashlib.sha256(machine.encode())
     core, here = Path(qcore.__file__).parent, Path(__file__).parent
-    law = ("carrier", "codes", "encoding", "lanes", "law", "program", "random", "rounding", "sharing")
+    law = ("carrier", "codes", "encoding", "lanes", "law", "program", "random", "rounding", "sharing", "two_level")
     for path in (*(core / f"{name}.py" for name in law), here / "lanes.py", Path(__file__)):
         digest.update(path.read_bytes())
     digest.update("".join(sorted(_processor_flags())).encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from qcore.tiles import Tiles
 
 DTYPES = {getattr(torch, name): carrier for name, carrier in CARRIERS.items()}
 STORED = {8: torch.uint8, 16: torch.int16, 32: torch.int32}  # what holds codes of so many bits
-_FLOATS = {torch.int32: torch.float32, torch.int64: torch.float64}
+FLOATS = {torch.int32: torch.float32, torch.int64: torch.float64}
 TABLE = 64  # numbers; whole vectors of any width
 
 
@@ -32,7 +33,12 @@ class Names:
 
     @staticmethod
     def float_bits(lanes: torch.Tensor) -> torch.Tensor:
-        return lanes.to(torch.float32 if lanes.dtype is torch.int32 else torch.float64).view(lanes.dtype)
+        return lanes.to(FLOATS[lanes.dtype]).view(lanes.dtype)
+
+    @staticmethod
+    def quotient_bits(a: torch.Tensor, b: torch.Tensor | int) -> torch.Tensor:
+        floats = FLOATS[a.dtype]
+        return (a.to(floats) / (b.to(floats) if isinstance(b, torch.Tensor) else b)).view(a.dtype)
 
 
 def run(
@@ -42,10 +48,10 @@ def run(
     blocks: Tiles,
     noise: Noise | None,
     large: bool,
-) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+) -> Any:
     """Rounds a tensor of at least one dimension; arguments as in `Program.run` and `rounding_words`.
 
-    Codes of blocks come with their scales' codes.
+    Codes of blocks come with their scales' codes, and with the scale of all where there is one.
     """
     word = None
     if noise is not None:
@@ -57,7 +63,10 @@ def run(
         return from_lanes(blocks.together(result), program.carrier, x.dtype)
     codes, *scales = result if program.shared else (result,)
     codes = blocks.together(codes).to(result_dtype(program, x.dtype))
-    return (codes, scales[0].to(torch.uint8)) if scales else codes
+    if not scales:
+        return codes
+    block, *whole = scales
+    return codes, block.to(torch.uint8), *(lanes.reshape(()).view(FLOATS[lanes.dtype]) for lanes in whole)
 
 
 def pad(x: torch.Tensor, missing: tuple[int, ...]) -> torch.Tensor:
@@ -149,7 +158,7 @@ def _as_floats(lanes: torch.Tensor) -> torch.Tensor:
     """
     half, hidden, last = _order(lanes.dtype)
     centered = lanes - half
-    return ((centered ^ ((centered >> last) & (half * 2 - 1))) + hidden).view(_FLOATS[lanes.dtype])
+    return ((centered ^ ((centered >> last) & (half * 2 - 1))) + hidden).view(FLOATS[lanes.dtype])
 
 
 def _as_lanes(floats: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ _BY_PATTERN = {kernels.LAYOUTS[name][1]: name for name in ("flat", "rows", "colu
 
 def by_kernel(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     """Rounds an ordinary tensor that has elements; None where there is no kernel for it. See `qtorch.lanes.run`."""
-    if not plan.flat:
+    if not plan.flat or (plan.program.shared and plan.program.codes):  # which come with scales
         return _by_block(x, plan, noise)
     if x.is_contiguous():
         if x.dim() == 1:
@@ -61,6 +61,8 @@ def round_rows(x: torch.Tensor, number: Number, keys: torch.Tensor) -> torch.Ten
 
 
 def _in_pieces(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
+    if plan.program.kind == "nvfp4":
+        return None
     if plan.program.shared:
         plan = _grid_of_all(x, plan)
     result = torch.empty_like(x, dtype=result_dtype(plan.program, x.dtype))
@@ -103,7 +105,7 @@ def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     if blocks.ragged:
         result = result.view(blocks.padded)[tuple(map(slice, x.shape))].contiguous()
     result = _formatted(result, x)
-    return (result, scales[0].view(blocks.counts)) if scales else result
+    return (result, scales[0].view(blocks.counts), *scales[1:]) if scales else result
 
 
 @lru_cache(maxsize=1024)
