@@ -43,6 +43,8 @@ COMPILED: tuple[tuple[Number, str], ...] = (
     (NAMED["e4m3fnuz"][0], "nearest"),
     (NAMED["e8m0fnu"][0], "up"),
     (FixedPoint(8, 0, wrap=True), "odd"),
+    (NAMED["mxfp8_e4m3"][0], "stochastic"),
+    (NAMED["nvfp4"][0], "nearest"),
 )
 
 Quantizer = Callable[[Any, int], Any]  # of an array and the index of its first element

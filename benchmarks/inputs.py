@@ -13,7 +13,7 @@ from contextlib import suppress
 import ml_dtypes
 import numpy as np
 
-from qcore import NAMED, BinaryFloat, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Number, Rounding, p3109
+from qcore import NAMED, NVFP4, BinaryFloat, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Number, Rounding, p3109
 from qcore.tiles import tiles
 
 FORMATS: tuple[Number, ...] = (
@@ -47,6 +47,7 @@ def _variants(number: Number) -> Iterator[Number]:
 
 # Elements, blocks and rules beyond those of the named block formats.
 BLOCKS: tuple[Number, ...] = (
+    NVFP4({-2: 16, -1: 16}),
     *(BlockScaled("e4m3fn", {-1: 32}, rule) for rule in ("ceil", "even", "rceil")),
     BlockScaled("e2m1fn", {-2: 32}, "rceil"),
     BlockScaled("e5m2", {-2: 16, -1: 16}, "even"),
@@ -83,7 +84,7 @@ def hard_inputs(number: Number, count: int = 300_000, dtype: type = np.float32) 
     rng = np.random.default_rng(_SEED)
     if isinstance(number, BlockFloatingPoint):
         return _blocks(number, count, dtype, rng)
-    if isinstance(number, BlockScaled):
+    if isinstance(number, BlockScaled | NVFP4):
         return _scaled_blocks(number, count, dtype, rng)
     values = _values(number, rng)
     with np.errstate(over="ignore"):
@@ -181,7 +182,7 @@ def _block(kind: int, wl: int, size: int, dtype: type, rng: np.random.Generator)
     return block if kind != 22 else random_bits(size, dtype, rng)
 
 
-def _scaled_blocks(number: BlockScaled, count: int, dtype: type, rng: np.random.Generator) -> list[np.ndarray]:
+def _scaled_blocks(number: BlockScaled | NVFP4, count: int, dtype: type, rng: np.random.Generator) -> list[np.ndarray]:
     """3-D arrays whose sizes the usual tiles do not divide: the element's numbers, midpoints and their neighbours,
     times powers of two that go through dtype's range from block to block, with special elements in some."""
     rows = max(math.isqrt(count // 3 * 2 // 3), 4)
@@ -192,7 +193,7 @@ def _scaled_blocks(number: BlockScaled, count: int, dtype: type, rng: np.random.
 
 
 def _scaled_block(
-    number: BlockScaled, shape: tuple[int, ...], kind: int | None, dtype: type, rng: np.random.Generator
+    number: BlockScaled | NVFP4, shape: tuple[int, ...], kind: int | None, dtype: type, rng: np.random.Generator
 ) -> np.ndarray:
     """Blocks of one kind, or of all of them by turns."""
     info, element = ml_dtypes.finfo(dtype), number.element

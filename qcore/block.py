@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from qcore.arguments import check_choice, check_int
 from qcore.carrier import Carrier
@@ -16,6 +16,8 @@ from qcore.sharing import E8M0_BIAS, Shared
 from qcore.tiles import Sizes, block_counts, block_sizes, block_text, check_block
 from qcore.two_level import Levels, working
 
+FP4 = BinaryFloat(2, 1, specials="finite")
+FP4_SCALE = BinaryFloat(4, 3, specials="fn", overflow="saturate")
 RULES = ("floor", "ceil", "even", "rceil")
 
 
@@ -123,6 +125,8 @@ class BlockScaled(BlockNumber):
     block: Any
     rule: str = "floor"
 
+    scales: ClassVar[str] = "2^k"
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "element", _check_element(self.element))
         object.__setattr__(self, "block", check_block(self.block))
@@ -192,6 +196,9 @@ class NVFP4(BlockNumber):
 
     block: Any = ((-1, 16),)
 
+    element: ClassVar[Number] = FP4
+    scales: ClassVar[str] = "e4m3"
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "block", check_block(self.block))
 
@@ -223,10 +230,6 @@ class NVFP4(BlockNumber):
     @property
     def span(self) -> tuple[int, int, int]:
         return FP4.span
-
-
-FP4 = BinaryFloat(2, 1, specials="finite")
-FP4_SCALE = BinaryFloat(4, 3, specials="fn", overflow="saturate")
 
 
 def check_scales(number: Number, shape: tuple[int, ...], scales: Any) -> tuple[Any, Any]:

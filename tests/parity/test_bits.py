@@ -17,7 +17,7 @@ def compiled(number, mode):
     """Whether a kernel is worth its compilation here: benchmarks.consistency takes the others too."""
     kind, _ = number.reduce(FLOAT32)
     usual = ("nearest", "stochastic")
-    few = {"general": usual, "wide": usual, "wrap": usual[:1], "block": usual}
+    few = {"general": usual, "wide": usual, "wrap": usual[:1], "block": usual, "scaled": usual, "nvfp4": usual[:1]}
     return mode in few.get(kind, MODES)
 
 
