@@ -45,6 +45,8 @@ COMPILED: tuple[tuple[Number, str], ...] = (
     (FixedPoint(8, 0, wrap=True), "odd"),
     (NAMED["posit16"][0], "nearest"),
     (Posit(32, 3), "stochastic"),
+    (NAMED["mxfp8_e4m3"][0], "stochastic"),
+    (NAMED["nvfp4"][0], "nearest"),
 )
 
 Quantizer = Callable[[Any, int], Any]  # of an array and the index of its first element

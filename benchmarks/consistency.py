@@ -29,10 +29,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from benchmarks.backends import Backend, all_backends, fast_backends, reference, reference_in_pieces
-from benchmarks.inputs import FORMATS, MODES, MORE, hard_inputs
+from benchmarks.inputs import BLOCKS, FORMATS, MODES, MORE, hard_inputs
 from benchmarks.real_data import training_tensors
-from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Posit
+from qcore import NAMED, NVFP4, BinaryFloat, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Number, Posit
+from qcore.block import BlockNumber
 from qcore.carrier import FLOAT32
+from qcore.tiles import block_text
 
 COUNT = 345_600  # 24 hard blocks of 120 x 120
 FEWER = 12  # times fewer of them for the formats beyond FORMATS, of which there are many
@@ -98,9 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error("argument --exhaustive: takes no --formats and no --count: one format, all inputs")
         cases = exhaustive_run(arguments.exhaustive, arguments.rounding or ("nearest", "stochastic"))
     else:
-        formats = [number for number in FORMATS + MORE if arguments.formats in format_name(number)]
+        formats = [number for number in FORMATS + MORE + BLOCKS if arguments.formats in format_name(number)]
         if not formats:
-            names = ", ".join(map(format_name, FORMATS + MORE))
+            names = ", ".join(map(format_name, FORMATS + MORE + BLOCKS))
             parser.error(f"argument --formats: {arguments.formats!r} is in no format's name; the names are: {names}")
         cases = grid_run(formats, arguments.rounding or MODES, arguments.count)
     _print_report(cases, perf_counter() - begin)
@@ -151,8 +153,9 @@ def compare(number: Number, mode: str, pieces: Iterable[Piece], backends: Sequen
 
 def _pieces(number: Number, count: int, real: Sequence[np.ndarray]) -> list[Piece]:
     """Hard and real inputs: blocks as they are, and for elementwise formats one array of `count` elements."""
-    if isinstance(number, BlockFloatingPoint):
-        shaped = [Piece(x, hard=False) for x in real if x.ndim > number.dim]
+    if isinstance(number, BlockNumber):
+        least = getattr(number, "dim", 2) + 1
+        shaped = [Piece(x, hard=False) for x in real if x.ndim >= least]
         return [*map(Piece, hard_inputs(number, count)), *shaped]
     flat = np.random.default_rng(0).choice(np.concatenate([x.ravel() for x in real]), count // 8)
     # All formats get one size, for which JAX compiles once.
@@ -180,6 +183,10 @@ def format_name(number: Number) -> str:
         return f"{number.specials} {number.exp} {number.man} bias {number.bias}{sign} {number.overflow}"
     if isinstance(number, Posit):
         return f"posit {number.bits} {number.es}"
+    if isinstance(number, BlockScaled | NVFP4):
+        block = block_text(number.block).strip("{}")
+        rule = getattr(number, "rule", "")
+        return f"{format_name(number.element)} in {block} {rule}".rstrip()
     assert isinstance(number, BlockFloatingPoint)
     return f"block {number.wl}" + ("" if number.dim == -1 else f" dim {number.dim}")
 

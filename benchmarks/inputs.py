@@ -15,8 +15,10 @@ import numpy as np
 
 from qcore import (
     NAMED,
+    NVFP4,
     BinaryFloat,
     BlockFloatingPoint,
+    BlockScaled,
     FixedPoint,
     FloatingPoint,
     Number,
@@ -26,6 +28,7 @@ from qcore import (
     encode,
     p3109,
 )
+from qcore.tiles import tiles
 
 FORMATS: tuple[Number, ...] = (
     *(FloatingPoint(exp, man) for exp, man in ((2, 1), (3, 2), (4, 3), (5, 2), (5, 10), (6, 9), (8, 0), (8, 7))),
@@ -57,6 +60,20 @@ def _variants(number: Number) -> Iterator[Number]:
             yield number.overflowing(policy)
 
 
+# Elements, blocks and rules beyond those of the named block formats.
+BLOCKS: tuple[Number, ...] = (
+    NVFP4({-2: 16, -1: 16}),
+    *(BlockScaled("e4m3fn", {-1: 32}, rule) for rule in ("ceil", "even", "rceil")),
+    BlockScaled("e2m1fn", {-2: 32}, "rceil"),
+    BlockScaled("e5m2", {-2: 16, -1: 16}, "even"),
+    BlockScaled("int8", {0: 1, ...: None}, "ceil"),
+    BlockScaled("e3m2fn", {...: None}),
+    BlockScaled("e4m3fnuz", {0: 2, -1: 7}, "rceil"),
+    BlockScaled(FixedPoint(5, 7, signed=False), {-1: None}, "even"),
+    BlockScaled(p3109(8, 1), {-1: 24}),
+)
+
+
 # Beyond FORMATS: all named formats, general ones, and the policies for overflow that are not their own.
 MORE = tuple(
     dict.fromkeys(
@@ -82,6 +99,8 @@ def hard_inputs(number: Number, count: int = 300_000, dtype: type = np.float32) 
     rng = np.random.default_rng(_SEED)
     if isinstance(number, BlockFloatingPoint):
         return _blocks(number, count, dtype, rng)
+    if isinstance(number, BlockScaled | NVFP4):
+        return _scaled_blocks(number, count, dtype, rng)
     values = _values(number, rng)
     with np.errstate(over="ignore"):
         points = np.concatenate([values, *_around(values, number)]).astype(dtype)
@@ -202,3 +221,45 @@ def _block(kind: int, wl: int, size: int, dtype: type, rng: np.random.Generator)
     if kind == 21:
         block[:] = np.nan
     return block if kind != 22 else random_bits(size, dtype, rng)
+
+
+def _scaled_blocks(number: BlockScaled | NVFP4, count: int, dtype: type, rng: np.random.Generator) -> list[np.ndarray]:
+    """3-D arrays whose sizes the usual tiles do not divide: the element's numbers, midpoints and their neighbours,
+    times powers of two that go through dtype's range from block to block, with special elements in some."""
+    rows = max(math.isqrt(count // 3 * 2 // 3), 4)
+    if tiles((3, rows, rows * 3 // 2), number.block_sizes(3)).counts == (1, 1, 1):
+        side = max(math.isqrt(count // 24), 4)
+        return [_scaled_block(number, (1, side, side), kind, dtype, rng) for kind in range(24)]
+    return [_scaled_block(number, (3, rows, rows * 3 // 2), None, dtype, rng)]
+
+
+def _scaled_block(
+    number: BlockScaled | NVFP4, shape: tuple[int, ...], kind: int | None, dtype: type, rng: np.random.Generator
+) -> np.ndarray:
+    """Blocks of one kind, or of all of them by turns."""
+    info, element = ml_dtypes.finfo(dtype), number.element
+    values = _values(element, rng)
+    points = np.concatenate([values, *_around(values, element)])
+    points = points[np.abs(points) <= 2 * values.max()]
+    split = tiles(shape, number.block_sizes(3))
+    kinds = (np.arange(math.prod(split.counts)) if kind is None else np.array([kind])).reshape(split.counts)
+    for axis, length in enumerate(shape):
+        size = split.padded[axis] // split.counts[axis]
+        kinds = np.repeat(kinds, size, axis=axis).take(range(length), axis=axis)
+    lowest, highest = int(np.log2(float(info.smallest_subnormal))), info.maxexp
+    emax = int(np.frexp(values.max())[1])
+    exponents = np.linspace(lowest, highest, 37).round().astype(int)[kinds * 5 % 37] - emax
+    with np.errstate(all="ignore"):
+        x = np.ldexp(rng.choice(points, shape) * rng.choice([-1.0, 1.0], shape), exponents).astype(dtype)
+        near = _neighbours(x.reshape(-1))
+        x = np.where(rng.random(shape) < 0.3, near[: x.size].reshape(shape), x)
+        x = np.where(np.isfinite(x), x, 1).astype(dtype)
+        power = np.ldexp(1.0, exponents + emax - 1).astype(dtype)
+        below = np.nextafter(power, dtype(0))
+    x = np.where(kinds % 12 == 1, np.clip(x, -power, power), x)  # maxima that are powers of two, or just below
+    x = np.where(kinds % 12 == 3, np.clip(x, -below, below), x)
+    x = np.where(kinds % 24 == 5, x * 0, x)
+    rare = rng.random(shape) < 0.05
+    x = np.where((kinds % 24 == 7) & rare, dtype(np.nan), x)
+    x = np.where((kinds % 24 == 9) & rare, dtype(-np.inf), x)
+    return np.where(kinds % 24 == 11, random_bits(x.size, dtype, rng).reshape(shape), x).astype(dtype)

@@ -1,6 +1,6 @@
 """Number formats, the rounding law and random bits, framework-agnostic; runs by itself on NumPy arrays."""
 
-from qcore.block import BlockFloatingPoint
+from qcore.block import NVFP4, BlockFloatingPoint, BlockScaled
 from qcore.fixed import FixedPoint
 from qcore.floats import BinaryFloat, FloatingPoint
 from qcore.keys import fold_in
@@ -14,8 +14,10 @@ from qcore.rules import Quantization, Rule
 
 __all__ = [
     "NAMED",
+    "NVFP4",
     "BinaryFloat",
     "BlockFloatingPoint",
+    "BlockScaled",
     "FixedPoint",
     "FloatingPoint",
     "Number",

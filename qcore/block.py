@@ -1,22 +1,46 @@
-"""Numbers that share an exponent."""
+"""Numbers that share a scale with the others of their block."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from qcore.arguments import check_int
+from qcore.arguments import check_choice, check_int
 from qcore.carrier import Carrier
-from qcore.law import Block
+from qcore.codes import Codes
+from qcore.fixed import FixedPoint
+from qcore.floats import BinaryFloat, FloatingPoint
 from qcore.number import Number
+from qcore.sharing import E8M0_BIAS, Shared
+from qcore.tiles import Sizes, block_counts, block_sizes, block_text, check_block
+from qcore.two_level import Levels, working
+
+FP4 = BinaryFloat(2, 1, specials="finite")
+FP4_SCALE = BinaryFloat(4, 3, specials="fn", overflow="saturate")
+RULES = ("floor", "ceil", "even", "rceil")
+
+
+class BlockNumber(Number):
+    """What formats with shared scales have in common; `block_sizes` says how large their blocks are."""
+
+    @property
+    @abstractmethod
+    def whole(self) -> bool:
+        """Whether arrays of any shape are one block."""
+
+    def axes(self, ndim: int) -> tuple[int, ...]:
+        return tuple(axis for axis, size in enumerate(self.block_sizes(ndim)) if size != 1)
 
 
 @dataclass(frozen=True, repr=False)
-class BlockFloatingPoint(Number):
+class BlockFloatingPoint(BlockNumber):
     """Block floating point: integers of wl bits that share one exponent, the largest element's.
 
     With E = floor(log2(max |x|)) over the block, the step is 2^(E - (wl - 2)) and results are clipped to
-    +-(2^(wl-1) - 1) steps. Source: QPyTorch; Song et al., "Computation Error Analysis of Block Floating Point
-    Arithmetic Oriented Convolution Neural Network Accelerator Design", 2018.
+    +-(2^(wl-1) - 1) steps. NaN stays as it is and does not count, infinity counts as the largest finite number.
+    `BlockScaled` has blocks of other shapes, and other elements. Source: QPyTorch; Song et al., "Computation Error
+    Analysis of Block Floating Point Arithmetic Oriented Convolution Neural Network Accelerator Design", 2018.
 
     Args:
         wl: word length in bits, sign included, 2 to 25.
@@ -42,11 +66,260 @@ class BlockFloatingPoint(Number):
         return f"BlockFloatingPoint (wl={self.wl}, dim={self.dim})"
 
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
-        below = self.wl - 2
-        unused = carrier.width - min(below, carrier.mantissa_bits)
-        return "block", Block(below, (carrier.hidden - 1) >> unused << unused)
+        element = FixedPoint(self.wl, self.wl - 2, symmetric=True)
+        return "block", _shared(element, carrier, "floor")
 
-    def axes(self, ndim: int) -> tuple[int, ...]:
+    @property
+    def whole(self) -> bool:
+        return self.dim == -1
+
+    def block_sizes(self, ndim: int) -> Sizes:
         if self.dim >= ndim:
             raise ValueError(f"dim={self.dim}: allowed are -1 and 0 <= dim < {ndim} for an array of {ndim} dimensions")
-        return tuple(axis for axis in range(ndim) if axis != self.dim)
+        return tuple(1 if axis == self.dim else None for axis in range(ndim))
+
+
+@dataclass(frozen=True, repr=False)
+class BlockScaled(BlockNumber):
+    """Numbers of any format times a power of two that a block shares: the Microscaling (MX) formats and their like.
+
+    The scale is 2^k, where k follows from the block's largest magnitude a and the element's largest number, whose
+    exponent is emax:
+
+    | rule | k |
+    | --- | --- |
+    | "floor" | floor(log2 a) - emax |
+    | "ceil" | ceil(log2 a) - emax |
+    | "even" | as floor, after a is rounded to as many bits as elements have, ties to even |
+    | "rceil" | the least k for which a is at most 2^k times the element's largest number |
+
+    k is at least -127, which blocks of zeros have, and at most 127: scales are E8M0 numbers. If there is a NaN or an
+    infinity in a block, all its elements become NaN. Elements saturate: at their largest number, or where that is
+    beyond the array's dtype, at the largest one of that dtype. Source: OCP Microscaling Formats Specification 1.0
+    (floor); Mishra et al., "Recipes for Pre-training LLMs with MXFP8", 2025 (rceil).
+
+    Args:
+        element: a `FixedPoint`, `FloatingPoint` or `BinaryFloat`, or its name.
+        block: how many elements along which axes share a scale: a mapping of axes to sizes, with negative axes from
+            the end, `...` for all axes that are not named (otherwise of size 1), and None for all there are along an
+            axis. {-1: 32} is tiles of 32 in a row, {-2: 128, -1: 128} is square ones, {-1: None} is whole rows,
+            {0: 1, ...: None} is one block for each index along dimension 0 and {...: None} is the whole array. The
+            last blocks along an axis may be smaller.
+        rule: "floor", "ceil", "even" or "rceil".
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if it is not one of those allowed, or the element has no numbers above zero.
+
+    Example:
+        >>> BlockScaled("e4m3fn", {-1: 32}).block_sizes(3)
+        (1, 1, 32)
+        >>> import numpy as np
+        >>> from qcore import quantize
+        >>> quantize(np.float32([[1, 2.1, 3.3], [0.1, 0.2, 0.3]]), BlockScaled("e2m1fn", {-1: None}), "nearest")
+        array([[1.  , 2.  , 3.  ],
+               [0.09375, 0.1875, 0.25  ]], dtype=float32)
+    """
+
+    element: Number
+    block: Any
+    rule: str = "floor"
+
+    scales: ClassVar[str] = "2^k"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "element", _check_element(self.element))
+        object.__setattr__(self, "block", check_block(self.block))
+        check_choice("rule", self.rule, RULES)
+
+    def __repr__(self) -> str:
+        return f"BlockScaled (element={self.element!r}, block={block_text(self.block)}, rule={self.rule})"
+
+    @property
+    def whole(self) -> bool:
+        return self.block == ((..., None),)
+
+    def block_sizes(self, ndim: int) -> Sizes:
+        return block_sizes(self.block, ndim)
+
+    def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
+        element = self.element
+        shared = _shared(element, carrier, self.rule)
+        if isinstance(element, FixedPoint):
+            return "scaled", shared
+        floating = isinstance(element, BinaryFloat)
+        if element.man > 0 and element.scale.subnormals and (not floating or element.has_signed_zero):
+            return "scaled", shared
+        return "scaled_general", _generalized(shared, element, carrier)
+
+    @property
+    def bits(self) -> int:
+        return self.element.bits
+
+    def codes(self, carrier: Carrier) -> Codes:
+        return self.element.codes(carrier)
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        return self.element.span
+
+
+@dataclass(frozen=True, repr=False)
+class NVFP4(BlockNumber):
+    """NVIDIA's FP4: e2m1 elements, a scale e4m3 of each block, and a scale float32 of the whole array.
+
+    The operations, in this order, are rounded to float32 each (for float64 arrays to float64), to nearest, ties to
+    even; in between exponents have no end, so that nothing is subnormal and nothing overflows:
+
+    1. t = largest magnitude of the array / (448 * 6), at least 2^-126; 1 for zeros
+    2. s = e4m3((largest magnitude of the block / 6) / t), from 2^-6 to 448
+    3. S = s * t
+    4. y = x / S, rounded to e2m1 under the rounding mode, at most 6
+    5. the result y * S is rounded to the array's dtype, at most its largest finite number
+
+    If there is a NaN or an infinity in a block, all its elements become NaN; the array's scale does not see them.
+    Source: NVIDIA, Pretraining Large Language Models with NVFP4, 2025.
+
+    Args:
+        block: how many elements along which axes share a scale, as for `BlockScaled`; usually {-1: 16}, and for
+            weights {-2: 16, -1: 16}.
+
+    Raises:
+        TypeError, ValueError: if block is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore import quantize
+        >>> quantize(np.float32([1, 2.1, 3.3, 0.1]), NVFP4(), "nearest")
+        array([1.1, 2.2, 3.3, 0. ], dtype=float32)
+    """
+
+    block: Any = ((-1, 16),)
+
+    element: ClassVar[Number] = FP4
+    scales: ClassVar[str] = "e4m3"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "block", check_block(self.block))
+
+    def __repr__(self) -> str:
+        return f"NVFP4 (block={block_text(self.block)})"
+
+    @property
+    def whole(self) -> bool:
+        return self.block == ((..., None),)
+
+    def block_sizes(self, ndim: int) -> Sizes:
+        return block_sizes(self.block, ndim)
+
+    def axes(self, ndim: int) -> tuple[int, ...]:
+        return tuple(range(ndim))
+
+    def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
+        work = working(carrier)
+        grids = [number.reduce(work)[1] for number in (FP4, FP4_SCALE)]
+        return "nvfp4", (*grids[0], *grids[1], *Levels(FP4_SCALE.scale.lowest_lane(work)))
+
+    @property
+    def bits(self) -> int:
+        return FP4.bits
+
+    def codes(self, carrier: Carrier) -> Codes:
+        return FP4.codes(carrier)
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        return FP4.span
+
+
+def check_scales(number: Number, shape: tuple[int, ...], scales: Any) -> tuple[Any, Any]:
+    """The scales of blocks' codes, and the whole array's scale; both None where there are none, as it must be."""
+    if not isinstance(number, BlockNumber):
+        if scales is not None:
+            raise ValueError(f"scales is a {type(scales).__name__}; allowed is None, {number!r} has no shared scales")
+        return None, None
+    counts, whole = block_counts(shape, number.block_sizes(len(shape))), None
+    if isinstance(number, NVFP4):
+        if not isinstance(scales, tuple) or len(scales) != 2 or tuple(getattr(scales[1], "shape", (1,))):
+            allowed = f"codes of shape {counts} and a number of shape ()"
+            raise ValueError(f"scales is a {type(scales).__name__}; allowed is a pair for {number!r}: {allowed}")
+        scales, whole = scales
+    if not hasattr(scales, "shape"):
+        raise TypeError(f"scales is a {type(scales).__name__}; allowed are codes of shape {counts} for {number!r}")
+    if tuple(scales.shape) != counts:
+        raise ValueError(f"scales has shape {tuple(scales.shape)}; allowed is {counts} for codes of shape {shape}")
+    return scales, whole
+
+
+def _check_element(element: Any) -> Number:
+    if isinstance(element, str):
+        from qcore.named import check_number  # which needs this module for the names of blocks
+
+        element = check_number(element, "element")
+    if not isinstance(element, FixedPoint | FloatingPoint | BinaryFloat):
+        raise TypeError(
+            f"element={element!r}; allowed are a FixedPoint, FloatingPoint, BinaryFloat, or the name of one"
+        )
+    element = element.overflowing("saturate")
+    if isinstance(element, FixedPoint) and element.wl == element.signed:
+        raise ValueError(f"element={element!r}; allowed is one with numbers above zero")
+    return element
+
+
+def _shared(element: Any, carrier: Carrier, rule: str) -> Shared:
+    """A saturating element's integers, under E8M0 scales."""
+    if isinstance(element, FixedPoint):
+        digits = element.wl - element.signed
+        (count, exponent), step, man = ((1 << digits) - 1, -element.fl), -element.fl, digits
+        precision, signed = digits, element.signed
+        lower = count + (element.signed and not element.symmetric)
+    else:
+        scale = element.scale
+        (count, exponent), step, man, precision = scale.largest, scale.smallest[1], scale.man, scale.man + 1
+        signed, lower = getattr(element, "signed", True), count
+    top, mantissa = _mantissa(count, exponent, carrier)
+    lower_top, lower_mantissa = _mantissa(lower, exponent, carrier)
+    missing = carrier.width - carrier.mantissa_bits
+    carry = {
+        "floor": 0,
+        "ceil": carrier.hidden - 1,
+        "even": carrier.hidden >> precision,
+        "rceil": carrier.hidden - 1 - mantissa,
+    }[rule]
+    return Shared(
+        carry=carry,
+        least=carrier.bias - E8M0_BIAS,
+        most=carrier.bias + E8M0_BIAS,
+        top=top,
+        ones=mantissa >> missing << missing,
+        step=step,
+        finest=max(carrier.width - man, 0),
+        lower_top=lower_top,
+        lower_ones=lower_mantissa >> missing << missing,
+        negative=-int(signed),
+    )
+
+
+def _mantissa(count: int, exponent: int, carrier: Carrier) -> tuple[int, int]:
+    """The exponent of count * 2^exponent, and the mantissa of a lane, cut off."""
+    above = count.bit_length() - 1
+    return exponent + above, (count << carrier.width >> above) - carrier.hidden
+
+
+def _generalized(shared: Shared, element: Any, carrier: Carrier) -> Shared:
+    """With what is said of floating point elements that lack subnormals, a sign or a signed zero."""
+    scale = element.scale
+    unit = carrier.hidden if element.man == 0 else 0
+    shared = shared._replace(low=scale.lowest, unit=unit, slope=0 if scale.subnormals else 6)
+    if isinstance(element, FloatingPoint):
+        return shared
+    return shared._replace(
+        unit=0 if element.specials.startswith("p3109") else unit,
+        floor=-int(not element.has_zero),
+        zero=0 if element.has_zero else carrier.quiet_nan,
+        signed_zero=-int(element.has_signed_zero),
+        unsigned=-int(not element.signed),
+        lower_jump=0 if element.signed or element.has_zero else carrier.quiet_nan,
+        coded=-int(element.specials.startswith("p3109") and element.man == 0),
+        shift=element.bias % 2,
+    )

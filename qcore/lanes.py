@@ -2,6 +2,7 @@
 
 `xp.float_bits` makes floats of lanes and returns their bits as lanes: float32 of int32, float64 of int64. Where a lane
 has no more significant bits than such a float the conversion is exact, whatever rounds it, and never subnormal.
+`xp.quotient_bits` are those of the quotient of two lanes' floats, or of a float a few steps off.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ class Names:
     @staticmethod
     def float_bits(lanes: np.ndarray) -> np.ndarray:
         return lanes.astype(f"f{lanes.dtype.itemsize}").view(lanes.dtype)
+
+    @staticmethod
+    def quotient_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        floats = f"f{a.dtype.itemsize}"
+        return (a.astype(floats) / np.asarray(b).astype(floats)).view(a.dtype)
 
 
 def leading_bit(xp: Any, value: Any, carrier: Carrier) -> Any:

@@ -22,8 +22,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.carrier import Carrier
-from qcore.lanes import leading_bit, split
-from qcore.random import Settle, unsettled
+from qcore.lanes import split
 from qcore.rounding import Rounding, increment
 
 
@@ -41,9 +40,11 @@ class Grid(NamedTuple):
         jump: what is added to `limit` for numbers beyond it, so that they become infinity or NaN; 0 saturates.
         keep: magnitudes above this stay as they are: NaN, or infinity as well.
 
+        Read for all but "grid" formats:
+        floor: the least result before `base` is added back: 0, or the smallest number where there is no zero, or a NaN.
+
         Read for "general" and "wide" formats only:
         slope: fields are multiplied by 2^slope before they shrink `top`; 0 where there are subnormals.
-        floor: the least result before `base` is added back: 0, or the smallest number where there is no zero.
         zero: what becomes of zero: 0, or a NaN.
         signed_zero: -1 where zero has a sign, else 0.
         unsigned: -1 where there are no negative numbers, else 0.
@@ -51,7 +52,6 @@ class Grid(NamedTuple):
 
         Read for "wide" formats only:
         lowest: the magnitude bits of the smallest normal number.
-        least: the fewest bits to drop of numbers below it.
         coded: -1 where ties go by the parity of codes, and numbers have no stored mantissa; else 0.
         shift: what is added to the carrier's exponent fields to get those codes' parity.
     """
@@ -65,35 +65,26 @@ class Grid(NamedTuple):
     lower: Any
     jump: Any
     keep: Any
-    slope: Any = 0
     floor: Any = 0
+    slope: Any = 0
     zero: Any = 0
     signed_zero: Any = -1
     unsigned: Any = 0
     lower_jump: Any = 0
     lowest: Any = 0
-    least: Any = 0
     coded: Any = 0
     shift: Any = 0
 
 
-class Block(NamedTuple):
-    """A block format on a carrier: ints or 0-d arrays.
-
-    Attributes:
-        below: exponent of the largest magnitude minus exponent of the quantum.
-        ones: mantissa bits of the largest result.
-    """
-
-    below: Any
-    ones: Any
+GENERAL = ("general", "wide")  # kinds of formats that have not all of subnormals, sign and signed zero
+DEEP = ("deep", "wide")  # kinds whose exponents go below the carrier's
 
 
 def uniform_grid(xp: Any, quantum: Any, carrier: Carrier) -> tuple[Any, Any, Any]:
     """`base`, `top` and `coarsest` of a grid whose smallest quantum has the biased exponent `quantum`."""
     width = carrier.width
     base = xp.clip(quantum - 1, 0, None) << width
-    return base, xp.clip(quantum + width, None, width + 1), xp.clip(quantum + (width - 1), 0, width + 1)
+    return base, xp.clip(quantum + width, 0, width + 1), xp.clip(quantum + (width - 1), 0, width + 1)
 
 
 def round_to_grid(
@@ -108,9 +99,9 @@ def round_to_grid(
         mode: the rounding mode.
         grid: the format's integers.
         word: random words of the shape of `bits`, see `qcore.random.rounding_words`; STOCHASTIC only.
-        kind: "grid"; "general" for formats without subnormals, sign, or signed zero; or "wide" for any whose
+        kind: "grid"; "general" for formats without subnormals, sign, or signed zero; "deep" for formats whose
             exponents go below the carrier's, so that the quantum of its subnormal numbers depends on their own
-            leading bit.
+            leading bit; or "wide" for any that are both, or whose numbers below the carrier's have no mantissa.
     """
     rounded, *_ = round_magnitude(xp, bits, carrier, mode, grid, word, kind)
     if kind != "grid":
@@ -139,15 +130,17 @@ def round_magnitude(
     elif mode.directed:  # below one half only whether a number is zero matters
         m = xp.clip(m, xp.clip(magnitude, None, 1) - hidden, None)
     field = own = m >> width
-    above = field if kind == "grid" else field << grid.slope
-    drop = xp.clip(xp.clip(grid.top - above, grid.finest, None), None, grid.coarsest)
+    drop = grid.top - (field << grid.slope if kind in GENERAL else field)
     kept = xp.clip(m, 0, None) if mode is Rounding.ODD else m
-    if kind == "wide":
-        drop, own = _wide(xp, magnitude, drop, carrier, grid)
+    if kind in DEEP:
+        drop, own = _deep(xp, magnitude, xp.clip(drop, None, grid.coarsest), carrier, grid, kind)
+    else:
+        drop = xp.clip(xp.clip(drop, grid.finest, None), None, grid.coarsest)
     mask = (1 << drop) - 1
     odd = None
     if mode in (Rounding.NEAREST, Rounding.ODD):
-        odd = ((kept | xp.clip(kept, None, grid.unit)) >> drop) & 1
+        ones = kept if kind == "deep" else kept | xp.clip(kept, None, grid.unit)
+        odd = (ones >> drop) & 1
         if kind == "wide":
             odd = (odd & ~grid.coded) | (xp.clip(kept >> drop, 0, 1) & (own + grid.shift) & grid.coded)
     top_bits = word >> (last - drop) if mode is Rounding.STOCHASTIC else None
@@ -157,14 +150,17 @@ def round_magnitude(
     return (m + step) & ~(mask & (hidden - 1)), drop, field, own
 
 
-def _wide(xp: Any, magnitude: Any, drop: Any, carrier: Carrier, grid: Grid) -> tuple[Any, Any]:
-    """Bits to drop, and exponent fields, where the carrier's subnormal numbers may be normal ones of the format."""
-    width = carrier.width
-    leading = leading_bit(xp, magnitude & (carrier.hidden - 1), carrier)
-    below = (magnitude - grid.lowest) >> carrier.last
-    own = xp.clip(leading + (grid.finest - width), grid.least & below, None)
-    field = xp.where(magnitude < carrier.hidden, leading - (width - 1), magnitude >> width)
-    return xp.where(magnitude < carrier.hidden, own, drop), field
+def _deep(xp: Any, magnitude: Any, drop: Any, carrier: Carrier, grid: Grid, kind: str) -> tuple[Any, Any]:
+    """Bits to drop, and exponent fields, where the carrier's subnormal numbers may be normal ones of the format.
+
+    `drop` are the bits below the quantum of the format's subnormal numbers.
+    """
+    leading = xp.float_bits(xp.clip(magnitude, None, carrier.hidden)) >> carrier.width
+    below = leading - (carrier.lane_bias + carrier.width)  # how far below field 1; 0 for the carrier's normal numbers
+    if kind != "wide":
+        return xp.clip(drop, grid.finest + below, None), None
+    drop = xp.clip(drop & (magnitude - grid.lowest) >> carrier.last, grid.finest + below, None)
+    return drop, xp.clip(magnitude >> carrier.width, 1, None) + below
 
 
 def limit(xp: Any, value: Any, largest: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, kind: str) -> Any:
@@ -175,7 +171,7 @@ def limit(xp: Any, value: Any, largest: Any, bits: Any, carrier: Carrier, mode: 
     if stays is not None:
         finite = ((bits & carrier.magnitude_mask) - carrier.infinity) >> carrier.last
         beyond = beyond & ~(stays & finite & ~(sign & grid.unsigned))
-    if kind != "grid":
+    if kind in GENERAL:
         jump = jump + (sign & grid.lower_jump)
     return xp.clip(value, None, largest) + (beyond & jump)
 
@@ -189,28 +185,9 @@ def finish(xp: Any, value: Any, bits: Any, negative: Any, kept: Any, carrier: Ca
         kept: what infinities and NaNs are to be, where they do not overflow.
     """
     magnitude, keep = bits & carrier.magnitude_mask, grid.keep
-    if kind != "grid":
+    if kind in GENERAL:
         nonzero = -magnitude >> carrier.last
         value = (value & nonzero) | (grid.zero & ~nonzero)
         negative = negative & ((-value >> carrier.last) | grid.signed_zero)
         keep = xp.clip(keep - ((bits >> carrier.last) & grid.unsigned), None, carrier.infinity)
     return xp.where(magnitude > keep, kept, value | negative)
-
-
-def block_grid(
-    xp: Any, bits: Any, carrier: Carrier, block: Block, axes: tuple[int, ...], settle: Settle = unsettled
-) -> Grid:
-    """The grid of each block of lanes; a block shares everything along `axes`, which keep length 1."""
-    width, hidden = carrier.width, carrier.hidden
-    magnitude = bits & carrier.magnitude_mask
-    numbers = xp.where(magnitude > carrier.infinity, 0, magnitude)  # a NaN does not count
-    largest = xp.amax(numbers, axis=axes, keepdims=True) if axes else numbers
-    largest = xp.clip(largest, None, carrier.infinity - 1)
-    exponent = xp.where(
-        largest < hidden, leading_bit(xp, largest & (hidden - 1), carrier) - (width - 1), largest >> width
-    )
-    base, top, coarsest = uniform_grid(xp, exponent - block.below, carrier)
-    normal = (xp.clip(exponent, 0, None) << width) + block.ones
-    subnormal = (hidden | block.ones) >> xp.clip(1 - exponent, 0, carrier.last)
-    limit = xp.where(exponent > 0, normal, subnormal)
-    return Grid(settle(base), settle(top), settle(coarsest), 0, 0, settle(limit), 0, 0, carrier.infinity)

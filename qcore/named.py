@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qcore.arguments import check_flag, check_int
+from qcore.block import NVFP4, BlockScaled
 from qcore.fixed import FixedPoint
 from qcore.floats import BinaryFloat, FloatingPoint
 from qcore.number import Number
@@ -53,6 +54,13 @@ NAMED: dict[str, tuple[Number, str]] = {
     "posit8": (Posit(8), _POSIT),
     "posit16": (Posit(16), _POSIT),
     "posit32": (Posit(32), _POSIT),
+    "mxfp8_e4m3": (BlockScaled(BinaryFloat(4, 3, specials="fn"), {-1: 32}), _OCP_MX),
+    "mxfp8_e5m2": (BlockScaled(BinaryFloat(5, 2), {-1: 32}), _OCP_MX),
+    "mxfp6_e2m3": (BlockScaled(BinaryFloat(2, 3, specials="finite"), {-1: 32}), _OCP_MX),
+    "mxfp6_e3m2": (BlockScaled(BinaryFloat(3, 2, specials="finite"), {-1: 32}), _OCP_MX),
+    "mxfp4": (BlockScaled(BinaryFloat(2, 1, specials="finite"), {-1: 32}), _OCP_MX),
+    "mxint8": (BlockScaled(FixedPoint(8, 6), {-1: 32}), _OCP_MX),
+    "nvfp4": (NVFP4(), "NVIDIA, Pretraining Large Language Models with NVFP4, 2025"),
 }
 
 

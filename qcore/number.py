@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 from qcore.carrier import Carrier
 from qcore.codes import Codes
+from qcore.tiles import Sizes
 
 
 class Number(ABC):
@@ -20,8 +21,12 @@ class Number(ABC):
         """
 
     def axes(self, ndim: int) -> tuple[int, ...]:
-        """The axes along which an array of `ndim` dimensions shares one quantum (only blocks share any)."""
+        """The axes along which an element's result depends on others, in an array of `ndim` dimensions."""
         return ()
+
+    def block_sizes(self, ndim: int) -> Sizes:
+        """How many elements along each axis share a scale; None is all of them."""
+        return (1,) * ndim
 
     @property
     def bits(self) -> int:

@@ -16,14 +16,16 @@ from qcore.arguments import (
     check_start,
     missing_key,
 )
+from qcore.block import check_scales
 from qcore.carrier import CARRIERS, Carrier
 from qcore.lanes import Names
 from qcore.named import check_number
 from qcore.number import Number
 from qcore.packing import check_codes, storage
-from qcore.program import prepare
+from qcore.program import decode_blocks, prepare
 from qcore.random import Noise, as_lane, leading_bits_mask, rounding_words
 from qcore.rounding import Rounding
+from qcore.tiles import block_counts, tiles
 
 Key = int | tuple[int, int] | None
 
@@ -78,7 +80,7 @@ def encode(
     random_bits: int = 24,
     start: int = 0,
     overflow: str | None = None,
-) -> np.ndarray:
+) -> Any:
     """Rounds as `quantize` does, and returns the integer codes of the results: the bits of the format's standard.
 
     `decode` gives `quantize`'s results back, save those that have no code: a negative zero in formats that have none
@@ -90,7 +92,9 @@ def encode(
 
     Returns:
         An array of x's shape: uint8 for formats of up to 8 bits, uint16 up to 16, uint32 up to 32. Fixed point codes
-        are two's complement in the lowest wl bits.
+        are two's complement in the lowest wl bits. For blocks a pair of such an array and the codes of their scales,
+        a uint8 array with one element a block: x's shape, divided by the blocks' and rounded up. `NVFP4` has in place
+        of these a pair: codes of scales, and the scale of the array, a number (float32, for float64 arrays float64).
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -102,23 +106,32 @@ def encode(
     """
     carrier = check_array(x)
     lanes = _run(x, carrier, number, rounding, key, random_bits, start, overflow, coded=True)
-    return lanes.astype(f"u{storage(check_number(number).bits) // 8}").reshape(x.shape)
+    codes, *scales = lanes if isinstance(lanes, tuple) else (lanes,)
+    codes = codes.astype(f"u{storage(check_number(number).bits) // 8}").reshape(x.shape)
+    if not scales:
+        return codes
+    block, *whole = scales
+    return codes, (block.astype(np.uint8), whole[0]) if whole else block.astype(np.uint8)
 
 
-def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32) -> np.ndarray:
+def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32, *, scales: Any = None) -> np.ndarray:
     """The numbers that integer codes stand for, exactly.
 
     Args:
         codes: integer array of any shape; bits above a code's highest are ignored.
         number: the format, or its name (see `NAMED`).
-        dtype: of the result: float32, float64, float16 or ml_dtypes.bfloat16; it must hold all the format's numbers.
+        dtype: of the result: float32, float64, float16 or ml_dtypes.bfloat16; it must hold all the format's numbers,
+            of blocks all of the elements' before they are scaled.
+        scales: for blocks, and only for them, their scales as `encode` returns them.
 
     Returns:
-        An array of codes' shape. Codes that stand for no number are NaN.
+        An array of codes' shape. Codes that stand for no number are NaN. What a scale moves beyond dtype's range is
+        infinity, and what it moves below dtype's smallest steps is cut off.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if the format has no codes, codes of more than 32 bits, or numbers that are not in dtype.
+        ValueError: if the format has no codes, codes of more than 32 bits, or numbers that are not in dtype; if
+            scales are missing, unasked for, or of the wrong shape.
 
     Example:
         >>> decode(np.uint8([56, 188, 126, 127]), "e4m3fn")
@@ -127,7 +140,18 @@ def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32) -> 
     codes, number = check_codes(codes), check_number(number)
     dtype, carrier = check_result_dtype(dtype)
     number.check_exact(carrier)
-    lanes = law.decode(Names, codes.astype(f"i{carrier.lane_bits // 8}"), carrier, number.codes(carrier))
+    block, whole = check_scales(number, codes.shape, scales)
+    if block is None:
+        lanes = law.decode(Names, codes.astype(_lanes(carrier)), carrier, number.codes(carrier))
+        return from_lanes(lanes, carrier, np.empty(codes.shape, dtype))
+    if codes.size == 0:
+        return np.empty(codes.shape, dtype)
+    blocks = tiles(codes.shape or (1,), number.block_sizes(codes.ndim) or (1,))
+    split = blocks.apart(codes.reshape(blocks.shape).astype(_lanes(carrier)), _pad)
+    scale = blocks.spread(check_codes(block, "scales").astype(split.dtype))
+    if whole is not None:
+        whole = np.asarray(whole, _whole(carrier)).reshape((1,) * split.ndim).view(split.dtype)
+    lanes = blocks.together(decode_blocks(Names, split, carrier, number, scale, whole))
     return from_lanes(lanes, carrier, np.empty(codes.shape, dtype))
 
 
@@ -141,24 +165,47 @@ def _run(
     start: Any,
     overflow: Any,
     coded: bool,
-) -> np.ndarray:
+) -> Any:
     number, mode = check_number(number), check_rounding(rounding)
     random_bits, start_words = check_int("random_bits", random_bits, 1, 24), check_start(start)
     key_words = None if key is None else check_seed(key)
     if mode is Rounding.STOCHASTIC and key_words is None:
         raise missing_key()
     program, constants = prepare(number, mode, carrier, overflow, coded)
-    axes = number.axes(x.ndim)
+    sizes = number.block_sizes(x.ndim)
     bits = to_lanes(x, carrier)
     if x.size == 0:
-        return bits
+        if not (coded and program.shared):
+            return bits
+        none = np.ones((), _whole(carrier))
+        return bits, np.empty(block_counts(x.shape, sizes)), *([none] if program.kind == "nvfp4" else [])
     word = None
     if mode is Rounding.STOCHASTIC and key_words is not None:
         words = (*key_words, *start_words, leading_bits_mask(random_bits))
         lanes = [np.full(1, as_lane(word), np.int32) for word in words]  # arrays wrap silently, scalars warn
         word = rounding_words(np, _arange, bits.shape, Noise(lanes[:2], lanes[2:]), x.size >= 2**31)
         word = word.astype(bits.dtype) << (carrier.lane_bits - 32)
-    return program.run(Names, bits, constants, axes, word)
+    blocks = tiles(bits.shape, sizes or (1,))
+    word = None if word is None else blocks.apart(word, _pad)
+    result = program.run(Names, blocks.apart(bits, _pad), constants, blocks.axes, word)
+    if not isinstance(result, tuple):
+        return blocks.together(result)
+    codes, block, *whole = result
+    whole = [lanes.view(_whole(carrier)).reshape(()) for lanes in whole]
+    return blocks.together(codes), block.reshape(blocks.counts[: x.ndim]), *whole
+
+
+def _lanes(carrier: Carrier) -> str:
+    return f"i{carrier.lane_bits // 8}"
+
+
+def _whole(carrier: Carrier) -> str:
+    """The dtype of a scale that a whole array shares."""
+    return f"f{carrier.lane_bits // 8}"
+
+
+def _pad(array: np.ndarray, missing: tuple[int, ...]) -> np.ndarray:
+    return np.pad(array, [(0, count) for count in missing])
 
 
 def _arange(size: int) -> np.ndarray:
@@ -182,7 +229,7 @@ def _stored(carrier: Carrier) -> str:
 
 def to_lanes(x: np.ndarray, carrier: Carrier) -> np.ndarray:
     """The lanes of an array, with at least one dimension."""
-    bits = np.ascontiguousarray(x).view(_stored(carrier)).astype(f"i{carrier.lane_bits // 8}")
+    bits = np.ascontiguousarray(x).view(_stored(carrier)).astype(_lanes(carrier))
     return bits.reshape(x.shape or (1,)) << carrier.padding
 
 

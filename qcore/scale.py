@@ -65,9 +65,6 @@ class Scale:
             raise ValueError(f"{self.name} on {carrier.name}: man={self.man}; allowed is man <= {width}")
         if least > carrier.max_exponent:
             raise ValueError(f"{self.name} on {carrier.name}: its numbers are all beyond the largest {carrier.name}")
-        wide = self.lowest < carrier.min_exponent
-        if wide:
-            least = carrier.min_exponent - self.man
         base, top, coarsest = uniform_grid(Ints, max(least, carrier.min_exponent - width) + carrier.bias, carrier)
         count, exponent = self.largest
         if exponent + self.man > (last := max(carrier.max_exponent, self.lowest)):
@@ -77,11 +74,8 @@ class Scale:
         grid = Grid(base, top, coarsest, width - self.man, unit, limit, 0, 0, carrier.infinity)
         if not self.subnormals:
             grid = grid._replace(slope=6)
-        if wide:
-            fewest = max(self.smallest[1] - carrier.step_exponent, 0) + carrier.padding
-            shift = (self.bias - carrier.bias) % 2
-            grid = grid._replace(lowest=self.lowest_lane(carrier), least=fewest, shift=shift)
-            return "wide", grid
+        if self.lowest < carrier.min_exponent:
+            return "wide", grid._replace(lowest=self.lowest_lane(carrier), shift=(self.bias - carrier.bias) % 2)
         return "general" if general or not self.subnormals else "grid", grid
 
     def codes(self, carrier: Carrier, signed: bool) -> FloatCodes:

@@ -5,8 +5,10 @@
 
 from qcore import (
     NAMED,
+    NVFP4,
     BinaryFloat,
     BlockFloatingPoint,
+    BlockScaled,
     FixedPoint,
     FloatingPoint,
     Number,
@@ -24,8 +26,10 @@ from qjax.quant import quantizer
 
 __all__ = [
     "NAMED",
+    "NVFP4",
     "BinaryFloat",
     "BlockFloatingPoint",
+    "BlockScaled",
     "FixedPoint",
     "FloatingPoint",
     "Number",

@@ -2,8 +2,10 @@
 
 from qcore import (
     NAMED,
+    NVFP4,
     BinaryFloat,
     BlockFloatingPoint,
+    BlockScaled,
     FixedPoint,
     FloatingPoint,
     Number,
@@ -21,8 +23,10 @@ from qtorch.quant import quantizer
 
 __all__ = [
     "NAMED",
+    "NVFP4",
     "BinaryFloat",
     "BlockFloatingPoint",
+    "BlockScaled",
     "FixedPoint",
     "FloatingPoint",
     "Number",

@@ -43,4 +43,6 @@ def literal(value: Any) -> Any:
     With dynamic shapes `torch.compile` traces integers as symbols too, and Inductor compiles a clamp of int32 lanes to
     a symbolic bound as one of floats. A key of a dictionary is never a symbol.
     """
+    if isinstance(value, tuple):
+        return tuple(map(literal, value))
     return next(iter({value: None})) if torch.compiler.is_compiling() else value

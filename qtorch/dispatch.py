@@ -14,12 +14,16 @@ from torch._C import _functorch, _len_torch_dispatch_stack  # type: ignore[attr-
 
 from qcore import Number, Rounding
 from qcore import codes as law
+from qcore.block import check_scales
+from qcore.named import check_number
+from qcore.program import decode_blocks
 from qcore.random import Noise
+from qcore.tiles import block_counts, tiles
 from qtorch.keys import Key, check_noise, make_noise, make_noise_quickly
-from qtorch.lanes import DTYPES, Names, as_codes, from_codes, from_lanes, result_dtype, run
+from qtorch.lanes import DTYPES, FLOATS, Names, as_codes, from_codes, from_lanes, lane_dtype, pad, result_dtype, run
 from qtorch.launch import KERNEL_LIMIT, by_kernel
 from qtorch.packing import check_codes
-from qtorch.plan import Plan, decoder, make_plan, plan_for
+from qtorch.plan import Plan, block_sizes, decoder, make_plan, plan_for
 
 
 def quantize(
@@ -81,7 +85,7 @@ def encode(
     random_bits: int = 24,
     start: int = 0,
     overflow: str | None = None,
-) -> torch.Tensor:
+) -> Any:
     """Rounds as `quantize` does, and returns the integer codes of the results: the bits of the format's standard.
 
     The codes are those of `qcore.encode`, which says what has no code.
@@ -91,7 +95,9 @@ def encode(
 
     Returns:
         A tensor of x's shape, device and memory format: uint8 for formats of up to 8 bits, uint16 up to 16, uint32 up
-        to 32. A view of it is a tensor of torch's own dtype, say `encode(x, "e5m2").view(torch.float8_e5m2)`.
+        to 32. A view of it is a tensor of torch's own dtype, say `encode(x, "e5m2").view(torch.float8_e5m2)`. For
+        blocks a pair of such a tensor and the codes of their scales, as in `qcore.encode`, whose view is a tensor of
+        torch.float8_e8m0fnu.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -104,32 +110,56 @@ def encode(
     ordinary = is_ordinary(x)
     plan = (plan_for if ordinary else make_plan)(number, rounding, x.dtype, overflow, True)
     result = _round(x.detach(), plan, _noise(x, plan, key, random_bits, start, ordinary), ordinary)
-    return as_codes(result)
+    if not isinstance(result, tuple):
+        return as_codes(result)
+    codes, block, *whole = result
+    return as_codes(codes), (block, whole[0]) if whole else block
 
 
-def decode(codes: torch.Tensor, number: Number | str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def decode(
+    codes: torch.Tensor,
+    number: Number | str,
+    dtype: torch.dtype = torch.float32,
+    *,
+    scales: Any = None,
+) -> torch.Tensor:
     """The numbers that integer codes stand for, exactly; see `qcore.decode`.
 
     Args:
         codes: integer tensor of any shape and device; bits above a code's highest are ignored.
         number: the format, or its name (see `NAMED`).
-        dtype: of the result: torch.float32, float64, float16 or bfloat16; it must hold all the format's numbers.
+        dtype: of the result: torch.float32, float64, float16 or bfloat16; it must hold all the format's numbers, of
+            blocks all of the elements' before they are scaled.
+        scales: for blocks, and only for them, their scales as `encode` returns them.
 
     Returns:
-        A tensor of codes' shape. Codes that stand for no number are NaN.
+        A tensor of codes' shape. Codes that stand for no number are NaN. For blocks see `qcore.decode`.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if the format has no codes, codes of more than 32 bits, or numbers that are not in dtype.
+        ValueError: if the format has no codes, codes of more than 32 bits, or numbers that are not in dtype; if
+            scales are missing, unasked for, or of the wrong shape.
 
     Example:
         >>> decode(torch.tensor([56, 188, 126, 127], dtype=torch.uint8), "e4m3fn")
         tensor([  1.0000,  -1.5000, 448.0000,      nan])
     """
     check_codes(codes)
+    number = check_number(number)
+    block, whole = check_scales(number, tuple(codes.shape), scales)
     carrier, layout = decoder(number, dtype)
-    lanes = law.decode(Names, from_codes(codes, carrier.lane_bits), carrier, layout)
-    return from_lanes(lanes, carrier, dtype)
+    lanes = from_codes(codes, carrier.lane_bits)
+    if block is None:
+        return from_lanes(law.decode(Names, lanes, carrier, layout), carrier, dtype)
+    if codes.numel() == 0:
+        return torch.empty(codes.shape, dtype=dtype, device=codes.device)
+    blocks = tiles(tuple(codes.shape) or (1,), block_sizes(number, codes.dim()) or (1,))
+    split = blocks.apart(lanes.reshape(blocks.shape), pad)
+    scale = blocks.spread(from_codes(check_codes(block, "scales"), carrier.lane_bits))
+    if whole is not None:
+        whole = torch.as_tensor(whole, dtype=FLOATS[split.dtype]).reshape((1,) * split.dim()).view(split.dtype)
+    lanes = blocks.together(decode_blocks(Names, split, carrier, number, scale, whole))
+    return from_lanes(lanes, carrier, dtype).reshape(codes.shape)
 
 
 def _noise(x: torch.Tensor, plan: Plan, key: Any, random_bits: Any, start: Any, ordinary: bool) -> Noise | None:
@@ -182,16 +212,26 @@ def is_ordinary(x: torch.Tensor) -> bool:
     )
 
 
-def _round(x: torch.Tensor, plan: Plan, noise: Noise | None, ordinary: bool) -> torch.Tensor:
+def _round(x: torch.Tensor, plan: Plan, noise: Noise | None, ordinary: bool) -> Any:
     result = by_kernel(x, plan, noise) if ordinary and x.numel() > 0 else None
     return by_operations(x, plan, noise) if result is None else result
 
 
-def by_operations(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor:
-    """The law on x's own shape, eagerly or traced into the caller's program."""
-    axes = plan.number.axes(x.dim())  # raises where x has no such dimension
+def by_operations(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
+    """The law on x's own shape, eagerly or traced into the caller's program; see `qtorch.lanes.run`."""
+    sizes = block_sizes(plan.number, x.dim())  # raises where x has no such dimensions
     if x.numel() == 0:
-        return torch.empty_like(x, dtype=result_dtype(plan.program, x.dtype))
+        result = torch.empty_like(x, dtype=result_dtype(plan.program, x.dtype))
+        if not (plan.program.shared and plan.program.codes):
+            return result
+        scales = torch.empty(block_counts(tuple(x.shape), sizes), dtype=torch.uint8, device=x.device)
+        whole = torch.ones((), dtype=FLOATS[lane_dtype(plan.program.carrier)], device=x.device)
+        return result, scales, *([whole] if plan.program.kind == "nvfp4" else [])
     x = x.resolve_neg()
     lanes = x.reshape(1) if x.dim() == 0 else x
-    return run(plan.program, lanes, plan.constants, axes, noise, large=x.numel() >= KERNEL_LIMIT).reshape(x.shape)
+    blocks = tiles(tuple(lanes.shape), sizes or (1,))
+    result = run(plan.program, lanes, plan.constants, blocks, noise, large=x.numel() >= KERNEL_LIMIT)
+    if isinstance(result, tuple):
+        codes, scales, *whole = result
+        return codes.reshape(x.shape), scales.reshape(blocks.counts[: x.dim()]), *whole
+    return result.reshape(x.shape)

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,20 +26,23 @@ import qcore
 from qcore.program import Program
 from qcore.random import Noise
 from qcore.rounding import Rounding
+from qcore.tiles import Tiles
 from qtorch.lanes import TABLE, lane_dtype, pair_dtype, run, run_keyed, run_pairs
 
 Kernel = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
-# Which dimensions a kernel's input has, an example that is large enough to be compiled for all threads, and
-# the axes along which blocks lie. Elementwise rounding sees every tensor as "flat", or as "pairs" (`run_pairs`)
-# or "keyed" rows (`run_keyed`).
-LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
-    "flat": ((1 << 20,), (0,)),
-    "pairs": ((1 << 20,), (0,)),
-    "rows": ((64, 1 << 14), (1,)),
-    "columns": ((1 << 14, 64), (0,)),
-    "middle": ((16, 64, 1 << 10), (0, 2)),
-    "keyed": ((1 << 14, TABLE), ()),
+# Which dimensions a kernel's input has, as an example that is large enough to be compiled for all threads, and which of
+# them lie inside of blocks ("r" in `Merged`) or outside ("k"). Elementwise rounding sees every tensor as "flat", or as
+# "pairs" (`run_pairs`) or "keyed" rows (`run_keyed`).
+LAYOUTS: dict[str, tuple[tuple[int, ...], str]] = {
+    "flat": ((1 << 20,), "r"),
+    "pairs": ((1 << 20,), "r"),
+    "rows": ((1 << 14, 64), "kr"),
+    "columns": ((1 << 14, 64), "rk"),
+    "middle": ((16, 64, 1 << 10), "rkr"),
+    "bands": ((64, 32, 1 << 9), "krk"),
+    "squares": ((16, 64, 16, 64), "krkr"),
+    "keyed": ((1 << 14, TABLE), "kk"),
 }
 # A parallel loop waits for all threads, which takes milliseconds when other programs hold the processors. torch's
 # own operations have the same threshold.
@@ -52,7 +56,7 @@ class _Law(torch.nn.Module):
         self.program = program
         self.layout = layout
 
-    def forward(self, x: torch.Tensor, constants: torch.Tensor, *noise: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, constants: torch.Tensor, *noise: torch.Tensor) -> Any:
         if constants.dim() > 1 and x.dim() == 1:
             constants = constants[:, torch.arange(x.shape[0], device=x.device) % TABLE]
         if self.layout == "keyed":
@@ -60,14 +64,17 @@ class _Law(torch.nn.Module):
         words = Noise(*noise) if noise else None
         if self.layout == "pairs":
             return run_pairs(self.program, x, constants.unbind(), words)
-        return run(self.program, x, constants.unbind(), LAYOUTS[self.layout][1], words, large=False)
+        inside = tuple(axis for axis, kind in enumerate(LAYOUTS[self.layout][1]) if kind == "r")
+        return run(
+            self.program, x, constants.unbind(), Tiles(x.shape, x.shape, x.shape, inside, ()), words, large=False
+        )
 
 
 @cache
 def load(program: Program, layout: str, device: torch.device) -> Kernel | None:
     """The kernel of a program, from disk or freshly compiled; None, after one warning, where none can be made."""
     chip = "cpu" if device.type == "cpu" else f"{device.type}{torch.cuda.get_device_capability(device)}"
-    result = f"{program.codes}{program.storage}" if program.codes else "numbers"
+    result = f"{program.codes}{program.storage}{program.element}" if program.codes else "numbers"
     name = f"{program.kind}-{program.mode.value}-{program.carrier.name}-{result}-{layout}-{chip}.pt2"
     path = _directory() / name
     try:
@@ -94,17 +101,17 @@ def constant_tensor(program: Program, constants: tuple[int, ...], device: torch.
     those are not written over it.
     """
     tensor = torch.tensor(constants, dtype=lane_dtype(program.carrier), device=device)
-    return tensor if program.kind == "block" or device.type != "cpu" else tensor[:, None].repeat(1, TABLE)
+    return tensor if program.shared or device.type != "cpu" else tensor[:, None].repeat(1, TABLE)
 
 
-def launch(kernel: Kernel, arguments: list[torch.Tensor], size: int) -> torch.Tensor:
+def launch(kernel: Kernel, arguments: list[torch.Tensor], size: int) -> list[torch.Tensor]:
     """Calls a kernel whose work is `size` elements."""
     if size >= _SERIAL_BELOW or _set_threads is None:
-        return kernel(arguments)[0]
+        return kernel(arguments)
     threads = torch.get_num_threads()
     _set_threads(1)
     try:
-        return kernel(arguments)[0]
+        return kernel(arguments)
     finally:
         _set_threads(threads)
 
@@ -139,12 +146,13 @@ def _compile(program: Program, layout: str, device: torch.device, path: Path) ->
 def _options() -> dict[str, object]:
     """Inductor's settings, as far as this version has them."""
     wanted = {
-        "precompile_headers": False,  # they pay from the fifth kernel on, and most programs need two
-        "allow_stack_allocation": True,  # of the few numbers a block shares; allocating them costs a microsecond
+        "aot_inductor.precompile_headers": False,  # they pay from the fifth kernel on, and most programs need two
+        "aot_inductor.allow_stack_allocation": True,  # of what blocks share; allocating it costs a microsecond
+        "cpp.dynamic_threads": True,  # else a kernel that one thread compiles has one thread for ever
     }
     from torch._inductor import config
 
-    return {f"aot_inductor.{name}": value for name, value in wanted.items() if hasattr(config.aot_inductor, name)}
+    return {name: value for name, value in wanted.items() if name in config._config}  # type: ignore[attr-defined]
 
 
 def _open(path: Path, device: torch.device) -> Kernel:
@@ -180,7 +188,19 @@ def _fingerprint() -> str:
     machine = f"{torch.__version__} {torch.version.cuda} {platform.system()} {platform.machine()}"
     digest = hashlib.sha256(machine.encode())
     core, here = Path(qcore.__file__).parent, Path(__file__).parent
-    law = ("carrier", "codes", "encoding", "lanes", "law", "program", "random", "rounding", "tapered")
+    law = (
+        "carrier",
+        "codes",
+        "encoding",
+        "lanes",
+        "law",
+        "program",
+        "random",
+        "rounding",
+        "sharing",
+        "tapered",
+        "two_level",
+    )
     for path in (*(core / f"{name}.py" for name in law), here / "lanes.py", Path(__file__)):
         digest.update(path.read_bytes())
     digest.update("".join(sorted(_processor_flags())).encode())

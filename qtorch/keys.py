@@ -65,7 +65,7 @@ def fold_in(words: torch.Tensor, data: int, ordinary: bool) -> torch.Tensor:
 
 
 def seed_tensor(key: Any) -> torch.Tensor:
-    key = tuple(map(literal, key)) if isinstance(key, (tuple, list)) else literal(key)
+    key = literal(tuple(key) if isinstance(key, list) else key)
     return torch.tensor(_seed_words(key), dtype=torch.int32, device="cpu")
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
 from qcore.carrier import CARRIERS, Carrier
 from qcore.program import Program
 from qcore.random import Noise, leading_bits_mask, rounding_words
+from qcore.tiles import Tiles
 
 DTYPES = {getattr(torch, name): carrier for name, carrier in CARRIERS.items()}
 STORED = {8: torch.uint8, 16: torch.int16, 32: torch.int32}  # what holds codes of so many bits
+FLOATS = {torch.int32: torch.float32, torch.int64: torch.float64}
 TABLE = 64  # numbers; whole vectors of any width
 
 
@@ -21,27 +24,54 @@ class Names:
 
     where = staticmethod(torch.where)
     clip = staticmethod(torch.clip)
-    amax = staticmethod(torch.amax)
+
+    @staticmethod
+    def amax(lanes: torch.Tensor, axis: tuple[int, ...], keepdims: bool) -> torch.Tensor:
+        if torch.compiler.is_compiling() and lanes.device.type == "cpu":
+            return _as_lanes(torch.amax(_as_floats(lanes), axis, keepdims))
+        return torch.amax(lanes, axis, keepdims)
 
     @staticmethod
     def float_bits(lanes: torch.Tensor) -> torch.Tensor:
-        return lanes.to(torch.float32 if lanes.dtype is torch.int32 else torch.float64).view(lanes.dtype)
+        return lanes.to(FLOATS[lanes.dtype]).view(lanes.dtype)
+
+    @staticmethod
+    def quotient_bits(a: torch.Tensor, b: torch.Tensor | int) -> torch.Tensor:
+        floats = FLOATS[a.dtype]
+        return (a.to(floats) / (b.to(floats) if isinstance(b, torch.Tensor) else b)).view(a.dtype)
 
 
 def run(
     program: Program,
     x: torch.Tensor,
     constants: Sequence[int | torch.Tensor],
-    axes: tuple[int, ...],
+    blocks: Tiles,
     noise: Noise | None,
     large: bool,
-) -> torch.Tensor:
-    """Rounds a tensor of at least one dimension; arguments as in `Program.run` and `rounding_words`."""
+) -> Any:
+    """Rounds a tensor of at least one dimension; arguments as in `Program.run` and `rounding_words`.
+
+    Codes of blocks come with their scales' codes, and with the scale of all where there is one.
+    """
     word = None
     if noise is not None:
         word = _word(program.carrier, x.shape, _anchored(noise, x), large, partial(_arange, device=x.device))
-    result = program.run(Names, to_lanes(x, program.carrier), constants, axes, word, _settle)
-    return result.to(result_dtype(program, x.dtype)) if program.codes else from_lanes(result, program.carrier, x.dtype)
+        word = blocks.apart(word, pad)
+    lanes = blocks.apart(to_lanes(x, program.carrier), pad)
+    result = program.run(Names, lanes, constants, blocks.axes, word, _settle)
+    if not program.codes:
+        return from_lanes(blocks.together(result), program.carrier, x.dtype)
+    codes, *scales = result if program.shared else (result,)
+    codes = blocks.together(codes).to(result_dtype(program, x.dtype))
+    if not scales:
+        return codes
+    block, *whole = scales
+    return codes, block.to(torch.uint8), *(lanes.reshape(()).view(FLOATS[lanes.dtype]) for lanes in whole)
+
+
+def pad(x: torch.Tensor, missing: tuple[int, ...]) -> torch.Tensor:
+    """Appends so many zeros along each dimension."""
+    return torch.nn.functional.pad(x, [length for count in reversed(missing) for length in (0, count)])
 
 
 def run_pairs(
@@ -121,6 +151,29 @@ def _settle(lanes: torch.Tensor) -> torch.Tensor:
     return lanes.as_strided(lanes.shape, lanes.stride()) if torch.compiler.is_compiling() else lanes
 
 
+def _as_floats(lanes: torch.Tensor) -> torch.Tensor:
+    """Floats in the order of lanes that are not negative: none is subnormal, lest a processor take it for zero.
+
+    Inductor finds the maximum within a vector on the CPU quickly of floats, and of integers one by one.
+    """
+    half, hidden, last = _order(lanes.dtype)
+    centered = lanes - half
+    return ((centered ^ ((centered >> last) & (half * 2 - 1))) + hidden).view(FLOATS[lanes.dtype])
+
+
+def _as_lanes(floats: torch.Tensor) -> torch.Tensor:
+    """The inverse of `_as_floats`."""
+    dtype = torch.int32 if floats.dtype is torch.float32 else torch.int64
+    half, hidden, last = _order(dtype)
+    centered = floats.view(dtype) - hidden
+    return (centered ^ ((centered >> last) & (half * 2 - 1))) + half
+
+
+def _order(dtype: torch.dtype) -> tuple[int, int, int]:
+    """Half of the lanes' range, the smallest normal float's bits, and the index of a lane's highest bit."""
+    return (1 << 30, 1 << 23, 31) if dtype is torch.int32 else (1 << 62, 1 << 52, 63)
+
+
 def lane_dtype(carrier: Carrier) -> torch.dtype:
     return torch.int32 if carrier.lane_bits == 32 else torch.int64
 
@@ -150,7 +203,7 @@ def as_codes(result: torch.Tensor) -> torch.Tensor:
 
 def pair_dtype(program: Program) -> torch.dtype | None:
     """The integers that hold two elements for `run_pairs`; None where that does not serve."""
-    if program.kind == "block":
+    if program.shared:
         return None
     if program.carrier.padding:
         return torch.int32 if program.storage < 32 else None

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from math import prod
+from typing import Any
 
 import torch
 
 from qcore import Number, Rounding
-from qcore.law import Block, block_grid
 from qcore.random import Noise, as_lane
+from qcore.sharing import KINDS, Shared, block_grid, shared_scale
+from qcore.tiles import Tiles, merged, tiles
 from qtorch import kernels
-from qtorch.lanes import Names, result_dtype, to_lanes
+from qtorch.lanes import Names, pad, result_dtype, to_lanes
 from qtorch.plan import Plan, plan_for
 
 KERNEL_LIMIT = 1 << 31  # elements: a kernel's indices have 31 bits
 _PIECE = 1 << 25  # elements at a time beyond that
+_BY_PATTERN = {kernels.LAYOUTS[name][1]: name for name in ("flat", "rows", "columns", "middle", "bands", "squares")}
 
 
-def by_kernel(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
-    """Rounds an ordinary tensor that has elements; None where there is no kernel for it."""
-    if not plan.flat:
+def by_kernel(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
+    """Rounds an ordinary tensor that has elements; None where there is no kernel for it. See `qtorch.lanes.run`."""
+    if not plan.flat or (plan.program.shared and plan.program.codes):  # which come with scales
         return _by_block(x, plan, noise)
     if x.is_contiguous():
         if x.dim() == 1:
@@ -40,14 +42,14 @@ def _flat(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | No
     if plan.pairs and x.is_cpu and size % 2 == 0 and x.storage_offset() % 2 == 0:
         return _in_pairs(x, plan, plan.pairs, noise)
     kernel, constants = plan.runner("flat", x.device)
-    return None if kernel is None else kernels.launch(kernel, [_aligned(x), constants, *(noise or ())], size)
+    return None if kernel is None else kernels.launch(kernel, [_aligned(x), constants, *(noise or ())], size)[0]
 
 
 def _in_pairs(x: torch.Tensor, plan: Plan, integers: torch.dtype, noise: Noise | None) -> torch.Tensor | None:
     kernel, constants = plan.runner("pairs", x.device)
     if kernel is None:
         return None
-    result = kernels.launch(kernel, [x.view(integers), constants, *(noise or ())], x.numel())
+    result = kernels.launch(kernel, [x.view(integers), constants, *(noise or ())], x.numel())[0]
     return result.view(torch.int16 if plan.program.codes else x.dtype).to(result_dtype(plan.program, x.dtype))
 
 
@@ -55,11 +57,13 @@ def round_rows(x: torch.Tensor, number: Number, keys: torch.Tensor) -> torch.Ten
     """Stochastic rounding of rows with keys of their own, see `run_keyed`; None where there is no kernel for it."""
     plan = plan_for(number, Rounding.STOCHASTIC, x.dtype, None, False)
     kernel, constants = plan.runner("keyed", x.device)
-    return None if kernel is None else kernels.launch(kernel, [x, constants, keys], x.numel())
+    return None if kernel is None else kernels.launch(kernel, [x, constants, keys], x.numel())[0]
 
 
 def _in_pieces(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
-    if plan.program.kind == "block":
+    if plan.program.kind == "nvfp4":
+        return None
+    if plan.program.shared:
         plan = _grid_of_all(x, plan)
     result = torch.empty_like(x, dtype=result_dtype(plan.program, x.dtype))
     for begin in range(0, x.numel(), _PIECE):
@@ -71,11 +75,14 @@ def _in_pieces(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor
 
 
 def _grid_of_all(x: torch.Tensor, plan: Plan) -> Plan:
-    """The grid of a block too large for one call: that of its piece with the largest magnitude."""
-    carrier, constants = plan.program.carrier, Block(*plan.constants)
-    grids = [block_grid(Names, to_lanes(piece, carrier), carrier, constants, (0,)) for piece in x.split(_PIECE)]
-    largest = max(grids, key=lambda grid: int(grid.limit))
-    return Plan(plan.number, replace(plan.program, kind="grid"), tuple(int(field) for field in largest))
+    """The grid of a block too large for one call."""
+    program, shared = plan.program, Shared(*plan.constants)
+    carrier = program.carrier
+    found = [shared_scale(Names, to_lanes(x, carrier), carrier, shared, (0,), program.kind) for x in x.split(_PIECE)]
+    scales, nans = zip(*found, strict=True)
+    nan = None if nans[0] is None else torch.cat(nans).amin()
+    grid = block_grid(Names, torch.cat(scales).amax(), nan, carrier, shared, program.kind)
+    return Plan(plan.number, replace(program, kind=KINDS[program.kind]), tuple(map(int, grid)))
 
 
 def _shifted(noise: Noise, elements: int) -> Noise:
@@ -85,29 +92,28 @@ def _shifted(noise: Noise, elements: int) -> Noise:
     return Noise(noise.key, torch.tensor(words, dtype=torch.int32, device=noise.window.device))
 
 
-def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
-    if x.numel() >= KERNEL_LIMIT:
+def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
+    layout, shape, blocks = _block_layout(plan, x.shape)
+    if layout is None or x.numel() >= KERNEL_LIMIT or (noise and blocks.ragged):  # whose words have gaps
         return None
-    layout, shape = _block_layout(plan, x.shape)
     kernel, constants = plan.runner(layout, x.device)
     if kernel is None:
         return None
-    lanes = x.contiguous()
+    lanes = pad(x, blocks.missing) if blocks.ragged else x.contiguous()
     lanes = lanes if lanes.shape == shape else lanes.view(shape)
-    return _formatted(kernels.launch(kernel, [_aligned(lanes), constants, *(noise or ())], x.numel()), x)
+    result, *scales = kernels.launch(kernel, [_aligned(lanes), constants, *(noise or ())], x.numel())
+    if blocks.ragged:
+        result = result.view(blocks.padded)[tuple(map(slice, x.shape))].contiguous()
+    result = _formatted(result, x)
+    return (result, scales[0].view(blocks.counts), *scales[1:]) if scales else result
 
 
 @lru_cache(maxsize=1024)
-def _block_layout(plan: Plan, shape: torch.Size) -> tuple[str, torch.Size]:
-    """The kernel layout for blocks along one dimension, and a contiguous tensor's shape in it."""
-    axes = plan.number.axes(len(shape))
-    (kept,) = (axis for axis in range(len(shape)) if axis not in axes)
-    outer, blocks, inner = prod(shape[:kept]), shape[kept], prod(shape[kept + 1 :])
-    if blocks == 1:
-        return "flat", torch.Size((outer * inner,))
-    if outer == 1 and inner > 1:
-        return "rows", torch.Size((blocks, inner))
-    return ("columns", torch.Size((outer, blocks))) if inner == 1 else ("middle", torch.Size((outer, blocks, inner)))
+def _block_layout(plan: Plan, shape: torch.Size) -> tuple[str | None, torch.Size, Tiles]:
+    """The kernel layout for blocks, a contiguous tensor's shape in it, and the blocks."""
+    blocks = tiles(tuple(shape), plan.number.block_sizes(len(shape)))
+    pattern, merged_shape = merged(blocks.split, blocks.axes)
+    return _BY_PATTERN.get(pattern), torch.Size(merged_shape), blocks
 
 
 def _aligned(x: torch.Tensor) -> torch.Tensor:

@@ -8,10 +8,12 @@ import torch
 
 from qcore import Number, Rounding
 from qcore.arguments import check_rounding
+from qcore.block import BlockNumber
 from qcore.carrier import CARRIERS, Carrier
 from qcore.codes import Codes
 from qcore.named import check_number
 from qcore.program import CODES, Program, kind_of, prepare
+from qcore.tiles import Sizes
 from qtorch import kernels
 from qtorch.cache import constant, literal, remember
 from qtorch.lanes import DTYPES, pair_dtype
@@ -32,7 +34,7 @@ class Plan:
         self.program = program
         self.constants = constants
         self.stochastic = program.mode is Rounding.STOCHASTIC
-        self.flat = getattr(number, "dim", -1) == -1
+        self.flat = not isinstance(number, BlockNumber) or number.whole
         self.pairs = pair_dtype(program)
         self._runners: dict[tuple[str, torch.device], tuple[kernels.Kernel | None, torch.Tensor]] = {}
 
@@ -53,20 +55,45 @@ def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, cod
     if dtype not in DTYPES:
         raise TypeError(f"x has dtype {dtype}; allowed are {', '.join(map(str, DTYPES))}")
     if torch.compiler.is_compiling():
-        fields = tuple(literal(getattr(number, name)) for name in type(number).__match_args__)
-        program, constants = _prepare(type(number), mode.value, DTYPES[dtype].name, overflow, coded, *fields)
-        carrier, kind, codes, storage = program
-        return Plan(number, Program(Carrier(*carrier), mode, kind, codes, storage), constants)
+        program, constants = _prepare(mode.value, DTYPES[dtype].name, overflow, coded, *_description(number))
+        carrier, kind, codes, storage, element = program
+        return Plan(number, Program(Carrier(*carrier), mode, kind, codes, storage, element), constants)
     return Plan(number, *prepare(number, mode, DTYPES[dtype], overflow, coded))
+
+
+def _description(number: Number) -> tuple[Any, ...]:
+    """A format as literals of a traced program: its class and fields, in place of a field that is a format its own."""
+    fields = (getattr(number, name) for name in type(number).__match_args__)
+    described = (_description(field) if isinstance(field, Number) else literal(field) for field in fields)
+    return type(number), *described
+
+
+def _described(make: type[Number], *fields: Any) -> Number:
+    """The inverse of `_description`."""
+    return make(*(_described(*field) if _describes(field) else field for field in fields))
+
+
+def _describes(field: Any) -> bool:
+    return isinstance(field, tuple) and bool(field) and isinstance(field[0], type)
 
 
 @constant
 def _prepare(
-    make: type[Number], mode: str, carrier: str, overflow: Any, coded: bool, *fields: Any
+    mode: str, carrier: str, overflow: Any, coded: bool, *description: Any
 ) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """A program's fields and the constants as literals of a traced program; see `literal`."""
-    program, constants = prepare(make(*fields), Rounding(mode), CARRIERS[carrier], overflow, coded)
-    return (_fields(program.carrier), program.kind, program.codes, program.storage), tuple(constants)
+    program, constants = prepare(_described(*description), Rounding(mode), CARRIERS[carrier], overflow, coded)
+    return (_fields(program.carrier), program.kind, program.codes, program.storage, program.element), tuple(constants)
+
+
+@constant
+def _sizes(ndim: int, *description: Any) -> Sizes:
+    return _described(*description).block_sizes(ndim)
+
+
+def block_sizes(number: Number, ndim: int) -> Sizes:
+    """`number.block_sizes(ndim)`, as literals where a program is traced."""
+    return _sizes(ndim, *_description(number)) if torch.compiler.is_compiling() else number.block_sizes(ndim)
 
 
 plan_for = remember(make_plan)
@@ -80,14 +107,13 @@ def decoder(number: Any, dtype: Any) -> tuple[Carrier, Codes]:
     if not torch.compiler.is_compiling():
         number.check_exact(DTYPES[dtype])
         return DTYPES[dtype], number.codes(DTYPES[dtype])
-    fields = tuple(literal(getattr(number, name)) for name in type(number).__match_args__)
-    kind, carrier, codes = _decoder(type(number), DTYPES[dtype].name, *fields)
+    kind, carrier, codes = _decoder(DTYPES[dtype].name, *_description(number))
     return Carrier(*carrier), CODES[kind](*codes)
 
 
 @constant
-def _decoder(make: type[Number], carrier: str, *fields: Any) -> tuple[str, tuple[Any, ...], tuple[int, ...]]:
-    number = make(*fields)
+def _decoder(carrier: str, *description: Any) -> tuple[str, tuple[Any, ...], tuple[int, ...]]:
+    number = _described(*description)
     number.check_exact(CARRIERS[carrier])
     codes = number.codes(CARRIERS[carrier])
     return kind_of(codes), _fields(CARRIERS[carrier]), tuple(codes)

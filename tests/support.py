@@ -11,7 +11,7 @@ from jax.extend.core import jaxprs_in_params
 import qcore
 import qjax
 import qtorch
-from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Posit
+from qcore import BinaryFloat, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Posit
 from qcore.random import Noise
 from qtorch.dispatch import by_operations
 from qtorch.keys import key_tensor, window_tensor
@@ -72,8 +72,8 @@ def to_torch(x):
     return torch.from_numpy(np.ascontiguousarray(x).view(np.int16)).view(dtype).clone()
 
 
-def spec(number):
-    """The oracle's own description of a format."""
+def spec(number, ndim=3):
+    """The oracle's own description of a format, of blocks for arrays of so many dimensions."""
     if isinstance(number, FixedPoint):
         return "fixed", number.wl, number.fl, number.clamp, number.symmetric, number.signed, number.wrap
     if isinstance(number, FloatingPoint):
@@ -83,6 +83,12 @@ def spec(number):
         return "binary", *layout, number.signed, number.overflow
     if isinstance(number, Posit):
         return "posit", number.bits, number.es
+    if isinstance(number, BlockScaled):
+        sizes = [dict(number.block).get(..., 1)] * ndim
+        for axis, size in number.block:
+            if axis is not ...:
+                sizes[axis] = size
+        return "scaled", spec(number.element), tuple(sizes), number.rule
     assert isinstance(number, BlockFloatingPoint)
     return "block", number.wl, number.dim
 

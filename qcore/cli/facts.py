@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 
+from qcore.block import NVFP4, BlockScaled
 from qcore.carrier import FLOAT64
 from qcore.fixed import FixedPoint
 from qcore.floats import BinaryFloat, FloatingPoint
 from qcore.number import Number
 from qcore.posit import Posit
 from qcore.reference import quantize
+from qcore.tiles import block_text
 
 
 class Dyadic(NamedTuple):
@@ -89,7 +91,7 @@ def facts(number: Number) -> Facts:
     """The facts about a format.
 
     Raises:
-        TypeError: if it is none whose numbers stand for themselves.
+        TypeError: if it is none of those that have codes. Of blocks the facts are those of their elements.
 
     Example:
         >>> known = facts(BinaryFloat(exp=4, man=3, specials="fn"))
@@ -108,7 +110,12 @@ def facts(number: Number) -> Facts:
         return _fixed_facts(number)
     if isinstance(number, Posit):
         return _posit_facts(number)
-    kinds = "BinaryFloat, FloatingPoint, FixedPoint and Posit"
+    if isinstance(number, BlockScaled | NVFP4):
+        element = facts(number.element)
+        row = len(number.block) == 1 and number.block[0][0] == -1
+        block = number.block[0][1] if row else block_text(number.block)
+        return replace(element, specials=(*element.specials, f"{number.scales} per {block or 'row'}"))
+    kinds = "BinaryFloat, FloatingPoint, FixedPoint, Posit, BlockScaled and NVFP4"
     raise TypeError(f"number={number!r} is a {type(number).__name__}; allowed are {kinds}")
 
 

@@ -61,8 +61,10 @@ def print_list(names: Sequence[str]) -> None:
 
 def print_format(text: str) -> None:
     """Prints the facts about a format, and its values."""
+    from rich.markup import escape
+
     console, known = _console(), facts(parse_format(text))
-    console.print(f"[bold]{text}[/]: {known.number!r}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]{text}[/]: {escape(repr(parse_format(text)))}", highlight=False, soft_wrap=True)
     for name, value in _facts_lines(known, source(text)):
         console.print(f"  {name:13} {value}", highlight=False, soft_wrap=True)
     console.print()

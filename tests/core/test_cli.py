@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from importlib.metadata import version
 from pathlib import Path
@@ -16,8 +17,9 @@ from cli_support import refused
 from rich.console import Console
 
 import qcore
-from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Posit, p3109
+from qcore import NAMED, BinaryFloat, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Posit, p3109
 from qcore.__main__ import main
+from qcore.block import BlockNumber
 from qcore.cli import tables
 from qcore.cli.facts import Dyadic, facts
 from qcore.cli.names import parse_format
@@ -35,6 +37,7 @@ SPELLINGS = {
     "posit:6,1": Posit(6, 1),
 }
 OTHERS = ("p3109:8,8", "p3109:3,1", "p3109:5,5,unsigned", "p3109:4,2,finite", "fixed:12,20", "fixed:1,0", "float:1,3")
+ELEMENTWISE = [name for name, (number, _) in NAMED.items() if not isinstance(number, BlockNumber)]
 
 
 def test_spellings():
@@ -44,7 +47,7 @@ def test_spellings():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("e9m9", r"format 'e9m9'; allowed are the names float16, .*, posit32, and p3109:BITS,PRECISION"),
+        ("e9m9", r"format 'e9m9'; allowed are the names float16, .*, nvfp4, and p3109:BITS,PRECISION"),
         ("posits:8,1", r"format 'posits:8,1'; allowed are the names"),
         ("float:5", r"format 'float:5'; allowed are .*float:EXP,MAN"),
         ("float:5,x", r"format 'float:5,x': MAN is 'x'; allowed is an int"),
@@ -63,7 +66,7 @@ def test_wrong_spellings(capsys, command, text, message):
     assert re.search(message, refused(capsys, *command, text))
 
 
-@pytest.mark.parametrize("text", sorted({*NAMED, *OTHERS, *SPELLINGS, "posit:2,5"} - {"posit32"}))
+@pytest.mark.parametrize("text", sorted({*ELEMENTWISE, *OTHERS, *SPELLINGS, "posit:2,5"} - {"posit32"}))
 def test_facts_are_those_of_all_codes(text):
     """The facts come from the fields of a format, what they are compared with from decoding every code."""
     number = parse_format(text)
@@ -104,6 +107,12 @@ def test_facts_are_those_of_ml_dtypes(name, dtype):
     assert float(known.min_normal) == float(info.smallest_normal)
     assert float(known.min_subnormal) == float(info.smallest_subnormal)
     assert known.split == f"{info.nexp}, {info.nmant}"
+
+
+def test_facts_of_blocks_are_those_of_their_elements():
+    known, element = facts(parse_format("mxfp6_e2m3")), facts(parse_format("e2m3fn"))
+    assert known == replace(element, specials=(*element.specials, "2^k per 32"))
+    assert facts(BlockScaled("int8", {-2: 16, -1: 16})).specials == ("2^k per {-2: 16, -1: 16}",)
 
 
 def test_facts_where_something_is_missing():
@@ -152,7 +161,9 @@ def test_the_list_fits_a_terminal(capsys, monkeypatch, width):
     assert max(map(len, lines)) <= width
     for name in NAMED:
         line = next(line for line in lines if line.startswith(f"{name} "))
-        expected = [cell for cell in tables.row(name)[:-1] if cell not in ("-", "NaN, no zero, no sign")]
+        expected = [
+            cell for cell in tables.row(name)[:-1] if cell not in ("-", "NaN, no zero, no sign") and " per " not in cell
+        ]
         assert all(cell in line for cell in expected)
         assert "…" not in line.removesuffix("…").rstrip(" …")
 
@@ -166,6 +177,7 @@ def test_show(capsys, text):
         re.findall(r"^.*?\b0x([0-9a-f]+)  ([01 ]+?)  +(\S+) *(.*?) *$", capsys_lines(out), re.M),
     )
     assert repr(number) in out
+    number = getattr(number, "element", number)
     assert NAMED.get(text, (None, ""))[1] in out
     assert len(codes) == 1 << number.bits if number.bits <= 8 else 4 <= len(codes) <= 15
     for code, binary, value, exact in codes:

@@ -9,12 +9,13 @@ from support import assert_same_bits, bits, spec
 import qcore
 from benchmarks.inputs import FORMATS, MORE, hard_inputs
 from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint
+from qcore.block import BlockNumber
 
 
 def coded(numbers):
     """Those formats that have codes of up to 32 bits."""
     for number in numbers:
-        if not isinstance(number, BlockFloatingPoint) and getattr(number, "clamp", True) and number.bits <= 32:
+        if not isinstance(number, BlockNumber) and getattr(number, "clamp", True) and number.bits <= 32:
             yield number
 
 

@@ -10,13 +10,13 @@ from support import assert_same_bits
 import qcore
 import qtorch
 from benchmarks.inputs import MODES, hard_inputs
-from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint, Posit
+from qcore import NAMED, NVFP4, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Posit
 from qcore.carrier import FLOAT32
 from qcore.lanes import Names
 from qcore.program import prepare
 from qcore.random import Noise, leading_bits_mask, rounding_words
 
-NAMES = ("where", "clip", "amax", "float_bits")
+NAMES = ("where", "clip", "amax", "float_bits", "quotient_bits")
 NUMBERS = (
     FloatingPoint(5, 2),
     FloatingPoint(9, 2),
@@ -25,6 +25,10 @@ NUMBERS = (
     BlockFloatingPoint(8, 1),
     *(NAMED[name][0] for name in ("e4m3fn", "e4m3fnuz", "e8m0fnu", "posit16", "posit32")),
     Posit(16, 4),
+    BlockScaled("e4m3fn", {1: None}),
+    BlockScaled("e8m0fnu", {1: None, 2: None}, "rceil"),
+    NVFP4({...: None}),
+    *(NAMED[name][0] for name in ("e4m3fn", "e4m3fnuz", "e8m0fnu")),
 )
 
 
@@ -57,7 +61,14 @@ def test_law_on_a_closed_vocabulary(number, mode, xp, scalar, coded):
 
     noise = Noise((one(0), one(6)), (one(0), one(0), one(leading_bits_mask(24))))
     word = rounding_words(names, arange, lanes.shape, noise)
-    result = np.asarray(program.run(names, lanes, constants, number.axes(3), word))
+    inside = tuple(axis for axis, size in enumerate(number.block_sizes(3)) if size is None)
+    result = program.run(names, lanes, constants, inside, word)
+    if coded and program.shared:
+        codes, scales = qcore.encode(x, number, mode, key=6)
+        np.testing.assert_array_equal(result[0], codes.astype(np.int32))
+        np.testing.assert_array_equal(np.ravel(result[1]), np.ravel(scales[0] if len(result) == 3 else scales))
+        return
+    result = np.asarray(result)
     if coded:
         np.testing.assert_array_equal(result, qcore.encode(x, number, mode, key=6).astype(np.int32))
     else:

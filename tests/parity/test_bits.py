@@ -21,7 +21,15 @@ def compiled(number, mode):
     kind, _ = number.reduce(FLOAT32)
     if kind == "block":
         return mode == "nearest" or (mode == "stochastic" and number.dim in (-1, 1))
-    few = {"general": USUAL, "wide": USUAL, "wrap": USUAL[:1], "posit": USUAL, "wide_posit": USUAL}
+    few = {
+        "general": USUAL,
+        "wide": USUAL,
+        "wrap": USUAL[:1],
+        "posit": USUAL,
+        "wide_posit": USUAL,
+        "scaled": USUAL,
+        "nvfp4": USUAL[:1],
+    }
     return mode in few.get(kind, MODES)
 
 

@@ -12,8 +12,9 @@ import qjax
 import qtorch
 from benchmarks.inputs import FORMATS, MORE, hard_inputs
 from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint
+from qcore.block import BlockNumber
 
-CODED = [n for n in FORMATS + MORE if not isinstance(n, BlockFloatingPoint) and getattr(n, "clamp", True)]
+CODED = [n for n in FORMATS + MORE if not isinstance(n, BlockNumber) and getattr(n, "clamp", True)]
 SOME = [
     (FloatingPoint(5, 2), "nearest"),
     (NAMED["e4m3fn"][0], "stochastic"),

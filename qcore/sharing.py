@@ -1,0 +1,161 @@
+"""Numbers that share a power-of-two scale: it only moves the quantum and the limits of the element's format.
+
+A scale 2^k adds k to every exponent of a format, so each block has a grid of its own, and `round_to_grid` does the
+rest. Which k, the largest magnitude of the block decides:
+
+    largest magnitude     eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm      subnormal ones with the fields below 1 that they would have
+    + carry               the scale rule: from which mantissa on the next exponent is taken
+    >> width, - top       so that the element's largest number has the exponent of the block's
+
+Integers only, as in `qcore.law`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from qcore.carrier import Carrier
+from qcore.law import Grid, uniform_grid
+from qcore.random import Settle, unsettled
+
+KINDS = {"block": "grid", "scaled": "deep", "scaled_general": "wide"}  # what rounds the elements of each
+E8M0_BIAS = 127  # of the codes of scales; 255 is NaN
+
+
+class Shared(NamedTuple):
+    """An element format under a shared scale, on a carrier: ints or 0-d arrays.
+
+    Exponents are those of the element's numbers before they are scaled.
+
+    Attributes:
+        carry: added to the largest magnitude, and so to its exponent where the mantissa is large enough.
+        least, most: exponent fields of the smallest and the largest scale; read for all but "block" formats.
+        top, ones: exponent and mantissa bits of the largest number.
+        step: exponent of the smallest quantum.
+
+        Read for "scaled" elements, which may be floating point numbers:
+        finest: see `Grid`.
+        lower_top, lower_ones: exponent and mantissa bits of the lowest number's magnitude.
+        negative: -1 where there are negative numbers, else 0.
+
+        Read for "scaled_general" elements only:
+        low: exponent of the smallest normal number.
+        floor: -1 where there is no zero, else 0.
+        unit, slope, zero, signed_zero, unsigned, lower_jump, coded, shift: see `Grid`.
+    """
+
+    carry: Any
+    least: Any
+    most: Any
+    top: Any
+    ones: Any
+    step: Any
+    finest: Any = 0
+    lower_top: Any = 0
+    lower_ones: Any = 0
+    negative: Any = -1
+    low: Any = 0
+    floor: Any = 0
+    unit: Any = 0
+    slope: Any = 0
+    zero: Any = 0
+    signed_zero: Any = -1
+    unsigned: Any = 0
+    lower_jump: Any = 0
+    coded: Any = 0
+    shift: Any = 0
+
+
+def normalized(xp: Any, magnitude: Any, carrier: Carrier) -> Any:
+    """Magnitudes whose exponent fields go on below 1, where otherwise subnormal numbers would be."""
+    width = carrier.width
+    subnormal = xp.float_bits(magnitude & (carrier.hidden - 1)) - ((carrier.lane_bias + width - 1) << width)
+    return xp.where(magnitude < carrier.hidden, subnormal, magnitude)
+
+
+def shared_scale(
+    xp: Any, bits: Any, carrier: Carrier, shared: Shared, axes: tuple[int, ...], kind: str
+) -> tuple[Any, Any]:
+    """The exponent field of each block's scale, and -1 where the scale is NaN, else 0; `axes` keep length 1."""
+    width, infinity = carrier.width, carrier.infinity
+    magnitude = bits & carrier.magnitude_mask
+    if kind == "block":  # where a NaN does not count
+        magnitude = xp.where(magnitude > infinity, 0, magnitude)
+    largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
+    finite = xp.clip(largest, None, infinity - 1)
+    exponent = (normalized(xp, finite, carrier) + shared.carry) >> width
+    if kind == "block":
+        return exponent - shared.top, None
+    scale = xp.clip(xp.clip(exponent - shared.top, shared.least, None), None, shared.most)
+    return xp.where(largest > 0, scale, shared.least), (infinity - 1 - largest) >> carrier.last
+
+
+def block_grid(
+    xp: Any, scale: Any, nan: Any, carrier: Carrier, shared: Shared, kind: str, settle: Settle = unsettled
+) -> Grid:
+    """The grid of each block, from what `shared_scale` found."""
+    quiet = carrier.quiet_nan
+    quantum, keep = scale + shared.step, carrier.infinity
+    base, top, coarsest = uniform_grid(xp, quantum, carrier)
+    limit = _lane(xp, scale + shared.top, shared.ones, carrier)
+    if kind == "block":
+        return Grid(settle(base), settle(top), settle(coarsest), 0, 0, settle(limit), 0, 0, keep)
+    end = _largest(xp, quantum, shared.finest, carrier)
+    limit = xp.clip(limit, None, end)
+    lower = xp.clip(_lane(xp, scale + shared.lower_top, shared.lower_ones, carrier), None, end) & shared.negative
+    poison, floor = nan & quiet, nan & (quiet - base)  # all of such a block is a NaN
+    lower, limit = (lower - limit) & ~nan, (limit & ~nan) | poison
+    below = settle(base), settle(top), settle(coarsest), shared.finest
+    grid = Grid(*below, 0, settle(limit), settle(lower), 0, keep)
+    if kind == "scaled":
+        return grid._replace(floor=settle(floor))
+    lowest = _lane(xp, scale + shared.low, 0, carrier)
+    floor = xp.clip(floor, xp.clip(lowest - base, 0, None) & shared.floor, None)
+    return grid._replace(
+        floor=settle(floor),
+        unit=shared.unit,
+        slope=shared.slope,
+        zero=settle(poison | shared.zero),
+        signed_zero=shared.signed_zero,
+        unsigned=shared.unsigned,
+        lower_jump=shared.lower_jump,
+        lowest=settle(lowest),
+        coded=shared.coded,
+        shift=settle(shared.shift + scale),
+    )
+
+
+def _lane(xp: Any, field: Any, ones: Any, carrier: Carrier) -> Any:
+    """The magnitudes with these exponent fields, which may be below 1 and beyond the carrier's, and mantissas."""
+    normal = (xp.clip(xp.clip(field, 0, None), None, carrier.infinity >> carrier.width) << carrier.width) + ones
+    return xp.where(field > 0, normal, (carrier.hidden | ones) >> xp.clip(1 - field, 0, carrier.last))
+
+
+def _largest(xp: Any, quantum: Any, finest: Any, carrier: Carrier) -> Any:
+    """The largest number of the carrier that is a multiple of the quantum, and has no more than the mantissa."""
+    width, last = carrier.width, (carrier.infinity >> carrier.width) - 1
+    drop = xp.clip(xp.clip(quantum + (width - last), finest, None), None, width + 1)
+    return ((carrier.infinity - 1) >> drop << drop) & ((drop - (width + 1)) >> carrier.last)
+
+
+def rescale(xp: Any, bits: Any, exponent: Any, carrier: Carrier) -> Any:
+    """The lanes of numbers times 2^exponent: beyond the carrier's range infinity, below its steps toward zero."""
+    width, infinity = carrier.width, carrier.infinity
+    magnitude = bits & carrier.magnitude_mask
+    lanes = normalized(xp, magnitude, carrier)
+    scaled = xp.clip(_lane(xp, (lanes >> width) + exponent, lanes & (carrier.hidden - 1), carrier), None, infinity)
+    scaled = scaled >> carrier.padding << carrier.padding
+    special = (magnitude > infinity - 1) | (magnitude < 1)
+    return xp.where(special, magnitude, scaled) | (bits & carrier.negative)
+
+
+def scale_codes(scale: Any, nan: Any, carrier: Carrier) -> Any:
+    """E8M0 codes of scales."""
+    return (scale + (E8M0_BIAS - carrier.bias)) | (nan & 255)
+
+
+def apply_scales(xp: Any, bits: Any, codes: Any, carrier: Carrier) -> Any:
+    """The lanes of elements times the scales with these E8M0 codes."""
+    codes = codes & 255
+    scaled = rescale(xp, bits, codes - E8M0_BIAS, carrier)
+    return xp.where(codes < 255, scaled, (bits & carrier.negative) | carrier.quiet_nan)
