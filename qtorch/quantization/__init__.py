@@ -1,5 +1,6 @@
 """Affine integer quantization with the names of torch's quantization library, and the bits of qcore.affine."""
 
+from qtorch.quantization import functional
 from qtorch.quantization.affine import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
 from qtorch.quantization.base import Observer, ObserverBase
 from qtorch.quantization.fake_quantize import (
@@ -9,6 +10,7 @@ from qtorch.quantization.fake_quantize import (
     enable_fake_quant,
     enable_observer,
 )
+from qtorch.quantization.functional import dequantize, quantize_per_channel, quantize_per_tensor
 from qtorch.quantization.observer import (
     HistogramObserver,
     MinMaxObserver,
@@ -44,6 +46,7 @@ from qtorch.quantization.qconfig import (
     get_observer_dict,
     per_channel_dynamic_qconfig,
 )
+from qtorch.quantization.tensor import QTensor
 
 __all__ = [
     "FakeQuantize",
@@ -58,6 +61,7 @@ __all__ = [
     "PerChannelMinMaxObserver",
     "QConfig",
     "QConfigDynamic",
+    "QTensor",
     "RecordingObserver",
     "default_activation_only_qconfig",
     "default_debug_observer",
@@ -75,6 +79,7 @@ __all__ = [
     "default_weight_fake_quant",
     "default_weight_observer",
     "default_weight_only_qconfig",
+    "dequantize",
     "disable_fake_quant",
     "disable_observer",
     "enable_fake_quant",
@@ -82,8 +87,11 @@ __all__ = [
     "fake_quantize_per_channel_affine",
     "fake_quantize_per_tensor_affine",
     "float16_dynamic_qconfig",
+    "functional",
     "get_default_qat_qconfig",
     "get_default_qconfig",
     "get_observer_dict",
     "per_channel_dynamic_qconfig",
+    "quantize_per_channel",
+    "quantize_per_tensor",
 ]

@@ -181,7 +181,7 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(x: torch.Tensor, *parameters: Any) -> tuple[torch.Tensor, ...]:
-        return _forward(x, *parameters, is_ordinary(x))
+        return _forward(x, *parameters, ordinary=is_ordinary(x))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:

@@ -25,7 +25,6 @@ class Names(affine.Names):
     repeat = staticmethod(torch.repeat_interleave)
     concatenate = staticmethod(torch.concatenate)
     copy = staticmethod(torch.clone)
-    bincount = staticmethod(torch.bincount)
     asarray = staticmethod(torch.from_numpy)
 
     @staticmethod
@@ -74,6 +73,11 @@ class Names(affine.Names):
     @staticmethod
     def cumsum(x: torch.Tensor) -> torch.Tensor:
         return torch.cumsum(x, 0)
+
+    @staticmethod
+    def bincount(index: torch.Tensor, weight: torch.Tensor | None, size: int) -> torch.Tensor:
+        """Also without weights, which are then all 1."""
+        return torch.bincount(index, weight, size)
 
     @staticmethod
     def searchsorted(edges: torch.Tensor, x: torch.Tensor, right: bool) -> torch.Tensor:

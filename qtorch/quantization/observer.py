@@ -162,7 +162,11 @@ class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver):
     ) -> None:
         check_int("ch_axis", ch_axis, 0)
         form = integers(dtype, quant_min, quant_max, reduce_range)
-        rule = MovingAveragePerChannelMinMax(form, scheme(qscheme, True), eps, ch_axis, averaging_constant)
+        rule = MovingAveragePerChannelMinMax(
+            form, scheme(qscheme, True), eps, axis=ch_axis, averaging_constant=averaging_constant
+        )
+            form, scheme(qscheme, True), eps, axis=ch_axis, averaging_constant=averaging_constant
+        )
         RangeObserver.__init__(self, rule, dtype, qscheme, reduce_range)
         self.ch_axis = ch_axis
         self.averaging_constant = averaging_constant
@@ -210,7 +214,8 @@ class HistogramObserver(RangeObserver):
         """By NumPy, which takes the search's thousands of small steps faster."""
         state = self._kind(*(value.numpy(force=True) for value in self._state(self.min_val.shape)))
         found, device = self.rule.qparams(state), self.min_val.device
-        return QParams(*(torch.from_numpy(np.asarray(part)).to(device) for part in (found.scale, found.zero_point)))
+        scale, zero_point = (torch.from_numpy(np.asarray(part)).to(device) for part in (found.scale, found.zero_point))
+        return QParams(scale, zero_point)
 
 
 class RecordingObserver(ObserverBase):
