@@ -60,6 +60,17 @@ def round_rows(x: torch.Tensor, number: Number, keys: torch.Tensor) -> torch.Ten
     return None if kernel is None else kernels.launch(kernel, [x, constants, keys], x.numel())[0]
 
 
+def round_in_place(x: torch.Tensor, number: Number, rounding: Rounding) -> bool:
+    """Whether there is a kernel that rounds x where it lies; if so, it has."""
+    plan = plan_for(number, rounding, x.dtype, None, False)
+    if plan.stochastic or plan.pairs or not (plan.flat and x.is_contiguous() and 0 < x.numel() < KERNEL_LIMIT):
+        return False
+    kernel, constants = plan.runner("in_place", x.device)
+    if kernel is not None:
+        kernels.launch(kernel, [x if x.dim() == 1 else x.view(-1), constants], x.numel())
+    return kernel is not None
+
+
 def _in_pieces(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
     if plan.program.kind == "nvfp4":
         return None
