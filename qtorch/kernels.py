@@ -34,10 +34,10 @@ Example = tuple[torch.nn.Module, tuple[torch.Tensor, ...], tuple[object, ...]]  
 
 # Which dimensions a kernel's input has, as an example that is large enough to be compiled for all threads, and which of
 # them lie inside of blocks ("r" in `Merged`) or outside ("k"). Elementwise rounding sees every tensor as "flat", or as
-# "pairs" (`run_pairs`) or "keyed" rows (`run_keyed`), or "in place", flat with the result over it.
+# "pairs" (`run_pairs`) or "keyed" rows (`run_keyed`), or "onto", flat with memory for the result.
 LAYOUTS: dict[str, tuple[tuple[int, ...], str]] = {
     "flat": ((1 << 20,), "r"),
-    "in_place": ((1 << 20,), "r"),
+    "onto": ((1 << 20,), "r"),
     "pairs": ((1 << 20,), "r"),
     "rows": ((1 << 14, 64), "kr"),
     "columns": ((1 << 14, 64), "rk"),
@@ -58,18 +58,18 @@ class _Law(torch.nn.Module):
         self.program = program
         self.layout = layout
 
-    def forward(self, x: torch.Tensor, constants: torch.Tensor, *noise: torch.Tensor) -> Any:
+    def forward(self, x: torch.Tensor, constants: torch.Tensor, *others: torch.Tensor) -> Any:
         if constants.dim() > 1 and x.dim() == 1:
             constants = constants[:, torch.arange(x.shape[0], device=x.device) % TABLE]
         if self.layout == "keyed":
-            return run_keyed(self.program, x, constants.unbind(), *noise)
-        words = Noise(*noise) if noise else None
+            return run_keyed(self.program, x, constants.unbind(), *others)
+        words = Noise(*others) if others and self.layout != "onto" else None
         if self.layout == "pairs":
             return run_pairs(self.program, x, constants.unbind(), words)
         inside = tuple(axis for axis, kind in enumerate(LAYOUTS[self.layout][1]) if kind == "r")
         blocks = Tiles(x.shape, x.shape, x.shape, inside, ())
         result = run(self.program, x, constants.unbind(), blocks, words, large=False)
-        return result if self.layout != "in_place" else x.copy_(result)
+        return others[0].copy_(result) if self.layout == "onto" else result
 
 
 @cache
@@ -143,6 +143,9 @@ def _example(program: Program, layout: str, device: torch.device) -> Example:
     if layout == "keyed":
         arguments.append(torch.zeros((3, shape[0]), dtype=torch.int32, device=device))
         dynamic = ({0: sizes[0]}, None, ({1: sizes[0]},))
+    elif layout == "onto":
+        arguments.append(torch.zeros_like(x))
+        dynamic += ((sizes,),)
     elif program.mode is Rounding.STOCHASTIC:
         arguments += [torch.zeros(size, dtype=torch.int32, device=device) for size in (2, 3)]
         dynamic += ((None, None),)

@@ -60,14 +60,17 @@ def round_rows(x: torch.Tensor, number: Number, keys: torch.Tensor) -> torch.Ten
     return None if kernel is None else kernels.launch(kernel, [x, constants, keys], x.numel())[0]
 
 
-def round_in_place(x: torch.Tensor, number: Number, rounding: Rounding) -> bool:
-    """Whether there is a kernel that rounds x where it lies; if so, it has."""
+def round_onto(target: torch.Tensor, x: torch.Tensor, number: Number, rounding: Rounding) -> bool:
+    """Whether there is a kernel that writes a flat tensor, rounded, onto another or itself; if so, it has.
+
+    Autograd does not notice.
+    """
     plan = plan_for(number, rounding, x.dtype, None, False)
-    if plan.stochastic or plan.pairs or not (plan.flat and x.is_contiguous() and 0 < x.numel() < KERNEL_LIMIT):
+    if plan.stochastic or plan.pairs or not 0 < x.numel() < KERNEL_LIMIT:
         return False
-    kernel, constants = plan.runner("in_place", x.device)
+    kernel, constants = plan.runner("onto", x.device)
     if kernel is not None:
-        kernels.launch(kernel, [x if x.dim() == 1 else x.view(-1), constants], x.numel())
+        kernels.launch(kernel, [x, constants, target], x.numel())
     return kernel is not None
 
 

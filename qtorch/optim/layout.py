@@ -106,18 +106,21 @@ class Layout:
         if self.accumulators is not None:
             self.accumulators.follow(self.scratch.take(self.parameters))
 
+    def momenta(self, name: str, values: Sequence[Any]) -> Bundle | None:
+        """The memory that these are in, if `adopt_momenta` put them all there."""
+        bundle = self._momenta.get(name)
+        return bundle if bundle is not None and bundle.holds(values) else None
+
     def adopt_momenta(self, name: str, states: Sequence[dict[str, Any]]) -> Bundle:
-        """The momenta of this name side by side: where they are not yet, the states get copies that are.
+        """Puts the momenta of this name side by side: the states get copies that are.
 
         Copying them to and fro in every step would take as long as rounding them.
         """
         momenta = [state[name] for state in states]
-        bundle = self._momenta.get(name)
-        if bundle is None or not bundle.holds(momenta):
-            bundle = self._momenta[name] = Bundle(momenta)
-            bundle.take(momenta)
-            for i, place in zip(bundle.small, bundle.places, strict=True):
-                states[i][name] = place
+        bundle = self._momenta[name] = Bundle(momenta)
+        bundle.take(momenta)
+        for i, place in zip(bundle.small, bundle.places, strict=True):
+            states[i][name] = place
         return bundle
 
     def save_accumulators(self) -> SavedAccumulators | None:

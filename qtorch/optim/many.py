@@ -11,7 +11,7 @@ from qcore import Number, Quantization, Rounding
 from qcore.named import check_number
 from qtorch.dispatch import quantize
 from qtorch.lanes import TABLE as ROW
-from qtorch.launch import round_rows
+from qtorch.launch import round_onto, round_rows
 
 _SMALL = 1 << 16  # elements: where two more copies take as long as a call
 
@@ -122,6 +122,18 @@ class Bundle:
         flats, large = parts[: len(self.flats)], parts[len(self.flats) :]
         rounded = [_with_keys(*pair, number, keys) for pair in zip(flats, self._groups, strict=True)]
         return rounded + [quantize(x, number, rounding, key=keys[i]) for i, x in zip(self.large, large, strict=True)]
+
+    def round_onto(
+        self, targets: list[torch.Tensor], parts: list[torch.Tensor], told: Quantization, keys: torch.Tensor | None
+    ) -> None:
+        """The same, onto other such parts or the same ones."""
+        if keys is not None:
+            copy_all(targets, self.round(parts, told, keys))
+            return
+        number, rounding = check_number(told.forward_number), told.forward_rounding
+        for i, (target, part) in enumerate(zip(targets, parts, strict=True)):
+            if i >= len(self.flats) or not round_onto(target, part, number, rounding):
+                target.copy_(quantize(part, number, rounding))
 
     def apart(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors, as views of such parts."""

@@ -89,26 +89,28 @@ class Step:
         else:
             values, written = layout.accumulators.values, layout.accumulators.written
             accumulated, bundle = self._members(values, "acc_quant")
-            copy_all(accumulated, self._rounded("acc_quant", _ACCUMULATOR, chosen, accumulated, bundle))
+            self._round_onto(accumulated, "acc_quant", _ACCUMULATOR, chosen, accumulated, bundle)
             targets, _ = self._members(written, "weight_quant")
             sources, bundle = self._members(values, "weight_quant")
-            copy_all(targets, self._rounded("weight_quant", _WEIGHT, chosen, sources, bundle))
+            self._round_onto(targets, "weight_quant", _WEIGHT, chosen, sources, bundle)
             copy_all(weights, [written.tensors[i] for i in chosen])
         if self._quantizers["momentum_quant"] is not None:
             self._round_momenta(weights, [state.get(p, {}) for p in weights])
 
     def _round_momenta(self, weights: Sequence[torch.Tensor], states: Sequence[dict[str, Any]]) -> None:
-        roles = [_MOMENTUM] * len(weights)
+        roles, together = [_MOMENTUM] * len(weights), self._joins("momentum_quant")
         for name in sorted(set().union(*states)):
-            values = [state.get(name) for state in states]
-            found = [n for n, value in enumerate(values) if _is_momentum(value, name, weights[n])]
-            momenta: list[Any] = [values[n] for n in found]
-            bundle = None
-            if self._joins("momentum_quant"):
-                bundle = self._layout.adopt_momenta(name, [states[n] for n in found])
-                momenta = bundle.parts_with(momenta)
+            values: list[Any] = [state.get(name) for state in states]
+            bundle = self._layout.momenta(name, values) if together else None
+            found = list(range(len(values)))
+            if bundle is None:
+                found = [n for n in found if _is_momentum(values[n], name, weights[n])]
+                values = [values[n] for n in found]
+                if together:
+                    bundle = self._layout.adopt_momenta(name, [states[n] for n in found])
+            parts = values if bundle is None else bundle.parts_with(values)
             own_roles, chosen = [roles[n] for n in found], [self._chosen[n] for n in found]
-            copy_all(momenta, self._rounded("momentum_quant", own_roles, chosen, momenta, bundle))
+            self._round_onto(parts, "momentum_quant", own_roles, chosen, parts, bundle)
             for n in found:
                 roles[n] += 1
 
@@ -123,27 +125,29 @@ class Step:
         parts = scratch.take(tensors) if together else tensors
         if scaling != 1.0:
             torch._foreach_mul_(parts, scaling)  # type: ignore[attr-defined]
-        if self._quantizers[name] is not None:
-            copy_all(parts, self._rounded(name, role, chosen, parts, scratch if together else None))
+        self._round_onto(parts, name, role, chosen, parts, scratch if together else None)
         if together:
             scratch.give(tensors)
 
-    def _rounded(
+    def _round_onto(
         self,
+        targets: list[torch.Tensor],
         name: str,
         roles: int | list[int],
         chosen: list[int],
-        tensors: list[torch.Tensor],
-        bundle: Bundle | None = None,
-    ) -> list[torch.Tensor]:
-        """Tensors of the chosen parameters, or the parts of a bundle of them, rounded."""
+        parts: list[torch.Tensor],
+        bundle: Bundle | None,
+    ) -> None:
+        """Rounds tensors of the chosen parameters, or the parts of a bundle of them, onto others or themselves."""
         told = self._quantizers[name]
-        if told is None:
-            return tensors
         keys = self._keys(roles, chosen) if is_stochastic(told) else None
-        if bundle is not None and isinstance(told, Quantization):
-            return bundle.round(tensors, told, keys)
-        return round_all(name, told, tensors, keys)
+        if told is None:
+            if targets is not parts:
+                copy_all(targets, parts)
+        elif bundle is not None and isinstance(told, Quantization):
+            bundle.round_onto(targets, parts, told, keys)
+        else:
+            copy_all(targets, round_all(name, told, parts, keys))
 
     def _members(self, copies: Copies, name: str) -> tuple[list[torch.Tensor], Bundle | None]:
         """The chosen ones of copies; all of them as a bundle, if the quantizer allows."""

@@ -43,9 +43,10 @@ def test_blocks_do_not_run_into_each_other():
 @pytest.mark.parametrize("without", [None, 3], ids=["all", "one without a gradient"])
 def test_many_small_parameters_take_few_calls(without, monkeypatch):
     calls = []
-    monkeypatch.setattr(
-        qtorch.optim.many, "quantize", lambda *args, **kw: calls.append(args) or qtorch.quantize(*args, **kw)
-    )
+    for name in ("quantize", "round_onto"):
+        function = getattr(qtorch.optim.many, name)
+        count = lambda *args, function=function, **kw: calls.append(args) or function(*args, **kw)  # noqa: E731
+        monkeypatch.setattr(qtorch.optim.many, name, count)
     params = parameters([(16, 3, 3, 3)] * 20 + [(16,)] * 40 + [(300, 300)])
     optimizer = OptimLP(sgd(params), weight_quant=F, grad_quant=F, momentum_quant=F, acc_quant=H)
     give_gradients(params, 0)
