@@ -1,5 +1,6 @@
 """Low-precision arithmetic in PyTorch: QPyTorch's API with the same bits as NumPy (qcore) and JAX (qjax)."""
 
+import qtorch.opaque  # noqa: F401  # registers an operator
 from qcore import (
     NAMED,
     NVFP4,

@@ -73,7 +73,7 @@ def quantize(
     if (x.requires_grad or transformed) and torch.is_grad_enabled():
         function = _OrdinaryStraightThrough if ordinary else _StraightThrough
         return function.apply(x, plan, *(noise or ()))
-    return _round(x, plan, noise, ordinary)
+    return round_tensor(x, plan, noise, ordinary)
 
 
 def encode(
@@ -109,7 +109,7 @@ def encode(
     """
     ordinary = is_ordinary(x)
     plan = (plan_for if ordinary else make_plan)(number, rounding, x.dtype, overflow, True)
-    result = _round(x.detach(), plan, _noise(x, plan, key, random_bits, start, ordinary), ordinary)
+    result = round_tensor(x.detach(), plan, _noise(x, plan, key, random_bits, start, ordinary), ordinary)
     if not isinstance(result, tuple):
         return as_codes(result)
     codes, block, *whole = result
@@ -175,7 +175,7 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(x: torch.Tensor, plan: Plan, *noise: torch.Tensor) -> torch.Tensor:
-        return _round(x, plan, Noise(*noise) if noise else None, is_ordinary(x))
+        return round_tensor(x, plan, Noise(*noise) if noise else None, is_ordinary(x))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -212,7 +212,10 @@ def is_ordinary(x: torch.Tensor) -> bool:
     )
 
 
-def _round(x: torch.Tensor, plan: Plan, noise: Noise | None, ordinary: bool) -> Any:
+def round_tensor(x: torch.Tensor, plan: Plan, noise: Noise | None, ordinary: bool) -> Any:
+    """The law, in the fastest way there is for x; see `qtorch.lanes.run`."""
+    if noise is not None and plan.spelling and x.numel() > 0:
+        return torch.ops.qtorch.round_stochastically(x, *noise, plan.spelling)  # see qtorch.opaque
     result = by_kernel(x, plan, noise) if ordinary and x.numel() > 0 else None
     return by_operations(x, plan, noise) if result is None else result
 

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,8 @@ def load_module(
             if path.exists():
                 with contextlib.suppress(RuntimeError):  # a damaged file is compiled again
                     return _open(path, device)
-            _compile(*example(), path)
+            with ThreadPoolExecutor(1) as fresh:  # in which no mode of torch is on: whoever calls may be under some
+                fresh.submit(_compile, example, path).result()
             return _open(path, device)
     except Exception as error:  # whatever a compiler may raise, the slower path has the same bits
         warnings.warn(
@@ -152,13 +154,12 @@ def _example(program: Program, layout: str, device: torch.device) -> Example:
     return _Law(program, layout), tuple(arguments), dynamic
 
 
-def _compile(
-    module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], dynamic: tuple[object, ...], path: Path
-) -> None:
+def _compile(example: Callable[[], Example], path: Path) -> None:
     from torch._inductor import config
 
-    with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
+    with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # Inductor's own, which users can do nothing about
+        module, arguments, dynamic = example()
         exported = torch.export.export(module, arguments, dynamic_shapes=dynamic)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             package = os.path.join(folder, path.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import torch
@@ -24,15 +25,18 @@ class Plan:
 
     Attributes:
         number, program, constants: the format, what is traced, and the format's integers.
+        spelling: in a compiled program that calls an operator, the format and its policy for overflow as a text, which
+            means the same in every process, because such programs are kept on disk; else "".
         stochastic: whether there are random words.
         flat: whether a tensor's shape does not matter (random words aside).
         pairs: the integers in which a kernel on the CPU reads two elements at once, or None.
     """
 
-    def __init__(self, number: Number, program: Program, constants: tuple[int, ...]) -> None:
+    def __init__(self, number: Number, program: Program, constants: tuple[int, ...], spelling: str = "") -> None:
         self.number = number
         self.program = program
         self.constants = constants
+        self.spelling = spelling
         self.stochastic = program.mode is Rounding.STOCHASTIC
         self.flat = not isinstance(number, BlockNumber) or number.whole
         self.pairs = pair_dtype(program)
@@ -57,7 +61,9 @@ def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, cod
     if torch.compiler.is_compiling():
         program, constants = _prepare(mode.value, DTYPES[dtype].name, overflow, coded, *_description(number))
         carrier, kind, codes, storage, element = program
-        return Plan(number, Program(Carrier(*carrier), mode, kind, codes, storage, element), constants)
+        opaque = mode is Rounding.STOCHASTIC and not coded and not torch.compiler.is_exporting()
+        spelling = _spelling(overflow, *_description(number)) if opaque else ""
+        return Plan(number, Program(Carrier(*carrier), mode, kind, codes, storage, element), constants, spelling)
     return Plan(number, *prepare(number, mode, DTYPES[dtype], overflow, coded))
 
 
@@ -84,6 +90,11 @@ def _prepare(
     """A program's fields and the constants as literals of a traced program; see `literal`."""
     program, constants = prepare(_described(*description), Rounding(mode), CARRIERS[carrier], overflow, coded)
     return (_fields(program.carrier), program.kind, program.codes, program.storage, program.element), tuple(constants)
+
+
+@constant
+def _spelling(overflow: Any, *description: Any) -> str:
+    return pickle.dumps((_described(*description), overflow)).hex()
 
 
 @constant

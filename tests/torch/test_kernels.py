@@ -48,6 +48,17 @@ def test_processes_that_start_at_once_with_a_cold_cache(tmp_path, count):
     assert [package.suffix for package in packages] == [".pt2"]  # nothing temporary is left
 
 
+def test_a_kernel_is_compiled_wherever_it_is_needed(tmp_path):
+    """Compiled programs call operators under a mode of torch, and so may users."""
+    program = PROGRAM.replace(
+        'qtorch.quantize(x, number, "nearest")',
+        'torch.compile(lambda x: qtorch.quantize(x, number, key=3))(x)',
+        1,
+    ).replace('number, "nearest")', "number, key=3)")
+    assert finish(start(tmp_path, program))[0] == "right"
+    assert list(tmp_path.glob("*/*.pt2"))
+
+
 def test_a_process_killed_while_compiling_leaves_nothing_that_breaks_the_next(tmp_path):
     process = start(tmp_path)
     deadline = time.monotonic() + 120
