@@ -13,7 +13,18 @@ from contextlib import suppress
 import ml_dtypes
 import numpy as np
 
-from qcore import NAMED, NVFP4, BinaryFloat, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Number, Rounding, p3109
+from qcore import (
+    NAMED,
+    NVFP4,
+    BinaryFloat,
+    BlockFloatingPoint,
+    BlockScaled,
+    FixedPoint,
+    FloatingPoint,
+    Number,
+    Rounding,
+    p3109,
+)
 from qcore.tiles import tiles
 
 FORMATS: tuple[Number, ...] = (

@@ -121,7 +121,7 @@ class BlockScaled(BlockNumber):
                [0.09375, 0.1875, 0.25  ]], dtype=float32)
     """
 
-    element: Number
+    element: Any
     block: Any
     rule: str = "floor"
 
@@ -257,7 +257,9 @@ def _check_element(element: Any) -> Number:
 
         element = check_number(element, "element")
     if not isinstance(element, FixedPoint | FloatingPoint | BinaryFloat):
-        raise TypeError(f"element={element!r}; allowed are a FixedPoint, FloatingPoint, BinaryFloat, or the name of one")
+        raise TypeError(
+            f"element={element!r}; allowed are a FixedPoint, FloatingPoint, BinaryFloat, or the name of one"
+        )
     element = element.overflowing("saturate")
     if isinstance(element, FixedPoint) and element.wl == element.signed:
         raise ValueError(f"element={element!r}; allowed is one with numbers above zero")

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.carrier import Carrier
-from qcore.lanes import leading_bit, split
+from qcore.lanes import split
 from qcore.rounding import Rounding, increment
 
 

@@ -16,9 +16,9 @@ from qcore.arguments import (
     check_start,
     missing_key,
 )
+from qcore.block import check_scales
 from qcore.carrier import CARRIERS, Carrier
 from qcore.lanes import Names
-from qcore.block import check_scales
 from qcore.named import check_number
 from qcore.number import Number
 from qcore.packing import check_codes, storage
@@ -114,9 +114,7 @@ def encode(
     return codes, (block.astype(np.uint8), whole[0]) if whole else block.astype(np.uint8)
 
 
-def decode(
-    codes: np.ndarray, number: Number | str, dtype: Any = np.float32, *, scales: Any = None
-) -> np.ndarray:
+def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32, *, scales: Any = None) -> np.ndarray:
     """The numbers that integer codes stand for, exactly.
 
     Args:

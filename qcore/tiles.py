@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
@@ -117,7 +117,9 @@ def tiles(shape: Shape, sizes: Sizes) -> Tiles:
 
 def block_counts(shape: Shape, sizes: Sizes) -> Shape:
     """How many blocks there are along each axis, also where there are no elements."""
-    return tuple(min(length, 1) if size is None else -(-length // size) for length, size in zip(shape, sizes, strict=True))
+    return tuple(
+        min(length, 1) if size is None else -(-length // size) for length, size in zip(shape, sizes, strict=True)
+    )
 
 
 class Merged(NamedTuple):

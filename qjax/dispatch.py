@@ -99,9 +99,7 @@ def encode(
     return _apply(x, number, rounding, key, random_bits, start, overflow, coded=True)
 
 
-def decode(
-    codes: jax.Array, number: Number | str, dtype: Any = jnp.float32, *, scales: Any = None
-) -> jax.Array:
+def decode(codes: jax.Array, number: Number | str, dtype: Any = jnp.float32, *, scales: Any = None) -> jax.Array:
     """The numbers that integer codes stand for, exactly; see `qcore.decode`.
 
     Args:
@@ -141,7 +139,9 @@ def _decode(carrier: Carrier, layout: Any, dtype: str, codes: jax.Array, fields:
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _decode_blocks(carrier: Carrier, number: Number, dtype: str, codes: jax.Array, scales: Any, whole: Any) -> jax.Array:
+def _decode_blocks(
+    carrier: Carrier, number: Number, dtype: str, codes: jax.Array, scales: Any, whole: Any
+) -> jax.Array:
     if codes.size == 0:
         return jnp.empty(codes.shape, dtype)
     blocks = tiles(codes.shape or (1,), number.block_sizes(codes.ndim) or (1,))

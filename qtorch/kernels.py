@@ -65,7 +65,9 @@ class _Law(torch.nn.Module):
         if self.layout == "pairs":
             return run_pairs(self.program, x, constants.unbind(), words)
         inside = tuple(axis for axis, kind in enumerate(LAYOUTS[self.layout][1]) if kind == "r")
-        return run(self.program, x, constants.unbind(), Tiles(x.shape, x.shape, x.shape, inside, ()), words, large=False)
+        return run(
+            self.program, x, constants.unbind(), Tiles(x.shape, x.shape, x.shape, inside, ()), words, large=False
+        )
 
 
 @cache

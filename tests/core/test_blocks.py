@@ -174,7 +174,9 @@ def nvfp4(x, size):
 def test_nvfp4_equals_fractions(exponent):
     rng = np.random.default_rng(exponent + 200)
     with np.errstate(over="ignore"):
-        x = np.ldexp(rng.uniform(-1, 1, (12, 40)) * 4.0 ** -rng.integers(0, 9, (12, 1)), exponent + 1).astype(np.float32)
+        x = np.ldexp(rng.uniform(-1, 1, (12, 40)) * 4.0 ** -rng.integers(0, 9, (12, 1)), exponent + 1).astype(
+            np.float32
+        )
     x[np.isinf(x)] = 1
     x[3] = 0
     x[5, 2], x[6, 20] = np.nan, np.inf
@@ -232,7 +234,11 @@ def test_values():
         (lambda: BlockScaled("e5m2", {1: 4, -1: 4}).block_sizes(2), ValueError, "twice in an array of 2"),
         (lambda: qcore.quantize(np.ones(3, np.float32), "mxfp4", "up", overflow="inf"), ValueError, "overflow='inf'"),
         (lambda: qcore.encode(np.ones(3, np.float32), BlockFloatingPoint(8)), ValueError, "has no codes"),
-        (lambda: qcore.encode(np.ones(3, np.float16), BlockScaled(FixedPoint(20, 3), {...: None})), ValueError, "dtype"),
+        (
+            lambda: qcore.encode(np.ones(3, np.float16), BlockScaled(FixedPoint(20, 3), {...: None})),
+            ValueError,
+            "dtype",
+        ),
         (lambda: qcore.decode(np.ones(3, np.uint8), "mxfp4"), TypeError, r"scales is a NoneType; .*shape \(1,\)"),
         (
             lambda: qcore.decode(np.ones(3, np.uint8), "mxfp4", scales=np.ones(2, np.uint8)),

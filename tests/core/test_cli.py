@@ -17,8 +17,8 @@ from rich.console import Console
 
 import qcore
 from qcore import NAMED, BinaryFloat, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, p3109
-from qcore.block import BlockNumber
 from qcore.__main__ import main
+from qcore.block import BlockNumber
 from qcore.cli import tables
 from qcore.cli.facts import Dyadic, facts
 from qcore.cli.names import parse_format
@@ -165,7 +165,9 @@ def test_the_list_fits_a_terminal(capsys, monkeypatch, width):
     assert max(map(len, lines)) <= width
     for name in NAMED:
         line = next(line for line in lines if line.startswith(f"{name} "))
-        expected = [cell for cell in tables.row(name)[:-1] if cell not in ("-", "NaN, no zero, no sign") and " per " not in cell]
+        expected = [
+            cell for cell in tables.row(name)[:-1] if cell not in ("-", "NaN, no zero, no sign") and " per " not in cell
+        ]
         assert all(cell in line for cell in expected)
         assert "…" not in line.removesuffix("…").rstrip(" …")
 

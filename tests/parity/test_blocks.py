@@ -78,7 +78,9 @@ def test_codes_and_scales(name):
         decoded = qcore.decode(codes, name, scales=scales)
         for package, make in ((qtorch, torch.from_numpy), (qjax, jnp.asarray)):
             if package is qtorch and mode == "stochastic":  # by operations
-                found = torch.func.vmap(lambda x: qtorch.encode(x, name, mode, key=key)[0])(make(x[None]))[0]
+                found = torch.func.vmap(lambda x, key=key: qtorch.encode(x, name, "stochastic", key=key)[0])(
+                    make(x[None])
+                )[0]
                 assert_same_bits(found, codes)
                 continue
             found, found_scales = package.encode(make(x), name, mode, key=key)
