@@ -262,4 +262,5 @@ def _scaled_block(
     rare = rng.random(shape) < 0.05
     x = np.where((kinds % 24 == 7) & rare, dtype(np.nan), x)
     x = np.where((kinds % 24 == 9) & rare, dtype(-np.inf), x)
-    return np.where(kinds % 24 == 11, random_bits(x.size, dtype, rng).reshape(shape), x).astype(dtype)
+    with np.errstate(invalid="ignore"):
+        return np.where(kinds % 24 == 11, random_bits(x.size, dtype, rng).reshape(shape), x).astype(dtype)

@@ -1,4 +1,4 @@
-"""A linear layer as Microscaling hardware trains it, in JAX; see `mx_linear_torch` for which product rounds along what."""
+"""A linear layer as Microscaling hardware trains it, in JAX; `mx_linear_torch` says what is rounded along what."""
 
 from __future__ import annotations
 

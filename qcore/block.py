@@ -121,7 +121,7 @@ class BlockScaled(BlockNumber):
                [0.09375, 0.1875, 0.25  ]], dtype=float32)
     """
 
-    element: Number
+    element: Any
     block: Any
     rule: str = "floor"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from qcore.arguments import check_choice
-from qcore.block import FP4, FP4_SCALE
+from qcore.block import FP4, FP4_SCALE, BlockScaled
 from qcore.carrier import Carrier
 from qcore.codes import Codes, FixedCodes, FloatCodes, decode
 from qcore.encoding import FloatEncoding, encode, encoding, wrap
@@ -138,7 +138,7 @@ def prepare(
         return Program(carrier, mode, kind), constants
     if kind == "nvfp4":
         return _prepare_nvfp4(mode, carrier, constants)
-    if kind in SHARED:
+    if isinstance(number, BlockScaled):
         number.check_exact(carrier)
         element, encoded = prepare(number.element, mode, carrier, None, coded=True)
         return replace(element, kind=kind, element=element.kind), (*constants, *encoded)

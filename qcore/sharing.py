@@ -3,7 +3,7 @@
 A scale 2^k adds k to every exponent of a format, so each block has a grid of its own, and `round_to_grid` does the
 rest. Which k, the largest magnitude of the block decides:
 
-    largest magnitude     eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm      subnormal ones with the fields below 1 that they would have
+    largest magnitude     eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm     subnormal ones with the fields below 1 they would have
     + carry               the scale rule: from which mantissa on the next exponent is taken
     >> width, - top       so that the element's largest number has the exponent of the block's
 

@@ -75,7 +75,7 @@ def product(xp: Any, small: Any, b: Any, carrier: Carrier) -> Any:
 
 def fitted(xp: Any, lanes: Any, carrier: Carrier) -> Any:
     """The magnitudes of working floats in a carrier: to nearest, ties to even, at most its largest finite number."""
-    width, hidden, last = carrier.width, carrier.hidden, carrier.last
+    width, hidden = carrier.width, carrier.hidden
     field = (lanes >> width) - (working(carrier).bias - carrier.bias)
     significand = (lanes & (hidden - 1)) | hidden
     below = xp.clip(1 - field, 0, width + 2)  # of which all bits are dropped, and half a step as well

@@ -69,7 +69,7 @@ def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, cod
 
 def _description(number: Number) -> tuple[Any, ...]:
     """A format as literals of a traced program: its class and fields, in place of a field that is a format its own."""
-    fields = (getattr(number, name) for name in type(number).__match_args__)
+    fields = (getattr(number, name) for name in type(number).__match_args__)  # type: ignore[attr-defined]
     described = (_description(field) if isinstance(field, Number) else literal(field) for field in fields)
     return type(number), *described
 

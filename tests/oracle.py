@@ -399,7 +399,7 @@ def element_rule(carrier, element):
     kind, *arguments = element
     if kind != "fixed":
         return (float_rule if kind == "float" else binary_rule)(carrier, *arguments)
-    wl, fl, _, symmetric, signed, _ = arguments
+    _, fl, _, symmetric, signed, _ = arguments
 
     def quantum(e):
         return -fl

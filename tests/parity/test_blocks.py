@@ -1,0 +1,209 @@
+"""Blocks of any shape have the same bits everywhere: arrays, codes and scales, modules, optimizers, shards."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+from support import BACKENDS, DTYPES, assert_same_bits, by_numpy, by_torch, key_for, to_torch
+
+import qcore
+import qjax
+import qtorch
+from benchmarks.inputs import BLOCKS, MODES, hard_inputs
+from qcore import NAMED, NVFP4, BlockFloatingPoint, BlockScaled
+from qjax.optim import apply_updates, low_precision
+from qtorch.optim import OptimLP
+
+KEY = 0x1234_5678
+E4M3 = "e4m3fn"
+
+
+@pytest.mark.parametrize("number", BLOCKS, ids=str)
+def test_all_backends(number):
+    """Some modes each; benchmarks.consistency takes them all."""
+    place = BLOCKS.index(number)
+    for mode in {"nearest", "stochastic", MODES[place % len(MODES)]}:
+        for x in hard_inputs(number, 9_000)[:: 7 if number.whole else 1]:
+            expected = by_numpy(x, number, mode, KEY)
+            for name, backend in BACKENDS.items():
+                if name != "torch kernel" or (mode == "nearest" and isinstance(number, BlockScaled)):
+                    assert_same_bits(backend(x, number, mode, KEY), expected, f"{name}: {number} {mode}")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxint8", "nvfp4"])
+def test_other_dtypes(name, dtype):
+    number = NAMED[name][0]
+    for x in hard_inputs(number, 9_000, DTYPES[dtype]):
+        for mode in ("nearest", "stochastic"):
+            expected = by_numpy(x, number, mode, KEY)
+            for backend in (set(BACKENDS) - {"torch kernel"}) if dtype != "bfloat16" or name != "mxint8" else BACKENDS:
+                assert_same_bits(BACKENDS[backend](x, number, mode, KEY), expected, f"{backend}: {number} {mode}")
+
+
+LAYOUTS = [
+    *[((7, 96), {-1: 32}), ((7, 99), {-1: 32}), ((40, 6), {0: 16}), ((64, 96), {-1: 16, -2: 16}), ((9,), {0: 4})],
+    *[((5, 1, 7), {1: 1, ...: None}), ((4, 5, 6), {1: 1, ...: None}), ((4, 6, 4), {1: 3}), ((6, 5), {0: None})],
+    *[((4, 6, 8, 10), {1: 3, 3: 5}), ((4, 6, 8, 10), {0: 2, 2: 4}), ((3, 4), {...: 1}), ((), {...: None})],
+    *[((2, 3, 4), {...: 100}), ((130, 20), {-1: None}), ((50, 50), {...: 16}), ((3, 0), {-1: 2}), ((1, 1), {0: 1})],
+]
+
+
+@pytest.mark.parametrize(("shape", "block"), LAYOUTS, ids=str)
+def test_shapes(shape, block):
+    """Every layout of kernels, and what has none: strided, ragged, and of more dimensions."""
+    x = np.asarray(np.random.default_rng(0).standard_normal(shape) ** 5, np.float32)
+    number = BlockScaled(E4M3, block, "even")
+    for mode in ("nearest", "stochastic"):
+        expected = by_numpy(x, number, mode, KEY)
+        stochastic_kernel = mode == "stochastic" and x.ndim > 1 and block not in ({-1: 32}, {...: None})
+        for name, backend in BACKENDS.items():
+            if name != "torch kernel" or not stochastic_kernel:
+                assert_same_bits(backend(x, number, mode, KEY), expected, f"{name} {mode}")
+    if x.ndim == 2 and x.size:
+        turned = to_torch(np.ascontiguousarray(x.T)).T
+        y = qtorch.quantize(turned, number, "nearest")
+        assert y.stride() == turned.stride()
+        assert_same_bits(y, by_numpy(x, number, "nearest", None))
+
+
+@pytest.mark.parametrize("name", ["mxfp8_e5m2", "mxfp6_e2m3", "mxfp4", "mxint8", "nvfp4"])
+def test_codes_and_scales(name):
+    (x,) = hard_inputs(NAMED[name][0], 5_000)
+    for mode in ("nearest", "stochastic"):
+        key = key_for(mode, 3)
+        codes, scales = qcore.encode(x, name, mode, key=key)
+        decoded = qcore.decode(codes, name, scales=scales)
+        for package, make in ((qtorch, torch.from_numpy), (qjax, jnp.asarray)):
+            if package is qtorch and mode == "stochastic":  # by operations
+                found = torch.func.vmap(lambda x, key=key: qtorch.encode(x, name, "stochastic", key=key)[0])(
+                    make(x[None])
+                )[0]
+                assert_same_bits(found, codes)
+                continue
+            found, found_scales = package.encode(make(x), name, mode, key=key)
+            assert_same_bits(found, codes)
+            pairs = [(found_scales, scales)] if name != "nvfp4" else zip(found_scales, scales, strict=True)
+            for actual, expected in pairs:
+                assert_same_bits(actual.reshape(-1), expected.reshape(-1))
+                assert tuple(actual.shape) == expected.shape
+            assert_same_bits(package.decode(found, name, scales=found_scales), decoded)
+            assert package.encode(make(np.ones((0, 4), np.float32)), name)[0].shape == (0, 4)
+    bits = NAMED[name][0].bits
+    packed = qcore.pack(codes, bits)
+    assert packed.shape[-1] == -(-codes.shape[-1] * bits // 8)
+    assert_same_bits(qtorch.unpack(qtorch.pack(torch.from_numpy(codes), bits), bits, codes.shape[-1]), codes)
+    assert_same_bits(qjax.pack(jnp.asarray(codes), bits), packed)
+
+
+def test_scales_are_torch_and_jax_types():
+    x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    _, scales = qtorch.encode(torch.from_numpy(x), "mxfp8_e4m3")
+    powers = scales.view(torch.float8_e8m0fnu).float()
+    assert_same_bits(powers, qcore.decode(scales.numpy(), "e8m0fnu"))
+    _, scales = qjax.encode(jnp.asarray(x), "mxfp8_e4m3")
+    assert_same_bits(scales.view(jnp.float8_e8m0fnu).astype(jnp.float32), powers)
+
+
+@pytest.mark.parametrize(
+    ("number", "dynamic"),
+    [(NAMED["mxfp4"][0], False), (NAMED["mxfp8_e4m3"][0], True), (NVFP4(), False), (BlockFloatingPoint(8, 1), True)],
+    ids=str,
+)
+def test_compiled_programs(number, dynamic):
+    torch._dynamo.reset()
+    program = torch.compile(lambda x: qtorch.quantize(x * 2, number, "nearest"), fullgraph=True, dynamic=dynamic)
+    for rows in (6, 11) if dynamic else (6,):
+        x = np.random.default_rng(rows).standard_normal((rows, 80)).astype(np.float32)
+        assert_same_bits(program(to_torch(x)), by_numpy(x * 2, number, "nearest", None))
+
+
+def test_compiled_programs_take_other_blocks():
+    """Whose sizes dynamic shapes would turn into symbols."""
+    torch._dynamo.reset()
+    x = np.random.default_rng(0).standard_normal((48, 80)).astype(np.float32)
+    settings = {"fullgraph": True, "dynamic": True, "backend": "aot_eager"}
+    program = torch.compile(lambda x, number: qtorch.quantize(x * 1, number, "nearest"), **settings)
+    codes = torch.compile(lambda x: qtorch.encode(x * 1, "mxfp4"), **settings)
+    values = torch.compile(lambda codes, scales: qtorch.decode(codes, "mxfp4", scales=scales), **settings)
+    for number in (BlockScaled(E4M3, {-1: 32}), BlockScaled("int8", {0: 16, ...: None}, "ceil"), NVFP4({0: 16})):
+        assert_same_bits(program(to_torch(x), number), by_numpy(x, number, "nearest", None))
+    assert_same_bits(values(*codes(to_torch(x))), by_numpy(x, "mxfp4", "nearest", None))
+
+
+def test_sharded_over_8_devices():
+    mesh = jax.make_mesh((4, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    x = np.random.default_rng(1).standard_normal((32, 128)).astype(np.float32)
+    for spec in (("a", "b"), (None, "b"), ("b", None)):
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+        for number in (NAMED["mxfp8_e4m3"][0], BlockScaled("e2m1fn", {0: 16, 1: 16}), NVFP4({0: 20})):
+            y = qjax.quantize(jax.device_put(x, sharding), number, key=7)
+            assert_same_bits(y, by_numpy(x, number, "stochastic", 7))
+
+
+def test_transformations():
+    x = np.random.default_rng(1).standard_normal((3, 4, 40)).astype(np.float32)
+    for number in (NAMED["mxfp8_e4m3"][0], NVFP4()):
+        rows = np.stack([by_numpy(row, number, "stochastic", 4) for row in x])
+        assert_same_bits(jax.vmap(lambda row, n=number: qjax.quantize(row, n, key=4))(x), rows)
+        by_rows = torch.func.vmap(lambda row, n=number: qtorch.quantize(row, n, key=4))
+        assert_same_bits(by_rows(to_torch(x)), rows)
+        grad = jax.grad(lambda x, n=number: (qjax.quantize(x, n, "nearest") * 3).sum())(jnp.asarray(x))
+        assert (grad == 3).all()
+        leaf = to_torch(x).requires_grad_()
+        (qtorch.quantize(leaf, number, "nearest") * 3).sum().backward()
+        assert leaf.grad.eq(3).all()
+
+
+def test_quantizers_along_axes_of_their_own():
+    """Values along their last axis, gradients along their first."""
+    x, g = np.random.default_rng(1).standard_normal((2, 40, 64)).astype(np.float32)
+    settings = (NAMED["mxfp8_e4m3"][0], BlockScaled("e5m2", {0: 32}), "nearest", "stochastic")
+    expected = by_numpy(x, settings[0], "nearest", None), by_numpy(g, settings[1], "stochastic", qcore.fold_in(5, 1))
+    leaf = to_torch(x).requires_grad_()
+    y = qtorch.quantizer(*settings)(leaf, key=5)
+    y.backward(to_torch(g))
+    assert_same_bits(y, expected[0])
+    assert_same_bits(leaf.grad, expected[1])
+    y, pull = jax.vjp(lambda x: qjax.quantizer(*settings)(x, key=5), jnp.asarray(x))
+    assert_same_bits(y, expected[0])
+    assert_same_bits(pull(jnp.asarray(g))[0], expected[1])
+
+
+def test_optimizers():
+    """Weights of several shapes, grouped or not, with the same keys."""
+    rng = np.random.default_rng(0)
+    shapes = ((40, 70), (70,), (3, 40, 8), (70,), (5, 5))
+    weights = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    grads = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    number, wide = NAMED["mxfp8_e4m3"][0], BlockScaled("bfloat16", {-1: None})
+    params = [torch.nn.Parameter(torch.from_numpy(weight.copy())) for weight in weights]
+    quantizers = {"weight_quant": (number,), "grad_quant": (BlockScaled("e5m2", {-1: 16}),), "acc_quant": (wide,)}
+    inner = torch.optim.SGD(params, lr=0.5)
+    optimizer = OptimLP(inner, **{name: qtorch.quantizer(*told) for name, told in quantizers.items()}, key=3)
+    transformation = low_precision(
+        optax.sgd(0.5), **{name: qjax.quantizer(*told) for name, told in quantizers.items()}, key=3
+    )
+    arrays = [jnp.asarray(weight) for weight in weights]
+    state = transformation.init(arrays)
+    for _ in range(2):
+        for p, grad in zip(params, grads, strict=True):
+            p.grad = torch.from_numpy(grad.copy())
+        optimizer.step()
+        updates, state = transformation.update([jnp.asarray(grad) for grad in grads], state, arrays)
+        arrays = apply_updates(arrays, updates, state)
+        for p, array in zip(params, arrays, strict=True):
+            assert_same_bits(p.detach(), array)
+
+
+def test_a_whole_tensor_in_pieces(monkeypatch):
+    """As tensors of 2^31 elements are, whose scale the pieces decide together."""
+    monkeypatch.setattr(qtorch.launch, "KERNEL_LIMIT", 4000)
+    monkeypatch.setattr(qtorch.launch, "_PIECE", 999)
+    for number in (BlockScaled(E4M3, {...: None}, "rceil"), BlockFloatingPoint(8), NVFP4({...: None})):
+        for special in (None, np.nan, np.inf):
+            x = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
+            x[1234] = x[1234] if special is None else special
+            assert_same_bits(by_torch(x, number, "nearest", None), by_numpy(x, number, "nearest", None))
