@@ -17,7 +17,6 @@ class Names(affine.Names):
 
     where = staticmethod(torch.where)
     clip = staticmethod(torch.clip)
-    rint = staticmethod(torch.round)
     floor = staticmethod(torch.floor)
     divide = staticmethod(torch.divide)
     minimum = staticmethod(torch.minimum)
@@ -30,6 +29,12 @@ class Names(affine.Names):
     @staticmethod
     def arithmetic() -> AbstractContextManager[Any]:
         return nullcontext()
+
+    @staticmethod
+    def rint(x: torch.Tensor) -> torch.Tensor:
+        """A compiler drops a zero point of 0, which would take the sign from a zero: here it has none before."""
+        steps = torch.round(x)
+        return torch.where(steps == 0, 0.0, steps) if torch.compiler.is_compiling() else steps
 
     @staticmethod
     def rounded(product: torch.Tensor) -> torch.Tensor:
@@ -90,7 +95,12 @@ class Names(affine.Names):
 
 
 class KernelNames(Names):
-    """The same inside a kernel, where quotients of parameters are worked out once, before the loop over elements."""
+    """The same inside a kernel, where quotients of parameters are worked out once, before the loop over elements.
+
+    Its zero points are arguments, which are not known to be 0.
+    """
+
+    rint = staticmethod(torch.round)
 
     @staticmethod
     def divide(a: torch.Tensor, b: torch.Tensor | float) -> torch.Tensor:

@@ -193,7 +193,7 @@ def test_compiled(dtype):
         return y + c, y
 
     compiled = torch.compile(program, fullgraph=True)
-    for scale, zero_point in ((0.37, 3), (0.21, 4), (torch.tensor([0.37]), torch.tensor(3))):
+    for scale, zero_point in ((0.37, 3), (0.21, 0), (torch.tensor([0.37]), torch.tensor(3))):
         tensor = to_torch(x).requires_grad_()
         both, y = compiled(tensor, to_torch(c), scale, zero_point)
         qparams = QParams.of(*(float(scale), int(zero_point)))
@@ -207,8 +207,10 @@ def test_compiled(dtype):
 def test_compiled_channels():
     x = torch.randn(6, 5, 4) * 9
     scales, zeros = torch.rand(5) + 0.1, torch.arange(5)
-    compiled = torch.compile(lambda x, s, z: per_channel(x, s, z, 1, -8, 7) * 3, fullgraph=True)
-    assert_same_bits(compiled(x, scales, zeros), per_channel(x, scales, zeros, 1, -8, 7) * 3)
+    compiled = torch.compile(lambda x, s, z: (per_channel(x, s, z, 1, -8, 7) * 3, per_channel(x, s, z * 0, 1, -8, 7)))
+    both, symmetric = compiled(x, scales, zeros)
+    assert_same_bits(both, per_channel(x, scales, zeros, 1, -8, 7) * 3)
+    assert_same_bits(symmetric, per_channel(x, scales, zeros * 0, 1, -8, 7))
 
 
 def test_transforms():
