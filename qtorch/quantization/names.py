@@ -80,8 +80,7 @@ class Names(affine.Names):
         return torch.cumsum(x, 0)
 
     @staticmethod
-    def bincount(index: torch.Tensor, weight: torch.Tensor | None, size: int) -> torch.Tensor:
-        """Also without weights, which are then all 1."""
+    def bincount(index: torch.Tensor, weight: torch.Tensor, size: int) -> torch.Tensor:
         return torch.bincount(index, weight, size)
 
     @staticmethod
@@ -100,7 +99,9 @@ class KernelNames(Names):
     Its zero points are arguments, which are not known to be 0.
     """
 
-    rint = staticmethod(torch.round)
+    @staticmethod
+    def rint(x: torch.Tensor) -> torch.Tensor:
+        return torch.round(x)
 
     @staticmethod
     def divide(a: torch.Tensor, b: torch.Tensor | float) -> torch.Tensor:
