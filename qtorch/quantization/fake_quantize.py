@@ -144,10 +144,11 @@ class FakeQuantize(torch.nn.Module):
         return Factory(cls, settings)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        for name in ("scale", "zero_point"):  # which have as many channels as were seen, and no dimension in JAX
-            if (value := state_dict.get(prefix + name)) is not None:
+        for name in ("scale", "zero_point", "fake_quant_enabled", "observer_enabled"):
+            if (value := state_dict.get(prefix + name)) is not None:  # without a dimension in JAX
                 state_dict[prefix + name] = value.reshape(-1)
-                setattr(self, name, getattr(self, name).new_empty(value.numel()))
+        if (scale := state_dict.get(prefix + "scale")) is not None:  # of as many channels as were seen
+            self._keep(*(getattr(self, name).new_empty(scale.shape) for name in ("scale", "zero_point")))
         super()._load_from_state_dict(state_dict, prefix, *others)
         self._rounds, self._observes = bool(self.fake_quant_enabled), bool(self.observer_enabled)
 

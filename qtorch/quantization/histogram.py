@@ -6,8 +6,6 @@ Which path they take depends on numbers, so that `torch.compile` cannot trace th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,6 @@ import torch
 from qcore.affine import AffineInteger, Counts, Histogram, QParams
 from qcore.affine.observers import unsigned_zero
 from qtorch.quantization.names import Names
-
-_PIECE = 1 << 16  # elements: the integers that say which bin are not written to memory
 
 
 @dataclass(frozen=True)
@@ -49,8 +45,13 @@ class TensorHistogram(Histogram):
             ends = torch.aminmax(x)
         low = torch.minimum(state.min_val, unsigned_zero(xp, ends[0]))
         high = torch.maximum(state.max_val, unsigned_zero(xp, ends[1]))
-        counts = reduce(add, (self._count(xp, piece, None, low, high) for piece in x.split(_PIECE)))
-        return self._merge(xp, state, low, high, counts)
+        return self._merge(xp, state, low, high, self._count(xp, x, None, low, high))
+
+    def _count(self, xp: Any, x: torch.Tensor, weight: Any, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+        """By torch's own function, whose weights are 1 as all are here; it has these bits on the CPU."""
+        if x.is_cpu:
+            return torch.histc(x, self.bins, float(low), float(high))
+        return super()._count(xp, x, torch.ones_like(x), low, high)
 
 
 def _update(

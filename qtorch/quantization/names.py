@@ -17,7 +17,6 @@ class Names(affine.Names):
 
     where = staticmethod(torch.where)
     clip = staticmethod(torch.clip)
-    rint = staticmethod(torch.round)
     floor = staticmethod(torch.floor)
     divide = staticmethod(torch.divide)
     minimum = staticmethod(torch.minimum)
@@ -32,8 +31,14 @@ class Names(affine.Names):
         return nullcontext()
 
     @staticmethod
+    def rint(x: torch.Tensor) -> torch.Tensor:
+        """A compiler drops a zero point of 0, which would take the sign from a zero: here it has none before."""
+        steps = torch.round(x)
+        return torch.where(steps == 0, 0.0, steps) if torch.compiler.is_compiling() else steps
+
+    @staticmethod
     def rounded(product: torch.Tensor) -> torch.Tensor:
-        """On a GPU a compiler would contract the product with a sum that follows; lanes of integers stop it."""
+        """A compiler for GPUs would contract the product with a sum that follows; integers in memory stop it."""
         if product.device.type == "cpu" or not torch.compiler.is_compiling():
             return product
         return _settled(product.view(torch.int32)).view(torch.float32)
@@ -44,10 +49,10 @@ class Names(affine.Names):
 
     @staticmethod
     def astype(x: torch.Tensor, dtype: str) -> torch.Tensor:
-        """A compiler would compute on in float32 what was rounded to 16 bits; lanes of integers stop it."""
+        """A compiler would go on in float32 with what was rounded to 16 bits; integers in memory stop it."""
         result = x.to(getattr(torch, dtype))
         if result.dtype in (torch.float16, torch.bfloat16) and torch.compiler.is_compiling():
-            return result.view(torch.int16).view(result.dtype)
+            return _settled(result.view(torch.int16)).view(result.dtype)
         return result
 
     @staticmethod
@@ -75,8 +80,7 @@ class Names(affine.Names):
         return torch.cumsum(x, 0)
 
     @staticmethod
-    def bincount(index: torch.Tensor, weight: torch.Tensor | None, size: int) -> torch.Tensor:
-        """Also without weights, which are then all 1."""
+    def bincount(index: torch.Tensor, weight: torch.Tensor, size: int) -> torch.Tensor:
         return torch.bincount(index, weight, size)
 
     @staticmethod
@@ -90,7 +94,14 @@ class Names(affine.Names):
 
 
 class KernelNames(Names):
-    """The same inside a kernel, where quotients of parameters are worked out once, before the loop over elements."""
+    """The same inside a kernel, where quotients of parameters are worked out once, before the loop over elements.
+
+    Its zero points are arguments, which are not known to be 0.
+    """
+
+    @staticmethod
+    def rint(x: torch.Tensor) -> torch.Tensor:
+        return torch.round(x)
 
     @staticmethod
     def divide(a: torch.Tensor, b: torch.Tensor | float) -> torch.Tensor:
