@@ -1,0 +1,190 @@
+"""Linear layers and convolutions in integers: exact sums of products in int32, requantized by fbgemm's formula."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from qcore.affine import AffineInteger, QParams, check_qparams, requantize
+from qcore.arguments import check_int
+from qjax.quantization.names import Names
+from qjax.quantization.parameters import Form, form_of, qparams_of
+from qjax.quantization.qtensor import QTensor
+
+_BYTES = ("int8", "uint8")
+
+
+def linear(
+    input: QTensor, weight: QTensor, bias: jax.Array | None = None, scale: Any = None, zero_point: Any = None
+) -> QTensor:
+    """The linear layer x W^T + b of quantized arrays; see `qcore.affine.requantize` for its rounding.
+
+    Sums are of 32 bits, and what does not fit, wraps.
+
+    Args:
+        input: of 8 bits, shape (..., in_features), with one scale.
+        weight: of 8 bits, shape (out_features, in_features), with one scale, or one for each output along axis 0.
+        bias: float32 of shape (out_features,).
+        scale, zero_point: of the output; None means the input's.
+
+    Returns:
+        A QTensor of shape (..., out_features) and the input's integers.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes or parameters do not fit.
+
+    Example:
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(jnp.float32([[1, 2, 3]]), 0.5, 3, "quint8")
+        >>> w = quantize_per_tensor(jnp.float32([[1, 0, -1], [1, 1, 1]]), 0.25, 0, "qint8")
+        >>> linear(x, w, jnp.float32([0, 0.5])).dequantize()
+        Array([[-1.5,  6.5]], dtype=float32)
+    """
+    _check_operands(input, weight, 2)
+    if input.ndim == 0 or input.shape[-1] != weight.shape[1]:
+        raise ValueError(f"input has shape {input.shape}; allowed is (..., {weight.shape[1]}) for the weight")
+    scale = input.qparams.scale if scale is None else scale
+    zero_point = input.qparams.zero_point if zero_point is None else zero_point
+    output = _output(scale, zero_point, input.form)
+    return QTensor(_linear(input, weight, bias, output, input.form), output, input.form)
+
+
+def conv2d(
+    input: QTensor,
+    weight: QTensor,
+    bias: jax.Array | None = None,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+    groups: int = 1,
+    *,
+    scale: Any = 1.0,
+    zero_point: Any = 0,
+    dtype: Form = "quint8",
+) -> QTensor:
+    """The two-dimensional convolution of quantized arrays in torch's layout; it pads with zeros, the zero point.
+
+    Args:
+        input: of 8 bits, shape (n, in_channels, height, width), with one scale.
+        weight: of 8 bits, shape (out_channels, in_channels / groups, height, width), with one scale, or one for each
+            output along axis 0.
+        bias: float32 of shape (out_channels,).
+        stride, padding, dilation: one number, or two.
+        groups: into how many the channels are split.
+        scale, zero_point, dtype: of the output.
+
+    Returns:
+        A QTensor of shape (n, out_channels, height, width).
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes or parameters do not fit.
+
+    Example:
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(jnp.ones((1, 1, 3, 3)), 0.5, 7, "quint8")
+        >>> w = quantize_per_tensor(jnp.ones((1, 1, 3, 3)), 0.25, 0, "qint8")
+        >>> conv2d(x, w, padding=1, scale=1.0).int_repr()[0, 0]
+        Array([[4, 6, 4],
+               [6, 9, 6],
+               [4, 6, 4]], dtype=uint8)
+    """
+    _check_operands(input, weight, 4)
+    check_int("groups", groups, 1)
+    outputs, channels = weight.shape[:2]
+    if input.ndim != 4 or input.shape[1] != channels * groups or outputs % groups:
+        raise ValueError(
+            f"input has shape {input.shape} and weight {weight.shape} for groups={groups}; allowed are "
+            "(n, channels, height, width) and (outputs, channels / groups, height, width), outputs a multiple of groups"
+        )
+    form = form_of(dtype)
+    output = _output(scale, zero_point, form)
+    steps, places, spread = _pair("stride", stride, 1), _pair("padding", padding, 0), _pair("dilation", dilation, 1)
+    return QTensor(_conv(input, weight, bias, output, form, steps, places, spread, groups), output, form)
+
+
+@partial(jax.jit, static_argnames="form")
+def _linear(input: QTensor, weight: QTensor, bias: Any, output: QParams, form: AffineInteger) -> jax.Array:
+    (x, x_zero), (w, w_zero) = _signed(input), _signed(weight)
+    dot = partial(jax.lax.dot_general, preferred_element_type=jnp.int32)
+    products = dot(x, w, (((x.ndim - 1,), (1,)), ((), ())))
+    sums = products - x_zero * _total(w) - w_zero * x.sum(-1, keepdims=True, dtype=jnp.int32)
+    sums = sums + x.shape[-1] * x_zero * w_zero
+    return requantize(sums, input.qparams.scale, weight.qparams.scale, bias, output, form, xp=Names)
+
+
+@partial(jax.jit, static_argnums=(4, 5, 6, 7, 8))
+def _conv(
+    input: QTensor,
+    weight: QTensor,
+    bias: Any,
+    output: QParams,
+    form: AffineInteger,
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    groups: int,
+) -> jax.Array:
+    (x, x_zero), (w, w_zero) = _signed(input), _signed(weight)
+    x = jax.lax.pad(x, x_zero.astype(jnp.int8), [(0, 0, 0), (0, 0, 0), *((place, place, 0) for place in padding)])
+
+    def convolve(kernel: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(
+            x,
+            kernel,
+            stride,
+            "VALID",
+            rhs_dilation=dilation,
+            feature_group_count=groups,
+            preferred_element_type=jnp.int32,
+        )
+
+    window = convolve(jnp.ones((groups, *w.shape[1:]), jnp.int8)).repeat(w.shape[0] // groups, axis=1)
+    w_zero = w_zero.reshape(-1, 1, 1)
+    sums = convolve(w) - x_zero * _total(w).reshape(-1, 1, 1) - w_zero * window
+    sums = sums + (w.size // w.shape[0]) * x_zero * w_zero
+    return requantize(sums, input.qparams.scale, weight.qparams.scale, bias, output, form, 1, xp=Names)
+
+
+def _signed(q: QTensor) -> tuple[jax.Array, jax.Array]:
+    """Integers and zero point with a sign, for which there is hardware: unsigned ones are 128 less."""
+    if q.form.storage == "int8":
+        return q.values, q.qparams.zero_point
+    return (q.values ^ 0x80).view(jnp.int8), q.qparams.zero_point - 128
+
+
+def _total(w: jax.Array) -> jax.Array:
+    """The sum over each output's weights."""
+    return w.sum(tuple(range(1, w.ndim)), dtype=jnp.int32)
+
+
+def _output(scale: Any, zero_point: Any, form: AffineInteger) -> QParams:
+    output = qparams_of(scale, zero_point)
+    check_qparams(output, form, (), Names)
+    return output
+
+
+def _check_operands(input: Any, weight: Any, ndim: int) -> None:
+    for name, q, axes in (("input", input, (None,)), ("weight", weight, (None, 0))):
+        if not isinstance(q, QTensor):
+            raise TypeError(f"{name} is a {type(q).__name__}; allowed is a QTensor")
+        if q.form.storage not in _BYTES:
+            raise TypeError(f"{name} has integers of {q.form.storage}; allowed are {' and '.join(_BYTES)}")
+        if q.qparams.axis not in axes:
+            raise ValueError(f"{name} has axis={q.qparams.axis}; allowed is {' or '.join(map(str, axes))}")
+        check_qparams(q.qparams, q.form, q.shape, Names)
+    if weight.ndim != ndim:
+        raise ValueError(f"weight has shape {weight.shape}; allowed are {ndim} dimensions")
+
+
+def _pair(name: str, value: Any, least: int) -> tuple[int, int]:
+    if not isinstance(value, tuple):
+        value = (value, value)
+    if len(value) != 2:
+        raise ValueError(f"{name}={value}; allowed are one number or two")
+    first, second = (check_int(name, number, least) for number in value)
+    return first, second
