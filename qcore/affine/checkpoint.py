@@ -1,0 +1,150 @@
+"""Checkpoints of quantized arrays and of observers' states: one layout, which all packages write and read.
+
+A checkpoint is a flat dict of arrays, in a safetensors file. A state is as many arrays as it has fields, "name.field",
+which are the names in the `state_dict` of a module of torch; a field that is a state itself has fields in turn. A
+quantized array is "name.int_repr", "name.scale" and "name.zero_point", and what is no array, its axis and range, lies
+in the file's metadata. Whether what belongs to a whole array has the shape () or (1,) makes no difference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qcore.affine.format import AffineInteger
+
+_METADATA = "quantized"
+_ARRAYS = ("int_repr", "scale", "zero_point")
+_RANGE = ("qmin", "qmax", "signed", "middle")
+
+
+class Quantized(NamedTuple):
+    """A quantized array: integers that stand for (int_repr - zero_point) * scale; the axis is None or the channels'."""
+
+    int_repr: Any
+    scale: Any
+    zero_point: Any
+    axis: int | None
+    form: AffineInteger
+
+
+def flatten(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The arrays and the metadata of a checkpoint.
+
+    Args:
+        entries: arrays of any framework, `Quantized`, and states (named tuples of arrays and states) by name.
+
+    Returns:
+        A flat dict of the arrays, and the strings that say the rest.
+
+    Raises:
+        TypeError: if an entry is something else.
+        ValueError: if two arrays would have the same name.
+
+    Example:
+        >>> w = Quantized(np.int8([5]), np.float32(0.5), np.int32(0), None, AffineInteger(-8, 7))
+        >>> flatten({"w": w})[0]
+        {'w.int_repr': array([5], dtype=int8), 'w.scale': np.float32(0.5), 'w.zero_point': np.int32(0)}
+    """
+    arrays: dict[str, Any] = {}
+    descriptions = {}
+    for entry, value in entries.items():
+        if isinstance(value, Quantized):
+            descriptions[entry] = {"axis": value.axis} | {name: getattr(value.form, name) for name in _RANGE}
+        for name, array in _arrays_of(entry, value):
+            if name in arrays:
+                raise ValueError(f"there are two arrays named {name!r}; allowed is one")
+            arrays[name] = array
+    return arrays, {_METADATA: json.dumps(descriptions)}
+
+
+def _arrays_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        for field in _ARRAYS if isinstance(value, Quantized) else value._fields:  # type: ignore[attr-defined]
+            yield from _arrays_of(f"{name}.{field}", getattr(value, field))
+    elif hasattr(value, "dtype") and hasattr(value, "shape"):
+        yield name, value
+    else:
+        raise TypeError(f"entry {name!r} is a {type(value).__name__}; allowed are arrays, quantized arrays and states")
+
+
+def unflatten(arrays: Mapping[str, Any], metadata: Mapping[str, str] | None) -> dict[str, Any]:
+    """The inverse of `flatten`, save that states stay arrays until `restore` is told what they are.
+
+    Args:
+        arrays: by name.
+        metadata: strings by name, or None, as in files that nobody wrote for this purpose.
+
+    Raises:
+        ValueError: if an array that the metadata speaks of is missing.
+    """
+    entries = dict(arrays)
+    for name, description in json.loads((metadata or {}).get(_METADATA, "{}")).items():
+        axis = description.pop("axis")
+        parts = {part: _take(entries, f"{name}.{part}") for part in _ARRAYS}
+        for part in _ARRAYS:
+            del entries[f"{name}.{part}"]
+        entries[name] = Quantized(**parts, axis=axis, form=AffineInteger(**description))
+    return entries
+
+
+def _take(entries: Mapping[str, Any], name: str) -> Any:
+    if name not in entries:
+        raise ValueError(f"there is no array named {name!r}; there are {', '.join(entries)}")
+    return entries[name]
+
+
+def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
+    """A state that a checkpoint holds, in the shapes and dtypes of another one.
+
+    Args:
+        state: a state of the wanted kind and shapes, say one before any array was seen.
+        entries: NumPy arrays by name; others than the state's do no harm.
+        name: of the state.
+
+    Returns:
+        A state of NumPy arrays.
+
+    Raises:
+        ValueError: if an array is missing, or has another number of elements.
+
+    Example:
+        >>> from qcore.affine import MinMax
+        >>> restore(MinMax().init(), {"x.min_val": np.float32([-1]), "x.max_val": np.float32([2])}, "x")
+        Extremes(min_val=array(-1., dtype=float32), max_val=array(2., dtype=float32))
+    """
+    if isinstance(state, tuple):
+        pairs = zip(state._fields, state, strict=True)  # type: ignore[attr-defined]
+        return type(state)(*(restore(value, entries, f"{name}.{field}") for field, value in pairs))
+    array, shape = np.asarray(_take(entries, name)), tuple(state.shape)
+    if array.size != np.prod(shape):
+        raise ValueError(f"array {name!r} has shape {array.shape}; allowed is {shape}")
+    return array.reshape(shape).astype(np.asarray(state).dtype)
+
+
+def save_file(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
+    """Writes NumPy arrays, quantized ones and states to a safetensors file; needs safetensors.
+
+    Args:
+        path: of the file.
+        entries: as for `flatten`.
+
+    Raises:
+        TypeError, ValueError: as `flatten` does.
+    """
+    from safetensors.numpy import save_file as write
+
+    arrays, metadata = flatten(entries)
+    write({name: np.array(array, order="C") for name, array in arrays.items()}, path, metadata)
+
+
+def load_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What `save_file`, or anyone else, wrote to a safetensors file: NumPy arrays and `Quantized` by name."""
+    from safetensors import safe_open
+
+    with safe_open(path, "numpy") as file:
+        return unflatten({name: file.get_tensor(name) for name in file.keys()}, file.metadata())  # noqa: SIM118
