@@ -101,8 +101,8 @@ def _law(form: AffineInteger, x: jax.Array, qparams: QParams) -> jax.Array:
 @_law.defjvp
 def _derivative(form: AffineInteger, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
     x, qparams = primals
-    y, mask = law.fake_quantize(Names, x, qparams.scale, qparams.zero_point, qparams.axis, form)
-    return y, law.straight_through(Names, tangents[0], mask)
+    _, mask = law.fake_quantize(Names, x, qparams.scale, qparams.zero_point, qparams.axis, form)
+    return _law(form, x, qparams), law.straight_through(Names, tangents[0], mask)  # y again has this derivative
 
 
 _fake_quantize = jax.jit(_law, static_argnums=0)

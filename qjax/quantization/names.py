@@ -18,7 +18,6 @@ class Names(qcore.affine.Names):
 
     where = staticmethod(jnp.where)
     clip = staticmethod(jnp.clip)
-    rint = staticmethod(jnp.rint)
     floor = staticmethod(jnp.floor)
     minimum = staticmethod(jnp.minimum)
     maximum = staticmethod(jnp.maximum)
@@ -57,6 +56,12 @@ class Names(qcore.affine.Names):
     @staticmethod
     def arange(size: int, like: jax.Array) -> jax.Array:
         return jnp.arange(size, dtype=jnp.int32)
+
+    @staticmethod
+    def rint(x: jax.Array) -> jax.Array:
+        """Zeros have no sign: XLA leaves out the addition of a constant 0, which would take it from -0.0."""
+        integers = jnp.rint(x)
+        return jnp.where(integers == 0, 0.0, integers)
 
     @staticmethod
     def divide(a: jax.Array, b: Any) -> jax.Array:

@@ -46,11 +46,11 @@ def scheme_of(qscheme: Any, granularity: str) -> str:
 
 
 def qparams_of(scale: Any, zero_point: Any, axis: int | None = None) -> QParams:
-    """Parameters from arrays, which may be traced, and from Python's numbers."""
+    """Parameters from arrays, which may be traced, and from numbers, which stay concrete in NumPy's arrays."""
     if not isinstance(scale, jax.Array):
-        scale = QParams.of(scale, 0, xp=Names).scale
+        scale = QParams.of(scale, 0).scale
     if not isinstance(zero_point, jax.Array):
-        zero_point = QParams.of(0, zero_point, xp=Names).zero_point
+        zero_point = QParams.of(0, zero_point).zero_point
     return QParams(scale, zero_point, axis)
 
 

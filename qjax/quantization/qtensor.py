@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from qcore.affine import AffineInteger, QParams, check_qparams, law
 from qjax.dispatch import check_array
@@ -47,7 +48,7 @@ class QTensor:
             TypeError, ValueError: if the arrays do not fit each other or the form.
 
         Example:
-            >>> quantize_per_tensor(jax.numpy.float32([-1, 0.26, 99]), 0.5, 10, "quint8").dequantize()
+            >>> quantize_per_tensor(jnp.float32([-1, 0.26, 99]), 0.5, 10, "quint8").dequantize()
             Array([-1. ,  0.5, 99. ], dtype=float32)
         """
         check_qparams(self.qparams, self.form, self.shape, Names)
@@ -137,7 +138,7 @@ def quantize_affine(x: jax.Array, qparams: QParams, dtype: Form) -> QTensor:
     check_array(x)
     form = form_of(dtype)
     check_qparams(qparams, form, x.shape, Names)
-    return QTensor(_quantize(form, x, qparams), qparams, form)
+    return QTensor(_quantize(form, x, qparams), jax.tree.map(jnp.asarray, qparams), form)
 
 
 def quantize_per_tensor(x: jax.Array, scale: Any, zero_point: Any, dtype: Form) -> QTensor:
@@ -153,7 +154,7 @@ def quantize_per_tensor(x: jax.Array, scale: Any, zero_point: Any, dtype: Form) 
         TypeError, ValueError: as `quantize_affine` does.
 
     Example:
-        >>> quantize_per_tensor(jax.numpy.float32([-1, 0.26, 99]), 0.5, 10, "quint8").int_repr()
+        >>> quantize_per_tensor(jnp.float32([-1, 0.26, 99]), 0.5, 10, "quint8").int_repr()
         Array([  8,  11, 208], dtype=uint8)
     """
     return quantize_affine(x, qparams_of(scale, zero_point), dtype)
@@ -173,7 +174,7 @@ def quantize_per_channel(x: jax.Array, scales: Any, zero_points: Any, axis: int,
         TypeError, ValueError: as `quantize_affine` does.
 
     Example:
-        >>> x = jax.numpy.float32([[0.3, 0.3], [0.8, 0.8]])
+        >>> x = jnp.float32([[0.3, 0.3], [0.8, 0.8]])
         >>> quantize_per_channel(x, [0.5, 0.25], [0, 0], 1, "qint8").int_repr()
         Array([[1, 1],
                [2, 3]], dtype=int8)
