@@ -23,7 +23,7 @@ def form_of(dtype: Any) -> AffineInteger:
     """The integers that a token names: "quint8", "qint8", "qint32", the same without q, or an AffineInteger."""
     if isinstance(dtype, AffineInteger):
         return dtype
-    if dtype not in _FORMS:
+    if not isinstance(dtype, str) or dtype not in _FORMS:
         error = ValueError if isinstance(dtype, str) else TypeError
         raise error(f"dtype={dtype!r}; allowed are {', '.join(_FORMS)} and an AffineInteger")
     return _FORMS[dtype]

@@ -180,6 +180,7 @@ def test_observers_are_values(observer):
 
 BAD = {
     "dtype='float8'; allowed are quint8": lambda: MinMaxObserver("float8"),
+    r"dtype=\['qint8'\]; allowed are quint8": lambda: MinMaxObserver(["qint8"]),
     "qscheme='per_channel_affine'; allowed are per_tensor_affine": lambda: MinMaxObserver(qscheme="per_channel_affine"),
     "qscheme='per_tensor_affine'; allowed are per_channel_affine": lambda: PerChannelMinMaxObserver(
         qscheme="per_tensor_affine"
