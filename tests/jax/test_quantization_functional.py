@@ -40,11 +40,15 @@ def rounded(sums, x, w, bias, form, axis, output=OUTPUT):
     return reference.requantize(sums.astype(np.int32), *scales, bias, output, form, axis)
 
 
-WEIGHTS = [(INT8, True), (INT8, False), (UINT8, True), (AffineInteger.of_width(4), False)]
+LAYERS = [
+    (UINT8, INT8, True),
+    (INT8, UINT8, False),
+    (AffineInteger(0, 15), UINT8, True),
+    (INT8, AffineInteger.of_width(4), False),
+]
 
 
-@pytest.mark.parametrize(("form", "channels"), WEIGHTS, ids=str)
-@pytest.mark.parametrize("inputs", [UINT8, INT8, AffineInteger(0, 15)], ids=str)
+@pytest.mark.parametrize(("inputs", "form", "channels"), LAYERS, ids=str)
 def test_linear(inputs, form, channels):
     rng = np.random.default_rng(1)
     w = operand(rng, (20, 64), form, channels)
@@ -54,10 +58,9 @@ def test_linear(inputs, form, channels):
         output = QParams.of(0.25, inputs.qmax // 3)
         expected = rounded(steps(x) @ steps(w).T, x, w, bias, inputs, -1, output)
         arguments = x, w, None if bias is None else jnp.asarray(bias), 0.25, inputs.qmax // 3
-        for layer in (linear, jax.jit(linear)):
-            q = layer(*arguments)
-            assert_same_bits(q.int_repr(), expected)
-            assert (q.form, q.qscheme()) == (inputs, "per_tensor_affine")
+        q = linear(*arguments)
+        assert_same_bits(q.int_repr(), expected)
+        assert (q.form, q.qscheme()) == (inputs, "per_tensor_affine")
         c = rng.normal(size=expected.shape).astype(np.float32)
         fused = jax.jit(lambda c, *arguments: linear(*arguments).dequantize() + c)(c, *arguments)
         assert_same_bits(fused, reference.dequantize(expected, output, inputs) + c)
@@ -93,10 +96,10 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("stride", "padding", "dilation", "groups"), SHAPES, ids=str)
-@pytest.mark.parametrize(("form", "channels"), WEIGHTS[:3], ids=str)
-def test_conv2d(form, channels, stride, padding, dilation, groups):
+@pytest.mark.parametrize(("inputs", "form", "channels"), LAYERS[:2], ids=str)
+def test_conv2d(inputs, form, channels, stride, padding, dilation, groups):
     rng = np.random.default_rng(3)
-    x, w = operand(rng, (2, 4, 9, 8), UINT8), operand(rng, (8, 4 // groups, 3, 2), form, channels)
+    x, w = operand(rng, (2, 4, 9, 8), inputs), operand(rng, (8, 4 // groups, 3, 2), form, channels)
     bias = rng.normal(size=8).astype(np.float32)
     expected = rounded(convolution(x, w, stride, padding, dilation, groups), x, w, bias, INT8, 1, QParams.of(0.25, 3))
     q = conv2d(x, w, jnp.asarray(bias), stride, padding, dilation, groups, scale=0.25, zero_point=3, dtype="qint8")
@@ -165,6 +168,7 @@ BAD = {
     "for groups=2; allowed are": lambda: conv2d(X, KERNEL, groups=2),
     "outputs a multiple of groups": lambda: conv2d(operand(RNG, (1, 8, 5, 5), UINT8), KERNEL, groups=4),
     "groups=0; allowed is an int >= 1": lambda: conv2d(IMAGE, KERNEL, groups=0),
+    "images no smaller than the kernel": lambda: conv2d(IMAGE, KERNEL, groups=2, dilation=(1, 3)),
     "stride=0; allowed is an int >= 1": lambda: conv2d(IMAGE, KERNEL, stride=0, groups=2),
     "padding=-1; allowed is an int >= 0": lambda: conv2d(IMAGE, KERNEL, padding=(0, -1), groups=2),
     r"dilation=\(1, 1, 1\); allowed are one number or two": lambda: conv2d(IMAGE, KERNEL, dilation=(1, 1, 1), groups=2),
