@@ -208,7 +208,7 @@ def _check_operands(input: Any, weight: Any, ndim: int) -> None:
             raise TypeError(f"{name} has integers of {q.form.storage}; allowed are {' and '.join(_BYTES)}")
         if q.qparams.axis not in axes:
             raise ValueError(f"{name} has axis={q.qparams.axis}; allowed is {' or '.join(map(str, axes))}")
-        check_qparams(q.qparams, q.form, q.shape, Names)
+        q.check()
     if weight.ndim != ndim:
         raise ValueError(f"weight has shape {weight.shape}; allowed are {ndim} dimensions")
 

@@ -84,38 +84,42 @@ default_dynamic_qconfig = QConfigDynamic(default_weight_observer)
 float16_dynamic_qconfig = QConfigDynamic(NoopObserver(dtype="float16"))
 per_channel_dynamic_qconfig = QConfigDynamic(default_per_channel_weight_observer)
 
-_BACKENDS = ("fbgemm", "qnnpack")
+# By engine: whether activations have but 7 bits, so that sums in int16 do not overflow, and weights have channels.
+_ENGINES = {"x86": (True, True), "fbgemm": (True, True), "qnnpack": (False, False), "onednn": (False, True)}
 
 
-def get_default_qconfig(backend: str = "fbgemm") -> QConfig:
-    """How torch observes for a backend: histograms of outputs, and weights per channel or, for qnnpack, per tensor.
+def get_default_qconfig(backend: str = "x86") -> QConfig:
+    """How torch observes for an engine: outputs by histograms.
 
     Args:
-        backend: "fbgemm", whose activations are of 7 bits so that sums in int16 do not overflow, or "qnnpack".
+        backend: "x86", "fbgemm", "qnnpack" or "onednn".
 
     Raises:
-        TypeError, ValueError: if backend is neither.
+        TypeError, ValueError: if backend is none of these.
 
     Example:
         >>> get_default_qconfig("qnnpack").activation.reduce_range
         False
     """
-    check_choice("backend", backend, _BACKENDS)
-    if backend == "fbgemm":
-        return QConfig(default_histogram_observer, default_per_channel_weight_observer)
-    return QConfig(HistogramObserver(), default_weight_observer)
+    reduced, channels = _engine(backend)
+    weight = default_per_channel_weight_observer if channels else default_weight_observer
+    return QConfig(HistogramObserver(reduce_range=reduced), weight)
 
 
-def get_default_qat_qconfig(backend: str = "fbgemm") -> QConfig:
-    """How torch fake-quantizes for a backend: moving averages; see `get_default_qconfig`.
+def get_default_qat_qconfig(backend: str = "x86") -> QConfig:
+    """How torch fake-quantizes for an engine: by moving averages.
 
     Args:
-        backend: "fbgemm" or "qnnpack".
+        backend: "x86", "fbgemm", "qnnpack" or "onednn".
 
     Raises:
-        TypeError, ValueError: if backend is neither.
+        TypeError, ValueError: if backend is none of these.
     """
-    check_choice("backend", backend, _BACKENDS)
-    if backend == "fbgemm":
-        return QConfig(default_fake_quant, default_per_channel_weight_fake_quant)
-    return QConfig(FakeQuantize(), default_weight_fake_quant)
+    reduced, channels = _engine(backend)
+    weight = default_per_channel_weight_fake_quant if channels else default_weight_fake_quant
+    return QConfig(FakeQuantize(reduce_range=reduced), weight)
+
+
+def _engine(backend: Any) -> tuple[bool, bool]:
+    check_choice("backend", backend, list(_ENGINES))
+    return _ENGINES[backend]

@@ -51,8 +51,18 @@ class QTensor:
             >>> quantize_per_tensor(jnp.float32([-1, 0.26, 99]), 0.5, 10, "quint8").dequantize()
             Array([-1. ,  0.5, 99. ], dtype=float32)
         """
-        check_qparams(self.qparams, self.form, self.shape, Names)
+        self.check()
         return _dequantize(self)
+
+    def check(self) -> None:
+        """Raises unless the arrays fit each other and the form, which transformations of pytrees may change.
+
+        Raises:
+            TypeError, ValueError: if they do not.
+        """
+        check_qparams(self.qparams, self.form, self.shape, Names)
+        if self.values.dtype != self.form.storage:
+            raise TypeError(f"values has dtype {self.values.dtype}; allowed is {self.form.storage} for {self.form}")
 
     def int_repr(self) -> jax.Array:
         """The integers."""

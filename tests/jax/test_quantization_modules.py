@@ -189,6 +189,7 @@ def test_defaults():
         for expected, actual in ((config, get_default_qconfig(backend)), (qat, get_default_qat_qconfig(backend))):
             assert (described(actual.activation), described(actual.weight)) == expected
     assert get_default_qconfig() == get_default_qconfig("fbgemm")
+    assert get_default_qat_qconfig("onednn").weight == quantization.default_per_channel_weight_fake_quant
     assert quantization.default_debug_qconfig.activation == RecordingObserver()
     assert quantization.float16_dynamic_qconfig.weight == NoopObserver("float16")
     assert quantization.default_dynamic_qconfig == QConfigDynamic(quantization.default_weight_observer)
@@ -207,7 +208,7 @@ BAD = {
     "quant_min=-1; allowed is an int from 0": lambda: FakeQuantize(quant_min=-1, quant_max=5),
     "activation='minmax'; allowed are observers, FakeQuantize": lambda: QConfig("minmax", MinMaxObserver),
     "weight=<class 'dict'>; allowed": lambda: QConfigDynamic(dict),
-    "backend='onednn'; allowed are fbgemm, qnnpack": lambda: get_default_qconfig("onednn"),
+    "backend='gpu'; allowed are x86, fbgemm, qnnpack, onednn": lambda: get_default_qconfig("gpu"),
     "backend=1 is a int": lambda: get_default_qat_qconfig(1),
     "x is a list": lambda: FakeQuantize().apply(FakeQuantize().init(), [1.0]),
     "x has dtype int32": lambda: FakeQuantize().apply(FakeQuantize().init(), jnp.arange(3)),

@@ -164,6 +164,7 @@ def test_arguments():
     assert MinMaxObserver(quant_min=0, quant_max=127).form == AffineInteger(0, 127, False, 63)
     assert MinMaxObserver("qint8", quant_min=-8, quant_max=7, reduce_range=True).form == AffineInteger(-4, 3)
     assert MinMaxObserver(AffineInteger(-5, 9)).form == AffineInteger(-5, 9)
+    assert MinMaxObserver("int16", "symmetric").rule == reference.MinMax(AffineInteger.of_width(16), "symmetric")
     assert HistogramObserver(64, 8, "uint8").rule == reference.Histogram(UINT8, bins=64, upsample_rate=8)
     assert (MinMaxObserver().axis, PerChannelMinMaxObserver(2).axis, HistogramObserver().axis) == (None, 2, None)
     observer = MovingAverageMinMaxObserver.with_args(averaging_constant=0.5, dtype="qint8")
@@ -181,13 +182,16 @@ def test_observers_are_values(observer):
 BAD = {
     "dtype='float8'; allowed are quint8": lambda: MinMaxObserver("float8"),
     r"dtype=\['qint8'\]; allowed are quint8": lambda: MinMaxObserver(["qint8"]),
-    "qscheme='per_channel_affine'; allowed are per_tensor_affine": lambda: MinMaxObserver(qscheme="per_channel_affine"),
+    "qscheme='per_channel_affine'; allowed are per_tensor_affine, per_tensor_symmetric, affine, symmetric": lambda: (
+        MinMaxObserver(qscheme="per_channel_affine")
+    ),
     "qscheme='per_tensor_affine'; allowed are per_channel_affine": lambda: PerChannelMinMaxObserver(
         qscheme="per_tensor_affine"
     ),
     "qscheme=None is a NoneType": lambda: HistogramObserver(qscheme=None),
     "quant_min=-1; allowed is an int from 0 to 0": lambda: MinMaxObserver(quant_min=-1, quant_max=5),
-    "quant_max=None is a NoneType; allowed is an int from 0 to 255": lambda: MinMaxObserver(quant_min=0),
+    "quant_min=0 and quant_max=None; allowed are both or neither": lambda: MinMaxObserver(quant_min=0),
+    "reduce_range=1 is a int": lambda: MinMaxObserver(reduce_range=1),
     "quant_max=128; allowed is an int from 0 to 127": lambda: MinMaxObserver("qint8", quant_min=0, quant_max=128),
     "scheme='affine' for all of int32": lambda: MinMaxObserver("qint32"),
     "averaging_constant=2": lambda: MovingAverageMinMaxObserver(2),

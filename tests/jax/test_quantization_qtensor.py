@@ -210,6 +210,7 @@ BAD = {
     r"scale has shape \(3,\); allowed is \(\)": lambda: QTensor(
         Q.values, QParams.of([1] * 3, [0] * 3), INT8
     ).dequantize(),
+    "values has dtype int8; allowed is uint8": lambda: QTensor(Q.values, Q.qparams, UINT8).dequantize(),
     "entry 'x' is a list; allowed are arrays": lambda: save("unused", {"x": [1.0]}),
     "there are two arrays named 'x.scale'": lambda: save("unused", {"x": Q, "x.scale": jnp.ones(3)}),
 }
