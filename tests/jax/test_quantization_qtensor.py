@@ -160,6 +160,12 @@ def test_checkpoints(tmp_path):
             *("fc.fake.activation_post_process.min_val", "fc.fake.activation_post_process.max_val"),
         }
         assert_same_bits(file.get_tensor("fc.weight.int_repr"), saved["fc.weight"].values)
+        switches = [file.get_tensor(f"fc.fake.{name}") for name in ("observer_enabled", "fake_quant_enabled")]
+        assert [(switch.tolist(), switch.dtype) for switch in switches] == [([0], np.uint8), ([1], np.uint8)]
+    save(tmp_path / "whole.safetensors", {"x": FakeQuantize().init()})
+    shapes = {name: leaf.shape for name, leaf in load(tmp_path / "whole.safetensors").items()}
+    assert shapes["x.scale"] == shapes["x.zero_point"] == shapes["x.observer_enabled"] == (1,)
+    assert shapes["x.activation_post_process.min_val"] == ()
 
 
 def test_states_that_torch_wrote(tmp_path):
