@@ -38,10 +38,10 @@ def flatten(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
     """The arrays and the metadata of a checkpoint.
 
     Args:
-        entries: NumPy arrays, `Quantized`, and states (named tuples of arrays and states) by name.
+        entries: arrays, `Quantized` ones, and states (named tuples of NumPy arrays and of states) by name.
 
     Returns:
-        A flat dict of NumPy arrays, and the strings that say the rest.
+        A flat dict of arrays, and the strings that say the rest.
 
     Raises:
         TypeError: if an entry is something else.
@@ -64,16 +64,16 @@ def flatten(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
     return arrays, {_METADATA: json.dumps(descriptions)}
 
 
-def _arrays_of(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
+def _arrays_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Quantized):
-        yield from ((f"{name}.{part}", np.asarray(getattr(value, part))) for part in _ARRAYS)
+        yield from ((f"{name}.{part}", getattr(value, part)) for part in _ARRAYS)
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         for field in value._fields:  # type: ignore[attr-defined]
             for path, array in _arrays_of(f"{name}.{field}", getattr(value, field)):
                 array = array.astype(np.uint8) if array.dtype == bool else array
                 yield path, array.reshape(-1) if field in _WITH_A_DIMENSION else array
-    elif isinstance(value, np.ndarray | np.generic):
-        yield name, np.asarray(value)
+    elif hasattr(value, "dtype") and hasattr(value, "shape"):
+        yield name, value
     else:
         raise TypeError(f"entry {name!r} is a {type(value).__name__}; allowed are arrays, quantized arrays and states")
 

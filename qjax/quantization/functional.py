@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -9,33 +10,38 @@ import jax
 import jax.numpy as jnp
 
 from qcore.affine import AffineInteger, QParams, check_qparams, requantize
-from qcore.arguments import check_int
+from qcore.arguments import check_choice, check_int
 from qjax.quantization.names import Names
 from qjax.quantization.parameters import Form, form_of, qparams_of
 from qjax.quantization.qtensor import QTensor
 
 _BYTES = ("int8", "uint8")
+_MOST_TERMS = (2**31 - 1) // 255**2  # whose sum cannot overflow
 
 
 def linear(
-    input: QTensor, weight: QTensor, bias: jax.Array | None = None, scale: Any = None, zero_point: Any = None
+    input: QTensor,
+    weight: QTensor,
+    bias: jax.Array | None = None,
+    scale: Any = None,
+    zero_point: Any = None,
+    dtype: Form = "quint8",
 ) -> QTensor:
     """The linear layer x W^T + b of quantized arrays; see `qcore.affine.requantize` for its rounding.
-
-    Sums are of 32 bits, and what does not fit, wraps.
 
     Args:
         input: of 8 bits, shape (..., in_features), with one scale.
         weight: of 8 bits, shape (out_features, in_features), with one scale, or one for each output along axis 0.
         bias: float32 of shape (out_features,).
         scale, zero_point: of the output; None means the input's.
+        dtype: of the output.
 
     Returns:
-        A QTensor of shape (..., out_features) and the input's integers.
+        A QTensor of shape (..., out_features).
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if shapes or parameters do not fit.
+        ValueError: if shapes or parameters do not fit, or there are so many features that a sum could overflow.
 
     Example:
         >>> from qjax.quantization import quantize_per_tensor
@@ -47,10 +53,9 @@ def linear(
     _check_operands(input, weight, 2)
     if input.ndim == 0 or input.shape[-1] != weight.shape[1]:
         raise ValueError(f"input has shape {input.shape}; allowed is (..., {weight.shape[1]}) for the weight")
-    scale = input.qparams.scale if scale is None else scale
-    zero_point = input.qparams.zero_point if zero_point is None else zero_point
-    output = _output(scale, zero_point, input.form)
-    return QTensor(_linear(input, weight, bias, output, input.form), output, input.form)
+    form = form_of(dtype)
+    output = _output(input, scale, zero_point, form)
+    return QTensor(_linear(input, weight, bias, output, form), output, form)
 
 
 def conv2d(
@@ -61,12 +66,12 @@ def conv2d(
     padding: int | tuple[int, int] = 0,
     dilation: int | tuple[int, int] = 1,
     groups: int = 1,
-    *,
+    padding_mode: str = "zeros",
     scale: Any = 1.0,
     zero_point: Any = 0,
     dtype: Form = "quint8",
 ) -> QTensor:
-    """The two-dimensional convolution of quantized arrays in torch's layout; it pads with zeros, the zero point.
+    """The two-dimensional convolution of quantized arrays in torch's layout; see `linear`.
 
     Args:
         input: of 8 bits, shape (n, in_channels, height, width), with one scale.
@@ -75,14 +80,16 @@ def conv2d(
         bias: float32 of shape (out_channels,).
         stride, padding, dilation: one number, or two.
         groups: into how many the channels are split.
-        scale, zero_point, dtype: of the output.
+        padding_mode: "zeros": around the image lies the zero point.
+        scale, zero_point: of the output; None means the input's.
+        dtype: of the output.
 
     Returns:
         A QTensor of shape (n, out_channels, height, width).
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if shapes or parameters do not fit.
+        ValueError: if shapes or parameters do not fit, or a sum could overflow.
 
     Example:
         >>> from qjax.quantization import quantize_per_tensor
@@ -95,6 +102,7 @@ def conv2d(
     """
     _check_operands(input, weight, 4)
     check_int("groups", groups, 1)
+    check_choice("padding_mode", padding_mode, ("zeros",))
     outputs, channels = weight.shape[:2]
     if input.ndim != 4 or input.shape[1] != channels * groups or outputs % groups:
         raise ValueError(
@@ -113,7 +121,7 @@ def conv2d(
                 f"of shape {weight.shape} with dilation={dilation}"
             )
     form = form_of(dtype)
-    output = _output(scale, zero_point, form)
+    output = _output(input, scale, zero_point, form)
     return QTensor(_conv(input, weight, bias, output, form, stride, padding, dilation, groups), output, form)
 
 
@@ -194,8 +202,10 @@ def _signed(q: QTensor) -> tuple[jax.Array, jax.Array]:
     return (q.values ^ 0x80).view(jnp.int8), q.qparams.zero_point - 128
 
 
-def _output(scale: Any, zero_point: Any, form: AffineInteger) -> QParams:
-    output = qparams_of(scale, zero_point)
+def _output(input: QTensor, scale: Any, zero_point: Any, form: AffineInteger) -> QParams:
+    scale = input.qparams.scale if scale is None else scale
+    zero_point = input.qparams.zero_point if zero_point is None else zero_point
+    output = jax.tree.map(jnp.asarray, qparams_of(scale, zero_point))
     check_qparams(output, form, (), Names)
     return output
 
@@ -211,6 +221,8 @@ def _check_operands(input: Any, weight: Any, ndim: int) -> None:
         q.check()
     if weight.ndim != ndim:
         raise ValueError(f"weight has shape {weight.shape}; allowed are {ndim} dimensions")
+    if (terms := math.prod(weight.shape[1:])) > _MOST_TERMS:
+        raise ValueError(f"weight has {terms} terms in a sum; allowed are {_MOST_TERMS}, whose sums int32 holds")
 
 
 def _pair(name: str, value: Any, least: int) -> tuple[int, int]:

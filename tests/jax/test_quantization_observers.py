@@ -24,6 +24,7 @@ from qjax.quantization import (
     PerChannelMinMaxObserver,
     RecordingObserver,
 )
+from qjax.quantization.names import Names
 
 PAIRS = [
     (MinMaxObserver(), reference.MinMax()),
@@ -218,3 +219,10 @@ def test_wrong_arguments(message):
 
 def test_int32_is_for_symmetric_schemes():
     assert MinMaxObserver("qint32", "per_tensor_symmetric").form == INT32
+
+
+def test_searches_on_ties():
+    edges, x = np.float32([-1, 0, 0, 2, 2, 2, 5]), np.float32([-2, -1, 0, 1, 2, 5, 6])
+    for right in (False, True):
+        found = Names.searchsorted(jnp.asarray(edges), jnp.asarray(x), right)
+        assert_same_bits(found, reference.Names.searchsorted(edges, x, right))
