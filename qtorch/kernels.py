@@ -16,7 +16,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -28,6 +28,7 @@ from qcore.rounding import Rounding
 from qtorch.lanes import TABLE, lane_dtype, pair_dtype, run, run_keyed, run_pairs
 
 Kernel = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+Example = tuple[torch.nn.Module, tuple[torch.Tensor, ...], tuple[object, ...]]  # see `load_module`
 
 # Which dimensions a kernel's input has, an example that is large enough to be compiled for all threads, and
 # the axes along which blocks lie. Elementwise rounding sees every tensor as "flat", or as "pairs" (`run_pairs`)
@@ -66,16 +67,31 @@ class _Law(torch.nn.Module):
 @cache
 def load(program: Program, layout: str, device: torch.device) -> Kernel | None:
     """The kernel of a program, from disk or freshly compiled; None, after one warning, where none can be made."""
-    chip = "cpu" if device.type == "cpu" else f"{device.type}{torch.cuda.get_device_capability(device)}"
     result = f"{program.codes}{program.storage}" if program.codes else "numbers"
-    name = f"{program.kind}-{program.mode.value}-{program.carrier.name}-{result}-{layout}-{chip}.pt2"
-    path = _directory() / name
+    name = f"{program.kind}-{program.mode.value}-{program.carrier.name}-{result}-{layout}"
+    return load_module(name, _law_files(), device, partial(_example, program, layout, device))
+
+
+def load_module(
+    name: str, sources: tuple[Path, ...], device: torch.device, example: Callable[[], Example]
+) -> Kernel | None:
+    """The kernel of any module, from disk or freshly compiled; None, after one warning, where none can be made.
+
+    Args:
+        name: of the kernel's file; it says everything that example depends on.
+        sources: the files that the kernel's code depends on, besides this one.
+        device: where it runs.
+        example: makes the module, arguments that are large enough to be compiled for all threads, and which of their
+            sizes vary, as `torch.export.export` takes them.
+    """
+    chip = "cpu" if device.type == "cpu" else f"{device.type}{torch.cuda.get_device_capability(device)}"
+    path = _directory(sources) / f"{name}-{chip}.pt2"
     try:
         with _one_thread:
             if path.exists():
                 with contextlib.suppress(RuntimeError):  # a damaged file is compiled again
                     return _open(path, device)
-            _compile(program, layout, device, path)
+            _compile(*example(), path)
             return _open(path, device)
     except Exception as error:  # whatever a compiler may raise, the slower path has the same bits
         warnings.warn(
@@ -97,19 +113,19 @@ def constant_tensor(program: Program, constants: tuple[int, ...], device: torch.
     return tensor if program.kind == "block" or device.type != "cpu" else tensor[:, None].repeat(1, TABLE)
 
 
-def launch(kernel: Kernel, arguments: list[torch.Tensor], size: int) -> torch.Tensor:
+def launch(kernel: Kernel, arguments: list[torch.Tensor], size: int) -> list[torch.Tensor]:
     """Calls a kernel whose work is `size` elements."""
     if size >= _SERIAL_BELOW or _set_threads is None:
-        return kernel(arguments)[0]
+        return kernel(arguments)
     threads = torch.get_num_threads()
     _set_threads(1)
     try:
-        return kernel(arguments)[0]
+        return kernel(arguments)
     finally:
         _set_threads(threads)
 
 
-def _compile(program: Program, layout: str, device: torch.device, path: Path) -> None:
+def _example(program: Program, layout: str, device: torch.device) -> Example:
     shape, _ = LAYOUTS[layout]
     dtype = pair_dtype(program) if layout == "pairs" else getattr(torch, program.carrier.name)
     x = torch.zeros(shape, dtype=dtype, device=device)
@@ -122,11 +138,17 @@ def _compile(program: Program, layout: str, device: torch.device, path: Path) ->
     elif program.mode is Rounding.STOCHASTIC:
         arguments += [torch.zeros(size, dtype=torch.int32, device=device) for size in (2, 3)]
         dynamic += ((None, None),)
+    return _Law(program, layout), tuple(arguments), dynamic
+
+
+def _compile(
+    module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], dynamic: tuple[object, ...], path: Path
+) -> None:
     from torch._inductor import config
 
     with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
         warnings.simplefilter("ignore")  # Inductor's own, which users can do nothing about
-        exported = torch.export.export(_Law(program, layout), tuple(arguments), dynamic_shapes=dynamic)
+        exported = torch.export.export(module, arguments, dynamic_shapes=dynamic)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             package = os.path.join(folder, path.name)
             # Inductor's own folder of outputs is the same for all processes that compile the same kernel, and they
@@ -158,12 +180,12 @@ def _open(path: Path, device: torch.device) -> Kernel:
 
 
 @cache
-def _directory() -> Path:
+def _directory(sources: tuple[Path, ...] = ()) -> Path:
     """The folder of this torch, law and processor; ours alone, so that nobody can put code there."""
     root = os.environ.get("QTORCH_CACHE_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "qtorch"
     )
-    folder = Path(root) / _fingerprint()
+    folder = Path(root) / _fingerprint(sources)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = folder.stat()
@@ -175,13 +197,17 @@ def _directory() -> Path:
     return folder
 
 
-def _fingerprint() -> str:
+def _law_files() -> tuple[Path, ...]:
+    core = Path(qcore.__file__).parent
+    law = ("carrier", "codes", "encoding", "lanes", "law", "program", "random", "rounding")
+    return (*(core / f"{name}.py" for name in law), Path(__file__).parent / "lanes.py")
+
+
+def _fingerprint(sources: tuple[Path, ...]) -> str:
     """A hash of all that a kernel's code depends on."""
     machine = f"{torch.__version__} {torch.version.cuda} {platform.system()} {platform.machine()}"
     digest = hashlib.sha256(machine.encode())
-    core, here = Path(qcore.__file__).parent, Path(__file__).parent
-    law = ("carrier", "codes", "encoding", "lanes", "law", "program", "random", "rounding")
-    for path in (*(core / f"{name}.py" for name in law), here / "lanes.py", Path(__file__)):
+    for path in (*sources, Path(__file__)):
         digest.update(path.read_bytes())
     digest.update("".join(sorted(_processor_flags())).encode())
     return digest.hexdigest()[:16]

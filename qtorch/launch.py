@@ -40,14 +40,14 @@ def _flat(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | No
     if plan.pairs and x.is_cpu and size % 2 == 0 and x.storage_offset() % 2 == 0:
         return _in_pairs(x, plan, plan.pairs, noise)
     kernel, constants = plan.runner("flat", x.device)
-    return None if kernel is None else kernels.launch(kernel, [_aligned(x), constants, *(noise or ())], size)
+    return None if kernel is None else kernels.launch(kernel, [_aligned(x), constants, *(noise or ())], size)[0]
 
 
 def _in_pairs(x: torch.Tensor, plan: Plan, integers: torch.dtype, noise: Noise | None) -> torch.Tensor | None:
     kernel, constants = plan.runner("pairs", x.device)
     if kernel is None:
         return None
-    result = kernels.launch(kernel, [x.view(integers), constants, *(noise or ())], x.numel())
+    result = kernels.launch(kernel, [x.view(integers), constants, *(noise or ())], x.numel())[0]
     return result.view(torch.int16 if plan.program.codes else x.dtype).to(result_dtype(plan.program, x.dtype))
 
 
@@ -55,7 +55,7 @@ def round_rows(x: torch.Tensor, number: Number, keys: torch.Tensor) -> torch.Ten
     """Stochastic rounding of rows with keys of their own, see `run_keyed`; None where there is no kernel for it."""
     plan = plan_for(number, Rounding.STOCHASTIC, x.dtype, None, False)
     kernel, constants = plan.runner("keyed", x.device)
-    return None if kernel is None else kernels.launch(kernel, [x, constants, keys], x.numel())
+    return None if kernel is None else kernels.launch(kernel, [x, constants, keys], x.numel())[0]
 
 
 def _in_pieces(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
@@ -94,7 +94,7 @@ def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor 
         return None
     lanes = x.contiguous()
     lanes = lanes if lanes.shape == shape else lanes.view(shape)
-    return _formatted(kernels.launch(kernel, [_aligned(lanes), constants, *(noise or ())], x.numel()), x)
+    return _formatted(kernels.launch(kernel, [_aligned(lanes), constants, *(noise or ())], x.numel())[0], x)
 
 
 @lru_cache(maxsize=1024)

@@ -94,6 +94,10 @@ class Histogram:
         low = xp.minimum(state.min_val, unsigned_zero(xp, xp.amin(xp.where(finite, x, infinity), (0,))))
         high = xp.maximum(state.max_val, unsigned_zero(xp, xp.amax(xp.where(finite, x, -infinity), (0,))))
         counts = self._count(xp, xp.where(finite, x, low), xp.astype(finite, "float32"), low, high)
+        return self._merge(xp, state, low, high, counts)
+
+    def _merge(self, xp: Any, state: Counts, low: Any, high: Any, counts: Any) -> Counts:
+        """The state with more counts, in a range that has its own in it."""
         same = (state.min_val == low) & (state.max_val == high) | (state.min_val > state.max_val)
         old = xp.cond(same, _unmoved, partial(self._moved, xp), state, low, high)
         return Counts(old + counts, low, high)

@@ -85,8 +85,10 @@ def _check_values(qparams: QParams, form: AffineInteger, xp: Any) -> None:
     scale, zero_point = xp.concrete(qparams.scale), xp.concrete(qparams.zero_point)
     if scale is not None and not (ok := (scale >= _SMALLEST) & (scale <= _LARGEST)).all():
         raise ValueError(f"scale={scale[~ok].flat[0]}; allowed are finite numbers above 0, from 2^-125 to 2^125")
+    if zero_point is None:
+        return
     low, high = (0, 0) if form == INT32 else (form.qmin, form.qmax)
-    if zero_point is not None and not (ok := (zero_point >= low) & (zero_point <= high)).all():
+    if not (ok := (zero_point >= low) & (zero_point <= high)).all():
         raise ValueError(f"zero_point={zero_point[~ok].flat[0]}; allowed are integers from {low} to {high} for {form}")
 
 

@@ -1,0 +1,210 @@
+"""Fake quantization of tensors: three paths with the same bits, and the masked straight-through gradient.
+
+The paths are those of `qtorch.dispatch`: a fused kernel, the law traced under `torch.compile`, and the law operation by
+operation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore.affine import AffineInteger, QParams
+from qcore.affine.parameters import check_input, check_qparams
+from qcore.arguments import check_int
+from qtorch.cache import constant, literal, remember
+from qtorch.dispatch import is_ordinary
+from qtorch.quantization.fused import Bounds, backward, backward_by_kernel, forward, forward_by_kernel
+from qtorch.quantization.names import Names
+
+
+def fake_quantize_per_tensor_affine(
+    x: torch.Tensor,
+    scale: float | torch.Tensor,
+    zero_point: int | torch.Tensor,
+    quant_min: int,
+    quant_max: int,
+) -> torch.Tensor:
+    """Rounds to the numbers that integers stand for: (clip(rint(x / scale) + zero_point) - zero_point) * scale.
+
+    rint rounds ties to even, and x / scale is x * (1 / scale); all arithmetic is in float32. NaN becomes the number of
+    quant_min, infinities those of the ends. The gradient passes where nothing was clipped, and is 0 elsewhere. The bits
+    are those of `torch.fake_quantize_per_tensor_affine` on the CPU, and of `qcore.affine.fake_quantize`.
+
+    Args:
+        x: tensor of any shape, strides and device; float32, float64, float16 or bfloat16.
+        scale: a number, or a float32 tensor of one element, from 2^-125 to 2^125.
+        zero_point: an int, or an int32 or int64 tensor of one element, from quant_min to quant_max.
+        quant_min, quant_max: the range of integers, which has 0 in it; see `AffineInteger`.
+
+    Returns:
+        A new tensor of x's shape, dtype, device and memory format.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range. The values of tensors on a GPU, or under `torch.compile`, are not
+            looked at.
+
+    Example:
+        >>> fake_quantize_per_tensor_affine(torch.tensor([-1.0, 0.26, 99.0, 999.0]), 0.5, 0, 0, 255)
+        tensor([  0.0000,   0.5000,  99.0000, 127.5000])
+    """
+    return _fake_quantize(x, scale, zero_point, None, quant_min, quant_max)
+
+
+def fake_quantize_per_channel_affine(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+) -> torch.Tensor:
+    """The same with a scale and a zero point for each channel; see `fake_quantize_per_tensor_affine`.
+
+    Args:
+        x: tensor of at least one dimension.
+        scale: float32 tensor of shape (channels,).
+        zero_point: int32 or int64 tensor of shape (channels,).
+        axis: the dimension of x along which the channels lie.
+        quant_min, quant_max: the range of integers.
+
+    Returns:
+        A new tensor of x's shape, dtype, device and memory format.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range, or the channels are not as many as x's.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 2.0], [1.0, 2.0]])
+        >>> fake_quantize_per_channel_affine(x, torch.tensor([0.3, 3.0]), torch.tensor([0, 0]), 0, -8, 7)
+        tensor([[0.9000, 2.1000],
+                [0.0000, 3.0000]])
+    """
+    if axis is None:
+        raise TypeError("axis=None; allowed is an int (fake_quantize_per_tensor_affine has no axis)")
+    return _fake_quantize(x, scale, zero_point, axis, quant_min, quant_max)
+
+
+def _fake_quantize(
+    x: torch.Tensor, scale: Any, zero_point: Any, axis: int | None, quant_min: int, quant_max: int
+) -> torch.Tensor:
+    ordinary = is_ordinary(x)
+    check_input(x, Names)
+    form = make_form(quant_min, quant_max)
+    qparams = make_qparams(scale, zero_point, axis, x.device)
+    check_qparams(qparams, form, tuple(x.shape), Names)
+    return fake_quantize(x, qparams, form, ordinary)
+
+
+def fake_quantize(x: torch.Tensor, qparams: QParams, form: AffineInteger, ordinary: bool) -> torch.Tensor:
+    """The law with its gradient, by whichever path serves x; nothing is checked."""
+    parameters = qparams.scale, qparams.zero_point, qparams.axis, Bounds(form.low, form.high)
+    transformed = not ordinary and not torch.compiler.is_compiling()  # such tensors may not say what they require
+    if (x.requires_grad or transformed) and torch.is_grad_enabled():
+        return (_OrdinaryStraightThrough if ordinary else _StraightThrough).apply(x, *parameters)[0]
+    return _forward(x, *parameters, ordinary)[0]
+
+
+def make_form(quant_min: Any, quant_max: Any) -> AffineInteger:
+    """The integers of a user's range, or an error that names what is wrong with it."""
+    if torch.compiler.is_compiling():
+        return _constant_form(literal(quant_min), literal(quant_max))
+    return _remembered_form(quant_min, quant_max)
+
+
+def _form(quant_min: Any, quant_max: Any) -> AffineInteger:
+    check_int("quant_min", quant_min)
+    check_int("quant_max", quant_max)
+    return AffineInteger(quant_min, quant_max)
+
+
+_remembered_form = remember(_form)
+
+
+@constant
+def _constant_form(quant_min: Any, quant_max: Any) -> AffineInteger:
+    return _form(quant_min, quant_max)
+
+
+def make_qparams(scale: Any, zero_point: Any, axis: int | None, device: torch.device) -> QParams:
+    """Parameters on a device, of a user's numbers or tensors; a tensor of one element may have a dimension."""
+    if isinstance(scale, torch.Tensor) or isinstance(zero_point, torch.Tensor) or torch.compiler.is_compiling():
+        return QParams(_scale(scale, axis, device), _zero_point(zero_point, axis, device), axis)
+    return _remembered_qparams(scale, zero_point, axis, device)
+
+
+def _numbers(scale: Any, zero_point: Any, axis: int | None, device: torch.device) -> QParams:
+    return QParams(_scale(scale, axis, device), _zero_point(zero_point, axis, device), axis)
+
+
+_remembered_qparams = remember(_numbers)
+
+
+def _scale(scale: Any, axis: int | None, device: torch.device) -> torch.Tensor:
+    if isinstance(scale, torch.Tensor):
+        return _without_dimension(scale, axis)
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        raise TypeError(f"scale={scale!r} is a {type(scale).__name__}; allowed is a number or a float32 tensor")
+    return torch.full((), literal(scale), dtype=torch.float32, device=device)
+
+
+def _zero_point(zero_point: Any, axis: int | None, device: torch.device) -> torch.Tensor:
+    if isinstance(zero_point, torch.Tensor):
+        zero_point = _without_dimension(zero_point, axis)
+        return zero_point.clip(*_INT32).to(torch.int32) if zero_point.dtype is torch.int64 else zero_point
+    return torch.full((), check_int("zero_point", literal(zero_point), *_INT32), dtype=torch.int32, device=device)
+
+
+def _without_dimension(parameter: torch.Tensor, axis: int | None) -> torch.Tensor:
+    return parameter.reshape(()) if axis is None and parameter.shape == (1,) else parameter
+
+
+def _forward(
+    x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int | None, bounds: Bounds, ordinary: bool
+) -> tuple[torch.Tensor, ...]:
+    results = forward_by_kernel(x, scale, zero_point, axis, bounds) if ordinary and x.numel() > 0 else None
+    return forward(x, scale, zero_point, axis, bounds) if results is None else results
+
+
+def _backward(gradient: torch.Tensor, mask: torch.Tensor, ordinary: bool) -> torch.Tensor:
+    result = backward_by_kernel(gradient, mask) if ordinary and mask.numel() > 0 else None
+    return backward(gradient, mask) if result is None else result
+
+
+class _StraightThrough(torch.autograd.Function):
+    """(x, scale, zero_point, axis, bounds) -> the fake-quantized x and the mask of gradients."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, *parameters: Any) -> tuple[torch.Tensor, ...]:
+        return _forward(x, *parameters, ordinary=is_ordinary(x))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        ctx.others = len(inputs) - 1
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        (mask,) = ctx.saved_tensors
+        return _backward(gradient, mask, is_ordinary(gradient)), *(None,) * ctx.others
+
+
+class _OrdinaryStraightThrough(torch.autograd.Function):
+    """The same in the form that no transform understands: torch calls it in half the time."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
+        output = _StraightThrough.forward(*inputs)
+        _StraightThrough.setup_context(ctx, inputs, output)
+        return output
+
+    backward = _StraightThrough.backward
+
+
+_INT32 = (-(2**31), 2**31 - 1)

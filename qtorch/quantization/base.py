@@ -1,0 +1,157 @@
+"""What observers have in common: buffers with the names and shapes of torch.ao's, so that their state_dicts load."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from qcore.affine import Extremes, Histogram, MinMax, QParams
+from qcore.affine.parameters import check_input
+from qtorch.quantization.names import Names
+
+
+@dataclass(frozen=True)
+class Factory:
+    """A class or function with some of its arguments, which makes another module at each call.
+
+    Example:
+        >>> from qtorch.quantization import MinMaxObserver
+        >>> signed = MinMaxObserver.with_args(dtype=torch.qint8).with_args(qscheme="symmetric")
+        >>> signed().quant_min, signed() is signed()
+        (-128, False)
+    """
+
+    make: Callable[..., Any]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        return self.make(*arguments, **self.settings | settings)
+
+    def with_args(self, **settings: Any) -> Factory:
+        """The same with more arguments, or others."""
+        return Factory(self.make, self.settings | settings)
+
+
+class ObserverBase(ABC, torch.nn.Module):
+    """What all observers are: `forward` looks at a tensor and returns it, `calculate_qparams` says what follows.
+
+    Args:
+        dtype: the type that values will be quantized to.
+    """
+
+    def __init__(self, dtype: Any) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    @abstractmethod
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x itself, after a look at it."""
+
+    @abstractmethod
+    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The scale, float32, and the zero point, int32, each of shape (1,), or (channels,)."""
+
+    @classmethod
+    def with_args(cls, **settings: Any) -> Factory:
+        """A function that makes such observers, with these arguments unless told others."""
+        return Factory(cls, settings)
+
+
+Observer = ObserverBase
+
+
+class RangeObserver(ObserverBase):
+    """An observer whose state is that of one of qcore's, in buffers of the same names."""
+
+    _version = 3  # of torch.ao's state_dicts
+    _kind: Any = Extremes  # of state
+    eps: torch.Tensor
+    min_val: torch.Tensor
+    max_val: torch.Tensor
+
+    def __init__(self, rule: MinMax | Histogram, dtype: Any, qscheme: Any, reduce_range: bool) -> None:
+        super().__init__(dtype)
+        self.qscheme = qscheme
+        self.reduce_range = reduce_range
+        self.quant_min, self.quant_max = rule.form.qmin, rule.form.qmax
+        self.rule = rule
+        self.register_buffer("eps", torch.tensor([rule.eps]))
+        for name, value in self._start()._asdict().items():
+            self.register_buffer(name, value)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Remembers what x adds, and returns x.
+
+        Args:
+            x: tensor of float32, float64, float16 or bfloat16; one without elements adds nothing.
+
+        Raises:
+            TypeError: if x has another type.
+            ValueError: if x has other channels than what was seen before.
+        """
+        check_input(x, Names)
+        if x.numel():
+            state: Any = self.rule.update(self._state(x.shape), self._essence(x.detach()), Names)
+            for name, value in state._asdict().items():
+                self._keep(name, value)
+        return x
+
+    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The parameters that cover what was seen.
+
+        Returns:
+            The scale, float32, and the zero point, int32, each of shape (1,), or (channels,).
+
+        Raises:
+            ValueError: if nothing was seen. On a GPU, and under `torch.compile`, observers of whole tensors do not
+                wait to know.
+        """
+        if self.min_val.numel() == 0:
+            raise ValueError("no channels were observed; observe something before asking for parameters")
+        qparams = self._qparams()
+        return qparams.scale.reshape(-1), qparams.zero_point.reshape(-1)
+
+    def reset_min_max_vals(self) -> None:
+        """Forgets what was seen."""
+        for name, value in self._start()._asdict().items():
+            self._keep(name, value.to(self.min_val.device))
+
+    def extra_repr(self) -> str:
+        return f"min_val={self.min_val}, max_val={self.max_val}"
+
+    def _start(self) -> Any:
+        """The state before there is anything to say how many channels there are."""
+        axis = getattr(self.rule, "axis", None)
+        return self.rule.init(() if axis is None else (0,) * (axis + 1), Names)
+
+    def _state(self, shape: torch.Size) -> Any:
+        """The state to which a tensor of a shape is added."""
+        seen = (getattr(self, name) for name in self._kind._fields)
+        if self.min_val.numel() == 0:
+            seen = (value.to(self.min_val.device) for value in self.rule.init(tuple(shape), Names))
+        return self._kind(*seen)
+
+    def _essence(self, x: torch.Tensor) -> torch.Tensor:
+        """What of x matters to the rule."""
+        return x
+
+    def _qparams(self) -> QParams:
+        return self.rule.qparams(self._state(self.min_val.shape), Names)
+
+    def _keep(self, name: str, value: torch.Tensor) -> None:
+        buffer = getattr(self, name)
+        if buffer.shape == value.shape:
+            buffer.copy_(value)
+        else:
+            setattr(self, name, value)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        for name in ("min_val", "max_val"):  # which have as many channels as were seen
+            if (value := state_dict.get(prefix + name)) is not None:
+                self._keep(name, getattr(self, name).new_empty(value.shape))
+        super()._load_from_state_dict(state_dict, prefix, *others)
+        self.rule = replace(self.rule, eps=float(self.eps))

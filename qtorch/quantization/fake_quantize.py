@@ -1,0 +1,175 @@
+"""`FakeQuantize`: simulates quantization in training, with parameters that follow what it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from qcore.affine import QParams
+from qcore.affine.parameters import check_input
+from qcore.arguments import check_flag
+from qtorch.dispatch import is_ordinary
+from qtorch.quantization.affine import fake_quantize
+from qtorch.quantization.base import Factory, RangeObserver
+from qtorch.quantization.names import Names
+from qtorch.quantization.observer import MovingAverageMinMaxObserver
+
+
+class FakeQuantize(torch.nn.Module):
+    """Observes a tensor, and rounds it to the numbers of the integers that the observer then chooses.
+
+    Gradients are those of `fake_quantize_per_tensor_affine`, or of its sibling for channels. Observing and rounding can
+    each be switched off by the methods below. The buffers of the switches only carry them to state_dicts and back: a
+    program for `torch.compile` has them as constants and is compiled anew when they change.
+
+    Args:
+        observer: a class of observers of ranges, or another function that makes one.
+        quant_min, quant_max: a part of the range of the observer's dtype; None for all of it.
+        observer_kwargs: other arguments of the observer.
+
+    Attributes:
+        scale, zero_point: the parameters in use; 1 and 0 before any observation.
+        activation_post_process: the observer.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> fake_quantize = FakeQuantize(quant_min=0, quant_max=3)
+        >>> fake_quantize(torch.tensor([0.0, 0.7, 1.2, 3.0]))
+        tensor([0., 1., 1., 3.])
+        >>> fake_quantize.disable_observer()
+        >>> fake_quantize(torch.tensor([9.0]))
+        tensor([3.])
+    """
+
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+    fake_quant_enabled: torch.Tensor
+    observer_enabled: torch.Tensor
+
+    def __init__(
+        self,
+        observer: Callable[..., Any] = MovingAverageMinMaxObserver,
+        quant_min: int | None = None,
+        quant_max: int | None = None,
+        **observer_kwargs: Any,
+    ) -> None:
+        super().__init__()
+        ends = {"quant_min": quant_min, "quant_max": quant_max}
+        made = observer(**{name: end for name, end in ends.items() if end is not None}, **observer_kwargs)
+        if not isinstance(made, RangeObserver):
+            raise TypeError(f"observer made a {type(made).__name__}; allowed are observers of ranges: MinMaxObserver")
+        self.activation_post_process = made
+        self.dtype, self.qscheme = made.dtype, made.qscheme
+        self.quant_min, self.quant_max = made.quant_min, made.quant_max
+        self.ch_axis = getattr(made, "ch_axis", -1)
+        self.register_buffer("fake_quant_enabled", torch.tensor([1], dtype=torch.uint8))
+        self.register_buffer("observer_enabled", torch.tensor([1], dtype=torch.uint8))
+        self.register_buffer("scale", torch.tensor([1.0]))
+        self.register_buffer("zero_point", torch.tensor([0], dtype=torch.int32))
+        self._rounds = self._observes = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Observes x and rounds it, as far as both are enabled.
+
+        Args:
+            x: tensor of float32, float64, float16 or bfloat16.
+
+        Raises:
+            TypeError: if x has another type.
+            ValueError: if x has other channels than what was seen before.
+        """
+        ordinary = is_ordinary(x)
+        check_input(x, Names)
+        if self._observes and x.numel():
+            self.activation_post_process(x.detach())
+            self._keep(*self.calculate_qparams())
+        if not self._rounds:
+            return x
+        return fake_quantize(x, self._qparams(x.shape), self.activation_post_process.rule.form, ordinary)
+
+    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The observer's parameters."""
+        return self.activation_post_process.calculate_qparams()
+
+    def _keep(self, scale: torch.Tensor, zero_point: torch.Tensor) -> None:
+        if self.scale.shape == scale.shape:
+            self.scale.copy_(scale)
+            self.zero_point.copy_(zero_point)
+        else:
+            self.scale, self.zero_point = scale, zero_point
+
+    def _qparams(self, shape: torch.Size) -> QParams:
+        """The parameters for a tensor of a shape; those of one channel are those of the whole."""
+        if self.scale.shape == (1,):
+            return QParams(self.scale.reshape(()), self.zero_point.reshape(()))
+        axis, channels = self.ch_axis, len(self.scale)
+        if len(shape) <= axis or shape[axis] != channels:
+            raise ValueError(f"x has shape {tuple(shape)}; allowed are {channels} channels along dimension {axis}")
+        return QParams(self.scale, self.zero_point, axis)
+
+    def enable_fake_quant(self, enabled: bool = True) -> None:
+        """Rounds from now on, or, with enabled=False, no more."""
+        check_flag("enabled", enabled)
+        self._rounds = enabled
+        self.fake_quant_enabled.fill_(enabled)
+
+    def disable_fake_quant(self) -> None:
+        """Rounds no more."""
+        self.enable_fake_quant(False)
+
+    def enable_observer(self, enabled: bool = True) -> None:
+        """Observes from now on, or, with enabled=False, no more."""
+        check_flag("enabled", enabled)
+        self._observes = enabled
+        self.observer_enabled.fill_(enabled)
+
+    def disable_observer(self) -> None:
+        """Observes no more."""
+        self.enable_observer(False)
+
+    def extra_repr(self) -> str:
+        return (
+            f"fake_quant_enabled={self._rounds}, observer_enabled={self._observes}, quant_min={self.quant_min}, "
+            f"quant_max={self.quant_max}, dtype={self.dtype}, qscheme={self.qscheme}, ch_axis={self.ch_axis}, "
+            f"scale={self.scale}, zero_point={self.zero_point}"
+        )
+
+    @classmethod
+    def with_args(cls, **settings: Any) -> Factory:
+        """A function that makes such modules, with these arguments unless told others."""
+        return Factory(cls, settings)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        for name in ("scale", "zero_point"):  # which have as many channels as were seen
+            if (value := state_dict.get(prefix + name)) is not None:
+                setattr(self, name, getattr(self, name).new_empty(value.shape))
+        super()._load_from_state_dict(state_dict, prefix, *others)
+        self._rounds, self._observes = bool(self.fake_quant_enabled), bool(self.observer_enabled)
+
+
+def enable_fake_quant(module: torch.nn.Module) -> None:
+    """`FakeQuantize.enable_fake_quant` for `model.apply`."""
+    if isinstance(module, FakeQuantize):
+        module.enable_fake_quant()
+
+
+def disable_fake_quant(module: torch.nn.Module) -> None:
+    """`FakeQuantize.disable_fake_quant` for `model.apply`."""
+    if isinstance(module, FakeQuantize):
+        module.disable_fake_quant()
+
+
+def enable_observer(module: torch.nn.Module) -> None:
+    """`FakeQuantize.enable_observer` for `model.apply`."""
+    if isinstance(module, FakeQuantize):
+        module.enable_observer()
+
+
+def disable_observer(module: torch.nn.Module) -> None:
+    """`FakeQuantize.disable_observer` for `model.apply`."""
+    if isinstance(module, FakeQuantize):
+        module.disable_observer()

@@ -1,0 +1,170 @@
+"""How a layer is quantized: what makes its observers, or fake quantization, for activations and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from qcore.arguments import check_choice
+from qtorch.quantization.fake_quantize import FakeQuantize
+from qtorch.quantization.observer import (
+    HistogramObserver,
+    MinMaxObserver,
+    MovingAverageMinMaxObserver,
+    MovingAveragePerChannelMinMaxObserver,
+    NoopObserver,
+    PerChannelMinMaxObserver,
+    RecordingObserver,
+)
+
+Maker = Callable[[], Any]
+
+
+class QConfig(NamedTuple("_QConfig", [("activation", Maker), ("weight", Maker)])):
+    """Settings of a layer, or of a part of a network.
+
+    Args:
+        activation: a class or function without arguments that makes a module for each layer's output.
+        weight: the same for each layer's weight.
+
+    Raises:
+        ValueError: if an argument is a module, which layers would share.
+
+    Example:
+        >>> QConfig(MinMaxObserver.with_args(dtype=torch.qint8), default_weight_observer).activation().quant_min
+        -128
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, activation: Maker, weight: Maker) -> QConfig:
+        return super().__new__(cls, _maker("activation", activation), _maker("weight", weight))
+
+
+class QConfigDynamic(NamedTuple("_QConfigDynamic", [("activation", Maker), ("weight", Maker)])):
+    """Settings of a layer whose activations are quantized when they are there; only the weight needs an observer.
+
+    Args:
+        activation: as for `QConfig`; nothing is done by default.
+        weight: as for `QConfig`.
+
+    Raises:
+        ValueError: if an argument is a module, which layers would share.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, activation: Maker = torch.nn.Identity, weight: Maker = torch.nn.Identity) -> QConfigDynamic:
+        return super().__new__(cls, _maker("activation", activation), _maker("weight", weight))
+
+
+def _maker(name: str, maker: Any) -> Maker:
+    if isinstance(maker, torch.nn.Module) or not callable(maker):
+        raise ValueError(
+            f"{name} is a {type(maker).__name__}; allowed is what makes one: a class, or MinMaxObserver.with_args(...)"
+        )
+    return maker
+
+
+default_observer = MinMaxObserver.with_args(reduce_range=True)
+default_weight_observer = MinMaxObserver.with_args(dtype=torch.qint8, qscheme=torch.per_tensor_symmetric)
+default_histogram_observer = HistogramObserver.with_args(reduce_range=True)
+default_per_channel_weight_observer = PerChannelMinMaxObserver.with_args(
+    dtype=torch.qint8, qscheme=torch.per_channel_symmetric
+)
+default_debug_observer = RecordingObserver
+
+default_fake_quant = FakeQuantize.with_args(
+    observer=MovingAverageMinMaxObserver, quant_min=0, quant_max=255, reduce_range=True
+)
+default_weight_fake_quant = FakeQuantize.with_args(
+    observer=MovingAverageMinMaxObserver,
+    quant_min=-128,
+    quant_max=127,
+    dtype=torch.qint8,
+    qscheme=torch.per_tensor_symmetric,
+)
+default_per_channel_weight_fake_quant = FakeQuantize.with_args(
+    observer=MovingAveragePerChannelMinMaxObserver,
+    quant_min=-128,
+    quant_max=127,
+    dtype=torch.qint8,
+    qscheme=torch.per_channel_symmetric,
+    ch_axis=0,
+)
+default_histogram_fake_quant = FakeQuantize.with_args(
+    observer=HistogramObserver, quant_min=0, quant_max=255, reduce_range=True
+)
+
+default_qconfig = QConfig(default_observer, default_weight_observer)
+default_debug_qconfig = QConfig(default_debug_observer, default_weight_observer)
+default_per_channel_qconfig = QConfig(default_observer, default_per_channel_weight_observer)
+default_qat_qconfig = QConfig(default_fake_quant, default_weight_fake_quant)
+default_weight_only_qconfig = QConfig(torch.nn.Identity, default_weight_fake_quant)
+default_activation_only_qconfig = QConfig(default_fake_quant, torch.nn.Identity)
+default_dynamic_qconfig = QConfigDynamic(weight=default_weight_observer)
+per_channel_dynamic_qconfig = QConfigDynamic(weight=default_per_channel_weight_observer)
+float16_dynamic_qconfig = QConfigDynamic(weight=NoopObserver.with_args(dtype=torch.float16))
+
+# By engine: whether activations have but 7 bits, lest sums of products overflow, and weights parameters by channel.
+_ENGINES = {"x86": (True, True), "fbgemm": (True, True), "qnnpack": (False, False), "onednn": (False, True)}
+
+
+def get_default_qconfig(backend: str = "x86") -> QConfig:
+    """The settings for quantization after training that suit an engine.
+
+    Args:
+        backend: "x86", "fbgemm", "qnnpack" or "onednn".
+
+    Raises:
+        ValueError: if backend is none of these.
+
+    Example:
+        >>> get_default_qconfig("qnnpack").activation().quant_max
+        255
+    """
+    check_choice("backend", backend, list(_ENGINES))
+    reduced, channels = _ENGINES[backend]
+    weight = default_per_channel_weight_observer if channels else default_weight_observer
+    return QConfig(HistogramObserver.with_args(reduce_range=reduced), weight)
+
+
+def get_default_qat_qconfig(backend: str = "x86") -> QConfig:
+    """The settings for training with simulated quantization that suit an engine.
+
+    Args:
+        backend: "x86", "fbgemm", "qnnpack" or "onednn".
+
+    Raises:
+        ValueError: if backend is none of these.
+
+    Example:
+        >>> get_default_qat_qconfig("fbgemm").weight().ch_axis
+        0
+    """
+    check_choice("backend", backend, list(_ENGINES))
+    reduced, channels = _ENGINES[backend]
+    weight = default_per_channel_weight_fake_quant if channels else default_weight_fake_quant
+    return QConfig(default_fake_quant.with_args(reduce_range=reduced), weight)
+
+
+def get_observer_dict(module: torch.nn.Module, target_dict: dict[str, torch.nn.Module], prefix: str = "") -> None:
+    """Puts all observers of a network into a dictionary, by their names.
+
+    Args:
+        module: the network.
+        target_dict: where they are put.
+        prefix: the network's own name, which goes before theirs.
+
+    Example:
+        >>> layer, found = torch.nn.Linear(2, 2), {}
+        >>> layer.activation_post_process = MinMaxObserver()
+        >>> get_observer_dict(torch.nn.Sequential(layer), found)
+        >>> list(found)
+        ['0.activation_post_process']
+    """
+    for name, child in module.named_modules(prefix=prefix):
+        if isinstance(observer := getattr(child, "activation_post_process", None), torch.nn.Module):
+            target_dict[f"{name}.activation_post_process" if name else "activation_post_process"] = observer

@@ -1,0 +1,276 @@
+"""`QTensor`: integers, and what they stand for.
+
+It is an ordinary class around a plain tensor of integers. A subclass of torch.Tensor would have to answer for each of
+torch's two thousand operators; this one has the methods that quantized tensors had, and nothing else works by
+accident. torch's functions of the same names call them: `torch.relu(q)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from qcore import affine
+from qcore.affine import AffineInteger, QParams
+from qcore.affine.law import along
+from qcore.affine.parameters import check_qparams
+from qtorch.quantization.names import Names
+
+_TOKENS = {affine.UINT8: torch.quint8, affine.INT8: torch.qint8, affine.INT32: torch.qint32}
+
+
+def _view(name: str) -> Callable[..., QTensor]:
+    """A method that only rearranges elements, of tensors that have parameters for the whole."""
+
+    def method(self: QTensor, *arguments: Any, **settings: Any) -> QTensor:
+        self._check_whole(name)
+        return self._with(getattr(self.values, name)(*arguments, **settings))
+
+    method.__name__ = name
+    method.__doc__ = f"`torch.Tensor.{name}`, where there are no channels."
+    return method
+
+
+def _comparison(name: str) -> Callable[..., torch.Tensor]:
+    """A method that compares numbers, not integers."""
+
+    def method(self: QTensor, other: QTensor | torch.Tensor | float) -> torch.Tensor:
+        return getattr(self.dequantize(), name)(other.dequantize() if isinstance(other, QTensor) else other)
+
+    method.__name__ = name
+    method.__doc__ = f"`torch.Tensor.{name}` of the dequantized tensors."
+    return method
+
+
+class QTensor:
+    """A tensor of numbers (q - zero_point) * scale, kept as integers q.
+
+    Methods are those of torch.Tensor, as far as they are here; results are QTensors with the same parameters where
+    they are numbers. What may mix channels is only for tensors with parameters for the whole.
+
+    Args:
+        values: tensor of integers, of the type `form.storage`.
+        qparams: the parameters, on the same device.
+        form: the integers that there may be.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the parameters do not fit the values or the integers.
+
+    Example:
+        >>> q = quantize_per_tensor(torch.tensor([-0.52, 0.26, 1.0]), 0.5, 2, torch.quint8)
+        >>> q
+        QTensor([-0.5000,  0.5000,  1.0000], size=(3,), dtype=torch.quint8, scale=0.5, zero_point=2)
+        >>> torch.relu(q).int_repr()
+        tensor([2, 3, 4], dtype=torch.uint8)
+    """
+
+    is_quantized = True
+
+    def __init__(self, values: torch.Tensor, qparams: QParams, form: AffineInteger) -> None:
+        check_qparams(qparams, form, tuple(values.shape), Names)
+        if Names.dtype(values) != form.storage:
+            raise TypeError(f"values has dtype {values.dtype}; allowed is torch.{form.storage} for {form}")
+        self.values = values
+        self.qparams = qparams
+        self.form = form
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), settings: Any = None) -> Any:
+        """torch's functions, by the methods of the same names."""
+        method = getattr(cls, function.__name__, None)
+        if method is None or not isinstance(arguments[0], cls):
+            return NotImplemented
+        return method(*arguments, **settings or {})
+
+    @property
+    def shape(self) -> torch.Size:
+        """The sizes of all dimensions."""
+        return self.values.shape
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions there are."""
+        return self.values.ndim
+
+    @property
+    def device(self) -> torch.device:
+        """Where the values are."""
+        return self.values.device
+
+    @property
+    def dtype(self) -> Any:
+        """torch's name of the integers, or their `AffineInteger` where it has none."""
+        return _TOKENS.get(self.form, self.form)
+
+    def size(self, dim: int | None = None) -> Any:
+        """`torch.Tensor.size`."""
+        return self.values.size(dim)
+
+    def dim(self) -> int:
+        """How many dimensions there are."""
+        return self.values.dim()
+
+    def numel(self) -> int:
+        """How many elements there are."""
+        return self.values.numel()
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def qscheme(self) -> Any:
+        """torch.per_tensor_affine or torch.per_channel_affine."""
+        return torch.per_tensor_affine if self.qparams.axis is None else torch.per_channel_affine
+
+    def int_repr(self) -> torch.Tensor:
+        """A copy of the integers."""
+        return self.values.clone()
+
+    def dequantize(self) -> torch.Tensor:
+        """The numbers, in float32."""
+        return affine.dequantize(self.values, self.qparams, self.form, xp=Names)
+
+    def q_scale(self) -> float:
+        """The scale of the whole tensor."""
+        self._check_whole("q_scale")
+        return float(self.qparams.scale)
+
+    def q_zero_point(self) -> int:
+        """The zero point of the whole tensor."""
+        self._check_whole("q_zero_point")
+        return int(self.qparams.zero_point)
+
+    def q_per_channel_scales(self) -> torch.Tensor:
+        """The channels' scales, float32."""
+        return self._of_channels("q_per_channel_scales", self.qparams.scale)
+
+    def q_per_channel_zero_points(self) -> torch.Tensor:
+        """The channels' zero points, int32."""
+        return self._of_channels("q_per_channel_zero_points", self.qparams.zero_point)
+
+    def q_per_channel_axis(self) -> int:
+        """The dimension along which the channels lie."""
+        return self._of_channels("q_per_channel_axis", self.qparams.axis)
+
+    view, reshape, flatten, expand = _view("view"), _view("reshape"), _view("flatten"), _view("expand")
+    permute, transpose, t = _view("permute"), _view("transpose"), _view("t")
+    squeeze, unsqueeze, as_strided = _view("squeeze"), _view("unsqueeze"), _view("as_strided")
+    select, narrow, __getitem__ = _view("select"), _view("narrow"), _view("__getitem__")
+    eq, ne, __eq__, __ne__ = _comparison("eq"), _comparison("ne"), _comparison("eq"), _comparison("ne")  # type: ignore[assignment]
+    lt, le, __lt__, __le__ = _comparison("lt"), _comparison("le"), _comparison("lt"), _comparison("le")
+    gt, ge, __gt__, __ge__ = _comparison("gt"), _comparison("ge"), _comparison("gt"), _comparison("ge")
+    __hash__ = object.__hash__
+
+    def __setitem__(self, index: Any, source: QTensor | torch.Tensor) -> None:
+        self[index].copy_(source)
+
+    def equal(self, other: QTensor) -> bool:
+        """Whether integers and parameters are the same."""
+        same = isinstance(other, QTensor) and (self.form, self.qparams.axis) == (other.form, other.qparams.axis)
+        return same and all(map(torch.equal, self._tensors(), other._tensors()))
+
+    def clone(self) -> QTensor:
+        """A copy that shares nothing."""
+        values, scale, zero_point = (tensor.clone() for tensor in self._tensors())
+        return QTensor(values, QParams(scale, zero_point, self.qparams.axis), self.form)
+
+    def contiguous(self) -> QTensor:
+        """`torch.Tensor.contiguous`."""
+        return self._with(self.values.contiguous())
+
+    def detach(self) -> QTensor:
+        """The same: integers have no gradients."""
+        return self
+
+    def to(self, device: torch.device | str) -> QTensor:
+        """The same on a device."""
+        values, scale, zero_point = (tensor.to(torch.device(device)) for tensor in self._tensors())
+        return QTensor(values, QParams(scale, zero_point, self.qparams.axis), self.form)
+
+    def copy_(self, source: QTensor | torch.Tensor) -> QTensor:
+        """Writes source's elements here, quantized with the parameters that are here."""
+        numbers = source.dequantize() if isinstance(source, QTensor) else source
+        self.values.copy_(affine.quantize_affine(numbers.expand(self.shape), self.qparams, self.form, Names))
+        return self
+
+    def resize_(self, *sizes: Any) -> QTensor:
+        """`torch.Tensor.resize_`."""
+        self._check_whole("resize_")
+        self.values.resize_(*sizes)
+        return self
+
+    def min(self, dim: int | None = None, keepdim: bool = False) -> Any:
+        """The least number, or those along a dimension and where they are."""
+        return self._select("min", *(() if dim is None else (dim, keepdim)))
+
+    def max(self, dim: int | None = None, keepdim: bool = False) -> Any:
+        """The greatest number, or those along a dimension and where they are."""
+        return self._select("max", *(() if dim is None else (dim, keepdim)))
+
+    def sort(self, dim: int = -1, descending: bool = False) -> tuple[QTensor, torch.Tensor]:
+        """The numbers along a dimension in order, and where they were."""
+        return self._select("sort", dim, descending)
+
+    def topk(self, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[QTensor, torch.Tensor]:
+        """The k greatest or least numbers along a dimension, and where they are."""
+        return self._select("topk", k, dim, largest, sorted)
+
+    def mean(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> QTensor:
+        """The mean of the integers, rounded to nearest even."""
+        self._check_whole("mean")
+        mean = self.values.to(torch.float64).mean(dim, keepdim)
+        return self._with(mean.round().to(self.values.dtype))
+
+    def relu(self) -> QTensor:
+        """max(x, 0)."""
+        return self.clone().relu_()
+
+    def relu_(self) -> QTensor:
+        """max(x, 0), written over x."""
+        zero = along(self.qparams.zero_point, self.qparams.axis, self.ndim)
+        self.values.copy_(torch.maximum(self.values.to(torch.int32), zero))
+        return self
+
+    def __repr__(self) -> str:
+        numbers = str(self.dequantize()).removeprefix("tensor(").removesuffix(")")
+        scale, zero_point = self.qparams.scale.tolist(), self.qparams.zero_point.tolist()
+        axis = "" if self.qparams.axis is None else f", axis={self.qparams.axis}"
+        about = f"size={tuple(self.shape)}, dtype={self.dtype}, scale={scale}, zero_point={zero_point}{axis}"
+        return f"QTensor({numbers}, {about})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        form = self.form
+        return _rebuilt, (*self._tensors(), self.qparams.axis, form.qmin, form.qmax, form.signed, form.middle)
+
+    def _tensors(self) -> tuple[torch.Tensor, ...]:
+        return self.values, self.qparams.scale, self.qparams.zero_point
+
+    def _with(self, values: torch.Tensor) -> QTensor:
+        return QTensor(values, self.qparams, self.form)
+
+    def _select(self, name: str, *arguments: Any) -> Any:
+        """A method of torch's that selects elements, and may say where they are."""
+        self._check_whole(name)
+        few = self.values.dtype is torch.uint16  # of which torch finds no greatest
+        found = getattr(self.values.to(torch.int32) if few else self.values, name)(*arguments)
+        if isinstance(found, torch.Tensor):
+            return self._with(found.to(self.values.dtype))
+        return self._with(found[0].to(self.values.dtype)), found[1]
+
+    def _check_whole(self, name: str) -> None:
+        if self.qparams.axis is not None:
+            raise ValueError(f"{name} of a QTensor with axis={self.qparams.axis}; allowed is one without channels")
+
+    def _of_channels(self, name: str, value: Any) -> Any:
+        if self.qparams.axis is None:
+            raise ValueError(f"{name} of a QTensor without an axis; allowed is one with channels")
+        return value
+
+
+def _rebuilt(values: Any, scale: Any, zero_point: Any, axis: int | None, *form: Any) -> QTensor:
+    return QTensor(values, QParams(scale, zero_point, axis), AffineInteger(*form))
+
+
+torch.serialization.add_safe_globals([_rebuilt])
