@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any
 
@@ -16,32 +15,27 @@ from qjax.quantization.parameters import Form, form_of, qparams_of
 from qjax.quantization.qtensor import QTensor
 
 _BYTES = ("int8", "uint8")
-_MOST_TERMS = (2**31 - 1) // 255**2  # whose sum cannot overflow
 
 
 def linear(
-    input: QTensor,
-    weight: QTensor,
-    bias: jax.Array | None = None,
-    scale: Any = None,
-    zero_point: Any = None,
-    dtype: Form = "quint8",
+    input: QTensor, weight: QTensor, bias: jax.Array | None = None, scale: Any = None, zero_point: Any = None
 ) -> QTensor:
     """The linear layer x W^T + b of quantized arrays; see `qcore.affine.requantize` for its rounding.
+
+    Sums are of 32 bits, and what does not fit wraps.
 
     Args:
         input: of 8 bits, shape (..., in_features), with one scale.
         weight: of 8 bits, shape (out_features, in_features), with one scale, or one for each output along axis 0.
         bias: float32 of shape (out_features,).
         scale, zero_point: of the output; None means the input's.
-        dtype: of the output.
 
     Returns:
-        A QTensor of shape (..., out_features).
+        A QTensor of shape (..., out_features) and the input's integers.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if shapes or parameters do not fit, or there are so many features that a sum could overflow.
+        ValueError: if shapes or parameters do not fit.
 
     Example:
         >>> from qjax.quantization import quantize_per_tensor
@@ -53,9 +47,8 @@ def linear(
     _check_operands(input, weight, 2)
     if input.ndim == 0 or input.shape[-1] != weight.shape[1]:
         raise ValueError(f"input has shape {input.shape}; allowed is (..., {weight.shape[1]}) for the weight")
-    form = form_of(dtype)
-    output = _output(input, scale, zero_point, form)
-    return QTensor(_linear(input, weight, bias, output, form), output, form)
+    output = _output(input, scale, zero_point, input.form)
+    return QTensor(_linear(input, weight, bias, output), output, input.form)
 
 
 def conv2d(
@@ -89,7 +82,7 @@ def conv2d(
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if shapes or parameters do not fit, or a sum could overflow.
+        ValueError: if shapes or parameters do not fit.
 
     Example:
         >>> from qjax.quantization import quantize_per_tensor
@@ -125,12 +118,12 @@ def conv2d(
     return QTensor(_conv(input, weight, bias, output, form, stride, padding, dilation, groups), output, form)
 
 
-@partial(jax.jit, static_argnames="form")
-def _linear(input: QTensor, weight: QTensor, bias: Any, output: QParams, form: AffineInteger) -> jax.Array:
+@jax.jit
+def _linear(input: QTensor, weight: QTensor, bias: Any, output: QParams) -> jax.Array:
     (x, x_zero), (w, w_zero) = _signed(input), _signed(weight)
     x = x[..., None, :]
     sums = _sums(x, _total(x), x_zero, w[None], w_zero)[..., 0, :]
-    return requantize(sums, input.qparams.scale, weight.qparams.scale, bias, output, form, xp=Names)
+    return requantize(sums, input.qparams.scale, weight.qparams.scale, bias, output, input.form, xp=Names)
 
 
 @partial(jax.jit, static_argnums=(4, 5, 6, 7, 8))
@@ -221,8 +214,6 @@ def _check_operands(input: Any, weight: Any, ndim: int) -> None:
         q.check()
     if weight.ndim != ndim:
         raise ValueError(f"weight has shape {weight.shape}; allowed are {ndim} dimensions")
-    if (terms := math.prod(weight.shape[1:])) > _MOST_TERMS:
-        raise ValueError(f"weight has {terms} terms in a sum; allowed are {_MOST_TERMS}, whose sums int32 holds")
 
 
 def _pair(name: str, value: Any, least: int) -> tuple[int, int]:

@@ -57,12 +57,12 @@ def test_linear(inputs, form, channels):
         bias = rng.normal(size=20).astype(np.float32) if biased else None
         output = QParams.of(0.25, inputs.qmax // 3)
         expected = rounded(steps(x) @ steps(w).T, x, w, bias, inputs, -1, output)
-        arguments = x, w, None if bias is None else jnp.asarray(bias), 0.25, inputs.qmax // 3, inputs
+        arguments = x, w, None if bias is None else jnp.asarray(bias), 0.25, inputs.qmax // 3
         q = linear(*arguments)
         assert_same_bits(q.int_repr(), expected)
         assert (q.form, q.qscheme()) == (inputs, "per_tensor_affine")
         c = rng.normal(size=expected.shape).astype(np.float32)
-        fused = jax.jit(lambda c, *arguments: linear(*arguments, inputs).dequantize() + c)(c, *arguments[:-1])
+        fused = jax.jit(lambda c, *arguments: linear(*arguments).dequantize() + c)(c, *arguments)
         assert_same_bits(fused, reference.dequantize(expected, output, inputs) + c)
 
 
@@ -158,9 +158,6 @@ BAD = {
     r"weight has shape \(6, 2, 3, 3\); allowed are 2 dimensions": lambda: linear(X, KERNEL),
     "bias is int32; allowed is an array of float32": lambda: linear(X, W, jnp.arange(3)),
     r"bias has shape \(4,\); allowed is \(3,\)": lambda: linear(X, W, jnp.ones(4)),
-    "weight has 40000 terms in a sum; allowed are 33025": lambda: linear(
-        operand(RNG, (1, 40000), UINT8), operand(RNG, (1, 40000), INT8)
-    ),
     "padding_mode='reflect'; allowed are zeros": lambda: conv2d(IMAGE, KERNEL, groups=2, padding_mode="reflect"),
     "scale=0.0; allowed": lambda: linear(X, W, None, 0.0, 0),
     "zero_point=256; allowed": lambda: linear(X, W, None, 1.0, 256),
