@@ -1,8 +1,8 @@
 """Affine integer quantization with the names of torch's quantization library, and the bits of qcore.affine."""
 
-from qtorch.quantization import functional
 from qtorch.quantization.affine import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
 from qtorch.quantization.base import Observer, ObserverBase
+from qtorch.quantization.checkpoint import load, save
 from qtorch.quantization.fake_quantize import (
     FakeQuantize,
     disable_fake_quant,
@@ -10,7 +10,7 @@ from qtorch.quantization.fake_quantize import (
     enable_fake_quant,
     enable_observer,
 )
-from qtorch.quantization.functional import dequantize, quantize_per_channel, quantize_per_tensor
+from qtorch.quantization.functional import conv2d, dequantize, linear, quantize_per_channel, quantize_per_tensor
 from qtorch.quantization.observer import (
     HistogramObserver,
     MinMaxObserver,
@@ -63,6 +63,7 @@ __all__ = [
     "QConfigDynamic",
     "QTensor",
     "RecordingObserver",
+    "conv2d",
     "default_activation_only_qconfig",
     "default_debug_observer",
     "default_debug_qconfig",
@@ -87,11 +88,13 @@ __all__ = [
     "fake_quantize_per_channel_affine",
     "fake_quantize_per_tensor_affine",
     "float16_dynamic_qconfig",
-    "functional",
     "get_default_qat_qconfig",
     "get_default_qconfig",
     "get_observer_dict",
+    "linear",
+    "load",
     "per_channel_dynamic_qconfig",
     "quantize_per_channel",
     "quantize_per_tensor",
+    "save",
 ]

@@ -153,5 +153,6 @@ class RangeObserver(ObserverBase):
         for name in ("min_val", "max_val"):  # which have as many channels as were seen
             if (value := state_dict.get(prefix + name)) is not None:
                 self._keep(name, getattr(self, name).new_empty(value.shape))
+        state_dict.setdefault(prefix + "eps", self.eps)  # which is no part of a state in JAX
         super()._load_from_state_dict(state_dict, prefix, *others)
         self.rule = replace(self.rule, eps=float(self.eps))

@@ -144,9 +144,10 @@ class FakeQuantize(torch.nn.Module):
         return Factory(cls, settings)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        for name in ("scale", "zero_point"):  # which have as many channels as were seen
+        for name in ("scale", "zero_point"):  # which have as many channels as were seen, and no dimension in JAX
             if (value := state_dict.get(prefix + name)) is not None:
-                setattr(self, name, getattr(self, name).new_empty(value.shape))
+                state_dict[prefix + name] = value.reshape(-1)
+                setattr(self, name, getattr(self, name).new_empty(value.numel()))
         super()._load_from_state_dict(state_dict, prefix, *others)
         self._rounds, self._observes = bool(self.fake_quant_enabled), bool(self.observer_enabled)
 

@@ -18,8 +18,6 @@ from qtorch.quantization.names import Names
 from qtorch.quantization.tensor import QTensor
 from qtorch.quantization.tokens import integers
 
-_MOST_TERMS = (2**31 - 1) // 255**2  # whose sum cannot overflow
-
 
 def quantize_per_tensor(x: torch.Tensor, scale: Any, zero_point: Any, dtype: Any) -> QTensor:
     """The integers clip(rint(x * (1 / scale)) + zero_point), with what they stand for.
@@ -81,23 +79,23 @@ def linear(
     bias: torch.Tensor | None = None,
     scale: Any = None,
     zero_point: Any = None,
-    dtype: Any = torch.quint8,
 ) -> QTensor:
     """input @ weight.T + bias by integers, requantized.
+
+    Sums are of 32 bits, and what does not fit wraps.
 
     Args:
         input: of 8-bit integers and shape (..., features), with parameters for the whole.
         weight: of 8-bit integers and shape (outputs, features), with parameters for the whole or for each output.
         bias: float32 tensor of shape (outputs,), or None.
         scale, zero_point: of the result; None means input's.
-        dtype: of the result.
 
     Returns:
-        A QTensor of shape (..., outputs).
+        A QTensor of shape (..., outputs) and input's integers.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if shapes or parameters do not fit, or there are so many features that a sum could overflow.
+        ValueError: if shapes or parameters do not fit.
 
     Example:
         >>> x = quantize_per_tensor(torch.tensor([[1.0, 2.0]]), 0.1, 0, torch.quint8)
@@ -110,7 +108,7 @@ def linear(
         raise ValueError(f"input has shape {tuple(input.shape)}; allowed is (..., {weight.shape[1]}), as weight says")
     (rows, zero), (filters, zeros) = _signed(input), _signed(weight)
     sums = _sums_of_products(rows.reshape(-1, weight.shape[1]), zero, filters, zeros)
-    result = _requantized(sums, input, weight, bias, _output(input, scale, zero_point), integers(dtype))
+    result = _requantized(sums, input, weight, bias, _output(input, scale, zero_point), input.form)
     return result.reshape(*input.shape[:-1], weight.shape[0])
 
 
@@ -127,7 +125,7 @@ def conv2d(
     zero_point: Any = 0,
     dtype: Any = torch.quint8,
 ) -> QTensor:
-    """A convolution by integers, requantized; see `torch.nn.functional.conv2d`.
+    """A convolution by integers, requantized; see `torch.nn.functional.conv2d`, and `linear` for the sums.
 
     Args:
         input: of 8-bit integers and shape (batch, channels, height, width), with parameters for the whole.
@@ -145,7 +143,7 @@ def conv2d(
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if shapes or parameters do not fit, or a sum could overflow.
+        ValueError: if shapes or parameters do not fit.
     """
     _check_operands(input, weight, 4)
     check_choice("padding_mode", padding_mode, ("zeros",))
@@ -186,13 +184,10 @@ def _sums_of_products(
     rows: torch.Tensor, zero: torch.Tensor, filters: torch.Tensor, zeros: torch.Tensor
 ) -> torch.Tensor:
     """The sums of (row - zero) * (filter - its zero), int32, for each of (rows, terms) and each of (filters, terms)."""
-    terms = rows.shape[1]
-    if terms > _MOST_TERMS:
-        raise ValueError(f"weight has {terms} terms in a sum; allowed are {_MOST_TERMS}, whose sums int32 holds")
     sums = torch.ops.aten._int_mm(rows, filters.t()) - zero * filters.sum(1, dtype=torch.int32)
     if (zeros != 0).any():
-        ones = torch.ones((terms, 1), dtype=torch.int8, device=rows.device)
-        sums = sums - (torch.ops.aten._int_mm(rows, ones) - zero * terms) * zeros
+        ones = torch.ones((rows.shape[1], 1), dtype=torch.int8, device=rows.device)
+        sums = sums - (torch.ops.aten._int_mm(rows, ones) - zero * rows.shape[1]) * zeros
     return sums
 
 

@@ -1,25 +1,46 @@
-"""The histogram observer's counts in fewer passes over a tensor than the general law takes."""
+"""The histogram observer's rule for tensors: counts in few passes, the search by NumPy, both as operators.
+
+Which path they take depends on numbers, so that `torch.compile` cannot trace them; it calls the operators as they are.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from operator import add
 from typing import Any
 
+import numpy as np
 import torch
 
-from qcore.affine import Counts, Histogram
+from qcore.affine import AffineInteger, Counts, Histogram, QParams
 from qcore.affine.observers import unsigned_zero
+from qtorch.quantization.names import Names
 
 _PIECE = 1 << 16  # elements: the integers that say which bin are not written to memory
 
 
 @dataclass(frozen=True)
 class TensorHistogram(Histogram):
-    """The same counts, up to 2^24 a bin: elements that are finite need neither be selected nor weighed."""
+    """The same rule; counts are exact up to 2^24 a bin."""
+
+    def update(self, state: Counts, x: torch.Tensor, xp: Any = Names) -> Counts:
+        if torch.compiler.is_compiling():
+            return Counts(*torch.ops.qtorch.histogram_update(*state, x, self.upsample_rate))
+        return super().update(state, x, xp)
+
+    def qparams(self, state: Counts, xp: Any = Names) -> QParams:
+        """By NumPy, which takes the search's thousands of small steps faster than torch."""
+        if torch.compiler.is_compiling():
+            form = self.form
+            facts = form.qmin, form.qmax, form.signed, form.middle, self.scheme, self.eps
+            return QParams(*torch.ops.qtorch.histogram_qparams(*state, *facts))
+        found = super().qparams(Counts(*(value.numpy(force=True) for value in state)))
+        scale, zero_point = (torch.from_numpy(np.asarray(part)) for part in (found.scale, found.zero_point))
+        return QParams(scale.to(state.min_val.device), zero_point.to(state.min_val.device))
 
     def _update(self, state: Counts, x: torch.Tensor, xp: Any) -> Counts:
+        """Elements that are all finite need neither be selected nor weighed."""
         ends = torch.aminmax(x)
         if not all(map(torch.isfinite, ends)):
             x = x[torch.isfinite(x)]
@@ -28,5 +49,35 @@ class TensorHistogram(Histogram):
             ends = torch.aminmax(x)
         low = torch.minimum(state.min_val, unsigned_zero(xp, ends[0]))
         high = torch.maximum(state.max_val, unsigned_zero(xp, ends[1]))
-        count = partial(self._count, xp, weight=None, low=low, high=high)
-        return self._merge(xp, state, low, high, reduce(add, map(count, x.split(_PIECE))))
+        counts = reduce(add, (self._count(xp, piece, None, low, high) for piece in x.split(_PIECE)))
+        return self._merge(xp, state, low, high, counts)
+
+
+def _update(
+    histogram: torch.Tensor, low: torch.Tensor, high: torch.Tensor, x: torch.Tensor, upsample_rate: int
+) -> tuple[torch.Tensor, ...]:
+    rule = TensorHistogram(bins=len(histogram), upsample_rate=upsample_rate)
+    return tuple(value.clone() for value in rule.update(Counts(histogram, low, high), x))
+
+
+def _qparams(
+    histogram: torch.Tensor, low: torch.Tensor, high: torch.Tensor, *form: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    *integers, scheme, eps = form
+    found = TensorHistogram(AffineInteger(*integers), scheme, eps, len(histogram)).qparams(Counts(histogram, low, high))
+    return found.scale, found.zero_point
+
+
+_STATE = "Tensor histogram, Tensor low, Tensor high"
+_library = torch.library.Library("qtorch", "FRAGMENT")
+_library.define(f"histogram_update({_STATE}, Tensor x, int upsample_rate) -> (Tensor, Tensor, Tensor)")
+_library.define(
+    f"histogram_qparams({_STATE}, int qmin, int qmax, bool signed, int middle, str scheme, float eps)"
+    " -> (Tensor, Tensor)"
+)
+_library.impl("histogram_update", _update, "CompositeExplicitAutograd")
+_library.impl("histogram_qparams", _qparams, "CompositeExplicitAutograd")
+_library._register_fake("histogram_update", lambda *state_and_x: tuple(map(torch.empty_like, state_and_x[:3])))
+_library._register_fake(
+    "histogram_qparams", lambda _, low, *rest: (torch.empty_like(low), torch.empty_like(low, dtype=torch.int32))
+)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from qcore.affine import (
@@ -17,7 +16,6 @@ from qcore.affine import (
     MovingAveragePerChannelMinMax,
     Noop,
     PerChannelMinMax,
-    QParams,
     Recording,
 )
 from qcore.affine.parameters import EPS
@@ -165,8 +163,6 @@ class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver):
         rule = MovingAveragePerChannelMinMax(
             form, scheme(qscheme, True), eps, axis=ch_axis, averaging_constant=averaging_constant
         )
-            form, scheme(qscheme, True), eps, axis=ch_axis, averaging_constant=averaging_constant
-        )
         RangeObserver.__init__(self, rule, dtype, qscheme, reduce_range)
         self.ch_axis = ch_axis
         self.averaging_constant = averaging_constant
@@ -209,13 +205,6 @@ class HistogramObserver(RangeObserver):
         super().__init__(rule, dtype, qscheme, reduce_range)
         self.bins = bins
         self.upsample_rate = upsample_rate
-
-    def _qparams(self) -> QParams:
-        """By NumPy, which takes the search's thousands of small steps faster."""
-        state = self._kind(*(value.numpy(force=True) for value in self._state(self.min_val.shape)))
-        found, device = self.rule.qparams(state), self.min_val.device
-        scale, zero_point = (torch.from_numpy(np.asarray(part)).to(device) for part in (found.scale, found.zero_point))
-        return QParams(scale, zero_point)
 
 
 class RecordingObserver(ObserverBase):

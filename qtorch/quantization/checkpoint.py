@@ -1,0 +1,59 @@
+"""Checkpoints of quantized tensors and of state_dicts: `qcore.affine.checkpoint`'s layout, for tensors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from qcore.affine import QParams
+from qcore.affine.checkpoint import Quantized, flatten, unflatten
+from qtorch.quantization.tensor import QTensor
+
+
+def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
+    """Writes a flat dict to a safetensors file, which `qjax.quantization` reads too; needs safetensors.
+
+    Args:
+        path: of the file.
+        entries: tensors and QTensors by name: a state_dict, say, and quantized weights.
+
+    Raises:
+        TypeError: if an entry is something else.
+        ValueError: if two tensors would have the same name, say "w.scale" next to a QTensor "w".
+    """
+    from safetensors.torch import save_file
+
+    arrays, metadata = flatten({name: _unwrapped(value) for name, value in entries.items()})
+    separate = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in arrays.items()}
+    save_file(separate, path, metadata)
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What was written to a safetensors file by `save`, by `qjax.quantization`, or by anyone else.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        Tensors and QTensors by name. What is left without the QTensors is a state_dict.
+    """
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        entries = unflatten({name: file.get_tensor(name) for name in file.keys()}, file.metadata())  # noqa: SIM118
+    return {name: _wrapped(value) for name, value in entries.items()}
+
+
+def _unwrapped(value: Any) -> Any:
+    if not isinstance(value, QTensor):
+        return value
+    return Quantized(value.values, value.qparams.scale, value.qparams.zero_point, value.qparams.axis, value.form)
+
+
+def _wrapped(value: Any) -> Any:
+    if not isinstance(value, Quantized):
+        return value
+    return QTensor(value.int_repr, QParams(value.scale, value.zero_point, value.axis), value.form)
