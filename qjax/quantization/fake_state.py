@@ -102,8 +102,7 @@ class FakeQuantize:
 
 @partial(jax.jit, static_argnums=0)
 def _apply(observer: Ranged, state: FakeQuantizeState, x: jax.Array) -> tuple[jax.Array, FakeQuantizeState]:
-    seen = jax.lax.stop_gradient(x)
-    state = jax.lax.cond(state.observer_enabled, partial(_observed, observer), lambda state, _: state, state, seen)
+    state = jax.lax.cond(state.observer_enabled, partial(_observed, observer), lambda state, _: state, state, x)
     y = fake_quantize(x, QParams(state.scale, state.zero_point, observer.axis), observer.form)
     return jnp.where(state.fake_quant_enabled, y, x), state
 

@@ -133,13 +133,22 @@ def test_vmap_and_shardings():
     assert_same_bits(linear(QTensor(spread, x.qparams, UINT8), w, None, 0.5, 31).values, expected)
 
 
-def test_extreme_sums_are_exact():
-    """All products of one sign and the largest magnitude: 128 * 255 * 4096 < 2^31, beyond float32's integers."""
-    ones = jnp.ones((1, 4096), jnp.int8)
-    x = QTensor((ones * 0).astype(jnp.uint8), QParams.of(1.0, 255), UINT8)
-    w = QTensor(ones * jnp.int8(-128), QParams.of(1.0, 0), INT8)
-    q = linear(x, w, None, float(2.0**20), 0)
-    assert q.int_repr() == round(128 * 255 * 4096 / 2**20)
+def test_large_sums_are_exact():
+    """Beyond 2^24, where sums in float32 would not be; a bias takes most of each away, and the rest is seen."""
+    rng = np.random.default_rng(7)
+    x = QTensor(jnp.asarray(rng.integers(200, 256, (1, 4096)).astype(np.uint8)), QParams.of(1.0, 3), UINT8)
+    w = QTensor(jnp.asarray(rng.integers(90, 128, (64, 4096)).astype(np.int8)), QParams.of(1.0, -3), INT8)
+    sums = steps(x) @ steps(w).T
+    assert sums.min() > 2**25
+    bias = -sums[0].astype(np.float32)
+    q = linear(x, w, jnp.asarray(bias), 1.0, 100)
+    np.testing.assert_array_equal(q.values, np.full((1, 64), 100))
+
+
+def test_strict_promotion():
+    with jax.numpy_dtype_promotion("strict"):
+        linear(X, W, jnp.ones(3), 0.5, 3).dequantize()
+        conv2d(IMAGE, KERNEL, padding=1, groups=2).dequantize()
 
 
 RNG = np.random.default_rng(6)

@@ -107,7 +107,7 @@ def test_scan_and_eager(module):
     )
 
 
-@pytest.mark.parametrize("module", [MODULES[0], MODULES[2]], ids=[IDS[0], IDS[2]])
+@pytest.mark.parametrize("module", [FakeQuantize(dtype="qint8"), MODULES[2]], ids=[IDS[0], IDS[2]])
 def test_parameters_stay_until_a_number_was_seen(module):
     state = module.init()
     _, state = module.apply(state, jnp.zeros((0, 3)))
@@ -211,6 +211,7 @@ BAD = {
     "backend='gpu'; allowed are x86, fbgemm, qnnpack, onednn": lambda: get_default_qconfig("gpu"),
     "backend=1 is a int": lambda: get_default_qat_qconfig(1),
     "x is a list": lambda: FakeQuantize().apply(FakeQuantize().init(), [1.0]),
+    "x is a ndarray; allowed is a jax.Array": lambda: FakeQuantize().apply(FakeQuantize().init(), np.ones(3)),
     "x has dtype int32": lambda: FakeQuantize().apply(FakeQuantize().init(), jnp.arange(3)),
     r"x has channels of shape \(4,\) for axis=1; allowed is \(3,\)": lambda: MODULES[1].apply(
         MODULES[1].init((2, 3)), jnp.ones((2, 4))

@@ -147,6 +147,14 @@ def test_shardings(observer, rule, digits):
     assert_same_parameters(observer.qparams(states[0]), rule.qparams(states[1]))
 
 
+@pytest.mark.parametrize("observer", OBSERVERS, ids=IDS)
+def test_parameters_have_no_gradient(observer):
+    def scale(x):
+        return observer.qparams(observer.update(observer.init(x.shape), x)).scale.sum()
+
+    assert_same_bits(jax.jit(jax.grad(scale))(jnp.arange(6.0).reshape(2, 3)), np.zeros((2, 3), np.float32))
+
+
 def test_recording_and_noop():
     observer = RecordingObserver()
     state = observer.update(observer.update(observer.init(), jnp.arange(2.0)), jnp.ones((3, 1)))
@@ -164,6 +172,7 @@ def test_arguments():
     assert MinMaxObserver("quint8", "per_tensor_affine", True).form == UINT8.reduced()
     assert MinMaxObserver(quant_min=0, quant_max=127).form == AffineInteger(0, 127, False, 63)
     assert MinMaxObserver("qint8", quant_min=-8, quant_max=7, reduce_range=True).form == AffineInteger(-4, 3)
+    assert MinMaxObserver("qint8", quant_min=0, quant_max=100).form == AffineInteger(0, 100, signed=True)
     assert MinMaxObserver(AffineInteger(-5, 9)).form == AffineInteger(-5, 9)
     assert MinMaxObserver("int16", "symmetric").rule == reference.MinMax(AffineInteger.of_width(16), "symmetric")
     assert HistogramObserver(64, 8, "uint8").rule == reference.Histogram(UINT8, bins=64, upsample_rate=8)
@@ -203,6 +212,7 @@ BAD = {
     "observe something before asking": lambda: MinMaxObserver().qparams(MinMaxObserver().init()),
     "low=inf and high=-inf": lambda: HistogramObserver().qparams(HistogramObserver().init()),
     "x is a list": lambda: MinMaxObserver().update(MinMaxObserver().init(), [1.0]),
+    "x is a ndarray; allowed is a jax.Array": lambda: MinMaxObserver().update(MinMaxObserver().init(), np.ones(3)),
     "x has dtype int32": lambda: HistogramObserver().update(HistogramObserver().init(), jnp.arange(3)),
     r"x has channels of shape \(4,\) for axis=0; allowed is \(3,\)": lambda: PerChannelMinMaxObserver().update(
         PerChannelMinMaxObserver().init((3,)), jnp.ones((4, 2))

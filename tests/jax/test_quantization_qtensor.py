@@ -152,6 +152,7 @@ def test_checkpoints(tmp_path):
         state = restore(template, loaded, name)
         jax.tree.map(assert_same_bits, state, saved[name])
         assert type(state) is type(saved[name])
+        assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))
     with safe_open(tmp_path / "model.safetensors", "numpy") as file:
         assert set(file.keys()) == {
             *(f"fc.{q}.{part}" for q in ("weight", "four_bits") for part in ("int_repr", "scale", "zero_point")),
