@@ -129,6 +129,7 @@ def entries():
     return {
         "fc.weight": quantize_per_channel(x, SCALES[[0, 1, 2, 3, 4, 0]], ZEROS[[0, 1, 2, 3, 4, 0]], 0, "qint8"),
         "fc.four_bits": quantize_per_tensor(x, 0.5, 3, AffineInteger(0, 15)),
+        "fc.bytes": quantize_per_tensor(x, 0.5, 3, "quint8"),
         "fc.bias": jnp.arange(8.0),
         "fc.half": x.astype(jnp.bfloat16),
         "fc.input": histogram.update(histogram.init(), x),
@@ -140,7 +141,7 @@ def test_checkpoints(tmp_path):
     saved = entries()
     save(tmp_path / "model.safetensors", saved)
     loaded = load(tmp_path / "model.safetensors")
-    for name in ("fc.weight", "fc.four_bits"):
+    for name in ("fc.weight", "fc.four_bits", "fc.bytes"):
         assert loaded[name].form == saved[name].form
         assert loaded[name].qparams.axis == saved[name].qparams.axis
         jax.tree.map(assert_same_bits, loaded[name], saved[name])
@@ -155,7 +156,11 @@ def test_checkpoints(tmp_path):
         assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))
     with safe_open(tmp_path / "model.safetensors", "numpy") as file:
         assert set(file.keys()) == {
-            *(f"fc.{q}.{part}" for q in ("weight", "four_bits") for part in ("int_repr", "scale", "zero_point")),
+            *(
+                f"fc.{q}.{part}"
+                for q in ("weight", "four_bits", "bytes")
+                for part in ("int_repr", "scale", "zero_point")
+            ),
             *("fc.bias", "fc.half", "fc.input.histogram", "fc.input.min_val", "fc.input.max_val"),
             *(f"fc.fake.{part}" for part in ("scale", "zero_point", "fake_quant_enabled", "observer_enabled")),
             *("fc.fake.activation_post_process.min_val", "fc.fake.activation_post_process.max_val"),
