@@ -94,7 +94,7 @@ def _fake_quantize(
     ordinary = is_ordinary(x)
     check_input(x, Names)
     form = make_form(quant_min, quant_max)
-    qparams = make_qparams(scale, zero_point, axis, x.device)
+    qparams = make_qparams(scale, zero_point, axis, x.device, ordinary)
     check_qparams(qparams, form, tuple(x.shape), Names)
     return fake_quantize(x, qparams, form, ordinary)
 
@@ -129,18 +129,17 @@ def _constant_form(quant_min: Any, quant_max: Any) -> AffineInteger:
     return _form(quant_min, quant_max)
 
 
-def make_qparams(scale: Any, zero_point: Any, axis: int | None, device: torch.device) -> QParams:
+def make_qparams(scale: Any, zero_point: Any, axis: int | None, device: torch.device, ordinary: bool) -> QParams:
     """Parameters on a device, of a user's numbers or tensors; a tensor of one element may have a dimension."""
-    if isinstance(scale, torch.Tensor) or isinstance(zero_point, torch.Tensor) or torch.compiler.is_compiling():
-        return QParams(_scale(scale, axis, device), _zero_point(zero_point, axis, device), axis)
-    return _remembered_qparams(scale, zero_point, axis, device)
+    numbers = not isinstance(scale, torch.Tensor) and not isinstance(zero_point, torch.Tensor)
+    return (_remembered_qparams if ordinary and numbers else _qparams)(scale, zero_point, axis, device)
 
 
-def _numbers(scale: Any, zero_point: Any, axis: int | None, device: torch.device) -> QParams:
+def _qparams(scale: Any, zero_point: Any, axis: int | None, device: torch.device) -> QParams:
     return QParams(_scale(scale, axis, device), _zero_point(zero_point, axis, device), axis)
 
 
-_remembered_qparams = remember(_numbers)
+_remembered_qparams = remember(_qparams)
 
 
 def _scale(scale: Any, axis: int | None, device: torch.device) -> torch.Tensor:

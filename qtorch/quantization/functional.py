@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from qcore import affine
 from qcore.affine import AffineInteger, QParams
 from qcore.arguments import check_choice, check_int
+from qtorch.dispatch import is_ordinary
 from qtorch.quantization.affine import make_qparams
 from qtorch.quantization.names import Names
 from qtorch.quantization.tensor import QTensor
@@ -36,7 +37,7 @@ def quantize_per_tensor(x: torch.Tensor, scale: Any, zero_point: Any, dtype: Any
         >>> quantize_per_tensor(torch.tensor([-1.0, 0.0, 1.0]), 0.1, 10, torch.quint8).int_repr()
         tensor([ 0, 10, 20], dtype=torch.uint8)
     """
-    return _quantize(x, make_qparams(scale, zero_point, None, x.device), integers(dtype))
+    return _quantize(x, make_qparams(scale, zero_point, None, x.device, is_ordinary(x)), integers(dtype))
 
 
 def quantize_per_channel(x: torch.Tensor, scales: Any, zero_points: Any, axis: int, dtype: Any) -> QTensor:
@@ -61,7 +62,7 @@ def quantize_per_channel(x: torch.Tensor, scales: Any, zero_points: Any, axis: i
     """
     if axis is None:
         raise TypeError("axis=None; allowed is an int (quantize_per_tensor has no axis)")
-    return _quantize(x, make_qparams(scales, zero_points, axis, x.device), integers(dtype))
+    return _quantize(x, make_qparams(scales, zero_points, axis, x.device, is_ordinary(x)), integers(dtype))
 
 
 def dequantize(q: QTensor) -> torch.Tensor:
@@ -208,7 +209,7 @@ def _requantized(
 def _output(input: QTensor, scale: Any, zero_point: Any) -> QParams:
     scale = input.qparams.scale if scale is None else scale
     zero_point = input.qparams.zero_point if zero_point is None else zero_point
-    return make_qparams(scale, zero_point, None, input.device)
+    return make_qparams(scale, zero_point, None, input.device, is_ordinary(input.values))
 
 
 def _pair(name: str, value: Any, least: int) -> list[int]:

@@ -95,10 +95,11 @@ def backward_by_kernel(gradient: torch.Tensor, mask: torch.Tensor) -> torch.Tens
 
 
 def _memory_order(x: torch.Tensor) -> list[int] | None:
-    """The dimensions of x as they lie in memory, from the outermost; None where that is their own order."""
+    """The dimensions from the outermost, as torch lays out results of operations on x; None where none is moved."""
     if x.is_contiguous():
         return None
-    return sorted(range(x.dim()), key=x.stride, reverse=True)
+    dense = torch.ops.aten.is_non_overlapping_and_dense(x)
+    return sorted(range(x.dim()), key=(x if dense else torch.empty_like(x, device="meta")).stride, reverse=True)
 
 
 def _ordered(x: torch.Tensor, order: list[int] | None) -> torch.Tensor:

@@ -33,7 +33,7 @@ class Names(affine.Names):
 
     @staticmethod
     def rounded(product: torch.Tensor) -> torch.Tensor:
-        """On a GPU a compiler would contract the product with a sum that follows; lanes of integers stop it."""
+        """On a GPU a compiler would contract the product with a sum that follows; lanes of integers in memory stop it."""
         if product.device.type == "cpu" or not torch.compiler.is_compiling():
             return product
         return _settled(product.view(torch.int32)).view(torch.float32)
@@ -44,10 +44,10 @@ class Names(affine.Names):
 
     @staticmethod
     def astype(x: torch.Tensor, dtype: str) -> torch.Tensor:
-        """A compiler would compute on in float32 what was rounded to 16 bits; lanes of integers stop it."""
+        """A compiler would go on in float32 with what was rounded to 16 bits; lanes of integers in memory stop it."""
         result = x.to(getattr(torch, dtype))
         if result.dtype in (torch.float16, torch.bfloat16) and torch.compiler.is_compiling():
-            return result.view(torch.int16).view(result.dtype)
+            return _settled(result.view(torch.int16)).view(result.dtype)
         return result
 
     @staticmethod
