@@ -1,6 +1,18 @@
 """Affine integer quantization: the names of `torch.quantization` as pure functions of arrays and pytrees.
 
-Everything has the bits of `qcore.affine`, and of `qtorch.quantization`; `docs/affine.md` has the law.
+Everything has the bits of `qcore.affine`, and of `qtorch.quantization`; `docs/affine.md` has the law. Observers and
+`FakeQuantize` are frozen descriptions, whose states the caller keeps and passes through jit, scan, vmap and grad:
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> module = FakeQuantize(observer=MovingAverageMinMaxObserver, quant_min=0, quant_max=255)
+    >>> batches = jnp.float32([[-1, 0.5, 2], [-0.5, 0.25, 3]])
+    >>> state, outputs = jax.lax.scan(lambda state, x: module.apply(state, x)[::-1], module.init(), batches)
+    >>> quantize_affine(batches[1], module.qparams(state), "quint8").int_repr()
+    Array([ 42, 105, 255], dtype=uint8)
+
+In traced programs the values of parameters are not known and so not checked. Observers of histograms, and
+`choose_qparams_dynamic`, compute with 64-bit types also where x64 is not enabled.
 """
 
 from qcore.affine import AffineInteger, QParams

@@ -120,6 +120,17 @@ def test_parameters_stay_until_a_number_was_seen(module):
     assert y.shape == (2,)
 
 
+def test_vmap():
+    """Many modules at once, each with switches of its own."""
+    module, arrays = FakeQuantize(), np.stack([activations(np.random.default_rng(4), step)[0] for step in range(3)])
+    states = jax.vmap(lambda _: module.init())(jnp.arange(3))
+    states = enable_observer(states, jnp.array([True, False, True]))
+    y, states = jax.vmap(module.apply)(states, arrays)
+    for row, observing in enumerate((True, False, True)):
+        assert_same_bits(y[row], Definition(module, ())(arrays[row], observing, True)[0])
+    assert states.scale[1] == 1
+
+
 def test_half_precision_keeps_its_dtype():
     x = activations(np.random.default_rng(3), 0)[0].astype(np.float16)
     y, state = FakeQuantize().apply(FakeQuantize().init(), jnp.asarray(x))

@@ -142,6 +142,16 @@ def test_fake_quantize(name, options, tmp_path):
     step(jaxq.enable_observer(state), fresh, activations(rng, 100)[1])
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+def test_data_raise_nothing(value):
+    """A range that has no scale makes everything NaN."""
+    x, own, other = np.float32([1, 2, value, -value]), jaxq.FakeQuantize(), torchq.FakeQuantize()
+    y, state = own.apply(own.init(), jnp.asarray(x))
+    np.testing.assert_array_equal(y, other(torch.from_numpy(x)))
+    np.testing.assert_array_equal(state.scale, other.scale[0])
+    assert np.isnan(y).all()
+
+
 def described(maker):
     """What a setting comes to: the kind, its integers, scheme and channels."""
     made = maker() if callable(maker) else maker
