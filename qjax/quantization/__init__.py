@@ -16,12 +16,12 @@ In traced programs the values of parameters are not known and so not checked. Ob
 """
 
 from qcore.affine import AffineInteger, QParams
-from qjax.quantization.checkpoint import load, restore, save
-from qjax.quantization.fake import (
+from qjax.quantization.affine import (
     fake_quantize,
     fake_quantize_per_channel_affine,
     fake_quantize_per_tensor_affine,
 )
+from qjax.quantization.checkpoint import load, restore, save
 from qjax.quantization.fake_state import (
     FakeQuantize,
     FakeQuantizeState,
@@ -66,7 +66,7 @@ from qjax.quantization.qconfig import (
     get_default_qconfig,
     per_channel_dynamic_qconfig,
 )
-from qjax.quantization.qtensor import (
+from qjax.quantization.tensor import (
     QTensor,
     dequantize,
     int_repr,

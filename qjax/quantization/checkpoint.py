@@ -12,7 +12,7 @@ import numpy as np
 
 from qcore.affine import QParams, checkpoint
 from qcore.affine.checkpoint import Quantized
-from qjax.quantization.qtensor import QTensor
+from qjax.quantization.tensor import QTensor
 
 
 def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:

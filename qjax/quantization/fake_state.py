@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from qcore.affine import QParams
 from qjax.dispatch import check_array
-from qjax.quantization.fake import fake_quantize
+from qjax.quantization.affine import fake_quantize
 from qjax.quantization.observer import MovingAverageMinMaxObserver, Ranged, WithArgs
 
 

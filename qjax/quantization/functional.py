@@ -12,7 +12,7 @@ from qcore.affine import AffineInteger, QParams, check_qparams, requantize
 from qcore.arguments import check_choice, check_int
 from qjax.quantization.names import Names
 from qjax.quantization.parameters import Form, form_of, qparams_of
-from qjax.quantization.qtensor import QTensor
+from qjax.quantization.tensor import QTensor
 
 _BYTES = ("int8", "uint8")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -34,8 +35,11 @@ class Names(qcore.affine.Names):
     while_loop = staticmethod(jax.lax.while_loop)  # type: ignore[assignment]
 
     @staticmethod
-    def arithmetic() -> AbstractContextManager[Any]:
-        return jax.enable_x64(True)
+    @contextmanager
+    def arithmetic() -> Iterator[None]:
+        """Elements of float64 meet scales of float32, which users may have forbidden for their own arithmetic."""
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            yield
 
     @staticmethod
     def concrete(x: Any) -> np.ndarray | None:

@@ -58,7 +58,7 @@ def test_integers_and_numbers(form):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_other_dtypes(dtype):
     x = X.astype(DTYPES[dtype])
-    with jax.enable_x64(dtype == "float64"):
+    with jax.enable_x64(dtype == "float64"), jax.numpy_dtype_promotion("strict"):
         q = quantize_per_channel(jnp.asarray(x), SCALES, ZEROS, 1, "qint8")
     assert_same_bits(q.int_repr(), reference.quantize_affine(x, QParams(SCALES, ZEROS, 1), INT8))
     assert q.dequantize().dtype == jnp.float32

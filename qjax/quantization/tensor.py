@@ -194,7 +194,9 @@ def quantize_per_channel(x: jax.Array, scales: Any, zero_points: Any, axis: int,
 
 @partial(jax.jit, static_argnums=0)
 def _quantize(form: AffineInteger, x: jax.Array, qparams: QParams) -> jax.Array:
-    return law.quantize(Names, x, qparams.scale, qparams.zero_point, qparams.axis, form).astype(form.storage)
+    with Names.arithmetic():
+        q = law.quantize(Names, x, qparams.scale, qparams.zero_point, qparams.axis, form)
+    return q.astype(form.storage)
 
 
 @jax.jit

@@ -95,14 +95,18 @@ def fake_quantize_per_channel_affine(
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _law(form: AffineInteger, x: jax.Array, qparams: QParams) -> jax.Array:
-    return law.fake_quantize(Names, x, qparams.scale, qparams.zero_point, qparams.axis, form)[0]
+    return _by_law(form, x, qparams)[0]
 
 
 @_law.defjvp
 def _derivative(form: AffineInteger, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
-    x, qparams = primals
-    _, mask = law.fake_quantize(Names, x, qparams.scale, qparams.zero_point, qparams.axis, form)
-    return _law(form, x, qparams), law.straight_through(Names, tangents[0], mask)  # y again has this derivative
+    _, mask = _by_law(form, *primals)
+    return _law(form, *primals), law.straight_through(Names, tangents[0], mask)  # y again has this derivative
+
+
+def _by_law(form: AffineInteger, x: jax.Array, qparams: QParams) -> tuple[jax.Array, jax.Array]:
+    with Names.arithmetic():
+        return law.fake_quantize(Names, x, qparams.scale, qparams.zero_point, qparams.axis, form)
 
 
 _fake_quantize = jax.jit(_law, static_argnums=0)
