@@ -1,9 +1,10 @@
 """Checkpoints of quantized arrays and of observers' states: one layout, which all packages write and read.
 
 A checkpoint is a flat dict of arrays, in a safetensors file. A state is as many arrays as it has fields, "name.field",
-which are the names in the `state_dict` of a module of torch; a field that is a state itself has fields in turn. A
-quantized array is "name.int_repr", "name.scale" and "name.zero_point", and what is no array, its axis and range, lies
-in the file's metadata. Whether what belongs to a whole array has the shape () or (1,) makes no difference.
+and a field that is a state itself has fields in turn. Names, shapes and dtypes are those in the `state_dict` of a
+module of torch: scales, zero points and switches have one dimension, and switches are uint8; a reader minds neither.
+A quantized array is "name.int_repr", "name.scale" and "name.zero_point", and what is no array, its axis and range,
+lies in the file's metadata.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from qcore.affine.format import AffineInteger
 _METADATA = "quantized"
 _ARRAYS = ("int_repr", "scale", "zero_point")
 _RANGE = ("qmin", "qmax", "signed", "middle")
+_WITH_A_DIMENSION = ("scale", "zero_point", "fake_quant_enabled", "observer_enabled")  # where torch has one
 
 
 class Quantized(NamedTuple):
@@ -36,10 +38,10 @@ def flatten(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
     """The arrays and the metadata of a checkpoint.
 
     Args:
-        entries: arrays of any framework, `Quantized`, and states (named tuples of arrays and states) by name.
+        entries: arrays, `Quantized` ones, and states (named tuples of NumPy arrays and of states) by name.
 
     Returns:
-        A flat dict of the arrays, and the strings that say the rest.
+        A flat dict of arrays, and the strings that say the rest.
 
     Raises:
         TypeError: if an entry is something else.
@@ -47,8 +49,8 @@ def flatten(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
 
     Example:
         >>> w = Quantized(np.int8([5]), np.float32(0.5), np.int32(0), None, AffineInteger(-8, 7))
-        >>> flatten({"w": w})[0]
-        {'w.int_repr': array([5], dtype=int8), 'w.scale': np.float32(0.5), 'w.zero_point': np.int32(0)}
+        >>> list(flatten({"w": w})[0])
+        ['w.int_repr', 'w.scale', 'w.zero_point']
     """
     arrays: dict[str, Any] = {}
     descriptions = {}
@@ -63,9 +65,13 @@ def flatten(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
 
 
 def _arrays_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        for field in _ARRAYS if isinstance(value, Quantized) else value._fields:  # type: ignore[attr-defined]
-            yield from _arrays_of(f"{name}.{field}", getattr(value, field))
+    if isinstance(value, Quantized):
+        yield from ((f"{name}.{part}", getattr(value, part)) for part in _ARRAYS)
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        for field in value._fields:  # type: ignore[attr-defined]
+            for path, array in _arrays_of(f"{name}.{field}", getattr(value, field)):
+                array = array.astype(np.uint8) if array.dtype == bool else array
+                yield path, array.reshape(-1) if field in _WITH_A_DIMENSION else array
     elif hasattr(value, "dtype") and hasattr(value, "shape"):
         yield name, value
     else:
@@ -127,7 +133,7 @@ def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
 
 
 def save_file(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
-    """Writes NumPy arrays, quantized ones and states to a safetensors file; needs safetensors.
+    """Writes a checkpoint to a safetensors file; needs safetensors.
 
     Args:
         path: of the file.

@@ -1,0 +1,112 @@
+"""Fake quantization of JAX arrays: the affine law as one jitted function, and its straight-through gradient."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+
+from qcore.affine import AffineInteger, QParams, check_qparams, law
+from qjax.dispatch import check_array
+from qjax.quantization.names import Names
+from qjax.quantization.parameters import Form, form_of, qparams_of
+
+
+def fake_quantize(x: jax.Array, qparams: QParams, dtype: Form = "quint8") -> jax.Array:
+    """Quantizes and dequantizes: (clip(rint(x * (1 / scale)) + zero_point, qmin, qmax) - zero_point) * scale.
+
+    The result has the bits of `qcore.affine.fake_quantize`, also inside jit and next to other operations, on any
+    device and under any sharding. Its derivative is 1 where the integer was inside the range before it was clipped,
+    and 0 elsewhere, for NaN, and with respect to the parameters. Values of traced parameters are not checked.
+
+    Args:
+        x: array of any shape; float32, float16, bfloat16 or, where x64 is enabled, float64.
+        qparams: the parameters, arrays that may be traced.
+        dtype: the integers: "quint8", "qint8", "qint32" or an `AffineInteger`.
+
+    Returns:
+        An array of x's shape, dtype and sharding.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the parameters do not fit x or the integers, or a scale is not from 2^-125 to 2^125.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.float32([-1, 0.26, 99, 200])
+        >>> fake_quantize(x, QParams.of(0.5, 0))
+        Array([  0. ,   0.5,  99. , 127.5], dtype=float32)
+        >>> jax.grad(lambda x: fake_quantize(x, QParams.of(0.5, 0)).sum())(x)
+        Array([0., 1., 1., 0.], dtype=float32)
+    """
+    check_array(x)
+    form = form_of(dtype)
+    check_qparams(qparams, form, x.shape, Names)
+    return _fake_quantize(form, x, qparams)
+
+
+def fake_quantize_per_tensor_affine(
+    x: jax.Array, scale: Any, zero_point: Any, quant_min: int, quant_max: int
+) -> jax.Array:
+    """Quantizes and dequantizes with one scale; see `fake_quantize`.
+
+    Args:
+        x: array of any shape.
+        scale: a number, or a float32 array of shape ().
+        zero_point: an integer, or an int32 array of shape ().
+        quant_min, quant_max: the range of the integers, which has 0 in it.
+
+    Raises:
+        TypeError, ValueError: as `fake_quantize` does.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> fake_quantize_per_tensor_affine(jnp.float32([-1, 0.26, 99]), 0.5, 10, 0, 255)
+        Array([-1. ,  0.5, 99. ], dtype=float32)
+    """
+    return fake_quantize(x, qparams_of(scale, zero_point), AffineInteger(quant_min, quant_max))
+
+
+def fake_quantize_per_channel_affine(
+    x: jax.Array, scale: Any, zero_point: Any, axis: int, quant_min: int, quant_max: int
+) -> jax.Array:
+    """Quantizes and dequantizes with a scale for each index along one dimension; see `fake_quantize`.
+
+    Args:
+        x: array of any shape.
+        scale: numbers, or a float32 array of shape (channels,).
+        zero_point: integers, or an int32 array of shape (channels,).
+        axis: the dimension of x along which the channels lie.
+        quant_min, quant_max: the range of the integers, which has 0 in it.
+
+    Raises:
+        TypeError, ValueError: as `fake_quantize` does.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.float32([[0.3, 0.3], [0.8, 0.8]])
+        >>> fake_quantize_per_channel_affine(x, [0.5, 0.25], [0, 0], 1, -8, 7)
+        Array([[0.5 , 0.25],
+               [1.  , 0.75]], dtype=float32)
+    """
+    return fake_quantize(x, qparams_of(scale, zero_point, axis), AffineInteger(quant_min, quant_max))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _law(form: AffineInteger, x: jax.Array, qparams: QParams) -> jax.Array:
+    return _by_law(form, x, qparams)[0]
+
+
+@_law.defjvp
+def _derivative(form: AffineInteger, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    _, mask = _by_law(form, *primals)
+    return _law(form, *primals), law.straight_through(Names, tangents[0], mask)  # y again has this derivative
+
+
+def _by_law(form: AffineInteger, x: jax.Array, qparams: QParams) -> tuple[jax.Array, jax.Array]:
+    with Names.arithmetic():
+        return law.fake_quantize(Names, x, qparams.scale, qparams.zero_point, qparams.axis, form)
+
+
+_fake_quantize = jax.jit(_law, static_argnums=0)

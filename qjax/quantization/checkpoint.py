@@ -1,0 +1,78 @@
+"""Checkpoints of quantized arrays and of states: `qcore.affine.checkpoint`'s layout, for JAX arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qcore.affine import QParams, checkpoint
+from qcore.affine.checkpoint import Quantized
+from qjax.quantization.tensor import QTensor
+
+
+def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
+    """Writes a flat dict to a safetensors file, which `qtorch.quantization` reads too; needs safetensors.
+
+    Args:
+        path: of the file.
+        entries: arrays, QTensors, and states of observers and of `FakeQuantize` by name.
+
+    Raises:
+        TypeError: if an entry is something else.
+        ValueError: if two arrays would have the same name, say "w.scale" next to a QTensor "w".
+    """
+    checkpoint.save_file(path, {name: _to_host(value) for name, value in entries.items()})
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What was written to a safetensors file by `save`, by `qtorch.quantization`, or from a `state_dict` of torch.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        Arrays and QTensors by name. A state is as many arrays as it has fields; see `restore`.
+    """
+    return {name: _from_host(value) for name, value in checkpoint.load_file(path).items()}
+
+
+def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
+    """The state of an observer or of `FakeQuantize` that a checkpoint holds.
+
+    Args:
+        state: one of the wanted kind and shapes: what `init` returns.
+        entries: what `load` returned.
+        name: of the state.
+
+    Returns:
+        A state of the same kind, shapes and dtypes.
+
+    Raises:
+        ValueError: if an array is missing, or has another number of elements.
+
+    Example:
+        >>> from qjax.quantization import MinMaxObserver
+        >>> entries = {"fc.min_val": jnp.float32([-1]), "fc.max_val": jnp.float32([2])}  # as in a file of torch's
+        >>> restore(MinMaxObserver().init(), entries, "fc")
+        Extremes(min_val=Array(-1., dtype=float32), max_val=Array(2., dtype=float32))
+    """
+    return jax.tree.map(jnp.asarray, checkpoint.restore(state, entries, name))
+
+
+def _to_host(value: Any) -> Any:
+    if not isinstance(value, QTensor):
+        return jax.tree.map(np.asarray, value)
+    values, qparams = jax.tree.map(np.asarray, (value.values, value.qparams))
+    return Quantized(values, qparams.scale, qparams.zero_point, qparams.axis, value.form)
+
+
+def _from_host(value: Any) -> Any:
+    if not isinstance(value, Quantized):
+        return jnp.asarray(value)
+    qparams = QParams(jnp.asarray(value.scale), jnp.asarray(value.zero_point), value.axis)
+    return QTensor(jnp.asarray(value.int_repr), qparams, value.form)

@@ -1,0 +1,147 @@
+"""FakeQuantize: an observer and the fake quantization that it chooses parameters for, as pure functions of a state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from qcore.affine import QParams
+from qjax.dispatch import check_array
+from qjax.quantization.affine import fake_quantize
+from qjax.quantization.observer import MovingAverageMinMaxObserver, Ranged, WithArgs
+
+
+class FakeQuantizeState(NamedTuple):
+    """The parameters in use, the switches, and the observer's state; its fields have the names that torch gives them.
+
+    Attributes:
+        scale, zero_point: float32 and int32 of shape (), or (channels,); 1 and 0 before any array was seen.
+        fake_quant_enabled, observer_enabled: bool of shape (), which may be traced.
+        activation_post_process: the observer's state.
+    """
+
+    scale: Any
+    zero_point: Any
+    fake_quant_enabled: Any
+    observer_enabled: Any
+    activation_post_process: Any
+
+
+@dataclass(frozen=True, init=False)
+class FakeQuantize:
+    """Observes arrays, chooses parameters, and quantizes and dequantizes with them, as a quantized network will.
+
+    `with_args(**arguments)` of the class makes one, and that of one makes another with an observer so changed.
+
+    Args:
+        observer: an observer of ranges, or its class; its integers are those of the fake quantization.
+        observer_kwargs: arguments of the observer, say quant_min, quant_max, dtype and qscheme.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> module = FakeQuantize(observer=MovingAverageMinMaxObserver, quant_min=0, quant_max=15)
+        >>> state = module.init()
+        >>> y, state = module.apply(state, jnp.float32([-1, 0.1, 0.3, 2]))
+        >>> y
+        Array([-1. ,  0. ,  0.4,  2. ], dtype=float32)
+        >>> y, state = module.apply(disable_observer(state), jnp.float32([3]))
+        >>> y
+        Array([2.], dtype=float32)
+    """
+
+    observer: Ranged
+
+    with_args = WithArgs(lambda self, **arguments: FakeQuantize(self.observer, **arguments))
+
+    def __init__(self, observer: Ranged | type[Ranged] = MovingAverageMinMaxObserver, **observer_kwargs: Any) -> None:
+        kind = observer if isinstance(observer, type) else type(observer)
+        if not issubclass(kind, Ranged):
+            raise TypeError(f"observer={observer!r}; allowed are observers of ranges, such as MinMaxObserver")
+        object.__setattr__(self, "observer", observer.with_args(**observer_kwargs))
+
+    def init(self, shape: tuple[int, ...] = ()) -> FakeQuantizeState:
+        """The state before any array was seen, with both switches on.
+
+        Args:
+            shape: of the arrays that will be seen; per-channel observers need it, up to the channels at least.
+        """
+        observed = self.observer.init(shape)
+        one = jnp.ones_like(observed.min_val)
+        on = jnp.bool_(True)
+        return FakeQuantizeState(one, jnp.zeros_like(one, jnp.int32), on, on, observed)
+
+    def apply(self, state: FakeQuantizeState, x: jax.Array) -> tuple[jax.Array, FakeQuantizeState]:
+        """Observes x where the state says so, then quantizes and dequantizes it where the state says so.
+
+        The gradient with respect to x is that of `fake_quantize` with the parameters held fixed.
+
+        Args:
+            state: the state so far.
+            x: array of float32, float16, bfloat16 or, where x64 is enabled, float64.
+
+        Returns:
+            An array of x's shape and dtype, and the next state. Until a number was seen the parameters stay.
+
+        Raises:
+            TypeError: if x is no such array.
+            ValueError: if x has other channels than the state.
+        """
+        check_array(x)
+        return _apply(self.observer, state, x)
+
+    def qparams(self, state: FakeQuantizeState) -> QParams:
+        """The parameters in use."""
+        return QParams(state.scale, state.zero_point, self.observer.axis)
+
+
+@partial(jax.jit, static_argnums=0)
+def _apply(observer: Ranged, state: FakeQuantizeState, x: jax.Array) -> tuple[jax.Array, FakeQuantizeState]:
+    state = jax.lax.cond(state.observer_enabled, partial(_observed, observer), lambda state, _: state, state, x)
+    y = fake_quantize(x, QParams(state.scale, state.zero_point, observer.axis), observer.form)
+    return jnp.where(state.fake_quant_enabled, y, x), state
+
+
+def _observed(observer: Ranged, state: FakeQuantizeState, x: jax.Array) -> FakeQuantizeState:
+    observed = observer.update(state.activation_post_process, x)
+    qparams = observer.qparams(observed)
+    empty = observed.min_val > observed.max_val
+    return state._replace(
+        scale=jnp.where(empty, state.scale, qparams.scale),
+        zero_point=jnp.where(empty, state.zero_point, qparams.zero_point),
+        activation_post_process=observed,
+    )
+
+
+def enable_fake_quant(states: Any, enabled: Any = True) -> Any:
+    """A pytree of states in which all fake quantization is switched on, or as `enabled` says, which may be traced."""
+    return _switched(states, "fake_quant_enabled", enabled)
+
+
+def disable_fake_quant(states: Any) -> Any:
+    """A pytree of states in which all fake quantization is switched off: arrays pass unchanged."""
+    return _switched(states, "fake_quant_enabled", False)
+
+
+def enable_observer(states: Any, enabled: Any = True) -> Any:
+    """A pytree of states in which all observers are switched on, or as `enabled` says, which may be traced."""
+    return _switched(states, "observer_enabled", enabled)
+
+
+def disable_observer(states: Any) -> Any:
+    """A pytree of states in which all observers are switched off: parameters stay as they are."""
+    return _switched(states, "observer_enabled", False)
+
+
+def _switched(states: Any, name: str, enabled: Any) -> Any:
+    def switch(state: Any) -> Any:
+        if not isinstance(state, FakeQuantizeState):
+            return state
+        return state._replace(**{name: jnp.full_like(getattr(state, name), enabled)})
+
+    return jax.tree.map(switch, states, is_leaf=lambda leaf: isinstance(leaf, FakeQuantizeState))

@@ -1,0 +1,205 @@
+"""Quantized arrays: integers with what they stand for, as a pytree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from qcore.affine import AffineInteger, QParams, check_qparams, law
+from qjax.dispatch import check_array
+from qjax.quantization.names import Names
+from qjax.quantization.parameters import Form, form_of, qparams_of
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["values", "qparams"], meta_fields=["form"])
+@dataclass(frozen=True, eq=False)
+class QTensor:
+    """Integers q that stand for the numbers (q - zero_point) * scale, a pytree with the arrays as leaves.
+
+    It passes through jit, scan, vmap, `jax.device_put` and `jax.tree.map` like any tree. `int_repr`, `q_scale` and the
+    others are also functions, `int_repr(q)`.
+
+    Attributes:
+        values: the integers, an array of the dtype `form.storage`.
+        qparams: the parameters.
+        form: the range of the integers.
+    """
+
+    values: jax.Array
+    qparams: QParams
+    form: AffineInteger
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.values.ndim
+
+    def dequantize(self) -> jax.Array:
+        """The numbers, as float32.
+
+        Raises:
+            TypeError, ValueError: if the arrays do not fit each other or the form.
+
+        Example:
+            >>> quantize_per_tensor(jnp.float32([-1, 0.26, 99]), 0.5, 10, "quint8").dequantize()
+            Array([-1. ,  0.5, 99. ], dtype=float32)
+        """
+        self.check()
+        return _dequantize(self)
+
+    def check(self) -> None:
+        """Raises unless the arrays fit each other and the form, which transformations of pytrees may change.
+
+        Raises:
+            TypeError, ValueError: if they do not.
+        """
+        check_qparams(self.qparams, self.form, self.shape, Names)
+        if self.values.dtype != self.form.storage:
+            raise TypeError(f"values has dtype {self.values.dtype}; allowed is {self.form.storage} for {self.form}")
+
+    def int_repr(self) -> jax.Array:
+        """The integers."""
+        return self.values
+
+    def qscheme(self) -> str:
+        """ "per_tensor_affine" or "per_channel_affine"."""
+        return "per_tensor_affine" if self.qparams.axis is None else "per_channel_affine"
+
+    def q_scale(self) -> jax.Array:
+        """The scale, float32 of shape ().
+
+        Raises:
+            ValueError: if there is one for each channel.
+        """
+        return self._per("tensor").scale
+
+    def q_zero_point(self) -> jax.Array:
+        """The zero point, int32 of shape ().
+
+        Raises:
+            ValueError: if there is one for each channel.
+        """
+        return self._per("tensor").zero_point
+
+    def q_per_channel_scales(self) -> jax.Array:
+        """The scales, float32 of shape (channels,).
+
+        Raises:
+            ValueError: if there is one for all.
+        """
+        return self._per("channel").scale
+
+    def q_per_channel_zero_points(self) -> jax.Array:
+        """The zero points, int32 of shape (channels,).
+
+        Raises:
+            ValueError: if there is one for all.
+        """
+        return self._per("channel").zero_point
+
+    def q_per_channel_axis(self) -> int:
+        """The dimension along which the channels lie.
+
+        Raises:
+            ValueError: if there are no channels.
+        """
+        return self._per("channel").axis  # type: ignore[return-value]
+
+    def _per(self, granularity: str) -> QParams:
+        allowed = f"per_{granularity}_affine"
+        if self.qscheme() != allowed:
+            raise ValueError(f"the array is quantized {self.qscheme()}; allowed is {allowed}")
+        return self.qparams
+
+
+dequantize = QTensor.dequantize
+int_repr = QTensor.int_repr
+q_scale = QTensor.q_scale
+q_zero_point = QTensor.q_zero_point
+q_per_channel_scales = QTensor.q_per_channel_scales
+q_per_channel_zero_points = QTensor.q_per_channel_zero_points
+q_per_channel_axis = QTensor.q_per_channel_axis
+
+
+def quantize_affine(x: jax.Array, qparams: QParams, dtype: Form) -> QTensor:
+    """The integers clip(rint(x * (1 / scale)) + zero_point, qmin, qmax); rint rounds ties to even.
+
+    They have the bits of `qcore.affine.quantize_affine`. Values of traced parameters are not checked.
+
+    Args:
+        x: array of any shape; float32, float16, bfloat16 or, where x64 is enabled, float64.
+        qparams: the parameters, say an observer's.
+        dtype: the integers: "quint8", "qint8", "qint32" or an `AffineInteger`.
+
+    Returns:
+        A QTensor of x's shape and sharding.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the parameters do not fit x or the integers, or a scale is not from 2^-125 to 2^125.
+    """
+    check_array(x)
+    form = form_of(dtype)
+    check_qparams(qparams, form, x.shape, Names)
+    return QTensor(_quantize(form, x, qparams), jax.tree.map(jnp.asarray, qparams), form)
+
+
+def quantize_per_tensor(x: jax.Array, scale: Any, zero_point: Any, dtype: Form) -> QTensor:
+    """Quantizes with one scale; see `quantize_affine`.
+
+    Args:
+        x: array of any shape.
+        scale: a number, or a float32 array of shape ().
+        zero_point: an integer, or an int32 array of shape ().
+        dtype: the integers.
+
+    Raises:
+        TypeError, ValueError: as `quantize_affine` does.
+
+    Example:
+        >>> quantize_per_tensor(jnp.float32([-1, 0.26, 99]), 0.5, 10, "quint8").int_repr()
+        Array([  8,  11, 208], dtype=uint8)
+    """
+    return quantize_affine(x, qparams_of(scale, zero_point), dtype)
+
+
+def quantize_per_channel(x: jax.Array, scales: Any, zero_points: Any, axis: int, dtype: Form) -> QTensor:
+    """Quantizes with a scale for each index along one dimension; see `quantize_affine`.
+
+    Args:
+        x: array of any shape.
+        scales: numbers, or a float32 array of shape (channels,).
+        zero_points: integers, or an int32 array of shape (channels,).
+        axis: the dimension of x along which the channels lie.
+        dtype: the integers.
+
+    Raises:
+        TypeError, ValueError: as `quantize_affine` does.
+
+    Example:
+        >>> x = jnp.float32([[0.3, 0.3], [0.8, 0.8]])
+        >>> quantize_per_channel(x, [0.5, 0.25], [0, 0], 1, "qint8").int_repr()
+        Array([[1, 1],
+               [2, 3]], dtype=int8)
+    """
+    return quantize_affine(x, qparams_of(scales, zero_points, axis), dtype)
+
+
+@partial(jax.jit, static_argnums=0)
+def _quantize(form: AffineInteger, x: jax.Array, qparams: QParams) -> jax.Array:
+    with Names.arithmetic():
+        q = law.quantize(Names, x, qparams.scale, qparams.zero_point, qparams.axis, form)
+    return q.astype(form.storage)
+
+
+@jax.jit
+def _dequantize(q: QTensor) -> jax.Array:
+    steps = q.values.astype("int32")
+    return law.dequantize(Names, steps, q.qparams.scale, q.qparams.zero_point, q.qparams.axis, "float32")

@@ -1,0 +1,280 @@
+"""Affine quantization in PyTorch and JAX: the same bits, the same errors, and checkpoints that the other one reads."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from affine_support import activations, ties
+from support import DTYPES, assert_same_bits, to_torch
+
+import qjax.quantization as jaxq
+import qtorch.quantization as torchq
+from qcore.affine import INT8, UINT8, AffineInteger
+from qjax.quantization import FakeQuantizeState
+
+FORMS = [AffineInteger.of_width(bits, signed) for bits in (2, 4, 8, 11, 16) for signed in (True, False)]
+TOKENS = {"quint8": torch.quint8, "qint8": torch.qint8}
+SCHEMES = {
+    f"per_{granularity}_{kind}": getattr(torch, f"per_{granularity}_{kind}")
+    for granularity in ("tensor", "channel")
+    for kind in ("affine", "symmetric")
+}
+
+
+def pulled_by_torch(x, gradient, function, *arguments):
+    x = to_torch(x).requires_grad_()
+    y = function(x, *arguments)
+    y.backward(to_torch(gradient))
+    return y, x.grad
+
+
+def pulled_by_jax(x, gradient, function, *arguments):
+    y, back = jax.vjp(lambda x: function(x, *arguments), jnp.asarray(x))
+    return y, back(jnp.asarray(gradient))[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_per_tensor(dtype):
+    rng = np.random.default_rng(1)
+    for form in FORMS if dtype == "float32" else [UINT8, INT8]:
+        for zero_point in (form.qmax // 2, form.qmax // 2 + 1):
+            scale = float(np.float32(2.0 ** rng.uniform(-10, 4)))
+            with np.errstate(over="ignore"):
+                x = ties(rng, scale, zero_point, form, 2000).astype(DTYPES[dtype])
+            gradient = rng.normal(size=x.shape).astype(x.dtype)
+            arguments = scale, zero_point, form.qmin, form.qmax
+            expected = pulled_by_torch(x, gradient, torchq.fake_quantize_per_tensor_affine, *arguments)
+            actual = pulled_by_jax(x, gradient, jaxq.fake_quantize_per_tensor_affine, *arguments)
+            for own, other in zip(actual, expected, strict=True):
+                assert_same_bits(own, other, f"{form} {zero_point}")
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_per_channel(axis):
+    rng = np.random.default_rng(2)
+    for form in FORMS[4:8]:
+        count = 6
+        scales, zeros = np.float32(2.0 ** rng.uniform(-8, 2, count)), rng.integers(form.qmin, form.qmax + 1, count)
+        zeros = zeros.astype(np.int32)
+        channels = [ties(rng, *pair, form, 110) for pair in zip(scales, zeros, strict=True)]
+        x = np.moveaxis(np.stack(channels).reshape(count, 12, 10), 0, axis)
+        gradient = rng.normal(size=x.shape).astype(np.float32)
+        ends = form.qmin, form.qmax
+        parameters = torch.from_numpy(scales), torch.from_numpy(zeros), axis, *ends
+        expected = pulled_by_torch(x, gradient, torchq.fake_quantize_per_channel_affine, *parameters)
+        parameters = jnp.asarray(scales), jnp.asarray(zeros), axis, *ends
+        actual = pulled_by_jax(x, gradient, jaxq.fake_quantize_per_channel_affine, *parameters)
+        for own, other in zip(actual, expected, strict=True):
+            assert_same_bits(own, other, f"{form}")
+
+
+OBSERVERS = [
+    ("MinMaxObserver", {"dtype": "quint8", "qscheme": "per_tensor_affine"}),
+    ("MovingAverageMinMaxObserver", {"dtype": "qint8", "qscheme": "per_tensor_symmetric", "averaging_constant": 0.1}),
+    ("PerChannelMinMaxObserver", {"dtype": "qint8", "qscheme": "per_channel_symmetric", "ch_axis": 1}),
+    ("MovingAveragePerChannelMinMaxObserver", {"ch_axis": 2, "reduce_range": True}),
+    ("HistogramObserver", {"reduce_range": True}),
+]
+
+
+def pair(name, options):
+    """The same observer, or what makes it, in both packages."""
+    tokens = {option: (TOKENS | SCHEMES).get(value, value) for option, value in options.items()}
+    return getattr(jaxq, name)(**options), getattr(torchq, name)(**tokens)
+
+
+def assert_same_parameters(qparams, scale, zero_point):
+    assert_same_bits(qparams.scale.reshape(-1), scale)
+    assert_same_bits(qparams.zero_point.reshape(-1), zero_point)
+
+
+def assert_same_state(state, module):
+    for name, value in state._asdict().items():
+        assert_same_bits(value, getattr(module, name), name)
+
+
+@pytest.mark.parametrize(("name", "options"), OBSERVERS, ids=[name for name, _ in OBSERVERS])
+def test_observers(name, options):
+    rng = np.random.default_rng(3)
+    own, other = pair(name, options)
+    state = own.init((16, 6, 9))
+    for step in range(40):
+        x = activations(rng, step)[step % 6]
+        other(torch.from_numpy(x))
+        state = own.update(state, jnp.asarray(x))
+        assert_same_state(state, other)
+        if step % 4 == 0:
+            assert_same_parameters(own.qparams(state), *other.calculate_qparams())
+
+
+@pytest.mark.parametrize(("name", "options"), OBSERVERS, ids=[name for name, _ in OBSERVERS])
+def test_fake_quantize(name, options, tmp_path):
+    """Training, with switches; then the state goes to the other package and back, which go on alike."""
+    rng = np.random.default_rng(4)
+    tokens = {option: (TOKENS | SCHEMES).get(value, value) for option, value in options.items()}
+    own, other = jaxq.FakeQuantize(getattr(jaxq, name), **options), torchq.FakeQuantize(getattr(torchq, name), **tokens)
+    state = own.init((16, 6, 9))
+
+    def step(state, other, x):
+        y, state = own.apply(state, jnp.asarray(x))
+        assert_same_bits(y, other(torch.from_numpy(x)))
+        assert_same_parameters(own.qparams(state), other.scale, other.zero_point)
+        assert_same_state(state.activation_post_process, other.activation_post_process)
+        return state
+
+    for number in range(4):
+        state = step(state, other, activations(rng, 70 * number)[number])
+    state = jaxq.disable_observer(state)
+    other.disable_observer()
+    state = step(state, other, activations(rng, 300)[0] * np.float32(3))
+
+    safetensors.torch.save_file(other.state_dict(prefix="fc.output."), tmp_path / "torch")
+    restored = jaxq.restore(own.init((16, 6, 9)), jaxq.load(tmp_path / "torch"), "fc.output")
+    assert isinstance(restored, FakeQuantizeState)
+    jax.tree.map(assert_same_bits, restored, state)
+
+    jaxq.save(tmp_path / "jax", {"fc.output": jaxq.enable_observer(state)})
+    fresh = torchq.FakeQuantize(getattr(torchq, name), **tokens)
+    arrays = {key.removeprefix("fc.output."): x for key, x in safetensors.torch.load_file(tmp_path / "jax").items()}
+    fresh.load_state_dict(arrays)
+    step(jaxq.enable_observer(state), fresh, activations(rng, 100)[1])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+def test_data_raise_nothing(value):
+    """A range that has no scale makes everything NaN."""
+    x, own, other = np.float32([1, 2, value, -value]), jaxq.FakeQuantize(), torchq.FakeQuantize()
+    y, state = own.apply(own.init(), jnp.asarray(x))
+    np.testing.assert_array_equal(y, other(torch.from_numpy(x)))
+    np.testing.assert_array_equal(state.scale, other.scale[0])
+    assert np.isnan(y).all()
+
+
+def described(maker):
+    """What a setting comes to: the kind, its integers, scheme and channels."""
+    made = maker() if callable(maker) else maker
+    observer = getattr(made, "activation_post_process", getattr(made, "observer", made))
+    rule = getattr(observer, "rule", None)
+    if not hasattr(rule, "form"):
+        return type(made).__name__
+    middle = rule.form.middle if rule.scheme == "symmetric" else None
+    integers = rule.form.qmin, rule.form.qmax, rule.form.storage, middle, rule.scheme
+    return type(made).__name__, type(observer).__name__, *integers, getattr(rule, "axis", None), rule.eps
+
+
+def test_settings():
+    names = {name for name in torchq.__all__ if name.startswith(("default_", "per_channel_", "float16_"))}
+    names -= {"default_weight_only_qconfig", "default_activation_only_qconfig"}  # torch's Identity, which JAX has not
+    assert names == {name for name in jaxq.__all__ if name.startswith(("default_", "per_channel_", "float16_"))}
+    pairs = [(getattr(jaxq, name), getattr(torchq, name)) for name in names]
+    for backend in ("x86", "fbgemm", "qnnpack", "onednn"):
+        pairs.append((jaxq.get_default_qconfig(backend), torchq.get_default_qconfig(backend)))
+        pairs.append((jaxq.get_default_qat_qconfig(backend), torchq.get_default_qat_qconfig(backend)))
+    for own, other in pairs:
+        if not hasattr(other, "weight"):
+            assert described(own) == described(other)
+            continue
+        assert described(own.weight) == described(other.weight)
+        if hasattr(own, "activation"):
+            assert described(own.activation) == described(other.activation)
+
+
+def tensors(x, scale, zero_point, axis, dtype):
+    """The same quantized tensor in both packages."""
+    if axis is None:
+        arguments = float(scale), int(zero_point)
+        own = jaxq.quantize_per_tensor(jnp.asarray(x), *arguments, dtype)
+        return own, torchq.quantize_per_tensor(to_torch(x), *arguments, TOKENS[dtype])
+    own = jaxq.quantize_per_channel(jnp.asarray(x), jnp.asarray(scale), jnp.asarray(zero_point), axis, dtype)
+    parameters = torch.from_numpy(scale), torch.from_numpy(zero_point), axis, TOKENS[dtype]
+    return own, torchq.quantize_per_channel(to_torch(x), *parameters)
+
+
+def assert_same_tensor(own, other):
+    assert_same_bits(own.int_repr(), other.int_repr())
+    assert_same_bits(own.dequantize(), other.dequantize())
+    assert (own.form, own.qparams.axis) == (other.form, other.qparams.axis)
+    assert_same_bits(own.qparams.scale, other.qparams.scale)
+    assert_same_bits(own.qparams.zero_point, other.qparams.zero_point)
+
+
+def some_tensors(rng, shape, axis, dtype):
+    form = {"quint8": UINT8, "qint8": INT8}[dtype]
+    count = () if axis is None else shape[axis]
+    scale = np.asarray(2.0 ** rng.uniform(-6, -4, count), np.float32)
+    zero_point = np.asarray(rng.integers(form.qmin // 2, form.qmax // 2, count), np.int32)
+    return tensors(rng.normal(size=shape).astype(np.float32), scale, zero_point, axis, dtype)
+
+
+@pytest.mark.parametrize("dtype", TOKENS)
+@pytest.mark.parametrize("axis", [None, 0, 2])
+def test_quantized_tensors(axis, dtype):
+    rng = np.random.default_rng(5)
+    assert_same_tensor(*some_tensors(rng, (5, 6, 7), axis, dtype))
+    form = {"quint8": UINT8, "qint8": INT8}[dtype]
+    assert_same_tensor(*tensors(ties(rng, 0.0371, 13, form, 3000), 0.0371, 13, None, dtype))
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_layers(axis):
+    rng = np.random.default_rng(6)
+    bias = rng.normal(size=8).astype(np.float32)
+    for inputs, weights, output in (("quint8", "qint8", "qint8"), ("qint8", "quint8", "quint8")):
+        options = {"scale": 0.125, "zero_point": 31}
+        x, w = some_tensors(rng, (3, 5, 24), None, inputs), some_tensors(rng, (8, 24), axis, weights)
+        own = jaxq.linear(x[0], w[0], jnp.asarray(bias), **options)
+        assert_same_tensor(own, torchq.linear(x[1], w[1], torch.from_numpy(bias), **options))
+        assert_same_tensor(jaxq.linear(x[0], w[0]), torchq.linear(x[1], w[1]))
+        x, w = some_tensors(rng, (2, 4, 9, 7), None, inputs), some_tensors(rng, (8, 2, 3, 3), axis, weights)
+        geometry = {"stride": (2, 1), "padding": (1, 2), "dilation": (1, 2), "groups": 2}
+        own = jaxq.conv2d(x[0], w[0], jnp.asarray(bias), **geometry, **options, dtype=output)
+        other = torchq.conv2d(x[1], w[1], torch.from_numpy(bias), **geometry, **options, dtype=TOKENS[output])
+        assert_same_tensor(own, other)
+        assert len(np.unique(own.values)) > 20
+
+
+def test_checkpoints_of_quantized_weights(tmp_path):
+    rng = np.random.default_rng(7)
+    pairs = {
+        "fc.weight": some_tensors(rng, (6, 5), 0, "qint8"),
+        "fc.input": some_tensors(rng, (4, 5), None, "quint8"),
+        "fc.bias": (jnp.arange(3.0), torch.arange(3.0)),
+        "fc.half": (jnp.ones(2, jnp.bfloat16), torch.ones(2, dtype=torch.bfloat16)),
+    }
+    jaxq.save(tmp_path / "jax", {name: own for name, (own, _) in pairs.items()})
+    torchq.save(tmp_path / "torch", {name: other for name, (_, other) in pairs.items()})
+    from_jax, from_torch = torchq.load(tmp_path / "jax"), jaxq.load(tmp_path / "torch")
+    assert set(from_jax) == set(from_torch) == set(pairs)
+    for name, (own, other) in pairs.items():
+        if name in ("fc.bias", "fc.half"):
+            assert_same_bits(from_jax[name], own)
+            assert_same_bits(from_torch[name], other)
+        else:
+            assert_same_tensor(own, from_jax[name])
+            assert_same_tensor(from_torch[name], other)
+
+
+X = np.ones((2, 3), np.float32)
+BAD = {
+    "zero_point=256; allowed are integers from 0 to 255": ("per_tensor", 1.0, 256, 0, 255),
+    "scale=0.0; allowed are finite numbers above 0": ("per_tensor", 0.0, 0, 0, 255),
+    "scale=nan; allowed are finite numbers above 0": ("per_tensor", np.nan, 0, 0, 255),
+    "scale=inf; allowed are finite numbers above 0": ("per_tensor", np.inf, 0, 0, 255),
+    "qmin=5; allowed is an int from -2147483648 to 0": ("per_tensor", 1.0, 5, 5, 255),
+    r"scale has shape \(2,\); allowed is \(3,\) for axis=1": ("per_channel", [1.0, 1.0], [0, 0], 1, 0, 255),
+    "axis=2; allowed is an int from 0 to 1": ("per_channel", [1.0, 1.0], [0, 0], 2, 0, 255),
+    "zero_point=-1; allowed are integers from 0 to 255": ("per_channel", [1.0, 1.0], [0, -1], 0, 0, 255),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_wrong_arguments(message):
+    granularity, scale, zero_point, *others = BAD[message]
+    for package, x, make in ((torchq, torch.from_numpy(X), torch.from_numpy), (jaxq, jnp.asarray(X), jnp.asarray)):
+        parameters = scale, zero_point
+        if granularity == "per_channel":
+            parameters = make(np.float32(scale)), make(np.int32(zero_point))
+        with pytest.raises(ValueError, match=message):
+            getattr(package, f"fake_quantize_{granularity}_affine")(x, *parameters, *others)
