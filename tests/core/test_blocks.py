@@ -11,6 +11,7 @@ from support import DTYPES, assert_same_bits, bits, spec, words
 import qcore
 from benchmarks.inputs import BLOCKS, MODES, hard_inputs
 from qcore import NAMED, NVFP4, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, p3109
+from qcore.__main__ import main
 from qcore.block import RULES
 
 ELEMENTS = [
@@ -253,3 +254,9 @@ def test_values():
 def test_bad_input(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+def test_there_are_no_vectors_of_single_numbers(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["vectors", "mxfp4", "--mode", "nearest", "-o", str(tmp_path / "v.csv")])
+    assert "format 'mxfp4': allowed are formats of single numbers" in capsys.readouterr().err
