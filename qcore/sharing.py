@@ -87,7 +87,7 @@ def shared_scale(
     if kind == "block":
         return exponent - shared.top, None
     scale = xp.clip(xp.clip(exponent - shared.top, shared.least, None), None, shared.most)
-    return xp.where(largest > 0, scale, shared.least), (infinity - 1 - largest) >> carrier.last
+    return scale, (infinity - 1 - largest) >> carrier.last
 
 
 def block_grid(

@@ -62,6 +62,8 @@ def test_scales_at_the_ends_of_their_range():
         number = BlockScaled("e4m3fn", {-1: 4}, rule)
         assert qcore.encode(np.float64([tiny, huge, [0.0]]), number)[1].tolist() == [[0], [254], [0]]
         assert qcore.quantize(huge, number, "nearest") == [448 * 2.0**127]
+    fine = BlockScaled(FixedPoint(8, 90), {-1: 4})  # whose scales are large, but not that of zeros
+    assert qcore.encode(np.float32([[0.0], [1.0]]), fine)[1].tolist() == [[0], [211]]
     largest = np.finfo(np.float32).max
     for rule, expected in (("floor", 1.75 * 2.0**127), ("ceil", 1.875 * 2.0**127)):  # beyond float32's range
         y = qcore.quantize(np.float32([largest, -largest]), BlockScaled("e4m3fn", {-1: 4}, rule), "away")
