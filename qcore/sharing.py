@@ -144,7 +144,6 @@ def rescale(xp: Any, bits: Any, exponent: Any, carrier: Carrier) -> Any:
     magnitude = bits & carrier.magnitude_mask
     lanes = normalized(xp, magnitude, carrier)
     scaled = xp.clip(_lane(xp, (lanes >> width) + exponent, lanes & (carrier.hidden - 1), carrier), None, infinity)
-    scaled = scaled >> carrier.padding << carrier.padding
     special = (magnitude > infinity - 1) | (magnitude < 1)
     return xp.where(special, magnitude, scaled) | (bits & carrier.negative)
 

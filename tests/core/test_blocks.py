@@ -134,6 +134,8 @@ def test_decoding_beyond_a_dtype():
     assert decoded(0)[:3] == [448 * 2.0**-127, -448 * 2.0**-127, 2.0**-136]
     assert decoded(100, np.float16)[:3] == [448 * 2.0**-27, -448 * 2.0**-27, 0]
     assert decoded(94, np.float16)[:3] == [0, 0, 0]  # cut off: 448 * 2^-33 is 7/8 of float16's smallest number
+    zeros = qcore.decode(np.uint8([[0, 128]]), number, scales=np.uint8([[254]]))
+    assert_same_bits(zeros, np.float32([[0.0, -0.0]]))
     assert np.isnan(decoded(127)).tolist() == [False] * 3 + [True]
     assert np.isnan(decoded(255)).all()
 
