@@ -10,9 +10,12 @@ from support import DTYPES, assert_same_bits, bits, spec, words
 
 import qcore
 from benchmarks.inputs import BLOCKS, MODES, hard_inputs
-from qcore import NAMED, NVFP4, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, p3109
+from qcore import NAMED, NVFP4, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, p3109, two_level
 from qcore.__main__ import main
 from qcore.block import RULES
+from qcore.carrier import CARRIERS
+from qcore.lanes import Names
+from qcore.reference import from_lanes
 
 ELEMENTS = [
     *("e4m3fn", "e5m2", "e2m1fn", "int8", "int4", "e4m3b11fnuz", "dlfloat16", "e8m0fnu", "qpytorch8"),
@@ -190,6 +193,20 @@ def test_nvfp4_equals_fractions(exponent):
     np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
     there = ~np.isnan(expected)
     assert_same_bits(actual[there], expected[there])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_nvfp4_results_fit_the_dtype_as_casts_do(dtype):
+    """On every number of the dtype, every midpoint and its neighbours; at the end of the range they saturate."""
+    dtype = DTYPES[dtype]
+    numbers = np.arange(1, 2**15, dtype=np.uint16).view(dtype).astype(np.float32)
+    numbers = numbers[np.isfinite(numbers)]
+    points = np.concatenate([numbers, numbers[1:] / 2 + numbers[:-1] / 2, numbers[:3] / 4, numbers[:3] / 2])
+    points = np.concatenate([points, np.nextafter(points, np.float32(np.inf)), np.nextafter(points, np.float32(0))])
+    points = points[points >= 2.0**-126]
+    carrier = CARRIERS[np.dtype(dtype).name]
+    fitted = from_lanes(two_level.fitted(Names, points.view(np.int32), carrier), carrier, points.astype(dtype))
+    assert_same_bits(fitted, np.minimum(points, numbers.max()).astype(dtype))
 
 
 def test_nvfp4_ties_and_scales():
