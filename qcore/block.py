@@ -117,8 +117,8 @@ class BlockScaled(BlockNumber):
         >>> import numpy as np
         >>> from qcore import quantize
         >>> quantize(np.float32([[1, 2.1, 3.3], [0.1, 0.2, 0.3]]), BlockScaled("e2m1fn", {-1: None}), "nearest")
-        array([[1.  , 2.  , 3.  ],
-               [0.09375, 0.1875, 0.25  ]], dtype=float32)
+        array([[1.     , 2.     , 3.     ],
+               [0.09375, 0.1875 , 0.25   ]], dtype=float32)
     """
 
     element: Any
@@ -190,8 +190,8 @@ class NVFP4(BlockNumber):
     Example:
         >>> import numpy as np
         >>> from qcore import quantize
-        >>> quantize(np.float32([1, 2.1, 3.3, 0.1]), NVFP4(), "nearest")
-        array([1.1, 2.2, 3.3, 0. ], dtype=float32)
+        >>> quantize(np.float32([1344, 300, -224, 10]), NVFP4(), "nearest")
+        array([1344.,  336., -224.,    0.], dtype=float32)
     """
 
     block: Any = ((-1, 16),)

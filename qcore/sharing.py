@@ -87,7 +87,7 @@ def shared_scale(
     if kind == "block":
         return exponent - shared.top, None
     scale = xp.clip(xp.clip(exponent - shared.top, shared.least, None), None, shared.most)
-    return xp.where(largest > 0, scale, shared.least), (infinity - 1 - largest) >> carrier.last
+    return scale, (infinity - 1 - largest) >> carrier.last
 
 
 def block_grid(
@@ -144,7 +144,6 @@ def rescale(xp: Any, bits: Any, exponent: Any, carrier: Carrier) -> Any:
     magnitude = bits & carrier.magnitude_mask
     lanes = normalized(xp, magnitude, carrier)
     scaled = xp.clip(_lane(xp, (lanes >> width) + exponent, lanes & (carrier.hidden - 1), carrier), None, infinity)
-    scaled = scaled >> carrier.padding << carrier.padding
     special = (magnitude > infinity - 1) | (magnitude < 1)
     return xp.where(special, magnitude, scaled) | (bits & carrier.negative)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from qcore.block import BlockNumber
 from qcore.carrier import FLOAT64
 from qcore.cli.inputs import bits_of, dtype_of, vector_inputs
 from qcore.cli.names import parse_format
@@ -49,6 +50,8 @@ class Header:
             ValueError: if there is no such law.
         """
         number = parse_format(self.format)
+        if isinstance(number, BlockNumber):
+            raise ValueError(f"format {self.format!r}: allowed are formats of single numbers, {number!r} is of blocks")
         outputs = quantize(x, number, self.mode, key=self.key, overflow=self.overflow)
         if not _has_codes(number):
             return outputs, None

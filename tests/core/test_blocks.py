@@ -10,8 +10,12 @@ from support import DTYPES, assert_same_bits, bits, spec, words
 
 import qcore
 from benchmarks.inputs import BLOCKS, MODES, hard_inputs
-from qcore import NAMED, NVFP4, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, p3109
+from qcore import NAMED, NVFP4, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, p3109, two_level
+from qcore.__main__ import main
 from qcore.block import RULES
+from qcore.carrier import CARRIERS
+from qcore.lanes import Names
+from qcore.reference import from_lanes
 
 ELEMENTS = [
     *("e4m3fn", "e5m2", "e2m1fn", "int8", "int4", "e4m3b11fnuz", "dlfloat16", "e8m0fnu", "qpytorch8"),
@@ -61,6 +65,8 @@ def test_scales_at_the_ends_of_their_range():
         number = BlockScaled("e4m3fn", {-1: 4}, rule)
         assert qcore.encode(np.float64([tiny, huge, [0.0]]), number)[1].tolist() == [[0], [254], [0]]
         assert qcore.quantize(huge, number, "nearest") == [448 * 2.0**127]
+    fine = BlockScaled(FixedPoint(8, 90), {-1: 4})  # whose scales are large, but not that of zeros
+    assert qcore.encode(np.float32([[0.0], [1.0]]), fine)[1].tolist() == [[0], [211]]
     largest = np.finfo(np.float32).max
     for rule, expected in (("floor", 1.75 * 2.0**127), ("ceil", 1.875 * 2.0**127)):  # beyond float32's range
         y = qcore.quantize(np.float32([largest, -largest]), BlockScaled("e4m3fn", {-1: 4}, rule), "away")
@@ -131,6 +137,8 @@ def test_decoding_beyond_a_dtype():
     assert decoded(0)[:3] == [448 * 2.0**-127, -448 * 2.0**-127, 2.0**-136]
     assert decoded(100, np.float16)[:3] == [448 * 2.0**-27, -448 * 2.0**-27, 0]
     assert decoded(94, np.float16)[:3] == [0, 0, 0]  # cut off: 448 * 2^-33 is 7/8 of float16's smallest number
+    zeros = qcore.decode(np.uint8([[0, 128]]), number, scales=np.uint8([[254]]))
+    assert_same_bits(zeros, np.float32([[0.0, -0.0]]))
     assert np.isnan(decoded(127)).tolist() == [False] * 3 + [True]
     assert np.isnan(decoded(255)).all()
 
@@ -185,6 +193,20 @@ def test_nvfp4_equals_fractions(exponent):
     np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
     there = ~np.isnan(expected)
     assert_same_bits(actual[there], expected[there])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_nvfp4_results_fit_the_dtype_as_casts_do(dtype):
+    """On every number of the dtype, every midpoint and its neighbours; at the end of the range they saturate."""
+    dtype = DTYPES[dtype]
+    numbers = np.arange(1, 2**15, dtype=np.uint16).view(dtype).astype(np.float32)
+    numbers = numbers[np.isfinite(numbers)]
+    points = np.concatenate([numbers, numbers[1:] / 2 + numbers[:-1] / 2, numbers[:3] / 4, numbers[:3] / 2])
+    points = np.concatenate([points, np.nextafter(points, np.float32(np.inf)), np.nextafter(points, np.float32(0))])
+    points = points[points >= 2.0**-126]
+    carrier = CARRIERS[np.dtype(dtype).name]
+    fitted = from_lanes(two_level.fitted(Names, points.view(np.int32), carrier), carrier, points.astype(dtype))
+    assert_same_bits(fitted, np.minimum(points, numbers.max()).astype(dtype))
 
 
 def test_nvfp4_ties_and_scales():
@@ -253,3 +275,9 @@ def test_values():
 def test_bad_input(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+def test_there_are_no_vectors_of_single_numbers(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["vectors", "mxfp4", "--mode", "nearest", "-o", str(tmp_path / "v.csv")])
+    assert "format 'mxfp4': allowed are formats of single numbers" in capsys.readouterr().err
