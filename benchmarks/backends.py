@@ -17,7 +17,7 @@ import torch
 import qcore
 import qjax
 import qtorch
-from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint, Number
+from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Posit
 from qcore.random import Noise
 from qtorch import dispatch
 from qtorch.keys import key_tensor, window_tensor
@@ -43,6 +43,8 @@ COMPILED: tuple[tuple[Number, str], ...] = (
     (NAMED["e4m3fnuz"][0], "nearest"),
     (NAMED["e8m0fnu"][0], "up"),
     (FixedPoint(8, 0, wrap=True), "odd"),
+    (NAMED["posit16"][0], "nearest"),
+    (Posit(32, 3), "stochastic"),
 )
 
 Quantizer = Callable[[Any, int], Any]  # of an array and the index of its first element

@@ -31,7 +31,7 @@ from rich.table import Table
 from benchmarks.backends import Backend, all_backends, fast_backends, reference, reference_in_pieces
 from benchmarks.inputs import FORMATS, MODES, MORE, hard_inputs
 from benchmarks.real_data import training_tensors
-from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number
+from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Posit
 from qcore.carrier import FLOAT32
 
 COUNT = 345_600  # 24 hard blocks of 120 x 120
@@ -165,7 +165,7 @@ def _all_patterns() -> Iterator[Piece]:
 
 
 def format_name(number: Number) -> str:
-    """A short name: "float 5 2", "fixed 8 4 symmetric", "block 8 dim 0", "e4m3fn", "e4m3fn saturate"."""
+    """A short name: "float 5 2", "fixed 8 4 symmetric", "block 8 dim 0", "posit 8 0", "e4m3fn", "e4m3fn saturate"."""
     if number in NAMES:
         return NAMES[number]
     if isinstance(number, FloatingPoint):
@@ -178,6 +178,8 @@ def format_name(number: Number) -> str:
     if isinstance(number, BinaryFloat):
         sign = "" if number.signed else " unsigned"
         return f"{number.specials} {number.exp} {number.man} bias {number.bias}{sign} {number.overflow}"
+    if isinstance(number, Posit):
+        return f"posit {number.bits} {number.es}"
     assert isinstance(number, BlockFloatingPoint)
     return f"block {number.wl}" + ("" if number.dim == -1 else f" dim {number.dim}")
 
@@ -190,13 +192,15 @@ def _elementwise(name: str) -> Number:
                 number = FloatingPoint(int(exp), int(man))
             case ["fixed", wl, fl, *options] if set(options) <= {"symmetric", "unclamped"}:
                 number = FixedPoint(int(wl), int(fl), "unclamped" not in options, "symmetric" in options)
+            case ["posit", bits, es]:
+                number = Posit(int(bits), int(es))
             case [name] if name in NAMED:
                 number = NAMED[name][0]
             case _:
                 raise ValueError("no such elementwise format")
         number.reduce(FLOAT32)
     except ValueError as error:
-        names = "'float EXP MAN', 'fixed WL FL' with or without 'symmetric' and 'unclamped', or a name such as e4m3fn"
+        names = "'float EXP MAN', 'posit BITS ES', 'fixed WL FL' with or without 'symmetric' and 'unclamped', or a name"
         raise argparse.ArgumentTypeError(f"{name!r}: {error}; a format here is {names}") from error
     return number
 

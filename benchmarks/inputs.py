@@ -13,7 +13,19 @@ from contextlib import suppress
 import ml_dtypes
 import numpy as np
 
-from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding, p3109
+from qcore import (
+    NAMED,
+    BinaryFloat,
+    BlockFloatingPoint,
+    FixedPoint,
+    FloatingPoint,
+    Number,
+    Posit,
+    Rounding,
+    decode,
+    encode,
+    p3109,
+)
 
 FORMATS: tuple[Number, ...] = (
     *(FloatingPoint(exp, man) for exp, man in ((2, 1), (3, 2), (4, 3), (5, 2), (5, 10), (6, 9), (8, 0), (8, 7))),
@@ -33,6 +45,7 @@ _GENERAL: tuple[Number, ...] = (
     FloatingPoint(4, 2, bias=140),
     BinaryFloat(8, 4, bias=140, specials="fn"),
     FixedPoint(6, 2, signed=False),
+    *(Posit(bits, es) for bits, es in ((8, 0), (16, 1), (32, 3), (6, 5), (3, 1), (2, 0))),
 )
 _POLICIES = ("saturate", "inf", "nan", "wrap")
 
@@ -104,6 +117,8 @@ def _values(number: Number, rng: np.random.Generator) -> np.ndarray:
         highest = 2 ** min(number.wl - number.signed, 30) + 2
         steps = np.arange(highest) if highest < 2**14 else rng.integers(0, highest, 2**14)
         return np.concatenate([steps, np.arange(16), highest - np.arange(16)]).clip(0) * 2.0**-number.fl
+    if isinstance(number, Posit):
+        return np.concatenate([[0.0], decode(_posit_codes(number, rng), number, np.float64)])
     assert isinstance(number, FloatingPoint | BinaryFloat)
     scale = number.scale
     exponents = np.arange(max(scale.lowest, -149), min(scale.span[2] + 1, 127) + 1)  # and where overflow begins
@@ -116,10 +131,23 @@ def _values(number: Number, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([normal.ravel(), subnormal])
 
 
+def _posit_codes(number: Posit, rng: np.random.Generator) -> np.ndarray:
+    """Codes of positive posits: all, or a sample with every regime, and both ends."""
+    end = 1 << (number.bits - 1)
+    if end <= 2**15:
+        return np.arange(1, end)
+    regimes = 1 << np.arange(1, number.bits - 1)
+    sample = rng.integers(regimes[:, None], 2 * regimes[:, None], (regimes.size, 256)).ravel()
+    ends = np.arange(1, 16)
+    return np.concatenate([sample, end - sample, regimes, end - regimes, ends, end - ends])
+
+
 def _around(values: np.ndarray, number: Number) -> list[np.ndarray]:
     """Midpoints above and below each number, and points deep between zero and the smallest number."""
     if isinstance(number, FixedPoint):
         step = np.full_like(values, 2.0**-number.fl)
+    elif isinstance(number, Posit):
+        return _around_posits(values, number)
     else:
         assert isinstance(number, FloatingPoint | BinaryFloat)
         exponent = np.frexp(values)[1] - 1
@@ -127,6 +155,17 @@ def _around(values: np.ndarray, number: Number) -> list[np.ndarray]:
         step = 2.0 ** (np.maximum(np.where(values > 0, exponent, -200), lowest) - number.man)
     deep = step.min() * 2.0 ** -np.arange(0, 60)
     return [values + step / 2, values - step / 2, deep, deep * 1.5]
+
+
+def _around_posits(values: np.ndarray, number: Posit) -> list[np.ndarray]:
+    """Midpoints of codes above each posit, whose exponents lie in the middle where those of the posits have fewer bits
+    than others, and what is beyond the smallest and the largest."""
+    codes = encode(values[(values > 0) & (values < values.max())], number)
+    below, above = decode(codes, number, np.float64), decode(codes + 1, number, np.float64)
+    exponents = np.frexp(below)[1] + np.frexp(above)[1] - 2
+    middle = np.where(above > 2 * below, np.ldexp(1.0, exponents // 2), below / 2 + above / 2)
+    powers = 2.0 ** np.arange(60)
+    return [middle, values.max() * powers, values.max() * powers * 1.5, 1 / (values.max() * powers)]
 
 
 def _neighbours(points: np.ndarray) -> np.ndarray:

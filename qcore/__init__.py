@@ -7,6 +7,7 @@ from qcore.keys import fold_in
 from qcore.named import NAMED, p3109
 from qcore.number import Number
 from qcore.packing import pack, unpack
+from qcore.posit import Posit
 from qcore.reference import decode, encode, quantize
 from qcore.rounding import Rounding
 from qcore.rules import Quantization, Rule
@@ -18,6 +19,7 @@ __all__ = [
     "FixedPoint",
     "FloatingPoint",
     "Number",
+    "Posit",
     "Quantization",
     "Rounding",
     "Rule",

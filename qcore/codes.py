@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from qcore.carrier import Carrier
 from qcore.lanes import from_count
+from qcore.tapered import PositCodes
+from qcore.tapered import decode as decode_posit
 
 
 class FloatCodes(NamedTuple):
@@ -53,13 +55,15 @@ class FixedCodes(NamedTuple):
     unused: Any
 
 
-Codes = FloatCodes | FixedCodes
+Codes = FloatCodes | FixedCodes | PositCodes
 
 
 def decode(xp: Any, code: Any, carrier: Carrier, codes: Codes) -> Any:
     """The lanes of the numbers with these codes; bits above a code's highest are ignored."""
     if isinstance(codes, FloatCodes):
         return _decode_float(xp, code, carrier, codes)
+    if isinstance(codes, PositCodes):
+        return decode_posit(xp, code, carrier, codes)
     return _decode_fixed(xp, code, carrier, codes)
 
 

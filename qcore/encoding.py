@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.carrier import Carrier
-from qcore.codes import Codes, FixedCodes, FloatCodes, fixed_lanes
-from qcore.lanes import split
+from qcore.codes import FixedCodes, FloatCodes, fixed_lanes
+from qcore.lanes import quiet, split
 from qcore.law import Grid, finish, limit, round_magnitude
 from qcore.rounding import Rounding
 
@@ -43,7 +43,7 @@ class FloatEncoding(NamedTuple):
 Encoding = FloatEncoding | FixedCodes
 
 
-def encoding(carrier: Carrier, kind: str, grid: Grid, codes: Codes) -> tuple[Grid, Encoding]:
+def encoding(carrier: Carrier, kind: str, grid: Grid, codes: FloatCodes | FixedCodes) -> tuple[Grid, Encoding]:
     """What `encode` takes: a grid whose limits are codes (of fixed point: magnitudes less `base`), and the codes."""
     limit, lower = min(grid.limit, carrier.infinity - 1), grid.limit + grid.lower
     if isinstance(codes, FixedCodes):
@@ -113,8 +113,7 @@ def wrap(
     code = _fixed_code(xp, xp.clip(rounded, 0, None), sign, carrier, grid.top, codes)
     zero = (rounded - 1) >> carrier.last  # keeps its sign
     lanes = fixed_lanes(xp, (code ^ codes.half) - codes.half, carrier, codes) | (bits & carrier.negative & zero)
-    nan = bits | (((magnitude - 1 - carrier.infinity) >> carrier.last) & (carrier.hidden >> 1))
-    return xp.where(magnitude > carrier.infinity - 1, nan, lanes)
+    return xp.where(magnitude > carrier.infinity - 1, quiet(bits, carrier), lanes)
 
 
 def _fixed_code(xp: Any, value: Any, sign: Any, carrier: Carrier, top: Any, codes: FixedCodes) -> Any:

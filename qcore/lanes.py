@@ -37,8 +37,25 @@ def split(xp: Any, magnitude: Any, carrier: Carrier) -> tuple[Any, Any]:
 
 def from_count(xp: Any, count: Any, exponent: Any, carrier: Carrier) -> Any:
     """The magnitudes count * 2^exponent, for counts >= 0 with at most as many significant bits as the carrier."""
+    absolute = xp.float_bits(count) + ((exponent + (carrier.bias - carrier.lane_bias)) << carrier.width)
+    return without_hidden_bits(xp, absolute, carrier) & (-count >> carrier.last)
+
+
+def with_hidden_bits(xp: Any, magnitude: Any, carrier: Carrier) -> Any:
+    """Magnitudes above 0, where subnormal numbers have the fields 0, -1, ... and a hidden bit, as normal ones have."""
+    subnormal = xp.float_bits(magnitude) + ((1 - carrier.width - carrier.lane_bias) << carrier.width)
+    return xp.where(magnitude < carrier.hidden, subnormal, magnitude)
+
+
+def without_hidden_bits(xp: Any, absolute: Any, carrier: Carrier) -> Any:
+    """The inverse of `with_hidden_bits`, for magnitudes that the carrier has."""
     width, hidden = carrier.width, carrier.hidden
-    absolute = xp.float_bits(count) + ((exponent + (carrier.bias - carrier.lane_bias)) << width)
     significand = (absolute & (hidden - 1)) | hidden
     subnormal = significand >> xp.clip(1 - (absolute >> width), 0, carrier.last)
-    return xp.where(absolute < hidden, subnormal, absolute) & (-count >> carrier.last)
+    return xp.where(absolute < hidden, subnormal, absolute)
+
+
+def quiet(bits: Any, carrier: Carrier) -> Any:
+    """NaNs as they are, and infinities as NaNs; only for these."""
+    finite_or_infinite = ((bits & carrier.magnitude_mask) - (carrier.infinity + 1)) >> carrier.last
+    return bits | (finite_or_infinite & (carrier.hidden >> 1))

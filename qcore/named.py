@@ -8,12 +8,14 @@ from qcore.arguments import check_flag, check_int
 from qcore.fixed import FixedPoint
 from qcore.floats import BinaryFloat, FloatingPoint
 from qcore.number import Number
+from qcore.posit import Posit
 
 _IEEE = "IEEE 754-2019"
 _ML_DTYPES = "ml_dtypes; IEEE 754's rules"
 _OCP8 = "OCP 8-bit Floating Point Specification 1.0"
 _OCP_MX = "OCP Microscaling Formats Specification 1.0"
 _GRAPHCORE = "Noune et al., 8-bit Numerical Formats for Deep Neural Networks, 2022"
+_POSIT = "Standard for Posit Arithmetic (2022)"
 _QPYTORCH = "QPyTorch, Functionality Overview, chapter 2"
 
 # name: (format, source)
@@ -48,6 +50,9 @@ NAMED: dict[str, tuple[Number, str]] = {
     "uint8": (FixedPoint(8, 0, signed=False), "binary"),
     "int16": (FixedPoint(16, 0), "two's complement"),
     "uint16": (FixedPoint(16, 0, signed=False), "binary"),
+    "posit8": (Posit(8), _POSIT),
+    "posit16": (Posit(16), _POSIT),
+    "posit32": (Posit(32), _POSIT),
 }
 
 

@@ -15,6 +15,8 @@ from qcore.number import Number
 from qcore.packing import storage
 from qcore.random import Settle, unsettled
 from qcore.rounding import Rounding
+from qcore.tapered import PositCodes, Taper, round_to_posit
+from qcore.tapered import encode as encode_posit
 
 KINDS: dict[str, tuple[type[Any], ...]] = {
     "grid": (Grid,),
@@ -22,10 +24,12 @@ KINDS: dict[str, tuple[type[Any], ...]] = {
     "wide": (Grid,),
     "wrap": (Grid, FixedCodes),
     "block": (Block,),
+    "posit": (Taper,),
+    "wide_posit": (Taper,),
 }
 OVERFLOWS = ("saturate", "inf", "nan", "wrap")
-CODES: dict[str, type[Any]] = {"float": FloatCodes, "fixed": FixedCodes}
-ENCODINGS: dict[str, type[Any]] = {"float": FloatEncoding, "fixed": FixedCodes}
+CODES: dict[str, type[Any]] = {"float": FloatCodes, "fixed": FixedCodes, "posit": PositCodes}
+ENCODINGS: dict[str, type[Any]] = {"float": FloatEncoding, "fixed": FixedCodes, "posit": PositCodes}
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,9 @@ class Program:
     Attributes:
         carrier: the layout of the input, and of the result unless that are codes.
         mode: the rounding mode.
-        kind: "grid", "general", "wide" (see `round_to_grid`), "wrap" (a grid, then modulo its range) or "block".
-        codes: "" for numbers, or the kind of their codes: "float" or "fixed".
+        kind: "grid", "general", "wide" (see `round_to_grid`), "wrap" (a grid, then modulo its range), "block", "posit"
+            or "wide_posit" (see `round_to_posit`).
+        codes: "" for numbers, or the kind of their codes: "float", "fixed" or "posit".
         storage: bits of the integers that hold the codes.
     """
 
@@ -69,6 +74,11 @@ class Program:
         """
         remaining = iter(constants)
         parts = [part(*(next(remaining) for _ in part._fields)) for part in self._parts()]
+        if isinstance(parts[0], Taper):
+            wide = self.kind == "wide_posit"
+            if self.codes:
+                return encode_posit(xp, bits, self.carrier, self.mode, parts[0], parts[1], word, wide)
+            return round_to_posit(xp, bits, self.carrier, self.mode, parts[0], word, wide)
         grid = parts[0] if self.kind != "block" else block_grid(xp, bits, self.carrier, parts[0], axes, settle)
         kind = self.kind if self.kind in ("general", "wide") else "grid"
         if not self.codes and self.kind != "wrap":
@@ -89,6 +99,8 @@ def prepare(
         return Program(carrier, mode, kind), constants
     codes, size = number.codes(carrier), len(Grid._fields)
     program = Program(carrier, mode, kind, kind_of(codes), storage(number.bits))
+    if isinstance(codes, PositCodes):
+        return program, (*constants, *codes)
     grid, encoded = encoding(carrier, kind, Grid(*constants[:size]), codes)
     return program, (*grid, *constants[size:], *encoded)
 

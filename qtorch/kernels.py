@@ -199,7 +199,7 @@ def _directory(sources: tuple[Path, ...] = ()) -> Path:
 
 def _law_files() -> tuple[Path, ...]:
     core = Path(qcore.__file__).parent
-    law = ("carrier", "codes", "encoding", "lanes", "law", "program", "random", "rounding")
+    law = ("carrier", "codes", "encoding", "lanes", "law", "program", "random", "rounding", "tapered")
     return (*(core / f"{name}.py" for name in law), Path(__file__).parent / "lanes.py")
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, p3109
+from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Posit, p3109
 
 F = FloatingPoint(5, 2)
 
@@ -40,6 +40,11 @@ BAD_FORMATS = [
     (lambda: p3109(1, 1), ValueError, ["bits", "1", "2 to 16"]),
     (lambda: p3109(8, 9), ValueError, ["precision", "9", "1 to 8"]),
     (lambda: p3109(8, 3, signed=1), TypeError, ["signed", "1", "True and False"]),
+    (lambda: Posit(1), ValueError, ["bits", "1", "2 to 32"]),
+    (lambda: Posit(33, 2), ValueError, ["bits", "33", "2 to 32"]),
+    (lambda: Posit(), TypeError, ["bits", "None", "2 to 32"]),
+    (lambda: Posit(8, -1), ValueError, ["es", "-1", ">= 0"]),
+    (lambda: Posit(8, 2.0), TypeError, ["es", "2.0", ">= 0"]),
     (lambda: FloatingPoint(5.0, 2), TypeError, ["exp", "5.0", "1 to 64"]),
     (lambda: FloatingPoint(5, [2]), TypeError, ["man", "[2]", "0 to 52"]),
     (lambda: BlockFloatingPoint(1), ValueError, ["wl", "1", "2 to 25"]),
@@ -55,6 +60,7 @@ BAD_CALLS = [
     ({"number": F, "overflow": "clip", "rounding": "nearest"}, ValueError, ["overflow", "'clip'", "saturate, inf"]),
     ({"number": F, "overflow": 1, "rounding": "nearest"}, TypeError, ["overflow", "1", "saturate, inf"]),
     ({"number": "int8", "overflow": "nan", "rounding": "nearest"}, ValueError, ["overflow", "'nan'", "wrap"]),
+    ({"number": "posit8", "overflow": "inf", "rounding": "nearest"}, ValueError, ["overflow", "'inf'", "saturate"]),
     ({"number": BlockFloatingPoint(8), "overflow": "nan", "rounding": "nearest"}, ValueError, ["overflow", "'nan'"]),
     ({"number": FloatingPoint(5, 24), "rounding": "nearest"}, ValueError, ["man=24", "float32", "man <= 23"]),
     ({"number": FloatingPoint(2, 1, bias=-200), "rounding": "nearest"}, ValueError, ["float32", "largest"]),

@@ -9,7 +9,7 @@ import pytest
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for `benchmarks`, which is not installed
-sys.path.insert(0, str(Path(__file__).parent))  # for `oracle` and `support`
+sys.path.insert(0, str(Path(__file__).parent))  # for `oracle`, `support` and others
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # a first call compiles, and machines are shared
 hypothesis.settings.load_profile("any machine")

@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
+import posit_oracle
 
 INF = math.inf  # compares exactly with ints of any size
 NAN = None  # the magnitude of a NaN
@@ -331,6 +332,11 @@ def binary_rule(carrier, *arguments):
     return Binary(*arguments).rule(carrier)
 
 
+def posit_rule(carrier, bits, es):
+    """Returns the rule of posits, which round codes and not numbers."""
+    return posit_oracle.Rule(carrier, UP_WHEN, bits, es)
+
+
 def block_rule(carrier, wl, magnitudes):
     """Returns the rule of one block of BlockFloatingPoint, given the magnitudes of all its elements."""
     exponents = [carrier.emax if m == INF else carrier.log2(m) for m in magnitudes if m is not NAN and m > 0]
@@ -355,11 +361,11 @@ def block_numbers(shape, dim):
 def rules_of(carrier, spec, shape, magnitudes):
     """Returns the rule of every element, in row-major order (most of them the same object)."""
     kind, *arguments = spec
-    elementwise = {"fixed": fixed_rule, "float": float_rule, "binary": binary_rule}
+    elementwise = {"fixed": fixed_rule, "float": float_rule, "binary": binary_rule, "posit": posit_rule}
     if kind in elementwise:
         return [elementwise[kind](carrier, *arguments)] * len(magnitudes)
     if kind != "block":
-        raise ValueError(f"spec: {spec!r} is neither fixed, float, binary nor block")
+        raise ValueError(f"spec: {spec!r} is neither fixed, float, binary, posit nor block")
     wl, dim = arguments
     if not 2 <= wl <= 25:
         raise ValueError(f"wl must be in 2..25, got {wl}")
@@ -387,6 +393,8 @@ def round_magnitude(carrier, rule, rounding, negative, m, word, random_bits):
 
 def quantize_element(carrier, rule, rounding, negative, m, word, random_bits):
     """Returns (negative, magnitude), what an element that is not NaN becomes."""
+    if isinstance(rule, posit_oracle.Rule):
+        return rule.quantize(rounding, negative, m, word, random_bits)
     rounded = m if m in (0, INF) else round_magnitude(carrier, rule, rounding, negative, m, word, random_bits)
     negative, result = rule.settle(negative, m, rounded, rounding)
     return negative, INF if result is not NAN and result > carrier.max else result
@@ -409,6 +417,7 @@ def quantize(x, spec, rounding, words=None, random_bits=24):
             ("float", exp, man, bias, subnormals), where bias is None (2^(exp-1) - 1) and subnormals True if not given;
             ("binary", exp, man, bias, specials, subnormals, signed, overflow), see `special_codes` for specials, and
                 overflow is "saturate", "inf" or "nan";
+            ("posit", bits, es), see `posit_oracle`;
             ("block", wl, dim).
         rounding: a key of UP_WHEN, or "stochastic".
         words: for "stochastic", a uint32 array of x's shape: the elements' random words.
@@ -462,9 +471,9 @@ def float_codes(exp, man, bias=None, subnormals=True):
 def codes_of(spec):
     """Returns the object that encodes and decodes numbers of a format."""
     kind, *arguments = spec
-    makers = {"fixed": FixedCodes, "float": float_codes, "binary": Binary}
+    makers = {"fixed": FixedCodes, "float": float_codes, "binary": Binary, "posit": posit_oracle.Posits}
     if kind not in makers:
-        raise ValueError(f"spec: {spec!r} is neither fixed, float nor binary")
+        raise ValueError(f"spec: {spec!r} is neither fixed, float, binary nor posit")
     return makers[kind](*arguments)
 
 

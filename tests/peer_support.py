@@ -10,8 +10,15 @@ import ml_dtypes
 import numpy as np
 from support import bits
 
+import qcore
+
 PATTERNS = 10**6
 SEED = 20_261_120
+
+
+def numbers_of(name):
+    """All numbers of a format with a name, in the order of their codes."""
+    return qcore.decode(np.arange(2 ** qcore.NAMED[name][0].bits), name)
 
 
 def points(numbers, dtype=np.float32):

@@ -1,20 +1,23 @@
-"""What tests of all packages share: bits, backends and the specs that the oracle takes."""
+"""What tests of all packages share: bits, trees, the equations of a program, backends, and the oracle's specs."""
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import pytest
 import torch
+from jax.extend.core import jaxprs_in_params
 
 import qcore
 import qjax
 import qtorch
-from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint
+from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Posit
 from qcore.random import Noise
 from qtorch.dispatch import by_operations
 from qtorch.keys import key_tensor, window_tensor
 from qtorch.plan import plan_for
 
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float64": np.float64}
 
 
@@ -38,6 +41,29 @@ def assert_same_bits(actual, expected, message=""):
     )
 
 
+def assert_all_same_bits(actual, expected):
+    for i, (x, y) in enumerate(zip(actual, expected, strict=True)):
+        assert_same_bits(x, y, f"tensor {i}")
+
+
+def assert_same_trees(actual, expected):
+    """Two pytrees of one structure, with the same bits in their leaves, of which there are some."""
+    actual, expected = (jax.tree_util.tree_flatten_with_path(x) for x in (actual, expected))
+    assert actual[1] == expected[1]
+    assert actual[0]
+    for (path, x), (_, y) in zip(actual[0], expected[0], strict=True):
+        assert_same_bits(x, y, jax.tree_util.keystr(path))
+
+
+def equations(jaxpr, scope=""):
+    """All equations of a jaxpr and of those inside, with their name scopes."""
+    for equation in jaxpr.eqns:
+        name = f"{scope}/{equation.source_info.name_stack}"
+        yield name, equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner, name)
+
+
 def to_torch(x):
     """A tensor with the bits of a NumPy array (torch cannot read ml_dtypes)."""
     if x.dtype.itemsize >= 4:
@@ -55,6 +81,8 @@ def spec(number):
     if isinstance(number, BinaryFloat):
         layout = (number.exp, number.man, number.bias, number.specials, number.subnormals)
         return "binary", *layout, number.signed, number.overflow
+    if isinstance(number, Posit):
+        return "posit", number.bits, number.es
     assert isinstance(number, BlockFloatingPoint)
     return "block", number.wl, number.dim
 

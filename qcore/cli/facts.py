@@ -12,6 +12,7 @@ from qcore.carrier import FLOAT64
 from qcore.fixed import FixedPoint
 from qcore.floats import BinaryFloat, FloatingPoint
 from qcore.number import Number
+from qcore.posit import Posit
 from qcore.reference import quantize
 
 
@@ -61,7 +62,7 @@ class Facts:
         number: the format.
         bits: the width of a code.
         fields: the widths of a code's parts, the sign's first where there is one.
-        split: exponent and mantissa bits, or fractional length.
+        split: exponent and mantissa bits, fractional length, or exponent bits of a posit.
         bias: of the exponent field, if there is one.
         largest, lowest: the ends of the range.
         smallest: the smallest number above zero, if there is any.
@@ -105,7 +106,9 @@ def facts(number: Number) -> Facts:
         return _float_facts(number, True, {"-0": True}, overflow)
     if isinstance(number, FixedPoint):
         return _fixed_facts(number)
-    kinds = "BinaryFloat, FloatingPoint and FixedPoint"
+    if isinstance(number, Posit):
+        return _posit_facts(number)
+    kinds = "BinaryFloat, FloatingPoint, FixedPoint and Posit"
     raise TypeError(f"number={number!r} is a {type(number).__name__}; allowed are {kinds}")
 
 
@@ -158,4 +161,23 @@ def _fixed_facts(number: FixedPoint) -> Facts:
         min_subnormal=None,
         specials=() if number.signed else ("no sign",),
         overflow=overflow,
+    )
+
+
+def _posit_facts(number: Posit) -> Facts:
+    largest = Dyadic(1, number.largest_exponent)
+    smallest = Dyadic(1, -number.largest_exponent)
+    return Facts(
+        number=number,
+        bits=number.bits,
+        fields=(1, number.bits - 1),
+        split=f"es {number.es}",
+        bias=None,
+        largest=largest,
+        lowest=largest._replace(count=-1),
+        smallest=smallest,
+        min_normal=smallest,
+        min_subnormal=None,
+        specials=("NaR",),
+        overflow="saturate",
     )

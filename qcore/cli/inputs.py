@@ -9,6 +9,7 @@ import numpy as np
 from qcore.carrier import FLOAT64
 from qcore.cli.facts import facts
 from qcore.number import Number
+from qcore.posit import Posit
 from qcore.reference import decode, quantize
 
 ALL_BITS = 12  # formats of up to so many bits have all their values among the inputs
@@ -71,11 +72,14 @@ def _values(number: Number, dtype: np.dtype[Any], rng: np.random.Generator) -> n
 
 
 def _midpoints(number: Number, values: np.ndarray) -> np.ndarray:
-    """The midpoints between each number and the next ones above and below it."""
+    """The midpoints between each number and the next ones above and below it, of posits those of their codes."""
     around = [values]
     for mode, end in (("down", -np.inf), ("up", np.inf)):
         following = quantize(np.nextafter(values, end), number, mode)
         around += [values / 2 + following / 2, following]
+        if isinstance(number, Posit):
+            exponents = np.frexp(values)[1] + np.frexp(following)[1] - 2
+            around.append(np.ldexp(np.sign(values), exponents // 2))
     return np.concatenate(around)
 
 

@@ -9,8 +9,9 @@ from qcore.fixed import FixedPoint
 from qcore.floats import FloatingPoint
 from qcore.named import NAMED, p3109
 from qcore.number import Number
+from qcore.posit import Posit
 
-FORMS = "p3109:BITS,PRECISION[,unsigned][,finite], float:EXP,MAN, fixed:WL,FL[,unsigned]"
+FORMS = "p3109:BITS,PRECISION[,unsigned][,finite], float:EXP,MAN, fixed:WL,FL[,unsigned], posit:BITS,ES"
 
 _UNSIGNED = {"unsigned": {"signed": False}}
 # kind: (constructor, its two integers, the words that may follow them)
@@ -18,6 +19,7 @@ _KINDS: dict[str, tuple[Any, tuple[str, str], dict[str, dict[str, bool]]]] = {
     "p3109": (p3109, ("BITS", "PRECISION"), {**_UNSIGNED, "finite": {"extended": False}}),
     "float": (FloatingPoint, ("EXP", "MAN"), {}),
     "fixed": (FixedPoint, ("WL", "FL"), _UNSIGNED),
+    "posit": (Posit, ("BITS", "ES"), {}),
 }
 
 
@@ -47,8 +49,10 @@ def parse_format(text: str) -> Number:
     options = {name: value for word in words for name, value in flags[word].items()}
     integers = [_integer(text, *pair) for pair in zip(names, values, strict=True)]
     try:
-        if kind == "fixed":
-            check_int("wl", integers[0], 1, 64)  # the class has no end, what prints its range must have one
+        if kind == "fixed":  # the classes have no end, what prints their ranges must have one
+            check_int("wl", integers[0], 1, 64)
+        if kind == "posit":
+            check_int("es", integers[1], 0, 64)
         return make(*integers, **options)
     except ValueError as error:
         raise ValueError(f"format {text!r}: {error}") from error

@@ -13,6 +13,7 @@ from qcore.named import NAMED
 # file: (formats, title)
 PICTURES = {
     "formats-8-bits.svg": (("e5m2", "e4m3fn", "e3m4", "uint8"), "Eight bits"),
+    "formats-posits.svg": (("posit8", "posit:8,0", "e4m3fn"), "Posits"),
     "formats-few-bits.svg": (("e2m1fn", "e3m2fn", "e2m3fn", "int4"), "Four and six bits"),
 }
 
@@ -22,9 +23,9 @@ _TOP = """\
 Written by `python -m qcore docs`; change nothing here.
 
 These have names: `qcore.quantize(x, "e4m3fn")`, and the same in `qtorch` and `qjax`. "exp, man" are the bits of
-exponent and mantissa, for fixed point the fractional bits; "max" is rounded to five digits where it has more than six.
-"specials" says which codes there are besides numbers, and what is missing: a zero, a sign. "overflow" is what numbers
-beyond the largest become, unless `overflow=` says otherwise.
+exponent and mantissa, for fixed point the fractional bits, for posits those of the exponent; "max" is rounded to five
+digits where it has more than six. "specials" says which codes there are besides numbers, and what is missing: a zero, a
+sign. "overflow" is what numbers beyond the largest become, unless `overflow=` says otherwise.
 """
 
 _FORMS = ", ".join(f"`{form}`" for form in FORMS.split(", "))
@@ -40,7 +41,8 @@ makes of them, and the codes. Put an implementation's own results in place of th
 
 _PICTURE = """\
 Above, the positive numbers of each format; below, how far rounding to nearest moves what lies between them, relative
-to it. The dotted line is 2^-p for a significand of p bits, which the error of normal numbers stays below.
+to it. The dotted line is 2^-p for a significand of p bits, which the error of normal numbers stays below; of posits
+only that of those around 1, which have the most bits.
 """
 
 

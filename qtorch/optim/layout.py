@@ -69,7 +69,7 @@ class Layout:
     Attributes:
         parameters: those that require gradients or did when an earlier layout was made, in the groups' order.
         numbers: their places among all parameters.
-        scratch: where gradients, weights and momenta are put side by side.
+        scratch: where gradients and weights are put side by side.
         accumulators: if there are any.
         frozen: those that require no gradients.
     """
@@ -83,6 +83,7 @@ class Layout:
         self.parameters = [self._every[number] for number in self.numbers]
         self.frozen = [p for p in self._every if not p.requires_grad]
         self.scratch = Bundle(self.parameters)
+        self._momenta: dict[str, Bundle] = {}
         self.accumulators = Accumulators(self.parameters) if accumulate else None
         if self.accumulators is not None and before is not None and before.accumulators is not None:
             for i, p in enumerate(self.parameters):
@@ -104,6 +105,20 @@ class Layout:
         """See `Accumulators.follow`."""
         if self.accumulators is not None:
             self.accumulators.follow(self.scratch.take(self.parameters))
+
+    def adopt_momenta(self, name: str, states: Sequence[dict[str, Any]]) -> Bundle:
+        """The momenta of this name side by side: where they are not yet, the states get copies that are.
+
+        Copying them to and fro in every step would take as long as rounding them.
+        """
+        momenta = [state[name] for state in states]
+        bundle = self._momenta.get(name)
+        if bundle is None or not bundle.holds(momenta):
+            bundle = self._momenta[name] = Bundle(momenta)
+            bundle.take(momenta)
+            for i, place in zip(bundle.small, bundle.places, strict=True):
+                states[i][name] = place
+        return bundle
 
     def save_accumulators(self) -> SavedAccumulators | None:
         """Copies of the accumulators, and of what was written to the weights, by the parameters' numbers."""

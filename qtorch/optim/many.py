@@ -95,9 +95,19 @@ class Bundle:
         """Whether these have the number, shapes, dtypes and devices of the tensors that there is room for."""
         return _properties(tensors) == self._like
 
+    def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether the small ones are `places` themselves."""
+        return len(tensors) == len(self._like[0]) and all(
+            tensors[i] is place for i, place in zip(self.small, self.places, strict=True)
+        )
+
     def take(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Copies the small ones in; returns `flats` and the large ones, which together are all the elements."""
         copy_all(self.places, [tensors[i] for i in self.small])
+        return self.parts_with(tensors)
+
+    def parts_with(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """`flats` and the large ones of these tensors."""
         return self.flats + [tensors[i] for i in self.large]
 
     def give(self, tensors: Sequence[torch.Tensor]) -> None:

@@ -59,8 +59,13 @@ class Step:
             if p.grad is not None:  # left over from before it was frozen; the inner optimizer would step it
                 self._hidden.append((p, p.grad))
                 p.grad = None
-        self._chosen = [i for i, p in enumerate(layout.parameters) if p.grad is not None]
-        gradients = [_values(layout.parameters[i]) for i in self._chosen]
+        found = [p.grad for p in layout.parameters]
+        self._chosen = [i for i, gradient in enumerate(found) if gradient is not None]
+        gradients = [
+            gradient if gradient.layout is torch.strided else _values(p)
+            for p, gradient in zip(layout.parameters, found, strict=True)
+            if gradient is not None
+        ]
         self._round("grad_quant", _GRADIENT, self._chosen, gradients, self._grad_scaling)
         if layout.accumulators is not None and not self._own:
             layout.follow()
@@ -95,18 +100,20 @@ class Step:
     def _round_momenta(self, weights: Sequence[torch.Tensor], states: Sequence[dict[str, Any]]) -> None:
         roles = [_MOMENTUM] * len(weights)
         for name in sorted(set().union(*states)):
-            found = [
-                n
-                for n, (p, state) in enumerate(zip(weights, states, strict=True))
-                if _is_momentum(state.get(name), name, p)
-            ]
-            momenta = [states[n][name] for n in found]
-            self._round("momentum_quant", [roles[n] for n in found], [self._chosen[n] for n in found], momenta)
+            values = [state.get(name) for state in states]
+            found = [n for n, value in enumerate(values) if _is_momentum(value, name, weights[n])]
+            momenta: list[Any] = [values[n] for n in found]
+            bundle = None
+            if self._joins("momentum_quant"):
+                bundle = self._layout.adopt_momenta(name, [states[n] for n in found])
+                momenta = bundle.parts_with(momenta)
+            own_roles, chosen = [roles[n] for n in found], [self._chosen[n] for n in found]
+            copy_all(momenta, self._rounded("momentum_quant", own_roles, chosen, momenta, bundle))
             for n in found:
                 roles[n] += 1
 
     def _round(
-        self, name: str, roles: int | list[int], chosen: list[int], tensors: list[torch.Tensor], scaling: float = 1.0
+        self, name: str, role: int, chosen: list[int], tensors: list[torch.Tensor], scaling: float = 1.0
     ) -> None:
         """Multiplies and rounds tensors in place, which belong to the chosen parameters."""
         if not tensors or (scaling == 1.0 and self._quantizers[name] is None):
@@ -117,7 +124,7 @@ class Step:
         if scaling != 1.0:
             torch._foreach_mul_(parts, scaling)  # type: ignore[attr-defined]
         if self._quantizers[name] is not None:
-            copy_all(parts, self._rounded(name, roles, chosen, parts, scratch if together else None))
+            copy_all(parts, self._rounded(name, role, chosen, parts, scratch if together else None))
         if together:
             scratch.give(tensors)
 
@@ -159,10 +166,8 @@ class Step:
 
 
 def _values(p: torch.nn.Parameter) -> torch.Tensor:
-    """The memory of a gradient's values."""
+    """The values of a sparse gradient."""
     assert p.grad is not None
-    if p.grad.layout is torch.strided:
-        return p.grad
     p.grad = p.grad.coalesce()  # what belongs to one element is added up before it is rounded
     return p.grad._values()
 

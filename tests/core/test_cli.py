@@ -12,10 +12,11 @@ import matplotlib.image
 import ml_dtypes
 import numpy as np
 import pytest
+from cli_support import refused
 from rich.console import Console
 
 import qcore
-from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, p3109
+from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Posit, p3109
 from qcore.__main__ import main
 from qcore.cli import tables
 from qcore.cli.facts import Dyadic, facts
@@ -31,16 +32,9 @@ SPELLINGS = {
     "float:5,2": FloatingPoint(5, 2),
     "fixed:8,-3": FixedPoint(8, -3),
     "fixed:8,4,unsigned": FixedPoint(8, 4, signed=False),
+    "posit:6,1": Posit(6, 1),
 }
 OTHERS = ("p3109:8,8", "p3109:3,1", "p3109:5,5,unsigned", "p3109:4,2,finite", "fixed:12,20", "fixed:1,0", "float:1,3")
-
-
-def refused(capsys, *arguments):
-    """What a refused command line prints."""
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    assert exit_.value.code == 2
-    return capsys.readouterr().err
 
 
 def test_spellings():
@@ -50,8 +44,8 @@ def test_spellings():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("e9m9", r"format 'e9m9'; allowed are the names float16, .*, uint16, and p3109:BITS,PRECISION"),
-        ("posit:8,1", r"format 'posit:8,1'; allowed are the names"),
+        ("e9m9", r"format 'e9m9'; allowed are the names float16, .*, posit32, and p3109:BITS,PRECISION"),
+        ("posits:8,1", r"format 'posits:8,1'; allowed are the names"),
         ("float:5", r"format 'float:5'; allowed are .*float:EXP,MAN"),
         ("float:5,x", r"format 'float:5,x': MAN is 'x'; allowed is an int"),
         ("float:5,2,unsigned", r"'unsigned' after the integers; allowed there, once: nothing"),
@@ -59,6 +53,8 @@ def test_spellings():
         ("p3109:8,3,finite,finite", r"'finite' after the integers; allowed there, once: unsigned, finite"),
         ("p3109:99,3", r"format 'p3109:99,3': bits=99; allowed is an int from 2 to 16"),
         ("fixed:65,0", r"format 'fixed:65,0': wl=65; allowed is an int from 1 to 64"),
+        ("posit:33,0", r"format 'posit:33,0': bits=33; allowed is an int from 2 to 32"),
+        ("posit:8,65", r"format 'posit:8,65': es=65; allowed is an int from 0 to 64"),
         ("float:65,0", r"exp=65; allowed is an int from 1 to 64"),
     ],
 )
@@ -67,7 +63,7 @@ def test_wrong_spellings(capsys, command, text, message):
     assert re.search(message, refused(capsys, *command, text))
 
 
-@pytest.mark.parametrize("text", [*NAMED, *OTHERS, *SPELLINGS])
+@pytest.mark.parametrize("text", sorted({*NAMED, *OTHERS, *SPELLINGS, "posit:2,5"} - {"posit32"}))
 def test_facts_are_those_of_all_codes(text):
     """The facts come from the fields of a format, what they are compared with from decoding every code."""
     number = parse_format(text)
@@ -79,7 +75,7 @@ def test_facts_are_those_of_all_codes(text):
     assert float(known.smallest or 0) == (positive.min() if len(positive) else 0)
     found = {
         "inf": np.isinf(values).any(),
-        "NaN": np.isnan(values).any(),
+        "NaR" if isinstance(number, Posit) else "NaN": np.isnan(values).any(),
         "-0": (np.signbit(values) & (values == 0)).any(),
         "no zero": not (values == 0).any(),
         "no sign": not np.signbit(numbers).any(),
@@ -236,7 +232,10 @@ def test_plots_are_made_and_repeat(capsys, tmp_path, suffix):
         assert all(f"<!-- {name}" in first.read_text() for name in names)
 
 
-@pytest.mark.parametrize("name", ["fixed:4,1074", "fixed:2,-1022", "p3109:12,1", "fixed:2,0", "p3109:3,1", "float:1,0"])
+@pytest.mark.parametrize(
+    "name",
+    ["fixed:4,1074", "fixed:2,-1022", "p3109:12,1", "fixed:2,0", "p3109:3,1", "float:1,0", "posit:2,0", "posit:32,5"],
+)
 def test_plots_at_the_ends_of_what_there_is(tmp_path, name):
     draw([name], tmp_path / "x.png")
     assert matplotlib.image.imread(tmp_path / "x.png").std() > 0.05
@@ -305,7 +304,7 @@ def test_the_page_is_fresh(capsys, tmp_path):
     assert capsys.readouterr().out.split() == [str(tmp_path / name) for name in sorted(written, key=len)]
     assert (tmp_path / "formats.md").read_text() == (ROOT / "docs" / "formats.md").read_text()
     pinned = re.findall(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.M)
-    assert len(written) == 3
+    assert len(written) == 4
     for name in written:
         assert name == "formats.md" or f"]({name})" in (tmp_path / "formats.md").read_text()
         if pinned == [version("matplotlib")]:

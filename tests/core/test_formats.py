@@ -9,7 +9,7 @@ import pytest
 import qcore
 import qjax
 import qtorch
-from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, p3109
+from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Posit, p3109
 
 EXAMPLES = [
     (FixedPoint(8, 4), "FixedPoint (wl=8, fl=4)"),
@@ -18,6 +18,8 @@ EXAMPLES = [
     (FloatingPoint(5, 2), "FloatingPoint (exponent=5, mantissa=2)"),
     (BlockFloatingPoint(8), "BlockFloatingPoint (wl=8, dim=-1)"),
     (BlockFloatingPoint(wl=8, dim=0), "BlockFloatingPoint (wl=8, dim=0)"),
+    (Posit(16), "Posit (bits=16, es=2)"),
+    (Posit(bits=16, es=1), "Posit (bits=16, es=1)"),
     (FixedPoint(8, 4, signed=False, wrap=True), "FixedPoint (wl=8, fl=4, signed=False, wrap=True)"),
     (FloatingPoint(5, 2, bias=14), "FloatingPoint (exponent=5, mantissa=2, bias=14)"),
     (FloatingPoint(5, 2, 15, False), "FloatingPoint (exponent=5, mantissa=2, subnormals=False)"),
@@ -54,7 +56,7 @@ def test_named_formats(name):
     assert sum(number == other for other, _ in NAMED.values()) == 1
 
 
-@pytest.mark.parametrize("kind", [FixedPoint, FloatingPoint, BinaryFloat, BlockFloatingPoint, p3109])
+@pytest.mark.parametrize("kind", [FixedPoint, FloatingPoint, BinaryFloat, BlockFloatingPoint, Posit, p3109])
 def test_every_kind_says_where_it_comes_from(kind):
     assert "Source: " in kind.__doc__ or "QPyTorch" in kind.__doc__
 

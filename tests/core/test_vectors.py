@@ -7,19 +7,12 @@ from importlib.metadata import version
 import ml_dtypes
 import numpy as np
 import pytest
+from cli_support import refused
 
 import qcore
 from qcore.__main__ import main
 from qcore.cli.names import parse_format
 from qcore.cli.vectors import Header
-
-
-def refused(capsys, *arguments):
-    """What a refused command line prints."""
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    assert exit_.value.code == 2
-    return capsys.readouterr().err
 
 
 def write(tmp_path, name, mode, *options):

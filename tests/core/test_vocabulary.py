@@ -10,7 +10,7 @@ from support import assert_same_bits
 import qcore
 import qtorch
 from benchmarks.inputs import MODES, hard_inputs
-from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint
+from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint, Posit
 from qcore.carrier import FLOAT32
 from qcore.lanes import Names
 from qcore.program import prepare
@@ -23,7 +23,8 @@ NUMBERS = (
     FixedPoint(8, 4),
     FixedPoint(8, 4, wrap=True),
     BlockFloatingPoint(8, 1),
-    *(NAMED[name][0] for name in ("e4m3fn", "e4m3fnuz", "e8m0fnu")),
+    *(NAMED[name][0] for name in ("e4m3fn", "e4m3fnuz", "e8m0fnu", "posit16", "posit32")),
+    Posit(16, 4),
 )
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import assert_same_bits
+from support import assert_same_bits, equations
 
 import qcore
 import qjax
@@ -91,16 +91,9 @@ def test_no_float_arithmetic_in_the_law():
     allowed_on_floats = {"bitcast_convert_type", "reshape", "jit", "pjit", "custom_vjp_call", "convert_element_type"}
     for number in (F, FloatingPoint(9, 2), FixedPoint(8, 4), BlockFloatingPoint(8, 0)):
         program = jax.make_jaxpr(lambda x, number=number: qjax.quantize(x, number, key=1))(X)
-        for name, is_float in _primitives(program.jaxpr):
-            assert not is_float or name in allowed_on_floats, name
-
-
-def _primitives(jaxpr):
-    for equation in jaxpr.eqns:
-        inner = [value for value in equation.params.values() if hasattr(value, "jaxpr") or hasattr(value, "eqns")]
-        for value in inner:
-            yield from _primitives(getattr(value, "jaxpr", value))
-        yield equation.primitive.name, any(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in equation.invars)
+        for _, equation in equations(program.jaxpr):
+            is_float = any(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in equation.invars)
+            assert not is_float or equation.primitive.name in allowed_on_floats, equation.primitive.name
 
 
 def test_qpytorch_calls():

@@ -7,22 +7,33 @@ from support import BACKENDS, DTYPES, assert_same_bits, by_numpy, key_for, to_to
 
 import qtorch
 from benchmarks.inputs import FORMATS, MODES, MORE, hard_inputs
-from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint
+from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint, Posit
 from qcore.carrier import FLOAT32
 
 KEY = 0x1234_5678_9ABC_DEF0 >> 32
 
 
+USUAL = ("nearest", "stochastic")
+
+
 def compiled(number, mode):
     """Whether a kernel is worth its compilation here: benchmarks.consistency takes the others too."""
     kind, _ = number.reduce(FLOAT32)
-    usual = ("nearest", "stochastic")
-    few = {"general": usual, "wide": usual, "wrap": usual[:1], "block": usual}
+    if kind == "block":
+        return mode == "nearest" or (mode == "stochastic" and number.dim in (-1, 1))
+    few = {"general": USUAL, "wide": USUAL, "wrap": USUAL[:1], "posit": USUAL, "wide_posit": USUAL}
     return mode in few.get(kind, MODES)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("number", FORMATS + MORE, ids=str)
+def pairs():
+    """Every format of FORMATS in every mode; of the others, which are many, each in the usual ones and three more."""
+    yield from ((number, mode) for number in FORMATS for mode in MODES)
+    others = [mode for mode in MODES if mode not in USUAL]
+    for i, number in enumerate(MORE):
+        yield from ((number, mode) for mode in (*USUAL, *(others[(3 * i + j) % len(others)] for j in range(3))))
+
+
+@pytest.mark.parametrize(("number", "mode"), list(pairs()), ids=str)
 def test_float32(number, mode):
     for x in hard_inputs(number, 30_000):
         expected = by_numpy(x, number, mode, KEY)
@@ -31,20 +42,24 @@ def test_float32(number, mode):
                 assert_same_bits(backend(x, number, mode, KEY), expected, f"{name}: {number} {mode}")
 
 
+# and the dtypes for which a kernel is compiled
 OTHER_PAIRS = [
-    (FloatingPoint(5, 2), "nearest"),
-    (FixedPoint(8, 4), "stochastic"),
-    (BlockFloatingPoint(8), "nearest"),
-    (NAMED["e4m3fnuz"][0], "nearest"),
+    (FloatingPoint(5, 2), "nearest", ("float16", "bfloat16", "float64")),
+    (FixedPoint(8, 4), "stochastic", ("bfloat16", "float64")),
+    (BlockFloatingPoint(8), "nearest", ("float16",)),
+    (NAMED["e4m3fnuz"][0], "nearest", ("float64",)),
+    (NAMED["posit16"][0], "nearest", ("float16",)),
 ]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-@pytest.mark.parametrize(("number", "mode"), OTHER_PAIRS, ids=str)
-def test_other_dtypes(number, mode, dtype):
+@pytest.mark.parametrize(("number", "mode", "kernels"), OTHER_PAIRS, ids=str)
+def test_other_dtypes(number, mode, kernels, dtype):
     for x in hard_inputs(number, 60_000, DTYPES[dtype]):
         expected = by_numpy(x, number, mode, KEY)
         for name, backend in BACKENDS.items():
+            if name == "torch kernel" and dtype not in kernels:
+                continue
             assert_same_bits(backend(x, number, mode, KEY), expected, f"{name}: {number} {mode} {dtype}")
 
 
@@ -61,6 +76,8 @@ INLINE_PAIRS = [
     (NAMED["e4m3fn"][0], "odd"),
     (NAMED["e8m0fnu"][0], "stochastic"),
     (FixedPoint(8, 4, wrap=True), "nearest"),
+    (NAMED["posit16"][0], "stochastic"),
+    (Posit(32, 3), "nearest"),
 ]
 
 

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from peer_support import compare, inside, patterns, points, same_numbers, widened
+from peer_support import compare, inside, numbers_of, patterns, points, same_numbers, widened
 from support import bits
 
 import qcore
@@ -41,10 +41,6 @@ PROCESSOR = ("bfloat16", "float16")  # whose NaNs depend on the processor, and o
 TORCH_NUMBERS = {"e8m0fnu": {"zero": 8, "negative": 1712, "subnormal": 2}}
 TORCH_CODES = TORCH_NUMBERS | {"e5m2": {"nan": 10}}
 JAX_NUMBERS = {"e8m0fnu": {"subnormal": 2}, "e2m1fn": {"nan": 10}}
-
-
-def numbers_of(name):
-    return qcore.decode(np.arange(2 ** qcore.NAMED[name][0].bits), name)
 
 
 def e8m0_subnormal(x):

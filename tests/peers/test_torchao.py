@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from peer_support import compare, inside, patterns, points, same_numbers
+from peer_support import compare, inside, numbers_of, patterns, points, same_numbers
 
 import qcore
 
@@ -14,10 +14,6 @@ KERNELS = {
     "e2m3fn": (kernels.f32_to_f6_e2m3_unpacked, kernels.f6_e2m3_unpacked_to_f32),
     "e3m2fn": (kernels.f32_to_f6_e3m2_unpacked, kernels.f6_e3m2_unpacked_to_f32),
 }
-
-
-def numbers_of(name):
-    return qcore.decode(np.arange(2 ** qcore.NAMED[name][0].bits), name)
 
 
 def nan(x):

@@ -40,9 +40,10 @@ def finish(process):
     return out.strip(), err
 
 
-def test_eight_processes_with_a_cold_cache(tmp_path):
-    processes = [start(tmp_path) for _ in range(8)]
-    assert [finish(process)[0] for process in processes] == ["right"] * 8
+@pytest.mark.parametrize("count", [3, pytest.param(8, marks=pytest.mark.heavy)])
+def test_processes_that_start_at_once_with_a_cold_cache(tmp_path, count):
+    processes = [start(tmp_path) for _ in range(count)]
+    assert [finish(process)[0] for process in processes] == ["right"] * count
     packages = list(tmp_path.glob("*/*"))
     assert [package.suffix for package in packages] == [".pt2"]  # nothing temporary is left
 
@@ -60,9 +61,11 @@ def test_a_process_killed_while_compiling_leaves_nothing_that_breaks_the_next(tm
 
 
 def test_a_damaged_kernel_is_compiled_again(tmp_path):
-    assert finish(start(tmp_path))[0] == "right"
-    (package,) = tmp_path.glob("*/*.pt2")
-    package.write_bytes(package.read_bytes()[:1000])
+    qtorch.quantize(torch.ones(3), FloatingPoint(5, 2), "nearest")
+    good = kernels._directory() / "grid-nearest-float32-numbers-flat-cpu.pt2"
+    package = tmp_path / good.parent.name / good.name
+    package.parent.mkdir(mode=0o700)
+    package.write_bytes(good.read_bytes()[:1000])
     assert finish(start(tmp_path))[0] == "right"
     assert package.stat().st_size > 1000
 
