@@ -60,6 +60,7 @@ class QTensor:
         ValueError: if the parameters do not fit the values or the integers.
 
     Example:
+        >>> from qtorch.quantization import quantize_per_tensor
         >>> q = quantize_per_tensor(torch.tensor([-0.52, 0.26, 1.0]), 0.5, 2, torch.quint8)
         >>> q
         QTensor([-0.5000,  0.5000,  1.0000], size=(3,), dtype=torch.quint8, scale=0.5, zero_point=2)

@@ -221,6 +221,8 @@ def test_transforms():
     gradient = torch.func.grad(lambda x: per_tensor(x, 0.1, 3, 0, 31).sum())(x)
     _, mask = reference.fake_quantize(x.numpy(), QParams.of(0.1, 3), AffineInteger(0, 31))
     assert_same_bits(gradient, mask.astype(np.float32))
+    each = torch.func.vmap(lambda x: per_tensor(x, 0.1, 3, 0, 31))
+    assert_same_bits(torch.func.grad(lambda x: each(x).sum())(x), mask.astype(np.float32))
     with torch._subclasses.FakeTensorMode() as mode:
         assert per_tensor(mode.from_tensor(x), 0.1, 3, 0, 31).shape == x.shape
 

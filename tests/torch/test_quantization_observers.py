@@ -133,6 +133,13 @@ def test_what_is_not_finite():
     same_state(histogram, clean)
 
 
+def test_zeros_have_no_sign():
+    for name in SETTINGS:
+        own = getattr(ours, name)()
+        own(torch.tensor([[-0.0, 0.0], [-0.0, -0.0]]))
+        assert not torch.signbit(torch.stack([own.min_val, own.max_val])).any()
+
+
 def test_histograms_are_those_of_the_law():
     """In pieces, in a range that grows, and with another rate."""
     rule, own = reference.Histogram(upsample_rate=128), ours.HistogramObserver(upsample_rate=128)
@@ -189,6 +196,7 @@ def test_names_of_integers():
     assert integers(torch.quint8) == integers(torch.uint8) == UINT8
     assert integers(torch.qint8) == integers(torch.int8) == INT8
     assert integers(torch.qint32) == integers(torch.int32) == INT32
+    assert integers(torch.qint8, 0, 15).middle == 0  # whose type is signed, whatever the range
     assert integers(AffineInteger(0, 15), 0, 7) == AffineInteger(0, 7)
     assert integers(torch.quint8, 0, 255).middle == 127  # as torch does, where 128 stands for the whole type
     for scheme in (torch.per_tensor_symmetric, "symmetric"):
