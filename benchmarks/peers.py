@@ -30,7 +30,7 @@ from rich.table import Table
 import qcore
 import qtorch
 from benchmarks.timing import Call, by_turns, clock_for, keep_pages, machine, versions
-from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint
+from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint
 
 KEY = 7
 WIDTH = 136  # columns, which the table needs
@@ -162,6 +162,12 @@ def torchao_matches(x: np.ndarray) -> Iterator[Match]:
         call, codes = f"{short}_unpacked_to_f32", ours()
         theirs, ours = partial(getattr(kernels, call), codes), partial(qtorch.decode, codes, name)
         yield Match(call, "torch", f"{name}, decoded", "-", theirs, ours)
+    to_mx = import_module("torchao.prototype.mx_formats.mx_tensor").MXTensor.to_mx
+    rows, number = tensor.view(-1, 32), NAMED["mxfp8_e4m3"][0]
+    ours = partial(qtorch.encode, rows, number)
+    yield Match(
+        "MXTensor.to_mx", "torch", "mxfp8_e4m3, codes", "nearest", partial(to_mx, rows, torch.float8_e4m3fn), ours
+    )
     stochastic = import_module("torchao.optim.quant_utils")._fp32_to_bf16_sr
     yield on_torch("optim's _fp32_to_bf16_sr", partial(stochastic, tensor), x, "bfloat16", "stochastic")
 

@@ -28,7 +28,7 @@ from rich.table import Table
 import qtorch
 from benchmarks import startup
 from benchmarks.timing import Timing, by_turns, clock_for, default_allocator, keep_pages, machine, versions
-from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint, Number
+from qcore import NAMED, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Number
 
 EXPONENTS = (6, 10, 14, 17, 20, 24, 26)  # of two, in elements
 KEY = 7
@@ -38,6 +38,7 @@ ENCODING = "encode (against quantize)"
 
 # Limits: times the baseline where rounding can run at the speed of memory, else nanoseconds an element.
 RATIO_LIMITS = {("element", 20): 3.5, ("element", 24): 1.6, ("block", 20): 7.0, ("block", 24): 3.0, ("named", 24): 2.0}
+SCALED_LIMITS = {"mxfp8_e4m3": 3.0, "e4m3fn in rows": 3.0, "e4m3fn in 32x1": 5.0}
 STOCHASTIC_LIMITS = {"torch": 1.0, "jax": 2.0}
 SMALL_LIMIT = 5.0  # microseconds for a call in torch on 2^6 elements
 
@@ -69,6 +70,16 @@ NAMED_CASES = (
     *(Case(name, NAMED[name][0]) for name in ("e4m3fn", "e4m3fnuz", "e8m0fnu", "e2m1fn", "dlfloat16", "uint8")),
     Case("fixed (8,4) wrap", FixedPoint(8, 4, wrap=True)),
     Case("float (9,2)", FloatingPoint(9, 2)),
+    Case("posit16", NAMED["posit16"][0]),
+)
+# Blocks that share scales: of these, too, only rounding to nearest.
+SCALED_CASES = (
+    Case("mxfp8_e4m3", NAMED["mxfp8_e4m3"][0], ndim=2),
+    Case("mxfp4", NAMED["mxfp4"][0], ndim=2),
+    Case("nvfp4", NAMED["nvfp4"][0], ndim=2),
+    Case("e4m3fn in rows", BlockScaled("e4m3fn", {-1: None}), ndim=2),
+    Case("e4m3fn in 32x1", BlockScaled("e4m3fn", {0: 32}), ndim=2),
+    Case("e4m3fn in 16x16", BlockScaled("e4m3fn", {0: 16, 1: 16}), ndim=2),
 )
 
 
@@ -109,6 +120,8 @@ def limit(framework: str, case: Case, rounding: str, exponent: int) -> tuple[flo
     """What a measurement may be at most, and in which unit."""
     if rounding == ENCODING:
         return (1.0 if exponent == 24 else None), "x"
+    if case in SCALED_CASES:
+        return (SCALED_LIMITS.get(case.label) if exponent == 24 else None), "x"
     if case in NAMED_CASES:
         return RATIO_LIMITS.get(("named", exponent)), "x"
     if exponent == 6 and framework == "torch":
@@ -128,9 +141,9 @@ def settings(framework: str, max_exponent: int) -> Iterator[tuple[Case, str, int
         yield case, "nearest_away", min(24, sizes[-1])
     if framework == "torch":
         yield CASES[0], UNKEYED, EXPONENTS[0]
-        for case in NAMED_CASES:
+        for case in (*NAMED_CASES, *SCALED_CASES):
             yield from ((case, "nearest", exponent) for exponent in sizes if exponent in (20, 24))
-        for case in (CASES[0], *NAMED_CASES[:-1]):
+        for case in (CASES[0], *(case for case in NAMED_CASES if not isinstance(case.number, FloatingPoint))):
             yield from ((case, ENCODING, exponent) for exponent in sizes if exponent == 24)
 
 

@@ -42,7 +42,7 @@ def _flat(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | No
     if plan.pairs and x.is_cpu and size % 2 == 0 and x.storage_offset() % 2 == 0:
         return _in_pairs(x, plan, plan.pairs, noise)
     kernel, constants = plan.runner("flat", x.device)
-    return None if kernel is None else kernels.launch(kernel, [_aligned(x), constants, *(noise or ())], size)[0]
+    return None if kernel is None else kernels.launch(kernel, [aligned(x), constants, *(noise or ())], size)[0]
 
 
 def _in_pairs(x: torch.Tensor, plan: Plan, integers: torch.dtype, noise: Noise | None) -> torch.Tensor | None:
@@ -115,7 +115,7 @@ def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
         return None
     lanes = pad(x, blocks.missing) if blocks.ragged else x.contiguous()
     lanes = lanes if lanes.shape == shape else lanes.view(shape)
-    result, *scales = kernels.launch(kernel, [_aligned(lanes), constants, *(noise or ())], x.numel())
+    result, *scales = kernels.launch(kernel, [aligned(lanes), constants, *(noise or ())], x.numel())
     if blocks.ragged:
         result = result.view(blocks.padded)[tuple(map(slice, x.shape))].contiguous()
     result = _formatted(result, x)
@@ -130,7 +130,7 @@ def _block_layout(plan: Plan, shape: torch.Size) -> tuple[str | None, torch.Size
     return _BY_PATTERN.get(pattern), torch.Size(merged_shape), blocks
 
 
-def _aligned(x: torch.Tensor) -> torch.Tensor:
+def aligned(x: torch.Tensor) -> torch.Tensor:
     """x, or a copy of it where a GPU kernel could not load whole vectors."""
     return x.clone() if x.is_cuda and x.data_ptr() % 16 else x
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,8 @@ from qcore.carrier import CARRIERS
 from qcore.cli.inputs import bits_of, dtype_of
 from qcore.cli.vectors import Header, version
 
-_LINE = re.compile(r"(?:0x)?([0-9a-f]+),(?:0x)?([0-9a-f]*),(?:0x)?([0-9a-f]*)", re.IGNORECASE)
+_NUMBER = re.compile(r"(?:0x)?([0-9a-f]*)", re.IGNORECASE)
+_COLUMNS = ("output", "code", "scale")
 _TYPES = {"overflow": (str, type(None)), "key": (int, type(None))}
 
 
@@ -25,12 +27,12 @@ class Vectors:
     Attributes:
         header: its first line.
         inputs: the bit patterns of the inputs.
-        results: for output bits and for codes: what the file has, and where it has any.
+        results: for output bits, codes and, of blocks, scales: what the file has, and where it has any.
     """
 
     header: Header
     inputs: np.ndarray
-    results: tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+    results: tuple[tuple[np.ndarray, np.ndarray], ...]
 
 
 def read(path: Path) -> Vectors:
@@ -47,11 +49,11 @@ def read(path: Path) -> Vectors:
     header = _header(path, lines[0] if lines else "")
     if len(lines) < 2:
         raise ValueError(f"{path}, line 2: the file ends; allowed are lines of input_bits,output_bits,code")
-    wide, narrow = header.digits()
-    dtype = f"u{wide // 2}"
-    rows = list(_rows(path, lines[1:], wide, narrow))
-    inputs, outputs, codes = ([row[column] for row in rows] for column in range(3))
-    return Vectors(header, np.array(inputs, dtype), (_column(outputs, dtype), _column(codes, "u4")))
+    digits = header.digits()
+    dtype = f"u{digits[0] // 2}"
+    inputs, *results = zip(*_rows(path, lines[1:], digits), strict=True)
+    types = (dtype, *("u4",) * (len(results) - 1))
+    return Vectors(header, np.array(inputs, dtype), tuple(map(_column, results, types)))
 
 
 def _header(path: Path, line: str) -> Header:
@@ -75,24 +77,27 @@ def _header(path: Path, line: str) -> Header:
     return header
 
 
-def _rows(path: Path, lines: list[str], wide: int, narrow: int) -> Iterator[tuple[int, int | None, int | None]]:
+def _rows(path: Path, lines: list[str], digits: tuple[int, ...]) -> Iterator[tuple[int | None, ...]]:
+    names = ("input_bits", "output_bits", "code", "scale")[: len(digits) + 1]
+    wanted = (digits[0], *digits)
     for index, line in enumerate(lines):
-        match = _LINE.fullmatch(line)
-        texts = match.groups() if match else ("", "", "")
-        if not texts[0] or not (texts[1] or texts[2]) or any(map(_too_long, texts, (wide, wide, narrow))):
+        found = [_NUMBER.fullmatch(field) for field in line.split(",")]
+        texts = [match[1] if match else None for match in found]
+        long = len(texts) != len(wanted) or None in texts or any(map(_too_long, texts, wanted))
+        if long or not texts[0] or not any(texts[1:]):
             raise ValueError(
-                f"{path}, line {index + 2}: {line[:60]!r}; allowed is input_bits,output_bits,code in hexadecimal, "
-                f"{wide} digits, {wide} and {narrow}, output_bits or code possibly empty"
+                f"{path}, line {index + 2}: {line[:60]!r}; allowed is {','.join(names)} in hexadecimal, "
+                f"{wanted[0]} digits, {', '.join(map(str, digits[:-1]))} and {digits[-1]}, all but input_bits "
+                "possibly empty"
             )
-        output, code = (int(text, 16) if text else None for text in texts[1:])
-        yield int(texts[0], 16), output, code
+        yield tuple(int(text, 16) if text else None for text in texts)
 
 
-def _too_long(text: str, digits: int) -> bool:
+def _too_long(text: Any, digits: int) -> bool:
     return len(text.lstrip("0")) > digits or bool(text and not digits)
 
 
-def _column(values: list[int | None], dtype: str) -> tuple[np.ndarray, np.ndarray]:
+def _column(values: tuple[int | None, ...], dtype: str) -> tuple[np.ndarray, np.ndarray]:
     present = np.array([value is not None for value in values])
     return np.array([value or 0 for value in values], dtype), present
 
@@ -114,24 +119,25 @@ def compare(vectors: Vectors, any_nan: bool) -> np.ndarray:
     return np.flatnonzero(differs)
 
 
-def _expected(vectors: Vectors) -> tuple[np.ndarray, np.ndarray]:
+def _expected(vectors: Vectors) -> list[np.ndarray]:
     header = vectors.header
-    outputs, codes = header.law(vectors.inputs.view(dtype_of(header.dtype)))
-    return bits_of(outputs), np.zeros(len(outputs), np.uint32) if codes is None else codes
+    outputs, *codes = header.law(vectors.inputs.view(dtype_of(header.dtype)))
+    return [bits_of(outputs), *(codes or [np.zeros(len(outputs), np.uint32)])]
 
 
 def _values(header: Header, column: int, bits: np.ndarray) -> np.ndarray:
-    """The numbers that output bits (column 0) or codes (1) stand for."""
+    """The numbers that output bits (column 0), codes (1) or scales (2) stand for."""
     with np.errstate(invalid="ignore"):  # signalling NaN
-        return bits.view(dtype_of(header.dtype)).astype(np.float64) if column == 0 else header.decode(bits)
+        return bits.view(dtype_of(header.dtype)).astype(np.float64) if column == 0 else header.decode(column, bits)
 
 
 def report(path: Path, vectors: Vectors, differing: np.ndarray) -> str:
     """How many lines differ, and the first of them."""
     header, total = vectors.header, len(vectors.inputs)
-    outputs, codes = (int(present.sum()) for _, present in vectors.results)
+    counts = [f"{present.sum()} {name}s" for name, (_, present) in zip(_COLUMNS, vectors.results, strict=False)]
+    compared = " and ".join([", ".join(counts[:-1]), counts[-1]])
     law = f"{header.format}, {header.mode}, {header.dtype}"
-    summary = f"{path}: {len(differing)} of {total} lines differ ({law}; {outputs} outputs and {codes} codes compared)"
+    summary = f"{path}: {len(differing)} of {total} lines differ ({law}; {compared} compared)"
     if not len(differing):
         return summary
     return "\n".join([summary, *_first(vectors, int(differing[0]))])
@@ -139,14 +145,13 @@ def report(path: Path, vectors: Vectors, differing: np.ndarray) -> str:
 
 def _first(vectors: Vectors, index: int) -> Iterator[str]:
     header = vectors.header
-    wide, narrow = header.digits()
-    yield f"the first is line {index + 2}: input {_shown(header, 0, vectors.inputs[index : index + 1], wide)}"
+    digits = header.digits()
+    yield f"the first is line {index + 2}: input {_shown(header, 0, vectors.inputs[index : index + 1], digits[0])}"
     for column, ((actual, present), right) in enumerate(zip(vectors.results, _expected(vectors), strict=True)):
         if not present[index]:
             continue
-        name, digits = ("output", wide) if column == 0 else ("code", narrow)
-        shown = [_shown(header, column, bits[index : index + 1], digits) for bits in (right, actual)]
-        yield f"  {name}: expected {shown[0]}, found {shown[1]}"
+        shown = [_shown(header, column, bits[index : index + 1], digits[column]) for bits in (right, actual)]
+        yield f"  {_COLUMNS[column]}: expected {shown[0]}, found {shown[1]}"
     if header.version != version():
         yield f"the file was written by version {header.version}, checked by {version()}"
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from qcore.block import NVFP4, BlockNumber
 from qcore.carrier import FLOAT64
 from qcore.cli.facts import facts
 from qcore.number import Number
@@ -14,6 +15,7 @@ from qcore.reference import decode, quantize
 
 ALL_BITS = 12  # formats of up to so many bits have all their values among the inputs
 SAMPLES = 1024  # larger ones so many, and their neighbours
+BLOCK, BLOCKS = 32, 64  # elements where a block may have any number of them; the fewest blocks
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -34,7 +36,7 @@ def vector_inputs(number: Number, dtype: np.dtype[Any], count: int, seed: int) -
     """Numbers of the format, midpoints between them, overflow thresholds and special values, each with its neighbours.
 
     Args:
-        number: the format.
+        number: the format; for blocks see `_blocks`.
         dtype: of the result.
         count: how many random bit patterns follow.
         seed: of these, and of the sample where a format has too many numbers to take them all.
@@ -43,6 +45,8 @@ def vector_inputs(number: Number, dtype: np.dtype[Any], count: int, seed: int) -
         An array of one dimension: the points in the order of their bits, each once, then the random ones.
     """
     rng = np.random.default_rng(seed)
+    if isinstance(number, BlockNumber):
+        return _blocks(number, dtype, count, seed)
     values = _values(number, dtype, rng)
     special = [0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan]
     with np.errstate(all="ignore"):
@@ -50,6 +54,37 @@ def vector_inputs(number: Number, dtype: np.dtype[Any], count: int, seed: int) -
     bits = bits_of(points)
     near = np.unique(np.concatenate([bits, bits + 1, bits - 1]))
     return np.concatenate([near, _random_bits(dtype, count, rng)]).view(dtype)
+
+
+def _blocks(number: Any, dtype: np.dtype[Any], count: int, seed: int) -> np.ndarray:
+    """Blocks of the elements' hard inputs under scales from the whole range, and of random bit patterns.
+
+    The first blocks are of zeros, have a NaN, an infinity, the dtype's smallest and its largest number, and the number
+    just below a power of two. Where all blocks share a scale, there is only what is not too far from 1, and in the
+    place of random bit patterns random numbers.
+    """
+    rng, size = np.random.default_rng(seed), number.block_sizes(1)[0] or BLOCK
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        points = vector_inputs(number.element, dtype, 0, seed).astype(np.float64)
+    points = rng.permutation(points[np.isfinite(points)])
+    points = np.resize(points, (max(-(-len(points) // size), BLOCKS), size))
+    together, unsigned = isinstance(number, NVFP4), f"u{dtype.itemsize}"
+    smallest = np.ones(1, unsigned).view(dtype)[0]
+    largest = (bits_of(np.array(np.inf, dtype)) - 1).astype(unsigned).view(dtype)
+    ends = (2.0**-12, 2.0**4) if together else (smallest, largest)
+    lowest, highest = (np.frexp(float(end))[1] for end in ends)
+    room = np.frexp(np.abs(points).max(1, keepdims=True))[1]
+    exponents = rng.integers(lowest, highest, points.shape[:1], endpoint=True)[:, None] - room
+    exponents[::2] = np.minimum(0, highest - room[::2])
+    with np.errstate(all="ignore"):
+        blocks = np.ldexp(points, exponents).astype(dtype)
+    first = np.repeat(blocks[:1], 6, 0)
+    first[0] = np.where(np.arange(size) % 2, -0.0, 0.0)
+    first[3] = 0
+    first[1:, 0] = np.nan, -np.inf, smallest, ends[1], np.nextafter(dtype.type(2), dtype.type(0))
+    more = -(-count // size) * size
+    random = rng.standard_normal(more).astype(dtype) if together else _random_bits(dtype, more, rng).view(dtype)
+    return np.concatenate([first.ravel(), blocks.ravel(), random])
 
 
 def _random_bits(dtype: np.dtype[Any], count: int, rng: np.random.Generator) -> np.ndarray:

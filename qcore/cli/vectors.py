@@ -3,6 +3,9 @@
 The first line is a JSON object, the fields of `Header`. Each further line is `input_bits,output_bits,code`, in
 hexadecimal; the code is empty where the format has none of up to 32 bits, or numbers that float64 has not. The random
 word of stochastic rounding is that of the line's index among these lines, from 0 on.
+
+Lines of numbers that share scales have a fourth field, the code of the scale. Blocks are as many lines in a row as the
+format says, from the first on; a scale of the whole array is that of all lines.
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from qcore.block import BlockNumber
+from qcore.block import NVFP4, BlockNumber, BlockScaled
 from qcore.carrier import FLOAT64
 from qcore.cli.inputs import bits_of, dtype_of, vector_inputs
 from qcore.cli.names import parse_format
@@ -43,28 +47,37 @@ class Header:
     key: int | None
     version: str
 
-    def law(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """The outputs for inputs, and their codes if the format has any.
+    def law(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The outputs for inputs; their codes if the format has any; the codes of each one's scale if it is of blocks.
 
         Raises:
             ValueError: if there is no such law.
         """
         number = parse_format(self.format)
-        if isinstance(number, BlockNumber):
-            raise ValueError(f"format {self.format!r}: allowed are formats of single numbers, {number!r} is of blocks")
         outputs = quantize(x, number, self.mode, key=self.key, overflow=self.overflow)
         if not _has_codes(number):
-            return outputs, None
-        return outputs, encode(x, number, self.mode, key=self.key, overflow=self.overflow)
+            return (outputs,)
+        codes = encode(x, number, self.mode, key=self.key, overflow=self.overflow)
+        if not isinstance(number, BlockNumber):
+            return outputs, codes
+        codes, scales = codes
+        scales = scales[0] if isinstance(scales, tuple) else scales
+        return outputs, codes, scales.repeat(number.block_sizes(1)[0] or x.size)[: x.size]
 
-    def digits(self) -> tuple[int, int]:
-        """Hexadecimal digits of bit patterns and of codes, which are 0 where there are none."""
+    def digits(self) -> tuple[int, ...]:
+        """Hexadecimal digits of bit patterns, of codes, which are 0 where there are none, and for blocks of scales."""
         number = parse_format(self.format)
-        return dtype_of(self.dtype).itemsize * 2, -(-number.bits // 4) if _has_codes(number) else 0
+        digits = dtype_of(self.dtype).itemsize * 2, -(-number.bits // 4) if _has_codes(number) else 0
+        return (*digits, 2) if isinstance(number, BlockNumber) else digits
 
-    def decode(self, codes: np.ndarray) -> np.ndarray:
-        """The numbers with these codes, in float64."""
-        return decode(codes, parse_format(self.format), np.float64)
+    def decode(self, column: int, codes: np.ndarray) -> np.ndarray:
+        """The numbers with these codes, in float64: of column 1 elements', of column 2 scales'."""
+        number: Any = parse_format(self.format)
+        if column == 2:
+            number = "e4m3fn" if isinstance(number, NVFP4) else "e8m0fnu"
+        elif isinstance(number, BlockScaled | NVFP4):
+            number = number.element
+        return decode(codes, number, np.float64)
 
 
 def _has_codes(number: Number) -> bool:
@@ -95,10 +108,12 @@ def write(path: Path, header: Header, count: int, seed: int) -> int:
     dtype = dtype_of(header.dtype)
     header.law(np.empty(0, dtype))  # refuses what is wrong before the work begins
     x = vector_inputs(parse_format(header.format), dtype, count, seed)
-    outputs, codes = header.law(x)
-    wide, narrow = header.digits()
-    columns = [[f"{bits:0{wide}x}" for bits in bits_of(column).tolist()] for column in (x, outputs)]
-    columns.append([""] * len(x) if codes is None else [f"{code:0{narrow}x}" for code in codes.tolist()])
+    columns = [[f"{bits:0{header.digits()[0]}x}" for bits in bits_of(x).tolist()]]
+    results = header.law(x)
+    for column, digits in zip((bits_of(results[0]), *results[1:]), header.digits(), strict=False):
+        columns.append([f"{bits:0{digits}x}" for bits in column.tolist()])
+    if len(results) == 1:
+        columns.append([""] * len(x))
     lines = [json.dumps(asdict(header)), *map(",".join, zip(*columns, strict=True))]
     path.write_text("\n".join(lines) + "\n", encoding="ascii", newline="\n")
     return len(x)

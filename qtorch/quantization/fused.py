@@ -15,7 +15,7 @@ import torch
 
 from qcore.affine import law
 from qtorch import kernels
-from qtorch.launch import KERNEL_LIMIT, _aligned
+from qtorch.launch import KERNEL_LIMIT, aligned
 from qtorch.quantization.names import KernelNames, Names
 
 # An example that is large enough to be compiled for all threads, and the axis along which channels lie. Where there
@@ -80,7 +80,7 @@ def forward_by_kernel(
     if kernel is None:
         return None
     parameters = scale.contiguous(), zero_point.contiguous(), _bounds_tensor(bounds, x.device)
-    results = kernels.launch(kernel, [_aligned(lanes.view(shape)), *parameters], x.numel())
+    results = kernels.launch(kernel, [aligned(lanes.view(shape)), *parameters], x.numel())
     return tuple(_restored(result, lanes.shape, order) for result in results)
 
 
@@ -89,7 +89,7 @@ def backward_by_kernel(gradient: torch.Tensor, mask: torch.Tensor) -> torch.Tens
     if gradient.numel() >= KERNEL_LIMIT or (kernel := _load_backward(gradient.dtype, gradient.device)) is None:
         return None
     order = _memory_order(mask)
-    lanes = [_aligned(_ordered(x, order).reshape(-1)) for x in (gradient, mask)]
+    lanes = [aligned(_ordered(x, order).reshape(-1)) for x in (gradient, mask)]
     (result,) = kernels.launch(kernel, lanes, gradient.numel())
     return _restored(result, _ordered(mask, order).shape, order)
 

@@ -11,7 +11,6 @@ from support import DTYPES, assert_same_bits, bits, spec, words
 import qcore
 from benchmarks.inputs import BLOCKS, MODES, hard_inputs
 from qcore import NAMED, NVFP4, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, p3109, two_level
-from qcore.__main__ import main
 from qcore.block import RULES
 from qcore.carrier import CARRIERS
 from qcore.lanes import Names
@@ -275,9 +274,3 @@ def test_values():
 def test_bad_input(call, error, text):
     with pytest.raises(error, match=text):
         call()
-
-
-def test_there_are_no_vectors_of_single_numbers(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        main(["vectors", "mxfp4", "--mode", "nearest", "-o", str(tmp_path / "v.csv")])
-    assert "format 'mxfp4': allowed are formats of single numbers" in capsys.readouterr().err
