@@ -30,7 +30,7 @@ def compiled(number, mode):
         "scaled": USUAL,
         "nvfp4": USUAL[:1],
     }
-    return mode in few.get(kind, MODES)
+    return mode in few.get(kind, (*USUAL, "nearest_away", "odd", "up"))
 
 
 def pairs():
