@@ -4,7 +4,7 @@
 these very functions.
 """
 
-from qcore.affine.format import INT8, INT32, SCHEMES, UINT8, AffineInteger
+from qcore.affine.format import FORMS, INT8, INT32, SCHEMES, UINT8, AffineInteger
 from qcore.affine.histogram import Counts, Histogram
 from qcore.affine.names import Names
 from qcore.affine.observers import (
@@ -20,6 +20,7 @@ from qcore.affine.operations import dequantize, fake_quantize, quantize_affine, 
 from qcore.affine.parameters import QParams, check_qparams, choose_qparams, choose_qparams_dynamic
 
 __all__ = [
+    "FORMS",
     "INT8",
     "INT32",
     "SCHEMES",

@@ -110,7 +110,41 @@ class AffineInteger:
         """
         return AffineInteger(self.qmin // 2, self.qmax // 2, self.signed)
 
+    def part(self, quant_min: int | None, quant_max: int | None, reduce_range: bool) -> AffineInteger:
+        """What an observer's arguments leave of the range.
+
+        Args:
+            quant_min, quant_max: the ends of a part of it; both, or neither for all of it.
+            reduce_range: whether they are then halved, see `reduced`.
+
+        Raises:
+            TypeError: if an argument has the wrong type.
+            ValueError: if the part is not within the range, or only one of its ends is given.
+
+        Example:
+            >>> UINT8.part(None, None, reduce_range=True)
+            AffineInteger(qmin=0, qmax=127, signed=False, middle=63)
+        """
+        check_flag("reduce_range", reduce_range)
+        if (quant_min is None) != (quant_max is None):
+            raise ValueError(f"quant_min={quant_min} and quant_max={quant_max}; allowed are both or neither")
+        form = self
+        if quant_min is not None:
+            quant_min = check_int("quant_min", quant_min, self.qmin, 0)
+            form = AffineInteger(quant_min, check_int("quant_max", quant_max, 0, self.qmax), self.signed)
+        return form.reduced() if reduce_range else form
+
 
 INT8 = AffineInteger.of_width(8)
 UINT8 = AffineInteger.of_width(8, signed=False)
 INT32 = AffineInteger.of_width(32)
+FORMS = {  # by torch's names of types
+    "quint8": UINT8,
+    "uint8": UINT8,
+    "qint8": INT8,
+    "int8": INT8,
+    "int16": AffineInteger.of_width(16),
+    "uint16": AffineInteger.of_width(16, signed=False),
+    "qint32": INT32,
+    "int32": INT32,
+}

@@ -26,7 +26,7 @@ from qcore.arguments import check_choice
 from qcore.carrier import CARRIERS
 from qjax.dispatch import check_array
 from qjax.quantization.names import Names
-from qjax.quantization.parameters import Form, observed_form, scheme_of
+from qjax.quantization.parameters import Form, form_of, scheme_of
 
 
 class WithArgs:
@@ -104,7 +104,7 @@ class Ranged(ObserverBase):
         return _qparams(self.rule, state)
 
     def _rule(self: Any, kind: type, granularity: str, **arguments: Any) -> Any:
-        form = observed_form(self.dtype, self.reduce_range, self.quant_min, self.quant_max)
+        form = form_of(self.dtype).part(self.quant_min, self.quant_max, self.reduce_range)
         return kind(form, scheme_of(self.qscheme, granularity), self.eps, **arguments)
 
 

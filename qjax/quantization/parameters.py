@@ -7,47 +7,25 @@ from typing import Any
 
 import jax
 
-from qcore.affine import INT8, INT32, SCHEMES, UINT8, AffineInteger, QParams
+from qcore.affine import FORMS, SCHEMES, AffineInteger, QParams
 from qcore.affine import choose_qparams_dynamic as rule
 from qcore.affine.parameters import check_range
-from qcore.arguments import check_choice, check_flag, check_int
+from qcore.arguments import check_choice
 from qjax.quantization.names import Names
 
 jax.tree_util.register_dataclass(QParams, ["scale", "zero_point"], ["axis"])
 
 Form = AffineInteger | str
-_FORMS = {
-    "quint8": UINT8,
-    "uint8": UINT8,
-    "qint8": INT8,
-    "int8": INT8,
-    "uint16": AffineInteger.of_width(16, signed=False),
-    "int16": AffineInteger.of_width(16),
-    "qint32": INT32,
-    "int32": INT32,
-}
 
 
 def form_of(dtype: Any) -> AffineInteger:
     """The integers that a token names, torch's or a plain type's; or an AffineInteger itself."""
     if isinstance(dtype, AffineInteger):
         return dtype
-    if not isinstance(dtype, str) or dtype not in _FORMS:
+    if not isinstance(dtype, str) or dtype not in FORMS:
         error = ValueError if isinstance(dtype, str) else TypeError
-        raise error(f"dtype={dtype!r}; allowed are {', '.join(_FORMS)} and an AffineInteger")
-    return _FORMS[dtype]
-
-
-def observed_form(dtype: Any, reduce_range: bool, quant_min: Any, quant_max: Any) -> AffineInteger:
-    """The integers of an observer: those of a dtype, or a part of them, or half of either."""
-    form = form_of(dtype)
-    check_flag("reduce_range", reduce_range)
-    if (quant_min is None) != (quant_max is None):
-        raise ValueError(f"quant_min={quant_min} and quant_max={quant_max}; allowed are both or neither")
-    if quant_min is not None:
-        quant_min = check_int("quant_min", quant_min, form.qmin, 0)
-        form = AffineInteger(quant_min, check_int("quant_max", quant_max, 0, form.qmax), form.signed)
-    return form.reduced() if reduce_range else form
+        raise error(f"dtype={dtype!r}; allowed are {', '.join(FORMS)} and an AffineInteger")
+    return FORMS[dtype]
 
 
 def scheme_of(qscheme: Any, granularity: str) -> str:

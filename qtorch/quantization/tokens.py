@@ -6,19 +6,9 @@ from typing import Any
 
 import torch
 
-from qcore.affine import INT8, INT32, SCHEMES, UINT8, AffineInteger
-from qcore.arguments import check_flag, check_int
+from qcore.affine import FORMS, SCHEMES, AffineInteger
 
-FORMS = {
-    torch.quint8: UINT8,
-    torch.uint8: UINT8,
-    torch.qint8: INT8,
-    torch.int8: INT8,
-    torch.int16: AffineInteger.of_width(16),
-    torch.uint16: AffineInteger.of_width(16, signed=False),
-    torch.qint32: INT32,
-    torch.int32: INT32,
-}
+_FORMS = {getattr(torch, name): form for name, form in FORMS.items()}
 _SCHEMES = {
     torch.per_tensor_affine: ("affine", False),
     torch.per_tensor_symmetric: ("symmetric", False),
@@ -45,17 +35,10 @@ def integers(
         >>> integers(torch.quint8, reduce_range=True)
         AffineInteger(qmin=0, qmax=127, signed=False, middle=63)
     """
-    form = dtype if isinstance(dtype, AffineInteger) else FORMS.get(dtype)
+    form = dtype if isinstance(dtype, AffineInteger) else _FORMS.get(dtype)
     if form is None:
-        raise TypeError(f"dtype={dtype!r}; allowed are {', '.join(map(str, FORMS))}, or an AffineInteger")
-    check_flag("reduce_range", reduce_range)
-    if (quant_min is None) != (quant_max is None):
-        raise ValueError(f"quant_min={quant_min} and quant_max={quant_max}; allowed are both or neither")
-    if quant_min is not None and quant_max is not None:
-        quant_min = check_int("quant_min", quant_min, form.qmin, 0)
-        quant_max = check_int("quant_max", quant_max, 0, form.qmax)
-        form = AffineInteger(quant_min, quant_max, form.signed)
-    return form.reduced() if reduce_range else form
+        raise TypeError(f"dtype={dtype!r}; allowed are {', '.join(map(str, _FORMS))}, or an AffineInteger")
+    return form.part(quant_min, quant_max, reduce_range)
 
 
 def scheme(qscheme: Any, per_channel: bool) -> str:
