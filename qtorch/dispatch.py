@@ -19,6 +19,7 @@ from qcore.named import check_number
 from qcore.program import decode_blocks
 from qcore.random import Noise
 from qcore.tiles import block_counts, tiles
+from qtorch.autograd import without_transforms
 from qtorch.keys import Key, check_noise, make_noise, make_noise_quickly
 from qtorch.lanes import DTYPES, FLOATS, Names, as_codes, from_codes, from_lanes, lane_dtype, pad, result_dtype, run
 from qtorch.launch import KERNEL_LIMIT, by_kernel
@@ -186,15 +187,7 @@ class _StraightThrough(torch.autograd.Function):
         return grad, *(None,) * ctx.others
 
 
-class _OrdinaryStraightThrough(torch.autograd.Function):
-    """The same in the form that no transform understands: torch calls it in half the time."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
-        ctx.others = len(inputs) - 1
-        return _StraightThrough.forward(*inputs)
-
-    backward = _StraightThrough.backward
+_OrdinaryStraightThrough = without_transforms(_StraightThrough)
 
 
 def is_ordinary(x: torch.Tensor) -> bool:

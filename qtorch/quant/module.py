@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from qcore import Number, Quantization, Rounding
+from qtorch.autograd import without_transforms
 from qtorch.dispatch import is_ordinary, quantize
 from qtorch.keys import Key, check_noise, draw, draw_opaquely, fold_in, key_tensor
 
@@ -141,16 +142,7 @@ class _Rounding(torch.autograd.Function):
         return grad if clamped is None else grad.masked_fill(clamped, 0), None, None
 
 
-class _OrdinaryRounding(torch.autograd.Function):
-    """The same in the form that no transform understands: torch calls it in half the time."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Any:
-        output = _Rounding.forward(*inputs)
-        _Rounding.setup_context(ctx, inputs, output)
-        return output
-
-    backward = _Rounding.backward
+_OrdinaryRounding = without_transforms(_Rounding)
 
 
 def _round(x: torch.Tensor, number: Number | None, rounding: Rounding, key: Key) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.parameters import check_input, check_qparams
 from qcore.arguments import check_int
+from qtorch.autograd import without_transforms
 from qtorch.cache import constant, literal, remember
 from qtorch.dispatch import is_ordinary
 from qtorch.quantization.fused import Bounds, backward, backward_by_kernel, forward, forward_by_kernel
@@ -194,16 +195,7 @@ class _StraightThrough(torch.autograd.Function):
         return _backward(gradient, mask, is_ordinary(gradient)), *(None,) * ctx.others
 
 
-class _OrdinaryStraightThrough(torch.autograd.Function):
-    """The same in the form that no transform understands: torch calls it in half the time."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
-        output = _StraightThrough.forward(*inputs)
-        _StraightThrough.setup_context(ctx, inputs, output)
-        return output
-
-    backward = _StraightThrough.backward
+_OrdinaryStraightThrough = without_transforms(_StraightThrough)
 
 
 _INT32 = (-(2**31), 2**31 - 1)
