@@ -213,7 +213,7 @@ def _directory(sources: tuple[Path, ...] = ()) -> Path:
 def _law_files() -> tuple[Path, ...]:
     core = Path(qcore.__file__).parent
     law = ("carrier", "codes", "encoding", "lanes", "law", "program", "random", "rounding", "sharing", "tapered")
-    return (*(core / f"{name}.py" for name in (*law, "two_level")), Path(__file__).parent / "lanes.py")
+    return (*(core / f"{name}.py" for name in (*law, "tiles", "two_level")), Path(__file__).parent / "lanes.py")
 
 
 def _fingerprint(sources: tuple[Path, ...]) -> str:

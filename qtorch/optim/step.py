@@ -106,7 +106,7 @@ class Step:
             if bundle is None:
                 found = [n for n in found if _is_momentum(values[n], name, weights[n])]
                 values = [values[n] for n in found]
-                if together:
+                if found and together:
                     bundle = self._layout.adopt_momenta(name, [states[n] for n in found])
             parts = values if bundle is None else bundle.parts_with(values)
             own_roles, chosen = [roles[n] for n in found], [self._chosen[n] for n in found]
