@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import oracle
+import oracle_blocks
 import pytest
 from support import DTYPES, assert_same_bits, bits, spec, words
 
@@ -52,7 +53,7 @@ def test_scales_are_those_of_the_oracle(name, rule):
         (x,) = hard_inputs(number, 4000, dtype)
         _, scales = qcore.encode(x, number)
         carrier, _, numbers = oracle.read(x)
-        rules, _ = oracle.scaled_rules(carrier, *spec(number)[1:], x.shape, [m for _, m in numbers])
+        rules, _ = oracle_blocks.scaled_rules(carrier, *spec(number)[1:], x.shape, [m for _, m in numbers])
         expected = [255 if rules[tile][1] is None else rules[tile][1] + 127 for tile in np.ndindex(*scales.shape)]
         assert {0, 255} < set(expected)
         np.testing.assert_array_equal(scales.ravel(), expected)
@@ -146,7 +147,7 @@ def float32(value):
     """A Fraction rounded to 24 bits, ties to even; exponents have no end."""
     if value == 0:
         return value
-    step = Fraction(2) ** (oracle.floor_log2(value) - 23)
+    step = Fraction(2) ** (oracle_blocks.floor_log2(value) - 23)
     return round(value / step) * step
 
 

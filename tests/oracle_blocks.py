@@ -1,0 +1,117 @@
+"""The oracle's numbers that share scales, one block at a time; see `oracle`, which calls them."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+from oracle_numbers import INF, NAN, Binary, Carrier, Rule, binary_rule, float_codes, float_rule, limited
+
+
+def block_rule(carrier, wl, magnitudes):
+    """Returns the rule of one block of BlockFloatingPoint, given the magnitudes of all its elements."""
+    exponents = [carrier.emax if m == INF else carrier.log2(m) for m in magnitudes if m is not NAN and m > 0]
+    q = max(exponents, default=0) - (wl - 2)  # in a block of zeros and NaN nothing is ever rounded
+
+    def quantum(e):
+        return q
+
+    clip = carrier.largest((2 ** (wl - 1) - 1) * Fraction(2) ** q, quantum)
+    return Rule(quantum, limited(clip, clip))
+
+
+class Scaled:
+    """A carrier whose numbers are divided by 2^k: the same units and patterns, other exponents."""
+
+    def __init__(self, carrier, k):
+        """Moves the exponents of a carrier."""
+        self.__dict__.update(vars(carrier))
+        self.unit, self.emax = carrier.unit - k, carrier.emax - k
+
+    log2, units, count, largest = Carrier.log2, Carrier.units, Carrier.count, Carrier.largest
+
+
+def element_ends(element):
+    """Returns the largest number of an element format, a Fraction, and its bits of precision."""
+    kind, *arguments = element
+    if kind == "fixed":
+        wl, fl, _, _, signed, _ = arguments
+        digits = wl - 1 if signed else wl
+        return (2**digits - 1) * Fraction(2) ** -fl, digits
+    coded = float_codes(*arguments) if kind == "float" else Binary(*arguments)
+    n, q = coded.number(coded.largest_code)
+    return n * Fraction(2) ** q, coded.man + 1
+
+
+def floor_log2(a):
+    """Returns floor(log2 a) of a Fraction above zero."""
+    e = a.numerator.bit_length() - a.denominator.bit_length()
+    return e if Fraction(2) ** e <= a else e - 1
+
+
+def scale_exponent(a, largest, precision, rule):
+    """Returns the k of laws.md for a block whose largest magnitude is the Fraction a."""
+    if a == 0:
+        return -127
+    emax = floor_log2(largest)
+    if rule == "even":
+        step = Fraction(2) ** (floor_log2(a) - precision + 1)
+        a = round(a / step) * step  # Python's round takes ties to even
+    k = floor_log2(a) - emax
+    if rule == "ceil" and a != Fraction(2) ** floor_log2(a):
+        k += 1
+    if rule == "rceil":
+        k = next(k for k in (k - 1, k, k + 1) if a <= largest * Fraction(2) ** k)
+    return min(max(k, -127), 127)
+
+
+def element_rule(carrier, element):
+    """Returns the rule of a saturating element."""
+    kind, *arguments = element
+    if kind != "fixed":
+        return (float_rule if kind == "float" else binary_rule)(carrier, *arguments)
+    _, fl, _, symmetric, signed, _ = arguments
+
+    def quantum(e):
+        return -fl
+
+    hi, _ = element_ends(element)
+    lowest = 0 if not signed else hi if symmetric else hi + Fraction(2) ** -fl
+    return Rule(quantum, limited(carrier.largest(hi, quantum), carrier.largest(lowest, quantum)))
+
+
+def scaled_rule(carrier, element, rule, magnitudes):
+    """Returns the rule of one block of scaled elements, and its k (None where the scale is NaN)."""
+    if NAN in magnitudes or INF in magnitudes:
+        return Rule(lambda e: carrier.unit, lambda negative, source, m, rounding: (negative, NAN)), None
+    a = max(magnitudes) * Fraction(2) ** carrier.unit
+    k = scale_exponent(a, *element_ends(element), rule)
+    alone = element_rule(Scaled(carrier, k), element)
+
+    def quantum(e):
+        return alone.quantum(e - k) + k
+
+    return Rule(quantum, alone.settle, lambda n, q: alone.parity_of(n, q - k)), k
+
+
+def tile_numbers(shape, sizes):
+    """Returns, in row-major order, which tile each element belongs to; a size of None is the whole axis."""
+    places = np.indices(shape).reshape(len(shape), math.prod(shape))
+    tiles = [p // (n if size is None else size) for p, n, size in zip(places, shape, sizes, strict=True)]
+    return list(zip(*(tile.tolist() for tile in tiles), strict=True)) if shape else [()]
+
+
+def scaled_rules(carrier, element, sizes, rule, shape, magnitudes):
+    """Returns {tile: (rule, k)}, and the tile of every element in row-major order."""
+    numbers, blocks = tile_numbers(shape, sizes), {}
+    for number, m in zip(numbers, magnitudes, strict=True):
+        blocks.setdefault(number, []).append(m)
+    return {number: scaled_rule(carrier, element, rule, block) for number, block in blocks.items()}, numbers
+
+
+def block_numbers(shape, dim):
+    """Returns, in row-major order, the number of the block that each element belongs to."""
+    if not -1 <= dim < len(shape):
+        raise ValueError(f"dim must be -1 or one of the {len(shape)} dimensions, got {dim}")
+    if dim == -1:
+        return [0] * math.prod(shape)
+    return np.indices(shape)[dim].ravel().tolist()
