@@ -192,11 +192,13 @@ _OrdinaryStraightThrough = without_transforms(_StraightThrough)
 
 def is_ordinary(x: torch.Tensor) -> bool:
     """Whether x is memory that a kernel may read: no subclass, no transform, no tracing."""
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f"x is a {type(x).__name__}; allowed is a torch.Tensor of {', '.join(map(str, DTYPES))}")
+    kind = type(x)
+    if kind is not torch.Tensor and kind is not torch.nn.Parameter:
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"x is a {kind.__name__}; allowed is a torch.Tensor of {', '.join(map(str, DTYPES))}")
+        return False
     return (
         not torch.compiler.is_compiling()
-        and (type(x) is torch.Tensor or type(x) is torch.nn.Parameter)
         and (x.is_cpu or x.is_cuda)
         and x.layout is torch.strided
         and not x.is_neg()

@@ -78,11 +78,16 @@ def load(program: Program, layout: str, device: torch.device) -> Kernel | None:
     """The kernel of a program, from disk or freshly compiled; None, after one warning, where none can be made."""
     result = f"{program.codes}{program.storage}{program.element}" if program.codes else "numbers"
     name = f"{program.kind}-{program.mode.value}-{program.carrier.name}-{result}-{layout}"
-    return load_module(name, _law_files(), device, partial(_example, program, layout, device))
+    stack = program.mode is Rounding.STOCHASTIC or (program.shared and layout == "flat")  # a schedule; one scale
+    return load_module(name, _law_files(), device, partial(_example, program, layout, device), stack)
 
 
 def load_module(
-    name: str, sources: tuple[Path, ...], device: torch.device, example: Callable[[], Example]
+    name: str,
+    sources: tuple[Path, ...],
+    device: torch.device,
+    example: Callable[[], Example],
+    stack: bool = False,
 ) -> Kernel | None:
     """The kernel of any module, from disk or freshly compiled; None, after one warning, where none can be made.
 
@@ -92,6 +97,8 @@ def load_module(
         device: where it runs.
         example: makes the module, arguments that are large enough to be compiled for all threads, and which of their
             sizes vary, as `torch.export.export` takes them.
+        stack: whether intermediate results of fixed sizes, if it has any, are kept on the stack, which saves a call up
+            to a microsecond, and takes two seconds more to compile.
     """
     chip = "cpu" if device.type == "cpu" else f"{device.type}{torch.cuda.get_device_capability(device)}"
     path = _directory(sources) / f"{name}-{chip}.pt2"
@@ -101,7 +108,7 @@ def load_module(
                 with contextlib.suppress(RuntimeError):  # a damaged file is compiled again
                     return _open(path, device)
             with ThreadPoolExecutor(1) as fresh:  # in which no mode of torch is on: whoever calls may be under some
-                fresh.submit(_compile, example, path).result()
+                fresh.submit(_compile, example, path, stack).result()
             return _open(path, device)
     except Exception as error:  # whatever a compiler may raise, the slower path has the same bits
         warnings.warn(
@@ -154,7 +161,7 @@ def _example(program: Program, layout: str, device: torch.device) -> Example:
     return _Law(program, layout), tuple(arguments), dynamic
 
 
-def _compile(example: Callable[[], Example], path: Path) -> None:
+def _compile(example: Callable[[], Example], path: Path, stack: bool) -> None:
     from torch._inductor import config
 
     with warnings.catch_warnings(), torch.no_grad():
@@ -166,15 +173,17 @@ def _compile(example: Callable[[], Example], path: Path) -> None:
             # Inductor's own folder of outputs is the same for all processes that compile the same kernel, and they
             # would package each other's half-written files.
             with config.patch({"aot_inductor.output_path": os.path.join(folder, "output")}):
-                torch._inductor.aoti_compile_and_package(exported, package_path=package, inductor_configs=_options())
+                torch._inductor.aoti_compile_and_package(
+                    exported, package_path=package, inductor_configs=_options(stack)
+                )
             os.replace(package, path)
 
 
-def _options() -> dict[str, object]:
+def _options(stack: bool) -> dict[str, object]:
     """Inductor's settings, as far as this version has them."""
     wanted = {
         "aot_inductor.precompile_headers": False,  # they pay from the fifth kernel on, and most programs need two
-        "aot_inductor.allow_stack_allocation": True,  # of what blocks share; allocating it costs a microsecond
+        "aot_inductor.allow_stack_allocation": stack,
         "cpp.dynamic_threads": True,  # else a kernel that one thread compiles has one thread for ever
     }
     from torch._inductor import config

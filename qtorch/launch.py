@@ -23,12 +23,10 @@ _BY_PATTERN = {kernels.LAYOUTS[name][1]: name for name in ("flat", "rows", "colu
 
 def by_kernel(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     """Rounds an ordinary tensor that has elements; None where there is no kernel for it. See `qtorch.lanes.run`."""
-    if not plan.flat or (plan.program.shared and plan.program.codes):  # which come with scales
+    if not plan.flat:
         return _by_block(x, plan, noise)
     if x.is_contiguous():
-        if x.dim() == 1:
-            return _flat(x, plan, noise)
-        return _shaped(_flat(x.ravel(), plan, noise), x)
+        return _flat(x, plan, noise) if x.dim() == 1 else _shaped(_flat(x.ravel(), plan, noise), x)
     if noise is None and torch.ops.aten.is_non_overlapping_and_dense(x):  # only random words care about order
         result = _flat(x.as_strided((x.numel(),), (1,)), plan, noise)
         return None if result is None else result.as_strided(x.shape, x.stride())
@@ -107,12 +105,14 @@ def _shifted(noise: Noise, elements: int) -> Noise:
 
 
 def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
-    layout, shape, blocks = _block_layout(plan, x.shape)
-    if layout is None or x.numel() >= KERNEL_LIMIT or (noise and blocks.ragged):  # whose words have gaps
+    layout, shape, blocks, plain = _block_layout(plan, x.shape)
+    if layout is None or x.numel() >= KERNEL_LIMIT or (noise and not plain and blocks.ragged):  # whose words have gaps
         return None
     kernel, constants = plan.runner(layout, x.device)
     if kernel is None:
         return None
+    if plain and x.is_contiguous():  # nothing to undo, which takes as long as rounding a small tensor
+        return kernels.launch(kernel, [aligned(x), constants, *(noise or ())], x.numel())[0]
     lanes = pad(x, blocks.missing) if blocks.ragged else x.contiguous()
     lanes = lanes if lanes.shape == shape else lanes.view(shape)
     result, *scales = kernels.launch(kernel, [aligned(lanes), constants, *(noise or ())], x.numel())
@@ -123,11 +123,12 @@ def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _block_layout(plan: Plan, shape: torch.Size) -> tuple[str | None, torch.Size, Tiles]:
-    """The kernel layout for blocks, a contiguous tensor's shape in it, and the blocks."""
+def _block_layout(plan: Plan, shape: torch.Size) -> tuple[str | None, torch.Size, Tiles, bool]:
+    """The kernel layout for blocks, a contiguous tensor's shape in it, the blocks, and whether that is all there is."""
     blocks = tiles(tuple(shape), plan.number.block_sizes(len(shape)))
     pattern, merged_shape = merged(blocks.split, blocks.axes)
-    return _BY_PATTERN.get(pattern), torch.Size(merged_shape), blocks
+    plain = not blocks.ragged and not plan.program.codes and tuple(merged_shape) == tuple(shape)
+    return _BY_PATTERN.get(pattern), torch.Size(merged_shape), blocks, plain
 
 
 def aligned(x: torch.Tensor) -> torch.Tensor:

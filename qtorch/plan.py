@@ -28,7 +28,8 @@ class Plan:
         spelling: in a compiled program that calls an operator, the format and its policy for overflow as a text, which
             means the same in every process, because such programs are kept on disk; else "".
         stochastic: whether there are random words.
-        flat: whether a tensor's shape does not matter (random words aside).
+        flat: whether a kernel may see the tensor as flat, since its shape does not matter (random words aside) and the
+            result has no scales.
         pairs: the integers in which a kernel on the CPU reads two elements at once, or None.
     """
 
@@ -38,7 +39,7 @@ class Plan:
         self.constants = constants
         self.spelling = spelling
         self.stochastic = program.mode is Rounding.STOCHASTIC
-        self.flat = not isinstance(number, BlockNumber) or number.whole
+        self.flat = not isinstance(number, BlockNumber) or (number.whole and not program.codes)
         self.pairs = pair_dtype(program)
         self._runners: dict[tuple[str, torch.device], tuple[kernels.Kernel | None, torch.Tensor]] = {}
 

@@ -21,6 +21,6 @@ def precompiled_headers():
     from qtorch import kernels  # after the flags above
 
     options = kernels._options
-    kernels._options = lambda: options() | {"aot_inductor.precompile_headers": True}
+    kernels._options = lambda stack: options(stack) | {"aot_inductor.precompile_headers": True}
     yield
     kernels._options = options
