@@ -78,7 +78,8 @@ def load(program: Program, layout: str, device: torch.device) -> Kernel | None:
     """The kernel of a program, from disk or freshly compiled; None, after one warning, where none can be made."""
     result = f"{program.codes}{program.storage}{program.element}" if program.codes else "numbers"
     name = f"{program.kind}-{program.mode.value}-{program.carrier.name}-{result}-{layout}"
-    stack = program.mode is Rounding.STOCHASTIC or (program.shared and layout == "flat")  # a schedule; one scale
+    has_small_parts = program.mode is Rounding.STOCHASTIC or (program.shared and layout == "flat")  # keys, a scale
+    stack = has_small_parts and not program.codes  # with which a scale may be a result
     return load_module(name, _law_files(), device, partial(_example, program, layout, device), stack)
 
 
@@ -97,8 +98,9 @@ def load_module(
         device: where it runs.
         example: makes the module, arguments that are large enough to be compiled for all threads, and which of their
             sizes vary, as `torch.export.export` takes them.
-        stack: whether intermediate results of fixed sizes, if it has any, are kept on the stack, which saves a call up
-            to a microsecond, and takes two seconds more to compile.
+        stack: whether intermediate results of fixed sizes are kept on the stack, which saves a call up to a
+            microsecond, and takes two seconds more to compile. Not where a result of the kernel has a fixed size: the
+            next call would write on it.
     """
     chip = "cpu" if device.type == "cpu" else f"{device.type}{torch.cuda.get_device_capability(device)}"
     path = _directory(sources) / f"{name}-{chip}.pt2"

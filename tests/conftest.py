@@ -16,11 +16,14 @@ hypothesis.settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def precompiled_headers():
-    """Many kernels are compiled here, for which compiling torch's headers once pays; a program needs two or three."""
-    from qtorch import kernels  # after the flags above
+def kernels_of_tests(request):
+    """Precompiled headers, which pay where many kernels are compiled, and only some of those in an ordinary run."""
+    from quick_kernels import QUICK  # after the flags above
 
-    options = kernels._options
+    from qtorch import kernels
+
+    options, load, every = kernels._options, kernels.load_module, request.config.option.markexpr != "not heavy"
     kernels._options = lambda stack: options(stack) | {"aot_inductor.precompile_headers": True}
+    kernels.load_module = lambda name, *rest: load(name, *rest) if every or name in QUICK else None
     yield
-    kernels._options = options
+    kernels._options, kernels.load_module = options, load

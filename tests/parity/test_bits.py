@@ -8,29 +8,11 @@ from support import BACKENDS, DTYPES, assert_same_bits, by_numpy, key_for, to_to
 import qtorch
 from benchmarks.inputs import FORMATS, MODES, MORE, hard_inputs
 from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint, Posit
-from qcore.carrier import FLOAT32
 
 KEY = 0x1234_5678_9ABC_DEF0 >> 32
 
 
 USUAL = ("nearest", "stochastic")
-
-
-def compiled(number, mode):
-    """Whether a kernel is worth its compilation here: benchmarks.consistency takes the others too."""
-    kind, _ = number.reduce(FLOAT32)
-    if kind == "block":
-        return mode == "nearest" or (mode == "stochastic" and number.dim in (-1, 1))
-    few = {
-        "general": USUAL,
-        "wide": USUAL,
-        "wrap": USUAL[:1],
-        "posit": USUAL,
-        "wide_posit": USUAL,
-        "scaled": USUAL,
-        "nvfp4": USUAL[:1],
-    }
-    return mode in few.get(kind, (*USUAL, "nearest_away", "odd", "up"))
 
 
 def pairs():
@@ -46,28 +28,24 @@ def test_float32(number, mode):
     for x in hard_inputs(number, 30_000):
         expected = by_numpy(x, number, mode, KEY)
         for name, backend in BACKENDS.items():
-            if name != "torch kernel" or compiled(number, mode):
-                assert_same_bits(backend(x, number, mode, KEY), expected, f"{name}: {number} {mode}")
+            assert_same_bits(backend(x, number, mode, KEY), expected, f"{name}: {number} {mode}")
 
 
-# and the dtypes for which a kernel is compiled
 OTHER_PAIRS = [
-    (FloatingPoint(5, 2), "nearest", ("float16", "bfloat16", "float64")),
-    (FixedPoint(8, 4), "stochastic", ("bfloat16", "float64")),
-    (BlockFloatingPoint(8), "nearest", ("float16",)),
-    (NAMED["e4m3fnuz"][0], "nearest", ("float64",)),
-    (NAMED["posit16"][0], "nearest", ("float16",)),
+    (FloatingPoint(5, 2), "nearest"),
+    (FixedPoint(8, 4), "stochastic"),
+    (BlockFloatingPoint(8), "nearest"),
+    (NAMED["e4m3fnuz"][0], "nearest"),
+    (NAMED["posit16"][0], "nearest"),
 ]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-@pytest.mark.parametrize(("number", "mode", "kernels"), OTHER_PAIRS, ids=str)
-def test_other_dtypes(number, mode, kernels, dtype):
+@pytest.mark.parametrize(("number", "mode"), OTHER_PAIRS, ids=str)
+def test_other_dtypes(number, mode, dtype):
     for x in hard_inputs(number, 60_000, DTYPES[dtype]):
         expected = by_numpy(x, number, mode, KEY)
         for name, backend in BACKENDS.items():
-            if name == "torch kernel" and dtype not in kernels:
-                continue
             assert_same_bits(backend(x, number, mode, KEY), expected, f"{name}: {number} {mode} {dtype}")
 
 

@@ -40,7 +40,7 @@ def finish(process):
     return out.strip(), err
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(8, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.heavy)])
 def test_processes_that_start_at_once_with_a_cold_cache(tmp_path, count):
     processes = [start(tmp_path) for _ in range(count)]
     assert [finish(process)[0] for process in processes] == ["right"] * count

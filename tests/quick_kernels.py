@@ -1,0 +1,54 @@
+"""The kernels that an ordinary test run compiles, each in seconds: every layout, carrier and kind, and some modes.
+
+In the place of others the law runs operation by operation, as where there is no compiler. `pytest -m ""` has all.
+"""
+
+QUICK = {
+    # every layout and some modes
+    "grid-nearest-float32-numbers-flat",
+    "grid-nearest-float32-numbers-onto",
+    "grid-nearest_away-float32-numbers-flat",
+    "grid-odd-float32-numbers-flat",
+    "grid-up-float32-numbers-flat",
+    "grid-stochastic-float32-numbers-flat",
+    "grid-stochastic-float32-numbers-keyed",
+    "block-nearest-float32-numbers-flat",
+    "block-nearest-float32-numbers-rows",
+    "block-nearest-float32-numbers-columns",
+    "block-nearest-float32-numbers-middle",
+    "block-stochastic-float32-numbers-flat",
+    "block-stochastic-float32-numbers-rows",
+    "scaled-nearest-float32-numbers-rows",
+    "scaled-nearest-float32-numbers-bands",
+    "scaled-nearest-float32-numbers-squares",
+    # every carrier
+    "grid-nearest-float16-numbers-pairs",
+    "grid-nearest-bfloat16-numbers-flat",
+    "grid-stochastic-bfloat16-numbers-pairs",
+    "grid-nearest-float64-numbers-flat",
+    "grid-stochastic-float64-numbers-flat",
+    # every other kind
+    "general-nearest-float32-numbers-flat",
+    "deep-nearest-float32-numbers-flat",
+    "wide-nearest-float32-numbers-flat",
+    "wide-stochastic-float32-numbers-flat",
+    "wrap-nearest-float32-numbers-flat",
+    "posit-nearest-float32-numbers-flat",
+    "posit-stochastic-float32-numbers-flat",
+    "wide_posit-nearest-float32-numbers-flat",
+    "scaled_general-nearest-float32-numbers-rows",
+    "nvfp4-nearest-float32-numbers-rows",
+    # codes
+    "grid-nearest-float32-float8-flat",
+    "grid-nearest-float32-float16-pairs",
+    "grid-nearest-float32-fixed16-pairs",
+    "wide-nearest-float32-float8-flat",
+    "posit-nearest-float32-posit16-pairs",
+    "scaled-nearest-float32-float8grid-rows",
+    "scaled-nearest-float32-float8grid-flat",
+    # affine integers
+    "affine-forward-flat-float32",
+    "affine-forward-rows-float32",
+    "affine-forward-flat-bfloat16",
+    "affine-backward-float32",
+}
