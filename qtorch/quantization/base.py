@@ -104,10 +104,11 @@ class RangeObserver(ObserverBase):
         low, high = self.min_val, self.max_val
         if self._small and is_ordinary(x) and x.is_cpu and low.is_cpu and low.numel():
             memory = low.numpy(), high.numpy()
-            for old, new in zip(memory, self.rule.update(Extremes(*memory), x, SmallNames), strict=True):
+            state: Any = self.rule.update(Extremes(*memory), x, SmallNames)  # type: ignore[arg-type]
+            for old, new in zip(memory, state, strict=True):
                 old[...] = new
             return
-        state: Any = self.rule.update(self._state(x.shape), x, Names)
+        state = self.rule.update(self._state(x.shape), x, Names)
         for name, value in state._asdict().items():
             self._keep(name, value)
 
