@@ -217,7 +217,7 @@ def _quantize(form: AffineInteger, x: jax.Array, qparams: QParams) -> jax.Array:
 @partial(jax.jit, static_argnums=(1, 2))
 def _mean(values: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     with Names.arithmetic():
-        sums = values.astype("int64").sum(axis, keepdims=keepdims)
+        sums = values.sum(axis, "int64", keepdims=keepdims)
         return law.mean(Names, sums, values.size // max(1, sums.size)).astype(values.dtype)
 
 
