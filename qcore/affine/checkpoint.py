@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,16 +142,31 @@ def save_file(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
 
     Raises:
         TypeError, ValueError: as `flatten` does.
+        ImportError: if safetensors is missing.
     """
-    from safetensors.numpy import save_file as write
-
     arrays, metadata = flatten(entries)
+    write = installed("safetensors.numpy").save_file
     write({name: np.array(array, order="C") for name, array in arrays.items()}, path, metadata)
 
 
 def load_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What `save_file`, or anyone else, wrote to a safetensors file: NumPy arrays and `Quantized` by name."""
-    from safetensors import safe_open
+    """What `save_file`, or anyone else, wrote to a safetensors file: NumPy arrays and `Quantized` by name.
 
-    with safe_open(path, "numpy") as file:
-        return unflatten({name: file.get_tensor(name) for name in file.keys()}, file.metadata())  # noqa: SIM118
+    Raises:
+        ImportError: if safetensors is missing.
+    """
+    return unflatten(*read_file(path, "numpy"))
+
+
+def read_file(path: str | os.PathLike[str], framework: str) -> tuple[dict[str, Any], dict[str, str] | None]:
+    """The arrays and the metadata of a safetensors file; "numpy" or "torch" says whose arrays."""
+    with installed("safetensors").safe_open(path, framework) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+
+
+def installed(module: str) -> Any:
+    """safetensors, or a module of it, or an error that says how to get it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError("checkpoints need safetensors: pip install safetensors") from error

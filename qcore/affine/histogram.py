@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from qcore.affine.format import UINT8, AffineInteger
 from qcore.affine.names import Names
-from qcore.affine.observers import unsigned_zero
 from qcore.affine.parameters import (
     EPS,
     QParams,
@@ -91,8 +90,8 @@ class Histogram:
     def _update(self, state: Counts, x: Any, xp: Any) -> Counts:
         finite = x - x == 0
         infinity = float("inf")
-        low = xp.minimum(state.min_val, unsigned_zero(xp, xp.amin(xp.where(finite, x, infinity), (0,))))
-        high = xp.maximum(state.max_val, unsigned_zero(xp, xp.amax(xp.where(finite, x, -infinity), (0,))))
+        low = xp.minimum(state.min_val, xp.unsigned(xp.extremes(xp.where(finite, x, infinity), (0,))[0]))
+        high = xp.maximum(state.max_val, xp.unsigned(xp.extremes(xp.where(finite, x, -infinity), (0,))[1]))
         counts = self._count(xp, xp.where(finite, x, low), xp.astype(finite, "float32"), low, high)
         return self._merge(xp, state, low, high, counts)
 

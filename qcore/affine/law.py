@@ -63,6 +63,11 @@ def requantize(
     return integers(xp, xp.rint(total * ratio) + xp.astype(zero_point, "float32"), form)
 
 
+def mean(xp: Any, sums: Any, count: int) -> Any:
+    """The means of `count` integers each, of which these are the sums: int32, rounded in float64 to nearest even."""
+    return xp.astype(xp.rint(xp.divide(xp.astype(sums, "float64"), float(count))), "int32")
+
+
 def integers(xp: Any, steps: Any, form: AffineInteger) -> Any:
     """Rounded floats as int32 inside the range."""
     return xp.astype(_clipped(xp, steps, form), "int32")

@@ -17,7 +17,8 @@ class Names:
 
     Of arithmetic (`rint`, `where`, `clip`, `minimum` and `maximum` are NumPy's; NaN passes):
 
-    - `amin(x, axes)` and `amax(x, axes)`, over no axis where there are none.
+    - `extremes(x, axes)`: the least and the greatest element along axes, if there are any; NaN where there is one.
+    - `unsigned(x)`: x with zeros that have no sign: which of 0.0 and -0.0 is less depends on the framework.
     - `divide(a, b)`: a true division, also where b is one number for all of a; never a product with 1 / b.
     - `rounded(product)`: the product itself, which a compiler must not fuse with an addition that follows.
     - `arithmetic()`: what law and rules run in: NumPy does not warn of overflow and NaN, JAX has 64-bit types.
@@ -46,8 +47,6 @@ class Names:
     divide = staticmethod(np.divide)
     minimum = staticmethod(np.minimum)
     maximum = staticmethod(np.maximum)
-    amin = staticmethod(np.amin)
-    amax = staticmethod(np.amax)
     full = staticmethod(np.full)
     full_like = staticmethod(np.full_like)
     repeat = staticmethod(np.repeat)
@@ -60,6 +59,14 @@ class Names:
     @staticmethod
     def arithmetic() -> AbstractContextManager[Any]:
         return np.errstate(all="ignore")
+
+    @staticmethod
+    def extremes(x: np.ndarray, axes: tuple[int, ...]) -> tuple[Any, Any]:
+        return np.amin(x, axes), np.amax(x, axes)
+
+    @staticmethod
+    def unsigned(x: np.ndarray) -> np.ndarray:
+        return x + 0.0
 
     @staticmethod
     def rounded(product: np.ndarray) -> np.ndarray:

@@ -91,8 +91,8 @@ class MinMax:
             return state
         others = tuple(axis for axis in range(x.ndim) if axis != self.axis)
         with xp.arithmetic():
-            low, high = (xp.astype(end(x, others), "float32") for end in (xp.amin, xp.amax))
-            return self._merge(state, unsigned_zero(xp, low), unsigned_zero(xp, high), xp)
+            low, high = (xp.unsigned(xp.astype(end, "float32")) for end in xp.extremes(x, others))
+            return self._merge(state, low, high, xp)
 
     def _merge(self, state: Extremes, low: Any, high: Any, xp: Any) -> Extremes:
         return Extremes(xp.minimum(state.min_val, low), xp.maximum(state.max_val, high))
@@ -190,8 +190,3 @@ class Noop:
 
 def _no_parameters(observer: Any) -> TypeError:
     return TypeError(f"{observer} chooses no parameters; allowed are observers of ranges, such as MinMax")
-
-
-def unsigned_zero(xp: Any, x: Any) -> Any:
-    """Zeros without a sign: which of 0.0 and -0.0 is less depends on the framework."""
-    return xp.where(x == 0, 0.0, x)

@@ -29,6 +29,7 @@ from qjax.quantization.fake_state import (
     disable_observer,
     enable_fake_quant,
     enable_observer,
+    get_observer_dict,
 )
 from qjax.quantization.functional import conv2d, linear
 from qjax.quantization.observer import (
@@ -125,6 +126,7 @@ __all__ = [
     "float16_dynamic_qconfig",
     "get_default_qat_qconfig",
     "get_default_qconfig",
+    "get_observer_dict",
     "int_repr",
     "linear",
     "load",

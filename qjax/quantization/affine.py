@@ -17,8 +17,9 @@ def fake_quantize(x: jax.Array, qparams: QParams, dtype: Form = "quint8") -> jax
     """Quantizes and dequantizes: (clip(rint(x * (1 / scale)) + zero_point, qmin, qmax) - zero_point) * scale.
 
     The result has the bits of `qcore.affine.fake_quantize`, also inside jit and next to other operations, on any
-    device and under any sharding. Its derivative is 1 where the integer was inside the range before it was clipped,
-    and 0 elsewhere, for NaN, and with respect to the parameters. Values of traced parameters are not checked.
+    device and under any sharding. `jax.grad`, `jax.jvp`, `jax.vmap` and what is made of them work: its derivative is 1
+    where the integer was inside the range before it was clipped, and 0 elsewhere, for NaN, and with respect to the
+    parameters. Values of traced parameters are not checked.
 
     Args:
         x: array of any shape; float32, float16, bfloat16 or, where x64 is enabled, float64.

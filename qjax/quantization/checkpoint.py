@@ -25,6 +25,7 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
     Raises:
         TypeError: if an entry is something else.
         ValueError: if two arrays would have the same name, say "w.scale" next to a QTensor "w".
+        ImportError: if safetensors is missing.
     """
     checkpoint.save_file(path, {name: _to_host(value) for name, value in entries.items()})
 
@@ -37,6 +38,9 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Returns:
         Arrays and QTensors by name. A state is as many arrays as it has fields; see `restore`.
+
+    Raises:
+        ImportError: if safetensors is missing.
     """
     return {name: _from_host(value) for name, value in checkpoint.load_file(path).items()}
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from qcore.affine import QParams
+from qcore.affine import Counts, Extremes, QParams
 from qjax.dispatch import check_array
 from qjax.quantization.affine import fake_quantize
 from qjax.quantization.observer import MovingAverageMinMaxObserver, Ranged, WithArgs
@@ -136,6 +136,30 @@ def enable_observer(states: Any, enabled: Any = True) -> Any:
 def disable_observer(states: Any) -> Any:
     """A pytree of states in which all observers are switched off: parameters stay as they are."""
     return _switched(states, "observer_enabled", False)
+
+
+def get_observer_dict(states: Any, prefix: str = "") -> dict[str, Any]:
+    """The states of all observers in a pytree, by their paths.
+
+    Args:
+        states: a pytree of observers' states and of `FakeQuantizeState`.
+        prefix: the tree's own name, which goes before theirs.
+
+    Returns:
+        States of observers of ranges by name, "path.activation_post_process" where they belong to a
+        `FakeQuantizeState`, as `save` takes them and `qtorch.quantization.get_observer_dict` names them.
+
+    Example:
+        >>> module = FakeQuantize()
+        >>> list(get_observer_dict({"layers": [module.init(), module.observer.init()]}, "net"))
+        ['net.layers.0.activation_post_process', 'net.layers.1']
+    """
+    found, _ = jax.tree_util.tree_flatten_with_path(states, is_leaf=lambda node: isinstance(node, (Extremes, Counts)))
+    return {
+        ".".join(filter(None, (prefix, jax.tree_util.keystr(path, simple=True, separator=".")))): state
+        for path, state in found
+        if isinstance(state, (Extremes, Counts))
+    }
 
 
 def _switched(states: Any, name: str, enabled: Any) -> Any:

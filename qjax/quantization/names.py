@@ -22,8 +22,6 @@ class Names(qcore.affine.Names):
     floor = staticmethod(jnp.floor)
     minimum = staticmethod(jnp.minimum)
     maximum = staticmethod(jnp.maximum)
-    amin = staticmethod(jnp.min)
-    amax = staticmethod(jnp.max)
     full = staticmethod(jnp.full)
     full_like = staticmethod(jnp.full_like)
     cumsum = staticmethod(jnp.cumsum)
@@ -62,10 +60,18 @@ class Names(qcore.affine.Names):
         return jnp.arange(size, dtype=jnp.int32)
 
     @staticmethod
+    def extremes(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+        return jnp.min(x, axes), jnp.max(x, axes)
+
+    @staticmethod
+    def unsigned(x: jax.Array) -> jax.Array:
+        """Not by an addition of 0, which XLA leaves out."""
+        return jnp.where(x == 0, 0.0, x)
+
+    @staticmethod
     def rint(x: jax.Array) -> jax.Array:
-        """Zeros have no sign: XLA leaves out the addition of a constant 0, which would take it from -0.0."""
-        integers = jnp.rint(x)
-        return jnp.where(integers == 0, 0.0, integers)
+        """Zeros have no sign: XLA leaves out the addition of a zero point of 0, which would take it from -0.0."""
+        return Names.unsigned(jnp.rint(x))
 
     @staticmethod
     def divide(a: jax.Array, b: Any) -> jax.Array:

@@ -10,36 +10,43 @@ import jax
 import jax.numpy as jnp
 
 from qcore.affine import AffineInteger, QParams, check_qparams, law
+from qcore.affine.quantized import QuantizedArray, rearrangement
 from qjax.dispatch import check_array
 from qjax.quantization.names import Names
 from qjax.quantization.parameters import Form, form_of, qparams_of
 
+Axes = int | tuple[int, ...] | None
+
 
 @partial(jax.tree_util.register_dataclass, data_fields=["values", "qparams"], meta_fields=["form"])
 @dataclass(frozen=True, eq=False)
-class QTensor:
+class QTensor(QuantizedArray):
     """Integers q that stand for the numbers (q - zero_point) * scale, a pytree with the arrays as leaves.
 
-    It passes through jit, scan, vmap, `jax.device_put` and `jax.tree.map` like any tree. `int_repr`, `q_scale` and the
-    others are also functions, `int_repr(q)`.
+    It passes through jit, scan, vmap, `jax.device_put` and `jax.tree.map` like any tree. Methods are those of
+    `jax.Array`, as far as they are here, and of torch's quantized tensors; results are QTensors with the same
+    parameters where they are numbers. What may mix channels is only for arrays with parameters for the whole.
+    `int_repr`, `q_scale` and the others are also functions, `int_repr(q)`.
 
     Attributes:
         values: the integers, an array of the dtype `form.storage`.
         qparams: the parameters.
         form: the range of the integers.
+
+    Example:
+        >>> q = quantize_per_tensor(jnp.float32([[-0.5, 2, 1]]), 0.5, 2, "quint8")
+        >>> q.sort().relu()[0].dequantize()
+        Array([0., 1., 2.], dtype=float32)
+        >>> q > 0
+        Array([[False,  True,  True]], dtype=bool)
     """
 
     values: jax.Array
     qparams: QParams
     form: AffineInteger
+    names = Names
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.values.shape
-
-    @property
-    def ndim(self) -> int:
-        return self.values.ndim
+    ravel, swapaxes = rearrangement("ravel"), rearrangement("swapaxes")
 
     def dequantize(self) -> jax.Array:
         """The numbers, as float32.
@@ -78,7 +85,7 @@ class QTensor:
         Raises:
             ValueError: if there is one for each channel.
         """
-        return self._per("tensor").scale
+        return self._whole("q_scale").scale
 
     def q_zero_point(self) -> jax.Array:
         """The zero point, int32 of shape ().
@@ -86,37 +93,45 @@ class QTensor:
         Raises:
             ValueError: if there is one for each channel.
         """
-        return self._per("tensor").zero_point
+        return self._whole("q_zero_point").zero_point
 
-    def q_per_channel_scales(self) -> jax.Array:
-        """The scales, float32 of shape (channels,).
+    def equal(self, other: Any) -> jax.Array:
+        """Whether integers and parameters are the same, a bool of shape ()."""
+        if not isinstance(other, QTensor) or (self.form, self.qparams.axis) != (other.form, other.qparams.axis):
+            return jnp.bool_(False)
+        pairs = zip(jax.tree.leaves(self), jax.tree.leaves(other), strict=True)
+        return jnp.stack([jnp.array_equal(*pair) for pair in pairs]).all()
 
-        Raises:
-            ValueError: if there is one for all.
-        """
-        return self._per("channel").scale
+    def copy(self) -> QTensor:
+        """A copy that shares nothing."""
+        return jax.tree.map(jnp.copy, self)
 
-    def q_per_channel_zero_points(self) -> jax.Array:
-        """The zero points, int32 of shape (channels,).
+    def min(self, axis: Axes = None, keepdims: bool = False) -> QTensor:
+        """The least number, of all or along axes."""
+        self._whole("min")
+        return self._with(self.values.min(axis, keepdims=keepdims))
 
-        Raises:
-            ValueError: if there is one for all.
-        """
-        return self._per("channel").zero_point
+    def max(self, axis: Axes = None, keepdims: bool = False) -> QTensor:
+        """The greatest number, of all or along axes."""
+        self._whole("max")
+        return self._with(self.values.max(axis, keepdims=keepdims))
 
-    def q_per_channel_axis(self) -> int:
-        """The dimension along which the channels lie.
+    def mean(self, axis: Axes = None, keepdims: bool = False) -> QTensor:
+        """The mean of the integers, rounded to nearest even, of all or along axes."""
+        self._whole("mean")
+        return self._with(_mean(self.values, axis, keepdims))
 
-        Raises:
-            ValueError: if there are no channels.
-        """
-        return self._per("channel").axis  # type: ignore[return-value]
+    def sort(self, axis: int = -1, descending: bool = False) -> QTensor:
+        """The numbers along a dimension in order."""
+        self._whole("sort")
+        return self._with(jnp.sort(self.values, axis, descending=descending))
 
-    def _per(self, granularity: str) -> QParams:
-        allowed = f"per_{granularity}_affine"
-        if self.qscheme() != allowed:
-            raise ValueError(f"the array is quantized {self.qscheme()}; allowed is {allowed}")
-        return self.qparams
+    def topk(self, k: int, axis: int = -1, largest: bool = True) -> tuple[QTensor, jax.Array]:
+        """The k greatest or least numbers along a dimension, the first of equal ones first, and where they are."""
+        self._whole("topk")
+        ranks = jnp.moveaxis(self.values if largest else ~self.values, axis, -1)
+        found, places = (jnp.moveaxis(part, -1, axis) for part in jax.lax.top_k(ranks, k))
+        return self._with(found if largest else ~found), places
 
 
 dequantize = QTensor.dequantize
@@ -197,6 +212,13 @@ def _quantize(form: AffineInteger, x: jax.Array, qparams: QParams) -> jax.Array:
     with Names.arithmetic():
         q = law.quantize(Names, x, qparams.scale, qparams.zero_point, qparams.axis, form)
     return q.astype(form.storage)
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _mean(values: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
+    with Names.arithmetic():
+        sums = values.sum(axis, "int64", keepdims=keepdims)
+        return law.mean(Names, sums, values.size // max(1, sums.size)).astype(values.dtype)
 
 
 @jax.jit

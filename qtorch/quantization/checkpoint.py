@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from qcore.affine import QParams
-from qcore.affine.checkpoint import Quantized, flatten, unflatten
+from qcore.affine.checkpoint import Quantized, flatten, installed, read_file, unflatten
 from qtorch.quantization.tensor import QTensor
 
 
@@ -23,12 +23,11 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
     Raises:
         TypeError: if an entry is something else.
         ValueError: if two tensors would have the same name, say "w.scale" next to a QTensor "w".
+        ImportError: if safetensors is missing.
     """
-    from safetensors.torch import save_file
-
     arrays, metadata = flatten({name: _unwrapped(value) for name, value in entries.items()})
     separate = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in arrays.items()}
-    save_file(separate, path, metadata)
+    installed("safetensors.torch").save_file(separate, path, metadata)
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -39,12 +38,11 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Returns:
         Tensors and QTensors by name. What is left without the QTensors is a state_dict.
-    """
-    from safetensors import safe_open
 
-    with safe_open(path, "pt") as file:
-        entries = unflatten({name: file.get_tensor(name) for name in file.keys()}, file.metadata())  # noqa: SIM118
-    return {name: _wrapped(value) for name, value in entries.items()}
+    Raises:
+        ImportError: if safetensors is missing.
+    """
+    return {name: _wrapped(value) for name, value in unflatten(*read_file(path, "torch")).items()}
 
 
 def _unwrapped(value: Any) -> Any:

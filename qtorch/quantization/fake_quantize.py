@@ -14,7 +14,7 @@ from qtorch.dispatch import is_ordinary
 from qtorch.quantization.affine import fake_quantize
 from qtorch.quantization.base import Factory, RangeObserver
 from qtorch.quantization.names import Names
-from qtorch.quantization.observer import MovingAverageMinMaxObserver
+from qtorch.quantization.observer import HistogramObserver, MovingAverageMinMaxObserver
 
 
 class FakeQuantize(torch.nn.Module):
@@ -23,6 +23,8 @@ class FakeQuantize(torch.nn.Module):
     Gradients are those of `fake_quantize_per_tensor_affine`, or of its sibling for channels. Observing and rounding can
     each be switched off by the methods below. The buffers of the switches only carry them to state_dicts and back: a
     program for `torch.compile` has them as constants and is compiled anew when they change.
+
+    Until a number was seen the parameters are 1 and 0: histograms leave out what is not finite.
 
     Args:
         observer: a class of observers of ranges, or another function that makes one.
@@ -86,7 +88,7 @@ class FakeQuantize(torch.nn.Module):
         check_input(x, Names)
         if self._observes and x.numel():
             self.activation_post_process(x.detach())
-            self._keep(*self.calculate_qparams())
+            self._follow()
         if not self._rounds:
             return x
         return fake_quantize(x, self._qparams(x.shape), self.activation_post_process.rule.form, ordinary)
@@ -94,6 +96,19 @@ class FakeQuantize(torch.nn.Module):
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The observer's parameters."""
         return self.activation_post_process.calculate_qparams()
+
+    def _follow(self) -> None:
+        """Takes the observer's parameters; while a histogram has seen nothing finite they stay."""
+        observer = self.activation_post_process
+        if not isinstance(observer, HistogramObserver):
+            self._keep(*self.calculate_qparams())
+            return
+        unseen = observer.min_val > observer.max_val
+        if torch.compiler.is_compiling():
+            pairs = zip((self.scale, self.zero_point), self.calculate_qparams(), strict=True)
+            self._keep(*(torch.where(unseen, old, new) for old, new in pairs))
+        elif not unseen:
+            self._keep(*self.calculate_qparams())
 
     def _keep(self, scale: torch.Tensor, zero_point: torch.Tensor) -> None:
         if self.scale.shape == scale.shape:

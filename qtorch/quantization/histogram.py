@@ -6,13 +6,13 @@ Which path they take depends on numbers, so that `torch.compile` cannot trace th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
 import torch
 
 from qcore.affine import AffineInteger, Counts, Histogram, QParams
-from qcore.affine.observers import unsigned_zero
 from qtorch.quantization.names import Names
 
 
@@ -37,14 +37,14 @@ class TensorHistogram(Histogram):
 
     def _update(self, state: Counts, x: torch.Tensor, xp: Any) -> Counts:
         """Elements that are all finite need neither be selected nor weighed."""
-        ends = torch.aminmax(x)
-        if not all(map(torch.isfinite, ends)):
+        low, high = xp.extremes(x, (0,))
+        if not isfinite(low) or not isfinite(high):
             x = x[torch.isfinite(x)]
             if x.numel() == 0:
                 return state
-            ends = torch.aminmax(x)
-        low = torch.minimum(state.min_val, unsigned_zero(xp, ends[0]))
-        high = torch.maximum(state.max_val, unsigned_zero(xp, ends[1]))
+            low, high = xp.extremes(x, (0,))
+        low = xp.minimum(state.min_val, xp.unsigned(low))
+        high = xp.maximum(state.max_val, xp.unsigned(high))
         return self._merge(xp, state, low, high, self._count(xp, x, None, low, high))
 
     def _count(self, xp: Any, x: torch.Tensor, weight: Any, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
@@ -64,6 +64,8 @@ def _update(
 def _qparams(
     histogram: torch.Tensor, low: torch.Tensor, high: torch.Tensor, *form: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    if low > high:  # nothing was seen, of which traced programs are not told
+        return torch.ones_like(low), torch.zeros_like(low, dtype=torch.int32)
     *integers, scheme, eps = form
     found = TensorHistogram(AffineInteger(*integers), scheme, eps, len(histogram)).qparams(Counts(histogram, low, high))
     return found.scale, found.zero_point

@@ -10,6 +10,7 @@ import torch
 
 from qcore import affine
 from qtorch.dispatch import is_ordinary
+from qtorch.quantization.extremes import whole_extremes
 
 
 class Names(affine.Names):
@@ -34,7 +35,12 @@ class Names(affine.Names):
     def rint(x: torch.Tensor) -> torch.Tensor:
         """A compiler drops a zero point of 0, which would take the sign from a zero: here it has none before."""
         steps = torch.round(x)
-        return torch.where(steps == 0, 0.0, steps) if torch.compiler.is_compiling() else steps
+        return Names.unsigned(steps) if torch.compiler.is_compiling() else steps
+
+    @staticmethod
+    def unsigned(x: torch.Tensor) -> torch.Tensor:
+        """A compiler drops an addition of 0."""
+        return torch.where(x == 0, 0.0, x) if torch.compiler.is_compiling() else x + 0.0
 
     @staticmethod
     def rounded(product: torch.Tensor) -> torch.Tensor:
@@ -64,12 +70,12 @@ class Names(affine.Names):
         return torch.full_like(x, value, dtype=getattr(torch, dtype))
 
     @staticmethod
-    def amin(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
-        return torch.amin(x, axes) if axes else x  # to torch, no axes are all axes
-
-    @staticmethod
-    def amax(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
-        return torch.amax(x, axes) if axes else x
+    def extremes(x: torch.Tensor, axes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+        if not axes:
+            return x, x  # to torch, no axes are all axes
+        if len(axes) == x.dim() and is_ordinary(x):
+            return whole_extremes(x)
+        return torch.amin(x, axes), torch.amax(x, axes)
 
     @staticmethod
     def arange(size: int, like: torch.Tensor) -> torch.Tensor:
@@ -106,6 +112,21 @@ class KernelNames(Names):
     @staticmethod
     def divide(a: torch.Tensor, b: torch.Tensor | float) -> torch.Tensor:
         return _settled(torch.divide(a, b))
+
+
+class SmallNames(affine.Names):
+    """NumPy's names, for states in ordinary memory; only what is observed is a tensor."""
+
+    @staticmethod
+    def dtype(x: torch.Tensor) -> str:  # type: ignore[override]
+        return Names.dtype(x)
+
+    @staticmethod
+    def extremes(x: torch.Tensor, axes: tuple[int, ...]) -> tuple[np.ndarray, ...]:  # type: ignore[override]
+        ends = Names.extremes(x, axes)
+        if x.dtype is torch.bfloat16:  # which NumPy does not know
+            ends = (end.to(torch.float32) for end in ends)
+        return tuple(end.numpy() for end in ends)
 
 
 def _settled(x: torch.Tensor) -> torch.Tensor:

@@ -25,8 +25,6 @@ from qtorch.quantization.histogram import TensorHistogram
 from qtorch.quantization.names import Names
 from qtorch.quantization.tokens import integers, scheme
 
-_IN_CACHE = 1 << 21  # elements, of which the least and the greatest are found faster one after the other
-
 
 class MinMaxObserver(RangeObserver):
     """The least and the greatest element of all tensors seen; see `qcore.affine.MinMax`.
@@ -59,9 +57,6 @@ class MinMaxObserver(RangeObserver):
     ) -> None:
         form = integers(dtype, quant_min, quant_max, reduce_range)
         super().__init__(MinMax(form, scheme(qscheme, False), eps), dtype, qscheme, reduce_range)
-
-    def _essence(self, x: torch.Tensor) -> torch.Tensor:
-        return x if x.numel() < _IN_CACHE else torch.stack(torch.aminmax(x))
 
 
 class MovingAverageMinMaxObserver(MinMaxObserver):
@@ -187,6 +182,7 @@ class HistogramObserver(RangeObserver):
     """
 
     _kind = Counts
+    _small = False
     histogram: torch.Tensor
 
     def __init__(

@@ -7,44 +7,20 @@ accident. torch's functions of the same names call them: `torch.relu(q)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from qcore import affine
-from qcore.affine import AffineInteger, QParams
-from qcore.affine.law import along
+from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.parameters import check_qparams
+from qcore.affine.quantized import QuantizedArray, rearrangement
 from qtorch.quantization.names import Names
 
 _TOKENS = {affine.UINT8: torch.quint8, affine.INT8: torch.qint8, affine.INT32: torch.qint32}
 
 
-def _view(name: str) -> Callable[..., QTensor]:
-    """A method that only rearranges elements, of tensors that have parameters for the whole."""
-
-    def method(self: QTensor, *arguments: Any, **settings: Any) -> QTensor:
-        self._check_whole(name)
-        return self._with(getattr(self.values, name)(*arguments, **settings))
-
-    method.__name__ = name
-    method.__doc__ = f"`torch.Tensor.{name}`, where there are no channels."
-    return method
-
-
-def _comparison(name: str) -> Callable[..., torch.Tensor]:
-    """A method that compares numbers, not integers."""
-
-    def method(self: QTensor, other: QTensor | torch.Tensor | float) -> torch.Tensor:
-        return getattr(self.dequantize(), name)(other.dequantize() if isinstance(other, QTensor) else other)
-
-    method.__name__ = name
-    method.__doc__ = f"`torch.Tensor.{name}` of the dequantized tensors."
-    return method
-
-
-class QTensor:
+class QTensor(QuantizedArray):
     """A tensor of numbers (q - zero_point) * scale, kept as integers q.
 
     Methods are those of torch.Tensor, as far as they are here; results are QTensors with the same parameters where
@@ -69,6 +45,7 @@ class QTensor:
     """
 
     is_quantized = True
+    names = Names
 
     def __init__(self, values: torch.Tensor, qparams: QParams, form: AffineInteger) -> None:
         check_qparams(qparams, form, tuple(values.shape), Names)
@@ -85,16 +62,6 @@ class QTensor:
         if method is None or not isinstance(arguments[0], cls):
             return NotImplemented
         return method(*arguments, **settings or {})
-
-    @property
-    def shape(self) -> torch.Size:
-        """The sizes of all dimensions."""
-        return self.values.shape
-
-    @property
-    def ndim(self) -> int:
-        """How many dimensions there are."""
-        return self.values.ndim
 
     @property
     def device(self) -> torch.device:
@@ -118,9 +85,6 @@ class QTensor:
         """How many elements there are."""
         return self.values.numel()
 
-    def __len__(self) -> int:
-        return len(self.values)
-
     def qscheme(self) -> Any:
         """torch.per_tensor_affine or torch.per_channel_affine."""
         return torch.per_tensor_affine if self.qparams.axis is None else torch.per_channel_affine
@@ -134,35 +98,24 @@ class QTensor:
         return affine.dequantize(self.values, self.qparams, self.form, xp=Names)
 
     def q_scale(self) -> float:
-        """The scale of the whole tensor."""
-        self._check_whole("q_scale")
-        return float(self.qparams.scale)
+        """The scale of the whole tensor.
+
+        Raises:
+            ValueError: if there is one for each channel.
+        """
+        return float(self._whole("q_scale").scale)
 
     def q_zero_point(self) -> int:
-        """The zero point of the whole tensor."""
-        self._check_whole("q_zero_point")
-        return int(self.qparams.zero_point)
+        """The zero point of the whole tensor.
 
-    def q_per_channel_scales(self) -> torch.Tensor:
-        """The channels' scales, float32."""
-        return self._of_channels("q_per_channel_scales", self.qparams.scale)
+        Raises:
+            ValueError: if there is one for each channel.
+        """
+        return int(self._whole("q_zero_point").zero_point)
 
-    def q_per_channel_zero_points(self) -> torch.Tensor:
-        """The channels' zero points, int32."""
-        return self._of_channels("q_per_channel_zero_points", self.qparams.zero_point)
-
-    def q_per_channel_axis(self) -> int:
-        """The dimension along which the channels lie."""
-        return self._of_channels("q_per_channel_axis", self.qparams.axis)
-
-    view, reshape, flatten, expand = _view("view"), _view("reshape"), _view("flatten"), _view("expand")
-    permute, transpose, t = _view("permute"), _view("transpose"), _view("t")
-    squeeze, unsqueeze, as_strided = _view("squeeze"), _view("unsqueeze"), _view("as_strided")
-    select, narrow, __getitem__ = _view("select"), _view("narrow"), _view("__getitem__")
-    eq, ne, __eq__, __ne__ = _comparison("eq"), _comparison("ne"), _comparison("eq"), _comparison("ne")  # type: ignore[assignment]
-    lt, le, __lt__, __le__ = _comparison("lt"), _comparison("le"), _comparison("lt"), _comparison("le")
-    gt, ge, __gt__, __ge__ = _comparison("gt"), _comparison("ge"), _comparison("gt"), _comparison("ge")
-    __hash__ = object.__hash__
+    view, expand, permute, t = (rearrangement(name) for name in ("view", "expand", "permute", "t"))
+    unsqueeze, as_strided = rearrangement("unsqueeze"), rearrangement("as_strided")
+    select, narrow = rearrangement("select"), rearrangement("narrow")
 
     def __setitem__(self, index: Any, source: QTensor | torch.Tensor) -> None:
         self[index].copy_(source)
@@ -198,7 +151,7 @@ class QTensor:
 
     def resize_(self, *sizes: Any) -> QTensor:
         """`torch.Tensor.resize_`."""
-        self._check_whole("resize_")
+        self._whole("resize_")
         self.values.resize_(*sizes)
         return self
 
@@ -220,18 +173,13 @@ class QTensor:
 
     def mean(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> QTensor:
         """The mean of the integers, rounded to nearest even."""
-        self._check_whole("mean")
-        mean = self.values.to(torch.float64).mean(dim, keepdim)
-        return self._with(mean.round().to(self.values.dtype))
-
-    def relu(self) -> QTensor:
-        """max(x, 0)."""
-        return self.clone().relu_()
+        self._whole("mean")
+        sums = self.values.to(torch.int64).sum(dim, keepdim)
+        return self._with(law.mean(Names, sums, self.numel() // max(1, sums.numel())).to(self.values.dtype))
 
     def relu_(self) -> QTensor:
         """max(x, 0), written over x."""
-        zero = along(self.qparams.zero_point, self.qparams.axis, self.ndim)
-        self.values.copy_(torch.maximum(self.values.to(torch.int32), zero))
+        self.values.copy_(self.relu().values)
         return self
 
     def __repr__(self) -> str:
@@ -248,26 +196,14 @@ class QTensor:
     def _tensors(self) -> tuple[torch.Tensor, ...]:
         return self.values, self.qparams.scale, self.qparams.zero_point
 
-    def _with(self, values: torch.Tensor) -> QTensor:
-        return QTensor(values, self.qparams, self.form)
-
     def _select(self, name: str, *arguments: Any) -> Any:
         """A method of torch's that selects elements, and may say where they are."""
-        self._check_whole(name)
+        self._whole(name)
         few = self.values.dtype is torch.uint16  # of which torch finds no greatest
         found = getattr(self.values.to(torch.int32) if few else self.values, name)(*arguments)
         if isinstance(found, torch.Tensor):
             return self._with(found.to(self.values.dtype))
         return self._with(found[0].to(self.values.dtype)), found[1]
-
-    def _check_whole(self, name: str) -> None:
-        if self.qparams.axis is not None:
-            raise ValueError(f"{name} of a QTensor with axis={self.qparams.axis}; allowed is one without channels")
-
-    def _of_channels(self, name: str, value: Any) -> Any:
-        if self.qparams.axis is None:
-            raise ValueError(f"{name} of a QTensor without an axis; allowed is one with channels")
-        return value
 
 
 def _rebuilt(values: Any, scale: Any, zero_point: Any, axis: int | None, *form: Any) -> QTensor:

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -16,6 +17,7 @@ from qcore.affine import (
     AffineInteger,
     Names,
     QParams,
+    checkpoint,
     choose_qparams,
     choose_qparams_dynamic,
     dequantize,
@@ -150,6 +152,13 @@ def test_requantize_equals_its_definition(axis, channels, biased):
     assert len(np.unique(q)) > 20
 
 
+def test_means_are_exact_and_rounded_to_even():
+    sums = np.int64([5, 7, -5, 2**40 + 1, 2**40 + 3])
+    assert_same_bits(law.mean(Names, sums[:3], 2), np.int32([2, 4, -2]))
+    assert_same_bits(law.mean(Names, sums[3:], 2**12), np.int32([2**28, 2**28]))
+    assert law.mean(Names, np.int64(3 * (2**25 + 1)), 3) == 2**25 + 1
+
+
 def test_formats():
     assert (UINT8.qmin, UINT8.qmax, UINT8.middle, UINT8.storage, UINT8.levels) == (0, 255, 128, "uint8", 256)
     assert AffineInteger(0, 255).middle == 127  # torch's for a range that the user gives
@@ -169,6 +178,16 @@ def test_formats():
 CHANNELS = QParams.of([0.1, 0.2], [0, 0], 0)
 X = np.ones((2, 3), np.float32)
 ONE = np.float32(1)
+
+
+def test_checkpoints_say_what_is_missing(monkeypatch, tmp_path):
+    for call in (lambda: checkpoint.save_file(tmp_path / "x", {}), lambda: checkpoint.load_file(tmp_path / "x")):
+        for module in ("safetensors", "safetensors.numpy"):
+            monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(ImportError, match="checkpoints need safetensors: pip install safetensors"):
+            call()
+
+
 BAD = {
     "qmin=1; allowed is an int from -2147483648 to 0": lambda: AffineInteger(1, 5),
     "qmax=1.5 is a float": lambda: AffineInteger(0, 1.5),

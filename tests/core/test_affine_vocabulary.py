@@ -30,12 +30,8 @@ from qcore.affine import (
 NAMES = [name for name in vars(Names) if not name.startswith("_")]
 
 
-def _amin(x, axes):
-    return torch.amin(x, axes) if axes else x
-
-
-def _amax(x, axes):
-    return torch.amax(x, axes) if axes else x
+def _extremes(x, axes):
+    return (torch.amin(x, axes), torch.amax(x, axes)) if axes else (x, x)
 
 
 def _full_like(x, value, dtype):
@@ -50,8 +46,8 @@ TENSORS = {
     "divide": torch.divide,
     "minimum": torch.minimum,
     "maximum": torch.maximum,
-    "amin": _amin,
-    "amax": _amax,
+    "extremes": _extremes,
+    "unsigned": lambda x: x + 0.0,
     "full": lambda shape, value, dtype: torch.full(shape, value, dtype=getattr(torch, dtype)),
     "full_like": _full_like,
     "repeat": torch.repeat_interleave,

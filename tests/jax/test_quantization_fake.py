@@ -142,6 +142,8 @@ def test_gradients():
         parameters = (x, jnp.float32(scale), jnp.int32(zero_point))
         tangents = (incoming, jnp.float32(1), np.zeros((), jax.dtypes.float0))
         assert_same_bits(push(*parameters, *tangents)[1], expected)
+    both = jax.vmap(jax.grad(lambda x: per_tensor(form)(x, *parameters[1:])))(x)
+    assert_same_bits(both, mask.astype(np.float32))
     second = jax.grad(jax.grad(lambda x: fake_quantize(x, QParams.of(0.5, 0)) ** 2))
     assert second(jnp.float32(1.1)) == 2
     assert second(jnp.float32(-1.1)) == 0

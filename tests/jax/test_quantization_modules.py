@@ -153,6 +153,16 @@ def test_switches_of_trees():
     assert disable_observer(stacked).observer_enabled.shape == (4,)
 
 
+def test_dictionary_of_observers():
+    """By the paths of a tree, and as a checkpoint takes it."""
+    fake, observed = MODULES[1].init((2, 3)), MinMaxObserver().init()
+    found = quantization.get_observer_dict({"a": [fake, jnp.ones(3)], "b": {"c": observed}}, "net")
+    assert list(found) == ["net.a.0.activation_post_process", "net.b.c"]
+    assert found["net.a.0.activation_post_process"] is fake.activation_post_process
+    assert found["net.b.c"] is observed
+    assert quantization.get_observer_dict(observed, "net") == {"net": observed}
+
+
 def test_arguments():
     """torch's spelling, and ours."""
     spelled = FakeQuantize(

@@ -1,5 +1,7 @@
 """QTensor: NumPy's bits, a pytree under JAX's transformations and shardings; checkpoints."""
 
+import operator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,11 +80,83 @@ def test_accessors():
     assert_same_bits(quantization.int_repr(own), own.values)
     assert all(isinstance(leaf, jax.Array) for q in (q, own) for leaf in jax.tree.leaves(q))
     for call in (own.q_scale, own.q_zero_point):
-        with pytest.raises(ValueError, match="quantized per_channel_affine; allowed is per_tensor_affine"):
+        with pytest.raises(ValueError, match="of a QTensor with axis=1; allowed is one without channels"):
             call()
     for call in (q.q_per_channel_scales, q.q_per_channel_zero_points, q.q_per_channel_axis):
-        with pytest.raises(ValueError, match="quantized per_tensor_affine; allowed is per_channel_affine"):
+        with pytest.raises(ValueError, match="of a QTensor without an axis; allowed is one with channels"):
             call()
+
+
+SELECTIONS = {
+    "min": (lambda q: q.min(), lambda x: x.min()),
+    "max": (lambda q: q.max(1, keepdims=True), lambda x: x.max(1, keepdims=True)),
+    "min of two": (lambda q: q.min((0, 2)), lambda x: x.min((0, 2))),
+    "sort": (lambda q: q.sort(), lambda x: np.sort(x)),
+    "sort down": (lambda q: q.sort(0, descending=True), lambda x: np.sort(x, 0)[::-1]),
+    "topk": (lambda q: q.topk(2)[0], lambda x: np.sort(x)[..., :-3:-1]),
+    "least": (lambda q: q.topk(2, 1, largest=False)[0], lambda x: np.sort(x, 1)[:, :2]),
+    "reshape": (lambda q: q.reshape(2, -1), lambda x: x.reshape(2, -1)),
+    "flatten": (lambda q: q.flatten(), lambda x: x.ravel()),
+    "ravel": (lambda q: q.ravel(), lambda x: x.ravel()),
+    "transpose": (lambda q: q.transpose(2, 0, 1), lambda x: x.transpose(2, 0, 1)),
+    "swapaxes": (lambda q: q.swapaxes(0, 1), lambda x: x.swapaxes(0, 1)),
+    "squeeze": (lambda q: q[:1].squeeze(0), lambda x: x[0]),
+    "slices": (lambda q: q[:, ::2, -1], lambda x: x[:, ::2, -1]),
+    "indices": (lambda q: q[jnp.array([1, 0])], lambda x: x[[1, 0]]),
+    "rows": (lambda q: list(q)[2], lambda x: x[2]),
+}
+
+
+@pytest.mark.parametrize("form", [UINT8, INT8, AffineInteger.of_width(16, signed=False), INT32], ids=str)
+@pytest.mark.usefixtures("compile_quickly")
+def test_selections(form):
+    """The numbers that plain arrays have there, in one program; parameters for channels would not fit."""
+    q = quantize_per_tensor(jnp.asarray(X), 0.25, 0 if form == INT32 else 9, form)
+    numbers = np.asarray(q.dequantize())
+    found = jax.jit(lambda q: {name: own(q) for name, (own, _) in SELECTIONS.items()})(q)
+    for name, (_, plain) in SELECTIONS.items():
+        assert found[name].values.dtype == form.storage
+        assert_same_bits(found[name].dequantize(), plain(numbers), name)
+    _, places = q.topk(2, 1, largest=False)
+    assert_same_bits(np.take_along_axis(numbers, np.asarray(places), 1), np.sort(numbers, 1)[:, :2])
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_selections_among_channels(name):
+    with pytest.raises(ValueError, match="of a QTensor with axis=1; allowed is one without channels"):
+        SELECTIONS[name][0](quantize_per_channel(jnp.asarray(X), SCALES, ZEROS, 1, "qint8"))
+
+
+def test_comparisons():
+    """Of numbers, whatever integers they are."""
+    q = quantize_per_tensor(jnp.asarray(X), 0.25, 9, "quint8")
+    own = quantize_per_channel(jnp.asarray(X[::-1]), SCALES, ZEROS, 1, "qint8")
+    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+        for right, plain in ((own, own.dequantize()), (0.5, 0.5), (jnp.asarray(X), jnp.asarray(X))):
+            expected = getattr(operator, name)(q.dequantize(), plain)
+            assert_same_bits(getattr(operator, name)(q, right), expected)
+            assert_same_bits(getattr(q, name)(right), expected)
+    assert hash(q) != hash(q.copy())
+
+
+NARROW = AffineInteger(0, 127)
+
+
+def test_means_relu_and_copies():
+    """Means are of the integers, exact for sums beyond 2^31, and rounded to even."""
+    q = quantize_per_tensor(jnp.float32([[1, 2, 4, 5], [0, 1, 2, 3]]), 1.0, 3, "quint8")
+    assert (int(q.mean().values), q.mean(1).values.tolist()) == (5, [6, 4])
+    assert q.mean((0,), keepdims=True).values.tolist() == [[4, 4, 6, 7]]
+    wide = QTensor(jnp.full(2**18 + 1, 2**14 - 1, jnp.int16), QParams.of(1.0, 0), AffineInteger.of_width(16))
+    assert jax.jit(lambda q: q.mean())(wide).values == 2**14 - 1
+    for own in (q, quantize_per_channel(jnp.asarray(X), SCALES, ZEROS, 1, "qint8")):
+        assert_same_bits(jax.jit(lambda q: q.relu())(own).dequantize(), np.maximum(own.dequantize(), 0))
+        assert own.equal(own.copy())
+        assert jax.jit(lambda a, b: a.equal(b))(own, own.copy())
+    scaled, narrow = (QTensor(q.values, QParams.of(scale, 3), form) for scale, form in ((2.0, UINT8), (1.0, NARROW)))
+    for other in (q[:, ::-1], q[:1], own, q.values, scaled, narrow):
+        assert not q.equal(other)
+    assert len(q) == 2
 
 
 def test_transformations():

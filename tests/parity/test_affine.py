@@ -7,6 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 from affine_support import activations, ties
+from quantization_support import activations as digits
 from support import DTYPES, assert_same_bits, to_torch
 
 import qjax.quantization as jaxq
@@ -74,7 +75,7 @@ OBSERVERS = [
     ("MinMaxObserver", {"dtype": "quint8", "qscheme": "per_tensor_affine"}),
     ("MovingAverageMinMaxObserver", {"dtype": "qint8", "qscheme": "per_tensor_symmetric", "averaging_constant": 0.1}),
     ("PerChannelMinMaxObserver", {"dtype": "qint8", "qscheme": "per_channel_symmetric", "ch_axis": 1}),
-    ("MovingAveragePerChannelMinMaxObserver", {"ch_axis": 2, "reduce_range": True}),
+    ("MovingAveragePerChannelMinMaxObserver", {"ch_axis": 1, "reduce_range": True}),
     ("HistogramObserver", {"reduce_range": True}),
 ]
 
@@ -97,15 +98,15 @@ def assert_same_state(state, module):
 
 @pytest.mark.parametrize(("name", "options"), OBSERVERS, ids=[name for name, _ in OBSERVERS])
 def test_observers(name, options):
-    rng = np.random.default_rng(3)
+    """Over 300 steps of a network that learns digits."""
     own, other = pair(name, options)
-    state = own.init((16, 6, 9))
-    for step in range(40):
-        x = activations(rng, step)[step % 6]
-        other(torch.from_numpy(x))
-        state = own.update(state, jnp.asarray(x))
+    steps = digits()[1][:: 5 if name == "HistogramObserver" else 1]  # whose steps and search take long
+    state = own.init(tuple(steps[0].shape))
+    for number, x in enumerate(steps):
+        other(x)
+        state = own.update(state, jnp.asarray(x.numpy()))
         assert_same_state(state, other)
-        if step % 4 == 0:
+        if number % 20 == 0:
             assert_same_parameters(own.qparams(state), *other.calculate_qparams())
 
 
@@ -215,6 +216,29 @@ def test_quantized_tensors(axis, dtype):
     assert_same_tensor(*some_tensors(rng, (5, 6, 7), axis, dtype))
     form = {"quint8": UINT8, "qint8": INT8}[dtype]
     assert_same_tensor(*tensors(ties(rng, 0.0371, 13, form, 3000), 0.0371, 13, None, dtype))
+
+
+def test_methods_of_quantized_tensors():
+    """By the names that both have; channels are kept apart by both."""
+    rng = np.random.default_rng(8)
+    for token in TOKENS:
+        own, other = some_tensors(rng, (6, 5), None, token)
+        for call in (
+            lambda q: q.relu(),
+            lambda q: q.mean(),
+            lambda q: q.mean(1),
+            lambda q: q.min(),
+            lambda q: q.max(),
+            lambda q: q.topk(3)[0],
+            lambda q: q.reshape(3, 10)[1:, ::2].flatten(),
+        ):
+            assert_same_tensor(call(own), call(other))
+        assert_same_tensor(own.sort(0, descending=True), other.sort(0, descending=True)[0])
+        own, other = some_tensors(rng, (6, 5), 0, token)
+        assert_same_tensor(own.relu(), other.relu())
+        for q in (own, other):
+            with pytest.raises(ValueError, match="max of a QTensor with axis=0; allowed is one without channels"):
+                q.max()
 
 
 @pytest.mark.parametrize("axis", [None, 0])

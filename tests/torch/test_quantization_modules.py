@@ -137,6 +137,28 @@ def test_infinities_never_raise():
         assert ours.FakeQuantize()(torch.tensor([1.0, number])).shape == (2,)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_histograms_of_nothing_finite(compiled):
+    """The parameters stay, as they do in JAX and, with a warning, in torch; then a number is seen."""
+    torch._dynamo.reset()
+    module = qconfig.default_histogram_fake_quant()
+    call = torch.compile(module, fullgraph=True, backend="aot_eager") if compiled else module
+    with torch_ao() as peer:
+        theirs = peer.default_histogram_fake_quant()
+    for x in (torch.tensor([torch.inf, -torch.inf]), torch.tensor([0.4, torch.inf]), torch.tensor([-torch.inf, 2])):
+        assert_same_bits(call(x), step(theirs, x)[0])
+        same_state(module, theirs)
+        if x.isinf().all():
+            assert (module.scale.tolist(), module.zero_point.tolist()) == ([1], [0])
+    scale = module.scale.clone()
+    for _ in range(2):
+        call(torch.tensor([torch.nan, torch.inf]))
+        assert torch.equal(module.scale, scale)
+        module.activation_post_process.reset_min_max_vals()
+    with pytest.raises(ValueError, match="observe something before asking for parameters"):
+        qconfig.default_histogram_fake_quant().calculate_qparams()
+
+
 def test_a_module_that_is_called_twice_before_its_gradients():
     """The second call changes the scale; the first's gradient is that of its own."""
     module = ours.FakeQuantize(observer=ours.MinMaxObserver, quant_min=0, quant_max=3)

@@ -11,7 +11,7 @@ from support import assert_same_bits
 import qtorch.quantization as ours
 from qcore import affine as reference
 from qcore.affine import INT8, INT32, UINT8, AffineInteger
-from qtorch.quantization import observer as observers
+from qtorch.quantization import extremes
 from qtorch.quantization.tokens import integers
 
 
@@ -108,16 +108,43 @@ def test_other_dtypes(name, dtype):
     same_state(narrow, own)
 
 
-def test_large_tensors_are_read_once(monkeypatch):
-    x = torch.randn(1000)
-    x[3] = -0.0
-    small, large = ours.MinMaxObserver(), ours.MinMaxObserver()
-    small(x)
-    monkeypatch.setattr(observers, "_IN_CACHE", 0)
-    large(x)
-    same_state(small, large)
-    large(torch.tensor([1.0, torch.nan]))
-    assert large.min_val.isnan()
+def test_extremes_by_a_kernel(monkeypatch):
+    """torch's bits on all patterns, sizes around vectors, and any strides; NaN of either sign, wherever they are."""
+    generator = torch.Generator().manual_seed(0)
+    for size in (1, 15, 17, 1000, 1 << 15, (1 << 15) + 17):
+        patterns = torch.randint(-(2**31), 2**31, (size,), generator=generator).to(torch.int32).view(torch.float32)
+        x = torch.where(patterns.isnan(), 1.0, patterns)
+        single = (torch.full((size,), number) for number in (torch.inf, -torch.inf, 1e-40, -1e-40, -2.0))
+        for numbers in (x, x.abs(), -x.abs(), x.clamp(-1e-39, 1e-39), *single):
+            monkeypatch.setattr(extremes, "_LARGE", 0)
+            found = extremes.whole_extremes(numbers)
+            monkeypatch.setattr(extremes, "_LARGE", 1 << 20)
+            for own, expected in zip(found, extremes.whole_extremes(numbers), strict=True):
+                assert_same_bits(own, expected)
+        monkeypatch.setattr(extremes, "_LARGE", 0)
+        for pattern in (0x7F800001, 0x7FC00000, -0x7FFFFF, -0x400000):
+            for place in {0, size // 2, size - 1}:
+                wrong = x.clone()
+                wrong.view(torch.int32)[place] = pattern
+                assert all(map(torch.isnan, extremes.whole_extremes(wrong)))
+    x = torch.randn(6, 5, generator=generator)
+    for view in (x.t(), x[:, ::2], x[1:, 1:], x[:1, :1], x.expand(2, 6, 5)):
+        assert extremes.whole_extremes(view) == (view.amin(), view.amax())
+
+
+def test_later_tensors_do_not_change_what_was_found():
+    """Numbers of a fixed size lie in the kernel's own memory."""
+    first = extremes.whole_extremes(torch.full((1 << 15,), 1.0))
+    extremes.whole_extremes(torch.full((1 << 15,), 2.0))
+    assert first == (1, 1)
+
+
+def test_large_tensors():
+    for x in (torch.randn(1 << 15), torch.full((1 << 15,), torch.nan)):
+        own, peer = pair("MinMaxObserver", {})
+        own(x)
+        peer(x)
+        same_state(own, peer)
 
 
 def test_what_is_not_finite():
