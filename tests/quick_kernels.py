@@ -51,4 +51,5 @@ QUICK = {
     "affine-forward-rows-float32",
     "affine-forward-flat-bfloat16",
     "affine-backward-float32",
+    "affine-extremes",
 }
