@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 
+from qtorch.optim.homes import LIMIT, Homes
 from qtorch.optim.many import Bundle, as_bits, copy_all, same_bits
 
 Groups = Sequence[dict[str, Any]]
@@ -23,7 +25,7 @@ class Copies(Bundle):
     """
 
     def __init__(self, like: Sequence[torch.Tensor]) -> None:
-        super().__init__(like)
+        super().__init__(like, LIMIT)
         self.take(like)
         copies = {i: like[i].detach().clone() for i in self.large}
         self.parts = [*self.flats, *copies.values()]
@@ -69,7 +71,7 @@ class Layout:
     Attributes:
         parameters: those that require gradients or did when an earlier layout was made, in the groups' order.
         numbers: their places among all parameters.
-        scratch: where gradients and weights are put side by side.
+        scratch: where gradients are put side by side.
         accumulators: if there are any.
         frozen: those that require no gradients.
     """
@@ -83,7 +85,8 @@ class Layout:
         self.parameters = [self._every[number] for number in self.numbers]
         self.frozen = [p for p in self._every if not p.requires_grad]
         self.scratch = Bundle(self.parameters)
-        self._momenta: dict[str, Bundle] = {}
+        self._momenta: dict[str, Homes] = {}
+        self._own: list[torch.Tensor] = []  # the weights' memory, while accumulators are in its place
         self.accumulators = Accumulators(self.parameters) if accumulate else None
         if self.accumulators is not None and before is not None and before.accumulators is not None:
             for i, p in enumerate(self.parameters):
@@ -100,28 +103,45 @@ class Layout:
             and self.scratch.fits(self.parameters)
         )
 
+    @cached_property
+    def weights(self) -> Homes:
+        """The parameters' own memory, side by side from the first use on, as far as it may be moved."""
+        homes = Homes(self.parameters)
+        homes.move_in(self.parameters)
+        return homes
+
     @torch.no_grad()
     def follow(self) -> None:
         """See `Accumulators.follow`."""
         if self.accumulators is not None:
-            self.accumulators.follow(self.scratch.take(self.parameters))
+            self.accumulators.follow(self.weights.take(self.parameters))
 
-    def momenta(self, name: str, values: Sequence[Any]) -> Bundle | None:
+    def enter(self) -> None:
+        """Puts the accumulators, if any, in the place of the weights, unless they are there."""
+        if self.accumulators is not None and not self._own:
+            self.follow()
+            self._own = self.weights.memory(self.parameters)
+            _set_data(self.parameters, self.accumulators.values.tensors)
+
+    def leave(self) -> None:
+        """Gives the weights their own memory back."""
+        if self._own:
+            _set_data(self.parameters, self._own)
+            self._own = []
+
+    def momenta(self, name: str, values: Sequence[Any]) -> Homes | None:
         """The memory that these are in, if `adopt_momenta` put them all there."""
-        bundle = self._momenta.get(name)
-        return bundle if bundle is not None and bundle.holds(values) else None
+        homes = self._momenta.get(name)
+        return homes if homes is not None and homes.holds(values) else None
 
-    def adopt_momenta(self, name: str, states: Sequence[dict[str, Any]]) -> Bundle:
-        """Puts the momenta of this name side by side: the states get copies that are.
-
-        Copying them to and fro in every step would take as long as rounding them.
-        """
+    def adopt_momenta(self, name: str, states: Sequence[dict[str, Any]]) -> Homes:
+        """Puts the momenta of this name side by side: the states get copies that are."""
         momenta = [state[name] for state in states]
-        bundle = self._momenta[name] = Bundle(momenta)
-        bundle.take(momenta)
-        for i, place in zip(bundle.small, bundle.places, strict=True):
-            states[i][name] = place
-        return bundle
+        homes = self._momenta[name] = Homes(momenta)
+        homes.take(momenta)
+        for i, home in zip(homes.small, homes.homes, strict=True):
+            states[i][name] = home
+        return homes
 
     def save_accumulators(self) -> SavedAccumulators | None:
         """Copies of the accumulators, and of what was written to the weights, by the parameters' numbers."""
@@ -151,3 +171,8 @@ class Layout:
 
 def _parameters(groups: Groups) -> list[torch.nn.Parameter]:
     return [p for group in groups for p in group["params"]]
+
+
+def _set_data(parameters: Sequence[torch.Tensor], memory: Sequence[torch.Tensor]) -> None:
+    for p, data in zip(parameters, memory, strict=True):
+        p.data = data

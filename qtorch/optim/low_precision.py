@@ -42,6 +42,10 @@ class OptimLP(torch.optim.Optimizer):
     A closure sees the low-precision weights. If the inner optimizer evaluates it again (LBFGS), the later evaluations
     see that optimizer's own points, unrounded; the gradients of all are rounded, with the same keys.
 
+    On the CPU the first step moves small parameters to memory where they lie side by side, unless others refer to
+    theirs (views, arrays, state dicts, other processes), and momenta likewise. Addresses taken before are void then,
+    and such a parameter's memory cannot be resized.
+
     Keys: step number s (0, 1, ...) has the key k = fold_in(key, s). The role r of parameter number j is rounded with
     fold_in(fold_in(k, r), j), where gradient, accumulator, weight are the roles 0, 1, 2, and the parameter's momenta,
     sorted by name, 3 and on. Parameters are numbered in the order of the param groups, all of them counted.

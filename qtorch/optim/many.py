@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
 
 from qcore import Number, Quantization, Rounding
 from qcore.named import check_number
-from qtorch.dispatch import quantize
+from qtorch.dispatch import is_ordinary, quantize
 from qtorch.lanes import TABLE as ROW
-from qtorch.launch import round_onto, round_rows
+from qtorch.launch import aligned, round_onto, round_rows
 
-_SMALL = 1 << 16  # elements: where two more copies take as long as a call
+_SMALL = 1 << 15  # elements: from there on two copies take longer than a call
 
 
 def quantize_many(
@@ -75,10 +76,14 @@ class Bundle:
         small, large: which of the tensors lie side by side, and which do not.
         flats: the memory of the small ones.
         places: the small ones, as views of it.
+
+    Args:
+        like: tensors that it has room for.
+        limit: how many elements a small one has at most.
     """
 
-    def __init__(self, like: Sequence[torch.Tensor]) -> None:
-        groups, self.large = _arrange(like)
+    def __init__(self, like: Sequence[torch.Tensor], limit: int = _SMALL) -> None:
+        groups, self.large = _arrange(like, limit)
         self.small = [i for members in groups for i in members]
         self.flats: list[torch.Tensor] = []
         self._groups: list[Group] = []
@@ -94,12 +99,6 @@ class Bundle:
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether these have the number, shapes, dtypes and devices of the tensors that there is room for."""
         return _properties(tensors) == self._like
-
-    def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether the small ones are `places` themselves."""
-        return len(tensors) == len(self._like[0]) and all(
-            tensors[i] is place for i, place in zip(self.small, self.places, strict=True)
-        )
 
     def take(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Copies the small ones in; returns `flats` and the large ones, which together are all the elements."""
@@ -132,7 +131,8 @@ class Bundle:
             return
         number, rounding = check_number(told.forward_number), told.forward_rounding
         for i, (target, part) in enumerate(zip(targets, parts, strict=True)):
-            if i >= len(self.flats) or not round_onto(target, part, number, rounding):
+            onto = round_onto if i < len(self.flats) else _round_onto
+            if not onto(target, part, number, rounding):
                 target.copy_(quantize(part, number, rounding))
 
     def apart(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -142,7 +142,7 @@ class Bundle:
         return [found[i] for i in range(len(found))]
 
     def _views(self, flats: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        shapes = [self._like[0][i] for i in self.small]
+        shapes = [self._like[i][0] for i in self.small]
         rooms = [room for flat, group in zip(flats, self._groups, strict=True) for room in group.split(flat)]
         return [room[: shape.numel()].view(shape) for room, shape in zip(rooms, shapes, strict=True)]
 
@@ -156,6 +156,21 @@ def _with_keys(flat: torch.Tensor, group: Group, number: Number, keys: torch.Ten
         return rounded.view(-1)
     each = zip(group.split(flat), own.unbind(), strict=True)
     return torch.cat([quantize(room, number, Rounding.STOCHASTIC, key=key) for room, key in each])
+
+
+def _round_onto(target: torch.Tensor, x: torch.Tensor, number: Number, rounding: Rounding) -> bool:
+    """`round_onto` for tensors of any kind, which others may have saved for a backward pass."""
+    if not (_has_kernel(x) and (target is x or _has_kernel(target))):
+        return False
+    flat = x.view(-1)
+    done = round_onto(flat if target is x else target.view(-1), flat, number, rounding)
+    if done:
+        torch.autograd.graph.increment_version(target)
+    return done
+
+
+def _has_kernel(x: torch.Tensor) -> bool:
+    return x.is_contiguous() and is_ordinary(x) and aligned(x) is x
 
 
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
@@ -174,18 +189,18 @@ def as_bits(x: torch.Tensor) -> torch.Tensor:
     return x.view({8: torch.int64, 4: torch.int32, 2: torch.int16}[x.element_size()])
 
 
-def _arrange(tensors: Sequence[torch.Tensor]) -> tuple[list[list[int]], list[int]]:
+def _arrange(tensors: Sequence[torch.Tensor], limit: int) -> tuple[list[list[int]], list[int]]:
     """Groups of small tensors of one dtype and device, and the others."""
     groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     large = []
     for i, x in enumerate(tensors):
         plain = type(x) in (torch.Tensor, torch.nn.Parameter) and x.layout is torch.strided
-        if plain and x.numel() <= _SMALL:
+        if plain and x.numel() <= limit:
             groups.setdefault((x.dtype, x.device), []).append(i)
         else:
             large.append(i)
     return list(groups.values()), large
 
 
-def _properties(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Size], list[torch.dtype], list[torch.device]]:
-    return [x.shape for x in tensors], [x.dtype for x in tensors], [x.device for x in tensors]
+def _properties(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Size, torch.dtype, torch.device]]:
+    return list(map(attrgetter("shape", "dtype", "device"), tensors))

@@ -10,7 +10,7 @@ import torch
 
 from qcore import Quantization
 from qcore.keys import fold_in_each, fold_words
-from qtorch.optim.layout import Copies, Layout
+from qtorch.optim.layout import Accumulators, Copies, Layout
 from qtorch.optim.many import Bundle, copy_all, joins
 from qtorch.optim.quantizers import Function, is_stochastic, round_all
 
@@ -38,7 +38,6 @@ class Step:
         self._grad_scaling = grad_scaling
         self._key = key
         self._chosen: list[int] = []  # which of the layout's parameters take part
-        self._own: list[torch.Tensor] = []  # the memory of the layout's parameters, while accumulators are in its place
         self._hidden: list[tuple[torch.Tensor, torch.Tensor]] = []  # frozen parameters and the gradients they had
 
     def evaluating(self, closure: Callable[[], Any]) -> Callable[[], Any]:
@@ -66,16 +65,12 @@ class Step:
             for p, gradient in zip(layout.parameters, found, strict=True)
             if gradient is not None
         ]
-        self._round("grad_quant", _GRADIENT, self._chosen, gradients, self._grad_scaling)
-        if layout.accumulators is not None and not self._own:
-            layout.follow()
-            self._own = [p.data for p in layout.parameters]
-            _set_data(layout.parameters, layout.accumulators.values.tensors)
+        self._round("grad_quant", _GRADIENT, self._chosen, gradients, layout.scratch, self._grad_scaling)
+        layout.enter()
 
     def leave(self) -> None:
         """Gives the weights their memory back, and frozen parameters their gradients, also after an error."""
-        if self._own:
-            _set_data(self._layout.parameters, self._own)
+        self._layout.leave()
         for p, gradient in self._hidden:
             p.grad = gradient
 
@@ -84,18 +79,26 @@ class Step:
         """Rounds accumulators, weights and momenta."""
         layout, chosen = self._layout, self._chosen
         weights: list[torch.Tensor] = [layout.parameters[i] for i in chosen]
-        if layout.accumulators is None:
-            self._round("weight_quant", _WEIGHT, chosen, weights)
-        else:
-            values, written = layout.accumulators.values, layout.accumulators.written
-            accumulated, bundle = self._members(values, "acc_quant")
-            self._round_onto(accumulated, "acc_quant", _ACCUMULATOR, chosen, accumulated, bundle)
-            targets, _ = self._members(written, "weight_quant")
-            sources, bundle = self._members(values, "weight_quant")
-            self._round_onto(targets, "weight_quant", _WEIGHT, chosen, sources, bundle)
-            copy_all(weights, [written.tensors[i] for i in chosen])
+        if layout.accumulators is not None:
+            self._round_accumulators(layout.accumulators, weights)
+        elif self._quantizers["weight_quant"] is not None:
+            self._round("weight_quant", _WEIGHT, chosen, weights, layout.weights)
         if self._quantizers["momentum_quant"] is not None:
-            self._round_momenta(weights, [state.get(p, {}) for p in weights])
+            self._round_momenta(weights, [found or {} for found in map(state.get, weights)])
+
+    def _round_accumulators(self, accumulators: Accumulators, weights: list[torch.Tensor]) -> None:
+        """Rounds them in place, and once more onto what is written to the weights."""
+        values, written, chosen = accumulators.values, accumulators.written, self._chosen
+        accumulated, bundle = self._members(values, "acc_quant")
+        self._round_onto(accumulated, "acc_quant", _ACCUMULATOR, chosen, accumulated, bundle)
+        targets, _ = self._members(written, "weight_quant")
+        sources, bundle = self._members(values, "weight_quant")
+        self._round_onto(targets, "weight_quant", _WEIGHT, chosen, sources, bundle)
+        if len(chosen) == len(written.tensors):
+            copy_all(self._layout.weights.parts_with(weights), written.parts)
+            self._layout.weights.give(weights)
+        else:
+            copy_all(weights, [written.tensors[i] for i in chosen])
 
     def _round_momenta(self, weights: Sequence[torch.Tensor], states: Sequence[dict[str, Any]]) -> None:
         roles, together = [_MOMENTUM] * len(weights), self._joins("momentum_quant")
@@ -115,19 +118,24 @@ class Step:
                 roles[n] += 1
 
     def _round(
-        self, name: str, role: int, chosen: list[int], tensors: list[torch.Tensor], scaling: float = 1.0
+        self,
+        name: str,
+        role: int,
+        chosen: list[int],
+        tensors: list[torch.Tensor],
+        room: Bundle,
+        scaling: float = 1.0,
     ) -> None:
-        """Multiplies and rounds tensors in place, which belong to the chosen parameters."""
+        """Multiplies and rounds tensors in place, which belong to the chosen parameters and may lie in the room."""
         if not tensors or (scaling == 1.0 and self._quantizers[name] is None):
             return
-        scratch = self._layout.scratch
-        together = self._joins(name) and scratch.fits(tensors)
-        parts = scratch.take(tensors) if together else tensors
+        together = self._joins(name) and room.fits(tensors)
+        parts = room.take(tensors) if together else tensors
         if scaling != 1.0:
             torch._foreach_mul_(parts, scaling)  # type: ignore[attr-defined]
-        self._round_onto(parts, name, role, chosen, parts, scratch if together else None)
+        self._round_onto(parts, name, role, chosen, parts, room if together else None)
         if together:
-            scratch.give(tensors)
+            room.give(tensors)
 
     def _round_onto(
         self,
@@ -174,11 +182,6 @@ def _values(p: torch.nn.Parameter) -> torch.Tensor:
     assert p.grad is not None
     p.grad = p.grad.coalesce()  # what belongs to one element is added up before it is rounded
     return p.grad._values()
-
-
-def _set_data(parameters: Sequence[torch.Tensor], memory: Sequence[torch.Tensor]) -> None:
-    for p, data in zip(parameters, memory, strict=True):
-        p.data = data
 
 
 def _is_momentum(value: Any, name: str, p: torch.Tensor) -> bool:
