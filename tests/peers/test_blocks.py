@@ -24,7 +24,13 @@ GFLOAT = {
     "mxfp4": gfloat.formats.format_info_mxfp4_e2m1,
     "mxint8": gfloat.formats.format_info_mxint8,
 }
-TORCHAO = {"mxfp8_e4m3": torch.float8_e4m3fn, "mxfp8_e5m2": torch.float8_e5m2}
+TORCHAO = {
+    "mxfp8_e4m3": torch.float8_e4m3fn,
+    "mxfp8_e5m2": torch.float8_e5m2,
+    "mxfp6_e2m3": "fp6_e2m3",
+    "mxfp6_e3m2": "fp6_e3m2",
+    "mxfp4": torch.float4_e2m1fn_x2,
+}
 
 
 def blocks(name, count=120_000):
@@ -90,6 +96,18 @@ COUNTS = {
     ("mxfp8_e5m2", "ceil"): {"infinity": 129, "subnormal": 367, "beyond": 8},
     ("mxfp8_e5m2", "even"): {"infinity": 129, "subnormal": 391, "beyond": 8},
     ("mxfp8_e5m2", "rceil"): {"infinity": 129, "logarithm": 278, "subnormal": 391, "beyond": 8},
+    ("mxfp6_e2m3", "floor"): {"infinity": 129, "subnormal": 82},
+    ("mxfp6_e2m3", "ceil"): {"infinity": 129, "subnormal": 82, "beyond": 15},
+    ("mxfp6_e2m3", "even"): {"infinity": 129, "subnormal": 82, "beyond": 15},
+    ("mxfp6_e2m3", "rceil"): {"infinity": 129, "logarithm": 272, "subnormal": 82, "beyond": 15},
+    ("mxfp6_e3m2", "floor"): {"infinity": 129, "subnormal": 82},
+    ("mxfp6_e3m2", "ceil"): {"infinity": 129, "subnormal": 82, "beyond": 19},
+    ("mxfp6_e3m2", "even"): {"infinity": 129, "subnormal": 82, "beyond": 19},
+    ("mxfp6_e3m2", "rceil"): {"infinity": 129, "logarithm": 291, "subnormal": 82, "beyond": 19},
+    ("mxfp4", "floor"): {"infinity": 129, "subnormal": 82},
+    ("mxfp4", "ceil"): {"infinity": 129, "subnormal": 82, "beyond": 22},
+    ("mxfp4", "even"): {"infinity": 129, "subnormal": 82, "beyond": 22},
+    ("mxfp4", "rceil"): {"infinity": 129, "logarithm": 344, "subnormal": 82, "beyond": 22},
 }
 
 
