@@ -3,11 +3,14 @@
 Usage:
     python -m benchmarks.peers                          every peer that is installed, on 2^20 numbers
     python -m benchmarks.peers --only torch gfloat --exponent 24 --json peers.json
+    QPYTORCH=FOLDER python -m benchmarks.peers          QPyTorch too, if it is in that folder
 
 Each peer's call takes turns with ours, and medians are compared. That the bits are the same, or where they are known
 not to be, is what `tests/peers` is about. Calls are those of the peers' documentation on arrays that they are at home
-with: what brings numbers there, such as APyTypes' conversion from NumPy, is not timed. Left out are packages that are
-not on PyPI (microxcaling, CPFloat), that round wrongly (unit-scaling) or to formats that are not ours (softposit).
+with: what brings numbers there, such as APyTypes' conversion from NumPy, is not timed. QPyTorch runs in a process of
+its own, which measures itself; that both copy as fast is its first row. Left out are packages that are not on PyPI
+(CPFloat, and microxcaling, in whose place is code like it), that round wrongly (unit-scaling) or to formats that are
+not ours (softposit).
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module, metadata
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,22 +31,13 @@ from rich.table import Table
 
 import qcore
 import qtorch
+from benchmarks import peers_qpytorch
+from benchmarks.peers_match import Match, on_jax, on_numpy, on_torch
+from benchmarks.peers_mx import mx_matches, torchao_mx_matches
 from benchmarks.timing import Call, by_turns, clock_for, keep_pages, machine, versions
-from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint
+from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint
 
-KEY = 7
-WIDTH = 136  # columns, which the table needs
-
-
-class Match(NamedTuple):
-    """A peer's call and ours; `framework` is where both compute."""
-
-    call: str
-    framework: str
-    number: str
-    rounding: str
-    theirs: Call
-    ours: Call
+WIDTH = 144  # columns, which the table needs
 
 
 class Row(NamedTuple):
@@ -60,40 +53,6 @@ class Row(NamedTuple):
     ratio: float
 
 
-_LABELS: dict[Any, str] = {
-    FloatingPoint(5, 2): "float (5,2)",
-    FixedPoint(8, 4): "fixed (8,4)",
-    BlockFloatingPoint(8): "block wl 8",
-    qcore.p3109(8, 4): "p3109 (8,4)",
-    BinaryFloat(5, 2): "e5m2",
-    BinaryFloat(8, 7): "bfloat16",
-}
-
-
-def _label(number: Any) -> str:
-    return _LABELS.get(number) or str(number)
-
-
-def on_torch(call: str, theirs: Call, x: np.ndarray, number: Any, rounding: str = "nearest", **options: Any) -> Match:
-    label = _label(number) + (" saturating" if options else "")
-    options |= {"key": KEY} if rounding == "stochastic" else {}
-    ours = partial(qtorch.quantize, torch.from_numpy(x), number, rounding, **options)
-    return Match(call, "torch", label, rounding, theirs, ours)
-
-
-def on_numpy(call: str, theirs: Call, x: np.ndarray, number: Any, rounding: str = "nearest") -> Match:
-    ours = partial(qcore.quantize, x, number, rounding, key=KEY if rounding == "stochastic" else None)
-    return Match(call, f"numpy {x.dtype}", _label(number), rounding, theirs, ours)
-
-
-def on_jax(call: str, theirs: Callable[[Any], Any], x: np.ndarray, number: Any) -> Match:
-    jax, qjax = import_module("jax"), import_module("qjax")
-    array = jax.numpy.asarray(x)
-    functions = (jax.jit(theirs), jax.jit(partial(qjax.quantize, number=number, rounding="nearest")))
-    calls = [lambda jitted=jitted: jitted(array).block_until_ready() for jitted in functions]
-    return Match(call, "jax jit", _label(number), "nearest", *calls)
-
-
 def torch_matches(x: np.ndarray) -> Iterator[Match]:
     tensor = torch.from_numpy(x)
     for name in ("bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"):
@@ -102,6 +61,7 @@ def torch_matches(x: np.ndarray) -> Iterator[Match]:
         yield on_torch(f".to({name}), and back", theirs, x, name.removeprefix("float8_"), **options)
     affine = partial(torch.fake_quantize_per_tensor_affine, tensor, 2.0**-4, 0, -128, 127)
     yield on_torch("fake_quantize_per_tensor_affine", affine, x, FixedPoint(8, 4))
+    yield from mx_matches(x)
 
 
 def _torch_cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -136,7 +96,7 @@ def gfloat_matches(x: np.ndarray) -> Iterator[Match]:
         yield on_numpy("round_ndarray", partial(gfloat.round_ndarray, e5m2, wide, mode), wide, "e5m2", rounding)
     p3109 = partial(gfloat.round_ndarray, formats.format_info_p3109(8, 4), wide)
     yield on_numpy("round_ndarray", p3109, wide, qcore.p3109(8, 4))
-    if find_spec("jax"):
+    if _installed("jax"):
         yield on_jax("round_ndarray", lambda x: gfloat.round_ndarray(e5m2, x), x, "e5m2")
 
 
@@ -162,23 +122,32 @@ def torchao_matches(x: np.ndarray) -> Iterator[Match]:
         call, codes = f"{short}_unpacked_to_f32", ours()
         theirs, ours = partial(getattr(kernels, call), codes), partial(qtorch.decode, codes, name)
         yield Match(call, "torch", f"{name}, decoded", "-", theirs, ours)
-    to_mx = import_module("torchao.prototype.mx_formats.mx_tensor").MXTensor.to_mx
-    rows, number = tensor.view(-1, 32), NAMED["mxfp8_e4m3"][0]
-    ours = partial(qtorch.encode, rows, number)
-    yield Match(
-        "MXTensor.to_mx", "torch", "mxfp8_e4m3, codes", "nearest", partial(to_mx, rows, torch.float8_e4m3fn), ours
-    )
+    yield from torchao_mx_matches(x)
     stochastic = import_module("torchao.optim.quant_utils")._fp32_to_bf16_sr
     yield on_torch("optim's _fp32_to_bf16_sr", partial(stochastic, tensor), x, "bfloat16", "stochastic")
 
 
+# QPyTorch's function, our number, our name for how it rounds to nearest, its arguments
+_QPYTORCH = (
+    ("float_quantize", FloatingPoint(5, 2), "nearest_away", {"exp": 5, "man": 2}),
+    ("fixed_point_quantize", FixedPoint(8, 4), "nearest", {"wl": 8, "fl": 4}),
+    ("block_quantize", BlockFloatingPoint(8), "nearest_up", {"wl": 8}),
+)
+
+
 def qpytorch_matches(x: np.ndarray) -> Iterator[Match]:
+    tensor = torch.from_numpy(x)
+    with peers_qpytorch.QPyTorch() as peer:
+        ours = partial(torch.empty_like(tensor).copy_, tensor)
+        yield Match("Tensor.copy_", "torch", "float32", "-", peer.call("copy_", x), ours)
+        for call, number, nearest, arguments in _QPYTORCH:
+            for theirs, ours in (("nearest", nearest), ("stochastic", "stochastic")):
+                yield on_torch(call, peer.call(call, x, **arguments, rounding=theirs), x, number, ours)
+
+
+def qtorch_plus_matches(x: np.ndarray) -> Iterator[Match]:
     quant, tensor = import_module("qtorch_plus.quant"), torch.from_numpy(x)
-    for call, number, nearest, arguments in (
-        ("float_quantize", FloatingPoint(5, 2), "nearest_away", {"exp": 5, "man": 2}),
-        ("fixed_point_quantize", FixedPoint(8, 4), "nearest", {"wl": 8, "fl": 4}),
-        ("block_quantize", BlockFloatingPoint(8), "nearest_up", {"wl": 8}),
-    ):
+    for call, number, nearest, arguments in _QPYTORCH:
         for theirs, ours in (("nearest", nearest), ("stochastic", "stochastic")):
             yield on_torch(call, partial(getattr(quant, call), tensor, **arguments, rounding=theirs), x, number, ours)
 
@@ -191,26 +160,46 @@ def pychop_matches(x: np.ndarray) -> Iterator[Match]:
         yield on_numpy("Chop", partial(rounds, x), x, BinaryFloat(5, 2), rounding)
 
 
-# name on PyPI: (module that must be there, what is compared)
-PEERS: dict[str, tuple[str, Callable[[np.ndarray], Iterator[Match]]]] = {
-    "torch": ("torch", torch_matches),
-    "jax": ("jax", jax_matches),
-    "ml_dtypes": ("ml_dtypes", ml_dtypes_matches),
-    "gfloat": ("gfloat", gfloat_matches),
-    "apytypes": ("apytypes", apytypes_matches),
-    "torchao": ("torchao", torchao_matches),
-    "qtorch-plus": ("qtorch_plus", qpytorch_matches),  # a fork of QPyTorch, with another range
-    "pychop": ("pychop", pychop_matches),
+def _installed(name: str) -> str | None:
+    """The version of a distribution, or None where there is none."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+class Peer(NamedTuple):
+    """What to compare with: its version, or None where it is not installed, and the calls."""
+
+    version: Callable[[], str | None]
+    matches: Callable[[np.ndarray], Iterator[Match]]
+
+
+PEERS = {
+    "torch": Peer(partial(_installed, "torch"), torch_matches),
+    "jax": Peer(partial(_installed, "jax"), jax_matches),
+    "ml_dtypes": Peer(partial(_installed, "ml_dtypes"), ml_dtypes_matches),
+    "gfloat": Peer(partial(_installed, "gfloat"), gfloat_matches),
+    "apytypes": Peer(partial(_installed, "apytypes"), apytypes_matches),
+    "torchao": Peer(partial(_installed, "torchao"), torchao_matches),
+    "QPyTorch": Peer(peers_qpytorch.version, qpytorch_matches),
+    "qtorch-plus": Peer(partial(_installed, "qtorch-plus"), qtorch_plus_matches),  # its fork, with another range
+    "pychop": Peer(partial(_installed, "pychop"), pychop_matches),
 }
 
 
 def measure(peer: str, x: np.ndarray, seconds: float, log: Console) -> Iterator[Row]:
     """All rows of a peer; each is also written to `log` when it is there."""
-    for match in PEERS[peer][1](x):
-        timings = by_turns([match.theirs, match.ours], clock_for("cpu"), seconds)
+    for match in PEERS[peer].matches(x):
+        timings = by_turns([match.theirs, match.ours], _clock, seconds)
         theirs, ours = (timing.median * 1e9 / x.size for timing in timings)
         log.print(f"{peer}: {', '.join(match[:4])}: {theirs:.3f} ns, ours {ours:.3f}", soft_wrap=True)
         yield Row(peer, *match[:4], theirs, ours, theirs / ours)
+
+
+def _clock(call: Call, count: int) -> float:
+    """The mean seconds of calls in a row, where they take place."""
+    return call.seconds(count) if isinstance(call, peers_qpytorch.Remote) else clock_for("cpu")(call, count)
 
 
 def peers_table(rows: list[Row], missing: list[str], exponent: int) -> Table:
@@ -234,9 +223,10 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     console, log = (Console(stderr=stderr, highlight=False) for stderr in (False, True))
     console.width = max(console.width, WIDTH)
-    missing = [peer for peer in options.only if find_spec(PEERS[peer][0]) is None]
-    present = [peer for peer in options.only if peer not in missing]
-    facts = {"versions": versions() | {peer: metadata.version(peer) for peer in present}, "machine": machine("cpu")}
+    found = {peer: PEERS[peer].version() for peer in options.only}
+    missing = [peer for peer, version in found.items() if version is None]
+    present = {peer: version for peer, version in found.items() if version is not None}
+    facts = {"versions": versions() | present, "machine": machine("cpu")}
     for name, values in facts.items():
         console.print(f"{name}: " + ", ".join(f"{what} {value}" for what, value in values.items()), soft_wrap=True)
     x = np.random.default_rng(options.exponent).standard_normal(1 << options.exponent, np.float32)

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 from qcore.arguments import check_choice, check_int
 from qcore.carrier import Carrier
 from qcore.codes import Codes
+from qcore.elements import check_element, generalized, shared_integers
 from qcore.fixed import FixedPoint
-from qcore.floats import BinaryFloat, FloatingPoint
+from qcore.floats import BinaryFloat
 from qcore.number import Number
-from qcore.sharing import E8M0_BIAS, Shared
 from qcore.tiles import Sizes, block_counts, block_sizes, block_text, check_block
 from qcore.two_level import Levels, working
 
@@ -67,7 +67,7 @@ class BlockFloatingPoint(BlockNumber):
 
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
         element = FixedPoint(self.wl, self.wl - 2, symmetric=True)
-        return "block", _shared(element, carrier, "floor")
+        return "block", shared_integers(element, carrier, "floor")
 
     @property
     def whole(self) -> bool:
@@ -128,7 +128,7 @@ class BlockScaled(BlockNumber):
     scales: ClassVar[str] = "2^k"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "element", _check_element(self.element))
+        object.__setattr__(self, "element", check_element(self.element))
         object.__setattr__(self, "block", check_block(self.block))
         check_choice("rule", self.rule, RULES)
 
@@ -144,13 +144,13 @@ class BlockScaled(BlockNumber):
 
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
         element = self.element
-        shared = _shared(element, carrier, self.rule)
+        shared = shared_integers(element, carrier, self.rule)
         if isinstance(element, FixedPoint):
             return "scaled", shared
         floating = isinstance(element, BinaryFloat)
         if element.man > 0 and element.scale.subnormals and (not floating or element.has_signed_zero):
             return "scaled", shared
-        return "scaled_general", _generalized(shared, element, carrier)
+        return "scaled_general", generalized(shared, element, carrier)
 
     @property
     def bits(self) -> int:
@@ -249,77 +249,3 @@ def check_scales(number: Number, shape: tuple[int, ...], scales: Any) -> tuple[A
     if tuple(scales.shape) != counts:
         raise ValueError(f"scales has shape {tuple(scales.shape)}; allowed is {counts} for codes of shape {shape}")
     return scales, whole
-
-
-def _check_element(element: Any) -> Number:
-    if isinstance(element, str):
-        from qcore.named import check_number  # which needs this module for the names of blocks
-
-        element = check_number(element, "element")
-    if not isinstance(element, FixedPoint | FloatingPoint | BinaryFloat):
-        raise TypeError(
-            f"element={element!r}; allowed are a FixedPoint, FloatingPoint, BinaryFloat, or the name of one"
-        )
-    element = element.overflowing("saturate")
-    if isinstance(element, FixedPoint) and element.wl == element.signed:
-        raise ValueError(f"element={element!r}; allowed is one with numbers above zero")
-    return element
-
-
-def _shared(element: Any, carrier: Carrier, rule: str) -> Shared:
-    """A saturating element's integers, under E8M0 scales."""
-    if isinstance(element, FixedPoint):
-        digits = element.wl - element.signed
-        (count, exponent), step, man = ((1 << digits) - 1, -element.fl), -element.fl, digits
-        precision, signed = digits, element.signed
-        lower = count + (element.signed and not element.symmetric)
-    else:
-        scale = element.scale
-        (count, exponent), step, man, precision = scale.largest, scale.smallest[1], scale.man, scale.man + 1
-        signed, lower = getattr(element, "signed", True), count
-    top, mantissa = _mantissa(count, exponent, carrier)
-    lower_top, lower_mantissa = _mantissa(lower, exponent, carrier)
-    missing = carrier.width - carrier.mantissa_bits
-    carry = {
-        "floor": 0,
-        "ceil": carrier.hidden - 1,
-        "even": carrier.hidden >> precision,
-        "rceil": carrier.hidden - 1 - mantissa,
-    }[rule]
-    return Shared(
-        carry=carry,
-        least=carrier.bias - E8M0_BIAS,
-        most=carrier.bias + E8M0_BIAS,
-        top=top,
-        ones=mantissa >> missing << missing,
-        step=step,
-        finest=max(carrier.width - man, 0),
-        lower_top=lower_top,
-        lower_ones=lower_mantissa >> missing << missing,
-        negative=-int(signed),
-    )
-
-
-def _mantissa(count: int, exponent: int, carrier: Carrier) -> tuple[int, int]:
-    """The exponent of count * 2^exponent, and the mantissa of a lane, cut off."""
-    above = count.bit_length() - 1
-    return exponent + above, (count << carrier.width >> above) - carrier.hidden
-
-
-def _generalized(shared: Shared, element: Any, carrier: Carrier) -> Shared:
-    """With what is said of floating point elements that lack subnormals, a sign or a signed zero."""
-    scale = element.scale
-    unit = carrier.hidden if element.man == 0 else 0
-    shared = shared._replace(low=scale.lowest, unit=unit, slope=0 if scale.subnormals else 6)
-    if isinstance(element, FloatingPoint):
-        return shared
-    return shared._replace(
-        unit=0 if element.specials.startswith("p3109") else unit,
-        floor=-int(not element.has_zero),
-        zero=0 if element.has_zero else carrier.quiet_nan,
-        signed_zero=-int(element.has_signed_zero),
-        unsigned=-int(not element.signed),
-        lower_jump=0 if element.signed or element.has_zero else carrier.quiet_nan,
-        coded=-int(element.specials.startswith("p3109") and element.man == 0),
-        shift=element.bias % 2,
-    )

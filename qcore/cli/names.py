@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from qcore.arguments import check_int
+from qcore.block import BlockScaled
 from qcore.fixed import FixedPoint
 from qcore.floats import FloatingPoint
 from qcore.named import NAMED, p3109
 from qcore.number import Number
 from qcore.posit import Posit
 
-FORMS = "p3109:BITS,PRECISION[,unsigned][,finite], float:EXP,MAN, fixed:WL,FL[,unsigned], posit:BITS,ES"
+FORMS = (
+    "p3109:BITS,PRECISION[,unsigned][,finite], float:EXP,MAN, fixed:WL,FL[,unsigned], posit:BITS,ES, "
+    "scaled:ELEMENT,SIZE,RULE"
+)
 
 _UNSIGNED = {"unsigned": {"signed": False}}
 # kind: (constructor, its two integers, the words that may follow them)
@@ -36,6 +40,8 @@ def parse_format(text: str) -> Number:
     if text in NAMED:
         return NAMED[text][0]
     kind, colon, rest = text.partition(":")
+    if kind == "scaled":
+        return _scaled(text, rest.split(","))
     if not colon or kind not in _KINDS:
         raise ValueError(f"format {text!r}; allowed are the names {', '.join(NAMED)}, and {FORMS}")
     make, names, flags = _KINDS[kind]
@@ -55,6 +61,18 @@ def parse_format(text: str) -> Number:
             check_int("es", integers[1], 0, 64)
         return make(*integers, **options)
     except ValueError as error:
+        raise ValueError(f"format {text!r}: {error}") from error
+
+
+def _scaled(text: str, fields: list[str]) -> BlockScaled:
+    """Blocks of SIZE in a row, whose elements have the name ELEMENT."""
+    if len(fields) != 3:
+        raise ValueError(f"format {text!r}; allowed are {FORMS}")
+    element, size, rule = fields
+    block = {-1: _integer(text, "SIZE", size)}
+    try:
+        return BlockScaled(element, block, rule)
+    except (TypeError, ValueError) as error:
         raise ValueError(f"format {text!r}: {error}") from error
 
 

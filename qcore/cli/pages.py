@@ -15,6 +15,7 @@ PICTURES = {
     "formats-8-bits.svg": (("e5m2", "e4m3fn", "e3m4", "uint8"), "Eight bits"),
     "formats-posits.svg": (("posit8", "posit:8,0", "e4m3fn"), "Posits"),
     "formats-few-bits.svg": (("e2m1fn", "e3m2fn", "e2m3fn", "int4"), "Four and six bits"),
+    "formats-blocks.svg": (("mxfp4", "nvfp4", "mxfp6_e2m3", "mxfp8_e4m3"), "Blocks"),
 }
 
 _TOP = """\
@@ -43,6 +44,10 @@ _PICTURE = """\
 Above, the positive numbers of each format; below, how far rounding to nearest moves what lies between them, relative
 to it. The dotted line is 2^-p for a significand of p bits, which the error of normal numbers stays below; of posits
 only that of those around 1, which have the most bits.
+
+Of blocks the array's largest number is 1. Blue is what becomes of other numbers in that one's block; far below it they
+vanish. Green is what becomes of the largest numbers of other blocks, which scales follow: MX scales so far that those
+just below a power of two saturate, NVFP4's down to 2^-15.
 """
 
 

@@ -1,16 +1,21 @@
 """The benchmark against other packages runs, on few numbers, and says what is not installed."""
 
 import json
-from importlib.util import find_spec
 
+import numpy as np
 import pytest
+import torch
+from support import assert_same_bits
 
+import qcore
 from benchmarks import peers
+from benchmarks.peers_mx import mx_by_floats
 
-HERE = [peer for peer, (module, _) in peers.PEERS.items() if find_spec(module)]
+HERE = [name for name, peer in peers.PEERS.items() if peer.version()]
 
 
-def test_every_peer_has_rows_or_is_missing(tmp_path, capsys):
+def test_every_peer_has_rows_or_is_missing(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(torch, "compile", lambda function: function)
     file = tmp_path / "peers.json"
     assert peers.main(["--exponent", "6", "--seconds", "0", "--json", str(file)]) == 0
     report = json.loads(file.read_text())
@@ -25,6 +30,23 @@ def test_every_peer_has_rows_or_is_missing(tmp_path, capsys):
 
 
 def test_missing_peers_are_listed(monkeypatch, capsys):
-    monkeypatch.setitem(peers.PEERS, "absent", ("no_such_module", peers.torch_matches))
+    monkeypatch.setitem(peers.PEERS, "absent", peers.Peer(lambda: None, peers.torch_matches))
     assert peers.main(["--only", "absent", "--exponent", "4"]) == 0
     assert "not installed: absent" in capsys.readouterr().out
+
+
+@pytest.mark.heavy
+def test_what_is_compiled(capsys):
+    """Ours beside what Inductor compiles, where it can."""
+    assert peers.main(["--only", "torch", "torchao", "--exponent", "10", "--seconds", "0"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if ", compiled" in line]
+    assert sum("microxcaling-like" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp4"])
+def test_float_operations_are_the_format(name):
+    scales = 2.0 ** np.arange(-40, 40)[:, None]
+    x = (np.random.default_rng(0).standard_normal((80, 32)) * scales).astype(np.float32)
+    x[7], x[8, 3] = 0, -0.0
+    actual = mx_by_floats(torch.from_numpy(x), qcore.NAMED[name][0])
+    assert_same_bits(actual, qcore.quantize(x, name, "nearest"))

@@ -21,6 +21,7 @@ from qcore import NAMED, BinaryFloat, BlockFloatingPoint, BlockScaled, FixedPoin
 from qcore.__main__ import main
 from qcore.block import BlockNumber
 from qcore.cli import tables
+from qcore.cli.curves import drawing
 from qcore.cli.facts import Dyadic, facts
 from qcore.cli.names import parse_format
 from qcore.cli.plots import draw
@@ -35,9 +36,12 @@ SPELLINGS = {
     "fixed:8,-3": FixedPoint(8, -3),
     "fixed:8,4,unsigned": FixedPoint(8, 4, signed=False),
     "posit:6,1": Posit(6, 1),
+    "scaled:e2m1fn,16,rceil": BlockScaled("e2m1fn", {-1: 16}, "rceil"),
 }
 OTHERS = ("p3109:8,8", "p3109:3,1", "p3109:5,5,unsigned", "p3109:4,2,finite", "fixed:12,20", "fixed:1,0", "float:1,3")
-ELEMENTWISE = [name for name, (number, _) in NAMED.items() if not isinstance(number, BlockNumber)]
+ELEMENTWISE = [
+    name for name in (*NAMED, *OTHERS, *SPELLINGS, "posit:2,5") if not isinstance(parse_format(name), BlockNumber)
+]
 
 
 def test_spellings():
@@ -59,6 +63,12 @@ def test_spellings():
         ("posit:33,0", r"format 'posit:33,0': bits=33; allowed is an int from 2 to 32"),
         ("posit:8,65", r"format 'posit:8,65': es=65; allowed is an int from 0 to 64"),
         ("float:65,0", r"exp=65; allowed is an int from 1 to 64"),
+        ("scaled:e2m1fn,32", r"format 'scaled:e2m1fn,32'; allowed are .*scaled:ELEMENT,SIZE,RULE"),
+        ("scaled:e2m1fn,0,even", r"format 'scaled:e2m1fn,0,even': block\[-1\]=0; allowed is an int >= 1"),
+        ("scaled:e2m1fn,a,even", r"SIZE is 'a'; allowed is an int"),
+        ("scaled:e2m1fn,32,round", r"rule='round'; allowed are floor, ceil, even, rceil"),
+        ("scaled:posit8,32,floor", r"element=Posit.*; allowed are a FixedPoint, FloatingPoint, BinaryFloat"),
+        ("scaled:e9m9,32,floor", r"element='e9m9'; allowed names are float16"),
     ],
 )
 @pytest.mark.parametrize("command", [["show"], ["vectors", "--mode", "nearest", "-o", "never"]])
@@ -66,7 +76,7 @@ def test_wrong_spellings(capsys, command, text, message):
     assert re.search(message, refused(capsys, *command, text))
 
 
-@pytest.mark.parametrize("text", sorted({*ELEMENTWISE, *OTHERS, *SPELLINGS, "posit:2,5"} - {"posit32"}))
+@pytest.mark.parametrize("text", sorted({*ELEMENTWISE} - {"posit32"}))
 def test_facts_are_those_of_all_codes(text):
     """The facts come from the fields of a format, what they are compared with from decoding every code."""
     number = parse_format(text)
@@ -233,7 +243,7 @@ def test_landmarks():
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_plots_are_made_and_repeat(capsys, tmp_path, suffix):
-    names = ["e4m3fn", "e8m0fnu", "fixed:12,4", "p3109:6,6", "bfloat16"]
+    names = ["e4m3fn", "e8m0fnu", "fixed:12,4", "p3109:6,6", "bfloat16", "mxfp6_e2m3"]
     for index in range(2):
         assert main(["show", *names, "--plot", str(tmp_path / f"{index}.{suffix}")]) == 0
     first, second = (tmp_path / f"{index}.{suffix}" for index in range(2))
@@ -253,12 +263,34 @@ def test_plots_at_the_ends_of_what_there_is(tmp_path, name):
     assert matplotlib.image.imread(tmp_path / "x.png").std() > 0.05
 
 
+def exponents(numbers):
+    return np.log2(numbers).round(4).tolist()
+
+
+def test_blocks_are_drawn_with_their_scales():
+    """MX: the scale of 1 is 2^-2, of the largest numbers of blocks the error is that of 8 - epsilon made 6 at most.
+    NVFP4: the scale of 1 is 1/6, and others follow to 2^-15 with three bits of mantissa."""
+    mx, nv = (drawing(NAMED[name][0]) for name in ("mxfp4", "nvfp4"))
+    assert mx.numbers.tolist() == exponents(np.array([0.5, 1, 1.5, 2, 3, 4]) / 4)
+    assert nv.numbers.tolist() == exponents(np.array([0.5, 1, 1.5, 2, 3, 4, 6]) / 6)
+    assert (mx.normal, round(nv.normal, 4)) == (-2, exponents(1 / 6))
+    for one, lost in ((mx, 0.125 / 2), (nv, 0.5 / 6 / 2)):
+        places, errors = one.curve
+        assert (errors[places < np.log2(lost)] == 0).all()
+        assert (errors[places > np.log2(lost) + 0.001] < 0).all()
+    assert mx.alone.places.min() == nv.alone.places.min() == -18
+    assert -2.03 < mx.alone.errors.max() < -2
+    follow = nv.alone.places > -14.8
+    assert -4.2 < nv.alone.errors[follow].max() < -4.08
+    assert nv.alone.errors[~follow].max() > -2
+
+
 @pytest.mark.parametrize(
     ("name", "file", "message"),
     [
         ("int8", "x.gif", r"plot file '.*x.gif'; allowed are names that end in .png or .svg"),
         ("float:12,2", "x.svg", r"FloatingPoint \(exponent=12, mantissa=2\) has numbers of"),
-        ("fixed:1,0", "x.svg", r"format 'fixed:1,0' has no positive numbers to plot"),
+        ("fixed:1,0", "x.svg", r"FixedPoint \(wl=1, fl=0\) has no positive numbers to plot"),
     ],
 )
 def test_plots_refused(capsys, tmp_path, name, file, message):
@@ -313,10 +345,10 @@ def test_the_page_is_fresh(capsys, tmp_path):
     """If it is not: `python -m qcore docs`."""
     assert main(["docs", str(tmp_path)]) == 0
     written = sorted(path.name for path in tmp_path.iterdir())
-    assert capsys.readouterr().out.split() == [str(tmp_path / name) for name in sorted(written, key=len)]
+    assert sorted(capsys.readouterr().out.split()) == [str(tmp_path / name) for name in written]
     assert (tmp_path / "formats.md").read_text() == (ROOT / "docs" / "formats.md").read_text()
     pinned = re.findall(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.M)
-    assert len(written) == 4
+    assert len(written) == 5
     for name in written:
         assert name == "formats.md" or f"]({name})" in (tmp_path / "formats.md").read_text()
         if pinned == [version("matplotlib")]:

@@ -10,6 +10,8 @@ from cli_support import refused
 import qcore
 from qcore import NAMED, BlockScaled
 from qcore.__main__ import main
+from qcore.block import RULES
+from qcore.cli.names import parse_format
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float64": np.float64}
 SCALED = [name for name, (number, _) in NAMED.items() if isinstance(number, BlockScaled)]
@@ -28,12 +30,13 @@ def columns(path):
 @pytest.mark.parametrize(
     ("name", "mode", "dtype"),
     [*((name, "nearest", "float32") for name in [*SCALED, "nvfp4"]), ("mxfp4", "stochastic", "bfloat16")]
+    + [(f"scaled:e4m3fn,16,{rule}", "nearest_away", "float32") for rule in RULES]
     + [("mxfp6_e3m2", "up", "float16"), ("nvfp4", "stochastic", "float64"), ("mxint8", "odd", "float64")],
 )
 def test_vectors_are_the_law_and_check_accepts_them(capsys, tmp_path, name, mode, dtype):
     key = ["--key", "7"] if mode == "stochastic" else []
     path = write(tmp_path, name, "--mode", mode, "--dtype", dtype, "--count", "50", *key)
-    number, law = NAMED[name][0], {"key": 7 if key else None}
+    number, law = parse_format(name), {"key": 7 if key else None}
     size, unsigned = number.block_sizes(1)[0], np.dtype(f"u{np.dtype(DTYPES[dtype]).itemsize}")
     x, outputs, codes, scales = (np.array([int(text, 16) for text in column], unsigned) for column in columns(path))
     x = x.view(DTYPES[dtype])

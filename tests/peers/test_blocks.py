@@ -1,4 +1,4 @@
-"""MX blocks of gfloat (floor) and of torchao (all four rules): values and scales."""
+"""MX blocks of gfloat (floor) and of torchao (all four rules), and its NVFP4: values and scales."""
 
 import gfloat.formats
 import numpy as np
@@ -14,6 +14,7 @@ from benchmarks.inputs import hard_inputs
 from qcore import NAMED, BlockScaled
 
 mx_tensor = pytest.importorskip("torchao.prototype.mx_formats.mx_tensor")
+nvfp4_tensor = pytest.importorskip("torchao.prototype.mx_formats.nvfp4_tensor")
 Rules = pytest.importorskip("torchao.prototype.mx_formats.config").ScaleCalculationMode
 
 GFLOAT = {
@@ -24,7 +25,13 @@ GFLOAT = {
     "mxfp4": gfloat.formats.format_info_mxfp4_e2m1,
     "mxint8": gfloat.formats.format_info_mxint8,
 }
-TORCHAO = {"mxfp8_e4m3": torch.float8_e4m3fn, "mxfp8_e5m2": torch.float8_e5m2}
+TORCHAO = {
+    "mxfp8_e4m3": torch.float8_e4m3fn,
+    "mxfp8_e5m2": torch.float8_e5m2,
+    "mxfp6_e2m3": "fp6_e2m3",
+    "mxfp6_e3m2": "fp6_e3m2",
+    "mxfp4": torch.float4_e2m1fn_x2,
+}
 
 
 def blocks(name, count=120_000):
@@ -90,6 +97,18 @@ COUNTS = {
     ("mxfp8_e5m2", "ceil"): {"infinity": 129, "subnormal": 367, "beyond": 8},
     ("mxfp8_e5m2", "even"): {"infinity": 129, "subnormal": 391, "beyond": 8},
     ("mxfp8_e5m2", "rceil"): {"infinity": 129, "logarithm": 278, "subnormal": 391, "beyond": 8},
+    ("mxfp6_e2m3", "floor"): {"infinity": 129, "subnormal": 82},
+    ("mxfp6_e2m3", "ceil"): {"infinity": 129, "subnormal": 82, "beyond": 15},
+    ("mxfp6_e2m3", "even"): {"infinity": 129, "subnormal": 82, "beyond": 15},
+    ("mxfp6_e2m3", "rceil"): {"infinity": 129, "logarithm": 272, "subnormal": 82, "beyond": 15},
+    ("mxfp6_e3m2", "floor"): {"infinity": 129, "subnormal": 82},
+    ("mxfp6_e3m2", "ceil"): {"infinity": 129, "subnormal": 82, "beyond": 19},
+    ("mxfp6_e3m2", "even"): {"infinity": 129, "subnormal": 82, "beyond": 19},
+    ("mxfp6_e3m2", "rceil"): {"infinity": 129, "logarithm": 291, "subnormal": 82, "beyond": 19},
+    ("mxfp4", "floor"): {"infinity": 129, "subnormal": 82},
+    ("mxfp4", "ceil"): {"infinity": 129, "subnormal": 82, "beyond": 22},
+    ("mxfp4", "even"): {"infinity": 129, "subnormal": 82, "beyond": 22},
+    ("mxfp4", "rceil"): {"infinity": 129, "logarithm": 344, "subnormal": 82, "beyond": 22},
 }
 
 
@@ -110,3 +129,21 @@ def test_torchao(name, rule):
     same = same_numbers(ours, theirs).all(1)[rest]
     values = compare(np.flatnonzero(rest), same, second, f"{name} {rule}, values")
     assert counts | values == COUNTS[name, rule]
+
+
+@pytest.mark.parametrize("exponent", [-60, 0, 60])
+def test_torchao_nvfp4(exponent):
+    """Of finite numbers; from blocks whose scales are the array's largest down to such as are below the smallest."""
+    rng = np.random.default_rng(exponent + 60)
+    x = rng.standard_normal((4096, 64)) * np.ldexp(np.exp2(rng.uniform(-24, 0, (4096, 1))), exponent)
+    x = np.float32(x)
+    x[:8, ::2] = 0
+    whole = nvfp4_tensor.per_tensor_amax_to_scale(torch.tensor(np.abs(x).max()))
+    theirs = nvfp4_tensor.NVFP4Tensor.to_nvfp4(to_torch(x), per_tensor_scale=whole)
+    codes, (scales, scale) = qcore.encode(x, "nvfp4")
+    assert same_numbers(qcore.quantize(x, "nvfp4", "nearest"), theirs.dequantize(torch.float32).numpy()).all()
+    np.testing.assert_array_equal(theirs.scale.view(torch.uint8).numpy().reshape(scales.shape), scales)
+    np.testing.assert_array_equal(theirs.qdata.numpy(), qcore.pack(codes, 4))
+    assert whole.item() == scale
+    assert (scales == 8).any()  # 2^-6
+    assert (scales == 0x7E).any()  # 448

@@ -1,0 +1,31 @@
+"""Every Microscaling format under every scale rule, and NVFP4, in every mode, on all backends."""
+
+import pytest
+from support import BACKENDS, assert_same_bits, by_numpy
+
+from benchmarks.inputs import MODES, hard_inputs
+from qcore import NAMED, BlockScaled
+from qcore.block import RULES
+
+MX = [number for number, _ in NAMED.values() if isinstance(number, BlockScaled)]
+NUMBERS = [BlockScaled(number.element, number.block, rule) for number in MX for rule in RULES]
+
+
+def compared(number, count, backends):
+    (x,) = hard_inputs(number, count)
+    for mode in MODES:
+        expected = by_numpy(x, number, mode, 6)
+        for name in backends:
+            assert_same_bits(BACKENDS[name](x, number, mode, 6), expected, f"{name}: {number} {mode}")
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=str)
+def test_without_kernels(number):
+    compared(number, 9_000, sorted({*BACKENDS} - {"torch kernel"}))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("number", [*NUMBERS, NAMED["nvfp4"][0]], ids=str)
+def test_with_kernels(number):
+    """Of each mode."""
+    compared(number, 30_000, BACKENDS)
