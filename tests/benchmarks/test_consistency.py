@@ -11,11 +11,12 @@ from benchmarks import consistency
 from qcore import Rounding
 
 FEW = ["--formats", "float 2 1", "--count", "2000"]
+USUAL = [*FEW, "--rounding", "nearest", "--rounding", "stochastic"]
 
 
 def test_nothing_differs_and_json_says_so(tmp_path):
     file = tmp_path / "bits.json"
-    assert consistency.main([*FEW, "--json", str(file)]) == 0
+    assert consistency.main([*USUAL, "--json", str(file)]) == 0
     report = json.loads(file.read_text())
     assert set(report["versions"]) >= {"python", "numpy", "torch", "jax"}
     assert {case["backend"] for case in report["cases"]} >= {
@@ -40,7 +41,7 @@ def test_one_wrong_bit_is_found(monkeypatch, capsys):
         return lanes.view(torch.float32)
 
     monkeypatch.setattr(qtorch.dispatch, "by_operations", wrong)
-    assert consistency.main(FEW) == 1
+    assert consistency.main(USUAL) == 1
 
 
 def test_exhaustive(monkeypatch):

@@ -67,8 +67,15 @@ INLINE_PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize(("number", "mode"), INLINE_PAIRS, ids=str)
+def inline_cases():
+    """Each with static or with dynamic shapes in an ordinary run, and with both among the heavy tests."""
+    for i, (number, mode) in enumerate(INLINE_PAIRS):
+        for dynamic in (False, True):
+            marks = [] if dynamic == bool(i % 2) else [pytest.mark.heavy]
+            yield pytest.param(number, mode, dynamic, id=f"{number}-{mode}-{dynamic}", marks=marks)
+
+
+@pytest.mark.parametrize(("number", "mode", "dynamic"), list(inline_cases()))
 def test_inline(number, mode, dynamic):
     """Traced into a caller's program, whose neighbouring operations must not change it."""
 
