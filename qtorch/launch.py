@@ -39,12 +39,12 @@ def _flat(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | No
         return _in_pieces(x, plan, noise)
     if plan.pairs and x.is_cpu and size % 2 == 0 and x.storage_offset() % 2 == 0:
         return _in_pairs(x, plan, plan.pairs, noise)
-    kernel, constants = plan.runner("flat", x.device)
+    kernel, constants = plan.runner("flat", x)
     return None if kernel is None else kernels.launch(kernel, [aligned(x), constants, *(noise or ())], size)[0]
 
 
 def _in_pairs(x: torch.Tensor, plan: Plan, integers: torch.dtype, noise: Noise | None) -> torch.Tensor | None:
-    kernel, constants = plan.runner("pairs", x.device)
+    kernel, constants = plan.runner("pairs", x)
     if kernel is None:
         return None
     result = kernels.launch(kernel, [x.view(integers), constants, *(noise or ())], x.numel())[0]
@@ -54,7 +54,7 @@ def _in_pairs(x: torch.Tensor, plan: Plan, integers: torch.dtype, noise: Noise |
 def round_rows(x: torch.Tensor, number: Number, keys: torch.Tensor) -> torch.Tensor | None:
     """Stochastic rounding of rows with keys of their own, see `run_keyed`; None where there is no kernel for it."""
     plan = plan_for(number, Rounding.STOCHASTIC, x.dtype, None, False)
-    kernel, constants = plan.runner("keyed", x.device)
+    kernel, constants = plan.runner("keyed", x)
     return None if kernel is None else kernels.launch(kernel, [x, constants, keys], x.numel())[0]
 
 
@@ -66,7 +66,7 @@ def round_onto(target: torch.Tensor, x: torch.Tensor, number: Number, rounding: 
     plan = plan_for(number, rounding, x.dtype, None, False)
     if plan.stochastic or plan.pairs or not 0 < x.numel() < KERNEL_LIMIT:
         return False
-    kernel, constants = plan.runner("onto", x.device)
+    kernel, constants = plan.runner("onto", x)
     if kernel is not None:
         kernels.launch(kernel, [x, constants, target], x.numel())
     return kernel is not None
@@ -108,7 +108,7 @@ def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     layout, shape, blocks, plain = _block_layout(plan, x.shape)
     if layout is None or x.numel() >= KERNEL_LIMIT or (noise and not plain and blocks.ragged):  # whose words have gaps
         return None
-    kernel, constants = plan.runner(layout, x.device)
+    kernel, constants = plan.runner(layout, x)
     if kernel is None:
         return None
     if plain and x.is_contiguous():  # nothing to undo, which takes as long as rounding a small tensor

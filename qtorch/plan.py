@@ -41,17 +41,16 @@ class Plan:
         self.stochastic = program.mode is Rounding.STOCHASTIC
         self.flat = not isinstance(number, BlockNumber) or (number.whole and not program.codes)
         self.pairs = pair_dtype(program)
-        self._runners: dict[tuple[str, torch.device], tuple[kernels.Kernel | None, torch.Tensor]] = {}
+        self._runners: dict[Any, tuple[kernels.Kernel | None, torch.Tensor]] = {}
 
-    def runner(self, layout: str, device: torch.device) -> tuple[kernels.Kernel | None, torch.Tensor]:
-        """The kernel for a layout, if there is one, and this format's integers as its argument."""
-        try:
-            return self._runners[layout, device]
-        except KeyError:
-            constants = kernels.constant_tensor(self.program, self.constants, device)
-            runner = kernels.load(self.program, layout, device), constants
-            self._runners[layout, device] = runner
-            return runner
+    def runner(self, layout: str, x: torch.Tensor) -> tuple[kernels.Kernel | None, torch.Tensor]:
+        """The kernel for a layout, if there is one, and this format's integers as its argument, where x is."""
+        place = layout if x.is_cpu else (layout, x.device)  # a device takes long to hash
+        runner = self._runners.get(place)
+        if runner is None:
+            constants = kernels.constant_tensor(self.program, self.constants, x.device)
+            runner = self._runners[place] = kernels.load(self.program, layout, x.device), constants
+        return runner
 
 
 def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, coded: bool) -> Plan:
