@@ -141,9 +141,9 @@ def speed(quick: bool, seconds: float) -> Iterator[Row]:
     batch, roundings = (4 if quick else 64), ["nearest", "stochastic"]
     yield from measure("torch eager", lambda r: torch_step(batch, r, compiled=False), roundings, seconds)
     yield optimizer_row(seconds)
-    if not quick:  # to nearest only: with random words in each layer Inductor takes more than a quarter of an hour
+    if not quick:
         yield from measure("jax jitted", partial(jax_step, batch), ["nearest"], seconds)
-        yield from measure("torch compiled", lambda r: torch_step(batch, r, compiled=True), ["nearest"], seconds)
+        yield from measure("torch compiled", lambda r: torch_step(batch, r, compiled=True), roundings, seconds)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from qcore.tiles import block_counts, tiles
 from qtorch.autograd import without_transforms
 from qtorch.keys import Key, check_noise, make_noise, make_noise_quickly
 from qtorch.lanes import DTYPES, FLOATS, Names, as_codes, from_codes, from_lanes, lane_dtype, pad, result_dtype, run
-from qtorch.launch import KERNEL_LIMIT, by_kernel
+from qtorch.launch import KERNEL_LIMIT, by_kernel, laid_out
 from qtorch.packing import check_codes
 from qtorch.plan import Plan, block_sizes, decoder, make_plan, plan_for
 
@@ -212,7 +212,12 @@ def round_tensor(x: torch.Tensor, plan: Plan, noise: Noise | None, ordinary: boo
     if noise is not None and plan.spelling and x.numel() > 0:
         return torch.ops.qtorch.round_stochastically(x, *noise, plan.spelling)  # see qtorch.opaque
     result = by_kernel(x, plan, noise) if ordinary and x.numel() > 0 else None
-    return by_operations(x, plan, noise) if result is None else result
+    if result is not None:
+        return result
+    result = by_operations(x, plan, noise)
+    if not ordinary:
+        return result
+    return (laid_out(result[0], x), *result[1:]) if isinstance(result, tuple) else laid_out(result, x)
 
 
 def by_operations(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:

@@ -144,7 +144,12 @@ def _shaped(result: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None
 def _formatted(result: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
     """A contiguous result in x's shape, and in the memory format that operations on x keep."""
     result = _shaped(result, x)
-    if result is None or x.is_contiguous():
+    return result if result is None or x.is_contiguous() else laid_out(result, x)
+
+
+def laid_out(result: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """A fresh result in the memory format that operations on x keep."""
+    if result.stride() == x.stride():
         return result
     kept = torch.empty_like(x, dtype=result.dtype)
-    return result if kept.is_contiguous() else kept.copy_(result)
+    return result if result.stride() == kept.stride() else kept.copy_(result)

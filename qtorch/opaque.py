@@ -14,6 +14,7 @@ import torch
 from qcore import Rounding
 from qcore.random import Noise
 from qtorch.dispatch import is_ordinary, round_tensor
+from qtorch.launch import laid_out
 from qtorch.plan import Plan, plan_for
 
 _library = torch.library.Library("qtorch", "FRAGMENT")
@@ -29,7 +30,7 @@ def _round(x: torch.Tensor, key: torch.Tensor, window: torch.Tensor, spelling: s
     """A key for each example, which are then x's first dimension, has two dimensions itself."""
     if key.dim() > 1:
         return torch.stack([_round(example, own, window, spelling) for example, own in zip(x, key, strict=True)])
-    return round_tensor(x, _plan(x, spelling), Noise(key, window), is_ordinary(x))
+    return laid_out(round_tensor(x, _plan(x, spelling), Noise(key, window), is_ordinary(x)), x)
 
 
 def _shape(x: torch.Tensor, key: torch.Tensor, window: torch.Tensor, spelling: str) -> torch.Tensor:

@@ -61,9 +61,10 @@ def test_shapes(shape, block):
             assert_same_bits(backend(x, number, mode, KEY), expected, f"{name} {mode}")
     if x.ndim == 2 and x.size:
         turned = to_torch(np.ascontiguousarray(x.T)).T
-        y = qtorch.quantize(turned, number, "nearest")
-        assert y.stride() == turned.stride()
-        assert_same_bits(y, by_numpy(x, number, "nearest", None))
+        for mode in ("nearest", "stochastic"):
+            y = qtorch.quantize(turned, number, mode, key=key_for(mode, KEY))
+            assert y.stride() == turned.stride()
+            assert_same_bits(y, by_numpy(x, number, mode, KEY))
 
 
 @pytest.mark.parametrize("name", ["mxfp8_e5m2", "mxfp6_e2m3", "mxfp4", "mxint8", "nvfp4"])

@@ -46,6 +46,16 @@ def test_bits_with_overflow_start_and_fewer_bits(number):
     assert result.stride() == expected.stride()
 
 
+def test_blocks_that_do_not_divide():
+    """Inductor reads the result as the operator said that it lies."""
+    x = torch.randn(3, 5, 120)
+    for tensor in (x, x.mT):
+        program = compiled(lambda x: qtorch.quantize(x * 2, "mxfp8_e4m3", key=5) + 1, "inductor")
+        assert_same_bits(program(tensor), qtorch.quantize(tensor * 2, "mxfp8_e4m3", key=5) + 1)
+        assert qtorch.quantize(tensor, "mxfp8_e4m3", key=5).stride() == tensor.stride()
+        assert qtorch.encode(tensor, "mxfp8_e4m3", "stochastic", key=5)[0].stride() == tensor.stride()
+
+
 def test_examples_of_vmap_with_one_key_and_with_their_own():
     x, keys = torch.randn(3, 4, 5), torch.tensor([[0, 1], [0, 2], [7, 3]])
     programs = [
