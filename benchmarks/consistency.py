@@ -287,8 +287,9 @@ def keep_programs() -> None:
     """Keeps what JAX compiles on disk, as PyTorch's kernels are kept: thousands of small programs."""
     import jax
 
-    root = Path(os.environ.get("QTORCH_CACHE_DIR") or "~/.cache/qtorch").expanduser()
-    jax.config.update("jax_compilation_cache_dir", str(root / "jax"))
+    from qtorch.kernels import cache_root
+
+    jax.config.update("jax_compilation_cache_dir", str(cache_root() / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

@@ -55,6 +55,10 @@ class FixedCodes(NamedTuple):
     unused: Any
 
 
+class SmallCodes(FixedCodes):
+    """The same where lanes hold the counts of steps, and the step is a normal number of the carrier."""
+
+
 Codes = FloatCodes | FixedCodes | PositCodes
 
 

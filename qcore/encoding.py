@@ -1,8 +1,8 @@
 """Numbers rounded to integer codes: integers only, as in `qcore.law`.
 
 rounded magnitude      eeeeeeee mmm00000000000000000000     less `base`, see `qcore.law`
->> shift               .... eeeeeeee mmm                    the bits that were dropped
-- fields below         .... EEEE mmm                        what hidden bits and subnormal fields are too much
+- fields               .... EEEE mmm00000000000000000000    above 1 that hold subnormal numbers, which have hidden bits
+>> shift               .... .... .... EEEE mmm              the bits that were dropped
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.carrier import Carrier
-from qcore.codes import FixedCodes, FloatCodes, fixed_lanes
+from qcore.codes import FixedCodes, FloatCodes, SmallCodes, fixed_lanes
 from qcore.lanes import quiet, split
-from qcore.law import Grid, finish, limit, round_magnitude
+from qcore.law import GENERAL, SYMMETRIC, Grid, cleared, finish, limit, round_magnitude
 from qcore.rounding import Rounding
 
 
@@ -20,48 +20,54 @@ class FloatEncoding(NamedTuple):
     """What `encode` needs of a float's codes on a carrier: ints or 0-d arrays.
 
     Attributes:
-        cap: the most bits that a rounded magnitude is shifted: what the grid's fields leave, or where there are no
-            subnormal numbers the fewest bits dropped.
-        below: how many of the grid's fields above 1 hold subnormal numbers.
-        offset: what is added to codes where the smallest normal number's field is not 1.
-        highest: an exponent field beyond all the format's numbers, whose code is still a lane.
-        man, lowest, sign, infinity, nan, nan_sign: as in `FloatCodes`.
+        cap: the most bits that a rounded magnitude is shifted: as many as are dropped from the smallest number, or
+            where there are no subnormal numbers the fewest. For each bit less there is a field of subnormal numbers.
+        sign, nan, nan_sign: as in `FloatCodes`.
+
+        Read for "wide" formats only:
+        fields: the most fields of subnormal numbers that are normal ones of the carrier.
+        below: how far the smallest normal number's exponent field is above, or below, 1.
+        highest: the same of a number beyond the largest.
+        man, infinity: as in `FloatCodes`.
+        offset: what is added to codes where the smallest normal number's is not 1 with a mantissa of 0.
+        most: what codes are at most, so that they are lanes: beyond the largest number's.
     """
 
     cap: Any
-    below: Any
-    offset: Any
-    man: Any
-    lowest: Any
-    highest: Any
     sign: Any
-    infinity: Any
     nan: Any
     nan_sign: Any
+    fields: Any
+    below: Any
+    highest: Any
+    man: Any
+    infinity: Any
+    offset: Any
+    most: Any
 
 
 Encoding = FloatEncoding | FixedCodes
 
 
-def encoding(carrier: Carrier, kind: str, grid: Grid, codes: FloatCodes | FixedCodes) -> tuple[Grid, Encoding]:
+def encoding(carrier: Carrier, grid: Grid, codes: FloatCodes | FixedCodes) -> tuple[Grid, Encoding]:
     """What `encode` takes: a grid whose limits are codes (of fixed point: magnitudes less `base`), and the codes."""
     limit, lower = min(grid.limit, carrier.infinity - 1), grid.limit + grid.lower
     if isinstance(codes, FixedCodes):
         keep = grid.keep - (grid.limit == carrier.infinity)
         return grid._replace(limit=limit - grid.base, keep=keep), codes
-    largest, lowest = _code_of(limit, carrier, codes), _code_of(lower, carrier, codes)
+    largest, least = _code_of(limit, carrier, codes), _code_of(lower, carrier, codes)
     jump = _code_of(grid.limit + grid.jump, carrier, codes) - largest
-    lower_jump = _code_of(lower + grid.jump + grid.lower_jump, carrier, codes) - lowest - jump
+    lower_jump = _code_of(lower + grid.jump + grid.lower_jump, carrier, codes) - least - jump
     zero = _code_of(grid.zero, carrier, codes)
-    grid = grid._replace(limit=largest, lower=lowest - largest, jump=jump, lower_jump=lower_jump, zero=zero)
-    cap, below = carrier.width, codes.lowest - (grid.base >> carrier.width) - 1
-    if kind == "wide":
-        below = carrier.infinity >> carrier.width
-    elif grid.slope:
-        cap, below = grid.finest, 0
-    offset, highest = (codes.first - 1) << codes.man, codes.lowest + (codes.largest >> codes.man) + 1
-    specials = codes.infinity, codes.nan, codes.nan_sign
-    return grid, FloatEncoding(cap, below, offset, codes.man, codes.lowest, highest, codes.sign, *specials)
+    grid = grid._replace(limit=largest, lower=least - largest, jump=jump, lower_jump=lower_jump, zero=zero)
+    cap, fields = grid.finest if grid.slope else min(grid.coarsest, carrier.width), carrier.width
+    if codes.lowest < 1:
+        cap, fields = carrier.width, 0
+    below, offset = codes.lowest - 1, (codes.first - 1) << codes.man
+    highest = codes.lowest + (codes.largest >> codes.man)
+    most = min(codes.largest + 1, (1 << carrier.last) - 1 + offset)
+    specials = codes.sign, codes.nan, codes.nan_sign
+    return grid, FloatEncoding(cap, *specials, fields, below, highest, codes.man, codes.infinity, offset, most)
 
 
 def _code_of(lane: int, carrier: Carrier, codes: FloatCodes) -> int:
@@ -84,23 +90,33 @@ def encode(
 
     NaN becomes 0 where the format has none.
     """
-    rounded, drop, field, own = round_magnitude(xp, bits, carrier, mode, grid, word, kind)
+    rounded, drop, below = round_magnitude(xp, bits, carrier, mode, grid, word, kind)
     sign, magnitude = bits >> carrier.last, bits & carrier.magnitude_mask
+    if kind in GENERAL or isinstance(codes, FixedCodes):  # otherwise `shift` drops the bits, or all that do not count
+        rounded = cleared(rounded, drop, carrier)
     if isinstance(codes, FixedCodes):
         value = xp.clip(xp.clip(rounded, None, grid.limit + (sign & grid.lower)), 0, None)
-        return xp.where(magnitude > grid.keep, 0, _fixed_code(xp, value, sign, carrier, grid.top, codes))
+        small = isinstance(codes, SmallCodes)
+        code = _small_count(xp, value, sign, carrier) if small else _fixed_count(xp, value, sign, carrier, grid.top)
+        return xp.where(magnitude > grid.keep, 0, code & codes.mask)
     shift = xp.clip(drop, None, codes.cap)
-    fields = xp.clip(xp.clip(field - 1, 0, None), None, codes.below)
-    value, largest = (rounded >> shift) - (fields << (carrier.width - shift)), grid.limit
+    fields, largest = codes.cap - shift, grid.limit
     if kind == "wide":
-        field = xp.clip(xp.clip(own, codes.lowest, None), None, codes.highest)
-        missing = xp.clip(shift + 1 - grid.finest - field, 0, None)  # bits that the carrier does not have
-        value = (value << missing) + ((field - codes.lowest) << codes.man)
-    if kind != "grid":
-        value, largest = value + codes.offset, largest + (sign & grid.lower)
-    value = limit(xp, xp.clip(value, 0, None), largest, bits, carrier, mode, grid, kind)
-    infinity, nan = codes.infinity | (sign & codes.sign), codes.nan | (sign & codes.nan_sign)
-    kept = xp.where(magnitude > carrier.infinity, nan, infinity)
+        fields, below = xp.clip(fields, None, codes.fields), xp.clip(below, codes.below, None)
+    value = (rounded - (fields << carrier.width)) >> shift
+    if kind == "wide":
+        value = value << xp.clip(shift - grid.finest - below, 0, None)  # bits that the carrier does not have
+        above = ((xp.clip(below, None, codes.highest) - codes.below) << codes.man) + codes.offset
+        value = xp.clip(value, None, codes.most - above) + above
+        largest = largest + (sign & grid.lower)
+    value = xp.clip(value, 0, None)
+    if kind in SYMMETRIC and mode.stays_finite(sign) is None:  # infinity, or NaN, has the next code
+        value = xp.clip(value, None, largest + grid.jump)
+    else:
+        value = limit(xp, value, largest, bits, carrier, mode, grid, kind)
+    kept = codes.nan | (sign & codes.nan_sign)
+    if kind == "wide":
+        kept = xp.where(magnitude > carrier.infinity, kept, codes.infinity | (sign & codes.sign))
     return finish(xp, value, bits, sign & codes.sign, kept, carrier, grid, kind)
 
 
@@ -108,17 +124,24 @@ def wrap(
     xp: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, codes: FixedCodes, word: Any, kind: str
 ) -> Any:
     """Rounded lanes modulo the number of codes; arguments as for `round_to_grid`, infinity becomes a NaN."""
-    rounded, *_ = round_magnitude(xp, bits, carrier, mode, grid, word, kind)
+    rounded, drop, _ = round_magnitude(xp, bits, carrier, mode, grid, word, kind)
+    rounded = cleared(rounded, drop, carrier)
     sign, magnitude = bits >> carrier.last, bits & carrier.magnitude_mask
-    code = _fixed_code(xp, xp.clip(rounded, 0, None), sign, carrier, grid.top, codes)
+    code = _fixed_count(xp, xp.clip(rounded, 0, None), sign, carrier, grid.top) & codes.mask
     zero = (rounded - 1) >> carrier.last  # keeps its sign
     lanes = fixed_lanes(xp, (code ^ codes.half) - codes.half, carrier, codes) | (bits & carrier.negative & zero)
     return xp.where(magnitude > carrier.infinity - 1, quiet(bits, carrier), lanes)
 
 
-def _fixed_code(xp: Any, value: Any, sign: Any, carrier: Carrier, top: Any, codes: FixedCodes) -> Any:
-    """The codes of magnitudes less a base, with signs; `top` is that of the grid."""
+def _small_count(xp: Any, value: Any, sign: Any, carrier: Carrier) -> Any:
+    """The steps in magnitudes less a base, with signs: floats whose fields count from 1, so that a zero becomes 1/2."""
+    absolute = value + ((carrier.lane_bias - 1) << carrier.width)
+    return xp.integers(absolute | (sign << carrier.last))
+
+
+def _fixed_count(xp: Any, value: Any, sign: Any, carrier: Carrier, top: Any) -> Any:
+    """The steps in magnitudes less a base, with signs, as far as lanes hold them; `top` is that of the grid."""
     field, significand = split(xp, value, carrier)
     shift = field - top
     count = (significand << xp.clip(shift, 0, carrier.last)) >> xp.clip(-shift, 0, carrier.last)
-    return ((count ^ sign) - sign) & codes.mask
+    return (count ^ sign) - sign

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from qcore.arguments import check_choice, check_flag, check_int
 from qcore.carrier import Carrier
-from qcore.codes import FixedCodes
+from qcore.codes import FixedCodes, SmallCodes
 from qcore.law import Grid, uniform_grid
 from qcore.number import Ints, Number
 from qcore.random import as_lane
@@ -75,7 +75,7 @@ class FixedPoint(Number):
             limit = carrier.lane_at_most(steps - 1, -self.fl)
             lower = carrier.lane_at_most(steps - self.symmetric if self.signed else 0, -self.fl)
         base, top, coarsest = uniform_grid(Ints, carrier.bias - self.fl, carrier)
-        grid = Grid(base, top, coarsest, 0, 0, limit, lower - limit, 0, carrier.infinity)
+        grid = Grid(base, top, coarsest, 0, limit, carrier.infinity, lower - limit)
         return ("wrap", (*grid, *self.codes(carrier))) if self.wrap else ("grid", grid)
 
     @property
@@ -90,7 +90,8 @@ class FixedPoint(Number):
         half, mask = self.signed << (self.wl - 1), (1 << self.wl) - 1
         if carrier.lane_bits == 32:
             half, mask = as_lane(half), as_lane(mask)
-        return FixedCodes(-self.fl, half, mask, int(self.symmetric))
+        small = not self.wrap and self.wl - self.signed < carrier.lane_bits and -self.fl >= carrier.min_exponent
+        return (SmallCodes if small else FixedCodes)(-self.fl, half, mask, int(self.symmetric))
 
     @property
     def span(self) -> tuple[int, int, int]:

@@ -71,7 +71,8 @@ class BinaryFloat(Number):
         check_flag("signed", self.signed)
         if self.specials == "fnuz" and not self.signed:
             raise ValueError("specials='fnuz' without a sign; allowed are ieee, fn, finite, p3109 and p3109_finite")
-        if self.largest_code < 1 or (self.specials == "ieee" and self.man == 0):
+        least = 1 if self.subnormals or not self.signed else 1 << self.man
+        if self.largest_code < least or (self.specials == "ieee" and self.man == 0):
             raise ValueError(f"exp={self.exp}, man={self.man}; allowed are more bits where specials={self.specials!r}")
         policies = {"inf": self.has_infinity, "nan": self.has_nan, "saturate": True}
         allowed = [name for name, there in policies.items() if there]
@@ -118,16 +119,20 @@ class BinaryFloat(Number):
         return Scale(repr(self), self.exp, self.man, self.bias or 0, self.largest_code, first, self.subnormals)
 
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
-        kind, grid = self.scale.grid(carrier, general=not self.has_signed_zero)
+        keeps = self.has_infinity and self.overflow == "nan"  # infinity
+        kind, grid = self.scale.grid(carrier)
         beyond = {"saturate": grid.limit, "inf": carrier.infinity, "nan": carrier.quiet_nan}[self.overflow or ""]
         jump = beyond - grid.limit
-        keep = carrier.infinity - (self.has_infinity and self.overflow == "nan")
-        grid = grid._replace(jump=jump, keep=keep, signed_zero=-self.has_signed_zero)
+        grid = grid._replace(jump=jump, keep=carrier.infinity - keeps, signed_zero=-self.has_signed_zero)
         if self.specials.startswith("p3109"):
             grid = grid._replace(unit=0, coded=-int(self.man == 0))  # ties go to even codes there
         if not self.has_zero:
             floor = max(self.scale.lowest_lane(carrier) - grid.base, 0)
             grid = grid._replace(floor=floor, zero=carrier.quiet_nan)
+        if keeps or not self.signed:
+            kind = "wide"
+        elif kind == "grid":
+            kind = "general" if not self.has_signed_zero else "overflowing" if jump else "grid"
         if not self.signed:
             negative = 0 if self.overflow == "saturate" and self.has_zero else carrier.quiet_nan
             grid = grid._replace(unsigned=-1, lower=-grid.limit, lower_jump=negative - jump)
@@ -141,6 +146,8 @@ class BinaryFloat(Number):
         codes = self.scale.codes(carrier, self.signed)
         codes = codes._replace(infinity=self.largest_code + self.has_infinity)
         if self.signed and self.has_nan and not self.has_signed_zero:
+            if self.bits > 31:
+                raise ValueError(f"{self!r} has codes of 32 bits; allowed are at most 31, as NaN is the sign bit alone")
             return codes._replace(nan=codes.sign, nan_zero=codes.sign)
         quiet = self.largest_code + 1 + (1 << self.man >> 1)
         nan = {"finite": 0, "ieee": quiet}.get(self.specials, codes.mask)
@@ -213,7 +220,7 @@ class FloatingPoint(Number):
 
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
         scale = self.scale
-        kind, grid = scale.grid(carrier, general=False)
+        kind, grid = scale.grid(carrier)
         endless = scale.largest[1] + self.man > max(FLOAT32.max_exponent, carrier.max_exponent)
         return kind, grid._replace(limit=carrier.infinity) if endless else grid
 

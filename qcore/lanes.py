@@ -2,6 +2,7 @@
 
 `xp.float_bits` makes floats of lanes and returns their bits as lanes: float32 of int32, float64 of int64. Where a lane
 has no more significant bits than such a float the conversion is exact, whatever rounds it, and never subnormal.
+`xp.integers` are the lanes of which such floats, 1/2 or integers, are the values, toward zero.
 `xp.quotient_bits` are those of the quotient of two lanes' floats, or of a float a few steps off.
 """
 
@@ -26,6 +27,10 @@ class Names:
         return lanes.astype(f"f{lanes.dtype.itemsize}").view(lanes.dtype)
 
     @staticmethod
+    def integers(bits: np.ndarray) -> np.ndarray:
+        return bits.view(f"f{bits.dtype.itemsize}").astype(bits.dtype)
+
+    @staticmethod
     def quotient_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         floats = f"f{a.dtype.itemsize}"
         return (a.astype(floats) / np.asarray(b).astype(floats)).view(a.dtype)
@@ -48,7 +53,10 @@ def from_count(xp: Any, count: Any, exponent: Any, carrier: Carrier) -> Any:
 
 
 def with_hidden_bits(xp: Any, magnitude: Any, carrier: Carrier) -> Any:
-    """Magnitudes above 0, where subnormal numbers have the fields 0, -1, ... and a hidden bit, as normal ones have."""
+    """Magnitudes where subnormal numbers have the fields 0, -1, ... and a hidden bit, as normal ones have.
+
+    A zero is below all of them.
+    """
     subnormal = xp.float_bits(magnitude) + ((1 - carrier.width - carrier.lane_bias) << carrier.width)
     return xp.where(magnitude < carrier.hidden, subnormal, magnitude)
 

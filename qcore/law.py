@@ -14,7 +14,7 @@ and field 0 holds those in [1/2, 1) quantum: all bits are dropped there, of whic
 Smaller numbers are negative.
 
 Functions here take the array namespace `xp` (numpy, torch, jax.numpy) and lanes (int32 or int64 arrays, see
-Carrier). They use operators, `xp.where`, `xp.clip`, `xp.amax` and `xp.float_bits` (see `qcore.lanes`), nothing else.
+Carrier). They use operators, `xp.where`, `xp.clip`, `xp.amax` and what `qcore.lanes` says, nothing else.
 """
 
 from __future__ import annotations
@@ -34,23 +34,27 @@ class Grid(NamedTuple):
         top: bits to drop where the exponent field is 0, were there no limits; one less for each field above.
         coarsest: the most bits dropped (below this the quantum no longer shrinks).
         finest: the fewest bits dropped (above this the quantum grows with the number).
-        unit: the carrier's hidden bit where numbers have no stored mantissa (so that n is 1, odd), else 0.
         limit: bits of the largest positive result.
-        lower: what is added to `limit` for negative numbers.
-        jump: what is added to `limit` for numbers beyond it, so that they become infinity or NaN; 0 saturates.
         keep: magnitudes above this stay as they are: NaN, or infinity as well.
 
-        Read for all but "grid" formats:
-        floor: the least result before `base` is added back: 0, or the smallest number where there is no zero, or a NaN.
+        Read for "grid", "deep" and "wide" formats only:
+        lower: what is added to `limit` for negative numbers.
+
+        Read for "overflowing", "general" and "wide" formats only:
+        jump: what is added to `limit` for numbers beyond it, so that they become infinity or NaN; 0 saturates.
 
         Read for "general" and "wide" formats only:
         slope: fields are multiplied by 2^slope before they shrink `top`; 0 where there are subnormals.
-        zero: what becomes of zero: 0, or a NaN.
         signed_zero: -1 where zero has a sign, else 0.
-        unsigned: -1 where there are no negative numbers, else 0.
-        lower_jump: what is added to `jump` for negative numbers.
+
+        Read for "deep" and "wide" formats only:
+        floor: the least result before `base` is added back: 0, or the smallest number where there is no zero, or a NaN.
 
         Read for "wide" formats only:
+        unit: the carrier's hidden bit where numbers have no stored mantissa (so that n is 1, odd), else 0.
+        zero: what becomes of zero: 0, or a NaN.
+        unsigned: -1 where there are no negative numbers, else 0.
+        lower_jump: what is added to `jump` for negative numbers.
         lowest: the magnitude bits of the smallest normal number.
         coded: -1 where ties go by the parity of codes, and numbers have no stored mantissa; else 0.
         shift: what is added to the carrier's exponent fields to get those codes' parity.
@@ -60,15 +64,15 @@ class Grid(NamedTuple):
     top: Any
     coarsest: Any
     finest: Any
-    unit: Any
     limit: Any
-    lower: Any
-    jump: Any
     keep: Any
-    floor: Any = 0
+    lower: Any = 0
+    jump: Any = 0
     slope: Any = 0
-    zero: Any = 0
     signed_zero: Any = -1
+    floor: Any = 0
+    unit: Any = 0
+    zero: Any = 0
     unsigned: Any = 0
     lower_jump: Any = 0
     lowest: Any = 0
@@ -76,8 +80,10 @@ class Grid(NamedTuple):
     shift: Any = 0
 
 
-GENERAL = ("general", "wide")  # kinds of formats that have not all of subnormals, sign and signed zero
+GENERAL = ("general", "wide")  # kinds of formats that have not both subnormals and signed zero
 DEEP = ("deep", "wide")  # kinds whose exponents go below the carrier's
+SATURATING = ("grid", "deep")  # kinds without overflow
+SYMMETRIC = ("overflowing", "general")  # kinds with the same limit for negative numbers
 
 
 def uniform_grid(xp: Any, quantum: Any, carrier: Carrier) -> tuple[Any, Any, Any]:
@@ -99,27 +105,28 @@ def round_to_grid(
         mode: the rounding mode.
         grid: the format's integers.
         word: random words of the shape of `bits`, see `qcore.random.rounding_words`; STOCHASTIC only.
-        kind: "grid"; "general" for formats without subnormals, sign, or signed zero; "deep" for formats whose
-            exponents go below the carrier's, so that the quantum of its subnormal numbers depends on their own
-            leading bit; or "wide" for any that are both, or whose numbers below the carrier's have no mantissa.
+        kind: "grid" for formats that saturate; "overflowing" for floats that do not; "general" for those without
+            subnormals, or signed zero; "deep" for saturating formats whose exponents go below the carrier's,
+            so that the quantum of its subnormal numbers depends on their own leading bit; or "wide" for all.
     """
-    rounded, *_ = round_magnitude(xp, bits, carrier, mode, grid, word, kind)
-    if kind != "grid":
+    rounded, drop, _ = round_magnitude(xp, bits, carrier, mode, grid, word, kind)
+    rounded = cleared(rounded, drop, carrier)
+    if kind in DEEP:
         rounded = xp.clip(rounded, grid.floor, None)
     value = (rounded + grid.base) & (-rounded >> carrier.last)  # what is not above zero is zero
-    largest = grid.limit + ((bits >> carrier.last) & grid.lower)
+    largest = grid.limit if kind in SYMMETRIC else grid.limit + ((bits >> carrier.last) & grid.lower)
     value = limit(xp, value, largest, bits, carrier, mode, grid, kind)
     return finish(xp, value, bits, bits & carrier.negative, bits, carrier, grid, kind)
 
 
 def round_magnitude(
     xp: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, word: Any, kind: str
-) -> tuple[Any, Any, Any, Any]:
+) -> tuple[Any, Any, Any]:
     """Magnitudes less `base`, rounded without limits; anything below 1 is zero.
 
     Returns:
-        The rounded magnitudes; how many bits were dropped; the exponent fields before rounding, once less `base`
-        and once of the numbers themselves, which for "wide" formats go on below 1.
+        The magnitudes after the increment; how many of their bits are to be dropped, see `cleared`; and for "deep" and
+        "wide" formats how far the exponent fields, before rounding, would go on below 1.
     """
     width, hidden, last = carrier.width, carrier.hidden, carrier.last
     sign, magnitude = bits >> last, bits & carrier.magnitude_mask
@@ -129,49 +136,56 @@ def round_magnitude(
         m = xp.clip(m, (significand >> xp.clip(-(m >> width), 0, last)) - hidden, None)
     elif mode.directed:  # below one half only whether a number is zero matters
         m = xp.clip(m, xp.clip(magnitude, None, 1) - hidden, None)
-    field = own = m >> width
+    field, below = m >> width, None
     drop = grid.top - (field << grid.slope if kind in GENERAL else field)
     kept = xp.clip(m, 0, None) if mode is Rounding.ODD else m
     if kind in DEEP:
-        drop, own = _deep(xp, magnitude, xp.clip(drop, None, grid.coarsest), carrier, grid, kind)
+        drop, below = _deep(xp, magnitude, xp.clip(drop, None, grid.coarsest), carrier, grid, kind)
     else:
         drop = xp.clip(xp.clip(drop, grid.finest, None), None, grid.coarsest)
-    mask = (1 << drop) - 1
     odd = None
     if mode in (Rounding.NEAREST, Rounding.ODD):
-        ones = kept if kind == "deep" else kept | xp.clip(kept, None, grid.unit)
-        odd = (ones >> drop) & 1
+        odd = kept >> drop
         if kind == "wide":
-            odd = (odd & ~grid.coded) | (xp.clip(kept >> drop, 0, 1) & (own + grid.shift) & grid.coded)
+            odd = (kept | xp.clip(kept, None, grid.unit)) >> drop
+            own = xp.clip(magnitude >> width, 1, None) + below + grid.shift
+            odd = (odd & ~grid.coded) | (xp.clip(kept >> drop, 0, 1) & own & grid.coded)
     top_bits = word >> (last - drop) if mode is Rounding.STOCHASTIC else None
-    step = increment(mode, mask, odd, sign, top_bits)
+    step = increment(mode, ~(-1 << drop), odd, sign, top_bits)
     if mode is Rounding.STOCHASTIC or mode.directed:  # below one quantum, no more than what leads there
         step = xp.clip(step, None, hidden - xp.clip(m, None, 0))
-    return (m + step) & ~(mask & (hidden - 1)), drop, field, own
+    return m + step, drop, below
+
+
+def cleared(rounded: Any, drop: Any, carrier: Carrier) -> Any:
+    """Rounded magnitudes without the low bits; the hidden bit stays where all below it are dropped."""
+    return rounded & ((-1 << drop) | -carrier.hidden)
 
 
 def _deep(xp: Any, magnitude: Any, drop: Any, carrier: Carrier, grid: Grid, kind: str) -> tuple[Any, Any]:
-    """Bits to drop, and exponent fields, where the carrier's subnormal numbers may be normal ones of the format.
+    """Bits to drop, and how far exponent fields would go on below 1, where the carrier's subnormal numbers may be
+    normal ones of the format.
 
     `drop` are the bits below the quantum of the format's subnormal numbers.
     """
     leading = xp.float_bits(xp.clip(magnitude, None, carrier.hidden)) >> carrier.width
     below = leading - (carrier.lane_bias + carrier.width)  # how far below field 1; 0 for the carrier's normal numbers
     if kind != "wide":
-        return xp.clip(drop, grid.finest + below, None), None
-    drop = xp.clip(drop & (magnitude - grid.lowest) >> carrier.last, grid.finest + below, None)
-    return drop, xp.clip(magnitude >> carrier.width, 1, None) + below
+        return xp.clip(drop, grid.finest + below, None), below
+    return xp.clip(drop & (magnitude - grid.lowest) >> carrier.last, grid.finest + below, None), below
 
 
 def limit(xp: Any, value: Any, largest: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, kind: str) -> Any:
     """The magnitudes, or codes, that came of `bits`: at most the largest, or what stands for those beyond it."""
+    if kind in SATURATING:
+        return xp.clip(value, None, largest)
     sign, jump = bits >> carrier.last, grid.jump
     beyond = (largest - value) >> carrier.last
     stays = mode.stays_finite(sign)
     if stays is not None:
         finite = ((bits & carrier.magnitude_mask) - carrier.infinity) >> carrier.last
         beyond = beyond & ~(stays & finite & ~(sign & grid.unsigned))
-    if kind in GENERAL:
+    if kind == "wide":
         jump = jump + (sign & grid.lower_jump)
     return xp.clip(value, None, largest) + (beyond & jump)
 
@@ -185,9 +199,11 @@ def finish(xp: Any, value: Any, bits: Any, negative: Any, kept: Any, carrier: Ca
         kept: what infinities and NaNs are to be, where they do not overflow.
     """
     magnitude, keep = bits & carrier.magnitude_mask, grid.keep
-    if kind in GENERAL:
+    if kind == "wide":
         nonzero = -magnitude >> carrier.last
         value = (value & nonzero) | (grid.zero & ~nonzero)
+    if kind in GENERAL:
         negative = negative & ((-value >> carrier.last) | grid.signed_zero)
+    if kind == "wide":
         keep = xp.clip(keep - ((bits >> carrier.last) & grid.unsigned), None, carrier.infinity)
     return xp.where(magnitude > keep, kept, value | negative)

@@ -9,7 +9,7 @@ from typing import Any
 from qcore.arguments import check_choice
 from qcore.block import FP4, FP4_SCALE, BlockScaled
 from qcore.carrier import Carrier
-from qcore.codes import Codes, FixedCodes, FloatCodes, decode
+from qcore.codes import Codes, FixedCodes, FloatCodes, SmallCodes, decode
 from qcore.encoding import FloatEncoding, encode, encoding, wrap
 from qcore.law import Grid, round_to_grid
 from qcore.number import Number
@@ -24,6 +24,7 @@ from qcore.two_level import Levels, run_two_level, scaled_twice, working
 
 KINDS: dict[str, tuple[type[Any], ...]] = {
     "grid": (Grid,),
+    "overflowing": (Grid,),
     "deep": (Grid,),
     "general": (Grid,),
     "wide": (Grid,),
@@ -34,8 +35,8 @@ KINDS: dict[str, tuple[type[Any], ...]] = {
     "nvfp4": (Grid, Grid, Levels),
 }
 OVERFLOWS = ("saturate", "inf", "nan", "wrap")
-CODES: dict[str, type[Any]] = {"float": FloatCodes, "fixed": FixedCodes, "posit": PositCodes}
-ENCODINGS: dict[str, type[Any]] = {"float": FloatEncoding, "fixed": FixedCodes, "posit": PositCodes}
+CODES: dict[str, type[Any]] = {"float": FloatCodes, "small": SmallCodes, "fixed": FixedCodes, "posit": PositCodes}
+ENCODINGS = CODES | {"float": FloatEncoding}
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,10 @@ class Program:
     Attributes:
         carrier: the layout of the input, and of the result unless that are codes.
         mode: the rounding mode.
-        kind: "grid", "deep", "general", "wide" (see `round_to_grid`), "wrap" (a grid, then modulo its range), or for
-            blocks "nvfp4" or one of `qcore.sharing.KINDS`, or "posit" or "wide_posit" (see `round_to_posit`).
-        codes: "" for numbers, or the kind of their codes: "float", "fixed" or "posit".
+        kind: "grid", "overflowing", "deep", "general", "wide" (see `round_to_grid`), "wrap" (a grid, then modulo its
+            range), or for blocks "nvfp4" or one of `qcore.sharing.KINDS`, or "posit" or "wide_posit" (see
+            `round_to_posit`).
+        codes: "" for numbers, or the kind of their codes: "float", "small", "fixed" or "posit".
         storage: bits of the integers that hold the codes.
         element: the kind of a block's elements when they are encoded.
     """
@@ -146,7 +148,7 @@ def prepare(
     program = Program(carrier, mode, kind, kind_of(codes), storage(number.bits))
     if isinstance(codes, PositCodes):
         return program, (*constants, *codes)
-    grid, encoded = encoding(carrier, kind, Grid(*constants[:size]), codes)
+    grid, encoded = encoding(carrier, Grid(*constants[:size]), codes)
     return program, (*grid, *constants[size:], *encoded)
 
 

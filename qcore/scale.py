@@ -58,8 +58,8 @@ class Scale:
         """The lane of the smallest normal number; 0 where that is below all the carrier's."""
         return carrier.lane_at_most(1, max(self.lowest, carrier.step_exponent - 1))
 
-    def grid(self, carrier: Carrier, general: bool) -> tuple[str, Grid]:
-        """The kind of the format, "general" at least where asked for, and its grid, saturating."""
+    def grid(self, carrier: Carrier) -> tuple[str, Grid]:
+        """The kind of the format, and its grid, saturating."""
         width, least = carrier.width, self.smallest[1]
         if self.man > width:
             raise ValueError(f"{self.name} on {carrier.name}: man={self.man}; allowed is man <= {width}")
@@ -71,12 +71,13 @@ class Scale:
             count, exponent = (2 << self.man) - 1, last - self.man
         limit = carrier.lane_at_most(count, exponent)
         unit = carrier.hidden if self.man == 0 else 0
-        grid = Grid(base, top, coarsest, width - self.man, unit, limit, 0, 0, carrier.infinity)
-        if not self.subnormals:
-            grid = grid._replace(slope=6)
-        if self.lowest < carrier.min_exponent:
-            return "wide", grid._replace(lowest=self.lowest_lane(carrier), shift=(self.bias - carrier.bias) % 2)
-        return "general" if general or not self.subnormals else "grid", grid
+        slope = 0 if self.subnormals else 6
+        lowest, shift = self.lowest_lane(carrier), (self.bias - carrier.bias) % 2
+        finest, keep = width - self.man, carrier.infinity
+        grid = Grid(base, top, coarsest, finest, limit, keep, unit=unit, slope=slope, lowest=lowest, shift=shift)
+        if self.lowest < carrier.min_exponent or self.man == 0:
+            return "wide", grid
+        return "grid" if self.subnormals else "general", grid
 
     def codes(self, carrier: Carrier, signed: bool) -> FloatCodes:
         """The codes of the magnitudes, with a sign bit, without infinity and NaN."""

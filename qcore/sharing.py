@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.carrier import Carrier
+from qcore.lanes import with_hidden_bits
 from qcore.law import Grid, uniform_grid
 from qcore.random import Settle, unsettled
 
@@ -66,13 +67,6 @@ class Shared(NamedTuple):
     shift: Any = 0
 
 
-def normalized(xp: Any, magnitude: Any, carrier: Carrier) -> Any:
-    """Magnitudes whose exponent fields go on below 1, where otherwise subnormal numbers would be."""
-    width = carrier.width
-    subnormal = xp.float_bits(magnitude & (carrier.hidden - 1)) - ((carrier.lane_bias + width - 1) << width)
-    return xp.where(magnitude < carrier.hidden, subnormal, magnitude)
-
-
 def shared_scale(
     xp: Any, bits: Any, carrier: Carrier, shared: Shared, axes: tuple[int, ...], kind: str
 ) -> tuple[Any, Any]:
@@ -83,7 +77,7 @@ def shared_scale(
         magnitude = xp.where(magnitude > infinity, 0, magnitude)
     largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
     finite = xp.clip(largest, None, infinity - 1)
-    exponent = (normalized(xp, finite, carrier) + shared.carry) >> width
+    exponent = (with_hidden_bits(xp, finite, carrier) + shared.carry) >> width
     if kind == "block":
         return exponent - shared.top, None
     scale = xp.clip(xp.clip(exponent - shared.top, shared.least, None), None, shared.most)
@@ -99,14 +93,14 @@ def block_grid(
     base, top, coarsest = uniform_grid(xp, quantum, carrier)
     limit = _lane(xp, scale + shared.top, shared.ones, carrier)
     if kind == "block":
-        return Grid(settle(base), settle(top), settle(coarsest), 0, 0, settle(limit), 0, 0, keep)
+        return Grid(settle(base), settle(top), settle(coarsest), 0, settle(limit), keep)
     end = _largest(xp, quantum, shared.finest, carrier)
     limit = xp.clip(limit, None, end)
     lower = xp.clip(_lane(xp, scale + shared.lower_top, shared.lower_ones, carrier), None, end) & shared.negative
     poison, floor = nan & quiet, nan & (quiet - base)  # all of such a block is a NaN
     lower, limit = (lower - limit) & ~nan, (limit & ~nan) | poison
     below = settle(base), settle(top), settle(coarsest), shared.finest
-    grid = Grid(*below, 0, settle(limit), settle(lower), 0, keep)
+    grid = Grid(*below, settle(limit), keep, settle(lower))
     if kind == "scaled":
         return grid._replace(floor=settle(floor))
     lowest = _lane(xp, scale + shared.low, 0, carrier)
@@ -142,7 +136,7 @@ def rescale(xp: Any, bits: Any, exponent: Any, carrier: Carrier) -> Any:
     """The lanes of numbers times 2^exponent: beyond the carrier's range infinity, below its steps toward zero."""
     width, infinity = carrier.width, carrier.infinity
     magnitude = bits & carrier.magnitude_mask
-    lanes = normalized(xp, magnitude, carrier)
+    lanes = with_hidden_bits(xp, magnitude, carrier)
     scaled = xp.clip(_lane(xp, (lanes >> width) + exponent, lanes & (carrier.hidden - 1), carrier), None, infinity)
     special = (magnitude > infinity - 1) | (magnitude < 1)
     return xp.where(special, magnitude, scaled) | (bits & carrier.negative)

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from qcore.carrier import FLOAT32, FLOAT64, Carrier
 from qcore.encoding import encode
+from qcore.lanes import with_hidden_bits
 from qcore.law import Grid, round_to_grid
 from qcore.random import Settle
 from qcore.rounding import Rounding
-from qcore.sharing import normalized
 
 _ERRORS = 3  # steps by which a quotient of floats may be off, at most 2 where compilers multiply by a reciprocal
 
@@ -44,7 +44,7 @@ def working(carrier: Carrier) -> Carrier:
 def widened(xp: Any, bits: Any, carrier: Carrier) -> Any:
     """Magnitudes as lanes of the working float, without an end of exponents; those of infinity and NaN are beyond."""
     offset = (working(carrier).bias - carrier.bias) << carrier.width
-    lanes = normalized(xp, bits & carrier.magnitude_mask, carrier) + offset
+    lanes = with_hidden_bits(xp, bits & carrier.magnitude_mask, carrier) + offset
     return xp.clip(lanes, -(carrier.width << carrier.width), None)  # which only a zero is below
 
 

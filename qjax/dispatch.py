@@ -243,6 +243,10 @@ class _Names:
         return lanes.astype(f"float{lanes.dtype.itemsize * 8}").view(lanes.dtype)
 
     @staticmethod
+    def integers(bits: jax.Array) -> jax.Array:
+        return bits.view(f"float{bits.dtype.itemsize * 8}").astype(bits.dtype)
+
+    @staticmethod
     def quotient_bits(a: jax.Array, b: Any) -> jax.Array:
         floats = f"float{a.dtype.itemsize * 8}"
         return (a.astype(floats) / jnp.asarray(b, a.dtype).astype(floats)).view(a.dtype)

@@ -17,6 +17,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -174,11 +175,37 @@ def _compile(example: Callable[[], Example], path: Path, stack: bool) -> None:
             package = os.path.join(folder, path.name)
             # Inductor's own folder of outputs is the same for all processes that compile the same kernel, and they
             # would package each other's half-written files.
-            with config.patch({"aot_inductor.output_path": os.path.join(folder, "output")}):
+            with config.patch({"aot_inductor.output_path": os.path.join(folder, "output")}), _wrapper(stack):
                 torch._inductor.aoti_compile_and_package(
                     exported, package_path=package, inductor_configs=_options(stack)
                 )
             os.replace(package, path)
+
+
+@contextlib.contextmanager
+def _wrapper(stack: bool) -> Iterator[None]:
+    """Has Inductor write the code around kernels in the way that `_options` asks for.
+
+    It chooses once in a process, by the options of the first program that anybody compiles, and the wrong way knows
+    nothing of the stack.
+    """
+    if not stack:
+        yield
+        return
+    try:
+        from torch._inductor.codegen import common
+        from torch._inductor.codegen.cpp_wrapper_cpu_array_ref import CppWrapperCpuArrayRef
+
+        common.init_backend_registration()
+        usual = common.device_codegens["cpu"]
+        common.device_codegens["cpu"] = replace(usual, cpp_wrapper_codegen=CppWrapperCpuArrayRef)
+    except (ImportError, AttributeError, TypeError):  # in another version: the kernel is the slower one
+        yield
+        return
+    try:
+        yield
+    finally:
+        common.device_codegens["cpu"] = usual
 
 
 def _options(stack: bool) -> dict[str, object]:
@@ -203,13 +230,16 @@ def _open(path: Path, device: torch.device) -> Kernel:
     return AOTIModelPackageLoader(str(path), "model", False, 1, index).run
 
 
+def cache_root() -> Path:
+    """Where compiled programs are kept."""
+    chosen, caches = os.environ.get("QTORCH_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
+    return Path(chosen) if chosen else Path(caches or Path.home() / ".cache") / "qtorch"
+
+
 @cache
 def _directory(sources: tuple[Path, ...] = ()) -> Path:
     """The folder of this torch, law and processor; ours alone, so that nobody can put code there."""
-    root = os.environ.get("QTORCH_CACHE_DIR") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "qtorch"
-    )
-    folder = Path(root) / _fingerprint(sources)
+    folder = cache_root() / _fingerprint(sources)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = folder.stat()

@@ -36,6 +36,10 @@ class Names:
         return lanes.to(FLOATS[lanes.dtype]).view(lanes.dtype)
 
     @staticmethod
+    def integers(bits: torch.Tensor) -> torch.Tensor:
+        return bits.view(FLOATS[bits.dtype]).to(bits.dtype)
+
+    @staticmethod
     def quotient_bits(a: torch.Tensor, b: torch.Tensor | int) -> torch.Tensor:
         floats = FLOATS[a.dtype]
         return (a.to(floats) / (b.to(floats) if isinstance(b, torch.Tensor) else b)).view(a.dtype)

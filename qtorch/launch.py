@@ -106,13 +106,15 @@ def _shifted(noise: Noise, elements: int) -> Noise:
 
 def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     layout, shape, blocks, plain = _block_layout(plan, x.shape)
-    if layout is None or x.numel() >= KERNEL_LIMIT or (noise and not plain and blocks.ragged):  # whose words have gaps
+    if layout is None or x.numel() >= KERNEL_LIMIT or (noise and blocks.ragged):  # whose words have gaps
         return None
     kernel, constants = plan.runner(layout, x)
     if kernel is None:
         return None
-    if plain and x.is_contiguous():  # nothing to undo, which takes as long as rounding a small tensor
-        return kernels.launch(kernel, [aligned(x), constants, *(noise or ())], x.numel())[0]
+    if plain and x.is_contiguous():  # little to undo, which takes as long as rounding a small tensor
+        lanes = x if x.shape == shape else x.view(shape)
+        result = kernels.launch(kernel, [aligned(lanes), constants, *(noise or ())], x.numel())[0]
+        return result if lanes is x else result.resize_as_(x)
     lanes = pad(x, blocks.missing) if blocks.ragged else x.contiguous()
     lanes = lanes if lanes.shape == shape else lanes.view(shape)
     result, *scales = kernels.launch(kernel, [aligned(lanes), constants, *(noise or ())], x.numel())
@@ -124,10 +126,10 @@ def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
 
 @lru_cache(maxsize=1024)
 def _block_layout(plan: Plan, shape: torch.Size) -> tuple[str | None, torch.Size, Tiles, bool]:
-    """The kernel layout for blocks, a contiguous tensor's shape in it, the blocks, and whether that is all there is."""
+    """The kernel layout for blocks, a contiguous tensor's shape in it, the blocks, and whether a view will do."""
     blocks = tiles(tuple(shape), plan.number.block_sizes(len(shape)))
     pattern, merged_shape = merged(blocks.split, blocks.axes)
-    plain = not blocks.ragged and not plan.program.codes and tuple(merged_shape) == tuple(shape)
+    plain = not blocks.ragged and not plan.program.codes
     return _BY_PATTERN.get(pattern), torch.Size(merged_shape), blocks, plain
 
 

@@ -32,6 +32,7 @@ BAD_FORMATS = [
     (lambda: BinaryFloat(4, 3, specials="ocp"), ValueError, ["specials", "'ocp'", "ieee, fn"]),
     (lambda: BinaryFloat(4, 3, specials=None), TypeError, ["specials", "None", "ieee, fn"]),
     (lambda: BinaryFloat(4, 0), ValueError, ["man", "0", "more bits", "ieee"]),
+    (lambda: BinaryFloat(0, 7, specials="fn", subnormals=False), ValueError, ["exp=0, man=7", "more bits", "fn"]),
     (lambda: BinaryFloat(0, 0, specials="fn"), ValueError, ["exp=0, man=0", "more bits", "fn"]),
     (lambda: BinaryFloat(4, 3, specials="fnuz", signed=False), ValueError, ["specials", "fnuz", "finite"]),
     (lambda: BinaryFloat(4, 3, overflow="wrap"), ValueError, ["overflow", "'wrap'", "inf, nan, saturate"]),

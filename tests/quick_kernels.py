@@ -23,6 +23,7 @@ QUICK = {
     "grid-stochastic-bfloat16-numbers-pairs",
     "grid-nearest-float64-numbers-flat",
     # every other kind
+    "overflowing-nearest-float32-numbers-flat",
     "general-nearest-float32-numbers-flat",
     "wide-nearest-float32-numbers-flat",
     "wrap-nearest-float32-numbers-flat",
@@ -30,8 +31,9 @@ QUICK = {
     "wide_posit-nearest-float32-numbers-flat",
     "nvfp4-nearest-float32-numbers-rows",
     # codes
-    "grid-nearest-float32-float8-flat",
-    "grid-nearest-float32-float16-pairs",
+    "overflowing-nearest-float32-float8-flat",
+    "overflowing-nearest-float32-float16-pairs",
+    "grid-nearest-float32-small8-flat",
     "scaled-nearest-float32-float8grid-rows",
     "scaled-nearest-float32-float8grid-flat",
     # affine integers

@@ -21,7 +21,14 @@ def coded(numbers):
 
 BEYOND = BinaryFloat(8, 21, bias=130)  # its smallest normal numbers are float32's subnormal ones, with fewer bits
 BEYOND_LANES = BinaryFloat(8, 23, bias=130)  # and codes beyond these have no room in 32 bits
-CODED = tuple(coded((*FORMATS, *MORE, FixedPoint(32, 0), FixedPoint(32, 4, signed=False), FixedPoint(31, -4), BEYOND)))
+SUBNORMAL = tuple(  # all of their numbers are float32's subnormal ones, or most
+    BinaryFloat(exp, man, 130, specials, signed=signed)
+    for exp, man in ((1, 6), (2, 5))
+    for specials in ("ieee", "fn", "finite", "p3109")
+    for signed in (True, False)
+)
+LONG = FixedPoint(32, 0), FixedPoint(32, 4, signed=False), FixedPoint(31, -4), BinaryFloat(7, 23, signed=False)
+CODED = tuple(coded((*FORMATS, *MORE, *LONG, BEYOND, *SUBNORMAL)))
 
 
 def carrier_of(number):
@@ -39,6 +46,11 @@ def all_codes(number):
     rng = np.random.default_rng(0)
     sample = rng.integers(0, 1 << number.bits, 1 << 16)
     return (np.arange(1 << number.bits) if number.bits <= 16 else sample).astype(np.uint32)
+
+
+def test_formats_without_codes():
+    with pytest.raises(ValueError, match="at most 31, as NaN is the sign bit alone"):
+        qcore.encode(np.float64([1]), BinaryFloat(8, 23, specials="p3109"))
 
 
 @pytest.mark.parametrize("number", CODED, ids=str)

@@ -16,7 +16,7 @@ from qcore.lanes import Names
 from qcore.program import prepare
 from qcore.random import Noise, leading_bits_mask, rounding_words
 
-NAMES = ("where", "clip", "amax", "float_bits", "quotient_bits")
+NAMES = ("where", "clip", "amax", "float_bits", "integers", "quotient_bits")
 NUMBERS = (
     FloatingPoint(5, 2),
     FloatingPoint(9, 2),
