@@ -39,6 +39,10 @@ class FloatCodes(NamedTuple):
     nan_zero: Any
 
 
+class PowerCodes(FloatCodes):
+    """The same without mantissa bits: of powers of two."""
+
+
 class FixedCodes(NamedTuple):
     """Codes in two's complement: ints or 0-d arrays.
 

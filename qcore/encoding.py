@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.carrier import Carrier
-from qcore.codes import FixedCodes, FloatCodes, SmallCodes, fixed_lanes
+from qcore.codes import FixedCodes, FloatCodes, PowerCodes, SmallCodes, fixed_lanes
 from qcore.lanes import quiet, split
 from qcore.law import GENERAL, SYMMETRIC, Grid, cleared, finish, limit, round_magnitude
 from qcore.rounding import Rounding
@@ -46,6 +46,10 @@ class FloatEncoding(NamedTuple):
     most: Any
 
 
+class PowerEncoding(FloatEncoding):
+    """The same for `PowerCodes`; `offset` is less `below`."""
+
+
 Encoding = FloatEncoding | FixedCodes
 
 
@@ -67,7 +71,10 @@ def encoding(carrier: Carrier, grid: Grid, codes: FloatCodes | FixedCodes) -> tu
     highest = codes.lowest + (codes.largest >> codes.man)
     most = min(codes.largest + 1, (1 << carrier.last) - 1 + offset)
     specials = codes.sign, codes.nan, codes.nan_sign
-    return grid, FloatEncoding(cap, *specials, fields, below, highest, codes.man, codes.infinity, offset, most)
+    kind: type[FloatEncoding] = FloatEncoding
+    if isinstance(codes, PowerCodes):
+        kind, offset = PowerEncoding, offset - below
+    return grid, kind(cap, *specials, fields, below, highest, codes.man, codes.infinity, offset, most)
 
 
 def _code_of(lane: int, carrier: Carrier, codes: FloatCodes) -> int:
@@ -99,16 +106,12 @@ def encode(
         small = isinstance(codes, SmallCodes)
         code = _small_count(xp, value, sign, carrier) if small else _fixed_count(xp, value, sign, carrier, grid.top)
         return xp.where(magnitude > grid.keep, 0, code & codes.mask)
-    shift = xp.clip(drop, None, codes.cap)
-    fields, largest = codes.cap - shift, grid.limit
+    shift, largest = xp.clip(drop, None, codes.cap), grid.limit
     if kind == "wide":
-        fields, below = xp.clip(fields, None, codes.fields), xp.clip(below, codes.below, None)
-    value = (rounded - (fields << carrier.width)) >> shift
-    if kind == "wide":
-        value = value << xp.clip(shift - grid.finest - below, 0, None)  # bits that the carrier does not have
-        above = ((xp.clip(below, None, codes.highest) - codes.below) << codes.man) + codes.offset
-        value = xp.clip(value, None, codes.most - above) + above
+        value = _wide_count(xp, rounded, shift, xp.clip(below, codes.below, None), carrier, grid, codes)
         largest = largest + (sign & grid.lower)
+    else:
+        value = (rounded - ((codes.cap - shift) << carrier.width)) >> shift
     value = xp.clip(value, 0, None)
     if kind in SYMMETRIC and mode.stays_finite(sign) is None:  # infinity, or NaN, has the next code
         value = xp.clip(value, None, largest + grid.jump)
@@ -131,6 +134,19 @@ def wrap(
     zero = (rounded - 1) >> carrier.last  # keeps its sign
     lanes = fixed_lanes(xp, (code ^ codes.half) - codes.half, carrier, codes) | (bits & carrier.negative & zero)
     return xp.where(magnitude > carrier.infinity - 1, quiet(bits, carrier), lanes)
+
+
+def _wide_count(
+    xp: Any, rounded: Any, shift: Any, below: Any, carrier: Carrier, grid: Grid, codes: FloatEncoding
+) -> Any:
+    """The codes of rounded magnitudes of which any may be normal numbers and subnormal ones of the carrier."""
+    if isinstance(codes, PowerEncoding):
+        return (rounded >> shift) + (below + codes.offset)
+    fields = xp.clip(codes.cap - shift, None, codes.fields)
+    value = (rounded - (fields << carrier.width)) >> shift
+    value = value << xp.clip(shift - grid.finest - below, 0, None)  # bits that the carrier does not have
+    above = ((xp.clip(below, None, codes.highest) - codes.below) << codes.man) + codes.offset
+    return xp.clip(value, None, codes.most - above) + above
 
 
 def _small_count(xp: Any, value: Any, sign: Any, carrier: Carrier) -> Any:

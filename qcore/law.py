@@ -57,7 +57,7 @@ class Grid(NamedTuple):
         lower_jump: what is added to `jump` for negative numbers.
         lowest: the magnitude bits of the smallest normal number.
         coded: -1 where ties go by the parity of codes, and numbers have no stored mantissa; else 0.
-        shift: what is added to the carrier's exponent fields to get those codes' parity.
+        shift: what is added to exponent fields of magnitudes less `base` to get those codes' parity.
     """
 
     base: Any
@@ -147,9 +147,9 @@ def round_magnitude(
     if mode in (Rounding.NEAREST, Rounding.ODD):
         odd = kept >> drop
         if kind == "wide":
+            normal = ~(magnitude - grid.lowest >> last)  # below, ties are with zero, which is even
             odd = (kept | xp.clip(kept, None, grid.unit)) >> drop
-            own = xp.clip(magnitude >> width, 1, None) + below + grid.shift
-            odd = (odd & ~grid.coded) | (xp.clip(kept >> drop, 0, 1) & own & grid.coded)
+            odd = odd + ((below + grid.shift) & normal & grid.coded)
     top_bits = word >> (last - drop) if mode is Rounding.STOCHASTIC else None
     step = increment(mode, ~(-1 << drop), odd, sign, top_bits)
     if mode is Rounding.STOCHASTIC or mode.directed:  # below one quantum, no more than what leads there

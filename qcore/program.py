@@ -9,8 +9,8 @@ from typing import Any
 from qcore.arguments import check_choice
 from qcore.block import FP4, FP4_SCALE, BlockScaled
 from qcore.carrier import Carrier
-from qcore.codes import Codes, FixedCodes, FloatCodes, SmallCodes, decode
-from qcore.encoding import FloatEncoding, encode, encoding, wrap
+from qcore.codes import Codes, FixedCodes, FloatCodes, PowerCodes, SmallCodes, decode
+from qcore.encoding import FloatEncoding, PowerEncoding, encode, encoding, wrap
 from qcore.law import Grid, round_to_grid
 from qcore.number import Number
 from qcore.packing import storage
@@ -35,8 +35,14 @@ KINDS: dict[str, tuple[type[Any], ...]] = {
     "nvfp4": (Grid, Grid, Levels),
 }
 OVERFLOWS = ("saturate", "inf", "nan", "wrap")
-CODES: dict[str, type[Any]] = {"float": FloatCodes, "small": SmallCodes, "fixed": FixedCodes, "posit": PositCodes}
-ENCODINGS = CODES | {"float": FloatEncoding}
+CODES: dict[str, type[Any]] = {  # the special before the general
+    "power": PowerCodes,
+    "float": FloatCodes,
+    "small": SmallCodes,
+    "fixed": FixedCodes,
+    "posit": PositCodes,
+}
+ENCODINGS = CODES | {"power": PowerEncoding, "float": FloatEncoding}
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Program:
         kind: "grid", "overflowing", "deep", "general", "wide" (see `round_to_grid`), "wrap" (a grid, then modulo its
             range), or for blocks "nvfp4" or one of `qcore.sharing.KINDS`, or "posit" or "wide_posit" (see
             `round_to_posit`).
-        codes: "" for numbers, or the kind of their codes: "float", "small", "fixed" or "posit".
+        codes: "" for numbers, or the kind of their codes, a key of `CODES`.
         storage: bits of the integers that hold the codes.
         element: the kind of a block's elements when they are encoded.
     """

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 Settle = Callable[[Any], Any]
+Rotate = Callable[[Any, int], Any]
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -21,27 +22,33 @@ def unsettled(lanes: Any) -> Any:
     return lanes
 
 
-def threefry(key0: Any, key1: Any, counter0: Any, counter1: Any, settle: Settle = unsettled) -> tuple[Any, Any]:
+def rotate_left(x: Any, distance: int) -> Any:
+    """The default `rotate`: int32 lanes turned by 0 < `distance` < 32 bits."""
+    # The left shift is written as a multiplication because Inductor's vectors shift by a register full of
+    # distances, while compilers turn a constant power of two into an immediate shift (a sixth of the time).
+    return (x * (1 << distance)) | ((x >> (32 - distance)) & ((1 << distance) - 1))
+
+
+def threefry(
+    key0: Any, key1: Any, counter0: Any, counter1: Any, settle: Settle = unsettled, rotate: Rotate = rotate_left
+) -> tuple[Any, Any]:
     """Threefry-2x32 with 20 rounds: two int32 lanes of random bits for each counter.
 
-    `settle` is an identity for compilers that trace a shared subexpression again at each of its uses, which are
-    exponentially many here: what it returns must be traced once.
+    Args:
+        key0, key1, counter0, counter1: int32 lanes that broadcast.
+        settle: an identity for compilers that trace a shared subexpression again at each of its uses, which are
+            exponentially many here: what it returns must be traced once.
+        rotate: `rotate_left`, in a way that a compiler has an instruction for.
     """
     keys = (key0, key1, key0 ^ key1 ^ _PARITY)
     x0, x1 = counter0 + key0, counter1 + key1
     for group in range(5):
         for distance in _ROTATIONS[group % 2]:
             x0 = x0 + x1
-            x1 = _rotate_left(x1, distance) ^ x0
+            x1 = rotate(x1, distance) ^ x0
         x0 = settle(x0 + keys[(group + 1) % 3])
         x1 = settle(x1 + (keys[(group + 2) % 3] + (group + 1)))
     return x0, x1
-
-
-def _rotate_left(x: Any, distance: int) -> Any:
-    # The left shift is written as a multiplication because Inductor's vectors shift by a register full of
-    # distances, while compilers turn a constant power of two into an immediate shift (a sixth of the time).
-    return (x * (1 << distance)) | ((x >> (32 - distance)) & ((1 << distance) - 1))
 
 
 class Noise(NamedTuple):
@@ -57,19 +64,19 @@ class Noise(NamedTuple):
 
 
 def rounding_words(
-    xp: Any,
     arange: Callable[[Any], Any],
     shape: Sequence[Any],
     noise: Noise,
     large: bool = False,
     settle: Settle = unsettled,
+    rotate: Rotate = rotate_left,
 ) -> Any:
     """What stochastic rounding reads: for each element its word's leading bits, in a word of 31 bits.
 
     Such a word is not negative, so shifting it right by 31 - n leaves its n leading bits. See `element_words`.
     """
     key, window = noise
-    words = element_words(xp, arange, shape, (key[0], key[1]), (window[0], window[1]), large, settle)
+    words = element_words(arange, shape, (key[0], key[1]), (window[0], window[1]), large, settle, rotate)
     return (words >> 1) & window[2]
 
 
@@ -79,31 +86,30 @@ def leading_bits_mask(random_bits: int) -> int:
 
 
 def element_words(
-    xp: Any,
     arange: Callable[[Any], Any],
     shape: Sequence[Any],
     key: tuple[Any, Any],
     start: tuple[Any, Any],
     large: bool = False,
     settle: Settle = unsettled,
+    rotate: Rotate = rotate_left,
 ) -> Any:
     """One random int32 word for each element of an array, by its row-major index plus `start`.
 
     Args:
-        xp: the array namespace.
         arange: n -> the int32 array 0, 1, ..., n - 1 where the words are wanted.
         shape: the array's shape, at least one dimension.
         key: two int32 arrays, 0-d or of one element.
         start: high and low word of the first element's 64-bit index, int32 arrays like the key's words.
         large: whether the array has 2^31 elements or more.
-        settle: see `threefry`.
+        settle, rotate: see `threefry`.
     """
-    y0, y1 = threefry(*key, *element_index(xp, arange, shape, start, large), settle)
+    y0, y1 = threefry(*key, *element_index(arange, shape, start, large), settle, rotate)
     return y0 ^ y1
 
 
 def element_index(
-    xp: Any, arange: Callable[[Any], Any], shape: Sequence[Any], start: tuple[Any, Any], large: bool
+    arange: Callable[[Any], Any], shape: Sequence[Any], start: tuple[Any, Any], large: bool
 ) -> tuple[Any, Any]:
     """High and low int32 words of every element's row-major index plus `start`."""
     high, low = start

@@ -183,7 +183,7 @@ def _run(
     if mode is Rounding.STOCHASTIC and key_words is not None:
         words = (*key_words, *start_words, leading_bits_mask(random_bits))
         lanes = [np.full(1, as_lane(word), np.int32) for word in words]  # arrays wrap silently, scalars warn
-        word = rounding_words(np, _arange, bits.shape, Noise(lanes[:2], lanes[2:]), x.size >= 2**31)
+        word = rounding_words(_arange, bits.shape, Noise(lanes[:2], lanes[2:]), x.size >= 2**31)
         word = word.astype(bits.dtype) << (carrier.lane_bits - 32)
     blocks = tiles(bits.shape, sizes or (1,))
     word = None if word is None else blocks.apart(word, _pad)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qcore.carrier import Carrier
-from qcore.codes import FloatCodes
+from qcore.codes import FloatCodes, PowerCodes
 from qcore.law import Grid, uniform_grid
 from qcore.number import Ints
 from qcore.random import as_lane
@@ -72,7 +72,7 @@ class Scale:
         limit = carrier.lane_at_most(count, exponent)
         unit = carrier.hidden if self.man == 0 else 0
         slope = 0 if self.subnormals else 6
-        lowest, shift = self.lowest_lane(carrier), (self.bias - carrier.bias) % 2
+        lowest, shift = self.lowest_lane(carrier), (self.bias - carrier.bias + (base >> width)) % 2
         finest, keep = width - self.man, carrier.infinity
         grid = Grid(base, top, coarsest, finest, limit, keep, unit=unit, slope=slope, lowest=lowest, shift=shift)
         if self.lowest < carrier.min_exponent or self.man == 0:
@@ -89,7 +89,8 @@ class Scale:
             raise ValueError(
                 f"{self.name} on {carrier.name} has codes of {size + signed} bits; allowed only on float64"
             )
-        return FloatCodes(
+        kind = PowerCodes if self.man == 0 else FloatCodes
+        return kind(
             man=self.man,
             mask=as_lane((1 << size) - 1),
             sign=as_lane(signed << size),

@@ -42,7 +42,8 @@ class Shared(NamedTuple):
         Read for "scaled_general" elements only:
         low: exponent of the smallest normal number.
         floor: -1 where there is no zero, else 0.
-        unit, slope, zero, signed_zero, unsigned, lower_jump, coded, shift: see `Grid`.
+        unit, slope, zero, signed_zero, unsigned, lower_jump, coded: see `Grid`.
+        shift: what is added to the carrier's exponent fields, less the scale, to get the parity of codes.
     """
 
     carry: Any
@@ -115,7 +116,7 @@ def block_grid(
         lower_jump=shared.lower_jump,
         lowest=settle(lowest),
         coded=shared.coded,
-        shift=settle(shared.shift + scale),
+        shift=settle(shared.shift + scale + (base >> carrier.width)),
     )
 
 

@@ -71,7 +71,9 @@ def round_magnitude(
     m = xp.clip(magnitude, taper.least, taper.largest) - (carrier.bias << carrier.width)
     regime = m >> taper.below
     length = regime ^ (regime >> carrier.last)
-    drop = xp.clip(xp.clip(length + taper.drop, 0, None), None, taper.most)
+    drop = xp.clip(length + taper.drop, None, taper.most)
+    if wide:
+        drop = xp.clip(drop, 0, None)
     odd = ((m + taper.parity) >> drop) & 1 if mode in (Rounding.NEAREST, Rounding.ODD) else None
     top_bits = word >> (carrier.last - drop) if mode is Rounding.STOCHASTIC else None
     mask = (1 << drop) - 1
@@ -83,7 +85,7 @@ def round_to_posit(
 ) -> Any:
     """Rounds each lane to a posit; arguments as for `qcore.law.round_to_grid`, infinity becomes a NaN.
 
-    `wide` is for posits that the carrier has among its subnormal numbers.
+    `wide` is for posits that the carrier has among its subnormal numbers, or not all bits of.
     """
     rounded, *_ = round_magnitude(xp, bits, carrier, mode, taper, word, wide)
     value = rounded + (carrier.bias << carrier.width)
@@ -101,7 +103,9 @@ def encode(
     rounded, drop, regime = round_magnitude(xp, bits, carrier, mode, taper, word, wide)
     sign, magnitude, zeros = bits >> carrier.last, bits & carrier.magnitude_mask, regime >> carrier.last
     length = regime ^ zeros
-    kept = (rounded >> drop) << xp.clip(-taper.drop - length, 0, None)
+    kept = rounded >> drop
+    if wide:
+        kept = kept << xp.clip(-taper.drop - length, 0, None)
     code = (kept + _run(xp.clip(length, None, codes.free), zeros, codes)) & codes.half
     code = ((code ^ sign) - sign) & (-magnitude >> carrier.last) & (codes.half | codes.nar)
     return xp.where(magnitude > carrier.infinity - 1, codes.nar, code)

@@ -259,7 +259,7 @@ def _law(program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...
     blocks = tiles(lanes.shape, sizes or (1,))
     if noise is not None:
         noise = Noise(*map(jnp.asarray, noise))  # where jit is disabled these are NumPy's, whose scalars warn
-        word = rounding_words(_Names, _arange, lanes.shape, noise, x.size >= 2**31)
+        word = rounding_words(_arange, lanes.shape, noise, x.size >= 2**31)
         word = blocks.apart(word.astype(lanes.dtype) << (carrier.lane_bits - 32), _pad)
     result = program.run(_Names, blocks.apart(lanes, _pad), constants, blocks.axes, word, _settle)
     if not program.codes:

@@ -17,7 +17,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -26,27 +25,29 @@ import torch
 
 import qcore
 from qcore.program import Program
-from qcore.random import Noise
+from qcore.random import Noise, Rotate, rotate_left
 from qcore.rounding import Rounding
 from qcore.tiles import Tiles
-from qtorch.lanes import TABLE, lane_dtype, pair_dtype, run, run_keyed, run_pairs
+from qtorch import inductor
+from qtorch.lanes import ROW, lane_dtype, pair_dtype, run, run_keyed, run_pairs
 
 Kernel = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 Example = tuple[torch.nn.Module, tuple[torch.Tensor, ...], tuple[object, ...]]  # see `load_module`
 
 # Which dimensions a kernel's input has, as an example that is large enough to be compiled for all threads, and which of
-# them lie inside of blocks ("r" in `Merged`) or outside ("k"). Elementwise rounding sees every tensor as "flat", or as
-# "pairs" (`run_pairs`) or "keyed" rows (`run_keyed`), or "onto", flat with memory for the result.
+# them lie inside of blocks ("r" in `Merged`) or outside ("k"). Elementwise rounding sees every tensor as whole rows of
+# `ROW` elements: "flat", or "pairs" (`run_pairs`), or "onto", with memory for the result, or "keyed" (`run_keyed`).
 LAYOUTS: dict[str, tuple[tuple[int, ...], str]] = {
-    "flat": ((1 << 20,), "r"),
-    "onto": ((1 << 20,), "r"),
-    "pairs": ((1 << 20,), "r"),
+    "flat": ((1 << 20,), ""),
+    "onto": ((1 << 20,), ""),
+    "pairs": ((1 << 20,), ""),
+    "whole": ((1 << 20,), "r"),
     "rows": ((1 << 14, 64), "kr"),
     "columns": ((1 << 14, 64), "rk"),
     "middle": ((16, 64, 1 << 10), "rkr"),
     "bands": ((64, 32, 1 << 9), "krk"),
     "squares": ((16, 64, 16, 64), "krkr"),
-    "keyed": ((1 << 14, TABLE), "kk"),
+    "keyed": ((1 << 14, ROW), "kk"),
 }
 # A parallel loop waits for all threads, which takes milliseconds when other programs hold the processors. torch's
 # own operations have the same threshold.
@@ -55,22 +56,24 @@ _one_thread = threading.Lock()  # compiles at a time; other processes are not wa
 
 
 class _Law(torch.nn.Module):
-    def __init__(self, program: Program, layout: str) -> None:
+    def __init__(self, program: Program, layout: str, rotate: Rotate) -> None:
         super().__init__()
         self.program = program
         self.layout = layout
+        self.rotate = rotate
 
     def forward(self, x: torch.Tensor, constants: torch.Tensor, *others: torch.Tensor) -> Any:
-        if constants.dim() > 1 and x.dim() == 1:
-            constants = constants[:, torch.arange(x.shape[0], device=x.device) % TABLE]
         if self.layout == "keyed":
-            return run_keyed(self.program, x, constants.unbind(), *others)
-        words = Noise(*others) if others and self.layout != "onto" else None
+            return run_keyed(self.program, x, constants.unbind(), others[0], self.rotate)
+        words, pattern = Noise(*others) if others and self.layout != "onto" else None, LAYOUTS[self.layout][1]
         if self.layout == "pairs":
-            return run_pairs(self.program, x, constants.unbind(), words)
-        inside = tuple(axis for axis, kind in enumerate(LAYOUTS[self.layout][1]) if kind == "r")
-        blocks = Tiles(x.shape, x.shape, x.shape, inside, ())
-        result = run(self.program, x, constants.unbind(), blocks, words, large=False)
+            return run_pairs(self.program, x, constants.unbind(), words, self.rotate)
+        lanes = x if pattern else x.view(-1, ROW)
+        inside = tuple(axis for axis, kind in enumerate(pattern) if kind == "r")
+        blocks = Tiles(lanes.shape, lanes.shape, lanes.shape, inside, ())
+        result = run(self.program, lanes, constants.unbind(), blocks, words, large=False, rotate=self.rotate)
+        if not pattern:  # Inductor would write a view of another kind to memory twice
+            result = result.as_strided(x.shape, (1,))
         return others[0].copy_(result) if self.layout == "onto" else result
 
 
@@ -79,7 +82,7 @@ def load(program: Program, layout: str, device: torch.device) -> Kernel | None:
     """The kernel of a program, from disk or freshly compiled; None, after one warning, where none can be made."""
     result = f"{program.codes}{program.storage}{program.element}" if program.codes else "numbers"
     name = f"{program.kind}-{program.mode.value}-{program.carrier.name}-{result}-{layout}"
-    has_small_parts = program.mode is Rounding.STOCHASTIC or (program.shared and layout == "flat")  # keys, a scale
+    has_small_parts = program.mode is Rounding.STOCHASTIC or layout == "whole"  # keys, a scale
     stack = has_small_parts and not program.codes  # with which a scale may be a result
     return load_module(name, _law_files(), device, partial(_example, program, layout, device), stack)
 
@@ -130,7 +133,7 @@ def constant_tensor(program: Program, constants: tuple[int, ...], device: torch.
     those are not written over it.
     """
     tensor = torch.tensor(constants, dtype=lane_dtype(program.carrier), device=device)
-    return tensor if program.shared or device.type != "cpu" else tensor[:, None].repeat(1, TABLE)
+    return tensor if program.shared or device.type != "cpu" else tensor[:, None].repeat(1, ROW)
 
 
 def launch(kernel: Kernel, arguments: list[torch.Tensor], size: int) -> list[torch.Tensor]:
@@ -146,11 +149,13 @@ def launch(kernel: Kernel, arguments: list[torch.Tensor], size: int) -> list[tor
 
 
 def _example(program: Program, layout: str, device: torch.device) -> Example:
-    shape, _ = LAYOUTS[layout]
+    shape, pattern = LAYOUTS[layout]
     dtype = pair_dtype(program) if layout == "pairs" else getattr(torch, program.carrier.name)
     x = torch.zeros(shape, dtype=dtype, device=device)
     arguments = [x, constant_tensor(program, (0,) * program.count(), device)]
     sizes = {axis: torch.export.Dim(f"d{axis}", min=2, max=2**31 - 1) for axis in range(len(shape))}
+    if not pattern:
+        sizes = {0: ROW * torch.export.Dim("rows", min=2, max=2**31 // ROW - 1)}
     dynamic: tuple[object, ...] = (sizes, None)
     if layout == "keyed":
         arguments.append(torch.zeros((3, shape[0]), dtype=torch.int32, device=device))
@@ -161,7 +166,8 @@ def _example(program: Program, layout: str, device: torch.device) -> Example:
     elif program.mode is Rounding.STOCHASTIC:
         arguments += [torch.zeros(size, dtype=torch.int32, device=device) for size in (2, 3)]
         dynamic += ((None, None),)
-    return _Law(program, layout), tuple(arguments), dynamic
+    rotate = inductor.rotation() if device.type == "cpu" else rotate_left
+    return _Law(program, layout, rotate), tuple(arguments), dynamic
 
 
 def _compile(example: Callable[[], Example], path: Path, stack: bool) -> None:
@@ -175,49 +181,11 @@ def _compile(example: Callable[[], Example], path: Path, stack: bool) -> None:
             package = os.path.join(folder, path.name)
             # Inductor's own folder of outputs is the same for all processes that compile the same kernel, and they
             # would package each other's half-written files.
-            with config.patch({"aot_inductor.output_path": os.path.join(folder, "output")}), _wrapper(stack):
+            with config.patch({"aot_inductor.output_path": os.path.join(folder, "output")}), inductor.wrapper(stack):
                 torch._inductor.aoti_compile_and_package(
-                    exported, package_path=package, inductor_configs=_options(stack)
+                    exported, package_path=package, inductor_configs=inductor.options(stack)
                 )
             os.replace(package, path)
-
-
-@contextlib.contextmanager
-def _wrapper(stack: bool) -> Iterator[None]:
-    """Has Inductor write the code around kernels in the way that `_options` asks for.
-
-    It chooses once in a process, by the options of the first program that anybody compiles, and the wrong way knows
-    nothing of the stack.
-    """
-    if not stack:
-        yield
-        return
-    try:
-        from torch._inductor.codegen import common
-        from torch._inductor.codegen.cpp_wrapper_cpu_array_ref import CppWrapperCpuArrayRef
-
-        common.init_backend_registration()
-        usual = common.device_codegens["cpu"]
-        common.device_codegens["cpu"] = replace(usual, cpp_wrapper_codegen=CppWrapperCpuArrayRef)
-    except (ImportError, AttributeError, TypeError):  # in another version: the kernel is the slower one
-        yield
-        return
-    try:
-        yield
-    finally:
-        common.device_codegens["cpu"] = usual
-
-
-def _options(stack: bool) -> dict[str, object]:
-    """Inductor's settings, as far as this version has them."""
-    wanted = {
-        "aot_inductor.precompile_headers": False,  # they pay from the fifth kernel on, and most programs need two
-        "aot_inductor.allow_stack_allocation": stack,
-        "cpp.dynamic_threads": True,  # else a kernel that one thread compiles has one thread for ever
-    }
-    from torch._inductor import config
-
-    return {name: value for name, value in wanted.items() if name in config._config}  # type: ignore[attr-defined]
 
 
 def _open(path: Path, device: torch.device) -> Kernel:
@@ -252,9 +220,9 @@ def _directory(sources: tuple[Path, ...] = ()) -> Path:
 
 
 def _law_files() -> tuple[Path, ...]:
-    core = Path(qcore.__file__).parent
+    core, here = Path(qcore.__file__).parent, Path(__file__).parent
     law = ("carrier", "codes", "encoding", "lanes", "law", "program", "random", "rounding", "sharing", "tapered")
-    return (*(core / f"{name}.py" for name in (*law, "tiles", "two_level")), Path(__file__).parent / "lanes.py")
+    return (*(core / f"{name}.py" for name in (*law, "tiles", "two_level")), here / "inductor.py", here / "lanes.py")
 
 
 def _fingerprint(sources: tuple[Path, ...]) -> str:

@@ -10,13 +10,13 @@ import torch
 
 from qcore.carrier import CARRIERS, Carrier
 from qcore.program import Program
-from qcore.random import Noise, leading_bits_mask, rounding_words
+from qcore.random import Noise, Rotate, leading_bits_mask, rotate_left, rounding_words
 from qcore.tiles import Tiles
 
 DTYPES = {getattr(torch, name): carrier for name, carrier in CARRIERS.items()}
 STORED = {8: torch.uint8, 16: torch.int16, 32: torch.int32}  # what holds codes of so many bits
 FLOATS = {torch.int32: torch.float32, torch.int64: torch.float64}
-TABLE = 64  # numbers; whole vectors of any width
+ROW = 64  # numbers that kernels take at a time: whole vectors of any width
 
 
 class Names:
@@ -52,6 +52,7 @@ def run(
     blocks: Tiles,
     noise: Noise | None,
     large: bool,
+    rotate: Rotate = rotate_left,
 ) -> Any:
     """Rounds a tensor of at least one dimension; arguments as in `Program.run` and `rounding_words`.
 
@@ -59,8 +60,9 @@ def run(
     """
     word = None
     if noise is not None:
-        word = _word(program.carrier, x.shape, _anchored(noise, x), large, partial(_arange, device=x.device))
-        word = blocks.apart(word, pad)
+        shape = x.shape if blocks.ragged else blocks.split
+        word = _word(program.carrier, shape, _anchored(noise, shape), large, partial(_arange, device=x.device), rotate)
+        word = blocks.apart(word, pad) if blocks.ragged else word
     lanes = blocks.apart(to_lanes(x, program.carrier), pad)
     result = program.run(Names, lanes, constants, blocks.axes, word, _settle)
     if not program.codes:
@@ -79,49 +81,56 @@ def pad(x: torch.Tensor, missing: tuple[int, ...]) -> torch.Tensor:
 
 
 def run_pairs(
-    program: Program, x: torch.Tensor, constants: Sequence[int | torch.Tensor], noise: Noise | None
+    program: Program, x: torch.Tensor, constants: Sequence[int | torch.Tensor], noise: Noise | None, rotate: Rotate
 ) -> torch.Tensor:
     """Rounds two elements in each integer of a 1-d tensor, which is of twice their width, to two of 16 bits in int32.
 
     For Inductor, which has no vectors of 16-bit integers on the CPU.
     """
-    carrier, results = program.carrier, []
+    carrier, rows, results = program.carrier, x.view(-1, ROW), []
     for which in (0, 1):
         if carrier.padding == 0:
-            lanes = (x >> (which * 32)).to(torch.int32)
+            lanes = (rows >> (which * 32)).to(torch.int32)
         else:
-            lanes = (x << (16 - which * 16)) >> 16 << carrier.padding
+            lanes = (rows << (16 - which * 16)) >> 16 << carrier.padding
 
         def arange(size: int, which: int = which) -> torch.Tensor:
-            return _arange(size, x.device) * 2 + which
+            return _arange(ROW, x.device) * 2 + which if isinstance(size, int) else _arange(size, x.device)
 
-        word = None if noise is None else _word(carrier, x.shape, noise, False, arange)
+        word = None
+        if noise is not None:
+            word = _word(carrier, (rows.shape[0], 2 * ROW), _anchored(noise, rows.shape), False, arange, rotate)
         result = program.run(Names, lanes, constants, (0,), word, _settle)
         results.append(result if program.codes else result >> carrier.padding)
     low, high = results
-    return (low & 0xFFFF) | (high << 16)
+    return ((low & 0xFFFF) | (high << 16)).view(-1)
 
 
 def run_keyed(
-    program: Program, x: torch.Tensor, constants: Sequence[int | torch.Tensor], keys: torch.Tensor
+    program: Program, x: torch.Tensor, constants: Sequence[int | torch.Tensor], keys: torch.Tensor, rotate: Rotate
 ) -> torch.Tensor:
-    """Rounds rows of `TABLE` elements, each with a key of its own, stochastically.
+    """Rounds rows of `ROW` elements, each with a key of its own, stochastically.
 
     Args:
         keys: int32 tensor of shape (3, rows): the keys' two words, and the index of each row's first element.
     """
     word0, word1, start = (words[:, None] for words in keys.unbind())
     noise = Noise((word0, word1), (torch.zeros_like(start), start, leading_bits_mask(24)))
-    word = _word(program.carrier, x.shape[1:], noise, False, partial(_arange, device=x.device))
+    word = _word(program.carrier, x.shape[1:], noise, False, partial(_arange, device=x.device), rotate)
     result = program.run(Names, to_lanes(x, program.carrier), constants, (), word, _settle)
     return from_lanes(result, program.carrier, x.dtype)
 
 
 def _word(
-    carrier: Carrier, shape: Sequence[int], noise: Noise, large: bool, arange: Callable[[int], torch.Tensor]
+    carrier: Carrier,
+    shape: Sequence[int],
+    noise: Noise,
+    large: bool,
+    arange: Callable[[int], torch.Tensor],
+    rotate: Rotate,
 ) -> torch.Tensor:
     """The random words as lanes."""
-    word = rounding_words(Names, arange, shape, noise, large, _settle)
+    word = rounding_words(arange, shape, noise, large, _settle, rotate)
     return word.to(lane_dtype(carrier)) << (carrier.lane_bits - 32)
 
 
@@ -131,11 +140,11 @@ def _arange(size: int, device: torch.device) -> torch.Tensor:
     position = torch.arange(size, dtype=torch.int32, device=device)
     if device.type != "cpu" or not torch.compiler.is_compiling():
         return position
-    table = _settle(torch.arange(TABLE, dtype=torch.int32, device=device))
-    return position // TABLE * TABLE + table[position % TABLE]
+    table = _settle(torch.arange(ROW, dtype=torch.int32, device=device))
+    return position // ROW * ROW + table[position % ROW]
 
 
-def _anchored(noise: Noise, x: torch.Tensor) -> Noise:
+def _anchored(noise: Noise, shape: Sequence[int]) -> Noise:
     """The same noise, whose key depends on the indices of all dimensions but the last, though only by zeros.
 
     Inductor would run some stages of Threefry over all dimensions at once and others over each; such loops are not
@@ -144,9 +153,9 @@ def _anchored(noise: Noise, x: torch.Tensor) -> Noise:
     if not torch.compiler.is_compiling():
         return noise
     zeros = noise.window.new_zeros(())
-    for axis in range(x.dim() - 1):
-        position = torch.arange(x.shape[axis], dtype=torch.int32, device=x.device)
-        zeros = zeros + (position >> 31).reshape((-1,) + (1,) * (x.dim() - 1 - axis))
+    for axis, size in enumerate(shape[:-1]):
+        position = torch.arange(size, dtype=torch.int32, device=zeros.device)
+        zeros = zeros + (position >> 31).reshape((-1,) + (1,) * (len(shape) - 1 - axis))
     return Noise((noise.key[0] + zeros, noise.key[1] + zeros), noise.window)
 
 

@@ -13,12 +13,13 @@ from qcore.random import Noise, as_lane
 from qcore.sharing import KINDS, Shared, block_grid, shared_scale
 from qcore.tiles import Tiles, merged, tiles
 from qtorch import kernels
-from qtorch.lanes import Names, pad, result_dtype, to_lanes
+from qtorch.lanes import ROW, Names, pad, result_dtype, to_lanes
 from qtorch.plan import Plan, plan_for
 
 KERNEL_LIMIT = 1 << 31  # elements: a kernel's indices have 31 bits
 _PIECE = 1 << 25  # elements at a time beyond that
-_BY_PATTERN = {kernels.LAYOUTS[name][1]: name for name in ("flat", "rows", "columns", "middle", "bands", "squares")}
+_CACHED = 1 << 18  # elements of which a copy costs little
+_BY_PATTERN = {kernels.LAYOUTS[name][1]: name for name in ("whole", "rows", "columns", "middle", "bands", "squares")}
 
 
 def by_kernel(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
@@ -35,20 +36,35 @@ def by_kernel(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
 
 def _flat(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
     size = x.numel()
-    if size >= KERNEL_LIMIT:
-        return _in_pieces(x, plan, noise)
-    if plan.pairs and x.is_cpu and size % 2 == 0 and x.storage_offset() % 2 == 0:
-        return _in_pairs(x, plan, plan.pairs, noise)
-    kernel, constants = plan.runner("flat", x)
-    return None if kernel is None else kernels.launch(kernel, [aligned(x), constants, *(noise or ())], size)[0]
-
-
-def _in_pairs(x: torch.Tensor, plan: Plan, integers: torch.dtype, noise: Noise | None) -> torch.Tensor | None:
-    kernel, constants = plan.runner("pairs", x)
+    layout, grain = plan.layout
+    if layout == "pairs" and not x.is_cpu:
+        layout, grain = "flat", ROW
+    if size % grain or size >= KERNEL_LIMIT:
+        return _uneven(x, plan, noise, grain)
+    kernel, constants = plan.runner(layout, x)
     if kernel is None:
         return None
-    result = kernels.launch(kernel, [x.view(integers), constants, *(noise or ())], x.numel())[0]
+    lanes = _in_pairs(x, plan.pairs) if layout == "pairs" else aligned(x)
+    result = kernels.launch(kernel, [lanes, constants, *(noise or ())], size)[0]
+    if layout != "pairs":
+        return result
     return result.view(torch.int16 if plan.program.codes else x.dtype).to(result_dtype(plan.program, x.dtype))
+
+
+def _in_pairs(x: torch.Tensor, integers: Any) -> torch.Tensor:
+    """A flat tensor's elements, two in each integer."""
+    return (x.clone() if x.storage_offset() % 2 else x).view(integers)
+
+
+def _uneven(x: torch.Tensor, plan: Plan, noise: Noise | None, grain: int) -> torch.Tensor | None:
+    """The same of a tensor too large for a kernel, or not of whole rows."""
+    size = x.numel()
+    if size >= KERNEL_LIMIT:
+        return _in_pieces(x, plan, noise, _PIECE)
+    if x.is_cpu and size > _CACHED:
+        return _in_pieces(x, plan, noise, _CACHED)
+    result = _flat(torch.nn.functional.pad(x, (0, -size % grain)), plan, noise)
+    return None if result is None else result.resize_(size)
 
 
 def round_rows(x: torch.Tensor, number: Number, keys: torch.Tensor) -> torch.Tensor | None:
@@ -59,12 +75,12 @@ def round_rows(x: torch.Tensor, number: Number, keys: torch.Tensor) -> torch.Ten
 
 
 def round_onto(target: torch.Tensor, x: torch.Tensor, number: Number, rounding: Rounding) -> bool:
-    """Whether there is a kernel that writes a flat tensor, rounded, onto another or itself; if so, it has.
+    """Whether there is a kernel that writes a flat tensor, of whole rows, rounded, onto another or itself; if so, it has.
 
     Autograd does not notice.
     """
     plan = plan_for(number, rounding, x.dtype, None, False)
-    if plan.stochastic or plan.pairs or not 0 < x.numel() < KERNEL_LIMIT:
+    if plan.stochastic or plan.pairs or x.numel() % ROW or not 0 < x.numel() < KERNEL_LIMIT:
         return False
     kernel, constants = plan.runner("onto", x)
     if kernel is not None:
@@ -72,17 +88,17 @@ def round_onto(target: torch.Tensor, x: torch.Tensor, number: Number, rounding: 
     return kernel is not None
 
 
-def _in_pieces(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
+def _in_pieces(x: torch.Tensor, plan: Plan, noise: Noise | None, size: int) -> torch.Tensor | None:
     if plan.program.kind == "nvfp4":
         return None
     if plan.program.shared:
         plan = _grid_of_all(x, plan)
     result = torch.empty_like(x, dtype=result_dtype(plan.program, x.dtype))
-    for begin in range(0, x.numel(), _PIECE):
-        piece = _flat(x[begin : begin + _PIECE], plan, _shifted(noise, begin) if noise else None)
+    for begin in range(0, x.numel(), size):
+        piece = _flat(x[begin : begin + size], plan, _shifted(noise, begin) if noise else None)
         if piece is None:
             return None
-        result[begin : begin + _PIECE] = piece
+        result[begin : begin + size] = piece
     return result
 
 

@@ -17,7 +17,7 @@ from qcore.program import CODES, Program, kind_of, prepare
 from qcore.tiles import Sizes
 from qtorch import kernels
 from qtorch.cache import constant, literal, remember
-from qtorch.lanes import DTYPES, pair_dtype
+from qtorch.lanes import DTYPES, ROW, pair_dtype
 
 
 class Plan:
@@ -31,6 +31,7 @@ class Plan:
         flat: whether a kernel may see the tensor as flat, since its shape does not matter (random words aside) and the
             result has no scales.
         pairs: the integers in which a kernel on the CPU reads two elements at once, or None.
+        layout: the kernel for a flat tensor on the CPU, and of how many elements that reads whole multiples.
     """
 
     def __init__(self, number: Number, program: Program, constants: tuple[int, ...], spelling: str = "") -> None:
@@ -41,6 +42,7 @@ class Plan:
         self.stochastic = program.mode is Rounding.STOCHASTIC
         self.flat = not isinstance(number, BlockNumber) or (number.whole and not program.codes)
         self.pairs = pair_dtype(program)
+        self.layout = ("whole", 1) if program.shared else ("pairs", 2 * ROW) if self.pairs else ("flat", ROW)
         self._runners: dict[Any, tuple[kernels.Kernel | None, torch.Tensor]] = {}
 
     def runner(self, layout: str, x: torch.Tensor) -> tuple[kernels.Kernel | None, torch.Tensor]:

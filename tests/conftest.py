@@ -20,10 +20,10 @@ def kernels_of_tests(request):
     """Precompiled headers, which pay where many kernels are compiled, and only some of those in an ordinary run."""
     from quick_kernels import QUICK  # after the flags above
 
-    from qtorch import kernels
+    from qtorch import inductor, kernels
 
-    options, load, every = kernels._options, kernels.load_module, request.config.option.markexpr != "not heavy"
-    kernels._options = lambda stack: options(stack) | {"aot_inductor.precompile_headers": True}
+    options, load, every = inductor.options, kernels.load_module, request.config.option.markexpr != "not heavy"
+    inductor.options = lambda stack: options(stack) | {"aot_inductor.precompile_headers": True}
     kernels.load_module = lambda name, *rest: load(name, *rest) if every or name in QUICK else None
     yield
-    kernels._options, kernels.load_module = options, load
+    inductor.options, kernels.load_module = options, load

@@ -11,7 +11,7 @@ import torch
 from qcore import Number, Quantization, Rounding
 from qcore.named import check_number
 from qtorch.dispatch import is_ordinary, quantize
-from qtorch.lanes import TABLE as ROW
+from qtorch.lanes import ROW
 from qtorch.launch import aligned, round_onto, round_rows
 
 _SMALL = 1 << 15  # elements: from there on two copies take longer than a call

@@ -25,7 +25,7 @@ def arange(size):
 def test_words_equal_jax(shape, seed):
     expected = jax.random.bits(jax.random.key(seed), shape, "uint32")
     for large in (False, True):
-        words = element_words(np, arange, shape, lanes(0, seed), lanes(0, 0), large)
+        words = element_words(arange, shape, lanes(0, seed), lanes(0, 0), large)
         np.testing.assert_array_equal(words.view(np.uint32), expected)
 
 
@@ -39,7 +39,7 @@ def test_fold_in_equals_jax(word0, word1, data):
 
 @given(st.integers(0, 2**64 - 1))
 def test_64_bit_starts(start):
-    high, low = element_index(np, arange, (2, 3), lanes(start >> 32, start & 0xFFFFFFFF), large=False)
+    high, low = element_index(arange, (2, 3), lanes(start >> 32, start & 0xFFFFFFFF), large=False)
     index = (high.view(np.uint32).astype(np.uint64) << np.uint64(32)) | low.view(np.uint32)
     expected = np.array([(start + i) % 2**64 for i in range(6)], np.uint64)
     np.testing.assert_array_equal(index.ravel(), expected)
@@ -55,7 +55,7 @@ def test_products_of_64_bits(x, factor):
 def test_indices_of_arrays_beyond_32_bits():
     """An array with 2^40 elements, of which only a few positions on each axis are looked at."""
     positions = {2**20: np.int32([0, 1, 2**20 - 1]), 2**20 + 3: np.int32([0, 5, 2**20 + 2])}
-    high, low = element_index(np, positions.get, (2**20, 2**20 + 3), lanes(0, 9), large=True)
+    high, low = element_index(positions.get, (2**20, 2**20 + 3), lanes(0, 9), large=True)
     index = (high.view(np.uint32).astype(object) << 32) + low.view(np.uint32).astype(object)
     rows, columns = (list(map(int, axis)) for axis in positions.values())
     assert index.tolist() == [[row * (2**20 + 3) + column + 9 for column in columns] for row in rows]

@@ -21,9 +21,7 @@ KEYS = (7, 0xFEDC_BA98_7654_3210)
 def inputs():
     """Random bit patterns of our own making, since NumPy's generators may change between versions."""
     words = [np.full(1, as_lane(word), np.int32) for word in (0, 1, 0, 0)]
-    lanes = element_words(
-        np, lambda n: np.arange(n, dtype=np.int32), (2**15,), (words[0], words[1]), (words[2], words[3])
-    )
+    lanes = element_words(lambda n: np.arange(n, dtype=np.int32), (2**15,), (words[0], words[1]), (words[2], words[3]))
     return lanes.view(np.float32).reshape(8, 64, 64)
 
 

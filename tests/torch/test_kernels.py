@@ -1,6 +1,7 @@
 """Kernels on disk: shared by processes, safe against each other, against death, and without a compiler."""
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from support import DTYPES, assert_same_bits, to_torch
 import qcore
 import qtorch
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
-from qtorch import kernels
+from qcore.random import rotate_left
+from qtorch import inductor, kernels
 from qtorch.plan import plan_for
 
 PROGRAM = """
@@ -125,13 +127,29 @@ def test_kernels_do_not_grow_with_formats_or_shapes():
     assert kernels.load.cache_info().currsize == 2
 
 
-@pytest.mark.parametrize("size", [1, 15, 16, 17, 31, (1 << 15) - 1, 1 << 15, (1 << 15) + 17])
-def test_sizes_around_vectors_and_the_parallel_threshold(size):
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 63, 64, 65, 127, (1 << 15) - 1, 1 << 15, (1 << 15) + 17])
+def test_sizes_around_rows_and_the_parallel_threshold(size):
     x = torch.randn(size)
     x[-1] = float("nan")
     for mode in ("nearest", "stochastic"):
         actual = qtorch.quantize(x, FloatingPoint(4, 3), mode, key=1)
         assert_same_bits(actual, qcore.quantize(x.numpy(), FloatingPoint(4, 3), mode, key=1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_large_sizes_that_are_no_whole_rows(dtype):
+    """They are rounded in pieces, and what is left of the last row with zeros after it."""
+    x = np.random.default_rng(0).standard_normal((1 << 19) + 77, np.float32).astype(dtype)
+    for mode, start in (("nearest", 0), ("stochastic", 2**32 - 2**18 - 5)):
+        key = None if mode == "nearest" else 1
+        actual = qtorch.quantize(to_torch(x), FloatingPoint(4, 3), mode, key=key, start=start)
+        assert_same_bits(actual, qcore.quantize(x, FloatingPoint(4, 3), mode, key=key, start=start))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have no such vectors")
+def test_rotations_are_instructions():
+    """Without them a random word takes half as long again."""
+    assert inductor.rotation() is not rotate_left
 
 
 def test_small_calls_leave_the_number_of_threads_alone():
@@ -140,7 +158,7 @@ def test_small_calls_leave_the_number_of_threads_alone():
     assert torch.get_num_threads() == threads
 
 
-def test_pairs_of_16_bits_and_what_is_no_pair(monkeypatch):
+def test_pairs_of_16_bits_of_any_size_and_offset(monkeypatch):
     layouts, load = [], kernels.load
 
     def watched(program, layout, device):
@@ -154,7 +172,7 @@ def test_pairs_of_16_bits_and_what_is_no_pair(monkeypatch):
         for mode, key in (("nearest", None), ("stochastic", 5)):
             expected = qcore.quantize(x[part], number, mode, key=key, start=2 if key else 0)
             assert_same_bits(qtorch.quantize(whole[part], number, mode, key=key, start=2 if key else 0), expected)
-    assert set(layouts) == {"pairs", "flat"}
+    assert set(layouts) == {"pairs"}
 
 
 def test_codes_of_16_bits_in_pairs():

@@ -11,7 +11,7 @@ from support import assert_all_same_bits, assert_same_bits
 from torch_optim_support import F, H, give_gradients, parameters, sgd, tensors_of, train
 
 from qtorch import quantize
-from qtorch.lanes import TABLE as ROW
+from qtorch.lanes import ROW
 from qtorch.optim import OptimLP
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
