@@ -75,9 +75,9 @@ def round_rows(x: torch.Tensor, number: Number, keys: torch.Tensor) -> torch.Ten
 
 
 def round_onto(target: torch.Tensor, x: torch.Tensor, number: Number, rounding: Rounding) -> bool:
-    """Whether there is a kernel that writes a flat tensor, of whole rows, rounded, onto another or itself; if so, it has.
+    """Whether there is a kernel that writes a flat tensor, rounded, onto another or itself; if so, it has.
 
-    Autograd does not notice.
+    There is none for a tensor that is not of whole rows. Autograd does not notice.
     """
     plan = plan_for(number, rounding, x.dtype, None, False)
     if plan.stochastic or plan.pairs or x.numel() % ROW or not 0 < x.numel() < KERNEL_LIMIT:
