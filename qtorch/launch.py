@@ -77,15 +77,20 @@ def round_rows(x: torch.Tensor, number: Number, keys: torch.Tensor) -> torch.Ten
 def round_onto(target: torch.Tensor, x: torch.Tensor, number: Number, rounding: Rounding) -> bool:
     """Whether there is a kernel that writes a flat tensor, rounded, onto another or itself; if so, it has.
 
-    There is none for a tensor that is not of whole rows. Autograd does not notice.
+    Autograd does not notice, but for the end of a tensor that is not of whole rows.
     """
     plan = plan_for(number, rounding, x.dtype, None, False)
-    if plan.stochastic or plan.pairs or x.numel() % ROW or not 0 < x.numel() < KERNEL_LIMIT:
+    size = x.numel() // ROW * ROW
+    if plan.stochastic or plan.pairs or plan.program.shared or not 0 < size < KERNEL_LIMIT:
         return False
     kernel, constants = plan.runner("onto", x)
-    if kernel is not None:
-        kernels.launch(kernel, [x, constants, target], x.numel())
-    return kernel is not None
+    rest = None if x.numel() == size else _flat(x[size:], plan, None)
+    if kernel is None or (rest is None and x.numel() > size):
+        return False
+    kernels.launch(kernel, [x[:size], constants, target[:size]] if rest is not None else [x, constants, target], size)
+    if rest is not None:
+        target[size:] = rest
+    return True
 
 
 def _in_pieces(x: torch.Tensor, plan: Plan, noise: Noise | None, size: int) -> torch.Tensor | None:

@@ -148,7 +148,7 @@ def test_large_sizes_that_are_no_whole_rows(dtype):
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have no such vectors")
 def test_rotations_are_instructions():
-    """Without them a random word takes half as long again."""
+    """Without them there are the same bits, of more operations: nothing else would tell."""
     assert inductor.rotation() is not rotate_left
 
 

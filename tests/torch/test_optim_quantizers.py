@@ -47,7 +47,7 @@ def test_many_small_parameters_take_few_calls(without, monkeypatch):
         function = getattr(qtorch.optim.many, name)
         count = lambda *args, function=function, **kw: calls.append(args) or function(*args, **kw)  # noqa: E731
         monkeypatch.setattr(qtorch.optim.many, name, count)
-    params = parameters([(16, 3, 3, 3)] * 20 + [(16,)] * 40 + [(320, 300)])
+    params = parameters([(16, 3, 3, 3)] * 20 + [(16,)] * 40 + [(300, 300)])
     optimizer = OptimLP(sgd(params), weight_quant=F, grad_quant=F, momentum_quant=F, acc_quant=H)
     give_gradients(params, 0)
     if without is not None:
