@@ -198,7 +198,7 @@ def is_ordinary(x: torch.Tensor) -> bool:
             raise TypeError(f"x is a {kind.__name__}; allowed is a torch.Tensor of {', '.join(map(str, DTYPES))}")
         return False
     return (
-        not torch.compiler.is_compiling()
+        not torch.compiler.is_dynamo_compiling()
         and (x.is_cpu or x.is_cuda)
         and x.layout is torch.strided
         and not x.is_neg()

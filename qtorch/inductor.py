@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import torch
 
 from qcore.random import Rotate, rotate_left
+
+SERIAL_BELOW = 1 << 15  # numbers; torch's own operations have the same threshold
 
 
 def options(stack: bool) -> dict[str, object]:
@@ -27,25 +31,88 @@ def options(stack: bool) -> dict[str, object]:
 
 
 @contextlib.contextmanager
-def wrapper(stack: bool) -> Iterator[None]:
-    """Has Inductor write the code around kernels in the way that `options` asks for.
-
-    It chooses once in a process, by the options of the first program that anybody compiles, and the wrong way knows
-    nothing of the stack.
-    """
-    if not stack:
+def shortcuts(stack: bool) -> Iterator[None]:
+    """Has Inductor compile sooner, and write what kernels on the CPU need in the way that `options` asks for."""
+    with contextlib.ExitStack() as patches:
+        for shortcut in (_one_vector_width, _serial_loops, *([_stack_wrapper] if stack else [])):
+            with contextlib.suppress(ImportError, AttributeError, TypeError):
+                patches.enter_context(shortcut())
         yield
-        return
+
+
+@contextlib.contextmanager
+def _one_vector_width() -> Iterator[None]:
+    """Inductor tries to compile for every kind of vectors that the processor has, and then takes the first."""
+    from torch._inductor import cpu_vec_isa
+
+    usual, flags = cpu_vec_isa.valid_vec_isa_list, set(cpu_vec_isa.x86_isa_checker())
+    there = (isa for isa in cpu_vec_isa.supported_vec_isa_list if flags.issuperset(str(isa).split()) and isa)
+    chosen = list(islice(there, 1)) if flags and "ATEN_CPU_CAPABILITY" not in os.environ else usual()
+    cpu_vec_isa.valid_vec_isa_list = lambda: chosen
     try:
-        from torch._inductor.codegen import common
-        from torch._inductor.codegen.cpp_wrapper_cpu_array_ref import CppWrapperCpuArrayRef
-
-        common.init_backend_registration()
-        usual = common.device_codegens["cpu"]
-        common.device_codegens["cpu"] = replace(usual, cpp_wrapper_codegen=CppWrapperCpuArrayRef)
-    except (ImportError, AttributeError, TypeError):
         yield
-        return
+    finally:
+        cpu_vec_isa.valid_vec_isa_list = usual
+
+
+@contextlib.contextmanager
+def _serial_loops() -> Iterator[None]:
+    """Has small loops run on the calling thread.
+
+    A parallel loop waits for all threads, which takes milliseconds when other programs hold the processors.
+    """
+    from torch._inductor.codegen import cpp
+    from torch._inductor.codegen.cpp_utils import cexpr_index
+    from torch._inductor.utils import sympy_product
+
+    usual, generate = cpp.WorkSharing, cpp.CppKernel.codegen_loops_impl
+
+    class Sharing(usual):  # type: ignore[misc, valid-type]
+        size: Any = None
+
+        def parallel(self, threads: int) -> None:
+            super().parallel(threads)
+            lines, pragma = self.code._lines, "#pragma omp parallel"
+            place = max(index for index, line in enumerate(lines) if str(line).lstrip().startswith(pragma))
+            head, _, others = lines[place].partition(" if(")  # of loops before this one in the same region
+            large = f"{cexpr_index(self.size)} >= {SERIAL_BELOW})"
+            lines[place] = f"{head} if({others.removesuffix(')')} || {large}" if others else f"{head} if({large}"
+
+    def with_size(self: Any, loop_nest: Any, code: Any, worksharing: Any) -> None:
+        worksharing.size = sympy_product(loop.size for loop in loop_nest.loops or ())
+        generate(self, loop_nest, code, worksharing)
+
+    cpp.WorkSharing, cpp.CppKernel.codegen_loops_impl = Sharing, with_size
+    try:
+        yield
+    finally:
+        cpp.WorkSharing, cpp.CppKernel.codegen_loops_impl = usual, generate
+
+
+@contextlib.contextmanager
+def _stack_wrapper() -> Iterator[None]:
+    """Inductor chooses what writes the code around kernels once in a process, by the options of the first program that
+    anybody compiles; the wrong one knows nothing of the stack.
+
+    The right one includes all of ATen, a third of the time that such code takes to compile, for conversions that
+    kernels do not need.
+    """
+    from torch._inductor.codegen import common
+    from torch._inductor.codegen.cpp_wrapper_cpu_array_ref import CppWrapperCpuArrayRef
+
+    class Lean(CppWrapperCpuArrayRef):
+        @staticmethod
+        def create(*_: Any, **__: Any) -> Any:
+            return Lean()
+
+        @staticmethod
+        def get_device_include_path_aot(device: str) -> str:
+            headers = (f"aoti_include/{device}", "aoti_runtime/arrayref_tensor", "aoti_runtime/thread_local")
+            return "\n".join(f"#include <torch/csrc/inductor/{name}.h>" for name in headers)
+
+    common.init_backend_registration()
+    usual = common.device_codegens["cpu"]
+    common.device_codegens["cpu"] = replace(usual, cpp_wrapper_codegen=Lean)
     try:
         yield
     finally:

@@ -7,7 +7,6 @@ AOTInductor's loader (about two microseconds), which looks at sizes only: its in
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 import os
 import platform
@@ -49,9 +48,6 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], str]] = {
     "squares": ((16, 64, 16, 64), "krkr"),
     "keyed": ((1 << 14, ROW), "kk"),
 }
-# A parallel loop waits for all threads, which takes milliseconds when other programs hold the processors. torch's
-# own operations have the same threshold.
-_SERIAL_BELOW = 1 << 15
 _one_thread = threading.Lock()  # compiles at a time; other processes are not waited for
 
 
@@ -113,6 +109,7 @@ def load_module(
             if path.exists():
                 with contextlib.suppress(RuntimeError):  # a damaged file is compiled again
                     return _open(path, device)
+            _keep_device_guard()
             with ThreadPoolExecutor(1) as fresh:  # in which no mode of torch is on: whoever calls may be under some
                 fresh.submit(_compile, example, path, stack).result()
             return _open(path, device)
@@ -134,18 +131,6 @@ def constant_tensor(program: Program, constants: tuple[int, ...], device: torch.
     """
     tensor = torch.tensor(constants, dtype=lane_dtype(program.carrier), device=device)
     return tensor if program.shared or device.type != "cpu" else tensor[:, None].repeat(1, ROW)
-
-
-def launch(kernel: Kernel, arguments: list[torch.Tensor], size: int) -> list[torch.Tensor]:
-    """Calls a kernel whose work is `size` elements."""
-    if size >= _SERIAL_BELOW or _set_threads is None:
-        return kernel(arguments)
-    threads = torch.get_num_threads()
-    _set_threads(1)
-    try:
-        return kernel(arguments)
-    finally:
-        _set_threads(threads)
 
 
 def _example(program: Program, layout: str, device: torch.device) -> Example:
@@ -181,11 +166,22 @@ def _compile(example: Callable[[], Example], path: Path, stack: bool) -> None:
             package = os.path.join(folder, path.name)
             # Inductor's own folder of outputs is the same for all processes that compile the same kernel, and they
             # would package each other's half-written files.
-            with config.patch({"aot_inductor.output_path": os.path.join(folder, "output")}), inductor.wrapper(stack):
+            with config.patch({"aot_inductor.output_path": os.path.join(folder, "output")}), inductor.shortcuts(stack):
                 torch._inductor.aoti_compile_and_package(
                     exported, package_path=package, inductor_configs=inductor.options(stack)
                 )
             os.replace(package, path)
+
+
+def _keep_device_guard() -> None:
+    """Has torch make its stand-in for a missing GPU in the calling thread.
+
+    Version 2.11 built for CUDA makes it in the thread that traces first, and crashes when another one traces after the
+    end of that.
+    """
+    make = getattr(torch._C, "_ensureCUDADeviceGuardSet", None)
+    if make is not None and not torch.cuda.is_available():
+        make()
 
 
 def _open(path: Path, device: torch.device) -> Kernel:
@@ -242,16 +238,3 @@ def _processor_flags() -> Iterator[str]:
                 yield line
             if not line.strip():
                 return
-
-
-def _find_thread_setter() -> Callable[[int], None] | None:
-    """OpenMP's own function, which changes the calling thread's setting and nobody else's."""
-    for name in ("libgomp.so.1", "libomp.so", "libomp.dylib"):
-        with contextlib.suppress(OSError, AttributeError):
-            setter = ctypes.PyDLL(name).omp_set_num_threads  # too short a call to let other threads run meanwhile
-            setter.restype = None
-            return setter
-    return None
-
-
-_set_threads = _find_thread_setter()

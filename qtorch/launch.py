@@ -45,7 +45,7 @@ def _flat(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | No
     if kernel is None:
         return None
     lanes = _in_pairs(x, plan.pairs) if layout == "pairs" else aligned(x)
-    result = kernels.launch(kernel, [lanes, constants, *(noise or ())], size)[0]
+    result = kernel([lanes, constants, *(noise or ())])[0]
     if layout != "pairs":
         return result
     return result.view(torch.int16 if plan.program.codes else x.dtype).to(result_dtype(plan.program, x.dtype))
@@ -71,7 +71,7 @@ def round_rows(x: torch.Tensor, number: Number, keys: torch.Tensor) -> torch.Ten
     """Stochastic rounding of rows with keys of their own, see `run_keyed`; None where there is no kernel for it."""
     plan = plan_for(number, Rounding.STOCHASTIC, x.dtype, None, False)
     kernel, constants = plan.runner("keyed", x)
-    return None if kernel is None else kernels.launch(kernel, [x, constants, keys], x.numel())[0]
+    return None if kernel is None else kernel([x, constants, keys])[0]
 
 
 def round_onto(target: torch.Tensor, x: torch.Tensor, number: Number, rounding: Rounding) -> bool:
@@ -87,7 +87,7 @@ def round_onto(target: torch.Tensor, x: torch.Tensor, number: Number, rounding: 
     rest = None if x.numel() == size else _flat(x[size:], plan, None)
     if kernel is None or (rest is None and x.numel() > size):
         return False
-    kernels.launch(kernel, [x[:size], constants, target[:size]] if rest is not None else [x, constants, target], size)
+    kernel([x[:size], constants, target[:size]] if rest is not None else [x, constants, target])
     if rest is not None:
         target[size:] = rest
     return True
@@ -133,12 +133,12 @@ def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     if kernel is None:
         return None
     if plain and x.is_contiguous():  # little to undo, which takes as long as rounding a small tensor
-        lanes = x if x.shape == shape else x.view(shape)
-        result = kernels.launch(kernel, [aligned(lanes), constants, *(noise or ())], x.numel())[0]
+        lanes = x if x.shape == shape else x.view(*shape)
+        result = kernel([aligned(lanes), constants, *(noise or ())])[0]
         return result if lanes is x else result.resize_as_(x)
     lanes = pad(x, blocks.missing) if blocks.ragged else x.contiguous()
-    lanes = lanes if lanes.shape == shape else lanes.view(shape)
-    result, *scales = kernels.launch(kernel, [aligned(lanes), constants, *(noise or ())], x.numel())
+    lanes = lanes if lanes.shape == shape else lanes.view(*shape)
+    result, *scales = kernel([aligned(lanes), constants, *(noise or ())])
     if blocks.ragged:
         result = result.view(blocks.padded)[tuple(map(slice, x.shape))].contiguous()
     result = _formatted(result, x)
@@ -146,12 +146,12 @@ def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _block_layout(plan: Plan, shape: torch.Size) -> tuple[str | None, torch.Size, Tiles, bool]:
+def _block_layout(plan: Plan, shape: torch.Size) -> tuple[str | None, tuple[int, ...], Tiles, bool]:
     """The kernel layout for blocks, a contiguous tensor's shape in it, the blocks, and whether a view will do."""
     blocks = tiles(tuple(shape), plan.number.block_sizes(len(shape)))
     pattern, merged_shape = merged(blocks.split, blocks.axes)
     plain = not blocks.ragged and not plan.program.codes
-    return _BY_PATTERN.get(pattern), torch.Size(merged_shape), blocks, plain
+    return _BY_PATTERN.get(pattern), merged_shape, blocks, plain
 
 
 def aligned(x: torch.Tensor) -> torch.Tensor:

@@ -80,7 +80,7 @@ def forward_by_kernel(
     if kernel is None:
         return None
     parameters = scale.contiguous(), zero_point.contiguous(), _bounds_tensor(bounds, x.device)
-    results = kernels.launch(kernel, [aligned(lanes.view(shape)), *parameters], x.numel())
+    results = kernel([aligned(lanes.view(shape)), *parameters])
     return tuple(_restored(result, lanes.shape, order) for result in results)
 
 
@@ -90,7 +90,7 @@ def backward_by_kernel(gradient: torch.Tensor, mask: torch.Tensor) -> torch.Tens
         return None
     order = _memory_order(mask)
     lanes = [aligned(_ordered(x, order).reshape(-1)) for x in (gradient, mask)]
-    (result,) = kernels.launch(kernel, lanes, gradient.numel())
+    (result,) = kernel(lanes)
     return _restored(result, _ordered(mask, order).shape, order)
 
 

@@ -152,10 +152,32 @@ def test_rotations_are_instructions():
     assert inductor.rotation() is not rotate_left
 
 
-def test_small_calls_leave_the_number_of_threads_alone():
-    threads = torch.get_num_threads()
-    qtorch.quantize(torch.randn(10), FloatingPoint(4, 3), "nearest")
-    assert torch.get_num_threads() == threads
+def test_shortcuts_of_the_compiler_are_taken():
+    """Without them kernels have the same bits, and are slower to call or to compile."""
+    qtorch.quantize(torch.randn(10), FloatingPoint(4, 3), "stochastic", key=1)
+    folder = kernels._directory(kernels._law_files())
+    with zipfile.ZipFile(folder / "grid-stochastic-float32-numbers-flat-cpu.pt2") as package:
+        sources = {name.split(".")[-2]: package.read(name).decode() for name in package.namelist() if ".cpp" in name}
+    regions = [line for line in sources["kernel"].splitlines() if line.lstrip().startswith("#pragma omp parallel")]
+    assert regions
+    assert all(f">= {inductor.SERIAL_BELOW})" in line for line in regions)
+    assert "arrayref_tensor.h" in sources["wrapper"]
+    assert "array_ref.h" not in sources["wrapper"]
+
+
+def test_shortcuts_end():
+    from torch._inductor import cpu_vec_isa
+    from torch._inductor.codegen import common, cpp
+
+    def swapped():
+        yield from (cpu_vec_isa.valid_vec_isa_list, cpp.WorkSharing, cpp.CppKernel.codegen_loops_impl)
+        yield common.device_codegens["cpu"]
+
+    common.init_backend_registration()
+    before = list(swapped())
+    with inductor.shortcuts(stack=True):
+        assert not any(one is other for one, other in zip(before, swapped(), strict=True))
+    assert list(swapped()) == before
 
 
 def test_pairs_of_16_bits_of_any_size_and_offset(monkeypatch):
