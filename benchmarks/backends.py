@@ -63,6 +63,7 @@ class Backend:
         store: makes a NumPy array of the quantizer's result.
         pairs: the formats and modes that this backend is for; all if None.
         hard_only: whether it is for the hard inputs only, because each new shape costs seconds.
+        compiles: whether a first call may compile; a second one is timed then.
     """
 
     name: str
@@ -71,12 +72,13 @@ class Backend:
     store: Callable[[Any], np.ndarray]
     pairs: tuple[tuple[Number, str], ...] | None = None
     hard_only: bool = False
+    compiles: bool = True
 
     def run(self, quantizer: Quantizer, x: np.ndarray, start: int) -> tuple[np.ndarray, float]:
         """Rounds an array; the result, and the seconds that it took (without the first call, which may compile)."""
         loaded = self.load(x)
         seconds = float("inf")
-        for _ in range(2 if start == 0 else 1):
+        for _ in range(2 if self.compiles and start == 0 else 1):
             begin = perf_counter()
             result = quantizer(loaded, start)
             seconds = min(seconds, perf_counter() - begin)
@@ -85,12 +87,12 @@ class Backend:
 
 def reference() -> Backend:
     """qcore, which decides what is right."""
-    return Backend("numpy", _same, _numpy, _same)
+    return Backend("numpy", _same, _numpy, _same, compiles=False)
 
 
 def reference_in_pieces() -> Backend:
     """The same for large elementwise inputs: on all processors, in pieces whose temporaries stay in cache."""
-    return Backend("numpy", _same, _numpy_in_pieces, _same)
+    return Backend("numpy", _same, _numpy_in_pieces, _same, compiles=False)
 
 
 def all_backends() -> list[Backend]:
@@ -98,13 +100,21 @@ def all_backends() -> list[Backend]:
 
     "inline" is a user's compiled program, "jax jit" what qjax compiles itself, once for all formats of a kind.
     """
-    cpu, compiled = jax.devices("cpu")[0], {"pairs": COMPILED, "hard_only": True}
+    cpu = jax.devices("cpu")[0]
+    compiled: dict[str, Any] = {"pairs": COMPILED, "hard_only": True}
     return [
-        Backend("torch ops", torch.from_numpy, _torch_operations, _from_torch),
+        Backend("torch ops", torch.from_numpy, _torch_operations, _from_torch, compiles=False),
         Backend("torch kernel", torch.from_numpy, _torch_kernel, _from_torch),
         Backend("torch inline", torch.from_numpy, partial(_torch_inline, dynamic=False), _from_torch, **compiled),
         Backend("torch dynamic", torch.from_numpy, partial(_torch_inline, dynamic=True), _from_torch, **compiled),
-        Backend("jax eager", partial(jax.device_put, device=cpu), partial(_jax_eager, device=cpu), np.asarray),
+        Backend(
+            "jax eager",
+            partial(jax.device_put, device=cpu),
+            partial(_jax_eager, device=cpu),
+            np.asarray,
+            hard_only=True,
+            compiles=False,
+        ),
         Backend("jax jit", partial(jax.device_put, device=cpu), partial(_jax_call, device=cpu), np.asarray),
         Backend(
             "jax inline", partial(jax.device_put, device=cpu), partial(_jax_inline, device=cpu), np.asarray, **compiled

@@ -1,29 +1,36 @@
 """Whether NumPy, PyTorch and JAX round to the same bits: every format and mode, on hard inputs and real tensors.
 
     python -m benchmarks.consistency                                 all formats, modes and policies, minutes
+    python -m benchmarks.consistency --jobs 1                        one after the other, with steadier times
     python -m benchmarks.consistency --formats "float 5" --count 50000
     python -m benchmarks.consistency --exhaustive "float 5 2"        all 2^32 float32 numbers
     python -m benchmarks.consistency --exhaustive "fixed 8 4" --rounding stochastic --json bits.json
 
 A result differs where its bits do: the sign of zero and NaN payloads count. The reference is qcore. Times are of
-rounding alone, without the first call where that compiles. The exit status is 1 where anything differs, else 0.
+rounding alone, without the first call where that compiles; several jobs disturb each other's. The exit status is 1
+where anything differs, else 0.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import multiprocessing
 import os
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -104,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not formats:
             names = ", ".join(map(format_name, FORMATS + MORE + BLOCKS))
             parser.error(f"argument --formats: {arguments.formats!r} is in no format's name; the names are: {names}")
-        cases = grid_run(formats, arguments.rounding or MODES, arguments.count)
+        cases = grid_run(formats, arguments.rounding or MODES, arguments.count, arguments.jobs)
     _print_report(cases, perf_counter() - begin)
     if arguments.json:
         record = {"versions": _versions(), "cases": [case.record() for case in cases]}
@@ -112,18 +119,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(any(case.differing for case in cases))
 
 
-def grid_run(formats: Sequence[Number], modes: Sequence[str], count: int) -> list[Case]:
-    """Every format and mode on all backends."""
-    real, backends, cases = list(training_tensors().values()), [reference(), *all_backends()], []
-    with _progress() as progress:
+def grid_run(formats: Sequence[Number], modes: Sequence[str], count: int, jobs: int) -> list[Case]:
+    """Every format and mode on all backends, in so many processes."""
+    real, cases = list(training_tensors().values()), []
+    compared = partial(_compare_format, modes=modes, count=count, real=real)
+    with _progress() as progress, contextlib.ExitStack() as stack:
         task = progress.add_task("", total=len(formats) * len(modes))
-        for number in formats:
-            pieces = _pieces(number, count if number in FORMATS else max(count // FEWER, 1000), real)
-            for mode in modes:
-                progress.update(task, description=f"{format_name(number)}, {mode}")
-                cases += compare(number, mode, pieces, backends)
-                progress.advance(task)
+        found: Iterable[list[Case]] = map(compared, formats)
+        if jobs > 1:
+            pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _start_job)
+            found = stack.enter_context(pool).map(compared, formats)
+        for number, result in zip(formats, found, strict=True):
+            cases += result
+            progress.update(task, advance=len(modes), description=format_name(number))
     return cases
+
+
+def _start_job() -> None:
+    keep_programs()
+    torch.set_num_threads(1)  # the other jobs have the other processors
+
+
+def _compare_format(number: Number, modes: Sequence[str], count: int, real: Sequence[np.ndarray]) -> list[Case]:
+    pieces = _pieces(number, count if number in FORMATS else max(count // FEWER, 1000), real)
+    return [case for mode in modes for case in compare(number, mode, pieces, _backends())]
+
+
+@cache
+def _backends() -> list[Backend]:
+    return [reference(), *all_backends()]
 
 
 def exhaustive_run(number: Number, modes: Sequence[str]) -> list[Case]:
@@ -219,11 +243,21 @@ def _count(text: str) -> int:
     return count
 
 
+def _jobs(text: str) -> int:
+    jobs = int(text)
+    if jobs < 1:
+        raise argparse.ArgumentTypeError(f"{jobs}: allowed are 1 process and more")
+    return jobs
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m benchmarks.consistency", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--formats", metavar="SUBSTRING", default="", help="only formats whose name contains this")
     parser.add_argument("--count", metavar="N", type=_count, default=COUNT, help=f"inputs a format (default {COUNT})")
     parser.add_argument("--rounding", metavar="MODE", action="append", choices=MODES, help="only this mode; repeatable")
+    parser.add_argument(
+        "--jobs", metavar="N", type=_jobs, default=os.cpu_count(), help="processes (default: all cores)"
+    )
     parser.add_argument("--exhaustive", metavar="FORMAT", type=_elementwise, help="all 2^32 inputs, for one format")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write versions and results there")
     return parser

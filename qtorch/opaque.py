@@ -13,6 +13,7 @@ import torch
 
 from qcore import Rounding
 from qcore.random import Noise
+from qtorch.cache import remember
 from qtorch.dispatch import is_ordinary, round_tensor
 from qtorch.launch import laid_out
 from qtorch.plan import Plan, plan_for
@@ -21,16 +22,17 @@ _library = torch.library.Library("qtorch", "FRAGMENT")
 _library.define("round_stochastically(Tensor x, Tensor key, Tensor window, str spelling) -> Tensor")
 
 
-def _plan(x: torch.Tensor, spelling: str) -> Plan:
+@remember
+def _plan(dtype: torch.dtype, spelling: str) -> Plan:
     number, overflow = pickle.loads(bytes.fromhex(spelling))
-    return plan_for(number, Rounding.STOCHASTIC, x.dtype, overflow, False)
+    return plan_for(number, Rounding.STOCHASTIC, dtype, overflow, False)
 
 
 def _round(x: torch.Tensor, key: torch.Tensor, window: torch.Tensor, spelling: str) -> torch.Tensor:
     """A key for each example, which are then x's first dimension, has two dimensions itself."""
     if key.dim() > 1:
         return torch.stack([_round(example, own, window, spelling) for example, own in zip(x, key, strict=True)])
-    return laid_out(round_tensor(x, _plan(x, spelling), Noise(key, window), is_ordinary(x)), x)
+    return laid_out(round_tensor(x, _plan(x.dtype, spelling), Noise(key, window), is_ordinary(x)), x)
 
 
 def _shape(x: torch.Tensor, key: torch.Tensor, window: torch.Tensor, spelling: str) -> torch.Tensor:

@@ -10,7 +10,7 @@ import qtorch.dispatch
 from benchmarks import consistency
 from qcore import Rounding
 
-FEW = ["--formats", "float 2 1", "--count", "2000"]
+FEW = ["--formats", "float 2 1", "--count", "2000", "--jobs", "1"]  # jobs of their own would not see what is patched
 USUAL = [*FEW, "--rounding", "nearest", "--rounding", "stochastic"]
 
 
@@ -42,6 +42,23 @@ def test_one_wrong_bit_is_found(monkeypatch, capsys):
 
     monkeypatch.setattr(qtorch.dispatch, "by_operations", wrong)
     assert consistency.main(USUAL) == 1
+
+
+def test_jobs_find_what_one_process_finds(tmp_path):
+    found = []
+    for jobs in ("1", "2"):
+        file = tmp_path / f"{jobs}.json"
+        chosen = ["--formats", "fixed 2", "--rounding", "nearest", "--count", "2000"]
+        assert consistency.main([*chosen, "--jobs", jobs, "--json", str(file)]) == 0
+        found.append([case | {"ns_per_element": 0} for case in json.loads(file.read_text())["cases"]])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("options", [["--jobs", "0"], ["--count", "10"]])
+def test_impossible_numbers_are_refused(options, capsys):
+    with pytest.raises(SystemExit):
+        consistency.main([*FEW, *options])
+    assert f"argument {options[0]}: {options[1]}: allowed are" in capsys.readouterr().err
 
 
 def test_exhaustive(monkeypatch):
