@@ -36,18 +36,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from benchmarks.backends import Backend, all_backends, fast_backends, reference, reference_in_pieces
+from benchmarks.format_names import elementwise, format_name
 from benchmarks.inputs import BLOCKS, FORMATS, MODES, MORE, hard_inputs
 from benchmarks.real_data import training_tensors
-from qcore import NAMED, NVFP4, BinaryFloat, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Number, Posit
+from qcore import Number
 from qcore.block import BlockNumber
-from qcore.carrier import FLOAT32
-from qcore.tiles import block_text
 
 COUNT = 345_600  # 24 hard blocks of 120 x 120
 FEWER = 12  # times fewer of them for the formats beyond FORMATS, of which there are many
 PATTERNS = 1 << 32  # the bit patterns of float32
 CHUNK = 1 << 24  # how many of them at a time
-NAMES = {number: name for name, (number, _) in NAMED.items() if number not in FORMATS}
 
 
 class Piece(NamedTuple):
@@ -191,51 +189,6 @@ def _all_patterns() -> Iterator[Piece]:
         yield Piece(np.arange(start, start + CHUNK, dtype=np.uint32).view(np.float32), start)
 
 
-def format_name(number: Number) -> str:
-    """A short name: "float 5 2", "fixed 8 4 symmetric", "block 8 dim 0", "posit 8 0", "e4m3fn", "e4m3fn saturate"."""
-    if number in NAMES:
-        return NAMES[number]
-    if isinstance(number, FloatingPoint):
-        bias = "" if number.bias is None else f" bias {number.bias}"
-        return f"float {number.exp} {number.man}{bias}" + ("" if number.subnormals else " normal")
-    if isinstance(number, FixedPoint):
-        flags = {"symmetric": number.symmetric, "unclamped": not number.clamp}
-        flags |= {"unsigned": not number.signed, "wrap": number.wrap}
-        return f"fixed {number.wl} {number.fl}" + "".join(f" {flag}" for flag, there in flags.items() if there)
-    if isinstance(number, BinaryFloat):
-        sign = "" if number.signed else " unsigned"
-        return f"{number.specials} {number.exp} {number.man} bias {number.bias}{sign} {number.overflow}"
-    if isinstance(number, Posit):
-        return f"posit {number.bits} {number.es}"
-    if isinstance(number, BlockScaled | NVFP4):
-        block = block_text(number.block).strip("{}")
-        rule = getattr(number, "rule", "")
-        return f"{format_name(number.element)} in {block} {rule}".rstrip()
-    assert isinstance(number, BlockFloatingPoint)
-    return f"block {number.wl}" + ("" if number.dim == -1 else f" dim {number.dim}")
-
-
-def _elementwise(name: str) -> Number:
-    """The format of a short name."""
-    try:
-        match name.split():
-            case ["float", exp, man]:
-                number = FloatingPoint(int(exp), int(man))
-            case ["fixed", wl, fl, *options] if set(options) <= {"symmetric", "unclamped"}:
-                number = FixedPoint(int(wl), int(fl), "unclamped" not in options, "symmetric" in options)
-            case ["posit", bits, es]:
-                number = Posit(int(bits), int(es))
-            case [name] if name in NAMED:
-                number = NAMED[name][0]
-            case _:
-                raise ValueError("no such elementwise format")
-        number.reduce(FLOAT32)
-    except ValueError as error:
-        names = "'float EXP MAN', 'posit BITS ES', 'fixed WL FL' with or without 'symmetric' and 'unclamped', or a name"
-        raise argparse.ArgumentTypeError(f"{name!r}: {error}; a format here is {names}") from error
-    return number
-
-
 def _count(text: str) -> int:
     count = int(text)
     if count < 1000:
@@ -258,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--jobs", metavar="N", type=_jobs, default=os.cpu_count(), help="processes (default: all cores)"
     )
-    parser.add_argument("--exhaustive", metavar="FORMAT", type=_elementwise, help="all 2^32 inputs, for one format")
+    parser.add_argument("--exhaustive", metavar="FORMAT", type=elementwise, help="all 2^32 inputs, for one format")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write versions and results there")
     return parser
 
