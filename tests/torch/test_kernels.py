@@ -5,6 +5,7 @@ import platform
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 
@@ -163,6 +164,25 @@ def test_shortcuts_of_the_compiler_are_taken():
     assert all(f">= {inductor.SERIAL_BELOW})" in line for line in regions)
     assert "arrayref_tensor.h" in sources["wrapper"]
     assert "array_ref.h" not in sources["wrapper"]
+
+
+def test_who_asks_for_a_kernel_makes_the_stand_in_for_a_missing_gpu(monkeypatch):
+    """torch 2.11 keeps it in the thread that traces first; the thread that compiles a kernel ends."""
+    made, compiled = [], []
+
+    def fail(*_):
+        compiled.append(threading.get_ident())
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(
+        torch._C, "_ensureCUDADeviceGuardSet", lambda: made.append(threading.get_ident()), raising=False
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(kernels, "_compile", fail)
+    with pytest.warns(RuntimeWarning, match="no compiler here"):
+        assert kernels.load_module("grid-odd-float32-numbers-flat", (), torch.device("cpu"), list) is None
+    assert made == [threading.get_ident()]
+    assert compiled != made
 
 
 def test_shortcuts_end():
