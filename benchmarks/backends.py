@@ -75,7 +75,7 @@ class Backend:
     compiles: bool = True
 
     def run(self, quantizer: Quantizer, x: np.ndarray, start: int) -> tuple[np.ndarray, float]:
-        """Rounds an array; the result, and the seconds that it took (without the first call, which may compile)."""
+        """Rounds an array; the result, and the seconds that it took (without the first call where that may compile)."""
         loaded = self.load(x)
         seconds = float("inf")
         for _ in range(2 if self.compiles and start == 0 else 1):

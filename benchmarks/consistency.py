@@ -101,15 +101,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     begin = perf_counter()
     if arguments.exhaustive:
-        if arguments.formats or arguments.count != COUNT:
-            parser.error("argument --exhaustive: takes no --formats and no --count: one format, all inputs")
+        if arguments.formats or arguments.count != COUNT or arguments.jobs:
+            parser.error(
+                "argument --exhaustive: takes no --formats, --count or --jobs: one format, all inputs, one process"
+            )
         cases = exhaustive_run(arguments.exhaustive, arguments.rounding or ("nearest", "stochastic"))
     else:
         formats = [number for number in FORMATS + MORE + BLOCKS if arguments.formats in format_name(number)]
         if not formats:
             names = ", ".join(map(format_name, FORMATS + MORE + BLOCKS))
             parser.error(f"argument --formats: {arguments.formats!r} is in no format's name; the names are: {names}")
-        cases = grid_run(formats, arguments.rounding or MODES, arguments.count, arguments.jobs)
+        cases = grid_run(formats, arguments.rounding or MODES, arguments.count, arguments.jobs or os.cpu_count() or 1)
     _print_report(cases, perf_counter() - begin)
     if arguments.json:
         record = {"versions": _versions(), "cases": [case.record() for case in cases]}
@@ -208,9 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--formats", metavar="SUBSTRING", default="", help="only formats whose name contains this")
     parser.add_argument("--count", metavar="N", type=_count, default=COUNT, help=f"inputs a format (default {COUNT})")
     parser.add_argument("--rounding", metavar="MODE", action="append", choices=MODES, help="only this mode; repeatable")
-    parser.add_argument(
-        "--jobs", metavar="N", type=_jobs, default=os.cpu_count(), help="processes (default: all cores)"
-    )
+    parser.add_argument("--jobs", metavar="N", type=_jobs, help="processes (default: all cores)")
     parser.add_argument("--exhaustive", metavar="FORMAT", type=elementwise, help="all 2^32 inputs, for one format")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write versions and results there")
     return parser

@@ -137,6 +137,18 @@ def test_sizes_around_rows_and_the_parallel_threshold(size):
         assert_same_bits(actual, qcore.quantize(x.numpy(), FloatingPoint(4, 3), mode, key=1))
 
 
+@pytest.mark.parametrize("dim", [-1, 0, 1])
+def test_blocks_on_two_threads_and_on_one(dim):
+    x, number = torch.randn(300, 301), BlockFloatingPoint(8, dim)
+    expected, threads = qcore.quantize(x.numpy(), number, "nearest"), torch.get_num_threads()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            assert_same_bits(qtorch.quantize(x, number, "nearest"), expected)
+    finally:
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_large_sizes_that_are_no_whole_rows(dtype):
     """They are rounded in pieces, and what is left of the last row with zeros after it."""
