@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from itertools import islice
@@ -34,7 +35,7 @@ def options(stack: bool) -> dict[str, object]:
 def shortcuts(stack: bool) -> Iterator[None]:
     """Has Inductor compile sooner, and write what kernels on the CPU need in the way that `options` asks for."""
     with contextlib.ExitStack() as patches:
-        for shortcut in (_one_vector_width, _serial_loops, *([_stack_wrapper] if stack else [])):
+        for shortcut in (_one_vector_width, _side_by_side, _serial_loops, *([_stack_wrapper] if stack else [])):
             with contextlib.suppress(ImportError, AttributeError, TypeError):
                 patches.enter_context(shortcut())
         yield
@@ -53,6 +54,30 @@ def _one_vector_width() -> Iterator[None]:
         yield
     finally:
         cpu_vec_isa.valid_vec_isa_list = usual
+
+
+@contextlib.contextmanager
+def _side_by_side() -> Iterator[None]:
+    """Has the code around a kernel compiled beside the kernel, which Inductor would do one after the other."""
+    from torch._inductor.cpp_builder import CppBuilder
+
+    usual = CppBuilder.build
+
+    def build(builder: Any) -> None:
+        if builder._name.endswith(".wrapper") and builder._compile_only:
+            started[builder._output_dir] = beside.submit(usual, builder)
+            return
+        usual(builder)
+        if builder._output_dir in started:
+            started.pop(builder._output_dir).result()
+
+    with ThreadPoolExecutor(1) as beside:
+        started: dict[str, Future[None]] = {}
+        CppBuilder.build = build  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            CppBuilder.build = usual  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Kernels on disk: shared by processes, safe against each other, against death, and without a compiler."""
 
+import contextlib
 import os
 import platform
 import signal
@@ -8,6 +9,7 @@ import sys
 import threading
 import time
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -200,16 +202,42 @@ def test_who_asks_for_a_kernel_makes_the_stand_in_for_a_missing_gpu(monkeypatch)
 def test_shortcuts_end():
     from torch._inductor import cpu_vec_isa
     from torch._inductor.codegen import common, cpp
+    from torch._inductor.cpp_builder import CppBuilder
 
     def swapped():
         yield from (cpu_vec_isa.valid_vec_isa_list, cpp.WorkSharing, cpp.CppKernel.codegen_loops_impl)
-        yield common.device_codegens["cpu"]
+        yield from (common.device_codegens["cpu"], CppBuilder.build)
 
     common.init_backend_registration()
     before = list(swapped())
     with inductor.shortcuts(stack=True):
         assert not any(one is other for one, other in zip(before, swapped(), strict=True))
     assert list(swapped()) == before
+
+
+@pytest.mark.parametrize("error", [None, "does not compile"])
+def test_a_kernel_and_the_code_around_it_are_compiled_side_by_side(monkeypatch, error):
+    from torch._inductor.cpp_builder import CppBuilder
+
+    begun, built = threading.Event(), []
+
+    def build(builder):
+        if builder._name.endswith(".wrapper"):
+            assert begun.wait(60)
+            if error:
+                raise RuntimeError(error)
+        begun.set()
+        built.append(builder._name)
+
+    monkeypatch.setattr(CppBuilder, "build", build)
+    wrapper, kernel = (
+        SimpleNamespace(_name=name, _output_dir="here", _compile_only=True) for name in ("1.wrapper", "1.kernel")
+    )
+    with inductor.shortcuts(stack=False):
+        CppBuilder.build(wrapper)
+        with pytest.raises(RuntimeError, match=error) if error else contextlib.nullcontext():
+            CppBuilder.build(kernel)
+        assert built == ["1.kernel", "1.wrapper"][: 1 if error else 2]
 
 
 def test_pairs_of_16_bits_of_any_size_and_offset(monkeypatch):
