@@ -35,7 +35,7 @@ Example = tuple[torch.nn.Module, tuple[torch.Tensor, ...], tuple[object, ...]]  
 
 # Which dimensions a kernel's input has, as an example that is large enough to be compiled for all threads, and which of
 # them lie inside of blocks ("r" in `Merged`) or outside ("k"). Elementwise rounding sees every tensor as whole rows of
-# `ROW` elements: "flat", or "pairs" (`run_pairs`), or "onto", with memory for the result, or "keyed" (`run_keyed`).
+# `ROW` elements: "flat", or "pairs" (`run_pairs`), or with memory for the result "onto" and "keyed" (`run_keyed`).
 LAYOUTS: dict[str, tuple[tuple[int, ...], str]] = {
     "flat": ((1 << 20,), ""),
     "onto": ((1 << 20,), ""),
@@ -60,7 +60,8 @@ class _Law(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, constants: torch.Tensor, *others: torch.Tensor) -> Any:
         if self.layout == "keyed":
-            return run_keyed(self.program, x, constants.unbind(), others[0], self.rotate)
+            keys, starts, target = others
+            return target.copy_(run_keyed(self.program, x, constants.unbind(), keys, starts, self.rotate))
         words, pattern = Noise(*others) if others and self.layout != "onto" else None, LAYOUTS[self.layout][1]
         if self.layout == "pairs":
             return run_pairs(self.program, x, constants.unbind(), words, self.rotate)
@@ -143,8 +144,10 @@ def _example(program: Program, layout: str, device: torch.device) -> Example:
         sizes = {0: ROW * torch.export.Dim("rows", min=2, max=2**31 // ROW - 1)}
     dynamic: tuple[object, ...] = (sizes, None)
     if layout == "keyed":
-        arguments.append(torch.zeros((3, shape[0]), dtype=torch.int32, device=device))
-        dynamic = ({0: sizes[0]}, None, ({1: sizes[0]},))
+        words = [torch.zeros(size, dtype=torch.int32, device=device) for size in ((shape[0], 2), shape[:1])]
+        arguments += [*words, torch.zeros_like(x)]
+        rows = {0: sizes[0]}
+        dynamic = (rows, None, (rows, rows, rows))
     elif layout == "onto":
         arguments.append(torch.zeros_like(x))
         dynamic += ((sizes,),)

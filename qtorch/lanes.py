@@ -107,14 +107,20 @@ def run_pairs(
 
 
 def run_keyed(
-    program: Program, x: torch.Tensor, constants: Sequence[int | torch.Tensor], keys: torch.Tensor, rotate: Rotate
+    program: Program,
+    x: torch.Tensor,
+    constants: Sequence[int | torch.Tensor],
+    keys: torch.Tensor,
+    starts: torch.Tensor,
+    rotate: Rotate,
 ) -> torch.Tensor:
     """Rounds rows of `ROW` elements, each with a key of its own, stochastically.
 
     Args:
-        keys: int32 tensor of shape (3, rows): the keys' two words, and the index of each row's first element.
+        keys: int32 tensor of shape (rows, 2), the keys' words.
+        starts: int32 tensor of the indices of the rows' first elements.
     """
-    word0, word1, start = (words[:, None] for words in keys.unbind())
+    word0, word1, start = keys[:, :1], keys[:, 1:], starts[:, None]
     noise = Noise((word0, word1), (torch.zeros_like(start), start, leading_bits_mask(24)))
     word = _word(program.carrier, x.shape[1:], noise, False, partial(_arange, device=x.device), rotate)
     result = program.run(Names, to_lanes(x, program.carrier), constants, (), word, _settle)

@@ -67,11 +67,17 @@ def _uneven(x: torch.Tensor, plan: Plan, noise: Noise | None, grain: int) -> tor
     return None if result is None else result.resize_(size)
 
 
-def round_rows(x: torch.Tensor, number: Number, keys: torch.Tensor) -> torch.Tensor | None:
-    """Stochastic rounding of rows with keys of their own, see `run_keyed`; None where there is no kernel for it."""
+def round_rows(target: torch.Tensor, x: torch.Tensor, number: Number, keys: torch.Tensor, starts: torch.Tensor) -> bool:
+    """Whether there is a kernel that rounds rows stochastically, onto others or themselves; if so, it has.
+
+    For keys and starts see `run_keyed`. Autograd does not notice.
+    """
     plan = plan_for(number, Rounding.STOCHASTIC, x.dtype, None, False)
     kernel, constants = plan.runner("keyed", x)
-    return None if kernel is None else kernel([x, constants, keys])[0]
+    if kernel is None:
+        return False
+    kernel([x, constants, keys, starts, target])
+    return True
 
 
 def round_onto(target: torch.Tensor, x: torch.Tensor, number: Number, rounding: Rounding) -> bool:

@@ -57,16 +57,18 @@ class Group(NamedTuple):
     Attributes:
         members: which tensors.
         rows: how many rows each of them has.
-        starts: the index in its tensor of each row's first element.
+        owners: for each row the tensor that it belongs to.
+        starts: for each row the index in its tensor of its first element.
     """
 
     members: list[int]
-    rows: torch.Tensor
+    rows: list[int]
+    owners: torch.Tensor
     starts: torch.Tensor
 
     def split(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The rows of each tensor."""
-        return flat.split((self.rows * ROW).tolist())
+        return flat.split([count * ROW for count in self.rows])
 
 
 class Bundle:
@@ -89,10 +91,11 @@ class Bundle:
         self._groups: list[Group] = []
         for members in groups:
             rows = [-(-like[i].numel() // ROW) for i in members]
-            starts = torch.cat([torch.arange(count, dtype=torch.int32) * ROW for count in rows])
-            self._groups.append(Group(members, torch.tensor(rows), starts))
-            like_these = {"dtype": like[members[0]].dtype, "device": like[members[0]].device}
-            self.flats.append(torch.zeros(starts.numel() * ROW, **like_these))
+            first = like[members[0]]
+            owners = torch.tensor(members).repeat_interleave(torch.tensor(rows))
+            starts = torch.cat([torch.arange(count, dtype=torch.int32) * ROW for count in rows]).to(first.device)
+            self._groups.append(Group(members, rows, owners, starts))
+            self.flats.append(torch.zeros(starts.numel() * ROW, dtype=first.dtype, device=first.device))
         self._like = _properties(like)
         self.places = self._views(self.flats)
 
@@ -118,22 +121,36 @@ class Bundle:
         number, rounding = check_number(told.forward_number), told.forward_rounding
         if keys is None:
             return [quantize(part, number, rounding) for part in parts]
-        flats, large = parts[: len(self.flats)], parts[len(self.flats) :]
-        rounded = [_with_keys(*pair, number, keys) for pair in zip(flats, self._groups, strict=True)]
-        return rounded + [quantize(x, number, rounding, key=keys[i]) for i, x in zip(self.large, large, strict=True)]
+        rounded = [torch.empty_like(flat) for flat in self.flats]
+        self._round_with_keys(rounded, parts, number, keys)
+        large = zip(self.large, parts[len(rounded) :], strict=True)
+        return rounded + [quantize(x, number, rounding, key=keys[i]) for i, x in large]
 
     def round_onto(
         self, targets: list[torch.Tensor], parts: list[torch.Tensor], told: Quantization, keys: torch.Tensor | None
     ) -> None:
         """The same, onto other such parts or the same ones."""
+        number, rounding, flats = check_number(told.forward_number), told.forward_rounding, len(self.flats)
         if keys is not None:
-            copy_all(targets, self.round(parts, told, keys))
+            self._round_with_keys(targets, parts, number, keys)
+            for i, target, x in zip(self.large, targets[flats:], parts[flats:], strict=True):
+                target.copy_(quantize(x, number, rounding, key=keys[i]))
             return
-        number, rounding = check_number(told.forward_number), told.forward_rounding
         for i, (target, part) in enumerate(zip(targets, parts, strict=True)):
-            onto = round_onto if i < len(self.flats) else _round_onto
+            onto = round_onto if i < flats else _round_onto
             if not onto(target, part, number, rounding):
                 target.copy_(quantize(part, number, rounding))
+
+    def _round_with_keys(
+        self, targets: Sequence[torch.Tensor], parts: Sequence[torch.Tensor], number: Number, keys: torch.Tensor
+    ) -> None:
+        """Stochastic rounding of the flat ones among the parts, onto others or themselves."""
+        words = keys.to(torch.int32)
+        for target, flat, group in zip(targets, parts, self._groups, strict=False):  # the large ones follow
+            own = words.index_select(0, group.owners).to(flat.device)
+            if not round_rows(target.view(-1, ROW), flat.view(-1, ROW), number, own, group.starts):
+                for i, to, room in zip(group.members, group.split(target), group.split(flat), strict=True):
+                    to.copy_(quantize(room, number, Rounding.STOCHASTIC, key=keys[i]))
 
     def apart(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors, as views of such parts."""
@@ -145,17 +162,6 @@ class Bundle:
         shapes = [self._like[i][0] for i in self.small]
         rooms = [room for flat, group in zip(flats, self._groups, strict=True) for room in group.split(flat)]
         return [room[: shape.numel()].view(shape) for room, shape in zip(rooms, shapes, strict=True)]
-
-
-def _with_keys(flat: torch.Tensor, group: Group, number: Number, keys: torch.Tensor) -> torch.Tensor:
-    """Stochastic rounding of the tensors of a group, each with its own key."""
-    own = keys[group.members].to(torch.int32)
-    words = own.repeat_interleave(group.rows, 0, output_size=group.starts.numel())
-    rounded = round_rows(flat.view(-1, ROW), number, torch.cat([words.t(), group.starts[None]]).to(flat.device))
-    if rounded is not None:
-        return rounded.view(-1)
-    each = zip(group.split(flat), own.unbind(), strict=True)
-    return torch.cat([quantize(room, number, Rounding.STOCHASTIC, key=key) for room, key in each])
 
 
 def _round_onto(target: torch.Tensor, x: torch.Tensor, number: Number, rounding: Rounding) -> bool:

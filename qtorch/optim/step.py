@@ -9,12 +9,13 @@ import numpy as np
 import torch
 
 from qcore import Quantization
-from qcore.keys import fold_in_each, fold_words
+from qcore.keys import fold_in_each
 from qtorch.optim.layout import Accumulators, Copies, Layout
 from qtorch.optim.many import Bundle, copy_all, joins
 from qtorch.optim.quantizers import Function, is_stochastic, round_all
 
 _GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles; a parameter's i-th momentum has the role 3 + i
+_ROLES = 4  # whose keys are worked out at once, which takes as long as for one
 _SCHEDULES = frozenset(("step", "eta", "mu", "mu_product"))  # scalars in the states of torch's optimizers
 
 Quantizers = Mapping[str, Quantization | Function | None]
@@ -37,6 +38,7 @@ class Step:
         self._quantizers = quantizers
         self._grad_scaling = grad_scaling
         self._key = key
+        self._folded = np.empty((0, len(layout.parameters), 2), np.uint32)  # keys by role and parameter
         self._chosen: list[int] = []  # which of the layout's parameters take part
         self._hidden: list[tuple[torch.Tensor, torch.Tensor]] = []  # frozen parameters and the gradients they had
 
@@ -169,12 +171,12 @@ class Step:
 
     def _keys(self, roles: int | list[int], chosen: list[int]) -> torch.Tensor:
         """fold_in(fold_in(k, role), number) for each of the chosen parameters."""
-        assert self._key is not None
-        roles = [roles] * len(chosen) if isinstance(roles, int) else roles
-        of_role = {role: fold_words(*self._key, role) for role in set(roles)}
-        keys = np.array([of_role[role] for role in roles], np.uint32).reshape(-1, 2)
-        numbers = np.array([self._layout.numbers[i] for i in chosen], np.uint32)
-        return torch.from_numpy(fold_in_each(keys, numbers).view(np.int32))
+        while len(self._folded) <= (roles if isinstance(roles, int) else max(roles, default=0)):
+            more = np.arange(len(self._folded), len(self._folded) + _ROLES, dtype=np.uint32)
+            of_roles = fold_in_each(np.array(self._key, np.uint32), more)
+            numbers = np.array(self._layout.numbers, np.uint32)
+            self._folded = np.concatenate([self._folded, fold_in_each(of_roles[:, None], numbers)])
+        return torch.from_numpy(self._folded[roles, chosen].view(np.int32))
 
 
 def _values(p: torch.nn.Parameter) -> torch.Tensor:
