@@ -39,6 +39,7 @@ from benchmarks.backends import Backend, all_backends, fast_backends, reference,
 from benchmarks.format_names import elementwise, format_name
 from benchmarks.inputs import BLOCKS, FORMATS, MODES, MORE, hard_inputs
 from benchmarks.real_data import training_tensors
+from benchmarks.timing import versions
 from qcore import Number
 from qcore.block import BlockNumber
 
@@ -265,9 +266,8 @@ def _cells(found: dict[str, Case], backends: Sequence[str]) -> Iterator[str]:
 
 
 def _versions() -> dict[str, str]:
-    packages = ("numpy", "torch", "jax", "jaxlib", "ml_dtypes", "scikit-learn")
-    machine = {"platform": platform.platform(), "processors": str(os.cpu_count())}
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}, **machine}
+    packages = {name: version(name) for name in ("ml_dtypes", "scikit-learn")}
+    return versions() | packages | {"platform": platform.platform(), "processors": str(os.cpu_count())}
 
 
 def keep_programs() -> None:
