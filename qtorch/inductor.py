@@ -5,37 +5,124 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import islice
+from pathlib import Path
+from threading import get_ident
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from qcore.random import Rotate, rotate_left
 
+Define = Callable[[list[str], str], Callable[..., Any]]
+
 SERIAL_BELOW = 1 << 15  # numbers; torch's own operations have the same threshold
 
 
-def options(stack: bool) -> dict[str, object]:
-    """Inductor's settings, as far as this version has them; for `stack` see `qtorch.kernels.load_module`."""
+def settings() -> dict[str, object]:
+    """Inductor's settings, as far as this version has them."""
     wanted = {
-        "aot_inductor.precompile_headers": False,  # they pay from the fifth kernel on, and most programs need two
-        "aot_inductor.allow_stack_allocation": stack,
         "cpp.dynamic_threads": True,  # else a kernel that one thread compiles has one thread for ever
+        "compile_threads": 1,  # others are processes, which start longer than a kernel takes
+        "cpp_wrapper": False,
+        "fx_graph_cache": False,
+        "graph_partition": False,
+        "size_asserts": False,
     }
     from torch._inductor import config
 
     return {name: value for name, value in wanted.items() if name in config._config}  # type: ignore[attr-defined]
 
 
+class Variadic(torch.nn.Module):
+    """A module as one of any number of tensors, of which the sizes that vary can be listed."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return self.module(*tensors)
+
+
+def program(
+    module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], dynamic: tuple[object, ...], define: Define
+) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+    """The Python program that Inductor writes for a module on the CPU, without compiling what that calls.
+
+    Args:
+        module, arguments, dynamic: see `qtorch.kernels.Example`.
+        define: makes a function of what C++ the program would have compiled, of its arguments' types and its text.
+
+    Returns:
+        The program's names, of which `call` takes a list of tensors, and the inputs' sizes, as ints and symbols.
+    """
+    from torch._functorch import config as functorch_config
+    from torch._inductor import config
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.compile_fx import compile_fx
+    from torch._inductor.graph import GraphLowering
+
+    written: list[str] = []
+
+    def keep(graph: Any) -> Any:
+        written.append(graph.codegen()[0].value)
+        return SimpleNamespace(call=None)
+
+    def defined(_: Any, types: list[str], source: str) -> Callable[..., Any]:
+        return define(types, source)
+
+    graph = torch.export.export(Variadic(module), arguments, dynamic_shapes=(dynamic,)).graph_module
+    inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+    caches = functorch_config.patch(enable_autograd_cache=False)
+    with caches, config.patch(settings()), shortcuts(), _in_this_thread(GraphLowering, "compile_to_module", keep):
+        compile_fx(graph, inputs)
+    names: dict[str, Any] = {}
+    with _in_this_thread(AsyncCompile, "cpp_pybinding", defined):
+        exec(written.pop(), names)
+    return names, [tuple(size if isinstance(size, int) else size.node.expr for size in x.shape) for x in inputs]
+
+
 @contextlib.contextmanager
-def shortcuts(stack: bool) -> Iterator[None]:
-    """Has Inductor compile sooner, and write what kernels on the CPU need in the way that `options` asks for."""
+def _in_this_thread(owner: type, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
+    """Replaces a method where this thread calls it: others may be compiling programs of their own."""
+    usual, thread = getattr(owner, name), get_ident()
+
+    def method(*arguments: Any, **named: Any) -> Any:
+        return (replacement if get_ident() == thread else usual)(*arguments, **named)
+
+    with patch.object(owner, name, method):
+        yield
+
+
+def cpp(size: Any) -> str:
+    """C++ for a size, which may depend on others."""
+    from torch._inductor.codegen.cpp_utils import cexpr
+
+    return cexpr(size)
+
+
+def build(source: Path) -> Path:
+    """Compiles a file of C++ to a library beside it, as Inductor would."""
+    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    with shortcuts():
+        chosen = CppTorchOptions(vec_isa=pick_vec_isa())
+    builder = CppBuilder(source.stem, str(source), chosen, str(source.parent))
+    builder.build()
+    return Path(builder.get_target_file_path())
+
+
+@contextlib.contextmanager
+def shortcuts() -> Iterator[None]:
+    """Has Inductor compile sooner, and small loops run without other threads."""
     with contextlib.ExitStack() as patches:
-        for shortcut in (_one_vector_width, _side_by_side, _serial_loops, *([_stack_wrapper] if stack else [])):
+        for shortcut in (_one_vector_width, _serial_loops):
             with contextlib.suppress(ImportError, AttributeError, TypeError):
                 patches.enter_context(shortcut())
         yield
@@ -54,30 +141,6 @@ def _one_vector_width() -> Iterator[None]:
         yield
     finally:
         cpu_vec_isa.valid_vec_isa_list = usual
-
-
-@contextlib.contextmanager
-def _side_by_side() -> Iterator[None]:
-    """Has the code around a kernel compiled beside the kernel, which Inductor would do one after the other."""
-    from torch._inductor.cpp_builder import CppBuilder
-
-    usual = CppBuilder.build
-
-    def build(builder: Any) -> None:
-        if builder._name.endswith(".wrapper") and builder._compile_only:
-            started[builder._output_dir] = beside.submit(usual, builder)
-            return
-        usual(builder)
-        if builder._output_dir in started:
-            started.pop(builder._output_dir).result()
-
-    with ThreadPoolExecutor(1) as beside:
-        started: dict[str, Future[None]] = {}
-        CppBuilder.build = build  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            CppBuilder.build = usual  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
@@ -112,36 +175,6 @@ def _serial_loops() -> Iterator[None]:
         yield
     finally:
         cpp.WorkSharing, cpp.CppKernel.codegen_loops_impl = usual, generate
-
-
-@contextlib.contextmanager
-def _stack_wrapper() -> Iterator[None]:
-    """Inductor chooses what writes the code around kernels once in a process, by the options of the first program that
-    anybody compiles; the wrong one knows nothing of the stack.
-
-    The right one includes all of ATen, a third of the time that such code takes to compile, for conversions that
-    kernels do not need.
-    """
-    from torch._inductor.codegen import common
-    from torch._inductor.codegen.cpp_wrapper_cpu_array_ref import CppWrapperCpuArrayRef
-
-    class Lean(CppWrapperCpuArrayRef):
-        @staticmethod
-        def create(*_: Any, **__: Any) -> Any:
-            return Lean()
-
-        @staticmethod
-        def get_device_include_path_aot(device: str) -> str:
-            headers = (f"aoti_include/{device}", "aoti_runtime/arrayref_tensor", "aoti_runtime/thread_local")
-            return "\n".join(f"#include <torch/csrc/inductor/{name}.h>" for name in headers)
-
-    common.init_backend_registration()
-    usual = common.device_codegens["cpu"]
-    common.device_codegens["cpu"] = replace(usual, cpp_wrapper_codegen=Lean)
-    try:
-        yield
-    finally:
-        common.device_codegens["cpu"] = usual
 
 
 @cache

@@ -81,13 +81,13 @@ def pad(x: torch.Tensor, missing: tuple[int, ...]) -> torch.Tensor:
 
 
 def run_pairs(
-    program: Program, x: torch.Tensor, constants: Sequence[int | torch.Tensor], noise: Noise | None, rotate: Rotate
+    program: Program, rows: torch.Tensor, constants: Sequence[int | torch.Tensor], noise: Noise | None, rotate: Rotate
 ) -> torch.Tensor:
-    """Rounds two elements in each integer of a 1-d tensor, which is of twice their width, to two of 16 bits in int32.
+    """Rounds two elements in each integer of rows of `ROW`, which is of twice their width, to two of 16 bits in int32.
 
     For Inductor, which has no vectors of 16-bit integers on the CPU.
     """
-    carrier, rows, results = program.carrier, x.view(-1, ROW), []
+    carrier, results = program.carrier, []
     for which in (0, 1):
         if carrier.padding == 0:
             lanes = (rows >> (which * 32)).to(torch.int32)
@@ -95,7 +95,7 @@ def run_pairs(
             lanes = (rows << (16 - which * 16)) >> 16 << carrier.padding
 
         def arange(size: int, which: int = which) -> torch.Tensor:
-            return _arange(ROW, x.device) * 2 + which if isinstance(size, int) else _arange(size, x.device)
+            return _arange(ROW, rows.device) * 2 + which if isinstance(size, int) else _arange(size, rows.device)
 
         word = None
         if noise is not None:
@@ -103,7 +103,7 @@ def run_pairs(
         result = program.run(Names, lanes, constants, (0,), word, _settle)
         results.append(result if program.codes else result >> carrier.padding)
     low, high = results
-    return ((low & 0xFFFF) | (high << 16)).view(-1)
+    return (low & 0xFFFF) | (high << 16)
 
 
 def run_keyed(

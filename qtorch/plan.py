@@ -17,7 +17,7 @@ from qcore.program import CODES, Program, kind_of, prepare
 from qcore.tiles import Sizes
 from qtorch import kernels
 from qtorch.cache import constant, literal, remember
-from qtorch.lanes import DTYPES, ROW, pair_dtype
+from qtorch.lanes import DTYPES, ROW, pair_dtype, result_dtype
 
 
 class Plan:
@@ -30,19 +30,25 @@ class Plan:
         stochastic: whether there are random words.
         flat: whether a kernel may see the tensor as flat, since its shape does not matter (random words aside) and the
             result has no scales.
-        pairs: the integers in which a kernel on the CPU reads two elements at once, or None.
         layout: the kernel for a flat tensor on the CPU, and of how many elements that reads whole multiples.
+        layout_on_gpu: the same there.
+        dtype: of the result.
+        memory: the dtype of what kernels write.
     """
 
-    def __init__(self, number: Number, program: Program, constants: tuple[int, ...], spelling: str = "") -> None:
+    def __init__(
+        self, number: Number, program: Program, constants: tuple[int, ...], dtype: torch.dtype, spelling: str = ""
+    ) -> None:
         self.number = number
         self.program = program
         self.constants = constants
         self.spelling = spelling
         self.stochastic = program.mode is Rounding.STOCHASTIC
         self.flat = not isinstance(number, BlockNumber) or (number.whole and not program.codes)
-        self.pairs = pair_dtype(program)
-        self.layout = ("whole", 1) if program.shared else ("pairs", 2 * ROW) if self.pairs else ("flat", ROW)
+        self.layout_on_gpu = ("whole", 1) if program.shared else ("flat", ROW)
+        self.layout = ("pairs", 2 * ROW) if pair_dtype(program) else self.layout_on_gpu
+        self.dtype = result_dtype(program, dtype)
+        self.memory = torch.int16 if self.layout[0] == "pairs" and program.codes else self.dtype
         self._runners: dict[Any, tuple[kernels.Kernel | None, torch.Tensor]] = {}
 
     def runner(self, layout: str, x: torch.Tensor) -> tuple[kernels.Kernel | None, torch.Tensor]:
@@ -65,8 +71,8 @@ def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, cod
         carrier, kind, codes, storage, element = program
         opaque = mode is Rounding.STOCHASTIC and not coded and not torch.compiler.is_exporting()
         spelling = _spelling(overflow, *_description(number)) if opaque else ""
-        return Plan(number, Program(Carrier(*carrier), mode, kind, codes, storage, element), constants, spelling)
-    return Plan(number, *prepare(number, mode, DTYPES[dtype], overflow, coded))
+        return Plan(number, Program(Carrier(*carrier), mode, kind, codes, storage, element), constants, dtype, spelling)
+    return Plan(number, *prepare(number, mode, DTYPES[dtype], overflow, coded), dtype)
 
 
 def _description(number: Number) -> tuple[Any, ...]:

@@ -17,13 +17,12 @@ hypothesis.settings.load_profile("any machine")
 
 @pytest.fixture(autouse=True, scope="session")
 def kernels_of_tests(request):
-    """Precompiled headers, which pay where many kernels are compiled, and only some of those in an ordinary run."""
+    """Only some kernels are compiled in an ordinary run."""
     from quick_kernels import QUICK  # after the flags above
 
-    from qtorch import inductor, kernels
+    from qtorch import kernels
 
-    options, load, every = inductor.options, kernels.load_module, request.config.option.markexpr != "not heavy"
-    inductor.options = lambda stack: options(stack) | {"aot_inductor.precompile_headers": True}
+    load, every = kernels.load_module, request.config.option.markexpr != "not heavy"
     kernels.load_module = lambda name, *rest: load(name, *rest) if every or name in QUICK else None
     yield
-    inductor.options, kernels.load_module = options, load
+    kernels.load_module = load

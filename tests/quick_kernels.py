@@ -6,7 +6,6 @@ In the place of others the law runs operation by operation, as where there is no
 QUICK = {
     # every layout and some modes
     "grid-nearest-float32-numbers-flat",
-    "grid-nearest-float32-numbers-onto",
     "grid-odd-float32-numbers-flat",
     "grid-stochastic-float32-numbers-flat",
     "grid-stochastic-float32-numbers-keyed",

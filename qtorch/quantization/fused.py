@@ -80,7 +80,8 @@ def forward_by_kernel(
     if kernel is None:
         return None
     parameters = scale.contiguous(), zero_point.contiguous(), _bounds_tensor(bounds, x.device)
-    results = kernel([aligned(lanes.view(shape)), *parameters])
+    results = [torch.empty(shape, dtype=dtype, device=x.device) for dtype in (x.dtype, torch.uint8)]
+    kernel(*shape, aligned(lanes.view(shape)), *parameters, *results)
     return tuple(_restored(result, lanes.shape, order) for result in results)
 
 
@@ -90,7 +91,8 @@ def backward_by_kernel(gradient: torch.Tensor, mask: torch.Tensor) -> torch.Tens
         return None
     order = _memory_order(mask)
     lanes = [aligned(_ordered(x, order).reshape(-1)) for x in (gradient, mask)]
-    (result,) = kernel(lanes)
+    result = torch.empty_like(lanes[0])
+    kernel(result.numel(), *lanes, result)
     return _restored(result, _ordered(mask, order).shape, order)
 
 

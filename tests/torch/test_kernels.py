@@ -1,6 +1,5 @@
 """Kernels on disk: shared by processes, safe against each other, against death, and without a compiler."""
 
-import contextlib
 import os
 import platform
 import signal
@@ -8,8 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-import zipfile
-from types import SimpleNamespace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,8 +18,13 @@ import qcore
 import qtorch
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
 from qcore.random import rotate_left
-from qtorch import inductor, kernels
-from qtorch.plan import plan_for
+from qtorch import inductor, kernels, native, packaged
+from qtorch.keys import make_noise
+from qtorch.lanes import ROW
+from qtorch.plan import make_plan, plan_for
+
+CPU = torch.device("cpu")
+F = FloatingPoint(5, 2)
 
 PROGRAM = """
 import warnings; warnings.simplefilter("error", RuntimeWarning)
@@ -51,7 +54,7 @@ def test_eight_processes_that_start_at_once_with_a_cold_cache(tmp_path):
     processes = [start(tmp_path) for _ in range(8)]
     assert [finish(process)[0] for process in processes] == ["right"] * 8
     packages = list(tmp_path.glob("*/*"))
-    assert [package.suffix for package in packages] == [".pt2"]  # nothing temporary is left
+    assert [package.suffix for package in packages] == [".so"]  # nothing temporary is left
 
 
 def test_a_kernel_is_compiled_wherever_it_is_needed(tmp_path):
@@ -62,7 +65,7 @@ def test_a_kernel_is_compiled_wherever_it_is_needed(tmp_path):
         1,
     ).replace('number, "nearest")', "number, key=3)")
     assert finish(start(tmp_path, program))[0] == "right"
-    assert list(tmp_path.glob("*/*.pt2"))
+    assert list(tmp_path.glob("*/*.so"))
 
 
 def test_a_process_killed_while_compiling_leaves_nothing_that_breaks_the_next(tmp_path):
@@ -73,18 +76,20 @@ def test_a_process_killed_while_compiling_leaves_nothing_that_breaks_the_next(tm
     time.sleep(1)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    assert not list(tmp_path.glob("*/*.pt2"))
+    assert not list(tmp_path.glob("*/*.so"))
     assert finish(start(tmp_path))[0] == "right"
 
 
-def test_a_damaged_kernel_is_compiled_again(tmp_path):
+@pytest.mark.parametrize("damage", [lambda good: good[:1000], lambda good: good[:5000] + b"?" + good[5001:]])
+def test_a_damaged_kernel_is_compiled_again(tmp_path, damage):
     qtorch.quantize(torch.ones(3), FloatingPoint(5, 2), "nearest")
-    good = kernels._directory(kernels._law_files()) / "grid-nearest-float32-numbers-flat-cpu.pt2"
-    package = tmp_path / good.parent.name / good.name
-    package.parent.mkdir(mode=0o700)
-    package.write_bytes(good.read_bytes()[:1000])
+    good = kernels._directory(kernels._law_files()) / "grid-nearest-float32-numbers-flat-cpu.so"
+    library = tmp_path / good.parent.name / good.name
+    library.parent.mkdir(mode=0o700)
+    library.write_bytes(damage(good.read_bytes()))
+    damaged = library.read_bytes()
     assert finish(start(tmp_path))[0] == "right"
-    assert package.stat().st_size > 1000
+    assert library.read_bytes() != damaged
 
 
 def test_without_a_compiler_the_operations_give_the_same_bits_after_one_warning(tmp_path):
@@ -104,18 +109,6 @@ def test_a_folder_that_others_can_write_is_not_trusted(tmp_path):
     out, err = finish(start(tmp_path, program))
     assert int(out) == 0o700
     assert "can be written by others" in err
-
-
-@pytest.mark.heavy
-def test_whatever_is_compiled_first_small_parts_are_on_the_stack(tmp_path):
-    program = PROGRAM + "qtorch.quantize(x, number, key=1); qtorch.quantize(x, qtorch.BlockFloatingPoint(8), 'nearest')"
-    finish(start(tmp_path, program))
-    on_stack = {}
-    for package in tmp_path.glob("*/*.pt2"):
-        with zipfile.ZipFile(package) as members:
-            (code,) = (name for name in members.namelist() if name.endswith(".wrapper.cpp"))
-            on_stack[package.name.partition("-float32")[0]] = b"ArrayRefTensor" in members.read(code)
-    assert on_stack == {"grid-nearest": False, "grid-stochastic": True, "block-nearest": True}
 
 
 def test_kernels_do_not_grow_with_formats_or_shapes():
@@ -167,17 +160,45 @@ def test_rotations_are_instructions():
     assert inductor.rotation() is not rotate_left
 
 
-def test_shortcuts_of_the_compiler_are_taken():
-    """Without them kernels have the same bits, and are slower to call or to compile."""
-    qtorch.quantize(torch.randn(10), FloatingPoint(4, 3), "stochastic", key=1)
-    folder = kernels._directory(kernels._law_files())
-    with zipfile.ZipFile(folder / "grid-stochastic-float32-numbers-flat-cpu.pt2") as package:
-        sources = {name.split(".")[-2]: package.read(name).decode() for name in package.namelist() if ".cpp" in name}
-    regions = [line for line in sources["kernel"].splitlines() if line.lstrip().startswith("#pragma omp parallel")]
+def test_small_loops_run_without_other_threads():
+    """Otherwise they have the same bits, and wait for threads."""
+    source = native.write_kernel(
+        *kernels._example(make_plan(F, "stochastic", torch.float32, None, False).program, "flat", CPU)
+    )
+    regions = [line for line in source.splitlines() if line.lstrip().startswith("#pragma omp parallel")]
     assert regions
     assert all(f">= {inductor.SERIAL_BELOW})" in line for line in regions)
-    assert "arrayref_tensor.h" in sources["wrapper"]
-    assert "array_ref.h" not in sources["wrapper"]
+
+
+@pytest.mark.parametrize(
+    ("number", "layout", "shape"), [("mxfp8_e4m3", "rows", (6, 32)), (F, "flat", (2, 96))], ids=["blocks", "elements"]
+)
+def test_what_gpus_run_compiled_for_this_processor(tmp_path, number, layout, shape):
+    """Packages are called with shapes, and write their results where they are told to."""
+    plan = make_plan(number, "stochastic", torch.float32, None, isinstance(number, str))
+    path = tmp_path / "kernel.pt2"
+    kernels._compile(partial(kernels._example, plan.program, layout, CPU), path, packaged)
+    kernel = partial(kernels._shaped, packaged.open_kernel(path, CPU), plan.program, layout)
+    x = torch.randn(shape)
+    noise, result = make_noise(3, 24, 0, x), torch.empty(shape, dtype=plan.memory)
+    scales = [torch.empty(6, 1, dtype=torch.uint8)] if plan.program.codes else []
+    sizes = shape if plan.program.shared else (x.numel() // ROW,)
+    kernel(*sizes, x, kernels.constant_tensor(plan.program, plan.constants, CPU), *noise, result, *scales)
+    function = qcore.encode if scales else qcore.quantize
+    expected = function(x.numpy(), number, "stochastic", key=3)
+    for one, other in zip([result, *scales], expected if scales else [expected], strict=True):
+        assert_same_bits(one, other)
+
+
+def test_no_memory_for_what_a_kernel_keeps(tmp_path):
+    """Blocks' scales lie between two loops."""
+    path = tmp_path / "kernel.so"
+    program = make_plan(BlockFloatingPoint(8, 0), "nearest", torch.float32, None, False).program
+    kernels._compile(partial(kernels._example, program, "rows", CPU), path, native)
+    kernel = native.open_kernel(path, CPU)
+    x = torch.zeros(4)
+    with pytest.raises(MemoryError):
+        kernel(1 << 60, 2, x, x, x)
 
 
 def test_who_asks_for_a_kernel_makes_the_stand_in_for_a_missing_gpu(monkeypatch):
@@ -201,43 +222,15 @@ def test_who_asks_for_a_kernel_makes_the_stand_in_for_a_missing_gpu(monkeypatch)
 
 def test_shortcuts_end():
     from torch._inductor import cpu_vec_isa
-    from torch._inductor.codegen import common, cpp
-    from torch._inductor.cpp_builder import CppBuilder
+    from torch._inductor.codegen import cpp
 
     def swapped():
         yield from (cpu_vec_isa.valid_vec_isa_list, cpp.WorkSharing, cpp.CppKernel.codegen_loops_impl)
-        yield from (common.device_codegens["cpu"], CppBuilder.build)
 
-    common.init_backend_registration()
     before = list(swapped())
-    with inductor.shortcuts(stack=True):
+    with inductor.shortcuts():
         assert not any(one is other for one, other in zip(before, swapped(), strict=True))
     assert list(swapped()) == before
-
-
-@pytest.mark.parametrize("error", [None, "does not compile"])
-def test_a_kernel_and_the_code_around_it_are_compiled_side_by_side(monkeypatch, error):
-    from torch._inductor.cpp_builder import CppBuilder
-
-    begun, built = threading.Event(), []
-
-    def build(builder):
-        if builder._name.endswith(".wrapper"):
-            assert begun.wait(60)
-            if error:
-                raise RuntimeError(error)
-        begun.set()
-        built.append(builder._name)
-
-    monkeypatch.setattr(CppBuilder, "build", build)
-    wrapper, kernel = (
-        SimpleNamespace(_name=name, _output_dir="here", _compile_only=True) for name in ("1.wrapper", "1.kernel")
-    )
-    with inductor.shortcuts(stack=False):
-        CppBuilder.build(wrapper)
-        with pytest.raises(RuntimeError, match=error) if error else contextlib.nullcontext():
-            CppBuilder.build(kernel)
-        assert built == ["1.kernel", "1.wrapper"][: 1 if error else 2]
 
 
 def test_pairs_of_16_bits_of_any_size_and_offset(monkeypatch):

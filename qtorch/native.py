@@ -1,0 +1,184 @@
+"""Kernels for the CPU: what Inductor writes in C++, with one function around it, as a plain library.
+
+Inductor has two ways to call its kernels, and both cost more than rounding a small tensor: a Python program, which
+makes a tensor of every intermediate result, and a packaged model, whose code takes longer to compile than the kernel.
+Here that Python program runs once, on names in the place of tensors, and what it does becomes a function of pointers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from qtorch import inductor
+
+SUFFIX = ".so"
+
+_STACK = 4096  # bytes that an intermediate result of a fixed size may take there
+_DIGEST = hashlib.sha256().digest_size
+
+
+def compile_kernel(
+    module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], dynamic: tuple[object, ...], path: Path
+) -> None:
+    """Writes a library for `open_kernel`; for the arguments see `qtorch.kernels.Example`."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        source = Path(folder) / "kernel.cpp"
+        source.write_text(write_kernel(module, arguments, dynamic))
+        library = inductor.build(source)
+        library.write_bytes(_sealed(library.read_bytes()))
+        os.replace(library, path)
+
+
+def open_kernel(path: Path, device: torch.device) -> Callable[..., object]:
+    """The function of a library; see `qtorch.kernels.Kernel`.
+
+    Raises:
+        OSError: if the file is damaged.
+    """
+    content = path.read_bytes()
+    if _sealed(content[:-_DIGEST]) != content:  # a library that ends too soon would take the process with it
+        raise OSError(f"{path} is damaged")
+    library = ctypes.CDLL(str(path))
+    address = torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr  # type: ignore[attr-defined]
+    ctypes.c_void_p.in_dll(library, "address").value = address
+    method = _Method(b"kernel", ctypes.cast(library.call, ctypes.c_void_p), _METH_FASTCALL)
+    _methods.append(method)
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_Method), ctypes.c_void_p, ctypes.c_void_p)
+    return make(("PyCFunction_NewEx", ctypes.pythonapi))(method, None, None)
+
+
+class _Method(ctypes.Structure):
+    """Python's `PyMethodDef`."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("call", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
+
+
+_METH_FASTCALL = 0x80
+_methods: list[_Method] = []  # which Python's functions point to
+
+
+def _sealed(library: bytes) -> bytes:
+    """A library and its digest, which those who load it do not see."""
+    return library + hashlib.sha256(library).digest()
+
+
+class _Memory(NamedTuple):
+    """What stands for a tensor: C++ for its address, and its sizes."""
+
+    address: str
+    sizes: tuple[Any, ...]
+    itemsize: int
+
+    def size(self) -> tuple[Any, ...]:
+        return self.sizes
+
+
+class _Recorder:
+    """Runs Inductor's program, and keeps what it allocates and calls.
+
+    Attributes:
+        kernels: their definitions, renamed.
+        allocated: how many bytes each result takes, by its address.
+        calls: C++ that calls the kernels.
+    """
+
+    def __init__(self) -> None:
+        self.kernels: list[str] = []
+        self.allocated: dict[str, Any] = {}
+        self.calls: list[str] = []
+
+    def define(self, types: list[str], source: str) -> Callable[..., None]:
+        name = f"kernel{len(self.kernels)}"
+        self.kernels.append(source.replace(" kernel(", f" {name}(", 1))
+
+        def call(*arguments: Any) -> None:
+            given = (f"({kind})({_cpp(value)})" for kind, value in zip(types, arguments, strict=True))
+            self.calls.append(f"{name}({', '.join(given)});")
+
+        return call
+
+    def allocate(self, sizes: Sequence[Any], strides: Sequence[Any], dtype: torch.dtype) -> _Memory:
+        memory = _Memory(f"memory{len(self.allocated)}", tuple(sizes), dtype.itemsize)
+        last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        self.allocated[memory.address] = (last + 1) * dtype.itemsize
+        return memory
+
+
+def _view(base: _Memory, sizes: Sequence[Any], strides: Sequence[Any], offset: Any = 0) -> _Memory:
+    address = f"({base.address} + {_cpp(offset * base.itemsize)})" if offset != 0 else base.address
+    return _Memory(address, tuple(sizes), base.itemsize)
+
+
+def write_kernel(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], dynamic: tuple[object, ...]) -> str:
+    """C++ of all kernels of a module, and of the function that calls them."""
+    recorder = _Recorder()
+    program, shapes = inductor.program(module, arguments, dynamic, recorder.define)
+    program["empty_strided_cpu"] = recorder.allocate
+    program["reinterpret_tensor"] = _view
+    inputs = [
+        _Memory(f"input{i}", shape, x.element_size())
+        for i, (shape, x) in enumerate(zip(shapes, arguments, strict=True))
+    ]
+    results = [memory.address for memory in program["call"](list(inputs))]
+    sizes = dict.fromkeys(str(size) for shape in shapes for size in shape if not isinstance(size, int))
+    given = [f"const int64_t {name} = PyLong_AsLongLong(given[{index}]);" for index, name in enumerate(sizes)]
+    memory = enumerate([*(memory.address for memory in inputs), *results], start=len(given))
+    given += [f"char* const {name} = address(given[{index}]);" for index, name in memory]
+    kept = [_keep(address, size) for address, size in recorder.allocated.items() if address not in results]
+    return _FUNCTION.format(
+        kernels="".join(recorder.kernels),
+        given="\n    ".join(given),
+        body="\n        ".join(kept + recorder.calls),
+    )
+
+
+# A method of Python's stable ABI, whose headers may not be installed.
+_FUNCTION = """\
+#include <cstdint>
+#include <memory>
+#include <new>
+{kernels}
+extern "C" {{
+struct Object;
+long long PyLong_AsLongLong(Object*);
+Object* PyLong_FromLong(long);
+Object* PyErr_NoMemory();
+void* PyEval_SaveThread();
+void PyEval_RestoreThread(void*);
+
+char* (*address)(Object* tensor);
+
+Object* call(Object*, Object* const* given, intptr_t) {{
+    {given}
+    void* const thread = PyEval_SaveThread();
+    bool full = false;
+    try {{
+        {body}
+    }} catch (const std::bad_alloc&) {{
+        full = true;
+    }}
+    PyEval_RestoreThread(thread);
+    return full ? PyErr_NoMemory() : PyLong_FromLong(0);
+}}
+}}
+"""
+
+
+def _keep(address: str, size: Any) -> str:
+    """Memory for an intermediate result."""
+    if (isinstance(size, int) or size.is_number) and size <= _STACK:
+        return f"alignas(64) char {address}[{size}];"
+    owner = f"kept_{address}"
+    return f"const std::unique_ptr<char[]> {owner}(new char[{_cpp(size)}]); char* const {address} = {owner}.get();"
+
+
+def _cpp(value: Any) -> str:
+    return value.address if isinstance(value, _Memory) else inductor.cpp(value)
