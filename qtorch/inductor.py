@@ -71,7 +71,7 @@ def program(
 
     def keep(graph: Any) -> Any:
         written.append(graph.codegen()[0].value)
-        return SimpleNamespace(call=None)
+        return SimpleNamespace(call=lambda *_: None)
 
     def defined(_: Any, types: list[str], source: str) -> Callable[..., Any]:
         return define(types, source)

@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -121,14 +122,15 @@ def write_kernel(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], d
     """C++ of all kernels of a module, and of the function that calls them."""
     recorder = _Recorder()
     program, shapes = inductor.program(module, arguments, dynamic, recorder.define)
-    program["empty_strided_cpu"] = recorder.allocate
-    program["reinterpret_tensor"] = _view
+    sizes = {str(size): size for shape in shapes for size in shape if not isinstance(size, int)}
+    program.update(sizes)  # which version 2.15 does not take from the inputs
+    program.update(empty_strided_cpu=recorder.allocate, reinterpret_tensor=_view)
+    program.update(aten=SimpleNamespace(view=SimpleNamespace(dtype=lambda memory, dtype: memory)))
     inputs = [
-        _Memory(f"input{i}", shape, x.element_size())
-        for i, (shape, x) in enumerate(zip(shapes, arguments, strict=True))
+        _Memory(f"input{index}", shape, argument.element_size())
+        for index, (shape, argument) in enumerate(zip(shapes, arguments, strict=True))
     ]
     results = [memory.address for memory in program["call"](list(inputs))]
-    sizes = dict.fromkeys(str(size) for shape in shapes for size in shape if not isinstance(size, int))
     given = [f"const int64_t {name} = PyLong_AsLongLong(given[{index}]);" for index, name in enumerate(sizes)]
     memory = enumerate([*(memory.address for memory in inputs), *results], start=len(given))
     given += [f"char* const {name} = address(given[{index}]);" for index, name in memory]
