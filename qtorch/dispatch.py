@@ -202,6 +202,7 @@ def is_ordinary(x: torch.Tensor) -> bool:
         and (x.is_cpu or x.is_cuda)
         and x.layout is torch.strided
         and not x.is_neg()
+        and not x._is_zerotensor()
         and _functorch.peek_interpreter_stack() is None
         and _len_torch_dispatch_stack() == 0
     )

@@ -99,6 +99,13 @@ def _in_this_thread(owner: type, name: str, replacement: Callable[..., Any]) -> 
         yield
 
 
+def expand(size: Any) -> Any:
+    """A size in a form in which equal ones are the same."""
+    import sympy
+
+    return sympy.expand(size)
+
+
 def cpp(size: Any) -> str:
     """C++ for a size, which may depend on others."""
     from torch._inductor.codegen.cpp_utils import cexpr
@@ -153,13 +160,15 @@ def _serial_loops() -> Iterator[None]:
     from torch._inductor.codegen.cpp_utils import cexpr_index
     from torch._inductor.utils import sympy_product
 
-    usual, generate = cpp.WorkSharing, cpp.CppKernel.codegen_loops_impl
+    usual, generate, thread = cpp.WorkSharing, cpp.CppKernel.codegen_loops_impl, get_ident()
 
     class Sharing(usual):  # type: ignore[misc, valid-type]
         size: Any = None
 
         def parallel(self, threads: int) -> None:
             super().parallel(threads)
+            if self.size is None:  # another thread's program
+                return
             lines, pragma = self.code._lines, "#pragma omp parallel"
             place = max(index for index, line in enumerate(lines) if str(line).lstrip().startswith(pragma))
             head, _, others = lines[place].partition(" if(")  # of loops before this one in the same region
@@ -167,7 +176,8 @@ def _serial_loops() -> Iterator[None]:
             lines[place] = f"{head} if({others.removesuffix(')')} || {large}" if others else f"{head} if({large}"
 
     def with_size(self: Any, loop_nest: Any, code: Any, worksharing: Any) -> None:
-        worksharing.size = sympy_product(loop.size for loop in loop_nest.loops or ())
+        if get_ident() == thread:
+            worksharing.size = sympy_product(loop.size for loop in loop_nest.loops or ())
         generate(self, loop_nest, code, worksharing)
 
     cpp.WorkSharing, cpp.CppKernel.codegen_loops_impl = Sharing, with_size

@@ -29,8 +29,8 @@ from qcore.tiles import Tiles
 from qtorch import inductor, native, packaged
 from qtorch.lanes import ROW, lane_dtype, pair_dtype, run, run_keyed, run_pairs
 
-# Of the sizes that vary, in the order of the first input's dimensions, and of tensors, first inputs and then results;
-# all are contiguous. A kernel on the CPU looks at their memory only, so that their shapes do not matter.
+# Of the sizes that vary, in the order of the first input's dimensions, and of tensors without gaps, first inputs and
+# then results. A kernel on the CPU looks at their memory only, so that their shapes do not matter.
 Kernel = Callable[..., object]
 # A module that returns what a kernel computes, arguments that are large enough to be compiled for all threads, and
 # for each which of its sizes vary, as `torch.export.export` takes them.
@@ -63,7 +63,8 @@ class _Law(torch.nn.Module):
     def forward(self, x: torch.Tensor, constants: torch.Tensor, *words: torch.Tensor) -> Any:
         integers = constants.unbind()
         if self.layout == "keyed":
-            return run_keyed(self.program, x, integers, *words, self.rotate)
+            keys, starts = words
+            return run_keyed(self.program, x, integers, keys, starts, self.rotate)
         noise = Noise(*words) if words else None
         if self.layout == "pairs":
             return run_pairs(self.program, x, integers, noise, self.rotate)
@@ -88,7 +89,9 @@ def _shaped(kernel: Kernel, program: Program, layout: str, *given: Any) -> None:
     shape = sizes if LAYOUTS[layout][1] else (*sizes, ROW)
     inputs = 3 if program.mode is Rounding.STOCHASTIC else 1
     result, *scales = others[inputs:]
-    kernel(*sizes, x.view(shape), *others[:inputs], result.view(shape), *(scale.view(-1) for scale in scales))
+    strides = torch.empty(shape, device="meta").stride()
+    lanes, memory = (tensor.as_strided(shape, strides) for tensor in (x, result))  # whatever their order
+    kernel(*sizes, lanes, *others[:inputs], memory, *(scale.view(-1) for scale in scales))
 
 
 def load_module(

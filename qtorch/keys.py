@@ -52,7 +52,7 @@ def key_tensor(key: Any) -> torch.Tensor:
             f"key is a {key.dtype} tensor of shape {tuple(key.shape)}; allowed is an int from 0 to 2^64 - 1, two "
             "32-bit words, or an int32, uint32 or int64 tensor of two words"
         )
-    return key.view(torch.int32) if key.dtype is torch.uint32 else key.to(torch.int32)
+    return (key.view(torch.int32) if key.dtype is torch.uint32 else key.to(torch.int32)).contiguous()
 
 
 def fold_in(words: torch.Tensor, data: int, ordinary: bool) -> torch.Tensor:

@@ -30,14 +30,16 @@ def by_kernel(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     result = _room(lanes, plan)
     if not _round_flat(result, lanes, plan, noise):
         return None
-    if plan.memory is not plan.dtype:
+    if result.dtype is not plan.dtype:
         result = result.to(plan.dtype)
     return result if dense else laid_out(result, x)
 
 
 def _room(x: torch.Tensor, plan: Plan) -> torch.Tensor:
     """Memory for a result like x; to say of which dtype costs a fifth of a small call's time."""
-    return torch.empty_like(x, dtype=plan.memory) if plan.program.codes else torch.empty_like(x)
+    if not plan.program.codes:
+        return torch.empty_like(x)
+    return torch.empty_like(x, dtype=plan.memory if x.is_cpu else plan.dtype)
 
 
 def _round_flat(target: torch.Tensor, x: torch.Tensor, plan: Plan, noise: Noise | None) -> bool:
@@ -123,7 +125,8 @@ def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     kernel, constants = plan.runner(layout, x)
     if kernel is None:
         return None
-    lanes = pad(x, blocks.missing) if blocks.ragged else x.contiguous()
+    lanes = x.contiguous()
+    lanes = pad(lanes, blocks.missing) if blocks.ragged else lanes
     result = _room(lanes, plan)
     scales = _room_for_scales(plan, blocks, x.device) if plan.program.codes else ()
     kernel(*shape, aligned(lanes), constants, *(noise or ()), result, *scales)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Callable, Sequence
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -49,7 +51,7 @@ def open_kernel(path: Path, device: torch.device) -> Callable[..., object]:
         raise OSError(f"{path} is damaged")
     library = ctypes.CDLL(str(path))
     address = torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr  # type: ignore[attr-defined]
-    ctypes.c_void_p.in_dll(library, "address").value = address
+    library.connect(ctypes.c_void_p(address))
     method = _Method(b"kernel", ctypes.cast(library.call, ctypes.c_void_p), _METH_FASTCALL)
     _methods.append(method)
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_Method), ctypes.c_void_p, ctypes.c_void_p)
@@ -98,7 +100,7 @@ class _Recorder:
 
     def define(self, types: list[str], source: str) -> Callable[..., None]:
         name = f"kernel{len(self.kernels)}"
-        self.kernels.append(source.replace(" kernel(", f" {name}(", 1))
+        self.kernels.append(re.sub(r'extern "C" +void +kernel\(', f"static void {name}(", source))
 
         def call(*arguments: Any) -> None:
             given = (f"({kind})({_cpp(value)})" for kind, value in zip(types, arguments, strict=True))
@@ -109,13 +111,26 @@ class _Recorder:
     def allocate(self, sizes: Sequence[Any], strides: Sequence[Any], dtype: torch.dtype) -> _Memory:
         memory = _Memory(f"memory{len(self.allocated)}", tuple(sizes), dtype.itemsize)
         last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-        self.allocated[memory.address] = (last + 1) * dtype.itemsize
+        self.allocated[memory.address] = inductor.expand((last + 1) * dtype.itemsize)
         return memory
+
+    def whole(self, results: Sequence[_Memory]) -> list[str]:
+        """The addresses of results, each of which must fill memory of its own."""
+        filled = {memory.address: inductor.expand(prod(memory.sizes) * memory.itemsize) for memory in results}
+        if len(filled) < len(results) or any(self.allocated.get(place) != size for place, size in filled.items()):
+            raise NotImplementedError(f"results {results} in memory {self.allocated}")
+        return list(filled)
 
 
 def _view(base: _Memory, sizes: Sequence[Any], strides: Sequence[Any], offset: Any = 0) -> _Memory:
     address = f"({base.address} + {_cpp(offset * base.itemsize)})" if offset != 0 else base.address
     return _Memory(address, tuple(sizes), base.itemsize)
+
+
+def _of_dtype(memory: _Memory, dtype: torch.dtype) -> _Memory:
+    if dtype.itemsize != memory.itemsize:
+        raise NotImplementedError(f"{memory} as {dtype}")
+    return memory
 
 
 def write_kernel(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], dynamic: tuple[object, ...]) -> str:
@@ -125,19 +140,19 @@ def write_kernel(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], d
     sizes = {str(size): size for shape in shapes for size in shape if not isinstance(size, int)}
     program.update(sizes)  # which version 2.15 does not take from the inputs
     program.update(empty_strided_cpu=recorder.allocate, reinterpret_tensor=_view)
-    program.update(aten=SimpleNamespace(view=SimpleNamespace(dtype=lambda memory, dtype: memory)))
+    program.update(aten=SimpleNamespace(view=SimpleNamespace(dtype=_of_dtype)))
     inputs = [
         _Memory(f"input{index}", shape, argument.element_size())
         for index, (shape, argument) in enumerate(zip(shapes, arguments, strict=True))
     ]
-    results = [memory.address for memory in program["call"](list(inputs))]
+    results = recorder.whole(program["call"](list(inputs)))
     given = [f"const int64_t {name} = PyLong_AsLongLong(given[{index}]);" for index, name in enumerate(sizes)]
     memory = enumerate([*(memory.address for memory in inputs), *results], start=len(given))
     given += [f"char* const {name} = address(given[{index}]);" for index, name in memory]
     kept = [_keep(address, size) for address, size in recorder.allocated.items() if address not in results]
     return _FUNCTION.format(
         kernels="".join(recorder.kernels),
-        given="\n    ".join(given),
+        given="\n        ".join(given),
         body="\n        ".join(kept + recorder.calls),
     )
 
@@ -145,30 +160,43 @@ def write_kernel(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], d
 # A method of Python's stable ABI, whose headers may not be installed.
 _FUNCTION = """\
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <new>
+#include <string>
 {kernels}
 extern "C" {{
 struct Object;
+extern Object* PyExc_RuntimeError;
 long long PyLong_AsLongLong(Object*);
 Object* PyLong_FromLong(long);
 Object* PyErr_NoMemory();
+void PyErr_SetString(Object*, const char*);
 void* PyEval_SaveThread();
 void PyEval_RestoreThread(void*);
 
-char* (*address)(Object* tensor);
+static char* (*address)(Object* tensor);
+
+void connect(char* (*function)(Object*)) {{ address = function; }}
 
 Object* call(Object*, Object* const* given, intptr_t) {{
-    {given}
-    void* const thread = PyEval_SaveThread();
+    void* thread = nullptr;
+    std::string failure;
     bool full = false;
     try {{
+        {given}
+        thread = PyEval_SaveThread();
         {body}
     }} catch (const std::bad_alloc&) {{
         full = true;
+    }} catch (const std::exception& error) {{
+        failure = error.what();
     }}
-    PyEval_RestoreThread(thread);
-    return full ? PyErr_NoMemory() : PyLong_FromLong(0);
+    if (thread) PyEval_RestoreThread(thread);
+    if (full) return PyErr_NoMemory();
+    if (failure.empty()) return PyLong_FromLong(0);
+    PyErr_SetString(PyExc_RuntimeError, failure.c_str());
+    return nullptr;
 }}
 }}
 """

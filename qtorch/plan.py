@@ -33,7 +33,7 @@ class Plan:
         layout: the kernel for a flat tensor on the CPU, and of how many elements that reads whole multiples.
         layout_on_gpu: the same there.
         dtype: of the result.
-        memory: the dtype of what kernels write.
+        memory: the dtype of what kernels on the CPU write.
     """
 
     def __init__(

@@ -24,9 +24,9 @@ def whole_extremes(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """
     by_integers = x.dtype is torch.float32 and x.is_cpu and _LARGE <= x.numel() < KERNEL_LIMIT
     if by_integers and torch.ops.aten.is_non_overlapping_and_dense(x) and (kernel := _load()):
-        ends = torch.empty(()), torch.empty(())
-        kernel(x.numel(), x, *ends)
-        return ends
+        low, high = (torch.empty((), dtype=torch.float32, device="cpu") for _ in range(2))
+        kernel(x.numel(), x, low, high)
+        return low, high
     return torch.aminmax(x)
 
 
@@ -52,4 +52,5 @@ def _load() -> kernels.Kernel | None:
 
 
 def _example() -> kernels.Example:
-    return _Extremes(), (torch.zeros(1 << 20),), ({0: torch.export.Dim("d0", min=2, max=KERNEL_LIMIT - 1)},)
+    x = torch.zeros(1 << 20, dtype=torch.float32, device="cpu")
+    return _Extremes(), (x,), ({0: torch.export.Dim("d0", min=2, max=KERNEL_LIMIT - 1)},)

@@ -119,12 +119,13 @@ class FakeQuantize(torch.nn.Module):
 
     def _qparams(self, shape: torch.Size) -> QParams:
         """The parameters for a tensor of a shape; those of one channel are those of the whole."""
-        if self.scale.shape == (1,):
-            return QParams(self.scale.reshape(()), self.zero_point.reshape(()))
-        axis, channels = self.ch_axis, len(self.scale)
+        scale = self.scale.to(torch.float32)  # a model's `half()` or `double()` reaches it
+        if scale.shape == (1,):
+            return QParams(scale.reshape(()), self.zero_point.reshape(()))
+        axis, channels = self.ch_axis, len(scale)
         if len(shape) <= axis or shape[axis] != channels:
             raise ValueError(f"x has shape {tuple(shape)}; allowed are {channels} channels along dimension {axis}")
-        return QParams(self.scale, self.zero_point, axis)
+        return QParams(scale, self.zero_point, axis)
 
     def enable_fake_quant(self, enabled: bool = True) -> None:
         """Rounds from now on, or, with enabled=False, no more."""

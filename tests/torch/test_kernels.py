@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -53,8 +54,8 @@ def finish(process):
 def test_eight_processes_that_start_at_once_with_a_cold_cache(tmp_path):
     processes = [start(tmp_path) for _ in range(8)]
     assert [finish(process)[0] for process in processes] == ["right"] * 8
-    packages = list(tmp_path.glob("*/*"))
-    assert [package.suffix for package in packages] == [".so"]  # nothing temporary is left
+    libraries = list(tmp_path.glob("*/*"))
+    assert [library.suffix for library in libraries] == [".so"]  # nothing temporary is left
 
 
 def test_a_kernel_is_compiled_wherever_it_is_needed(tmp_path):
@@ -171,27 +172,30 @@ def test_small_loops_run_without_other_threads():
 
 
 @pytest.mark.parametrize(
-    ("number", "layout", "shape"), [("mxfp8_e4m3", "rows", (6, 32)), (F, "flat", (2, 96))], ids=["blocks", "elements"]
+    ("number", "layout", "dtype", "mode"),
+    [("mxfp8_e4m3", "rows", "float32", "stochastic"), ("e4m3fn", "flat", "float16", "nearest")],
+    ids=["blocks", "elements"],
 )
-def test_what_gpus_run_compiled_for_this_processor(tmp_path, number, layout, shape):
+def test_what_gpus_run_compiled_for_this_processor(tmp_path, number, layout, dtype, mode):
     """Packages are called with shapes, and write their results where they are told to."""
-    plan = make_plan(number, "stochastic", torch.float32, None, isinstance(number, str))
+    plan = make_plan(number, mode, getattr(torch, dtype), None, True)
     path = tmp_path / "kernel.pt2"
     kernels._compile(partial(kernels._example, plan.program, layout, CPU), path, packaged)
     kernel = partial(kernels._shaped, packaged.open_kernel(path, CPU), plan.program, layout)
-    x = torch.randn(shape)
-    noise, result = make_noise(3, 24, 0, x), torch.empty(shape, dtype=plan.memory)
-    scales = [torch.empty(6, 1, dtype=torch.uint8)] if plan.program.codes else []
-    sizes = shape if plan.program.shared else (x.numel() // ROW,)
+    x = torch.randn(6, 32).to(plan_dtype := getattr(torch, dtype))
+    x = x if plan.program.shared else torch.randn(32, 6).to(plan_dtype).t()
+    noise = make_noise(3, 24, 0, x) if plan.stochastic else ()
+    result = torch.empty_like(x, dtype=plan.dtype)
+    scales = [torch.empty(6, 1, dtype=torch.uint8)] if plan.program.shared else []
+    sizes = x.shape if plan.program.shared else (x.numel() // ROW,)
     kernel(*sizes, x, kernels.constant_tensor(plan.program, plan.constants, CPU), *noise, result, *scales)
-    function = qcore.encode if scales else qcore.quantize
-    expected = function(x.numpy(), number, "stochastic", key=3)
+    expected = qcore.encode(x.numpy(), number, mode, key=3 if noise else None)
     for one, other in zip([result, *scales], expected if scales else [expected], strict=True):
         assert_same_bits(one, other)
 
 
-def test_no_memory_for_what_a_kernel_keeps(tmp_path):
-    """Blocks' scales lie between two loops."""
+def test_errors_of_a_kernel(tmp_path):
+    """Blocks' scales lie between two loops; and what is no memory is refused."""
     path = tmp_path / "kernel.so"
     program = make_plan(BlockFloatingPoint(8, 0), "nearest", torch.float32, None, False).program
     kernels._compile(partial(kernels._example, program, "rows", CPU), path, native)
@@ -199,6 +203,30 @@ def test_no_memory_for_what_a_kernel_keeps(tmp_path):
     x = torch.zeros(4)
     with pytest.raises(MemoryError):
         kernel(1 << 60, 2, x, x, x)
+    with pytest.raises(RuntimeError, match="storage"):
+        kernel(2, 2, x.to_mkldnn(), x, x)
+
+
+def test_patches_are_for_the_thread_that_compiles():
+    """Others may be compiling programs of their own, to which they would do harm."""
+
+    class Compiler:
+        def name(self):
+            return "usual"
+
+    with ThreadPoolExecutor(1) as other, inductor._in_this_thread(Compiler, "name", lambda _: "ours"):
+        assert Compiler().name() == "ours"
+        assert other.submit(Compiler().name).result() == "usual"
+    assert Compiler().name() == "usual"
+
+
+@pytest.mark.parametrize("sizes", [((4, 2), (2, 2)), ((2, 2), (2, 2))], ids=["a part", "shared"])
+def test_results_that_do_not_fill_memory_of_their_own_are_refused(sizes):
+    recorder = native._Recorder()
+    room = recorder.allocate(sizes[0], (2, 1), torch.float32)
+    part = native._view(room, sizes[1], (2, 1))
+    with pytest.raises(NotImplementedError):
+        recorder.whole([room, part] if sizes[0] == sizes[1] else [part])
 
 
 def test_who_asks_for_a_kernel_makes_the_stand_in_for_a_missing_gpu(monkeypatch):

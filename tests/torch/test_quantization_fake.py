@@ -10,7 +10,7 @@ from support import DTYPES, assert_same_bits, bits, to_torch
 
 from qcore import affine as reference
 from qcore.affine import INT8, UINT8, AffineInteger, QParams
-from qtorch.quantization import affine, fused
+from qtorch.quantization import FakeQuantize, affine, fused
 from qtorch.quantization import fake_quantize_per_channel_affine as per_channel
 from qtorch.quantization import fake_quantize_per_tensor_affine as per_tensor
 
@@ -102,6 +102,17 @@ def test_special_numbers(path):
     expected = np.float32([0, 0, 124, -3.5, -3.5, 124, -3.5, 0, 0, 124])
     assert_same_bits(y, expected)
     assert x.grad.tolist() == [1, 1, 0, 0, 0, 0, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_a_module_of_another_dtype(dtype):
+    """The scale goes along, and is float32 again when it is used."""
+    module = FakeQuantize()
+    module(torch.linspace(-1, 1, 64))
+    scale = module.to(dtype).scale.to(torch.float32)
+    x = torch.linspace(-1, 1, 64, dtype=dtype)
+    module.disable_observer()
+    assert_same_bits(module(x), per_tensor(x, scale, module.zero_point, 0, 255))
 
 
 def test_masked_gradients(path):

@@ -132,6 +132,18 @@ def test_extremes_by_a_kernel(monkeypatch):
         assert extremes.whole_extremes(view) == (view.amin(), view.amax())
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_extremes_whatever_the_default_dtype(dtype):
+    x, usual = torch.randn(1 << 16), torch.get_default_dtype()
+    observer = ours.MinMaxObserver()
+    try:
+        torch.set_default_dtype(dtype)
+        observer(x)
+    finally:
+        torch.set_default_dtype(usual)
+    assert (observer.min_val.item(), observer.max_val.item()) == (x.min().item(), x.max().item())
+
+
 def test_later_tensors_do_not_change_what_was_found():
     """Numbers of a fixed size lie in the kernel's own memory."""
     first = extremes.whole_extremes(torch.full((1 << 15,), 1.0))

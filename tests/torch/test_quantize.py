@@ -6,6 +6,7 @@ import pytest
 import torch
 from support import NO_GPU, assert_same_bits
 
+import qcore
 import qtorch
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
 from qtorch.quant import block_quantize, fixed_point_quantize, float_quantize
@@ -66,6 +67,24 @@ def test_blocks_of_channels_last():
             y = qtorch.quantize(x, BlockFloatingPoint(5, dim), mode, key=KEY)
             assert y.is_contiguous(memory_format=torch.channels_last)
             assert_same_bits(y, qtorch.quantize(x.contiguous(), BlockFloatingPoint(5, dim), mode, key=KEY))
+
+
+def test_blocks_that_do_not_fit_into_channels_last():
+    x = torch.randn(3, 5, 4, 40) * torch.logspace(-6, 6, 40)
+    expected = qcore.quantize(x.numpy(), "mxfp8_e4m3", "nearest")
+    assert_same_bits(qtorch.quantize(x.to(memory_format=torch.channels_last), "mxfp8_e4m3", "nearest"), expected)
+
+
+@pytest.mark.parametrize("key", [torch.arange(4, dtype=torch.int32)[::2], torch.tensor(5, dtype=torch.int32).expand(2)])
+def test_keys_with_gaps(key):
+    x = torch.randn(100)
+    expected = qcore.quantize(x.numpy(), FloatingPoint(5, 2), key=key.tolist())
+    assert_same_bits(qtorch.quantize(x, FloatingPoint(5, 2), key=key), expected)
+
+
+def test_zeros_without_memory():
+    """Autograd's own, which have an address of nothing."""
+    assert_same_bits(qtorch.quantize(torch._efficientzerotensor(64), FloatingPoint(5, 2), "nearest"), torch.zeros(64))
 
 
 @pytest.mark.parametrize("number", [F, FixedPoint(4, 2), BlockFloatingPoint(4, 0)], ids=str)
