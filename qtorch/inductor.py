@@ -1,4 +1,7 @@
-"""What Inductor is asked to do for kernels, and taught; without what a version has not got, they are slower."""
+"""What Inductor is asked to do for kernels, and taught.
+
+Without a shortcut or the rotation that a version has not got they are slower; whose program cannot be read has none.
+"""
 
 from __future__ import annotations
 

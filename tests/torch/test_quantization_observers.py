@@ -145,7 +145,7 @@ def test_extremes_whatever_the_default_dtype(dtype):
 
 
 def test_later_tensors_do_not_change_what_was_found():
-    """Numbers of a fixed size lie in the kernel's own memory."""
+    """A kernel writes them where it is told to, and nowhere twice."""
     first = extremes.whole_extremes(torch.full((1 << 15,), 1.0))
     extremes.whole_extremes(torch.full((1 << 15,), 2.0))
     assert first == (1, 1)
