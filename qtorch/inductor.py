@@ -10,7 +10,6 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from threading import get_ident
 from types import SimpleNamespace
@@ -22,8 +21,6 @@ import torch
 from qcore.random import Rotate, rotate_left
 
 Define = Callable[[list[str], str], Callable[..., Any]]
-
-SERIAL_BELOW = 1 << 15  # numbers; torch's own operations have the same threshold
 
 
 def settings() -> dict[str, object]:
@@ -82,7 +79,7 @@ def program(
     graph = torch.export.export(Variadic(module), arguments, dynamic_shapes=(dynamic,)).graph_module
     inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
     caches = functorch_config.patch(enable_autograd_cache=False)
-    with caches, config.patch(settings()), shortcuts(), _in_this_thread(GraphLowering, "compile_to_module", keep):
+    with caches, config.patch(settings()), known_vectors(), _in_this_thread(GraphLowering, "compile_to_module", keep):
         compile_fx(graph, inputs)
     names: dict[str, Any] = {}
     with _in_this_thread(AsyncCompile, "cpp_pybinding", defined):
@@ -121,7 +118,7 @@ def build(source: Path) -> Path:
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
-    with shortcuts():
+    with known_vectors():
         chosen = CppTorchOptions(vec_isa=pick_vec_isa())
     builder = CppBuilder(source.stem, str(source), chosen, str(source.parent))
     builder.build()
@@ -129,65 +126,25 @@ def build(source: Path) -> Path:
 
 
 @contextlib.contextmanager
-def shortcuts() -> Iterator[None]:
-    """Has Inductor compile sooner, and small loops run without other threads."""
-    with contextlib.ExitStack() as patches:
-        for shortcut in (_one_vector_width, _serial_loops):
-            with contextlib.suppress(ImportError, AttributeError, TypeError):
-                patches.enter_context(shortcut())
-        yield
+def known_vectors() -> Iterator[None]:
+    """Has Inductor believe the processor.
 
-
-@contextlib.contextmanager
-def _one_vector_width() -> Iterator[None]:
-    """Inductor tries to compile for every kind of vectors that the processor has, and then takes the first."""
-    from torch._inductor import cpu_vec_isa
-
-    usual, flags = cpu_vec_isa.valid_vec_isa_list, set(cpu_vec_isa.x86_isa_checker())
-    there = (isa for isa in cpu_vec_isa.supported_vec_isa_list if flags.issuperset(str(isa).split()) and isa)
-    chosen = list(islice(there, 1)) if flags and "ATEN_CPU_CAPABILITY" not in os.environ else usual()
-    cpu_vec_isa.valid_vec_isa_list = lambda: chosen
-    try:
-        yield
-    finally:
-        cpu_vec_isa.valid_vec_isa_list = usual
-
-
-@contextlib.contextmanager
-def _serial_loops() -> Iterator[None]:
-    """Has small loops run on the calling thread.
-
-    A parallel loop waits for all threads, which takes milliseconds when other programs hold the processors.
+    It would compile a program for every kind of vectors, and run each in a new process, in seconds.
     """
-    from torch._inductor.codegen import cpp
-    from torch._inductor.codegen.cpp_utils import cexpr_index
-    from torch._inductor.utils import sympy_product
+    from torch._inductor import config, cpu_vec_isa
 
-    usual, generate, thread = cpp.WorkSharing, cpp.CppKernel.codegen_loops_impl, get_ident()
-
-    class Sharing(usual):  # type: ignore[misc, valid-type]
-        size: Any = None
-
-        def parallel(self, threads: int) -> None:
-            super().parallel(threads)
-            if self.size is None:  # another thread's program
-                return
-            lines, pragma = self.code._lines, "#pragma omp parallel"
-            place = max(index for index, line in enumerate(lines) if str(line).lstrip().startswith(pragma))
-            head, _, others = lines[place].partition(" if(")  # of loops before this one in the same region
-            large = f"{cexpr_index(self.size)} >= {SERIAL_BELOW})"
-            lines[place] = f"{head} if({others.removesuffix(')')} || {large}" if others else f"{head} if({large}"
-
-    def with_size(self: Any, loop_nest: Any, code: Any, worksharing: Any) -> None:
-        if get_ident() == thread:
-            worksharing.size = sympy_product(loop.size for loop in loop_nest.loops or ())
-        generate(self, loop_nest, code, worksharing)
-
-    cpp.WorkSharing, cpp.CppKernel.codegen_loops_impl = Sharing, with_size
     try:
+        base = cpu_vec_isa.VecISA
+        probed = patch.object(base, "check_build", lambda isa, code: False)
+        flags = set(cpu_vec_isa.x86_isa_checker())
+        with probed, config.patch({"cpp.vec_isa_ok": True}):
+            there = [isa for isa in cpu_vec_isa.supported_vec_isa_list if flags.issuperset(str(isa).split()) and isa]
+    except AttributeError:
+        there = []
+    usual = contextlib.nullcontext()
+    asked = "ATEN_CPU_CAPABILITY" in os.environ
+    with patch.object(cpu_vec_isa, "valid_vec_isa_list", lambda: there[:1]) if there and not asked else usual:
         yield
-    finally:
-        cpp.WorkSharing, cpp.CppKernel.codegen_loops_impl = usual, generate
 
 
 @cache

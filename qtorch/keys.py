@@ -69,10 +69,10 @@ def seed_tensor(key: Any) -> torch.Tensor:
     return torch.tensor(_seed_words(key), dtype=torch.int32, device="cpu")
 
 
-def window_tensor(random_bits: Any, start: Any, device: torch.device) -> torch.Tensor:
-    """See `Noise.window`."""
+def window_tensor(random_bits: Any, start: Any, device: torch.device | None) -> torch.Tensor:
+    """See `Noise.window`; without a device on the CPU."""
     words = _window_words(literal(random_bits), literal(start))
-    return torch.tensor(words, dtype=torch.int32, device=device)
+    return torch.tensor(words, dtype=torch.int32, device=device or "cpu")
 
 
 @constant
@@ -94,19 +94,21 @@ def make_noise(key: Any, random_bits: Any, start: Any, x: torch.Tensor) -> Noise
 
 def make_noise_quickly(key: Any, random_bits: Any, start: Any, x: torch.Tensor) -> Noise:
     """The same for an ordinary tensor that is rounded at once, from remembered tensors."""
-    if key is None and x.is_cpu:
+    device = None if x.is_cpu else x.device
+    if key is None and device is None:
         usual = random_bits == 24 and start == 0 and type(random_bits) is type(start) is int
         noise = _drawn.usual if usual else _drawn.noise(random_bits, start)
         noise.key.random_()
         return noise
     if key is not None and not isinstance(key, torch.Tensor):
-        return _remembered_noise(key, random_bits, start, x.device)
-    window = _remembered_window(random_bits, start, x.device)
-    return Noise((draw() if key is None else key_tensor(key)).to(x.device), window)
+        return _remembered_noise(key, random_bits, start, device)
+    window = _remembered_window(random_bits, start, device)
+    return Noise((draw() if key is None else key_tensor(key)).to(window.device), window)
 
 
-def _noise(key: Any, random_bits: Any, start: Any, device: torch.device) -> Noise:
-    return Noise(seed_tensor(key).to(device), window_tensor(random_bits, start, device))
+def _noise(key: Any, random_bits: Any, start: Any, device: torch.device | None) -> Noise:
+    window = window_tensor(random_bits, start, device)
+    return Noise(seed_tensor(key).to(window.device), window)
 
 
 class _Drawn(threading.local):
@@ -119,7 +121,7 @@ class _Drawn(threading.local):
             self.usual = self._noise(24, 0)
 
     def _noise(self, random_bits: Any, start: Any) -> Noise:
-        return Noise(self.words, window_tensor(random_bits, start, torch.device("cpu")))
+        return Noise(self.words, window_tensor(random_bits, start, None))
 
 
 _drawn = _Drawn()
@@ -132,4 +134,4 @@ def check_noise(key: Any, random_bits: Any, start: Any) -> None:
     if key is not None:
         key_tensor(key)
     if random_bits != 24 or start != 0:
-        window_tensor(random_bits, start, torch.device("cpu"))
+        window_tensor(random_bits, start, None)

@@ -30,7 +30,7 @@ def by_kernel(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     result = _room(lanes, plan)
     if not _round_flat(result, lanes, plan, noise):
         return None
-    if result.dtype is not plan.dtype:
+    if plan.memory is not plan.dtype:
         result = result.to(plan.dtype)
     return result if dense else laid_out(result, x)
 
@@ -44,14 +44,14 @@ def _room(x: torch.Tensor, plan: Plan) -> torch.Tensor:
 
 def _round_flat(target: torch.Tensor, x: torch.Tensor, plan: Plan, noise: Noise | None) -> bool:
     """Whether there is a kernel that writes x, rounded, onto memory of the same layout; if so, it has."""
-    size = x.numel()
-    layout, grain = plan.layout if x.is_cpu else plan.layout_on_gpu
+    size, device = x.numel(), None if x.is_cpu else x.device
+    layout, grain = plan.layout_on_gpu if device else plan.layout
     if size % grain or size >= KERNEL_LIMIT:
         return _round_uneven(target.as_strided((size,), (1,)), x.as_strided((size,), (1,)), plan, noise, grain)
-    kernel, constants = plan.runner(layout, x)
+    kernel, constants = plan.runner(layout, device)
     if kernel is None:
         return False
-    kernel(size // grain, x if x.is_cpu else aligned(x), constants, *(noise or ()), target)
+    kernel(size // grain, aligned(x) if device else x, constants, *(noise or ()), target)
     return True
 
 
@@ -81,7 +81,7 @@ def round_rows(target: torch.Tensor, x: torch.Tensor, number: Number, keys: torc
     For keys and starts see `run_keyed`. Autograd does not notice.
     """
     plan = plan_for(number, Rounding.STOCHASTIC, x.dtype, None, False)
-    kernel, constants = plan.runner("keyed", x)
+    kernel, constants = plan.runner("keyed", None if x.is_cpu else x.device)
     if kernel is None:
         return False
     kernel(x.shape[0], x, constants, keys, starts, target)
@@ -122,14 +122,15 @@ def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     layout, shape, blocks = _block_layout(plan, x.shape)
     if layout is None or x.numel() >= KERNEL_LIMIT or (noise and blocks.ragged):  # whose words have gaps
         return None
-    kernel, constants = plan.runner(layout, x)
+    device = None if x.is_cpu else x.device
+    kernel, constants = plan.runner(layout, device)
     if kernel is None:
         return None
     lanes = x.contiguous()
     lanes = pad(lanes, blocks.missing) if blocks.ragged else lanes
     result = _room(lanes, plan)
     scales = _room_for_scales(plan, blocks, x.device) if plan.program.codes else ()
-    kernel(*shape, aligned(lanes), constants, *(noise or ()), result, *scales)
+    kernel(*shape, aligned(lanes) if device else lanes, constants, *(noise or ()), result, *scales)
     if blocks.ragged:
         result = result.view(blocks.padded)[tuple(map(slice, x.shape))].contiguous()
     result = result if lanes is x else laid_out(result.view(x.shape), x)

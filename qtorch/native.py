@@ -24,6 +24,8 @@ from qtorch import inductor
 
 SUFFIX = ".so"
 
+SERIAL_BELOW = 1 << 15  # numbers in an input: on the calling thread, as in torch's own operations
+
 _STACK = 4096  # bytes that an intermediate result of a fixed size may take there
 _DIGEST = hashlib.sha256().digest_size
 
@@ -65,6 +67,8 @@ class _Method(ctypes.Structure):
 
 
 _METH_FASTCALL = 0x80
+_HEAD = re.compile(r'extern "C" +void +kernel\(')
+_PRAGMA = re.compile(r"^ *#pragma omp .*\n", re.MULTILINE)
 _methods: list[_Method] = []  # which Python's functions point to
 
 
@@ -83,12 +87,16 @@ class _Memory(NamedTuple):
     def size(self) -> tuple[Any, ...]:
         return self.sizes
 
+    def numel(self) -> Any:
+        return inductor.expand(prod(self.sizes))
+
 
 class _Recorder:
     """Runs Inductor's program, and keeps what it allocates and calls.
 
     Attributes:
-        kernels: their definitions, renamed.
+        kernels: their definitions, renamed, each with threads and without. To gather a team of one thread takes longer
+            than to round a small tensor, and a team of several waits milliseconds while other programs run.
         allocated: how many bytes each result takes, by its address.
         calls: C++ that calls the kernels.
     """
@@ -99,12 +107,13 @@ class _Recorder:
         self.calls: list[str] = []
 
     def define(self, types: list[str], source: str) -> Callable[..., None]:
-        name = f"kernel{len(self.kernels)}"
-        self.kernels.append(re.sub(r'extern "C" +void +kernel\(', f"static void {name}(", source))
+        names = [f"{kind}{len(self.kernels)}" for kind in ("parallel", "serial")]
+        for name, text in zip(names, (source, _PRAGMA.sub("", source)), strict=True):
+            self.kernels.append(_HEAD.sub(f"static void {name}(", text))
 
         def call(*arguments: Any) -> None:
             given = (f"({kind})({_cpp(value)})" for kind, value in zip(types, arguments, strict=True))
-            self.calls.append(f"{name}({', '.join(given)});")
+            self.calls.append(f"(large ? {' : '.join(names)})({', '.join(given)});")
 
         return call
 
@@ -149,6 +158,8 @@ def write_kernel(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], d
     given = [f"const int64_t {name} = PyLong_AsLongLong(given[{index}]);" for index, name in enumerate(sizes)]
     memory = enumerate([*(memory.address for memory in inputs), *results], start=len(given))
     given += [f"char* const {name} = address(given[{index}]);" for index, name in memory]
+    counts = dict.fromkeys(_cpp(memory.numel()) for memory in inputs)
+    given += [f"const bool large = {' || '.join(f'{count} >= {SERIAL_BELOW}' for count in counts)};"]
     kept = [_keep(address, size) for address, size in recorder.allocated.items() if address not in results]
     return _FUNCTION.format(
         kernels="".join(recorder.kernels),
@@ -185,7 +196,7 @@ Object* call(Object*, Object* const* given, intptr_t) {{
     bool full = false;
     try {{
         {given}
-        thread = PyEval_SaveThread();
+        if (large) thread = PyEval_SaveThread();
         {body}
     }} catch (const std::bad_alloc&) {{
         full = true;

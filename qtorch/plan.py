@@ -51,13 +51,19 @@ class Plan:
         self.memory = torch.int16 if self.layout[0] == "pairs" and program.codes else self.dtype
         self._runners: dict[Any, tuple[kernels.Kernel | None, torch.Tensor]] = {}
 
-    def runner(self, layout: str, x: torch.Tensor) -> tuple[kernels.Kernel | None, torch.Tensor]:
-        """The kernel for a layout, if there is one, and this format's integers as its argument, where x is."""
-        place = layout if x.is_cpu else (layout, x.device)  # a device takes long to hash
+    def runner(self, layout: str, device: torch.device | None) -> tuple[kernels.Kernel | None, torch.Tensor]:
+        """The kernel for a layout, if there is one, and this format's integers as its argument.
+
+        Args:
+            layout: a key of `kernels.LAYOUTS`.
+            device: a GPU, or None for the CPU: devices take long to make and to hash.
+        """
+        place = layout if device is None else (layout, device)
         runner = self._runners.get(place)
         if runner is None:
-            constants = kernels.constant_tensor(self.program, self.constants, x.device)
-            runner = self._runners[place] = kernels.load(self.program, layout, x.device), constants
+            device = device or torch.device("cpu")
+            constants = kernels.constant_tensor(self.program, self.constants, device)
+            runner = self._runners[place] = kernels.load(self.program, layout, device), constants
         return runner
 
 

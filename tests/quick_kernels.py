@@ -32,6 +32,7 @@ QUICK = {
     # codes
     "overflowing-nearest-float32-float8-flat",
     "overflowing-nearest-float32-float16-pairs",
+    "overflowing-nearest-float16-float8-pairs",
     "grid-nearest-float32-small8-flat",
     "wide-nearest-float32-power8-flat",
     "scaled-nearest-float32-float8grid-rows",

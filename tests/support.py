@@ -32,7 +32,7 @@ def bits(x):
 
 def assert_same_bits(actual, expected, message=""):
     actual, expected = bits(actual), bits(expected)
-    assert actual.shape == expected.shape
+    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
     differing = np.argwhere(actual != expected)
     where = tuple(differing[0]) if len(differing) else None
     assert not len(differing), (

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from support import assert_same_bits, key_for, to_torch
+from support import DTYPES, assert_same_bits, key_for, to_torch
 
 import qcore
 import qjax
@@ -95,6 +95,11 @@ def test_other_dtypes(dtype):
         actual = qjax.decode(jnp.asarray(codes), "e4m3fn", dtype)
         assert actual.dtype == dtype
         assert_same_bits(actual.astype(expected.dtype)[:127], expected[:127])
+    (x,) = hard_inputs(NAMED["e4m3fn"][0], 60_000, DTYPES[dtype])
+    expected = qcore.encode(x, "e4m3fn")
+    assert_same_bits(qtorch.encode(to_torch(x), "e4m3fn"), expected)
+    with jax.enable_x64(wide):
+        assert_same_bits(qjax.encode(jnp.asarray(x), "e4m3fn"), expected)
 
 
 def test_float64_in_jax_needs_x64():

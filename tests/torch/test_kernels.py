@@ -155,20 +155,63 @@ def test_large_sizes_that_are_no_whole_rows(dtype):
         assert_same_bits(actual, qcore.quantize(x, FloatingPoint(4, 3), mode, key=key, start=start))
 
 
+def test_pieces_of_tensors_too_large_for_a_kernel(monkeypatch):
+    """As tensors of 2^31 elements are, each with the random words of its place."""
+    monkeypatch.setattr(qtorch.launch, "KERNEL_LIMIT", 4096)
+    monkeypatch.setattr(qtorch.launch, "_PIECE", 1024)
+    x = torch.randn(5000)
+    for mode, key in (("nearest", None), ("stochastic", 1)):
+        start = 2**32 - 2000 if key else 0
+        actual = qtorch.quantize(x, F, mode, key=key, start=start)
+        assert_same_bits(actual, qcore.quantize(x.numpy(), F, mode, key=key, start=start))
+
+
+def test_large_kernels_leave_other_threads_alone():
+    """They release Python's lock while they run; between switches there is an hour here."""
+    x = torch.randn(1 << 24)
+    result, plan, noise = torch.empty_like(x), make_plan(F, "stochastic", x.dtype, None, False), make_noise(1, 24, 0, x)
+    kernel, constants = plan.runner("flat", None)
+    began, order, interval = threading.Event(), [], sys.getswitchinterval()
+
+    def run():
+        began.set()
+        kernel(x.numel() // ROW, x, constants, *noise, result)
+        order.append("kernel")
+
+    sys.setswitchinterval(3600)
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+        began.wait()
+        order.append("other")
+        thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert order == ["other", "kernel"]
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have no such vectors")
 def test_rotations_are_instructions():
     """Without them there are the same bits, of more operations: nothing else would tell."""
     assert inductor.rotation() is not rotate_left
 
 
-def test_small_loops_run_without_other_threads():
+def test_small_tensors_are_rounded_without_other_threads():
     """Otherwise they have the same bits, and wait for threads."""
-    source = native.write_kernel(
-        *kernels._example(make_plan(F, "stochastic", torch.float32, None, False).program, "flat", CPU)
-    )
-    regions = [line for line in source.splitlines() if line.lstrip().startswith("#pragma omp parallel")]
-    assert regions
-    assert all(f">= {inductor.SERIAL_BELOW})" in line for line in regions)
+    program = make_plan(F, "stochastic", torch.float32, None, False).program
+    source = native.write_kernel(*kernels._example(program, "flat", CPU))
+    parallel, serial = source.index("static void parallel0("), source.index("static void serial0(")
+    assert "#pragma omp" in source[parallel:serial]
+    assert "#pragma omp" not in source[serial:]
+    assert f">= {native.SERIAL_BELOW};" in source[serial:]
+    assert "(large ? parallel0 : serial0)(" in source[serial:]
+
+
+def test_blocks_along_rows_are_read_once():
+    """The maximum of a block and its rounding are in one loop over blocks."""
+    program = make_plan(BlockFloatingPoint(8, 0), "nearest", torch.float32, None, False).program
+    source = native.write_kernel(*kernels._example(program, "rows", CPU))
+    assert source.count("#pragma omp for") == 1
 
 
 @pytest.mark.parametrize(
@@ -248,17 +291,23 @@ def test_who_asks_for_a_kernel_makes_the_stand_in_for_a_missing_gpu(monkeypatch)
     assert compiled != made
 
 
-def test_shortcuts_end():
+def test_vectors_are_known_without_a_trial(monkeypatch):
+    """Inductor's own list takes seconds, of a compiler and of a process for each kind of vectors."""
     from torch._inductor import cpu_vec_isa
-    from torch._inductor.codegen import cpp
 
-    def swapped():
-        yield from (cpu_vec_isa.valid_vec_isa_list, cpp.WorkSharing, cpp.CppKernel.codegen_loops_impl)
+    usual = cpu_vec_isa.valid_vec_isa_list
 
-    before = list(swapped())
-    with inductor.shortcuts():
-        assert not any(one is other for one, other in zip(before, swapped(), strict=True))
-    assert list(swapped()) == before
+    def fail(*_, **__):
+        raise AssertionError("a process")
+
+    monkeypatch.setattr(subprocess, "run", fail)
+    monkeypatch.setattr(subprocess, "Popen", fail)
+    with inductor.known_vectors():
+        vectors = cpu_vec_isa.valid_vec_isa_list()
+        assert len(vectors) == 1
+        assert vectors[0].bit_width() >= 256
+        assert cpu_vec_isa.pick_vec_isa() is vectors[0]
+    assert cpu_vec_isa.valid_vec_isa_list is usual
 
 
 def test_pairs_of_16_bits_of_any_size_and_offset(monkeypatch):

@@ -110,9 +110,9 @@ def test_a_module_of_another_dtype(dtype):
     module = FakeQuantize()
     module(torch.linspace(-1, 1, 64))
     scale = module.to(dtype).scale.to(torch.float32)
-    x = torch.linspace(-1, 1, 64, dtype=dtype)
     module.disable_observer()
-    assert_same_bits(module(x), per_tensor(x, scale, module.zero_point, 0, 255))
+    for x in (torch.linspace(-1, 1, 64), torch.linspace(-1, 1, 64, dtype=dtype)):
+        assert_same_bits(module(x), per_tensor(x, scale, module.zero_point, 0, 255))
 
 
 def test_masked_gradients(path):
