@@ -1,6 +1,6 @@
 """What Inductor is asked to do for kernels, and taught.
 
-Without a shortcut or the rotation that a version has not got they are slower; whose program cannot be read has none.
+A version of torch without the rotation has slower kernels; one whose program cannot be read has none.
 """
 
 from __future__ import annotations
@@ -134,16 +134,16 @@ def known_vectors() -> Iterator[None]:
     from torch._inductor import config, cpu_vec_isa
 
     try:
-        base = cpu_vec_isa.VecISA
-        probed = patch.object(base, "check_build", lambda isa, code: False)
+        untried = patch.object(cpu_vec_isa.VecISA, "check_build", lambda isa, code: False)
         flags = set(cpu_vec_isa.x86_isa_checker())
-        with probed, config.patch({"cpp.vec_isa_ok": True}):
+        with untried, config.patch({"cpp.vec_isa_ok": True}):
             there = [isa for isa in cpu_vec_isa.supported_vec_isa_list if flags.issuperset(str(isa).split()) and isa]
     except AttributeError:
         there = []
-    usual = contextlib.nullcontext()
-    asked = "ATEN_CPU_CAPABILITY" in os.environ
-    with patch.object(cpu_vec_isa, "valid_vec_isa_list", lambda: there[:1]) if there and not asked else usual:
+    if not there or "ATEN_CPU_CAPABILITY" in os.environ:
+        yield
+        return
+    with patch.object(cpu_vec_isa, "valid_vec_isa_list", lambda: there[:1]):
         yield
 
 
