@@ -134,7 +134,7 @@ def known_vectors() -> Iterator[None]:
     from torch._inductor import config, cpu_vec_isa
 
     try:
-        untried = patch.object(cpu_vec_isa.VecISA, "check_build", lambda isa, code: False)
+        untried = _in_this_thread(cpu_vec_isa.VecISA, "check_build", lambda isa, code: False)
         flags = set(cpu_vec_isa.x86_isa_checker())
         with untried, config.patch({"cpp.vec_isa_ok": True}):
             there = [isa for isa in cpu_vec_isa.supported_vec_isa_list if flags.issuperset(str(isa).split()) and isa]
