@@ -88,14 +88,14 @@ def program(
 
 
 @contextlib.contextmanager
-def _in_this_thread(owner: type, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
-    """Replaces a method where this thread calls it: others may be compiling programs of their own."""
+def _in_this_thread(owner: Any, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
+    """Replaces a function where this thread calls it: others may be compiling programs of their own."""
     usual, thread = getattr(owner, name), get_ident()
 
-    def method(*arguments: Any, **named: Any) -> Any:
+    def chosen(*arguments: Any, **named: Any) -> Any:
         return (replacement if get_ident() == thread else usual)(*arguments, **named)
 
-    with patch.object(owner, name, method):
+    with patch.object(owner, name, chosen):
         yield
 
 
@@ -131,20 +131,26 @@ def known_vectors() -> Iterator[None]:
 
     It would compile a program for every kind of vectors, and run each in a new process, in seconds.
     """
-    from torch._inductor import config, cpu_vec_isa
+    from torch._inductor import cpu_vec_isa
+
+    vectors = [] if "ATEN_CPU_CAPABILITY" in os.environ else _vectors()
+    with _in_this_thread(cpu_vec_isa, "valid_vec_isa_list", lambda: vectors) if vectors else contextlib.nullcontext():
+        yield
+
+
+def _vectors() -> list[Any]:
+    """The widest that the processor has, if Inductor can tell.
+
+    Inductor's own objects try, when they are taken for a truth value, and remember what they found.
+    """
+    from torch._inductor import cpu_vec_isa
 
     try:
-        untried = _in_this_thread(cpu_vec_isa.VecISA, "check_build", lambda isa, code: False)
-        flags = set(cpu_vec_isa.x86_isa_checker())
-        with untried, config.patch({"cpp.vec_isa_ok": True}):
-            there = [isa for isa in cpu_vec_isa.supported_vec_isa_list if flags.issuperset(str(isa).split()) and isa]
+        known = cpu_vec_isa.x86_isa_checker()
+        usable = [isa for isa in cpu_vec_isa.supported_vec_isa_list if str(isa) in known]
     except AttributeError:
-        there = []
-    if not there or "ATEN_CPU_CAPABILITY" in os.environ:
-        yield
-        return
-    with patch.object(cpu_vec_isa, "valid_vec_isa_list", lambda: there[:1]):
-        yield
+        return []
+    return [type(type(isa).__name__, (type(isa),), {"__bool__": lambda _: True})() for isa in usable[:1]]
 
 
 @cache

@@ -24,7 +24,7 @@ from qtorch import inductor
 
 SUFFIX = ".so"
 
-SERIAL_BELOW = 1 << 15  # numbers in an input: on the calling thread, as in torch's own operations
+SERIAL_BELOW = 1 << 15  # numbers or pairs in an input; torch's own operations have the same threshold
 
 _STACK = 4096  # bytes that an intermediate result of a fixed size may take there
 _DIGEST = hashlib.sha256().digest_size

@@ -132,3 +132,5 @@ BACKENDS = {
     "jax jit": by_jax,
     "jax eager": by_jax_operations,
 }
+# But JAX without jit, which compiles every operation for every shape.
+OTHERS = {name: backend for name, backend in BACKENDS.items() if name != "jax eager"}

@@ -1,12 +1,14 @@
 """Blocks of any shape have the same bits everywhere: arrays, codes and scales, modules, optimizers, shards."""
 
+from itertools import product
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 import torch
-from support import BACKENDS, DTYPES, assert_same_bits, by_numpy, by_torch, key_for, to_torch
+from support import BACKENDS, DTYPES, OTHERS, assert_same_bits, by_numpy, by_torch, key_for, to_torch
 
 import qcore
 import qjax
@@ -20,25 +22,35 @@ KEY = 0x1234_5678
 E4M3 = "e4m3fn"
 
 
-@pytest.mark.parametrize("number", BLOCKS, ids=str)
-def test_all_backends(number):
+def cases(*all_cases):
+    """Each on all backends; JAX without jit has some in an ordinary run, and the others among the heavy tests."""
+    for place, case in enumerate(all_cases):
+        yield pytest.param(*case, OTHERS, id="-".join(map(str, case)))
+        marks, eager = [pytest.mark.heavy] if place % 5 else [], {"jax eager": BACKENDS["jax eager"]}
+        yield pytest.param(*case, eager, id="-".join(map(str, (*case, "eager"))), marks=marks)
+
+
+@pytest.mark.parametrize(("number", "backends"), list(cases(*((number,) for number in BLOCKS))))
+def test_all_backends(number, backends):
     """Some modes each; benchmarks.consistency takes them all."""
     place = BLOCKS.index(number)
     for mode in {"nearest", "stochastic", MODES[place % len(MODES)]}:
         for x in hard_inputs(number, 9_000)[:: 7 if number.whole else 1]:
             expected = by_numpy(x, number, mode, KEY)
-            for name, backend in BACKENDS.items():
+            for name, backend in backends.items():
                 assert_same_bits(backend(x, number, mode, KEY), expected, f"{name}: {number} {mode}")
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxint8", "nvfp4"])
-def test_other_dtypes(name, dtype):
+NAMES, OTHER_DTYPES = ("mxfp8_e4m3", "mxint8", "nvfp4"), ("float16", "bfloat16", "float64")
+
+
+@pytest.mark.parametrize(("name", "dtype", "backends"), list(cases(*product(NAMES, OTHER_DTYPES))))
+def test_other_dtypes(name, dtype, backends):
     number = NAMED[name][0]
     for x in hard_inputs(number, 9_000, DTYPES[dtype]):
         for mode in ("nearest", "stochastic"):
             expected = by_numpy(x, number, mode, KEY)
-            for backend, quantize in BACKENDS.items():
+            for backend, quantize in backends.items():
                 assert_same_bits(quantize(x, number, mode, KEY), expected, f"{backend}: {number} {mode}")
 
 
@@ -50,16 +62,16 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "block"), LAYOUTS, ids=str)
-def test_shapes(shape, block):
+@pytest.mark.parametrize(("shape", "block", "backends"), list(cases(*LAYOUTS)))
+def test_shapes(shape, block, backends):
     """Every layout of kernels, and what has none: strided, ragged, and of more dimensions."""
     x = np.asarray(np.random.default_rng(0).standard_normal(shape) ** 5, np.float32)
     number = BlockScaled(E4M3, block, "even")
     for mode in ("nearest", "stochastic"):
         expected = by_numpy(x, number, mode, KEY)
-        for name, backend in BACKENDS.items():
+        for name, backend in backends.items():
             assert_same_bits(backend(x, number, mode, KEY), expected, f"{name} {mode}")
-    if x.ndim == 2 and x.size:
+    if x.ndim == 2 and x.size and backends is OTHERS:
         turned = to_torch(np.ascontiguousarray(x.T)).T
         for mode in ("nearest", "stochastic"):
             y = qtorch.quantize(turned, number, mode, key=key_for(mode, KEY))
@@ -113,7 +125,10 @@ def test_scales_are_torch_and_jax_types():
 
 @pytest.mark.parametrize(
     ("number", "dynamic"),
-    [(NAMED["mxfp4"][0], False), (NAMED["mxfp8_e4m3"][0], True), (NVFP4(), False), (BlockFloatingPoint(8, 1), True)],
+    [
+        *((NAMED["mxfp4"][0], False), (NAMED["mxfp8_e4m3"][0], True), (BlockFloatingPoint(8, 1), True)),
+        pytest.param(NVFP4(), False, marks=pytest.mark.heavy),
+    ],
     ids=str,
 )
 def test_compiled_programs(number, dynamic):
@@ -124,7 +139,15 @@ def test_compiled_programs(number, dynamic):
         assert_same_bits(program(to_torch(x)), by_numpy(x * 2, number, "nearest", None))
 
 
-def test_compiled_programs_take_other_blocks():
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (BlockScaled(E4M3, {-1: 32}), BlockScaled("int8", {0: 16, ...: None}, "ceil")),
+        pytest.param((NVFP4(), NVFP4({0: 16})), marks=pytest.mark.heavy),
+    ],
+    ids=["scaled", "nvfp4"],
+)
+def test_compiled_programs_take_other_blocks(numbers):
     """Whose sizes dynamic shapes would turn into symbols."""
     torch._dynamo.reset()
     x = np.random.default_rng(0).standard_normal((48, 80)).astype(np.float32)
@@ -132,7 +155,7 @@ def test_compiled_programs_take_other_blocks():
     program = torch.compile(lambda x, number: qtorch.quantize(x * 1, number, "nearest"), **settings)
     codes = torch.compile(lambda x: qtorch.encode(x * 1, "mxfp4"), **settings)
     values = torch.compile(lambda codes, scales: qtorch.decode(codes, "mxfp4", scales=scales), **settings)
-    for number in (BlockScaled(E4M3, {-1: 32}), BlockScaled("int8", {0: 16, ...: None}, "ceil"), NVFP4({0: 16})):
+    for number in numbers:
         assert_same_bits(program(to_torch(x), number), by_numpy(x, number, "nearest", None))
     assert_same_bits(values(*codes(to_torch(x))), by_numpy(x, "mxfp4", "nearest", None))
 
