@@ -120,18 +120,19 @@ def _shifted(noise: Noise | None, elements: int) -> Noise | None:
 
 def _by_block(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     layout, shape, blocks = _block_layout(plan, x.shape)
-    if layout is None or x.numel() >= KERNEL_LIMIT or (noise and blocks.ragged):  # whose words have gaps
+    ragged = blocks.ragged
+    if layout is None or x.numel() >= KERNEL_LIMIT or (noise and ragged):  # whose words have gaps
         return None
     device = None if x.is_cpu else x.device
     kernel, constants = plan.runner(layout, device)
     if kernel is None:
         return None
     lanes = x.contiguous()
-    lanes = pad(lanes, blocks.missing) if blocks.ragged else lanes
+    lanes = pad(lanes, blocks.missing) if ragged else lanes
     result = _room(lanes, plan)
     scales = _room_for_scales(plan, blocks, x.device) if plan.program.codes else ()
     kernel(*shape, aligned(lanes) if device else lanes, constants, *(noise or ()), result, *scales)
-    if blocks.ragged:
+    if ragged:
         result = result.view(blocks.padded)[tuple(map(slice, x.shape))].contiguous()
     result = result if lanes is x else laid_out(result.view(x.shape), x)
     return (result, *scales) if scales else result
