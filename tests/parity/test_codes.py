@@ -95,7 +95,7 @@ def test_other_dtypes(dtype):
         actual = qjax.decode(jnp.asarray(codes), "e4m3fn", dtype)
         assert actual.dtype == dtype
         assert_same_bits(actual.astype(expected.dtype)[:127], expected[:127])
-    (x,) = hard_inputs(NAMED["e4m3fn"][0], 60_000, DTYPES[dtype])
+    (x,) = hard_inputs(NAMED["e4m3fn"][0], 70_000, DTYPES[dtype])  # more than a kernel on one thread takes
     expected = qcore.encode(x, "e4m3fn")
     assert_same_bits(qtorch.encode(to_torch(x), "e4m3fn"), expected)
     with jax.enable_x64(wide):

@@ -152,6 +152,19 @@ def test_large_blocks(number, shape):
         assert_same_bits(qtorch.quantize(torch.from_numpy(x), number, mode, key=key), expected)
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("mode", ["nearest", "stochastic"])
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_blocks_along_rows_of_other_dtypes(dtype, mode):
+    """Whose maxima have other lanes; kernels with threads and without."""
+    key = 3 if mode == "stochastic" else None
+    for shape in ((3, 41), (300, 320)):
+        x = np.random.default_rng(0).standard_normal(shape).astype(DTYPES[dtype])
+        x[1], x[0, 5], x[2, 7] = 0, np.inf, np.nan
+        expected = qcore.quantize(x, BlockFloatingPoint(8, 0), mode, key=key)
+        assert_same_bits(qtorch.quantize(to_torch(x), BlockFloatingPoint(8, 0), mode, key=key), expected)
+
+
 @pytest.mark.parametrize("dim", [-1, 0, 1])
 def test_blocks_on_two_threads_and_on_one(dim):
     x, number = torch.randn(300, 301), BlockFloatingPoint(8, dim)
