@@ -99,7 +99,7 @@ class Program:
             constants: the fields of the parts of this kind, ints or 0-d arrays.
             axes: those that lie inside of blocks.
             word: see `round_to_grid`.
-            settle: an identity whose result a compiler must not work out again for every element of a block.
+            settle: an identity whose result a compiler must not work out again for every element of a block, or use.
 
         Returns:
             Lanes, or codes; of blocks codes, codes of scales, and for "nvfp4" the lane of the whole array's scale.

@@ -48,7 +48,7 @@ def widened(xp: Any, bits: Any, carrier: Carrier) -> Any:
     return xp.clip(lanes, -(carrier.width << carrier.width), None)  # which only a zero is below
 
 
-def quotient(xp: Any, a: Any, b: Any, carrier: Carrier) -> Any:
+def quotient(xp: Any, a: Any, b: Any, carrier: Carrier, settle: Settle) -> Any:
     """a / b: floats guess the significand, and integers that wrap, as all remainders here are small, put it right."""
     width, hidden, last = carrier.width, carrier.hidden, carrier.last
     x, y = (a & (hidden - 1)) | hidden, (b & (hidden - 1)) | hidden
@@ -57,7 +57,7 @@ def quotient(xp: Any, a: Any, b: Any, carrier: Carrier) -> Any:
     rest = (x << (width - less)) - guess * y
     for _ in range(2 * _ERRORS):
         fits = (y - 1 - rest) >> last
-        guess, rest = guess - fits, rest - (y & fits)
+        guess, rest = guess - fits, settle(rest - (y & fits))
     nearest = guess - ((y - 1 - (rest << 1)) >> last)  # there are no ties
     return ((((a >> width) - (b >> width)) + (carrier.bias - 1 + less)) << width) + nearest
 
@@ -104,14 +104,15 @@ def run_two_level(
     """
     element, scale, levels, *coded = parts
     work, magnitude, last = working(carrier), bits & carrier.magnitude_mask, carrier.last
-    whole = _tensor_scale(xp, magnitude, carrier, element, scale)
+    whole = _tensor_scale(xp, magnitude, carrier, element, scale, settle)
     largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
     nan = (carrier.infinity - 1 - largest) >> last
-    block = quotient(xp, widened(xp, largest, carrier), element.limit, work)
-    block = xp.clip(xp.clip(quotient(xp, block, whole, work), levels.least, None), None, scale.limit)
+    block = quotient(xp, widened(xp, largest, carrier), element.limit, work, settle)
+    block = xp.clip(xp.clip(quotient(xp, block, whole, work, settle), levels.least, None), None, scale.limit)
     block = round_to_grid(xp, block, work, Rounding.NEAREST, scale)
     both = settle(product(xp, block, whole, work))
-    y = xp.clip(quotient(xp, widened(xp, bits, carrier), both, work), 1, work.infinity - 1) & (-magnitude >> last)
+    y = quotient(xp, widened(xp, bits, carrier), both, work, settle)
+    y = settle(xp.clip(y, 1, work.infinity - 1) & (-magnitude >> last))
     y = round_to_grid(xp, y | ((bits >> last) & work.negative), work, mode, element, word)
     nans = settle(nan & work.quiet_nan)
     if coded:
@@ -126,12 +127,12 @@ def run_two_level(
     return xp.where(magnitude > carrier.infinity, bits, result)
 
 
-def _tensor_scale(xp: Any, magnitude: Any, carrier: Carrier, element: Grid, scale: Grid) -> Any:
+def _tensor_scale(xp: Any, magnitude: Any, carrier: Carrier, element: Grid, scale: Grid, settle: Settle) -> Any:
     work = working(carrier)
     finite = xp.where(magnitude > carrier.infinity - 1, 0, magnitude)
     largest = xp.amax(finite, axis=tuple(range(len(finite.shape))), keepdims=True)
     full = product(xp, scale.limit, element.limit, work)
-    whole = quotient(xp, widened(xp, largest, carrier), full, work)
+    whole = quotient(xp, widened(xp, largest, carrier), full, work, settle)
     return xp.where(largest > 0, xp.clip(whole, work.hidden, None), work.bias << work.width)
 
 

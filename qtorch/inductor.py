@@ -1,24 +1,18 @@
-"""What Inductor is asked to do for kernels, and taught.
+"""What Inductor is asked to do for kernels.
 
 A version of torch without the rotation has slower kernels; one whose program cannot be read has none.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import platform
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
-from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
-from qcore.random import Rotate, rotate_left
+from qtorch.vectors import in_this_thread, known_vectors, shorter_code
 
 Define = Callable[[list[str], str], Callable[..., Any]]
 
@@ -79,24 +73,13 @@ def program(
     graph = torch.export.export(Variadic(module), arguments, dynamic_shapes=(dynamic,)).graph_module
     inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
     caches = functorch_config.patch(enable_autograd_cache=False)
-    with caches, config.patch(settings()), known_vectors(), _in_this_thread(GraphLowering, "compile_to_module", keep):
+    written_only = in_this_thread(GraphLowering, "compile_to_module", keep)
+    with caches, config.patch(settings()), known_vectors(), shorter_code(), written_only:
         compile_fx(graph, inputs)
     names: dict[str, Any] = {}
-    with _in_this_thread(AsyncCompile, "cpp_pybinding", defined):
+    with in_this_thread(AsyncCompile, "cpp_pybinding", defined):
         exec(written.pop(), names)
     return names, [tuple(size if isinstance(size, int) else size.node.expr for size in x.shape) for x in inputs]
-
-
-@contextlib.contextmanager
-def _in_this_thread(owner: Any, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
-    """Replaces a function where this thread calls it: others may be compiling programs of their own."""
-    usual, thread = getattr(owner, name), get_ident()
-
-    def chosen(*arguments: Any, **named: Any) -> Any:
-        return (replacement if get_ident() == thread else usual)(*arguments, **named)
-
-    with patch.object(owner, name, chosen):
-        yield
 
 
 def expand(size: Any) -> Any:
@@ -123,72 +106,3 @@ def build(source: Path) -> Path:
     builder = CppBuilder(source.stem, str(source), chosen, str(source.parent))
     builder.build()
     return Path(builder.get_target_file_path())
-
-
-@contextlib.contextmanager
-def known_vectors() -> Iterator[None]:
-    """Has Inductor believe the processor.
-
-    It would compile a program for every kind of vectors, and run each in a new process, in seconds.
-    """
-    from torch._inductor import cpu_vec_isa
-
-    vectors = [] if "ATEN_CPU_CAPABILITY" in os.environ else _vectors()
-    with _in_this_thread(cpu_vec_isa, "valid_vec_isa_list", lambda: vectors) if vectors else contextlib.nullcontext():
-        yield
-
-
-def _vectors() -> list[Any]:
-    """The widest that the processor has, if Inductor can tell.
-
-    Inductor's own objects try, when they are taken for a truth value, and remember what they found.
-    """
-    from torch._inductor import cpu_vec_isa
-
-    try:
-        known = cpu_vec_isa.x86_isa_checker()
-        usable = [isa for isa in cpu_vec_isa.supported_vec_isa_list if str(isa) in known]
-    except AttributeError:
-        return []
-    return [type(type(isa).__name__, (type(isa),), {"__bool__": lambda _: True})() for isa in usable[:1]]
-
-
-@cache
-def rotation() -> Rotate:
-    """`rotate_left` for kernels on this CPU, as one instruction where it has one.
-
-    Inductor has neither rotations nor shifts without a sign for vectors, so that a rotation takes four operations and
-    the random words of an element half as long again. It has an operator whose code is given, of which it writes code
-    for GPUs only: here it learns to for CPUs.
-    """
-    try:
-        from torch._higher_order_ops import inline_asm_elementwise
-        from torch._inductor.codegen.cpp import CppOverrides, CppVecOverrides
-    except ImportError:
-        return rotate_left
-    if "inline_asm_elementwise" in vars(CppOverrides) or platform.machine() != "x86_64":
-        return rotate_left
-
-    def rotate(x: torch.Tensor, distance: int) -> torch.Tensor:
-        return inline_asm_elementwise(x, asm_str=str(distance), constraints="=r,r", dtype=torch.int32)
-
-    CppOverrides.inline_asm_elementwise = staticmethod(_rotated)  # type: ignore[assignment]
-    CppVecOverrides.inline_asm_elementwise = staticmethod(_rotated_vector)  # type: ignore[assignment]
-    return rotate
-
-
-def _rotated(x: Any, asm: str, **_: Any) -> str:
-    return f"int32_t({_turned(f'uint32_t({x})', int(asm))})"
-
-
-def _rotated_vector(x: Any, asm: str, **_: Any) -> str:
-    """As a vector of the compiler's own, whose shifts it makes a rotation of."""
-    return (
-        f"[&]() {{ typedef uint32_t words __attribute__((vector_size(sizeof({x})))); "
-        f"const auto word = c10::bit_cast<words>({x}); "
-        f"return c10::bit_cast<std::decay_t<decltype({x})>>(words({_turned('word', int(asm))})); }}()"
-    )
-
-
-def _turned(word: str, distance: int) -> str:
-    return f"({word} << {distance}) | ({word} >> {32 - distance})"

@@ -26,7 +26,7 @@ from qcore.program import Program
 from qcore.random import Noise, Rotate, rotate_left
 from qcore.rounding import Rounding
 from qcore.tiles import Tiles
-from qtorch import inductor, native, packaged
+from qtorch import inductor, native, packaged, vectors
 from qtorch.lanes import ROW, lane_dtype, pair_dtype, run, run_keyed, run_pairs
 
 # Of the sizes that vary, in the order of the first input's dimensions, and of tensors without gaps, first inputs and
@@ -154,7 +154,7 @@ def _example(program: Program, layout: str, device: torch.device) -> Example:
         words = ((shape[0], 2), shape[:1]) if layout == "keyed" else ((2,), (3,))
         arguments += [torch.zeros(size, dtype=torch.int32, device=device) for size in words]
         dynamic += [sizes, sizes] if layout == "keyed" else [None, None]
-    rotate = inductor.rotation() if device.type == "cpu" else rotate_left
+    rotate = vectors.rotation() if device.type == "cpu" else rotate_left
     return _Law(program, layout, rotate), tuple(arguments), tuple(dynamic)
 
 
@@ -200,7 +200,8 @@ def _fingerprint(sources: tuple[Path, ...]) -> str:
     """A hash of all that a kernel's code depends on."""
     machine = f"{torch.__version__} {torch.version.cuda} {platform.system()} {platform.machine()}"
     digest = hashlib.sha256(machine.encode())
-    for path in (*sources, *(Path(module.__file__ or "") for module in (inductor, native, packaged)), Path(__file__)):
+    compiling = (Path(module.__file__ or "") for module in (inductor, native, packaged, vectors))
+    for path in (*sources, *compiling, Path(__file__)):
         digest.update(path.read_bytes())
     digest.update("".join(sorted(_processor_flags())).encode())
     return digest.hexdigest()[:16]

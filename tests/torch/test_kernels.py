@@ -19,7 +19,7 @@ import qcore
 import qtorch
 from qcore import BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint
 from qcore.random import rotate_left
-from qtorch import inductor, kernels, native, packaged
+from qtorch import kernels, native, packaged, vectors
 from qtorch.keys import make_noise
 from qtorch.lanes import ROW
 from qtorch.plan import make_plan, plan_for
@@ -225,7 +225,7 @@ def test_large_kernels_leave_other_threads_alone():
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have no such vectors")
 def test_rotations_are_instructions():
     """Without them there are the same bits, of more operations: nothing else would tell."""
-    assert inductor.rotation() is not rotate_left
+    assert vectors.rotation() is not rotate_left
 
 
 def test_small_tensors_are_rounded_without_other_threads():
@@ -244,6 +244,20 @@ def test_blocks_along_rows_are_read_once():
     program = make_plan(BlockFloatingPoint(8, 0), "nearest", torch.float32, None, False).program
     source = native.write_kernel(*kernels._example(program, "rows", CPU))
     assert source.count("#pragma omp for") == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kernels_take_bits_and_maxima_at_once(dtype):
+    """Otherwise they are the same, and rows of a few numbers take three times as long. The user's programs stay."""
+    from torch._inductor.codegen.cpp import CppVecKernel, CppVecOverrides
+
+    usual = vars(CppVecOverrides)["to_dtype_bitcast"], CppVecKernel.reduction_combine_vec
+    program = make_plan(BlockFloatingPoint(8, 0), "stochastic", dtype, None, False).program
+    source = native.write_kernel(*kernels._example(program, "rows", CPU))
+    assert "tmpbuf" not in source
+    assert "_vec = at::vec::clamp_min(" in source
+    assert "_vec = at::vec::maximum(" not in source
+    assert usual == (vars(CppVecOverrides)["to_dtype_bitcast"], CppVecKernel.reduction_combine_vec)
 
 
 @pytest.mark.parametrize(
@@ -293,10 +307,15 @@ def test_patches_are_for_the_thread_that_compiles():
         def name(self):
             return "usual"
 
-    with ThreadPoolExecutor(1) as other, inductor._in_this_thread(Compiler, "name", lambda _: "ours"):
-        assert Compiler().name() == "ours"
-        assert other.submit(Compiler().name).result() == "usual"
-    assert Compiler().name() == "usual"
+        @staticmethod
+        def kind():
+            return "usual"
+
+    names = vectors.in_this_thread(Compiler, "name", lambda _: "ours")
+    with ThreadPoolExecutor(1) as other, names, vectors.in_this_thread(Compiler, "kind", lambda: "ours"):
+        assert Compiler().name() == Compiler().kind() == "ours"
+        assert other.submit(Compiler().name).result() == other.submit(Compiler().kind).result() == "usual"
+    assert Compiler().name() == Compiler().kind() == "usual"
 
 
 @pytest.mark.parametrize("sizes", [((4, 2), (2, 2)), ((2, 2), (2, 2))], ids=["a part", "shared"])
@@ -339,11 +358,11 @@ def test_vectors_are_known_without_a_trial(monkeypatch):
     for kind in {type(isa) for isa in cpu_vec_isa.supported_vec_isa_list} | {cpu_vec_isa.VecISA}:
         monkeypatch.setattr(kind, "__bool__", tried)
     usual = cpu_vec_isa.valid_vec_isa_list
-    with inductor.known_vectors():
-        (vectors,) = cpu_vec_isa.valid_vec_isa_list()
-        assert vectors
-        assert cpu_vec_isa.pick_vec_isa() is vectors
-        assert vectors.bit_width() == (512 if torch.cpu._is_avx512_supported() else 256)
+    with vectors.known_vectors():
+        (widest,) = cpu_vec_isa.valid_vec_isa_list()
+        assert widest
+        assert cpu_vec_isa.pick_vec_isa() is widest
+        assert widest.bit_width() == (512 if torch.cpu._is_avx512_supported() else 256)
     assert cpu_vec_isa.valid_vec_isa_list is usual
 
 
