@@ -149,6 +149,7 @@ def machine(device: str) -> dict[str, Any]:
         "vectors": torch.backends.cpu.get_cpu_capability(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "allocator keeps pages": all(name in os.environ for name in _ALLOCATOR),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
     }
     return found | ({"gpu": torch.cuda.get_device_name()} if device == "cuda" else {})
 
