@@ -15,9 +15,12 @@ USUAL = [*FEW, "--rounding", "nearest", "--rounding", "stochastic"]
 
 
 def test_nothing_differs_and_json_says_so(tmp_path):
-    file = tmp_path / "bits.json"
-    assert consistency.main([*USUAL, "--json", str(file)]) == 0
-    report = json.loads(file.read_text())
+    """In one process and in two."""
+    files = [tmp_path / "1.json", tmp_path / "2.json"]
+    for jobs, file in enumerate(files, start=1):
+        assert consistency.main([*USUAL, "--jobs", str(jobs), "--json", str(file)]) == 0
+    report, other = (json.loads(file.read_text()) for file in files)
+    assert _bits(report) == _bits(other)
     assert set(report["versions"]) >= {"python", "numpy", "torch", "jax"}
     assert {case["backend"] for case in report["cases"]} >= {
         "numpy",
@@ -32,6 +35,10 @@ def test_nothing_differs_and_json_says_so(tmp_path):
         assert case["inputs"] >= 1000
 
 
+def _bits(report):
+    return [case | {"ns_per_element": 0} for case in report["cases"]]
+
+
 def test_one_wrong_bit_is_found(monkeypatch, capsys):
     right = qtorch.dispatch.by_operations
 
@@ -42,16 +49,6 @@ def test_one_wrong_bit_is_found(monkeypatch, capsys):
 
     monkeypatch.setattr(qtorch.dispatch, "by_operations", wrong)
     assert consistency.main(USUAL) == 1
-
-
-def test_jobs_find_what_one_process_finds(tmp_path):
-    found = []
-    for jobs in ("1", "2"):
-        file = tmp_path / f"{jobs}.json"
-        chosen = ["--formats", "fixed 2", "--rounding", "nearest", "--count", "2000"]
-        assert consistency.main([*chosen, "--jobs", jobs, "--json", str(file)]) == 0
-        found.append([case | {"ns_per_element": 0} for case in json.loads(file.read_text())["cases"]])
-    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("options", [["--jobs", "0"], ["--count", "10"]])

@@ -81,16 +81,18 @@ def test_a_process_killed_while_compiling_leaves_nothing_that_breaks_the_next(tm
     assert finish(start(tmp_path))[0] == "right"
 
 
-@pytest.mark.parametrize("damage", [lambda good: good[:1000], lambda good: good[:5000] + b"?" + good[5001:]])
-def test_a_damaged_kernel_is_compiled_again(tmp_path, damage):
+def test_a_damaged_kernel_is_compiled_again(tmp_path):
     qtorch.quantize(torch.ones(3), FloatingPoint(5, 2), "nearest")
     good = kernels._directory(kernels._law_files()) / "grid-nearest-float32-numbers-flat-cpu.so"
+    content = good.read_bytes()
     library = tmp_path / good.parent.name / good.name
     library.parent.mkdir(mode=0o700)
-    library.write_bytes(damage(good.read_bytes()))
-    damaged = library.read_bytes()
+    for damaged in (content[:5000] + b"?" + content[5001:], content[:1000]):
+        library.write_bytes(damaged)
+        with pytest.raises(OSError, match="damaged"):
+            native.open_kernel(library, CPU)
     assert finish(start(tmp_path))[0] == "right"
-    assert library.read_bytes() != damaged
+    assert native.open_kernel(library, CPU)
 
 
 def test_without_a_compiler_the_operations_give_the_same_bits_after_one_warning(tmp_path):
@@ -230,7 +232,7 @@ def test_rotations_are_instructions():
 
 def test_small_tensors_are_rounded_without_other_threads():
     """Otherwise they have the same bits, and wait for threads."""
-    program = make_plan(F, "stochastic", torch.float32, None, False).program
+    program = make_plan(F, "nearest", torch.float32, None, False).program
     source = native.write_kernel(*kernels._example(program, "flat", CPU))
     parallel, serial = source.index("static void parallel0("), source.index("static void serial0(")
     assert "#pragma omp" in source[parallel:serial]
@@ -246,13 +248,12 @@ def test_blocks_along_rows_are_read_once():
     assert source.count("#pragma omp for") == 1
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_kernels_take_bits_and_maxima_at_once(dtype):
+def test_kernels_take_bits_and_maxima_at_once():
     """Otherwise they are the same, and rows of a few numbers take three times as long. The user's programs stay."""
     from torch._inductor.codegen.cpp import CppVecKernel, CppVecOverrides
 
     usual = vars(CppVecOverrides)["to_dtype_bitcast"], CppVecKernel.reduction_combine_vec
-    program = make_plan(BlockFloatingPoint(8, 0), "stochastic", dtype, None, False).program
+    program = make_plan(BlockFloatingPoint(8, 0), "nearest", torch.float64, None, False).program
     source = native.write_kernel(*kernels._example(program, "rows", CPU))
     assert "tmpbuf" not in source
     assert "_vec = at::vec::clamp_min(" in source
@@ -263,8 +264,8 @@ def test_kernels_take_bits_and_maxima_at_once(dtype):
 @pytest.mark.parametrize(
     ("number", "layout", "dtype", "mode"),
     [
-        ("mxfp8_e4m3", "rows", "float32", "nearest"),
-        ("e4m3fn", "flat", "float16", "nearest"),
+        pytest.param("mxfp8_e4m3", "rows", "float32", "nearest", marks=pytest.mark.heavy),
+        pytest.param("e4m3fn", "flat", "float16", "nearest", marks=pytest.mark.heavy),
         ("e4m3fn", "flat", "float32", "stochastic"),
     ],
     ids=["blocks", "elements", "random words"],
