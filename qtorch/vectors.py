@@ -79,7 +79,8 @@ def shorter_code() -> Iterator[None]:
         if {dtype, source} not in ({torch.int32, torch.float32}, {torch.int64, torch.float64}):
             return cast(x, dtype, source)
         kernel: Any = V.kernel
-        return f"c10::bit_cast<{kernel._get_vec_type(dtype)}>({x})"
+        copied = f"std::memcpy(static_cast<void*>(&bits), &{x}, sizeof(bits))"  # torch 2.11's bit_cast takes no vectors
+        return f"[&]() {{ {kernel._get_vec_type(dtype)} bits; {copied}; return bits; }}()"
 
     def greater(*arguments: Any, **named: Any) -> str:
         return combine(*arguments, **named).replace("at::vec::maximum(", "at::vec::clamp_min(")
