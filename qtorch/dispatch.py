@@ -2,7 +2,7 @@
 
 `kernel`: a fused kernel, for ordinary tensors. `inline`: under `torch.compile` the law is traced into the caller's
 program. `ops`: the law operation by operation, for whatever has no kernel and for tensors that are not ordinary
-(subclasses, fake tensors, functorch's).
+(subclasses, fake tensors, functorch's). Of tensors in several processes each rounds its own part.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from qtorch.lanes import DTYPES, FLOATS, Names, as_codes, from_codes, from_lanes
 from qtorch.launch import KERNEL_LIMIT, by_kernel, laid_out
 from qtorch.packing import check_codes
 from qtorch.plan import Plan, block_sizes, decoder, make_plan, plan_for
+from qtorch.sharded import check_not_sharded, is_sharded, round_shards
 
 
 def quantize(
@@ -43,7 +44,8 @@ def quantize(
     the incoming gradient, unchanged ("straight through").
 
     Args:
-        x: tensor of any shape, strides and device; float32, float64, float16 or bfloat16.
+        x: tensor of any shape, strides and device; float32, float64, float16 or bfloat16. A DTensor's parts get the
+            bits of the whole tensor, which is gathered where blocks lie across them, or random words do.
         number: the format, or its name (see `NAMED`).
         rounding: a name or member of `Rounding`.
         key: for stochastic rounding: an int from 0 to 2^64 - 1, two 32-bit words, or an integer tensor of two
@@ -56,7 +58,7 @@ def quantize(
             torch's own cast saturates from version 2.13 on: overflow="saturate" has its bits.
 
     Returns:
-        A new tensor of x's shape, dtype, device and memory format.
+        A new tensor of x's shape, dtype, device and memory format, and of a DTensor's placements.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -109,6 +111,7 @@ def encode(
         tensor([ 56, 188, 126], dtype=torch.uint8)
     """
     ordinary = is_ordinary(x)
+    check_not_sharded(x, "x")
     plan = (plan_for if ordinary else make_plan)(number, rounding, x.dtype, overflow, True)
     result = round_tensor(x.detach(), plan, _noise(x, plan, key, random_bits, start, ordinary), ordinary)
     if not isinstance(result, tuple):
@@ -146,6 +149,7 @@ def decode(
         tensor([  1.0000,  -1.5000, 448.0000,      nan])
     """
     check_codes(codes)
+    check_not_sharded(codes, "codes")
     number = check_number(number)
     block, whole = check_scales(number, tuple(codes.shape), scales)
     carrier, layout = decoder(number, dtype)
@@ -196,11 +200,13 @@ def is_ordinary(x: torch.Tensor) -> bool:
     if kind is not torch.Tensor and kind is not torch.nn.Parameter:
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"x is a {kind.__name__}; allowed is a torch.Tensor of {', '.join(map(str, DTYPES))}")
+        _check_dense(x)
         return False
+    if torch.compiler.is_dynamo_compiling():
+        return False
+    _check_dense(x)
     return (
-        not torch.compiler.is_dynamo_compiling()
-        and (x.is_cpu or x.is_cuda)
-        and x.layout is torch.strided
+        (x.is_cpu or x.is_cuda)
         and not x.is_neg()
         and not x._is_zerotensor()
         and _functorch.peek_interpreter_stack() is None
@@ -208,8 +214,16 @@ def is_ordinary(x: torch.Tensor) -> bool:
     )
 
 
+def _check_dense(x: torch.Tensor) -> None:
+    if x.layout is not torch.strided or x.is_nested:
+        kind = "nested" if x.is_nested else f"{x.layout}"
+        raise TypeError(f"x is a {kind} tensor; allowed are dense ones, such as that of its values")
+
+
 def round_tensor(x: torch.Tensor, plan: Plan, noise: Noise | None, ordinary: bool) -> Any:
     """The law, in the fastest way there is for x; see `qtorch.lanes.run`."""
+    if not ordinary and is_sharded(x):
+        return round_shards(x, plan, noise, lambda part, words: round_tensor(part, plan, words, is_ordinary(part)))
     if noise is not None and plan.spelling and x.numel() > 0:
         return torch.ops.qtorch.round_stochastically(x, *noise, plan.spelling)  # see qtorch.opaque
     result = by_kernel(x, plan, noise) if ordinary and x.numel() > 0 else None

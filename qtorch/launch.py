@@ -64,12 +64,12 @@ def _round_uneven(target: torch.Tensor, x: torch.Tensor, plan: Plan, noise: Nois
         plan = _grid_of_all(x, plan)
     for begin in range(0, size - rest, _PIECE):
         piece = slice(begin, min(begin + _PIECE, size - rest))
-        if not _round_flat(target[piece], x[piece], plan, _shifted(noise, begin)):
+        if not _round_flat(target[piece], x[piece], plan, shifted(noise, begin)):
             return False
     if rest:
         lanes = torch.nn.functional.pad(x[size - rest :], (0, grain - rest))
         rounded = torch.empty_like(lanes, dtype=target.dtype)
-        if not _round_flat(rounded, lanes, plan, _shifted(noise, size - rest)):
+        if not _round_flat(rounded, lanes, plan, shifted(noise, size - rest)):
             return False
         target[size - rest :] = rounded[:rest]
     return True
@@ -108,7 +108,7 @@ def _grid_of_all(x: torch.Tensor, plan: Plan) -> Plan:
     return Plan(plan.number, replace(program, kind=KINDS[program.kind]), tuple(map(int, grid)), x.dtype)
 
 
-def _shifted(noise: Noise | None, elements: int) -> Noise | None:
+def shifted(noise: Noise | None, elements: int) -> Noise | None:
     """The noise of what comes so many elements later."""
     if noise is None or elements == 0:
         return noise

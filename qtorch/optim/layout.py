@@ -11,6 +11,7 @@ import torch
 
 from qtorch.optim.homes import LIMIT, Homes
 from qtorch.optim.many import Bundle, as_bits, copy_all, same_bits
+from qtorch.sharded import is_sharded
 
 Groups = Sequence[dict[str, Any]]
 SavedAccumulators = dict[int, tuple[torch.Tensor, torch.Tensor]]
@@ -87,6 +88,7 @@ class Layout:
         self.scratch = Bundle(self.parameters)
         self._momenta: dict[str, Homes] = {}
         self._own: list[torch.Tensor] = []  # the weights' memory, while accumulators are in its place
+        self._sharded = [i for i, p in enumerate(self.parameters) if is_sharded(p)]
         self.accumulators = Accumulators(self.parameters) if accumulate else None
         if self.accumulators is not None and before is not None and before.accumulators is not None:
             for i, p in enumerate(self.parameters):
@@ -121,13 +123,26 @@ class Layout:
         if self.accumulators is not None and not self._own:
             self.follow()
             self._own = self.weights.memory(self.parameters)
-            _set_data(self.parameters, self.accumulators.values.tensors)
+            self._put(self.accumulators.values.tensors)
 
+    @torch.no_grad()
     def leave(self) -> None:
         """Gives the weights their own memory back."""
-        if self._own:
-            _set_data(self.parameters, self._own)
+        if self._own and self.accumulators is not None:
+            for i in self._sharded:
+                self.accumulators.values.tensors[i].copy_(self.parameters[i])
+                self._own[i] = self.accumulators.written.tensors[i]
+            self._put(self._own)
             self._own = []
+
+    def _put(self, memory: Sequence[torch.Tensor]) -> None:
+        """Makes this the parameters' memory; those that are sharded have a tensor inside, which keeps its own."""
+        sharded = set(self._sharded)
+        for i, (p, data) in enumerate(zip(self.parameters, memory, strict=True)):
+            if i in sharded:
+                p.copy_(data)
+            else:
+                p.data = data
 
     def momenta(self, name: str, values: Sequence[Any]) -> Homes | None:
         """The memory that these are in, if `adopt_momenta` put them all there."""
@@ -171,8 +186,3 @@ class Layout:
 
 def _parameters(groups: Groups) -> list[torch.nn.Parameter]:
     return [p for group in groups for p in group["params"]]
-
-
-def _set_data(parameters: Sequence[torch.Tensor], memory: Sequence[torch.Tensor]) -> None:
-    for p, data in zip(parameters, memory, strict=True):
-        p.data = data

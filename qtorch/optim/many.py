@@ -13,6 +13,7 @@ from qcore.named import check_number
 from qtorch.dispatch import is_ordinary, quantize
 from qtorch.lanes import ROW
 from qtorch.launch import aligned, round_onto, round_rows
+from qtorch.sharded import is_sharded
 
 _SMALL = 1 << 15  # elements: from there on two copies take longer than a call
 
@@ -180,13 +181,16 @@ def _has_kernel(x: torch.Tensor) -> bool:
 
 
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-    if targets:
+    if is_sharded(*targets):  # which torch copies one by one only
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source)
+    elif targets:
         torch._foreach_copy_(targets, sources)  # type: ignore[attr-defined]
 
 
 def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
     """Whether two tensors of one shape and dtype have the same bits (-0.0 differs from 0.0, a NaN equals itself)."""
-    if x.dim() == 1 and x.nbytes % 8 == 0 and x.is_contiguous():
+    if x.dim() == 1 and x.nbytes % 8 == 0 and x.is_contiguous() and not is_sharded(x):
         return torch.equal(x.view(torch.int64), y.view(torch.int64))  # in half the time
     return torch.equal(as_bits(x), as_bits(y))
 

@@ -245,3 +245,21 @@ def test_compiled_programs_take_other_formats_keys_and_starts(dynamic):
     by_key = torch.compile(lambda x, key, start: qtorch.quantize(x * 1, F, key=key, start=start), **settings)
     for key, start in ((1, 0), (2, 0), (2, 7), ((3, 4), 2**40), (2**63 + 5, 0)):
         assert_same_bits(by_key(x, key, start), qtorch.quantize(x, F, key=key, start=start))
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (torch.Tensor.to_sparse, "torch.sparse_coo"),
+        (torch.Tensor.to_sparse_csr, "torch.sparse_csr"),
+        (torch.Tensor.to_mkldnn, "torch._mkldnn"),
+        (lambda x: torch.nested.nested_tensor([x[0], x[1, :2]]), "nested"),
+        (lambda x: torch.nested.nested_tensor([x[0], x[1, :2]], layout=torch.jagged), "nested"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*(nested|CSR)")
+def test_what_is_not_dense_is_refused(make, kind):
+    x = make(torch.eye(3))
+    for function in (qtorch.quantize, qtorch.encode, lambda x, *_: qtorch.quant.Quantizer("e5m2")(x)):
+        with pytest.raises(TypeError, match=f"x is a {kind} tensor; allowed are dense ones"):
+            function(x, "e5m2", "nearest")
