@@ -54,7 +54,7 @@ class Accumulators:
         for now, last, value in zip(weights, self.written.parts, self.values.parts, strict=True):
             if now.is_cpu and same_bits(now, last):  # elsewhere the answer would have to be waited for
                 continue
-            value.copy_(torch.where(as_bits(now) != as_bits(last), now, value))
+            value.copy_(torch.where(as_bits(now) == as_bits(last), value, now))
 
     def set(self, i: int, value: torch.Tensor, written: torch.Tensor) -> None:
         copy_all([self.values.tensors[i], self.written.tensors[i]], [value, written])
