@@ -4,6 +4,8 @@ It must never import the library, nor borrow a trick from it: comparing the two 
 share nothing. `oracle_numbers`, `oracle_blocks` and `oracle_posits` have the formats.
 """
 
+from functools import lru_cache
+
 import numpy as np
 import oracle_blocks
 import oracle_posits
@@ -73,8 +75,14 @@ def quantize_element(carrier, rule, rounding, negative, m, word, random_bits):
 
 def read(x):
     """Returns the carrier of x and, in row-major order, the elements' bit patterns and their (negative, magnitude)."""
-    carrier = Carrier(x.dtype)
-    patterns = np.ascontiguousarray(x).view(carrier.pattern_dtype).ravel().tolist()
+    carrier, patterns, numbers = _read(x.dtype, np.ascontiguousarray(x).tobytes())
+    return carrier, list(patterns), numbers
+
+
+@lru_cache(8)  # an array is rounded in many modes
+def _read(dtype, content):
+    carrier = Carrier(dtype)
+    patterns = np.frombuffer(content, carrier.pattern_dtype).tolist()
     return carrier, patterns, [carrier.decode(pattern) for pattern in patterns]
 
 

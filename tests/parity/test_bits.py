@@ -24,22 +24,23 @@ inputs = lru_cache(4)(hard_inputs)
 def pairs():
     """Every format of FORMATS in every mode; of the others, which are many, each in the usual ones and some more.
 
-    Those of a kind share what compiles, and the other modes.
+    Those of a kind share what compiles, the other modes, and JAX without jit.
     """
-    yield from ((number, mode) for number in FORMATS for mode in MODES)
+    yield from (pytest.param(number, mode, BACKENDS, id=f"{number}-{mode}") for number in FORMATS for mode in MODES)
     others = [mode for mode in MODES if mode not in USUAL]
     kinds = [number.reduce(FLOAT32)[0] for number in MORE]
     for i, (number, kind) in enumerate(zip(MORE, kinds, strict=True)):
         place, count = kinds[:i].count(kind), kinds.count(kind)
         some = others[place::count] or [others[place % len(others)]]
-        yield from ((number, mode) for mode in (*USUAL, *some))
+        backends = OTHERS if place else BACKENDS
+        yield from (pytest.param(number, mode, backends, id=f"{number}-{mode}") for mode in (*USUAL, *some))
 
 
-@pytest.mark.parametrize(("number", "mode"), list(pairs()), ids=str)
-def test_float32(number, mode):
+@pytest.mark.parametrize(("number", "mode", "backends"), list(pairs()))
+def test_float32(number, mode, backends):
     for x in inputs(number, 40_000):  # more than a kernel on one thread takes
         expected = by_numpy(x, number, mode, KEY)
-        for name, backend in BACKENDS.items():
+        for name, backend in backends.items():
             assert_same_bits(backend(x, number, mode, KEY), expected, f"{name}: {number} {mode}")
 
 
