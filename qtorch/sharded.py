@@ -45,7 +45,7 @@ def round_shards(
         x = x.redistribute(placements=[Replicate() if one.is_partial() else one for one in x.placements])
     start = _start(x, plan, noise)
     if start is None:  # what a part becomes depends on others, or it is no range of the tensor's elements
-        whole = DTensor.from_local(rounded(x.redistribute(placements=copies).to_local(), noise), mesh, copies)
+        whole = DTensor.from_local(rounded(x.full_tensor(), noise), mesh, copies)
         return whole.redistribute(placements=x.placements)
     part = rounded(x.to_local(), shifted(noise, start))
     return DTensor.from_local(part, mesh, x.placements, run_check=False, shape=x.shape, stride=x.stride())
