@@ -8,8 +8,9 @@ Usage:
     python -m benchmarks.training --quick                  small batches, and no program that takes long to compile
 
 Steps of all models take turns, and medians are compared. A step is a forward and a backward pass and a step of SGD, on
-64 images of 32x32; in low precision all activations and errors are rounded to float (5,2), images and logits to (6,9).
-The optimizer's own rounding is measured apart. The exit status is 0 also where limits are missed.
+64 images of 32x32; in low precision all activations and errors are rounded to float (5,2), images and logits to (6,9),
+or only copied, the least that an eager program can do. The optimizer's own rounding is measured apart. The exit status
+is 0 also where limits are missed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from benchmarks.timing import Call, by_turns, clock_for, keep_pages, machine, ve
 from qcore import FloatingPoint
 
 LOW, HIGH = FloatingPoint(5, 2), FloatingPoint(6, 9)
+COPIED = "copied"
 SECONDS = 20.0  # for the steps of one kind, all models together
 POINTS = 1.5  # of accuracy that low precision may lose
 SEEDS = (0, 1, 2)
@@ -81,13 +83,34 @@ def images(batch: int) -> tuple[np.ndarray, np.ndarray]:
     return random.standard_normal((batch, 3, 32, 32), np.float32), random.integers(0, 10, batch)
 
 
+class _Copied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return grad.clone()
+
+
+class Copy(torch.nn.Module):
+    """Copies where a quantizer rounds."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Copied.apply(x)  # type: ignore[return-value]
+
+
 def torch_step(batch: int, rounding: str | None, compiled: bool) -> Call:
-    """A step of PyTorch's PreResNet20; None rounds nothing."""
+    """A step of PyTorch's PreResNet20; None rounds nothing, and COPIED copies instead."""
     from examples.models_torch import PreResNet20
     from qtorch.quant import Quantizer
 
     torch.manual_seed(0)
-    makes = [partial(Quantizer, number, number, rounding, rounding) for number in (LOW, HIGH)] if rounding else []
+    makes: list[Callable[[], torch.nn.Module]] = []
+    if rounding == COPIED:
+        makes = [Copy, Copy]
+    elif rounding:
+        makes = [partial(Quantizer, number, number, rounding, rounding) for number in (LOW, HIGH)]
     model = PreResNet20(*makes)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     program = torch.compile(model, fullgraph=True) if compiled else model
@@ -139,7 +162,7 @@ def optimizer_row(seconds: float) -> Row:
 def speed(quick: bool, seconds: float) -> Iterator[Row]:
     """All rows."""
     batch, roundings = (4 if quick else 64), ["nearest", "stochastic"]
-    yield from measure("torch eager", lambda r: torch_step(batch, r, compiled=False), roundings, seconds)
+    yield from measure("torch eager", lambda r: torch_step(batch, r, compiled=False), [*roundings, COPIED], seconds)
     yield optimizer_row(seconds)
     if not quick:
         yield from measure("jax jitted", partial(jax_step, batch), ["nearest"], seconds)

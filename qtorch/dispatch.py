@@ -45,7 +45,8 @@ def quantize(
 
     Args:
         x: tensor of any shape, strides and device; float32, float64, float16 or bfloat16. A DTensor's parts get the
-            bits of the whole tensor, which is gathered where blocks lie across them, or random words do.
+            bits of the whole tensor, which all processes gather if blocks lie along a sharded dimension, or
+            rounding is stochastic and another dimension than the first is sharded.
         number: the format, or its name (see `NAMED`).
         rounding: a name or member of `Rounding`.
         key: for stochastic rounding: an int from 0 to 2^64 - 1, two 32-bit words, or an integer tensor of two
@@ -197,27 +198,25 @@ _OrdinaryStraightThrough = without_transforms(_StraightThrough)
 def is_ordinary(x: torch.Tensor) -> bool:
     """Whether x is memory that a kernel may read: no subclass, no transform, no tracing."""
     kind = type(x)
-    if kind is not torch.Tensor and kind is not torch.nn.Parameter:
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"x is a {kind.__name__}; allowed is a torch.Tensor of {', '.join(map(str, DTYPES))}")
-        _check_dense(x)
-        return False
-    if torch.compiler.is_dynamo_compiling():
-        return False
-    _check_dense(x)
-    return (
-        (x.is_cpu or x.is_cuda)
+    if (
+        (kind is torch.Tensor or kind is torch.nn.Parameter)
+        and not torch.compiler.is_dynamo_compiling()
+        and (x.is_cpu or x.is_cuda)
+        and x.layout is torch.strided
+        and not x.is_nested
         and not x.is_neg()
         and not x._is_zerotensor()
         and _functorch.peek_interpreter_stack() is None
         and _len_torch_dispatch_stack() == 0
-    )
-
-
-def _check_dense(x: torch.Tensor) -> None:
-    if x.layout is not torch.strided or x.is_nested:
-        kind = "nested" if x.is_nested else f"{x.layout}"
-        raise TypeError(f"x is a {kind} tensor; allowed are dense ones, such as that of its values")
+    ):
+        return True
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"x is a {kind.__name__}; allowed is a torch.Tensor of {', '.join(map(str, DTYPES))}")
+    if not torch.compiler.is_dynamo_compiling() and (x.layout is not torch.strided or x.is_nested):
+        raise TypeError(
+            f"x is a {'nested' if x.is_nested else x.layout} tensor; allowed are dense ones, such as that of its values"
+        )
+    return False
 
 
 def round_tensor(x: torch.Tensor, plan: Plan, noise: Noise | None, ordinary: bool) -> Any:

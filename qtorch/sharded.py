@@ -55,7 +55,7 @@ def _start(x: Any, plan: Plan, noise: Noise | None) -> int | None:
     """The index in the whole tensor of this process's first element; None where it cannot round its part alone."""
     from torch.distributed.tensor import Replicate, Shard
 
-    if any(type(placement) not in (Replicate, Shard) for placement in x.placements):
+    if any(not isinstance(one, Replicate | Shard) or hasattr(one, "split_factor") for one in x.placements):
         return None
     dims = {placement.dim for placement in x.placements if placement.is_shard()}
     if not dims.isdisjoint(plan.number.axes(x.dim())):
@@ -63,7 +63,8 @@ def _start(x: Any, plan: Plan, noise: Noise | None) -> int | None:
     if noise is not None and any(prod(x.shape[:dim]) > 1 for dim in dims):
         return None
     start, shape = 0, list(x.shape)
-    for placement, count, place in zip(x.placements, x.device_mesh.shape, x.device_mesh.get_coordinate(), strict=True):
+    places = x.device_mesh.get_coordinate() or [0] * len(x.placements)  # None outside the mesh, where parts are empty
+    for placement, count, place in zip(x.placements, x.device_mesh.shape, places, strict=True):
         if placement.is_shard():
             dim, length = placement.dim, shape[placement.dim]
             part = -(-length // count)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter as _preserve_version
 
 from qtorch.optim.homes import LIMIT, Homes
 from qtorch.optim.many import Bundle, as_bits, copy_all, same_bits
@@ -52,7 +53,7 @@ class Accumulators:
     def follow(self, weights: Sequence[torch.Tensor]) -> None:
         """Takes over what others wrote; the weights are given as all the parts of a bundle."""
         for now, last, value in zip(weights, self.written.parts, self.values.parts, strict=True):
-            if now.is_cpu and same_bits(now, last):  # elsewhere the answer would have to be waited for
+            if now.is_cpu and not is_sharded(now) and same_bits(now, last):  # of others the answer is waited for
                 continue
             value.copy_(torch.where(as_bits(now) == as_bits(last), value, now))
 
@@ -123,6 +124,8 @@ class Layout:
         if self.accumulators is not None and not self._own:
             self.follow()
             self._own = self.weights.memory(self.parameters)
+            for i in self._sharded:
+                self._own[i] = self.accumulators.written.tensors[i].copy_(self.parameters[i])
             self._put(self.accumulators.values.tensors)
 
     @torch.no_grad()
@@ -131,18 +134,18 @@ class Layout:
         if self._own and self.accumulators is not None:
             for i in self._sharded:
                 self.accumulators.values.tensors[i].copy_(self.parameters[i])
-                self._own[i] = self.accumulators.written.tensors[i]
             self._put(self._own)
             self._own = []
 
     def _put(self, memory: Sequence[torch.Tensor]) -> None:
-        """Makes this the parameters' memory; those that are sharded have a tensor inside, which keeps its own."""
+        """Makes this the parameters' memory; those that are sharded keep the tensor inside, and get its values."""
         sharded = set(self._sharded)
         for i, (p, data) in enumerate(zip(self.parameters, memory, strict=True)):
-            if i in sharded:
-                p.copy_(data)
-            else:
+            if i not in sharded:
                 p.data = data
+                continue
+            with _preserve_version(p):  # nor does autograd notice the other
+                p.copy_(data)
 
     def momenta(self, name: str, values: Sequence[Any]) -> Homes | None:
         """The memory that these are in, if `adopt_momenta` put them all there."""

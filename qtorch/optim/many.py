@@ -188,9 +188,17 @@ def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
         torch._foreach_copy_(targets, sources)  # type: ignore[attr-defined]
 
 
+def scale_all(tensors: list[torch.Tensor], factor: float) -> None:
+    if is_sharded(*tensors):  # which torch scales beside others one by one only
+        for x in tensors:
+            x.mul_(factor)
+    else:
+        torch._foreach_mul_(tensors, factor)  # type: ignore[attr-defined]
+
+
 def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
     """Whether two tensors of one shape and dtype have the same bits (-0.0 differs from 0.0, a NaN equals itself)."""
-    if x.dim() == 1 and x.nbytes % 8 == 0 and x.is_contiguous() and not is_sharded(x):
+    if x.dim() == 1 and x.nbytes % 8 == 0 and x.is_contiguous():
         return torch.equal(x.view(torch.int64), y.view(torch.int64))  # in half the time
     return torch.equal(as_bits(x), as_bits(y))
 

@@ -11,7 +11,7 @@ import torch
 from qcore import Quantization
 from qcore.keys import fold_in_each
 from qtorch.optim.layout import Accumulators, Copies, Layout
-from qtorch.optim.many import Bundle, copy_all, joins
+from qtorch.optim.many import Bundle, copy_all, joins, scale_all
 from qtorch.optim.quantizers import Function, is_stochastic, round_all
 
 _GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles; a parameter's i-th momentum has the role 3 + i
@@ -134,7 +134,7 @@ class Step:
         together = self._joins(name) and room.fits(tensors)
         parts = room.take(tensors) if together else tensors
         if scaling != 1.0:
-            torch._foreach_mul_(parts, scaling)  # type: ignore[attr-defined]
+            scale_all(parts, scaling)
         self._round_onto(parts, name, role, chosen, parts, room if together else None)
         if together:
             room.give(tensors)

@@ -119,7 +119,7 @@ class _Rounding(torch.autograd.Function):
             return y
         lanes = _LANES[x.element_size()]
         free = _round(x, told.unclamped, told.forward_rounding, words)
-        return y, (y.view(lanes) == free.view(lanes)).logical_not()  # torch 2.11 has no != for DTensors
+        return y, (y.view(lanes) == free.view(lanes)).logical_not_()  # torch 2.11 has no != for DTensors
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
