@@ -25,7 +25,7 @@ from qtorch.lanes import DTYPES, FLOATS, Names, as_codes, from_codes, from_lanes
 from qtorch.launch import KERNEL_LIMIT, by_kernel, laid_out
 from qtorch.packing import check_codes
 from qtorch.plan import Plan, block_sizes, decoder, make_plan, plan_for
-from qtorch.sharded import check_not_sharded, is_sharded, round_shards
+from qtorch.sharded import check_not_sharded, check_not_transformed, is_sharded, round_shards
 
 
 def quantize(
@@ -221,6 +221,8 @@ def is_ordinary(x: torch.Tensor) -> bool:
 
 def round_tensor(x: torch.Tensor, plan: Plan, noise: Noise | None, ordinary: bool) -> Any:
     """The law, in the fastest way there is for x; see `qtorch.lanes.run`."""
+    if not ordinary and not torch.compiler.is_compiling():
+        check_not_transformed(x)
     if not ordinary and is_sharded(x):
         return round_shards(x, plan, noise, lambda part, words: round_tensor(part, plan, words, is_ordinary(part)))
     if noise is not None and plan.spelling and x.numel() > 0:

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch._C import _functorch  # type: ignore[attr-defined]
 
 from qcore.random import Noise
 from qtorch.launch import shifted
@@ -18,6 +19,15 @@ def is_sharded(*tensors: Any) -> bool:
     """Whether one of these is a DTensor, whose module takes long to import and is there if there are any."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and any(isinstance(x, module.DTensor) for x in tensors)
+
+
+def check_not_transformed(x: Any) -> None:
+    """Refuses a DTensor under a transform of torch.func, where torch would shift none of its integers."""
+    inner = x
+    while _functorch.is_functorch_wrapped_tensor(inner):
+        inner = _functorch.get_unwrapped(inner)
+    if inner is not x and is_sharded(inner):
+        raise TypeError("x is a DTensor under torch.func; allowed there is a tensor of one process")
 
 
 def check_not_sharded(x: Any, name: str) -> None:
