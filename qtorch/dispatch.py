@@ -221,10 +221,11 @@ def is_ordinary(x: torch.Tensor) -> bool:
 
 def round_tensor(x: torch.Tensor, plan: Plan, noise: Noise | None, ordinary: bool) -> Any:
     """The law, in the fastest way there is for x; see `qtorch.lanes.run`."""
-    if not ordinary and not torch.compiler.is_compiling():
-        check_not_transformed(x)
-    if not ordinary and is_sharded(x):
-        return round_shards(x, plan, noise, lambda part, words: round_tensor(part, plan, words, is_ordinary(part)))
+    if not ordinary:
+        if not torch.compiler.is_compiling():
+            check_not_transformed(x)
+        if is_sharded(x):
+            return round_shards(x, plan, noise, lambda part, words: round_tensor(part, plan, words, is_ordinary(part)))
     if noise is not None and plan.spelling and x.numel() > 0:
         return torch.ops.qtorch.round_stochastically(x, *noise, plan.spelling)  # see qtorch.opaque
     result = by_kernel(x, plan, noise) if ordinary and x.numel() > 0 else None

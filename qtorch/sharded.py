@@ -66,7 +66,7 @@ def _start(x: Any, plan: Plan, noise: Noise | None) -> int | None:
     from torch.distributed.tensor import Replicate, Shard
 
     if any(not isinstance(one, Replicate | Shard) or hasattr(one, "split_factor") for one in x.placements):
-        return None
+        return None  # sharded in another way, or in strides, for which torch 2.11 has a kind of Shard
     dims = {placement.dim for placement in x.placements if placement.is_shard()}
     if not dims.isdisjoint(plan.number.axes(x.dim())):
         return None

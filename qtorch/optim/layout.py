@@ -89,7 +89,7 @@ class Layout:
         self.scratch = Bundle(self.parameters)
         self._momenta: dict[str, Homes] = {}
         self._own: list[torch.Tensor] = []  # the weights' memory, while accumulators are in its place
-        self._sharded = [i for i, p in enumerate(self.parameters) if is_sharded(p)]
+        self._sharded = {i for i, p in enumerate(self.parameters) if is_sharded(p)}
         self.accumulators = Accumulators(self.parameters) if accumulate else None
         if self.accumulators is not None and before is not None and before.accumulators is not None:
             for i, p in enumerate(self.parameters):
@@ -139,9 +139,8 @@ class Layout:
 
     def _put(self, memory: Sequence[torch.Tensor]) -> None:
         """Makes this the parameters' memory; those that are sharded keep the tensor inside, and get its values."""
-        sharded = set(self._sharded)
         for i, (p, data) in enumerate(zip(self.parameters, memory, strict=True)):
-            if i not in sharded:
+            if i not in self._sharded:
                 p.data = data
                 continue
             with _preserve_version(p):  # nor does autograd notice the other

@@ -4,13 +4,16 @@ import subprocess
 import sys
 
 import pytest
+import torch
+
+import qtorch
 
 PROGRAM = """
 import sys
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
@@ -22,7 +25,16 @@ from qtorch.quant import Quantizer
 store, rank = sys.argv[1:]
 dist.init_process_group("gloo", init_method="file://" + store, rank=int(rank), world_size=4)
 torch.set_num_threads(1)
-kernels.load_module = lambda *_: None  # which have tests of their own
+load, taken = kernels.load_module, {}  # only those that the test has compiled; in the place of others the law itself
+
+
+def load_module(name, *rest):
+    if name in ("grid-nearest-float32-numbers-flat", "grid-stochastic-float32-numbers-flat"):
+        taken[name] = load(name, *rest)
+    return taken.get(name)
+
+
+kernels.load_module = load_module
 line, square = (init_device_mesh("cpu", shape) for shape in ((4,), (2, 2)))
 x = torch.randn(6, 8, 10, generator=torch.Generator().manual_seed(0)) ** 5
 
@@ -53,6 +65,10 @@ for mesh, placements in PLACED:
                 assert y.placements == tuple(placements)
                 what = f"{number} {mode} {placements} {values.shape}"
                 same(y, qtorch.quantize(values, number, mode, **options), what)
+assert len(taken) == 2 and all(taken.values()), taken
+few = qtorch.quantize(distribute_tensor(x, DeviceMesh("cpu", [0, 1]), [Shard(0)]), "e5m2", "stochastic", key=5)
+if rank in "01":  # the others have no part
+    same(few, qtorch.quantize(x, "e5m2", "stochastic", key=5), "fewer processes")
 ones = DTensor.from_local(torch.full((5,), 0.3), line, [Partial()])
 same(qtorch.quantize(ones, "e5m2", "nearest"), torch.full((5,), 1.25), "a sum")
 
@@ -123,6 +139,8 @@ dist.destroy_process_group()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="processes find each other by a file")
 def test_the_bits_of_the_whole_tensor(tmp_path):
+    for mode in ("nearest", "stochastic"):  # once, and not in each process
+        qtorch.quantize(torch.ones(64), qtorch.FixedPoint(8, 4), mode)
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path / "store")]
     processes = [
         subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
