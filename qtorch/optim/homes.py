@@ -32,9 +32,7 @@ class Homes(Bundle):
         self.homes = [_own_storage(place) if place.is_cpu else place for place in self.places]
         self._addresses: list[int | None] = list(map(_address, self.homes))
         self._moved: set[int] = set()  # those whose memory the homes are
-        at_home = dict(zip(self.small, self.homes, strict=True))
-        self._memory: list[Any] = [at_home.get(i) for i in range(len(like))]
-        self._away: list[int] = []  # which homes were not the memory of the tensors last taken
+        self._away: list[int] = []  # which homes were not the memory of the tensors last looked for
 
     @torch.no_grad()
     def move_in(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -44,23 +42,24 @@ class Homes(Bundle):
                 tensors[i].data = home.copy_(tensors[i])
                 self._moved.add(n)
 
-    def take(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def locate(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Looks which of the small ones are here."""
         self._away = self._not_here([tensors[i] for i in self.small])
         if not self._moved.isdisjoint(self._away):
             self._abandon()
+
+    def take(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        self.locate(tensors)
         copy_all([self.places[n] for n in self._away], [tensors[self.small[n]] for n in self._away])
         return self.parts_with(tensors)
+
+    def outside(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Those whose memory the flat tensors are not."""
+        return tuple(tensors[i] for i in [*self.large, *(self.small[n] for n in self._away)])
 
     def give(self, tensors: Sequence[torch.Tensor]) -> None:
         """Copies back what `take` has copied in."""
         copy_all([tensors[self.small[n]] for n in self._away], [self.places[n] for n in self._away])
-
-    def memory(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The `data` of those last taken; asking each for it would take longer than a kernel's call."""
-        found = list(self._memory)
-        for i in [*self.large, *(self.small[n] for n in self._away)]:
-            found[i] = tensors[i].data
-        return found
 
     def holds(self, tensors: Sequence[Any]) -> bool:
         """Whether the small ones are `homes` themselves, and none has left."""

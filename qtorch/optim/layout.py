@@ -43,7 +43,7 @@ class Accumulators:
 
     Attributes:
         values: the accumulators.
-        written: what was last written to the weights.
+        written: what was last written to the weights, or is to be.
     """
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
@@ -56,6 +56,7 @@ class Accumulators:
             if now.is_cpu and not is_sharded(now) and same_bits(now, last):  # of others the answer is waited for
                 continue
             value.copy_(torch.where(as_bits(now) == as_bits(last), value, now))
+            last.copy_(now)
 
     def set(self, i: int, value: torch.Tensor, written: torch.Tensor) -> None:
         copy_all([self.values.tensors[i], self.written.tensors[i]], [value, written])
@@ -88,8 +89,7 @@ class Layout:
         self.frozen = [p for p in self._every if not p.requires_grad]
         self.scratch = Bundle(self.parameters)
         self._momenta: dict[str, Homes] = {}
-        self._own: list[torch.Tensor] = []  # the weights' memory, while accumulators are in its place
-        self._sharded = {i for i, p in enumerate(self.parameters) if is_sharded(p)}
+        self._entered = False  # whether the weights have the accumulators' values
         self.accumulators = Accumulators(self.parameters) if accumulate else None
         if self.accumulators is not None and before is not None and before.accumulators is not None:
             for i, p in enumerate(self.parameters):
@@ -116,35 +116,30 @@ class Layout:
     @torch.no_grad()
     def follow(self) -> None:
         """See `Accumulators.follow`."""
-        if self.accumulators is not None:
+        if self.accumulators is not None and not self._entered:
             self.accumulators.follow(self.weights.take(self.parameters))
 
     def enter(self) -> None:
-        """Puts the accumulators, if any, in the place of the weights, unless they are there."""
-        if self.accumulators is not None and not self._own:
+        """Gives the weights the values of the accumulators, if any, unless they have them."""
+        if self.accumulators is not None and not self._entered:
             self.follow()
-            self._own = self.weights.memory(self.parameters)
-            for i in self._sharded:
-                self._own[i] = self.accumulators.written.tensors[i].copy_(self.parameters[i])
-            self._put(self.accumulators.values.tensors)
+            self._entered = True
+            self._write(self.accumulators.values)
 
     @torch.no_grad()
     def leave(self) -> None:
-        """Gives the weights their own memory back."""
-        if self._own and self.accumulators is not None:
-            for i in self._sharded:
-                self.accumulators.values.tensors[i].copy_(self.parameters[i])
-            self._put(self._own)
-            self._own = []
+        """Gives the weights what is to be written to them."""
+        if self.accumulators is not None and self._entered:
+            self.weights.locate(self.parameters)  # where the inner optimizer, or who stopped it, left them
+            self._write(self.accumulators.written)
+            self._entered = False
 
-    def _put(self, memory: Sequence[torch.Tensor]) -> None:
-        """Makes this the parameters' memory; those that are sharded keep the tensor inside, and get its values."""
-        for i, (p, data) in enumerate(zip(self.parameters, memory, strict=True)):
-            if i not in self._sharded:
-                p.data = data
-                continue
-            with _preserve_version(p):  # nor does autograd notice the other
-                p.copy_(data)
+    def _write(self, copies: Copies) -> None:
+        """Copies onto the weights last looked for, of which autograd need not know: the inner step tells it itself."""
+        weights = self.weights
+        with _preserve_version(weights.outside(self.parameters)):
+            copy_all(weights.parts_with(self.parameters), copies.parts)
+            weights.give(self.parameters)
 
     def momenta(self, name: str, values: Sequence[Any]) -> Homes | None:
         """The memory that these are in, if `adopt_momenta` put them all there."""

@@ -154,9 +154,9 @@ class OptimLP(torch.optim.Optimizer):
                 loss = self.optim.step()
             else:
                 loss = self.optim.step(step.evaluating(closure))  # type: ignore[call-overload]
+            step.finish(self.state)
         finally:
             step.leave()
-        step.finish(self.state)
         self.steps += 1
         return loss
 

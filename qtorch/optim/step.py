@@ -54,7 +54,7 @@ class Step:
 
     @torch.no_grad()
     def begin(self) -> None:
-        """Rounds the gradients and, once, puts the accumulators in the place of the weights."""
+        """Rounds the gradients and, once, gives the weights the values of the accumulators."""
         layout = self._layout
         for p in layout.frozen:
             if p.grad is not None:  # left over from before it was frozen; the inner optimizer would step it
@@ -71,7 +71,7 @@ class Step:
         layout.enter()
 
     def leave(self) -> None:
-        """Gives the weights their memory back, and frozen parameters their gradients, also after an error."""
+        """Gives the weights their low precision back, and frozen parameters their gradients, also after an error."""
         self._layout.leave()
         for p, gradient in self._hidden:
             p.grad = gradient
@@ -89,18 +89,14 @@ class Step:
             self._round_momenta(weights, [found or {} for found in map(state.get, weights)])
 
     def _round_accumulators(self, accumulators: Accumulators, weights: list[torch.Tensor]) -> None:
-        """Rounds them in place, and once more onto what is written to the weights."""
+        """Rounds the weights onto them, and those onto what is to be written to the weights."""
         values, written, chosen = accumulators.values, accumulators.written, self._chosen
-        accumulated, bundle = self._members(values, "acc_quant")
-        self._round_onto(accumulated, "acc_quant", _ACCUMULATOR, chosen, accumulated, bundle)
+        targets, bundle = self._members(values, "acc_quant")
+        stepped = weights if bundle is None else self._layout.weights.take(weights)
+        self._round_onto(targets, "acc_quant", _ACCUMULATOR, chosen, stepped, bundle)
         targets, _ = self._members(written, "weight_quant")
         sources, bundle = self._members(values, "weight_quant")
         self._round_onto(targets, "weight_quant", _WEIGHT, chosen, sources, bundle)
-        if len(chosen) == len(written.tensors):
-            copy_all(self._layout.weights.parts_with(weights), written.parts)
-            self._layout.weights.give(weights)
-        else:
-            copy_all(weights, [written.tensors[i] for i in chosen])
 
     def _round_momenta(self, weights: Sequence[torch.Tensor], states: Sequence[dict[str, Any]]) -> None:
         roles, together = [_MOMENTUM] * len(weights), self._joins("momentum_quant")

@@ -247,6 +247,19 @@ def test_a_backward_pass_notices_that_weights_and_gradients_were_written(shape):
             product.backward()
 
 
+@pytest.mark.parametrize("shape", [(6, 6), (300, 300)], ids=["small", "large"])
+def test_a_backward_pass_goes_on_where_a_weight_took_no_step(shape):
+    params = parameters([(3,), shape])
+    optimizer = optimizer_of(params)
+    train(optimizer, params, range(1))
+    factor = torch.ones(shape, requires_grad=True)
+    product = (params[1] * factor).sum()
+    params[1].grad = None
+    optimizer.step()
+    product.backward()
+    assert_same_bits(factor.grad, params[1])
+
+
 # What is not contiguous, and what is read during a step
 
 

@@ -190,14 +190,51 @@ def test_lbfgs_evaluates_several_times_and_rounds_every_gradient():
     assert abs(weights[1] - 5) < 0.3
 
 
-def test_after_an_error_weights_are_as_before():
+def cannot_begin(optimizer):
+    optimizer.param_groups[0]["lr"] = "no number"
+
+
+def cannot_end(optimizer):
+    def stop(*_):
+        raise TypeError("all weights have been stepped")
+
+    optimizer.optim.register_step_post_hook(stop)
+
+
+@pytest.mark.parametrize("fails", [cannot_begin, cannot_end])
+def test_after_an_error_weights_are_as_before(fails):
     optimizer, params = trained()
-    before = [p.detach().clone() for p in params]
+    before = [x.detach().clone() for x in (*params, *optimizer.weight_acc.values())]
     memory = [p.data_ptr() for p in params]
     give_gradients(params, 7)
-    optimizer.param_groups[0]["lr"] = "no number"
+    fails(optimizer)
     with pytest.raises(TypeError):
         optimizer.step()
-    assert_all_same_bits(params, before)
+    assert_all_same_bits([*params, *optimizer.weight_acc.values()], before)
     assert [p.data_ptr() for p in params] == memory
     assert optimizer.steps == 2
+
+
+class Assigning(torch.optim.Optimizer):
+    """Steps by giving weights other memory."""
+
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.data = torch.sub(p.data, p.grad, alpha=group["lr"])
+
+
+@pytest.mark.parametrize("without", [(), (2,)])
+def test_an_optimizer_may_assign_data(without):
+    results = []
+    for make in (Assigning, lambda params, defaults: torch.optim.SGD(params, **defaults)):
+        params = parameters([(6, 6), (300, 300), (5,)])
+        optimizer = OptimLP(make(params, {"lr": 0.1}), weight_quant=F, acc_quant=H)
+        for step in range(3):
+            give_gradients(params, step)
+            for i in without:
+                params[i].grad = None
+            optimizer.step()
+        results.append([*params, *optimizer.weight_acc.values()])
+    assert_all_same_bits(*results)
