@@ -28,7 +28,6 @@ NUMBERS = (
     BlockScaled("e4m3fn", {1: None}),
     BlockScaled("e8m0fnu", {1: None, 2: None}, "rceil"),
     NVFP4({...: None}),
-    *(NAMED[name][0] for name in ("e4m3fn", "e4m3fnuz", "e8m0fnu")),
 )
 
 

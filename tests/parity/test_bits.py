@@ -24,16 +24,20 @@ inputs = lru_cache(4)(hard_inputs)
 def pairs():
     """Every format of FORMATS in every mode; of the others, which are many, each in the usual ones and some more.
 
-    Those of a kind share what compiles, the other modes, and JAX without jit.
+    Those of a kind share what compiles and the other modes; the first one, and FORMATS in the usual modes, are for JAX
+    without jit as well.
     """
-    yield from (pytest.param(number, mode, BACKENDS, id=f"{number}-{mode}") for number in FORMATS for mode in MODES)
-    others = [mode for mode in MODES if mode not in USUAL]
-    kinds = [number.reduce(FLOAT32)[0] for number in MORE]
-    for i, (number, kind) in enumerate(zip(MORE, kinds, strict=True)):
-        place, count = kinds[:i].count(kind), kinds.count(kind)
-        some = others[place::count] or [others[place % len(others)]]
-        backends = OTHERS if place else BACKENDS
-        yield from (pytest.param(number, mode, backends, id=f"{number}-{mode}") for mode in (*USUAL, *some))
+    every = [*FORMATS, *MORE]
+    kinds = [number.reduce(FLOAT32)[0] for number in every]
+    less_usual = [mode for mode in MODES if mode not in USUAL]
+    for i, (number, kind) in enumerate(zip(every, kinds, strict=True)):
+        modes, first = MODES, kind not in kinds[:i]
+        if i >= len(FORMATS):
+            place, count = kinds[len(FORMATS) : i].count(kind), kinds[len(FORMATS) :].count(kind)
+            modes = (*USUAL, *(less_usual[place::count] or [less_usual[place % len(less_usual)]]))
+        for mode in modes:
+            backends = BACKENDS if first or (i < len(FORMATS) and mode in USUAL) else OTHERS
+            yield pytest.param(number, mode, backends, id=f"{number}-{mode}")
 
 
 @pytest.mark.parametrize(("number", "mode", "backends"), list(pairs()))
