@@ -90,9 +90,10 @@ def compared(x, number, mode, dtype=np.float32):
 
 def numbers_of(number, count=2**16):
     """All of them, or about so many: the smallest, the largest, and some at an odd distance from each other."""
-    steps = np.arange(2 ** (number.wl - number.signed))
-    if len(steps) > count:
-        steps = np.unique(np.concatenate([steps[:16], steps[:: len(steps) // count | 1], steps[-16:]]))
+    end = 2 ** (number.wl - number.signed)
+    steps = np.arange(0, end, 1 if end <= count else end // count | 1)
+    if end > count:
+        steps = np.unique(np.concatenate([np.arange(16), steps, np.arange(end - 16, end)]))
     return np.ldexp(steps.astype(np.float64), -number.fl)
 
 

@@ -230,7 +230,7 @@ def test_cuda(number, mode):
             assert_same_bits(qtorch.quantize(tensor.cuda(), number, mode, key=KEY), expected)
 
 
-@pytest.mark.parametrize("dynamic", [None, True, False])
+@pytest.mark.parametrize("dynamic", [None, True, pytest.param(False, marks=pytest.mark.heavy)])
 def test_compiled_programs_take_other_formats_keys_and_starts(dynamic):
     """As arguments of one compiled function, whose integers dynamic shapes would turn into symbols."""
     x = torch.randn(100)
