@@ -68,6 +68,7 @@ class _Method(ctypes.Structure):
 
 _METH_FASTCALL = 0x80
 _HEAD = re.compile(r'extern "C" +void +kernel\(')
+_WORD = re.compile(r"\b(in_ptr\d+)\[static_cast<int64_t>\((\d+)L\)\]")
 _PRAGMA = re.compile(r"^ *#pragma omp .*\n", re.MULTILINE)
 _methods: list[_Method] = []  # which Python's functions point to
 
@@ -108,6 +109,7 @@ class _Recorder:
 
     def define(self, types: list[str], source: str) -> Callable[..., None]:
         names = [f"{kind}{len(self.kernels)}" for kind in ("parallel", "serial")]
+        source = _read_once(source)
         for name, text in zip(names, (source, _PRAGMA.sub("", source)), strict=True):
             self.kernels.append(_HEAD.sub(f"static void {name}(", text))
 
@@ -129,6 +131,16 @@ class _Recorder:
         if len(filled) < len(results) or any(self.allocated.get(place) != size for place, size in filled.items()):
             raise NotImplementedError(f"results {results} in memory {self.allocated}")
         return list(filled)
+
+
+def _read_once(source: str) -> str:
+    """A kernel that reads single numbers, such as a key's words, before its loops.
+
+    In them a compiler would read each again, since it cannot know that no result is written over it.
+    """
+    words = dict.fromkeys(_WORD.findall(source))
+    reads = "".join(f"    const auto {name}_{index} = {name}[{index}];\n" for name, index in words)
+    return _WORD.sub(r"\1_\2", source).replace("\n{\n", f"\n{{\n{reads}", 1)
 
 
 def _view(base: _Memory, sizes: Sequence[Any], strides: Sequence[Any], offset: Any = 0) -> _Memory:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -93,6 +94,17 @@ def test_a_damaged_kernel_is_compiled_again(tmp_path):
             native.open_kernel(library, CPU)
     assert finish(start(tmp_path))[0] == "right"
     assert native.open_kernel(library, CPU)
+
+
+def test_single_numbers_are_read_before_the_loops():
+    program = plan_for(F, "stochastic", torch.float32, None, False).program
+    text = native.write_kernel(*kernels._example(program, "flat", CPU))
+    head, loops = text.partition("static void serial")[0].split("for(", 1)
+    words = re.findall(r"const auto ((\w+)_(\d)) = \2\[\3\];", head)
+    assert len(words) == 5  # a key's, and three of a window
+    for word, name, _ in words:
+        assert f"{word};" in loops
+        assert f"{name}[" not in loops
 
 
 def test_without_a_compiler_the_operations_give_the_same_bits_after_one_warning(tmp_path):
