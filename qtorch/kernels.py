@@ -137,8 +137,8 @@ def _compile(example: Callable[[], Example], path: Path, maker: Any) -> None:
 def constant_tensor(program: Program, constants: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """A format's integers as a kernel's argument: on the CPU as rows, of which vectors are loaded.
 
-    A single number would have to be made a vector anew for each vector of results, since a compiler cannot know that
-    those are not written over it.
+    A single number would have to be made a vector anew for each vector of results, or occupy a register throughout the
+    loops, before which kernels read those that remain (see `qtorch.native`).
     """
     tensor = torch.tensor(constants, dtype=lane_dtype(program.carrier), device=device)
     return tensor if program.shared or device.type != "cpu" else tensor[:, None].repeat(1, ROW)

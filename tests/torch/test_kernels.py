@@ -1,14 +1,11 @@
 """Kernels on disk: shared by processes, safe against each other, against death, and without a compiler."""
 
 import os
-import platform
-import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -19,8 +16,7 @@ from support import DTYPES, assert_same_bits, to_torch
 import qcore
 import qtorch
 from qcore import BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint
-from qcore.random import rotate_left
-from qtorch import kernels, native, packaged, vectors
+from qtorch import kernels, native, packaged
 from qtorch.keys import make_noise
 from qtorch.lanes import ROW
 from qtorch.plan import make_plan, plan_for
@@ -94,17 +90,6 @@ def test_a_damaged_kernel_is_compiled_again(tmp_path):
             native.open_kernel(library, CPU)
     assert finish(start(tmp_path))[0] == "right"
     assert native.open_kernel(library, CPU)
-
-
-def test_single_numbers_are_read_before_the_loops():
-    program = plan_for(F, "stochastic", torch.float32, None, False).program
-    text = native.write_kernel(*kernels._example(program, "flat", CPU))
-    head, loops = text.partition("static void serial")[0].split("for(", 1)
-    words = re.findall(r"const auto ((\w+)_(\d)) = \2\[\3\];", head)
-    assert len(words) == 5  # a key's, and three of a window
-    for word, name, _ in words:
-        assert f"{word};" in loops
-        assert f"{name}[" not in loops
 
 
 def test_without_a_compiler_the_operations_give_the_same_bits_after_one_warning(tmp_path):
@@ -236,43 +221,6 @@ def test_large_kernels_leave_other_threads_alone():
     assert order == ["other", "kernel"]
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have no such vectors")
-def test_rotations_are_instructions():
-    """Without them there are the same bits, of more operations: nothing else would tell."""
-    assert vectors.rotation() is not rotate_left
-
-
-def test_small_tensors_are_rounded_without_other_threads():
-    """Otherwise they have the same bits, and wait for threads."""
-    program = make_plan(F, "nearest", torch.float32, None, False).program
-    source = native.write_kernel(*kernels._example(program, "flat", CPU))
-    parallel, serial = source.index("static void parallel0("), source.index("static void serial0(")
-    assert "#pragma omp" in source[parallel:serial]
-    assert "#pragma omp" not in source[serial:]
-    assert f">= {native.SERIAL_BELOW};" in source[serial:]
-    assert "(large ? parallel0 : serial0)(" in source[serial:]
-
-
-def test_blocks_along_rows_are_read_once():
-    """The maximum of a block and its rounding are in one loop over blocks."""
-    program = make_plan(BlockFloatingPoint(8, 0), "nearest", torch.float32, None, False).program
-    source = native.write_kernel(*kernels._example(program, "rows", CPU))
-    assert source.count("#pragma omp for") == 1
-
-
-def test_kernels_take_bits_and_maxima_at_once():
-    """Otherwise they are the same, and rows of a few numbers take three times as long. The user's programs stay."""
-    from torch._inductor.codegen.cpp import CppVecKernel, CppVecOverrides
-
-    usual = vars(CppVecOverrides)["to_dtype_bitcast"], CppVecKernel.reduction_combine_vec
-    program = make_plan(BlockFloatingPoint(8, 0), "nearest", torch.float64, None, False).program
-    source = native.write_kernel(*kernels._example(program, "rows", CPU))
-    assert "tmpbuf" not in source
-    assert "_vec = at::vec::clamp_min(" in source
-    assert "_vec = at::vec::maximum(" not in source
-    assert usual == (vars(CppVecOverrides)["to_dtype_bitcast"], CppVecKernel.reduction_combine_vec)
-
-
 @pytest.mark.parametrize(
     ("number", "layout", "dtype", "mode"),
     [
@@ -313,33 +261,6 @@ def test_errors_of_a_kernel(tmp_path):
         kernel(2, 2, x.to_mkldnn(), x, x)
 
 
-def test_patches_are_for_the_thread_that_compiles():
-    """Others may be compiling programs of their own, to which they would do harm."""
-
-    class Compiler:
-        def name(self):
-            return "usual"
-
-        @staticmethod
-        def kind():
-            return "usual"
-
-    names = vectors.in_this_thread(Compiler, "name", lambda _: "ours")
-    with ThreadPoolExecutor(1) as other, names, vectors.in_this_thread(Compiler, "kind", lambda: "ours"):
-        assert Compiler().name() == Compiler().kind() == "ours"
-        assert other.submit(Compiler().name).result() == other.submit(Compiler().kind).result() == "usual"
-    assert Compiler().name() == Compiler().kind() == "usual"
-
-
-@pytest.mark.parametrize("sizes", [((4, 2), (2, 2)), ((2, 2), (2, 2))], ids=["a part", "shared"])
-def test_results_that_do_not_fill_memory_of_their_own_are_refused(sizes):
-    recorder = native._Recorder()
-    room = recorder.allocate(sizes[0], (2, 1), torch.float32)
-    part = native._view(room, sizes[1], (2, 1))
-    with pytest.raises(NotImplementedError):
-        recorder.whole([room, part] if sizes[0] == sizes[1] else [part])
-
-
 def test_who_asks_for_a_kernel_makes_the_stand_in_for_a_missing_gpu(monkeypatch):
     """torch 2.11 keeps it in the thread that traces first; the thread that compiles a kernel ends."""
     made, compiled = [], []
@@ -357,26 +278,6 @@ def test_who_asks_for_a_kernel_makes_the_stand_in_for_a_missing_gpu(monkeypatch)
         assert kernels.load_module("grid-odd-float32-numbers-flat", (), torch.device("cpu"), list) is None
     assert made == [threading.get_ident()]
     assert compiled != made
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="others have one kind of vectors")
-def test_vectors_are_known_without_a_trial(monkeypatch):
-    """Inductor's own list takes seconds, of a compiler and of a process for each kind; it stays what it was."""
-    from torch._inductor import cpu_vec_isa
-
-    def tried(self):
-        raise AssertionError(f"{self} was tried")
-
-    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
-    for kind in {type(isa) for isa in cpu_vec_isa.supported_vec_isa_list} | {cpu_vec_isa.VecISA}:
-        monkeypatch.setattr(kind, "__bool__", tried)
-    usual = cpu_vec_isa.valid_vec_isa_list
-    with vectors.known_vectors():
-        (widest,) = cpu_vec_isa.valid_vec_isa_list()
-        assert widest
-        assert cpu_vec_isa.pick_vec_isa() is widest
-        assert widest.bit_width() == (512 if torch.cpu._is_avx512_supported() else 256)
-    assert cpu_vec_isa.valid_vec_isa_list is usual
 
 
 def test_pairs_of_16_bits_of_any_size_and_offset(monkeypatch):
