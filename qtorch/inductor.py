@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from qtorch.vectors import in_this_thread, known_vectors, shorter_code
+from qtorch.vectors import in_this_thread, known_vectors, quick_casts, quick_maxima
 
 Define = Callable[[list[str], str], Callable[..., Any]]
 
@@ -61,6 +61,7 @@ def program(
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.graph import GraphLowering
 
+    quick_casts()
     written: list[str] = []
 
     def keep(graph: Any) -> Any:
@@ -74,7 +75,7 @@ def program(
     inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
     caches = functorch_config.patch(enable_autograd_cache=False)
     written_only = in_this_thread(GraphLowering, "compile_to_module", keep)
-    with caches, config.patch(settings()), known_vectors(), shorter_code(), written_only:
+    with caches, config.patch(settings()), known_vectors(), quick_maxima(), written_only:
         compile_fx(graph, inputs)
     names: dict[str, Any] = {}
     with in_this_thread(AsyncCompile, "cpp_pybinding", defined):

@@ -34,7 +34,7 @@ from qtorch.lanes import ROW, lane_dtype, pair_dtype, run, run_keyed, run_pairs
 Kernel = Callable[..., object]
 # A module that returns what a kernel computes, arguments that are large enough to be compiled for all threads, and
 # for each which of its sizes vary, as `torch.export.export` takes them. A NaN among floats of which the module takes
-# the maximum is lost on the CPU, see `qtorch.vectors.shorter_code`.
+# the maximum is lost on the CPU, see `qtorch.vectors.quick_maxima`.
 Example = tuple[torch.nn.Module, tuple[torch.Tensor, ...], tuple[object, ...]]
 
 # Which dimensions a kernel's input has, as an example, and which of them lie inside of blocks ("r" in `Merged`) or

@@ -84,7 +84,7 @@ def run(
     names = RowNames if rows and torch.compiler.is_compiling() else Names
     result = program.run(names, lanes, constants, blocks.axes, word, _settle)
     if not program.codes:
-        return from_lanes(blocks.together(result), program.carrier, x.dtype)
+        return _result(blocks.together(result), program.carrier, x.dtype)
     codes, *scales = result if program.shared else (result,)
     codes = blocks.together(codes).to(result_dtype(program, x.dtype))
     if not scales:
@@ -225,6 +225,18 @@ def from_lanes(bits: torch.Tensor, carrier: Carrier, dtype: torch.dtype) -> torc
     if carrier.padding == 0:
         return bits.view(dtype)
     return (bits >> carrier.padding).to(torch.int16).view(dtype)
+
+
+def _result(bits: torch.Tensor, carrier: Carrier, dtype: torch.dtype) -> torch.Tensor:
+    """Bits as floats, in a user's compiled program as the opposite of their opposites.
+
+    What is only seen as floats Inductor writes as integers, in the order of the dimensions, and then copies if a
+    convolution wants another; what it computes as floats it writes once. A float's sign bit is all that this changes.
+    """
+    user = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    if not user or carrier.padding or bits.device.type != "cpu":
+        return from_lanes(bits, carrier, dtype)
+    return -from_lanes(bits ^ carrier.negative, carrier, dtype)
 
 
 def result_dtype(program: Program, dtype: torch.dtype) -> torch.dtype:

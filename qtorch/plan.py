@@ -18,6 +18,7 @@ from qcore.tiles import Sizes
 from qtorch import kernels
 from qtorch.cache import constant, literal, remember
 from qtorch.lanes import DTYPES, ROW, pair_dtype, result_dtype
+from qtorch.vectors import quick_casts
 
 
 class Plan:
@@ -102,6 +103,8 @@ def _prepare(
     mode: str, carrier: str, overflow: Any, coded: bool, *description: Any
 ) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """A program's fields and the constants as literals of a traced program; see `literal`."""
+    if not torch.compiler.is_exporting():
+        quick_casts()
     program, constants = prepare(_described(*description), Rounding(mode), CARRIERS[carrier], overflow, coded)
     return (_fields(program.carrier), program.kind, program.codes, program.storage, program.element), tuple(constants)
 

@@ -1,6 +1,6 @@
 """What Inductor is taught about vectors on the CPU: which there are, and better C++ than it would write.
 
-All but the rotation, which it has no code for, are for the thread that compiles a kernel alone.
+All but the rotation, which it has no code for, and the bits of vectors are for the thread that compiles a kernel alone.
 """
 
 from __future__ import annotations
@@ -63,32 +63,46 @@ def _vectors() -> list[Any]:
 
 
 @contextlib.contextmanager
-def shorter_code() -> Iterator[None]:
-    """Has Inductor write less for what the law does most.
+def quick_maxima() -> Iterator[None]:
+    """Has Inductor not ask of each maximum whether one of the two is a NaN.
 
-    It would take the bits of a vector by way of memory, one by one where a row ends, and ask of each maximum whether
-    one of the two is a NaN, which takes three operations more, each of which waits for the one before. The floats of
-    which kernels take maxima are none, see `qtorch.lanes`.
+    That takes three operations more, each of which waits for the one before. The floats of which kernels take maxima
+    are none, see `qtorch.lanes`.
     """
-    from torch._inductor.codegen.cpp import CppVecKernel, CppVecOverrides
-    from torch._inductor.virtualized import V
+    from torch._inductor.codegen.cpp import CppVecKernel
 
-    cast, combine = CppVecOverrides.to_dtype_bitcast, CppVecKernel.reduction_combine_vec  # type: ignore[attr-defined]
-
-    def same_bits(x: Any, dtype: torch.dtype, source: torch.dtype) -> Any:
-        if {dtype, source} not in ({torch.int32, torch.float32}, {torch.int64, torch.float64}):
-            return cast(x, dtype, source)
-        kernel: Any = V.kernel
-        copied = f"std::memcpy(static_cast<void*>(&bits), &{x}, sizeof(bits))"  # torch 2.11's bit_cast takes no vectors
-        return f"[&]() {{ {kernel._get_vec_type(dtype)} bits; {copied}; return bits; }}()"
+    combine = CppVecKernel.reduction_combine_vec
 
     def greater(*arguments: Any, **named: Any) -> str:
         return combine(*arguments, **named).replace("at::vec::maximum(", "at::vec::clamp_min(")
 
-    casts = in_this_thread(CppVecOverrides, "to_dtype_bitcast", same_bits)
-    maxima = in_this_thread(CppVecKernel, "reduction_combine_vec", greater)
-    with casts, maxima:
+    with in_this_thread(CppVecKernel, "reduction_combine_vec", greater):
         yield
+
+
+@cache
+def quick_casts() -> None:
+    """Has Inductor take a vector of floats for integers, and back, as it is, for kernels and for users' programs.
+
+    It would do so by way of memory, in parts of which a processor cannot read what it has just written as a whole:
+    a rounded tensor of a compiled program takes up to three times as long. The bits are the same.
+    """
+    try:
+        from torch._inductor.codegen.cpp import CppVecOverrides
+        from torch._inductor.virtualized import V
+
+        usual = CppVecOverrides.to_dtype_bitcast
+    except (ImportError, AttributeError):
+        return
+
+    def same_bits(x: Any, dtype: torch.dtype, source: torch.dtype) -> Any:
+        if {dtype, source} not in ({torch.int32, torch.float32}, {torch.int64, torch.float64}):
+            return usual(x, dtype, source)
+        kernel: Any = V.kernel
+        copied = f"std::memcpy(static_cast<void*>(&bits), &{x}, sizeof(bits))"  # torch 2.11's bit_cast takes no vectors
+        return f"[&]() {{ {kernel._get_vec_type(dtype)} bits; {copied}; return bits; }}()"
+
+    CppVecOverrides.to_dtype_bitcast = staticmethod(same_bits)  # type: ignore[assignment]
 
 
 @cache

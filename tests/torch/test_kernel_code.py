@@ -3,20 +3,21 @@
 import platform
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
+from torch._inductor.utils import fresh_cache, run_and_get_code
 
 from qcore import BlockFloatingPoint, FloatingPoint
 from qcore.random import rotate_left
-from qtorch import kernels, native, vectors
-from qtorch.plan import make_plan
+from qtorch import kernels, native, plan, quantize, vectors
 
 F, B = FloatingPoint(5, 2), BlockFloatingPoint(8, 0)
 
 
 def code(number, mode, layout, dtype=torch.float32):
-    program = make_plan(number, mode, dtype, None, False).program
+    program = plan.make_plan(number, mode, dtype, None, False).program
     return native.write_kernel(*kernels._example(program, layout, torch.device("cpu")))
 
 
@@ -51,15 +52,42 @@ def test_blocks_along_rows_are_read_once():
 
 
 def test_kernels_take_bits_and_maxima_at_once():
-    """Otherwise they are the same, and rows of a few numbers take three times as long. The user's programs stay."""
-    from torch._inductor.codegen.cpp import CppVecKernel, CppVecOverrides
+    """Otherwise they are the same, and rows of a few numbers take three times as long. The user's maxima stay."""
+    from torch._inductor.codegen.cpp import CppVecKernel
 
-    usual = vars(CppVecOverrides)["to_dtype_bitcast"], CppVecKernel.reduction_combine_vec
+    usual = CppVecKernel.reduction_combine_vec
     source = code(B, "nearest", "rows", torch.float64)
     assert "tmpbuf" not in source
     assert "_vec = at::vec::clamp_min(" in source
     assert "_vec = at::vec::maximum(" not in source
-    assert usual == (vars(CppVecOverrides)["to_dtype_bitcast"], CppVecKernel.reduction_combine_vec)
+    assert usual == CppVecKernel.reduction_combine_vec
+
+
+def compiled_code(function, x):
+    with fresh_cache():
+        _, (source,) = run_and_get_code(torch.compile(function), x)
+    return source
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_programs_take_bits_at_once(dtype, monkeypatch):
+    """By way of memory they have the same bits, up to three times as late."""
+    taught = []
+    monkeypatch.setattr(plan, "quick_casts", lambda: taught.append(vectors.quick_casts()))
+    source = compiled_code(partial(quantize, number=F, rounding="nearest"), torch.ones(64, 64, dtype=dtype))
+    assert source.count("std::memcpy(static_cast<void*>(&bits)") == 2
+    assert "tmpbuf" not in source
+    assert taught
+
+
+def test_compiled_programs_write_results_as_convolutions_want_them():
+    """Otherwise in the order of dimensions, of which then copies are made."""
+    first, second, images = torch.nn.Conv2d(16, 16, 3), torch.nn.Conv2d(16, 16, 3), torch.ones(4, 16, 16, 16)
+    rounded, usual = (
+        compiled_code(lambda x, between=between: second(between(first(x))), images).count("transpose_mxn")
+        for between in (partial(quantize, number=F, rounding="nearest"), torch.relu)
+    )
+    assert rounded == usual
 
 
 def test_patches_are_for_the_thread_that_compiles():
