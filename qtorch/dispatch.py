@@ -21,7 +21,19 @@ from qcore.random import Noise
 from qcore.tiles import block_counts, tiles
 from qtorch.autograd import without_transforms
 from qtorch.keys import Key, check_noise, make_noise, make_noise_quickly
-from qtorch.lanes import DTYPES, FLOATS, Names, as_codes, from_codes, from_lanes, lane_dtype, pad, result_dtype, run
+from qtorch.lanes import (
+    DTYPES,
+    FLOATS,
+    Names,
+    as_codes,
+    from_codes,
+    from_lanes,
+    lane_dtype,
+    pad,
+    put_together,
+    result_dtype,
+    run,
+)
 from qtorch.launch import KERNEL_LIMIT, by_kernel, laid_out
 from qtorch.packing import check_codes
 from qtorch.plan import Plan, block_sizes, decoder, make_plan, plan_for
@@ -164,7 +176,7 @@ def decode(
     scale = blocks.spread(from_codes(check_codes(block, "scales"), carrier.lane_bits))
     if whole is not None:
         whole = torch.as_tensor(whole, dtype=FLOATS[split.dtype]).reshape((1,) * split.dim()).view(split.dtype)
-    lanes = blocks.together(decode_blocks(Names, split, carrier, number, scale, whole))
+    lanes = put_together(blocks, decode_blocks(Names, split, carrier, number, scale, whole))
     return from_lanes(lanes, carrier, dtype).reshape(codes.shape)
 
 

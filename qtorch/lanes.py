@@ -84,13 +84,22 @@ def run(
     names = RowNames if rows and torch.compiler.is_compiling() else Names
     result = program.run(names, lanes, constants, blocks.axes, word, _settle)
     if not program.codes:
-        return _result(blocks.together(result), program.carrier, x.dtype)
+        return _result(put_together(blocks, result), program.carrier, x.dtype)
     codes, *scales = result if program.shared else (result,)
-    codes = blocks.together(codes).to(result_dtype(program, x.dtype))
+    codes = put_together(blocks, codes).to(result_dtype(program, x.dtype))
     if not scales:
         return codes
     block, *whole = scales
     return codes, block.to(torch.uint8), *(lanes.reshape(()).view(FLOATS[lanes.dtype]) for lanes in whole)
+
+
+def put_together(blocks: Tiles, lanes: torch.Tensor) -> torch.Tensor:
+    """`blocks.together`, in compiled programs after the blocks are in memory.
+
+    An element's block is its index divided by a size. Where the caller's program goes on with the elements, and those
+    are not of whole blocks (also since the program takes a part of them), torch 2.13's Inductor leaves out the last.
+    """
+    return blocks.together(lanes if blocks.split == blocks.padded else _settle(lanes))
 
 
 def pad(x: torch.Tensor, missing: tuple[int, ...]) -> torch.Tensor:

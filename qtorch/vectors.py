@@ -95,6 +95,7 @@ def quick_casts() -> None:
     except (ImportError, AttributeError):
         return
 
+    @wraps(usual)  # whose name Inductor looks for among its functions of scalars
     def same_bits(x: Any, dtype: torch.dtype, source: torch.dtype) -> Any:
         if {dtype, source} not in ({torch.int32, torch.float32}, {torch.int64, torch.float64}):
             return usual(x, dtype, source)

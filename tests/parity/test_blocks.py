@@ -139,6 +139,25 @@ def test_compiled_programs(number, dynamic):
         assert_same_bits(program(to_torch(x)), by_numpy(x * 2, number, "nearest", None))
 
 
+def test_compiled_programs_go_on_with_parts_of_blocks():
+    """Of which Inductor would leave out the last."""
+    torch._dynamo.reset()
+
+    def program(x):
+        codes, scales = qtorch.encode(x[:, :80], "mxfp4")
+        return (
+            -qtorch.quantize(x[:, :80], "mxfp4", "nearest"),
+            -qtorch.decode(codes, "mxfp4", scales=scales),
+            -qtorch.quantize(x, "mxfp4", "nearest")[:, :80],
+        )
+
+    x = np.random.default_rng(0).standard_normal((6, 96)).astype(np.float32)
+    rounded, decoded, part = torch.compile(program, fullgraph=True, dynamic=False)(to_torch(x))
+    for result in (rounded, decoded):
+        assert_same_bits(result, -by_numpy(x[:, :80], "mxfp4", "nearest", None))
+    assert_same_bits(part, -by_numpy(x, "mxfp4", "nearest", None)[:, :80])
+
+
 @pytest.mark.parametrize(
     "numbers",
     [
