@@ -84,8 +84,8 @@ def quick_maxima() -> Iterator[None]:
 def quick_casts() -> None:
     """Has Inductor take a vector of floats for integers, and back, as it is, for kernels and for users' programs.
 
-    It would do so by way of memory, in parts of which a processor cannot read what it has just written as a whole:
-    a rounded tensor of a compiled program takes up to three times as long. The bits are the same.
+    It would do so by way of memory, in parts, and wait for each where a processor cannot read as a whole what it has
+    just written in parts. The bits are the same.
     """
     try:
         from torch._inductor.codegen.cpp import CppVecOverrides

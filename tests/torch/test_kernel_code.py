@@ -1,4 +1,4 @@
-"""What kernels are compiled from: C++ with fewer operations and reads than Inductor would write by itself."""
+"""What kernels, and users' programs, are compiled from: better C++ than Inductor would write by itself."""
 
 import platform
 import re
@@ -71,7 +71,7 @@ def compiled_code(function, x):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_compiled_programs_take_bits_at_once(dtype, monkeypatch):
-    """By way of memory they have the same bits, up to three times as late."""
+    """By way of memory they have the same bits, only later."""
     taught = []
     monkeypatch.setattr(plan, "quick_casts", lambda: taught.append(vectors.quick_casts()))
     source = compiled_code(partial(quantize, number=F, rounding="nearest"), torch.ones(64, 64, dtype=dtype))
