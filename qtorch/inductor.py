@@ -8,13 +8,43 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from qtorch.vectors import in_this_thread, known_vectors, quick_casts, quick_maxima
 
 Define = Callable[[list[str], str], Callable[..., Any]]
+
+
+class Rows(NamedTuple):
+    """A kernel's first input and result as rows of elements, of which only the number varies.
+
+    Attributes:
+        elements: how many make a row.
+        window: which of its inputs has the index of the first element, see `qcore.random.Noise`; -1 if none has.
+    """
+
+    elements: int
+    window: int
+
+
+class Example(NamedTuple):
+    """What a kernel is compiled from.
+
+    Attributes:
+        module: returns what the kernel computes. A NaN among floats of which it takes the maximum is lost on the CPU,
+            see `qtorch.vectors.quick_maxima`.
+        arguments: tensors large enough to be compiled for all threads.
+        dynamic: for each of them which of its sizes vary, as `torch.export.export` takes them.
+        rows: if there are some; on the CPU the kernel then takes the number of elements, of which the last row need not
+            be full, instead of the number of rows.
+    """
+
+    module: torch.nn.Module
+    arguments: tuple[torch.Tensor, ...]
+    dynamic: tuple[Any, ...]
+    rows: Rows | None = None
 
 
 def settings() -> dict[str, object]:
@@ -43,13 +73,11 @@ class Variadic(torch.nn.Module):
         return self.module(*tensors)
 
 
-def program(
-    module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], dynamic: tuple[object, ...], define: Define
-) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+def program(example: Example, define: Define) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
     """The Python program that Inductor writes for a module on the CPU, without compiling what that calls.
 
     Args:
-        module, arguments, dynamic: see `qtorch.kernels.Example`.
+        example: of which only the rows are not read.
         define: makes a function of what C++ the program would have compiled, of its arguments' types and its text.
 
     Returns:
@@ -71,7 +99,8 @@ def program(
     def defined(_: Any, types: list[str], source: str) -> Callable[..., Any]:
         return define(types, source)
 
-    graph = torch.export.export(Variadic(module), arguments, dynamic_shapes=(dynamic,)).graph_module
+    shapes = (example.dynamic,)
+    graph = torch.export.export(Variadic(example.module), example.arguments, dynamic_shapes=shapes).graph_module
     inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
     caches = functorch_config.patch(enable_autograd_cache=False)
     written_only = in_this_thread(GraphLowering, "compile_to_module", keep)

@@ -27,15 +27,13 @@ from qcore.random import Noise, Rotate, rotate_left
 from qcore.rounding import Rounding
 from qcore.tiles import Tiles
 from qtorch import inductor, native, packaged, vectors
+from qtorch.inductor import Example, Rows
 from qtorch.lanes import ROW, lane_dtype, pair_dtype, run, run_keyed, run_pairs
 
-# Of the sizes that vary, in the order of the first input's dimensions, and of tensors without gaps, first inputs and
-# then results. A kernel on the CPU looks at their memory only, so that their shapes do not matter.
+# Of the sizes that vary, in the order of the first input's dimensions, or the number of elements (see `Rows`; of whole
+# rows on a GPU), and of tensors without gaps, first inputs and then results. A kernel on the CPU looks at their memory
+# only, so that their shapes do not matter. If it takes numbers of elements it takes the arguments of several calls too.
 Kernel = Callable[..., object]
-# A module that returns what a kernel computes, arguments that are large enough to be compiled for all threads, and
-# for each which of its sizes vary, as `torch.export.export` takes them. A NaN among floats of which the module takes
-# the maximum is lost on the CPU, see `qtorch.vectors.quick_maxima`.
-Example = tuple[torch.nn.Module, tuple[torch.Tensor, ...], tuple[object, ...]]
 
 # Which dimensions a kernel's input has, as an example, and which of them lie inside of blocks ("r" in `Merged`) or
 # outside ("k"). Elementwise rounding sees every tensor as rows of `ROW` elements, of which only the number varies:
@@ -51,6 +49,7 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], str]] = {
     "bands": ((64, 32, 1 << 9), "krk"),
     "squares": ((16, 64, 16, 64), "krkr"),
 }
+ROWS = {"flat": ROW, "pairs": 2 * ROW}  # the elements of a row where a kernel takes the number of elements
 _one_thread = threading.Lock()  # compiles at a time; other processes are not waited for
 
 
@@ -87,7 +86,7 @@ def _shaped(kernel: Kernel, program: Program, layout: str, *given: Any) -> None:
     """Calls a kernel that looks at shapes."""
     count = len(LAYOUTS[layout][1]) or 1
     sizes, x, others = given[:count], given[count], given[count + 1 :]
-    shape = sizes if LAYOUTS[layout][1] else (*sizes, ROW)
+    shape = sizes if LAYOUTS[layout][1] else (sizes[0] // ROW if layout == "flat" else sizes[0], ROW)
     inputs = 3 if program.mode is Rounding.STOCHASTIC else 1
     result, *scales = others[inputs:]
     strides = torch.empty(shape, device="meta").stride()
@@ -131,7 +130,7 @@ def load_module(
 def _compile(example: Callable[[], Example], path: Path, maker: Any) -> None:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # Inductor's own, which users can do nothing about
-        maker.compile_kernel(*example(), path)
+        maker.compile_kernel(example(), path)
 
 
 def constant_tensor(program: Program, constants: tuple[int, ...], device: torch.device) -> torch.Tensor:
@@ -156,7 +155,8 @@ def _example(program: Program, layout: str, device: torch.device) -> Example:
         arguments += [torch.zeros(size, dtype=torch.int32, device=device) for size in words]
         dynamic += [sizes, sizes] if layout == "keyed" else [None, None]
     rotate = vectors.rotation() if device.type == "cpu" else rotate_left
-    return _Law(program, layout, rotate), tuple(arguments), tuple(dynamic)
+    rows = Rows(ROWS[layout], 3 if program.mode is Rounding.STOCHASTIC else -1) if layout in ROWS else None
+    return Example(_Law(program, layout, rotate), tuple(arguments), tuple(dynamic), rows)
 
 
 def _keep_device_guard() -> None:
@@ -202,7 +202,7 @@ def _fingerprint(sources: tuple[Path, ...]) -> str:
     machine = f"{torch.__version__} {torch.version.cuda} {platform.system()} {platform.machine()}"
     digest = hashlib.sha256(machine.encode())
     compiling = (Path(module.__file__ or "") for module in (inductor, native, packaged, vectors))
-    for path in (*sources, *compiling, Path(__file__)):
+    for path in (*sources, *compiling, native.CALL, Path(__file__)):
         digest.update(path.read_bytes())
     digest.update("".join(sorted(_processor_flags())).encode())
     return digest.hexdigest()[:16]

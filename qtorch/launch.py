@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -45,18 +47,19 @@ def _room(x: torch.Tensor, plan: Plan) -> torch.Tensor:
 def _round_flat(target: torch.Tensor, x: torch.Tensor, plan: Plan, noise: Noise | None) -> bool:
     """Whether there is a kernel that writes x, rounded, onto memory of the same layout; if so, it has."""
     size, device = x.numel(), None if x.is_cpu else x.device
-    layout, grain = plan.layout_on_gpu if device else plan.layout
+    layout = plan.layout_on_gpu if device else plan.layout
+    grain = kernels.ROWS.get(layout, 1) if device else 1
     if size % grain or size >= KERNEL_LIMIT:
-        return _round_uneven(target.as_strided((size,), (1,)), x.as_strided((size,), (1,)), plan, noise, grain)
+        return _round_parts(target.as_strided((size,), (1,)), x.as_strided((size,), (1,)), plan, noise, grain)
     kernel, constants = plan.runner(layout, device)
     if kernel is None:
         return False
-    kernel(size // grain, aligned(x) if device else x, constants, *(noise or ()), target)
+    kernel(size, aligned(x) if device else x, constants, *(noise or ()), target)
     return True
 
 
-def _round_uneven(target: torch.Tensor, x: torch.Tensor, plan: Plan, noise: Noise | None, grain: int) -> bool:
-    """The same of flat tensors that are too large for a kernel, or not of whole rows."""
+def _round_parts(target: torch.Tensor, x: torch.Tensor, plan: Plan, noise: Noise | None, grain: int) -> bool:
+    """The same of flat tensors that are too large for a kernel, or not of whole rows of so many elements."""
     size, rest = x.numel(), x.numel() % grain
     if size >= KERNEL_LIMIT and plan.program.shared:
         if plan.program.kind == "nvfp4":
@@ -95,6 +98,22 @@ def round_onto(target: torch.Tensor, x: torch.Tensor, number: Number, rounding: 
     """
     plan = plan_for(number, rounding, x.dtype, None, False)
     return plan.flat and not plan.stochastic and x.numel() > 0 and _round_flat(target, x, plan, None)
+
+
+def round_each(tensors: Sequence[torch.Tensor], number: Number, rounding: Rounding) -> bool:
+    """Whether one call of a kernel rounds contiguous tensors on the CPU, of one dtype, onto themselves; if so, it has.
+
+    Autograd does not notice.
+    """
+    plan = plan_for(number, rounding, tensors[0].dtype, None, False)
+    sizes = list(map(torch.numel, tensors))
+    if plan.layout not in kernels.ROWS or plan.stochastic or max(sizes) >= KERNEL_LIMIT:
+        return False
+    kernel, constants = plan.runner(plan.layout, None)
+    if kernel is None:
+        return False
+    kernel(*chain.from_iterable(zip(sizes, tensors, repeat(constants), tensors, strict=False)))
+    return True
 
 
 def _grid_of_all(x: torch.Tensor, plan: Plan) -> Plan:

@@ -21,22 +21,22 @@ from typing import Any, NamedTuple
 import torch
 
 from qtorch import inductor
+from qtorch.inductor import Example
 
 SUFFIX = ".so"
 
 SERIAL_BELOW = 1 << 15  # numbers or pairs in an input; torch's own operations have the same threshold
 
+CALL = Path(__file__).with_name("call.cpp")
 _STACK = 4096  # bytes that an intermediate result of a fixed size may take there
 _DIGEST = hashlib.sha256().digest_size
 
 
-def compile_kernel(
-    module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], dynamic: tuple[object, ...], path: Path
-) -> None:
-    """Writes a library for `open_kernel`; for the arguments see `qtorch.kernels.Example`."""
+def compile_kernel(example: Example, path: Path) -> None:
+    """Writes a library for `open_kernel`."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         source = Path(folder) / "kernel.cpp"
-        source.write_text(write_kernel(module, arguments, dynamic))
+        source.write_text(write_kernel(example))
         library = inductor.build(source)
         library.write_bytes(_sealed(library.read_bytes()))
         os.replace(library, path)
@@ -115,7 +115,7 @@ class _Recorder:
 
         def call(*arguments: Any) -> None:
             given = (f"({kind})({_cpp(value)})" for kind, value in zip(types, arguments, strict=True))
-            self.calls.append(f"(large ? {' : '.join(names)})({', '.join(given)});")
+            self.calls.append(f"(threads ? {' : '.join(names)})({', '.join(given)});")
 
         return call
 
@@ -154,74 +154,62 @@ def _of_dtype(memory: _Memory, dtype: torch.dtype) -> _Memory:
     return memory
 
 
-def write_kernel(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], dynamic: tuple[object, ...]) -> str:
+def write_kernel(example: Example) -> str:
     """C++ of all kernels of a module, and of the function that calls them."""
-    recorder = _Recorder()
-    program, shapes = inductor.program(module, arguments, dynamic, recorder.define)
+    recorder, rows = _Recorder(), example.rows
+    program, shapes = inductor.program(example, recorder.define)
     sizes = {str(size): size for shape in shapes for size in shape if not isinstance(size, int)}
     program.update(sizes)  # which version 2.15 does not take from the inputs
     program.update(empty_strided_cpu=recorder.allocate, reinterpret_tensor=_view)
     program.update(aten=SimpleNamespace(view=SimpleNamespace(dtype=_of_dtype)))
     inputs = [
-        _Memory(f"input{index}", shape, argument.element_size())
-        for index, (shape, argument) in enumerate(zip(shapes, arguments, strict=True))
+        _Memory(f"tensors[{index}]", shape, argument.element_size())
+        for index, (shape, argument) in enumerate(zip(shapes, example.arguments, strict=True))
     ]
     results = recorder.whole(program["call"](list(inputs)))
-    given = [f"const int64_t {name} = PyLong_AsLongLong(given[{index}]);" for index, name in enumerate(sizes)]
-    memory = enumerate([*(memory.address for memory in inputs), *results], start=len(given))
-    given += [f"char* const {name} = address(given[{index}]);" for index, name in memory]
-    counts = dict.fromkeys(_cpp(memory.numel()) for memory in inputs)
-    given += [f"const bool large = {' || '.join(f'{count} >= {SERIAL_BELOW}' for count in counts)};"]
+    memory = [f"char* const {name} = tensors[{index}];" for index, name in enumerate(results, start=len(inputs))]
     kept = [_keep(address, size) for address, size in recorder.allocated.items() if address not in results]
-    return _FUNCTION.format(
+    varying = [*(one.numel() * one.itemsize for one in inputs), *(recorder.allocated[name] for name in results)]
+    counts = dict.fromkeys(_cpp(one.numel()) for one in inputs)
+    written = _RUN.format(
         kernels="".join(recorder.kernels),
-        given="\n        ".join(given),
-        body="\n        ".join(kept + recorder.calls),
+        sizes=len(sizes),
+        inputs=len(inputs),
+        tensors=len(inputs) + len(results),
+        row=rows.elements if rows else 1,
+        row_bytes=", ".join(_cpp(_row_bytes(size)) if rows else "0" for size in varying),
+        window=rows.window if rows else -1,
+        names="\n    ".join(f"const int64_t {name} = sizes[{index}];" for index, name in enumerate(sizes)),
+        large=" || ".join(f"{count} >= {SERIAL_BELOW}" for count in counts),
+        body="\n    ".join(memory + kept + recorder.calls),
     )
+    return written + CALL.read_text()
 
 
-# A method of Python's stable ABI, whose headers may not be installed.
-_FUNCTION = """\
+def _row_bytes(size: Any) -> Any:
+    """By how much a size in bytes grows with the number of rows."""
+    return sum(inductor.expand(size).diff(name) for name in getattr(size, "free_symbols", ()))
+
+
+# The kernels, and what `call.cpp` needs of them.
+_RUN = """\
 #include <cstdint>
-#include <exception>
 #include <memory>
-#include <new>
-#include <string>
 {kernels}
-extern "C" {{
-struct Object;
-extern Object* PyExc_RuntimeError;
-long long PyLong_AsLongLong(Object*);
-Object* PyLong_FromLong(long);
-Object* PyErr_NoMemory();
-void PyErr_SetString(Object*, const char*);
-void* PyEval_SaveThread();
-void PyEval_RestoreThread(void*);
+namespace {{
+constexpr int SIZES = {sizes}, INPUTS = {inputs}, TENSORS = {tensors}, WINDOW = {window};
+constexpr int64_t ROW = {row}, ROW_BYTES[TENSORS] = {{{row_bytes}}};
 
-static char* (*address)(Object* tensor);
-
-void connect(char* (*function)(Object*)) {{ address = function; }}
-
-Object* call(Object*, Object* const* given, intptr_t) {{
-    void* thread = nullptr;
-    std::string failure;
-    bool full = false;
-    try {{
-        {given}
-        if (large) thread = PyEval_SaveThread();
-        {body}
-    }} catch (const std::bad_alloc&) {{
-        full = true;
-    }} catch (const std::exception& error) {{
-        failure = error.what();
-    }}
-    if (thread) PyEval_RestoreThread(thread);
-    if (full) return PyErr_NoMemory();
-    if (failure.empty()) return PyLong_FromLong(0);
-    PyErr_SetString(PyExc_RuntimeError, failure.c_str());
-    return nullptr;
+bool is_large(const int64_t* sizes) {{
+    {names}
+    return {large};
 }}
+
+void run(const int64_t* sizes, char* const* tensors, bool threads) {{
+    {names}
+    {body}
 }}
+}}  // namespace
 """
 
 

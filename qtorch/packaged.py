@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from qtorch.inductor import Variadic
+from qtorch.inductor import Example, Variadic
 
 SUFFIX = ".pt2"
 
@@ -32,13 +32,12 @@ def _several(results: Any) -> tuple[torch.Tensor, ...]:
     return results if isinstance(results, tuple) else (results,)
 
 
-def compile_kernel(
-    module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], dynamic: tuple[object, ...], path: Path
-) -> None:
-    """Writes a package for `open_kernel`; for the arguments see `qtorch.kernels.Example`."""
+def compile_kernel(example: Example, path: Path) -> None:
+    """Writes a package for `open_kernel`."""
     from torch._inductor import config
     from torch._subclasses import FakeTensorMode
 
+    module, arguments, dynamic, _ = example
     with FakeTensorMode() as fake:
         results = _several(module(*map(fake.from_tensor, arguments)))
     memory, sizes = [], list(dynamic)

@@ -17,7 +17,7 @@ from qcore.program import CODES, Program, kind_of, prepare
 from qcore.tiles import Sizes
 from qtorch import kernels
 from qtorch.cache import constant, literal, remember
-from qtorch.lanes import DTYPES, ROW, pair_dtype, result_dtype
+from qtorch.lanes import DTYPES, pair_dtype, result_dtype
 from qtorch.vectors import quick_casts
 
 
@@ -31,7 +31,7 @@ class Plan:
         stochastic: whether there are random words.
         flat: whether a kernel may see the tensor as flat, since its shape does not matter (random words aside) and the
             result has no scales.
-        layout: the kernel for a flat tensor on the CPU, and of how many elements that reads whole multiples.
+        layout: of the kernel for a flat tensor on the CPU.
         layout_on_gpu: the same there.
         dtype: of the result.
         memory: the dtype of what kernels on the CPU write.
@@ -46,10 +46,10 @@ class Plan:
         self.spelling = spelling
         self.stochastic = program.mode is Rounding.STOCHASTIC
         self.flat = not isinstance(number, BlockNumber) or (number.whole and not program.codes)
-        self.layout_on_gpu = ("whole", 1) if program.shared else ("flat", ROW)
-        self.layout = ("pairs", 2 * ROW) if pair_dtype(program) else self.layout_on_gpu
+        self.layout_on_gpu = "whole" if program.shared else "flat"
+        self.layout = "pairs" if pair_dtype(program) else self.layout_on_gpu
         self.dtype = result_dtype(program, dtype)
-        self.memory = torch.int16 if self.layout[0] == "pairs" and program.codes else self.dtype
+        self.memory = torch.int16 if self.layout == "pairs" and program.codes else self.dtype
         self._runners: dict[Any, tuple[kernels.Kernel | None, torch.Tensor]] = {}
 
     def runner(self, layout: str, device: torch.device | None) -> tuple[kernels.Kernel | None, torch.Tensor]:

@@ -42,4 +42,6 @@ QUICK = {
     "affine-forward-rows-float32",
     "affine-backward-float32",
     "affine-extremes",
+    # optimizers
+    "comparison",
 }

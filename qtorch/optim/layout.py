@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter as _preserve_version
 
+from qtorch.optim.comparison import as_bits, same_bits
 from qtorch.optim.homes import LIMIT, Homes
-from qtorch.optim.many import Bundle, as_bits, copy_all, same_bits
+from qtorch.optim.many import Bundle, copy_all, properties
 from qtorch.sharded import is_sharded
 
 Groups = Sequence[dict[str, Any]]
@@ -74,7 +75,6 @@ class Layout:
     Attributes:
         parameters: those that require gradients or did when an earlier layout was made, in the groups' order.
         numbers: their places among all parameters.
-        scratch: where gradients are put side by side.
         accumulators: if there are any.
         frozen: those that require no gradients.
     """
@@ -87,7 +87,7 @@ class Layout:
         self.numbers = [number for number, p in enumerate(self._every) if p.requires_grad or p in kept]
         self.parameters = [self._every[number] for number in self.numbers]
         self.frozen = [p for p in self._every if not p.requires_grad]
-        self.scratch = Bundle(self.parameters)
+        self._properties = properties(self.parameters)
         self._momenta: dict[str, Homes] = {}
         self._entered = False  # whether the weights have the accumulators' values
         self.accumulators = Accumulators(self.parameters) if accumulate else None
@@ -103,8 +103,13 @@ class Layout:
             len(every) == len(self._every)
             and all(map(operator.is_, every, self._every))
             and [p.requires_grad for p in every] == self._required
-            and self.scratch.fits(self.parameters)
+            and properties(self.parameters) == self._properties
         )
+
+    @cached_property
+    def scratch(self) -> Bundle:
+        """Where gradients are put side by side."""
+        return Bundle(self.parameters)
 
     @cached_property
     def weights(self) -> Homes:
@@ -127,10 +132,15 @@ class Layout:
             self._write(self.accumulators.values)
 
     @torch.no_grad()
-    def leave(self) -> None:
-        """Gives the weights what is to be written to them."""
+    def leave(self, located: bool = False) -> None:
+        """Gives the weights what is to be written to them, unless they have it.
+
+        Args:
+            located: whether they are where they were last looked for; the inner optimizer may have moved them.
+        """
         if self.accumulators is not None and self._entered:
-            self.weights.locate(self.parameters)  # where the inner optimizer, or who stopped it, left them
+            if not located:
+                self.weights.locate(self.parameters)
             self._write(self.accumulators.written)
             self._entered = False
 

@@ -12,7 +12,7 @@ from qcore import Number, Quantization, Rounding
 from qcore.named import check_number
 from qtorch.dispatch import is_ordinary, quantize
 from qtorch.lanes import ROW
-from qtorch.launch import aligned, round_onto, round_rows
+from qtorch.launch import aligned, round_each, round_onto, round_rows
 from qtorch.sharded import is_sharded
 
 _SMALL = 1 << 15  # elements: from there on two copies take longer than a call
@@ -97,12 +97,12 @@ class Bundle:
             starts = torch.cat([torch.arange(count, dtype=torch.int32) * ROW for count in rows]).to(first.device)
             self._groups.append(Group(members, rows, owners, starts))
             self.flats.append(torch.zeros(starts.numel() * ROW, dtype=first.dtype, device=first.device))
-        self._like = _properties(like)
+        self._like = properties(like)
         self.places = self._views(self.flats)
 
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether these have the number, shapes, dtypes and devices of the tensors that there is room for."""
-        return _properties(tensors) == self._like
+        return properties(tensors) == self._like
 
     def take(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Copies the small ones in; returns `flats` and the large ones, which together are all the elements."""
@@ -180,6 +180,28 @@ def _has_kernel(x: torch.Tensor) -> bool:
     return x.is_contiguous() and is_ordinary(x) and aligned(x) is x
 
 
+def round_in_place(tensors: Sequence[torch.Tensor], told: Quantization) -> bool:
+    """Whether one kernel call rounds tensors, without random words, where `lie_apart`; if so, it has."""
+    done = round_each(tensors, check_number(told.forward_number), told.forward_rounding)
+    if done:
+        torch.autograd.graph.increment_version(tensors)
+    return done
+
+
+def lie_apart(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether these are ordinary tensors of one dtype on the CPU, each contiguous in memory of its own."""
+    return (
+        is_ordinary(tensors[0])
+        and len(set(map(attrgetter("dtype"), tensors))) == 1
+        and {torch.Tensor, torch.nn.Parameter}.issuperset(map(type, tensors))
+        and all(map(attrgetter("is_cpu"), tensors))
+        and all(map(torch.Tensor.is_contiguous, tensors))
+        and not any(map(torch.Tensor.is_neg, tensors))
+        and len(places := set(map(torch.Tensor.data_ptr, tensors))) == len(tensors)
+        and 0 not in places  # as those of a gradient that is known to be zero
+    )
+
+
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     if is_sharded(*targets):  # which torch copies one by one only
         for target, source in zip(targets, sources, strict=True):
@@ -196,17 +218,6 @@ def scale_all(tensors: list[torch.Tensor], factor: float) -> None:
         torch._foreach_mul_(tensors, factor)  # type: ignore[attr-defined]
 
 
-def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether two tensors of one shape and dtype have the same bits (-0.0 differs from 0.0, a NaN equals itself)."""
-    if x.dim() == 1 and x.nbytes % 8 == 0 and x.is_contiguous():
-        return torch.equal(x.view(torch.int64), y.view(torch.int64))  # in half the time
-    return torch.equal(as_bits(x), as_bits(y))
-
-
-def as_bits(x: torch.Tensor) -> torch.Tensor:
-    return x.view({8: torch.int64, 4: torch.int32, 2: torch.int16}[x.element_size()])
-
-
 def _arrange(tensors: Sequence[torch.Tensor], limit: int) -> tuple[list[list[int]], list[int]]:
     """Groups of small tensors of one dtype and device, and the others."""
     groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
@@ -220,5 +231,5 @@ def _arrange(tensors: Sequence[torch.Tensor], limit: int) -> tuple[list[list[int
     return list(groups.values()), large
 
 
-def _properties(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Size, torch.dtype, torch.device]]:
+def properties(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Size, torch.dtype, torch.device]]:
     return list(map(attrgetter("shape", "dtype", "device"), tensors))

@@ -11,7 +11,7 @@ import torch
 from qcore import Quantization
 from qcore.keys import fold_in_each
 from qtorch.optim.layout import Accumulators, Copies, Layout
-from qtorch.optim.many import Bundle, copy_all, joins, scale_all
+from qtorch.optim.many import Bundle, copy_all, joins, lie_apart, round_in_place, scale_all
 from qtorch.optim.quantizers import Function, is_stochastic, round_all
 
 _GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles; a parameter's i-th momentum has the role 3 + i
@@ -67,7 +67,7 @@ class Step:
             for p, gradient in zip(layout.parameters, found, strict=True)
             if gradient is not None
         ]
-        self._round("grad_quant", _GRADIENT, self._chosen, gradients, layout.scratch, self._grad_scaling)
+        self._round("grad_quant", _GRADIENT, self._chosen, gradients, lambda: layout.scratch, self._grad_scaling)
         layout.enter()
 
     def leave(self) -> None:
@@ -84,12 +84,12 @@ class Step:
         if layout.accumulators is not None:
             self._round_accumulators(layout.accumulators, weights)
         elif self._quantizers["weight_quant"] is not None:
-            self._round("weight_quant", _WEIGHT, chosen, weights, layout.weights)
+            self._round("weight_quant", _WEIGHT, chosen, weights, lambda: layout.weights)
         if self._quantizers["momentum_quant"] is not None:
             self._round_momenta(weights, [found or {} for found in map(state.get, weights)])
 
     def _round_accumulators(self, accumulators: Accumulators, weights: list[torch.Tensor]) -> None:
-        """Rounds the weights onto them, and those onto what is to be written to the weights."""
+        """Rounds the weights onto them, and those onto the weights."""
         values, written, chosen = accumulators.values, accumulators.written, self._chosen
         targets, bundle = self._members(values, "acc_quant")
         stepped = weights if bundle is None else self._layout.weights.take(weights)
@@ -97,6 +97,7 @@ class Step:
         targets, _ = self._members(written, "weight_quant")
         sources, bundle = self._members(values, "weight_quant")
         self._round_onto(targets, "weight_quant", _WEIGHT, chosen, sources, bundle)
+        self._layout.leave(located=stepped is not weights)
 
     def _round_momenta(self, weights: Sequence[torch.Tensor], states: Sequence[dict[str, Any]]) -> None:
         roles, together = [_MOMENTUM] * len(weights), self._joins("momentum_quant")
@@ -121,18 +122,29 @@ class Step:
         role: int,
         chosen: list[int],
         tensors: list[torch.Tensor],
-        room: Bundle,
+        make_room: Callable[[], Bundle],
         scaling: float = 1.0,
     ) -> None:
-        """Multiplies and rounds tensors in place, which belong to the chosen parameters and may lie in the room."""
-        if not tensors or (scaling == 1.0 and self._quantizers[name] is None):
+        """Multiplies and rounds tensors in place, which belong to the chosen parameters.
+
+        Where they are, if one kernel call can do that; otherwise in the room, if they fit.
+        """
+        told = self._quantizers[name]
+        if not tensors or (scaling == 1.0 and told is None):
             return
-        together = self._joins(name) and room.fits(tensors)
-        parts = room.take(tensors) if together else tensors
+        joined, at_once = self._joins(name), None
+        if joined and isinstance(told, Quantization) and not is_stochastic(told) and lie_apart(tensors):
+            at_once = told
+        room = make_room() if joined and at_once is None else None
+        if room is not None and not room.fits(tensors):
+            room = None
+        parts = tensors if room is None else room.take(tensors)
         if scaling != 1.0:
             scale_all(parts, scaling)
-        self._round_onto(parts, name, role, chosen, parts, room if together else None)
-        if together:
+        if at_once is not None and round_in_place(tensors, at_once):
+            return
+        self._round_onto(parts, name, role, chosen, parts, room)
+        if room is not None:
             room.give(tensors)
 
     def _round_onto(

@@ -53,4 +53,4 @@ def _load() -> kernels.Kernel | None:
 
 def _example() -> kernels.Example:
     x = torch.zeros(1 << 20, dtype=torch.float32, device="cpu")
-    return _Extremes(), (x,), ({0: torch.export.Dim("d0", min=2, max=KERNEL_LIMIT - 1)},)
+    return kernels.Example(_Extremes(), (x,), ({0: torch.export.Dim("d0", min=2, max=KERNEL_LIMIT - 1)},))

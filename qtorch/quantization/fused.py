@@ -148,13 +148,13 @@ def _forward_example(layout: str, dtype: torch.dtype, device: torch.device) -> k
         torch.zeros(channels, dtype=torch.int32, device=device),
         torch.zeros(2, dtype=torch.float32, device=device),
     )
-    return _Forward(axis), arguments, (sizes, along, along, None)
+    return kernels.Example(_Forward(axis), arguments, (sizes, along, along, None))
 
 
 def _backward_example(dtype: torch.dtype, device: torch.device) -> kernels.Example:
     arguments = tuple(torch.zeros(1 << 20, dtype=kind, device=device) for kind in (dtype, torch.uint8))
     size = _size("d0")
-    return _Backward(), arguments, ({0: size}, {0: size})
+    return kernels.Example(_Backward(), arguments, ({0: size}, {0: size}))
 
 
 def _name(dtype: torch.dtype) -> str:

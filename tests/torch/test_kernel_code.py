@@ -18,7 +18,7 @@ F, B = FloatingPoint(5, 2), BlockFloatingPoint(8, 0)
 
 def code(number, mode, layout, dtype=torch.float32):
     program = plan.make_plan(number, mode, dtype, None, False).program
-    return native.write_kernel(*kernels._example(program, layout, torch.device("cpu")))
+    return native.write_kernel(kernels._example(program, layout, torch.device("cpu")))
 
 
 def test_single_numbers_are_read_before_the_loops():
@@ -39,11 +39,11 @@ def test_rotations_are_instructions():
 def test_small_tensors_are_rounded_without_other_threads():
     """Otherwise they have the same bits, and wait for threads."""
     source = code(F, "nearest", "flat")
-    parallel, serial = source.index("static void parallel0("), source.index("static void serial0(")
+    parallel, serial, run = map(source.index, ("static void parallel0(", "static void serial0(", "bool is_large("))
     assert "#pragma omp" in source[parallel:serial]
-    assert "#pragma omp" not in source[serial:]
-    assert f">= {native.SERIAL_BELOW};" in source[serial:]
-    assert "(large ? parallel0 : serial0)(" in source[serial:]
+    assert "#pragma omp" not in source[serial:run]
+    assert f">= {native.SERIAL_BELOW};" in source[run:]
+    assert "(threads ? parallel0 : serial0)(" in source[run:]
 
 
 def test_blocks_along_rows_are_read_once():

@@ -18,7 +18,6 @@ import qtorch
 from qcore import BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint
 from qtorch import kernels, native, packaged
 from qtorch.keys import make_noise
-from qtorch.lanes import ROW
 from qtorch.plan import make_plan, plan_for
 
 CPU = torch.device("cpu")
@@ -206,7 +205,7 @@ def test_large_kernels_leave_other_threads_alone():
 
     def run():
         began.set()
-        kernel(x.numel() // ROW, x, constants, *noise, result)
+        kernel(x.numel(), x, constants, *noise, result)
         order.append("kernel")
 
     sys.setswitchinterval(3600)
@@ -241,7 +240,7 @@ def test_what_gpus_run_compiled_for_this_processor(tmp_path, number, layout, dty
     noise = make_noise(3, 24, 0, x) if plan.stochastic else ()
     result = torch.empty_like(x, dtype=plan.dtype)
     scales = [torch.empty(6, 1, dtype=torch.uint8)] if plan.program.shared else []
-    sizes = x.shape if plan.program.shared else (x.numel() // ROW,)
+    sizes = x.shape if plan.program.shared else (x.numel(),)
     kernel(*sizes, x, kernels.constant_tensor(plan.program, plan.constants, CPU), *noise, result, *scales)
     expected = qcore.encode(x.numpy(), number, mode, key=3 if noise else None)
     for one, other in zip([result, *scales], expected if scales else [expected], strict=True):
