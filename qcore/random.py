@@ -70,13 +70,14 @@ def rounding_words(
     large: bool = False,
     settle: Settle = unsettled,
     rotate: Rotate = rotate_left,
+    strides: Sequence[Any] | None = None,
 ) -> Any:
     """What stochastic rounding reads: for each element its word's leading bits, in a word of 31 bits.
 
     Such a word is not negative, so shifting it right by 31 - n leaves its n leading bits. See `element_words`.
     """
     key, window = noise
-    words = element_words(arange, shape, (key[0], key[1]), (window[0], window[1]), large, settle, rotate)
+    words = element_words(arange, shape, (key[0], key[1]), (window[0], window[1]), large, settle, rotate, strides)
     return (words >> 1) & window[2]
 
 
@@ -93,6 +94,7 @@ def element_words(
     large: bool = False,
     settle: Settle = unsettled,
     rotate: Rotate = rotate_left,
+    strides: Sequence[Any] | None = None,
 ) -> Any:
     """One random int32 word for each element of an array, by its row-major index plus `start`.
 
@@ -103,17 +105,22 @@ def element_words(
         start: high and low word of the first element's 64-bit index, int32 arrays like the key's words.
         large: whether the array has 2^31 elements or more.
         settle, rotate: see `threefry`.
+        strides: by how much the index grows along each dimension, where these are the array's in another order.
     """
-    y0, y1 = threefry(*key, *element_index(arange, shape, start, large), settle, rotate)
+    y0, y1 = threefry(*key, *element_index(arange, shape, start, large, strides), settle, rotate)
     return y0 ^ y1
 
 
 def element_index(
-    arange: Callable[[Any], Any], shape: Sequence[Any], start: tuple[Any, Any], large: bool
+    arange: Callable[[Any], Any],
+    shape: Sequence[Any],
+    start: tuple[Any, Any],
+    large: bool,
+    strides: Sequence[Any] | None = None,
 ) -> tuple[Any, Any]:
     """High and low int32 words of every element's row-major index plus `start`."""
     high, low = start
-    strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))] if strides is None else strides
     if not large:
         total = low + sum(_along(arange, shape, axis) * stride for axis, stride in enumerate(strides))
         return high - ((low & ~total) >> 31), total  # what is added is not negative: a carry clears the sign bit

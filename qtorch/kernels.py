@@ -37,7 +37,8 @@ Kernel = Callable[..., object]
 
 # Which dimensions a kernel's input has, as an example, and which of them lie inside of blocks ("r" in `Merged`) or
 # outside ("k"). Elementwise rounding sees every tensor as rows of `ROW` elements, of which only the number varies:
-# "flat", "pairs" (`run_pairs`) or "keyed" (`run_keyed`).
+# "flat", "pairs" (`run_pairs`) or "keyed" (`run_keyed`); or "channels", where the last one is the second of the logical
+# order, in which random words are counted.
 LAYOUTS: dict[str, tuple[tuple[int, ...], str]] = {
     "flat": ((1 << 14, ROW), ""),
     "pairs": ((1 << 14, ROW), ""),
@@ -48,6 +49,7 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], str]] = {
     "middle": ((16, 64, 1 << 10), "rkr"),
     "bands": ((64, 32, 1 << 9), "krk"),
     "squares": ((16, 64, 16, 64), "krkr"),
+    "channels": ((16, 1 << 10, 64), "kkk"),
 }
 ROWS = {"flat": ROW, "pairs": 2 * ROW}  # the elements of a row where a kernel takes the number of elements
 _one_thread = threading.Lock()  # compiles at a time; other processes are not waited for
@@ -70,7 +72,8 @@ class _Law(torch.nn.Module):
             return run_pairs(self.program, x, integers, noise, self.rotate)
         inside = tuple(axis for axis, kind in enumerate(LAYOUTS[self.layout][1]) if kind == "r")
         blocks = Tiles(x.shape, x.shape, x.shape, inside, ())
-        return run(self.program, x, integers, blocks, noise, large=False, rotate=self.rotate)
+        order = (x.shape[1] * x.shape[2], 1, x.shape[1]) if self.layout == "channels" else None
+        return run(self.program, x, integers, blocks, noise, large=False, rotate=self.rotate, strides=order)
 
 
 @cache
@@ -133,21 +136,22 @@ def _compile(example: Callable[[], Example], path: Path, maker: Any) -> None:
         maker.compile_kernel(example(), path)
 
 
-def constant_tensor(program: Program, constants: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """A format's integers as a kernel's argument: on the CPU as rows, of which vectors are loaded.
+def constant_tensor(program: Program, constants: tuple[int, ...], layout: str, device: torch.device) -> torch.Tensor:
+    """A format's integers as a kernel's argument: of elementwise ones on the CPU as rows, of which vectors are loaded.
 
     A single number would have to be made a vector anew for each vector of results, or occupy a register throughout the
     loops, before which kernels read those that remain (see `qtorch.native`).
     """
     tensor = torch.tensor(constants, dtype=lane_dtype(program.carrier), device=device)
-    return tensor if program.shared or device.type != "cpu" else tensor[:, None].repeat(1, ROW)
+    rows = layout in ("flat", "pairs", "keyed") and device.type == "cpu"
+    return tensor[:, None].repeat(1, ROW) if rows else tensor
 
 
 def _example(program: Program, layout: str, device: torch.device) -> Example:
     shape, pattern = LAYOUTS[layout]
     dtype = pair_dtype(program) if layout == "pairs" else getattr(torch, program.carrier.name)
     arguments = [torch.zeros(shape, dtype=dtype, device=device)]
-    arguments += [constant_tensor(program, (0,) * program.count(), device)]
+    arguments += [constant_tensor(program, (0,) * program.count(), layout, device)]
     sizes = {axis: torch.export.Dim(f"d{axis}", min=2, max=2**31 - 1) for axis in range(len(pattern) or 1)}
     dynamic: list[object] = [sizes, None]
     if program.mode is Rounding.STOCHASTIC:

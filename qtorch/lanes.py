@@ -69,6 +69,7 @@ def run(
     noise: Noise | None,
     large: bool,
     rotate: Rotate = rotate_left,
+    strides: Sequence[Any] | None = None,
 ) -> Any:
     """Rounds a tensor of at least one dimension; arguments as in `Program.run` and `rounding_words`.
 
@@ -77,7 +78,8 @@ def run(
     word = None
     if noise is not None:
         shape = x.shape if blocks.ragged else blocks.split
-        word = _word(program.carrier, shape, _anchored(noise, shape), large, partial(_arange, device=x.device), rotate)
+        arange = partial(_arange, device=x.device)
+        word = _word(program.carrier, shape, _anchored(noise, shape), large, arange, rotate, strides)
         word = blocks.apart(word, pad) if blocks.ragged else word
     lanes = blocks.apart(to_lanes(x, program.carrier), pad)
     rows = program.kind == "block" and lanes.dim() - 1 in blocks.axes and x.device.type == "cpu"
@@ -161,9 +163,10 @@ def _word(
     large: bool,
     arange: Callable[[int], torch.Tensor],
     rotate: Rotate,
+    strides: Sequence[Any] | None = None,
 ) -> torch.Tensor:
     """The random words as lanes."""
-    word = rounding_words(arange, shape, noise, large, _settle, rotate)
+    word = rounding_words(arange, shape, noise, large, _settle, rotate, strides)
     return word.to(lane_dtype(carrier)) << (carrier.lane_bits - 32)
 
 
@@ -178,10 +181,10 @@ def _arange(size: int, device: torch.device) -> torch.Tensor:
 
 
 def _anchored(noise: Noise, shape: Sequence[int]) -> Noise:
-    """The same noise, whose key depends on the indices of all dimensions but the last, though only by zeros.
+    """The same noise, whose key and mask depend on the indices of all dimensions but the last, though only by zeros.
 
-    Inductor would run some stages of Threefry over all dimensions at once and others over each; such loops are not
-    fused, and it would keep the stages between them in memory.
+    Inductor would run some stages of Threefry, or what is done with the words, over all dimensions at once and others
+    over each; such loops are not fused, and it would keep the stages between them in memory.
     """
     if not torch.compiler.is_compiling():
         return noise
@@ -189,7 +192,8 @@ def _anchored(noise: Noise, shape: Sequence[int]) -> Noise:
     for axis, size in enumerate(shape[:-1]):
         position = torch.arange(size, dtype=torch.int32, device=zeros.device)
         zeros = zeros + (position >> 31).reshape((-1,) + (1,) * (len(shape) - 1 - axis))
-    return Noise((noise.key[0] + zeros, noise.key[1] + zeros), noise.window)
+    high, low, mask = noise.window.unbind()
+    return Noise((noise.key[0] + zeros, noise.key[1] + zeros), (high, low, mask + zeros))
 
 
 def _settle(lanes: torch.Tensor) -> torch.Tensor:

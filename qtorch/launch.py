@@ -20,6 +20,7 @@ from qtorch.plan import Plan, plan_for
 
 KERNEL_LIMIT = 1 << 31  # elements: a kernel's indices have 31 bits
 _PIECE = 1 << 25  # elements at a time beyond that
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
 _BY_PATTERN = {kernels.LAYOUTS[name][1]: name for name in ("whole", "rows", "columns", "middle", "bands", "squares")}
 
 
@@ -28,6 +29,8 @@ def by_kernel(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     if not plan.flat:
         return _by_block(x, plan, noise)
     dense = x.is_contiguous() or (noise is None and torch.ops.aten.is_non_overlapping_and_dense(x))
+    if not dense and noise is not None and (result := _by_channel(x, plan, noise)) is not None:
+        return result
     lanes = x if dense else x.contiguous()  # only random words care about order
     result = _room(lanes, plan)
     if not _round_flat(result, lanes, plan, noise):
@@ -35,6 +38,22 @@ def by_kernel(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     if plan.memory is not plan.dtype:
         result = result.to(plan.dtype)
     return result if dense else laid_out(result, x)
+
+
+def _by_channel(x: torch.Tensor, plan: Plan, noise: Noise) -> torch.Tensor | None:
+    """Stochastic rounding of what has its channels side by side; None where there is no kernel for it."""
+    if plan.layout != "flat" or x.dim() not in _CHANNELS_LAST or x.numel() >= KERNEL_LIMIT:
+        return None
+    if not x.is_contiguous(memory_format=_CHANNELS_LAST[x.dim()]):
+        return None
+    device = None if x.is_cpu else x.device
+    kernel, constants = plan.runner("channels", device)
+    if kernel is None:
+        return None
+    result, channels = _room(x, plan), x.shape[1]
+    positions = x[0, 0].numel()
+    kernel(len(x), positions, channels, aligned(x) if device else x, constants, *noise, result)
+    return result
 
 
 def _room(x: torch.Tensor, plan: Plan) -> torch.Tensor:

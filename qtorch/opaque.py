@@ -19,7 +19,10 @@ from qtorch.launch import laid_out
 from qtorch.plan import Plan, plan_for
 
 _library = torch.library.Library("qtorch", "FRAGMENT")
-_library.define("round_stochastically(Tensor x, Tensor key, Tensor window, str spelling) -> Tensor")
+_library.define(
+    "round_stochastically(Tensor x, Tensor key, Tensor window, str spelling) -> Tensor",
+    tags=(torch.Tag.flexible_layout,),
+)
 
 
 @remember

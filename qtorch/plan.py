@@ -63,7 +63,7 @@ class Plan:
         runner = self._runners.get(place)
         if runner is None:
             device = device or torch.device("cpu")
-            constants = kernels.constant_tensor(self.program, self.constants, device)
+            constants = kernels.constant_tensor(self.program, self.constants, layout, device)
             runner = self._runners[place] = kernels.load(self.program, layout, device), constants
         return runner
 

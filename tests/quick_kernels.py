@@ -9,6 +9,7 @@ QUICK = {
     "grid-odd-float32-numbers-flat",
     "grid-stochastic-float32-numbers-flat",
     "grid-stochastic-float32-numbers-keyed",
+    "grid-stochastic-float32-numbers-channels",
     "block-nearest-float32-numbers-whole",
     "block-nearest-float32-numbers-rows",
     "block-nearest-float32-numbers-columns",

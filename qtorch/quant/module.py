@@ -9,8 +9,9 @@ import torch
 
 from qcore import Number, Quantization, Rounding
 from qtorch.autograd import without_transforms
-from qtorch.dispatch import is_ordinary, quantize
+from qtorch.dispatch import is_ordinary, quantize, round_tensor
 from qtorch.keys import Key, check_noise, draw, draw_opaquely, fold_in, key_tensor
+from qtorch.plan import plan_for
 
 _LANES = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
@@ -79,12 +80,12 @@ class Quantizer(torch.nn.Module):
         told, ordinary = self.quantization, is_ordinary(x)
         if not ordinary or (x.requires_grad and torch.is_grad_enabled()):
             function = _OrdinaryRounding if ordinary else _Rounding
-            result = function.apply(x, _key_words(told, key, ordinary), told)
+            result = function.apply(x, _key_words(told, key, ordinary), told, ordinary)
             return result if told.unclamped is None else result[0]
         if not _draws_forward(told):
             _key_words(told, key, ordinary)
             key = None
-        return _round(x, told.forward_number, told.forward_rounding, key)
+        return _round(x, told.forward_number, told.forward_rounding, key, ordinary)
 
     def extra_repr(self) -> str:
         told = self.quantization
@@ -106,32 +107,35 @@ quantizer = Quantizer
 
 
 class _Rounding(torch.autograd.Function):
-    """(x, the key's words, a Quantization) -> the rounded x, and where it was clamped if gradients are masked."""
+    """(x, the key's words, a Quantization, whether x is ordinary) -> the rounded x, and where gradients are masked the
+    places that were clamped."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: torch.Tensor, words: torch.Tensor | None, told: Quantization) -> Any:
+    def forward(x: torch.Tensor, words: torch.Tensor | None, told: Quantization, ordinary: bool) -> Any:
         if words is not None and torch.compiler.is_compiling() and not _draws_forward(told):
             x = _anchored(x, words)
-        y = _round(x, told.forward_number, told.forward_rounding, words)
+        y = _round(x, told.forward_number, told.forward_rounding, words, ordinary)
         if told.unclamped is None:
             return y
         lanes = _LANES[x.element_size()]
-        free = _round(x, told.unclamped, told.forward_rounding, words)
+        free = _round(x, told.unclamped, told.forward_rounding, words, ordinary)
         return y, (y.view(lanes) == free.view(lanes)).logical_not_()  # torch 2.11 has no != for DTensors
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _, words, ctx.told = inputs
+        _, words, ctx.told, _ = inputs
         clamped = None if ctx.told.unclamped is None else output[1]
         if clamped is not None:
             ctx.mark_non_differentiable(clamped)
-        ctx.save_for_backward(words, clamped)
+        ctx.saves = words is not None or clamped is not None  # which takes long even of nothing
+        if ctx.saves:
+            ctx.save_for_backward(words, clamped)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
-        told, (words, clamped) = ctx.told, ctx.saved_tensors
+    def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
+        told, (words, clamped) = ctx.told, ctx.saved_tensors if ctx.saves else (None, None)
         for hook in told.backward_hooks:
             grad = hook(grad)
             if not isinstance(grad, torch.Tensor):
@@ -139,16 +143,20 @@ class _Rounding(torch.autograd.Function):
         if told.backward_number is not None:
             if told.backward_rounding is Rounding.STOCHASTIC:
                 words = fold_in(words, 1, is_ordinary(words))
-            grad = _round(grad, told.backward_number, told.backward_rounding, words)
-        return grad if clamped is None else grad.masked_fill(clamped, 0), None, None
+            ordinary = not torch.is_grad_enabled() and is_ordinary(grad)
+            grad = _round(grad, told.backward_number, told.backward_rounding, words, ordinary)
+        return grad if clamped is None else grad.masked_fill(clamped, 0), None, None, None
 
 
 _OrdinaryRounding = without_transforms(_Rounding)
 
 
-def _round(x: torch.Tensor, number: Number | None, rounding: Rounding, key: Key) -> torch.Tensor:
+def _round(x: torch.Tensor, number: Number | None, rounding: Rounding, key: Key, ordinary: bool) -> torch.Tensor:
+    """`quantize`, in fewer steps where x is ordinary and needs no gradient."""
     if number is None:
         return x.clone()
+    if ordinary and rounding is not Rounding.STOCHASTIC:
+        return round_tensor(x, plan_for(number, rounding, x.dtype, None, False), None, True)
     return quantize(x, number, rounding, key=key if rounding is Rounding.STOCHASTIC else None)
 
 

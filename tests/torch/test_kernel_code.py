@@ -30,6 +30,17 @@ def test_single_numbers_are_read_before_the_loops():
         assert f"{name}[" not in loops
 
 
+def test_memory_is_fetched_ahead():
+    """Where a loop goes along it: its input and its result. The format's integers, and columns, it reads again."""
+    rows = code(F, "nearest", "flat").split("static void serial0(")[1]
+    fetched = re.findall(r"__builtin_prefetch\(\(const char\*\)\((\w+) \+ .*?x1 \+ 64L\*x0\)\) \+ 2048, (\d)\)", rows)
+    assert fetched == [("in_ptr1", "0"), ("out_ptr1", "1")]
+    assert rows.count("__builtin_prefetch") == 2
+    columns = code(B, "nearest", "columns")
+    assert "x0 + ks0*x1" in columns
+    assert not re.search(r"__builtin_prefetch\([^;]*x0 \+ ks0\*x1", columns)
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have no such vectors")
 def test_rotations_are_instructions():
     """Without them there are the same bits, of more operations: nothing else would tell."""

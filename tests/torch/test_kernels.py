@@ -225,9 +225,10 @@ def test_large_kernels_leave_other_threads_alone():
     [
         pytest.param("mxfp8_e4m3", "rows", "float32", "nearest", marks=pytest.mark.heavy),
         pytest.param("e4m3fn", "flat", "float16", "nearest", marks=pytest.mark.heavy),
+        pytest.param("e4m3fn", "channels", "float32", "stochastic", marks=pytest.mark.heavy),
         ("e4m3fn", "flat", "float32", "stochastic"),
     ],
-    ids=["blocks", "elements", "random words"],
+    ids=["blocks", "elements", "channels last", "random words"],
 )
 def test_what_gpus_run_compiled_for_this_processor(tmp_path, number, layout, dtype, mode):
     """Packages are called with shapes, and write their results where they are told to."""
@@ -240,8 +241,11 @@ def test_what_gpus_run_compiled_for_this_processor(tmp_path, number, layout, dty
     noise = make_noise(3, 24, 0, x) if plan.stochastic else ()
     result = torch.empty_like(x, dtype=plan.dtype)
     scales = [torch.empty(6, 1, dtype=torch.uint8)] if plan.program.shared else []
-    sizes = x.shape if plan.program.shared else (x.numel(),)
-    kernel(*sizes, x, kernels.constant_tensor(plan.program, plan.constants, CPU), *noise, result, *scales)
+    if layout == "channels":
+        x = x.view(2, 3, 4, 8).contiguous(memory_format=torch.channels_last)
+        result = torch.empty_like(x, dtype=plan.dtype)
+    sizes = {"rows": x.shape, "channels": (2, 32, 3)}.get(layout, (x.numel(),))
+    kernel(*sizes, x, kernels.constant_tensor(plan.program, plan.constants, layout, CPU), *noise, result, *scales)
     expected = qcore.encode(x.numpy(), number, mode, key=3 if noise else None)
     for one, other in zip([result, *scales], expected if scales else [expected], strict=True):
         assert_same_bits(one, other)
