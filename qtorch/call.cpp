@@ -6,7 +6,8 @@
 //   constexpr int64_t ROW_BYTES[TENSORS]       of each tensor that consists of such rows; 0 for others
 //   constexpr int WINDOW                       which input has the index of the first element (`qcore.random.Noise`), or -1
 //   bool is_large(const int64_t* sizes)        whether threads pay
-//   void run(const int64_t* sizes, char* const* tensors, bool threads)      the kernels; the size is a number of rows
+//   void run(const int64_t* sizes, char* const* tensors, bool threads)      the kernels; of rows, whose number is the
+//                                              size, on one thread in any case
 
 #include <algorithm>
 #include <cstdint>
@@ -122,7 +123,7 @@ Object* call(Object*, Object* const* given, intptr_t count) {
         together.sizes[0] = all;
         const bool threads = is_large(together.sizes);
         if (threads) thread = PyEval_SaveThread();
-        if (calls == 1) run_call(*first, threads);
+        if (ROW == 1 || (calls == 1 && !threads)) run_call(*first, threads);
         else run_calls(first, calls, all, threads);
     } catch (const std::bad_alloc&) {
         full = true;

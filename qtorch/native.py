@@ -98,26 +98,30 @@ class _Recorder:
     """Runs Inductor's program, and keeps what it allocates and calls.
 
     Attributes:
-        kernels: their definitions, renamed, each with threads and without. To gather a team of one thread takes longer
-            than to round a small tensor, and a team of several waits milliseconds while other programs run.
+        kernels: their definitions, renamed, each without threads and, unless each thread is to be given its rows, with
+            threads as well. To gather a team of one thread takes longer than to round a small tensor, and a team of
+            several waits milliseconds while other programs run.
         allocated: how many bytes each result takes, by its address.
         calls: C++ that calls the kernels.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows: bool) -> None:
+        self.rows = rows
         self.kernels: list[str] = []
         self.allocated: dict[str, Any] = {}
         self.calls: list[str] = []
 
     def define(self, types: list[str], source: str) -> Callable[..., None]:
-        names = [f"{kind}{len(self.kernels)}" for kind in ("parallel", "serial")]
         source = _fetch_ahead(_read_once(source))
-        for name, text in zip(names, (source, _PRAGMA.sub("", source)), strict=True):
+        texts = {"serial": _PRAGMA.sub("", source)} | ({} if self.rows else {"parallel": source})
+        names = [f"{kind}{len(self.kernels)}" for kind in texts]
+        for name, text in zip(names, texts.values(), strict=True):
             self.kernels.append(_HEAD.sub(f"static void {name}(", text))
+        chosen = names[0] if self.rows else f"(threads ? {names[1]} : {names[0]})"
 
         def call(*arguments: Any) -> None:
             given = (f"({kind})({_cpp(value)})" for kind, value in zip(types, arguments, strict=True))
-            self.calls.append(f"(threads ? {' : '.join(names)})({', '.join(given)});")
+            self.calls.append(f"{chosen}({', '.join(given)});")
 
         return call
 
@@ -174,7 +178,8 @@ def _of_dtype(memory: _Memory, dtype: torch.dtype) -> _Memory:
 
 def write_kernel(example: Example) -> str:
     """C++ of all kernels of a module, and of the function that calls them."""
-    recorder, rows = _Recorder(), example.rows
+    rows = example.rows
+    recorder = _Recorder(rows is not None)
     program, shapes = inductor.program(example, recorder.define)
     sizes = {str(size): size for shape in shapes for size in shape if not isinstance(size, int)}
     program.update(sizes)  # which version 2.15 does not take from the inputs

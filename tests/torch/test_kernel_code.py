@@ -22,7 +22,7 @@ def code(number, mode, layout, dtype=torch.float32):
 
 
 def test_single_numbers_are_read_before_the_loops():
-    head, loops = code(F, "stochastic", "flat").partition("static void serial")[0].split("for(", 1)
+    head, loops = code(F, "stochastic", "flat").partition("bool is_large(")[0].split("for(", 1)
     words = re.findall(r"const auto ((\w+)_(\d)) = \2\[\3\];", head)
     assert len(words) == 5  # a key's, and three of a window
     for word, name, _ in words:
@@ -49,12 +49,15 @@ def test_rotations_are_instructions():
 
 def test_small_tensors_are_rounded_without_other_threads():
     """Otherwise they have the same bits, and wait for threads."""
-    source = code(F, "nearest", "flat")
-    parallel, serial, run = map(source.index, ("static void parallel0(", "static void serial0(", "bool is_large("))
-    assert "#pragma omp" in source[parallel:serial]
-    assert "#pragma omp" not in source[serial:run]
+    source = code(B, "nearest", "rows")
+    serial, parallel, run = map(source.index, ("static void serial0(", "static void parallel0(", "bool is_large("))
+    assert "#pragma omp" not in source[serial:parallel]
+    assert "#pragma omp" in source[parallel:run]
     assert f">= {native.SERIAL_BELOW};" in source[run:]
     assert "(threads ? parallel0 : serial0)(" in source[run:]
+    elements = code(F, "nearest", "flat").partition("// What follows")[0]
+    assert "static void serial0(" in elements
+    assert "#pragma omp" not in elements
 
 
 def test_blocks_along_rows_are_read_once():
@@ -121,7 +124,7 @@ def test_patches_are_for_the_thread_that_compiles():
 
 @pytest.mark.parametrize("sizes", [((4, 2), (2, 2)), ((2, 2), (2, 2))], ids=["a part", "shared"])
 def test_results_that_do_not_fill_memory_of_their_own_are_refused(sizes):
-    recorder = native._Recorder()
+    recorder = native._Recorder(rows=False)
     room = recorder.allocate(sizes[0], (2, 1), torch.float32)
     part = native._view(room, sizes[1], (2, 1))
     with pytest.raises(NotImplementedError):
