@@ -135,7 +135,8 @@ class _Rounding(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
-        told, saved = ctx.told, ctx.saved_tensors if ctx.saves else (None, None)
+        told: Quantization = ctx.told
+        saved: tuple[Any, Any] = ctx.saved_tensors if ctx.saves else (None, None)
         words, clamped = saved
         for hook in told.backward_hooks:
             grad = hook(grad)
