@@ -113,14 +113,15 @@ Object* call(Object*, Object* const* given, intptr_t count) {
         const int64_t calls = count / (SIZES + TENSORS);
         const std::unique_ptr<Call[]> several(calls > 1 ? new Call[calls] : nullptr);
         Call* const first = calls > 1 ? several.get() : &only;
-        int64_t all = 0;
+        int64_t all = 0, elements = 0;
         for (Call* each = first; each < first + calls; ++each) {
             for (int64_t& size : each->sizes) size = PyLong_AsLongLong(*given++);
             for (char*& tensor : each->tensors) tensor = address(*given++);
             all += rows(*each);
+            elements += each->sizes[0];
         }
         Call together = *first;
-        together.sizes[0] = all;
+        together.sizes[0] = elements / ROW;
         const bool threads = is_large(together.sizes);
         if (threads) thread = PyEval_SaveThread();
         if (ROW == 1 || (calls == 1 && !threads)) run_call(*first, threads);

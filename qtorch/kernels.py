@@ -38,7 +38,7 @@ Kernel = Callable[..., object]
 # Which dimensions a kernel's input has, as an example, and which of them lie inside of blocks ("r" in `Merged`) or
 # outside ("k"). Elementwise rounding sees every tensor as rows of `ROW` elements, of which only the number varies:
 # "flat", "pairs" (`run_pairs`) or "keyed" (`run_keyed`); or "channels", where the last one is the second of the logical
-# order, in which random words are counted.
+# order, in which random words are counted, and the first may be 1: so few that threads share the others as well.
 LAYOUTS: dict[str, tuple[tuple[int, ...], str]] = {
     "flat": ((1 << 14, ROW), ""),
     "pairs": ((1 << 14, ROW), ""),
@@ -49,7 +49,7 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], str]] = {
     "middle": ((16, 64, 1 << 10), "rkr"),
     "bands": ((64, 32, 1 << 9), "krk"),
     "squares": ((16, 64, 16, 64), "krkr"),
-    "channels": ((16, 1 << 10, 64), "kkk"),
+    "channels": ((3, 1 << 12, 64), "kkk"),
 }
 ROWS = {"flat": ROW, "pairs": 2 * ROW}  # the elements of a row where a kernel takes the number of elements
 _one_thread = threading.Lock()  # compiles at a time; other processes are not waited for

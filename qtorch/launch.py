@@ -21,6 +21,7 @@ from qtorch.plan import Plan, plan_for
 KERNEL_LIMIT = 1 << 31  # elements: a kernel's indices have 31 bits
 _PIECE = 1 << 25  # elements at a time beyond that
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
+_VECTOR = 16  # numbers
 _BY_PATTERN = {kernels.LAYOUTS[name][1]: name for name in ("whole", "rows", "columns", "middle", "bands", "squares")}
 
 
@@ -41,18 +42,21 @@ def by_kernel(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
 
 
 def _by_channel(x: torch.Tensor, plan: Plan, noise: Noise) -> torch.Tensor | None:
-    """Stochastic rounding of what has its channels side by side; None where there is no kernel for it."""
+    """Stochastic rounding of what has its channels side by side; None where there is no kernel for it.
+
+    Nor where they fill vectors badly: random words for what is missing take longer than copies.
+    """
     if plan.layout != "flat" or x.dim() not in _CHANNELS_LAST or x.numel() >= KERNEL_LIMIT:
         return None
-    if not x.is_contiguous(memory_format=_CHANNELS_LAST[x.dim()]):
+    examples, channels = x.shape[:2]
+    if -(-channels // _VECTOR) * _VECTOR > 1.5 * channels or not x.is_contiguous(memory_format=_CHANNELS_LAST[x.dim()]):
         return None
     device = None if x.is_cpu else x.device
     kernel, constants = plan.runner("channels", device)
     if kernel is None:
         return None
-    result, channels = _room(x, plan), x.shape[1]
-    positions = x[0, 0].numel()
-    kernel(len(x), positions, channels, aligned(x) if device else x, constants, *noise, result)
+    result, positions = _room(x, plan), x.numel() // (examples * channels)
+    kernel(examples, positions, channels, aligned(x) if device else x, constants, *noise, result)
     return result
 
 
@@ -113,7 +117,7 @@ def round_rows(target: torch.Tensor, x: torch.Tensor, number: Number, keys: torc
 def round_onto(target: torch.Tensor, x: torch.Tensor, number: Number, rounding: Rounding) -> bool:
     """Whether there is a kernel that writes a flat tensor, rounded, onto another or itself; if so, it has.
 
-    Autograd does not notice, but for the end of a tensor that is not of whole rows.
+    Autograd does not notice, but on a GPU for the end of a tensor that is not of whole rows.
     """
     plan = plan_for(number, rounding, x.dtype, None, False)
     return plan.flat and not plan.stochastic and x.numel() > 0 and _round_flat(target, x, plan, None)

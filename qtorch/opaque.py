@@ -34,7 +34,8 @@ def _plan(dtype: torch.dtype, spelling: str) -> Plan:
 def _round(x: torch.Tensor, key: torch.Tensor, window: torch.Tensor, spelling: str) -> torch.Tensor:
     """A key for each example, which are then x's first dimension, has two dimensions itself."""
     if key.dim() > 1:
-        return torch.stack([_round(example, own, window, spelling) for example, own in zip(x, key, strict=True)])
+        examples = [_round(example, own, window, spelling) for example, own in zip(x, key, strict=True)]
+        return torch.stack(examples).contiguous()  # which they may not be together, if they are not each
     return laid_out(round_tensor(x, _plan(x.dtype, spelling), Noise(key, window), is_ordinary(x)), x)
 
 

@@ -109,13 +109,15 @@ class Layout:
     @cached_property
     def scratch(self) -> Bundle:
         """Where gradients are put side by side."""
-        return Bundle(self.parameters)
+        with torch.inference_mode(False):  # others may step outside of it
+            return Bundle(self.parameters)
 
     @cached_property
     def weights(self) -> Homes:
         """The parameters' own memory, side by side from the first use on, as far as it may be moved."""
-        homes = Homes(self.parameters)
-        homes.move_in(self.parameters)
+        with torch.inference_mode(False):
+            homes = Homes(self.parameters)
+            homes.move_in(self.parameters)
         return homes
 
     @torch.no_grad()

@@ -42,7 +42,7 @@ class OptimLP(torch.optim.Optimizer):
     A closure sees the low-precision weights. If the inner optimizer evaluates it again (LBFGS), the later evaluations
     see that optimizer's own points, unrounded; the gradients of all are rounded, with the same keys.
 
-    On the CPU the first step moves small parameters to memory where they lie side by side, unless others refer to
+    On the CPU the first step may move small parameters to memory where they lie side by side, unless others refer to
     theirs (views, arrays, state dicts, other processes), and momenta likewise. Addresses taken before are void then,
     and such a parameter's memory cannot be resized.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -197,9 +198,13 @@ def lie_apart(tensors: Sequence[torch.Tensor]) -> bool:
         and all(map(attrgetter("is_cpu"), tensors))
         and all(map(torch.Tensor.is_contiguous, tensors))
         and not any(map(torch.Tensor.is_neg, tensors))
-        and len(places := set(map(torch.Tensor.data_ptr, tensors))) == len(tensors)
-        and 0 not in places  # as those of a gradient that is known to be zero
+        and _disjoint(sorted(zip(map(torch.Tensor.data_ptr, tensors), map(attrgetter("nbytes"), tensors), strict=True)))
     )
+
+
+def _disjoint(places: list[tuple[int, int]]) -> bool:
+    """Whether places in memory, addresses in order and bytes, do not overlap, nor lie nowhere, as known zeros do."""
+    return places[0][0] != 0 and all(a + size <= b for (a, size), (b, _) in pairwise(places))
 
 
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:

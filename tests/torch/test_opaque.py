@@ -3,10 +3,12 @@
 import pytest
 import torch
 from support import assert_same_bits
+from torch._subclasses import FakeTensorMode
 from torch.func import vmap
 
 import qtorch
 from qcore import BlockFloatingPoint, FloatingPoint
+from qtorch.plan import _description, _spelling
 from qtorch.quant import Quantizer
 
 F = FloatingPoint(5, 2)
@@ -67,6 +69,19 @@ def test_examples_of_vmap_with_one_key_and_with_their_own():
     ]
     for program in programs:
         assert_same_bits(compiled(program)(x, keys), program(x, keys))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (0, 1, 3, 4, 2), (1, 0, 2, 3, 4)])
+def test_results_have_the_strides_that_programs_are_told(order):
+    """With a key for each example, in tensors of any order."""
+    inverse = sorted(range(5), key=order.__getitem__)
+    x = torch.randn([(2, 3, 4, 5, 6)[axis] for axis in order]).permute(inverse)
+    inputs = x, torch.arange(4, dtype=torch.int32).view(2, 2), torch.tensor([0, 0, 24], dtype=torch.int32)
+    spelling = _spelling(None, *_description(F))
+    actual = torch.ops.qtorch.round_stochastically(*inputs, spelling)
+    with FakeTensorMode() as fake:
+        expected = torch.ops.qtorch.round_stochastically(*map(fake.from_tensor, inputs), spelling)
+    assert actual.stride() == expected.stride()
 
 
 def test_exported_programs_have_none():

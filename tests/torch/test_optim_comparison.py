@@ -46,6 +46,8 @@ def test_what_lies_apart():
     assert lie_apart([x, y])
     assert not lie_apart([x, x])
     assert not lie_apart([x, x.view(-1)])
+    assert not lie_apart([x.view(-1)[:10], x.view(-1)[5:15]])
+    assert lie_apart([x.view(-1)[10:], x.view(-1)[:10]])
     assert not lie_apart([x, y.double()])
     assert not lie_apart([x.t(), y])
     assert not lie_apart([y, x[:, 0]])

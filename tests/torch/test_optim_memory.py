@@ -13,6 +13,7 @@ from torch_optim_support import F, H, give_gradients, parameters, sgd, tensors_o
 from qtorch import quantize
 from qtorch.lanes import ROW
 from qtorch.optim import OptimLP
+from qtorch.quant import Quantizer
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 SHAPES = [(4, 3, 2, 2), (5,), (), (6, 6), (1, 7), (0, 2)]
@@ -298,4 +299,19 @@ def test_accumulators_may_be_read_while_they_are_in_the_place_of_the_weights():
         for _ in range(3):
             optimizer.step(closure)
         results.append(tensors_of(optimizer, weights))
+    assert_all_same_bits(*results)
+
+
+def test_steps_in_inference_mode_and_outside():
+    """Memory that is made in one is written in the other."""
+    results = []
+    for inside in (True, False):
+        params = parameters()
+        inner = torch.optim.SGD(params, lr=0.1)  # without momenta, which torch would not write outside
+        optimizer = OptimLP(inner, grad_quant=Quantizer(F), weight_quant=Quantizer(F), acc_quant=H, key=5)
+        for seed in (0, 1):
+            give_gradients(params, seed)
+            with torch.inference_mode(inside and seed == 0):
+                optimizer.step()
+        results.append(tensors_of(optimizer, params))
     assert_all_same_bits(*results)
