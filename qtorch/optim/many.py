@@ -190,7 +190,10 @@ def round_in_place(tensors: Sequence[torch.Tensor], told: Quantization) -> bool:
 
 
 def lie_apart(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether these are ordinary tensors of one dtype on the CPU, each contiguous in memory of its own."""
+    """Whether these are ordinary contiguous tensors of one dtype on the CPU, none of them twice.
+
+    They may overlap in part, see `overlap`: to round an element twice does no harm.
+    """
     return (
         is_ordinary(tensors[0])
         and len(set(map(attrgetter("dtype"), tensors))) == 1
@@ -198,13 +201,15 @@ def lie_apart(tensors: Sequence[torch.Tensor]) -> bool:
         and all(map(attrgetter("is_cpu"), tensors))
         and all(map(torch.Tensor.is_contiguous, tensors))
         and not any(map(torch.Tensor.is_neg, tensors))
-        and _disjoint(sorted(zip(map(torch.Tensor.data_ptr, tensors), map(attrgetter("nbytes"), tensors), strict=True)))
+        and len(places := set(map(torch.Tensor.data_ptr, tensors))) == len(tensors)
+        and 0 not in places  # as those of a gradient that is known to be zero
     )
 
 
-def _disjoint(places: list[tuple[int, int]]) -> bool:
-    """Whether places in memory, addresses in order and bytes, do not overlap, nor lie nowhere, as known zeros do."""
-    return places[0][0] != 0 and all(a + size <= b for (a, size), (b, _) in pairwise(places))
+def overlap(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether contiguous tensors have elements in common."""
+    places = sorted(zip(map(torch.Tensor.data_ptr, tensors), map(attrgetter("nbytes"), tensors), strict=True))
+    return any(begin + size > after for (begin, size), (after, _) in pairwise(places))
 
 
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:

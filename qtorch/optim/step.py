@@ -11,7 +11,7 @@ import torch
 from qcore import Quantization
 from qcore.keys import fold_in_each
 from qtorch.optim.layout import Accumulators, Copies, Layout
-from qtorch.optim.many import Bundle, copy_all, joins, lie_apart, round_in_place, scale_all
+from qtorch.optim.many import Bundle, copy_all, joins, lie_apart, overlap, round_in_place, scale_all
 from qtorch.optim.quantizers import Function, is_stochastic, round_all
 
 _GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles; a parameter's i-th momentum has the role 3 + i
@@ -134,7 +134,7 @@ class Step:
             return
         joined, at_once = self._joins(name), None
         if joined and isinstance(told, Quantization) and not is_stochastic(told) and lie_apart(tensors):
-            at_once = told
+            at_once = told if scaling == 1.0 or not overlap(tensors) else None
         room = make_room() if joined and at_once is None else None
         if room is not None and not room.fits(tensors):
             room = None
