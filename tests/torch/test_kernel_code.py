@@ -60,6 +60,16 @@ def test_small_tensors_are_rounded_without_other_threads():
     assert "#pragma omp" not in elements
 
 
+def test_threads_share_a_single_example():
+    """Of tensors with their channels side by side: the positions in it, as well as examples."""
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert "#pragma omp for collapse(2)" in code(F, "stochastic", "channels")
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_blocks_along_rows_are_read_once():
     """The maximum of a block and its rounding are in one loop over blocks."""
     assert code(B, "nearest", "rows").count("#pragma omp for") == 1
