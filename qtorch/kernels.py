@@ -89,7 +89,7 @@ def _shaped(kernel: Kernel, program: Program, layout: str, *given: Any) -> None:
     """Calls a kernel that looks at shapes."""
     count = len(LAYOUTS[layout][1]) or 1
     sizes, x, others = given[:count], given[count], given[count + 1 :]
-    shape = sizes if LAYOUTS[layout][1] else (sizes[0] // ROW if layout == "flat" else sizes[0], ROW)
+    shape = sizes if LAYOUTS[layout][1] else (sizes[0] // ROWS.get(layout, 1), ROW)
     inputs = 3 if program.mode is Rounding.STOCHASTIC else 1
     result, *scales = others[inputs:]
     strides = torch.empty(shape, device="meta").stride()
@@ -143,8 +143,8 @@ def constant_tensor(program: Program, constants: tuple[int, ...], layout: str, d
     loops, before which kernels read those that remain (see `qtorch.native`).
     """
     tensor = torch.tensor(constants, dtype=lane_dtype(program.carrier), device=device)
-    rows = layout in ("flat", "pairs", "keyed") and device.type == "cpu"
-    return tensor[:, None].repeat(1, ROW) if rows else tensor
+    elementwise = not LAYOUTS[layout][1]
+    return tensor[:, None].repeat(1, ROW) if elementwise and device.type == "cpu" else tensor
 
 
 def _example(program: Program, layout: str, device: torch.device) -> Example:

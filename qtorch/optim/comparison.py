@@ -1,7 +1,4 @@
-"""Whether two tensors have the same bits, by a fused kernel where they are large.
-
-torch compares element by element, in up to four times the time.
-"""
+"""Whether two tensors have the same bits, by a fused kernel where they are large, as torch has no vectors for that."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _LARGE = 1 << 15  # bytes, from which a kernel pays
 
 def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
     """Whether two tensors of one shape and dtype have the same bits (-0.0 differs from 0.0, a NaN equals itself)."""
-    if _has_kernel(x) and _has_kernel(y) and (kernel := _load()):
+    if _is_large(x) and _is_large(y) and (kernel := _load()):
         differ = torch.empty((), dtype=torch.bool, device="cpu")
         kernel(x.nbytes // 8, x, y, differ)
         return not differ.item()
@@ -29,7 +26,8 @@ def as_bits(x: torch.Tensor) -> torch.Tensor:
     return x.view({8: torch.int64, 4: torch.int32, 2: torch.int16}[x.element_size()])
 
 
-def _has_kernel(x: torch.Tensor) -> bool:
+def _is_large(x: torch.Tensor) -> bool:
+    """Whether x is worth a kernel, and such that one may read it."""
     return x.is_cpu and x.is_contiguous() and x.nbytes >= _LARGE and x.nbytes % 8 == 0 and is_ordinary(x)
 
 

@@ -132,18 +132,16 @@ class Step:
         told = self._quantizers[name]
         if not tensors or (scaling == 1.0 and told is None):
             return
-        joined, at_once = self._joins(name), None
-        if joined and isinstance(told, Quantization) and not is_stochastic(told) and lie_apart(tensors):
-            at_once = told if scaling == 1.0 or not overlap(tensors) else None
-        room = make_room() if joined and at_once is None else None
+        joined = self._joins(name)
+        there = joined and not is_stochastic(told) and lie_apart(tensors) and (scaling == 1.0 or not overlap(tensors))
+        room = make_room() if joined and not there else None
         if room is not None and not room.fits(tensors):
             room = None
         parts = tensors if room is None else room.take(tensors)
         if scaling != 1.0:
             scale_all(parts, scaling)
-        if at_once is not None and round_in_place(tensors, at_once):
-            return
-        self._round_onto(parts, name, role, chosen, parts, room)
+        if not (there and isinstance(told, Quantization) and round_in_place(tensors, told)):
+            self._round_onto(parts, name, role, chosen, parts, room)
         if room is not None:
             room.give(tensors)
 
