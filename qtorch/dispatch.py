@@ -10,7 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._C import _functorch, _len_torch_dispatch_stack  # type: ignore[attr-defined]
+from torch._C import _len_torch_dispatch_stack  # type: ignore[attr-defined]
+from torch._C._functorch import peek_interpreter_stack
+from torch.compiler import is_dynamo_compiling
+from torch.nn import Parameter
 
 from qcore import Number, Rounding
 from qcore import codes as law
@@ -19,7 +22,7 @@ from qcore.named import check_number
 from qcore.program import decode_blocks
 from qcore.random import Noise
 from qcore.tiles import block_counts, tiles
-from qtorch.autograd import without_transforms
+from qtorch.autograd import apply_directly
 from qtorch.keys import Key, check_noise, make_noise, make_noise_quickly
 from qtorch.lanes import (
     DTYPES,
@@ -87,8 +90,7 @@ def quantize(
     noise = _noise(x, plan, key, random_bits, start, ordinary)
     transformed = not ordinary and not torch.compiler.is_compiling()  # such tensors may not say what they require
     if (x.requires_grad or transformed) and torch.is_grad_enabled():
-        function = _OrdinaryStraightThrough if ordinary else _StraightThrough
-        return function.apply(x, plan, *(noise or ()))
+        return (_straight_through if ordinary else _StraightThrough.apply)(x, plan, *(noise or ()))
     return round_tensor(x, plan, noise, ordinary)
 
 
@@ -204,27 +206,27 @@ class _StraightThrough(torch.autograd.Function):
         return grad, *(None,) * ctx.others
 
 
-_OrdinaryStraightThrough = without_transforms(_StraightThrough)
+_straight_through = apply_directly(_StraightThrough)
 
 
 def is_ordinary(x: torch.Tensor) -> bool:
     """Whether x is memory that a kernel may read: no subclass, no transform, no tracing."""
     kind = type(x)
     if (
-        (kind is torch.Tensor or kind is torch.nn.Parameter)
-        and not torch.compiler.is_dynamo_compiling()
+        (kind is torch.Tensor or kind is Parameter)
+        and not is_dynamo_compiling()
         and (x.is_cpu or x.is_cuda)
         and x.layout is torch.strided
         and not x.is_nested
         and not x.is_neg()
         and not x._is_zerotensor()
-        and _functorch.peek_interpreter_stack() is None
+        and peek_interpreter_stack() is None
         and _len_torch_dispatch_stack() == 0
     ):
         return True
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"x is a {kind.__name__}; allowed is a torch.Tensor of {', '.join(map(str, DTYPES))}")
-    if not torch.compiler.is_dynamo_compiling() and (x.layout is not torch.strided or x.is_nested):
+    if not is_dynamo_compiling() and (x.layout is not torch.strided or x.is_nested):
         raise TypeError(
             f"x is a {'nested' if x.is_nested else x.layout} tensor; allowed are dense ones, such as that of its values"
         )

@@ -35,6 +35,7 @@ class Plan:
         layout_on_gpu: the same there.
         dtype: of the result.
         memory: the dtype of what kernels on the CPU write.
+        usual: what `runner` says of a flat tensor on the CPU whose results are numbers, once there is a kernel.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Plan:
         self.layout = "pairs" if pair_dtype(program) else self.layout_on_gpu
         self.dtype = result_dtype(program, dtype)
         self.memory = torch.int16 if self.layout == "pairs" and program.codes else self.dtype
+        self.usual: tuple[kernels.Kernel, torch.Tensor] | None = None
         self._runners: dict[Any, tuple[kernels.Kernel | None, torch.Tensor]] = {}
 
     def runner(self, layout: str, device: torch.device | None) -> tuple[kernels.Kernel | None, torch.Tensor]:
@@ -64,7 +66,10 @@ class Plan:
         if runner is None:
             device = device or torch.device("cpu")
             constants = kernels.constant_tensor(self.program, self.constants, layout, device)
-            runner = self._runners[place] = kernels.load(self.program, layout, device), constants
+            kernel = kernels.load(self.program, layout, device)
+            runner = self._runners[place] = kernel, constants
+            if kernel is not None and place == self.layout and self.flat and not self.program.codes:
+                self.usual = kernel, constants
         return runner
 
 

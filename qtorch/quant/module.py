@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from qcore import Number, Quantization, Rounding
-from qtorch.autograd import without_transforms
+from qtorch.autograd import apply_directly
 from qtorch.dispatch import is_ordinary, quantize, round_tensor
 from qtorch.keys import Key, check_noise, draw, draw_opaquely, fold_in, key_tensor
-from qtorch.plan import plan_for
+from qtorch.lanes import DTYPES
+from qtorch.plan import Plan, plan_for
 
 _LANES = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
@@ -62,6 +63,10 @@ class Quantizer(torch.nn.Module):
         super().__init__()
         told: tuple[Any, ...] = (forward_number, backward_number, forward_rounding, backward_rounding)
         self.quantization = Quantization(*told, clamping_grad_zero, backward_hooks)  # type: ignore[arg-type]
+        self._plans: _Plans | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_plans": None}  # which cannot be pickled
 
     def forward(self, x: torch.Tensor, key: Key = None) -> torch.Tensor:
         """Rounds x.
@@ -77,15 +82,19 @@ class Quantizer(torch.nn.Module):
         Raises:
             TypeError, ValueError: if an argument is not as above.
         """
-        told, ordinary = self.quantization, is_ordinary(x)
+        told, ordinary, plans = self.quantization, is_ordinary(x), None
+        if ordinary:
+            plans = self._plans
+            if plans is None or plans.told is not told or plans.dtype is not x.dtype:
+                plans = self._plans = _make_plans(told, x.dtype)
         if not ordinary or (x.requires_grad and torch.is_grad_enabled()):
-            function = _OrdinaryRounding if ordinary else _Rounding
-            result = function.apply(x, _key_words(told, key, ordinary), told, ordinary)
+            words = _key_words(told, key, ordinary) if told.stochastic or key is not None else None
+            result = (_apply if ordinary else _Rounding.apply)(x, words, told, plans)
             return result if told.unclamped is None else result[0]
         if not _draws_forward(told):
             _key_words(told, key, ordinary)
             key = None
-        return _round(x, told.forward_number, told.forward_rounding, key, ordinary)
+        return _round(x, told.forward_number, told.forward_rounding, key, plans and plans.forward)
 
     def extra_repr(self) -> str:
         told = self.quantization
@@ -106,26 +115,48 @@ class Quantizer(torch.nn.Module):
 quantizer = Quantizer
 
 
+class _Plans(NamedTuple):
+    """How ordinary tensors of a dtype are rounded: forward, where that needs no key, and backward, where nothing else
+    is done with a gradient either."""
+
+    told: Quantization
+    dtype: torch.dtype
+    forward: Plan | None
+    backward: Plan | None
+
+
+def _make_plans(told: Quantization, dtype: torch.dtype) -> _Plans:
+    def plan(number: Number | None, rounding: Rounding) -> Plan | None:
+        if number is None or rounding is Rounding.STOCHASTIC or dtype not in DTYPES:
+            return None
+        return plan_for(number, rounding, dtype, None, False)
+
+    alone = not told.backward_hooks and told.unclamped is None
+    backward = plan(told.backward_number, told.backward_rounding) if alone else None
+    return _Plans(told, dtype, plan(told.forward_number, told.forward_rounding), backward)
+
+
 class _Rounding(torch.autograd.Function):
-    """(x, the key's words, a Quantization, whether x is ordinary) -> the rounded x, and where gradients are masked the
+    """(x, the key's words, a Quantization, plans if x is ordinary) -> the rounded x, and where gradients are masked the
     places that were clamped."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: torch.Tensor, words: torch.Tensor | None, told: Quantization, ordinary: bool) -> Any:
+    def forward(x: torch.Tensor, words: torch.Tensor | None, told: Quantization, plans: _Plans | None) -> Any:
         if words is not None and torch.compiler.is_compiling() and not _draws_forward(told):
             x = _anchored(x, words)
-        y = _round(x, told.forward_number, told.forward_rounding, words, ordinary)
+        y = _round(x, told.forward_number, told.forward_rounding, words, plans and plans.forward)
         if told.unclamped is None:
             return y
         lanes = _LANES[x.element_size()]
-        free = _round(x, told.unclamped, told.forward_rounding, words, ordinary)
+        free = _round(x, told.unclamped, told.forward_rounding, words, None)
         return y, (y.view(lanes) == free.view(lanes)).logical_not_()  # torch 2.11 has no != for DTensors
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _, words, ctx.told, _ = inputs
+        _, words, ctx.told, plans = inputs
+        ctx.plan = plans and plans.backward
         clamped = None if ctx.told.unclamped is None else output[1]
         if clamped is not None:
             ctx.mark_non_differentiable(clamped)
@@ -135,6 +166,9 @@ class _Rounding(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
+        plan = ctx.plan
+        if plan is not None and plan.dtype is grad.dtype and not torch.is_grad_enabled() and is_ordinary(grad):
+            return round_tensor(grad, plan, None, True), None, None, None
         told: Quantization = ctx.told
         saved: tuple[Any, Any] = ctx.saved_tensors if ctx.saves else (None, None)
         words, clamped = saved
@@ -145,20 +179,19 @@ class _Rounding(torch.autograd.Function):
         if told.backward_number is not None:
             if told.backward_rounding is Rounding.STOCHASTIC:
                 words = fold_in(words, 1, is_ordinary(words))
-            ordinary = not torch.is_grad_enabled() and is_ordinary(grad)
-            grad = _round(grad, told.backward_number, told.backward_rounding, words, ordinary)
+            grad = _round(grad, told.backward_number, told.backward_rounding, words, None)
         return grad if clamped is None else grad.masked_fill(clamped, 0), None, None, None
 
 
-_OrdinaryRounding = without_transforms(_Rounding)
+_apply = apply_directly(_Rounding)
 
 
-def _round(x: torch.Tensor, number: Number | None, rounding: Rounding, key: Key, ordinary: bool) -> torch.Tensor:
-    """`quantize`, in fewer steps where x is ordinary and needs no gradient."""
+def _round(x: torch.Tensor, number: Number | None, rounding: Rounding, key: Key, plan: Plan | None) -> torch.Tensor:
+    """`quantize`, in fewer steps where there is a plan: for an ordinary x that needs no gradient."""
+    if plan is not None:
+        return round_tensor(x, plan, None, True)
     if number is None:
         return x.clone()
-    if ordinary and rounding is not Rounding.STOCHASTIC:
-        return round_tensor(x, plan_for(number, rounding, x.dtype, None, False), None, True)
     return quantize(x, number, rounding, key=key if rounding is Rounding.STOCHASTIC else None)
 
 

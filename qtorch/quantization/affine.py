@@ -13,7 +13,7 @@ import torch
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.parameters import check_input, check_qparams
 from qcore.arguments import check_int
-from qtorch.autograd import without_transforms
+from qtorch.autograd import apply_directly
 from qtorch.cache import constant, literal, remember
 from qtorch.dispatch import is_ordinary
 from qtorch.quantization.fused import Bounds, backward, backward_by_kernel, forward, forward_by_kernel
@@ -105,7 +105,7 @@ def fake_quantize(x: torch.Tensor, qparams: QParams, form: AffineInteger, ordina
     parameters = qparams.scale, qparams.zero_point, qparams.axis, Bounds(form.low, form.high)
     transformed = not ordinary and not torch.compiler.is_compiling()  # such tensors may not say what they require
     if (x.requires_grad or transformed) and torch.is_grad_enabled():
-        return (_OrdinaryStraightThrough if ordinary else _StraightThrough).apply(x, *parameters)[0]
+        return (_straight_through if ordinary else _StraightThrough.apply)(x, *parameters)[0]
     return _forward(x, *parameters, ordinary)[0]
 
 
@@ -195,7 +195,7 @@ class _StraightThrough(torch.autograd.Function):
         return _backward(gradient, mask, is_ordinary(gradient)), *(None,) * ctx.others
 
 
-_OrdinaryStraightThrough = without_transforms(_StraightThrough)
+_straight_through = apply_directly(_StraightThrough)
 
 
 _INT32 = (-(2**31), 2**31 - 1)

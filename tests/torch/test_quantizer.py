@@ -215,6 +215,22 @@ def test_qpytorch_calls():
     assert quantizer("int4", "e5m2").quantization.forward_number == FixedPoint(4, 0)
 
 
+def test_dtypes_and_numbers_may_change():
+    x, grad = torch.randn(64), torch.randn(64)
+    q = Quantizer(FIXED, F, "nearest", "nearest")
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float32):
+        y, back = value_and_gradient(q, x.to(dtype), grad.to(dtype), None)
+        assert_same_bits(y, qtorch.quantize(x.to(dtype), FIXED, "nearest"))
+        assert_same_bits(back, qtorch.quantize(grad.to(dtype), F, "nearest"))
+    node = q(x.clone().requires_grad_()).grad_fn  # torch gives it gradients of x's dtype, others may not
+    with torch.no_grad():
+        assert_same_bits(node.apply(grad.double())[0], qtorch.quantize(grad.double(), F, "nearest"))
+    q.quantization = Quantizer(F, FIXED, "toward_zero", "up").quantization
+    y, back = value_and_gradient(q, x, grad, None)
+    assert_same_bits(y, qtorch.quantize(x, F, "toward_zero"))
+    assert_same_bits(back, qtorch.quantize(grad, FIXED, "up"))
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
