@@ -70,14 +70,14 @@ def rounding_words(
     large: bool = False,
     settle: Settle = unsettled,
     rotate: Rotate = rotate_left,
-    strides: Sequence[Any] | None = None,
+    places: Any = None,
 ) -> Any:
     """What stochastic rounding reads: for each element its word's leading bits, in a word of 31 bits.
 
     Such a word is not negative, so shifting it right by 31 - n leaves its n leading bits. See `element_words`.
     """
     key, window = noise
-    words = element_words(arange, shape, (key[0], key[1]), (window[0], window[1]), large, settle, rotate, strides)
+    words = element_words(arange, shape, (key[0], key[1]), (window[0], window[1]), large, settle, rotate, places)
     return (words >> 1) & window[2]
 
 
@@ -94,7 +94,7 @@ def element_words(
     large: bool = False,
     settle: Settle = unsettled,
     rotate: Rotate = rotate_left,
-    strides: Sequence[Any] | None = None,
+    places: Any = None,
 ) -> Any:
     """One random int32 word for each element of an array, by its row-major index plus `start`.
 
@@ -105,9 +105,9 @@ def element_words(
         start: high and low word of the first element's 64-bit index, int32 arrays like the key's words.
         large: whether the array has 2^31 elements or more.
         settle, rotate: see `threefry`.
-        strides: by how much the index grows along each dimension, where these are the array's in another order.
+        places: the elements' indices less `start`, int32, where the array is in another order than theirs; not large.
     """
-    y0, y1 = threefry(*key, *element_index(arange, shape, start, large, strides), settle, rotate)
+    y0, y1 = threefry(*key, *element_index(arange, shape, start, large, places), settle, rotate)
     return y0 ^ y1
 
 
@@ -116,13 +116,15 @@ def element_index(
     shape: Sequence[Any],
     start: tuple[Any, Any],
     large: bool,
-    strides: Sequence[Any] | None = None,
+    places: Any = None,
 ) -> tuple[Any, Any]:
     """High and low int32 words of every element's row-major index plus `start`."""
     high, low = start
-    strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))] if strides is None else strides
+    strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
     if not large:
-        total = low + sum(_along(arange, shape, axis) * stride for axis, stride in enumerate(strides))
+        if places is None:
+            places = sum(_along(arange, shape, axis) * stride for axis, stride in enumerate(strides))
+        total = low + places
         return high - ((low & ~total) >> 31), total  # what is added is not negative: a carry clears the sign bit
     for axis, stride in enumerate(strides):
         add_high, add_low = _multiply(_along(arange, shape, axis), stride)

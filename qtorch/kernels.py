@@ -28,7 +28,7 @@ from qcore.rounding import Rounding
 from qcore.tiles import Tiles
 from qtorch import inductor, native, packaged, vectors
 from qtorch.inductor import Example, Rows
-from qtorch.lanes import ROW, lane_dtype, pair_dtype, run, run_keyed, run_pairs
+from qtorch.lanes import ROW, indices_in_groups, lane_dtype, pair_dtype, run, run_keyed, run_pairs
 
 # Of the sizes that vary, in the order of the first input's dimensions, or the number of elements (see `Rows`; of whole
 # rows on a GPU), and of tensors without gaps, first inputs and then results. A kernel on the CPU looks at their memory
@@ -37,8 +37,8 @@ Kernel = Callable[..., object]
 
 # Which dimensions a kernel's input has, as an example, and which of them lie inside of blocks ("r" in `Merged`) or
 # outside ("k"). Elementwise rounding sees every tensor as rows of `ROW` elements, of which only the number varies:
-# "flat", "pairs" (`run_pairs`) or "keyed" (`run_keyed`); or "channels", where the last one is the second of the logical
-# order, in which random words are counted, and the first may be 1: so few that threads share the others as well.
+# "flat", "pairs" (`run_pairs`) or "keyed" (`run_keyed`). Of "channels" (`indices_in_groups`) the first may be 1: so few
+# that threads share the others as well.
 LAYOUTS: dict[str, tuple[tuple[int, ...], str]] = {
     "flat": ((1 << 14, ROW), ""),
     "pairs": ((1 << 14, ROW), ""),
@@ -67,13 +67,13 @@ class _Law(torch.nn.Module):
         if self.layout == "keyed":
             keys, starts = words
             return run_keyed(self.program, x, integers, keys, starts, self.rotate)
-        noise = Noise(*words) if words else None
+        noise = Noise(*words[:2]) if words else None
+        places = indices_in_groups(x.shape, *words[2:]) if self.layout == "channels" else None
         if self.layout == "pairs":
             return run_pairs(self.program, x, integers, noise, self.rotate)
         inside = tuple(axis for axis, kind in enumerate(LAYOUTS[self.layout][1]) if kind == "r")
         blocks = Tiles(x.shape, x.shape, x.shape, inside, ())
-        order = (x.shape[1] * x.shape[2], 1, x.shape[1]) if self.layout == "channels" else None
-        return run(self.program, x, integers, blocks, noise, large=False, rotate=self.rotate, strides=order)
+        return run(self.program, x, integers, blocks, noise, large=False, rotate=self.rotate, places=places)
 
 
 @cache
@@ -90,7 +90,7 @@ def _shaped(kernel: Kernel, program: Program, layout: str, *given: Any) -> None:
     count = len(LAYOUTS[layout][1]) or 1
     sizes, x, others = given[:count], given[count], given[count + 1 :]
     shape = sizes if LAYOUTS[layout][1] else (sizes[0] // ROWS.get(layout, 1), ROW)
-    inputs = 3 if program.mode is Rounding.STOCHASTIC else 1
+    inputs = (5 if layout == "channels" else 3) if program.mode is Rounding.STOCHASTIC else 1
     result, *scales = others[inputs:]
     strides = torch.empty(shape, device="meta").stride()
     lanes, memory = (tensor.as_strided(shape, strides) for tensor in (x, result))  # whatever their order
@@ -155,9 +155,13 @@ def _example(program: Program, layout: str, device: torch.device) -> Example:
     sizes = {axis: torch.export.Dim(f"d{axis}", min=2, max=2**31 - 1) for axis in range(len(pattern) or 1)}
     dynamic: list[object] = [sizes, None]
     if program.mode is Rounding.STOCHASTIC:
-        words = ((shape[0], 2), shape[:1]) if layout == "keyed" else ((2,), (3,))
-        arguments += [torch.zeros(size, dtype=torch.int32, device=device) for size in words]
-        dynamic += [sizes, sizes] if layout == "keyed" else [None, None]
+        words: list[tuple[tuple[int, ...], object]] = [((2,), None), ((3,), None)]
+        if layout == "keyed":
+            words = [((shape[0], 2), sizes), (shape[:1], sizes)]
+        elif layout == "channels":
+            words += [(shape[2:], {0: sizes[2]}), ((1,), None)]
+        arguments += [torch.zeros(size, dtype=torch.int32, device=device) for size, _ in words]
+        dynamic += [varies for _, varies in words]
     rotate = vectors.rotation() if device.type == "cpu" else rotate_left
     rows = Rows(ROWS[layout], 3 if program.mode is Rounding.STOCHASTIC else -1) if layout in ROWS else None
     return Example(_Law(program, layout, rotate), tuple(arguments), tuple(dynamic), rows)

@@ -69,7 +69,7 @@ def run(
     noise: Noise | None,
     large: bool,
     rotate: Rotate = rotate_left,
-    strides: Sequence[Any] | None = None,
+    places: torch.Tensor | None = None,
 ) -> Any:
     """Rounds a tensor of at least one dimension; arguments as in `Program.run` and `rounding_words`.
 
@@ -79,7 +79,7 @@ def run(
     if noise is not None:
         shape = x.shape if blocks.ragged else blocks.split
         arange = partial(_arange, device=x.device)
-        word = _word(program.carrier, shape, _anchored(noise, shape), large, arange, rotate, strides)
+        word = _word(program.carrier, shape, _anchored(noise, shape), large, arange, rotate, places)
         word = blocks.apart(word, pad) if blocks.ragged else word
     lanes = blocks.apart(to_lanes(x, program.carrier), pad)
     rows = program.kind == "block" and lanes.dim() - 1 in blocks.axes and x.device.type == "cpu"
@@ -156,6 +156,19 @@ def run_keyed(
     return from_lanes(result, program.carrier, x.dtype)
 
 
+def indices_in_groups(shape: Sequence[Any], places: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    """The elements' indices in another order than that of memory, where they are those of groups but for a sum.
+
+    Args:
+        shape: (examples, groups, elements), of which elements are counted example by example.
+        places: int32 tensor of the indices of a group's elements, less the group's first.
+        step: int32 tensor of one element: by how much the first index of the next group is greater.
+    """
+    examples, groups, elements = shape
+    example, group = (torch.arange(size, dtype=torch.int32, device=places.device) for size in (examples, groups))
+    return example[:, None, None] * (groups * elements) + group[:, None] * step + places
+
+
 def _word(
     carrier: Carrier,
     shape: Sequence[int],
@@ -163,10 +176,10 @@ def _word(
     large: bool,
     arange: Callable[[int], torch.Tensor],
     rotate: Rotate,
-    strides: Sequence[Any] | None = None,
+    places: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The random words as lanes."""
-    word = rounding_words(arange, shape, noise, large, _settle, rotate, strides)
+    word = rounding_words(arange, shape, noise, large, _settle, rotate, places)
     return word.to(lane_dtype(carrier)) << (carrier.lane_bits - 32)
 
 
@@ -191,7 +204,7 @@ def _anchored(noise: Noise, shape: Sequence[int]) -> Noise:
     zeros = noise.window.new_zeros(())
     for axis, size in enumerate(shape[:-1]):
         position = torch.arange(size, dtype=torch.int32, device=zeros.device)
-        zeros = zeros + (position >> 31).reshape((-1,) + (1,) * (len(shape) - 1 - axis))
+        zeros = zeros + (position & 0).reshape((-1,) + (1,) * (len(shape) - 1 - axis))
     high, low, mask = noise.window.unbind()
     return Noise((noise.key[0] + zeros, noise.key[1] + zeros), (high, low, mask + zeros))
 

@@ -15,13 +15,14 @@ from qcore.random import Noise, as_lane
 from qcore.sharing import KINDS, Shared, block_grid, shared_scale
 from qcore.tiles import Tiles, merged, tiles
 from qtorch import kernels
-from qtorch.lanes import FLOATS, Names, lane_dtype, pad, to_lanes
+from qtorch.lanes import FLOATS, ROW, Names, lane_dtype, pad, to_lanes
 from qtorch.plan import Plan, plan_for
 
 KERNEL_LIMIT = 1 << 31  # elements: a kernel's indices have 31 bits
 _PIECE = 1 << 25  # elements at a time beyond that
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
 _VECTOR = 16  # numbers
+_GROUP = 1 << 12  # elements at most of which indices are kept in the cache
 _BY_PATTERN = {kernels.LAYOUTS[name][1]: name for name in ("whole", "rows", "columns", "middle", "bands", "squares")}
 
 
@@ -50,22 +51,38 @@ def by_kernel(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
 
 
 def _by_channel(x: torch.Tensor, plan: Plan, noise: Noise) -> torch.Tensor | None:
-    """Stochastic rounding of what has its channels side by side; None where there is no kernel for it.
-
-    Nor where they fill vectors badly: random words for what is missing take longer than copies.
-    """
+    """Stochastic rounding of what has its channels side by side; None where there is no kernel for it."""
     if plan.layout != "flat" or x.dim() not in _CHANNELS_LAST or x.numel() >= KERNEL_LIMIT:
         return None
+    if not x.is_contiguous(memory_format=_CHANNELS_LAST[x.dim()]):
+        return None
     examples, channels = x.shape[:2]
-    if -(-channels // _VECTOR) * _VECTOR > 1.5 * channels or not x.is_contiguous(memory_format=_CHANNELS_LAST[x.dim()]):
+    order = _group(channels, x.numel() // (examples * channels), x.device)
+    if order is None:
         return None
     device = None if x.is_cpu else x.device
     kernel, constants = plan.runner("channels", device)
     if kernel is None:
         return None
-    result, positions = _room(x, plan), x.numel() // (examples * channels)
-    kernel(examples, positions, channels, aligned(x) if device else x, constants, *noise, result)
+    groups, places, step = order
+    result = _room(x, plan)
+    kernel(examples, groups, places.numel(), aligned(x) if device else x, constants, *noise, places, step, result)
     return result
+
+
+@lru_cache(maxsize=256)
+def _group(channels: int, positions: int, device: torch.device) -> tuple[int, torch.Tensor, torch.Tensor] | None:
+    """How many groups of positions make an example, and what else `indices_in_groups` needs; None where none pay.
+
+    Random words for what is missing in a group's last vector take as long as all others.
+    """
+    for count in range(1, min(positions, _GROUP // channels) + 1):
+        elements = count * channels
+        if positions % count == 0 and elements >= ROW and -elements % _VECTOR < elements / 16:
+            position, channel = (torch.arange(size, dtype=torch.int32, device=device) for size in (count, channels))
+            places = (position[:, None] + channel * positions).flatten()
+            return positions // count, places, torch.full((1,), count, dtype=torch.int32, device=device)
+    return None
 
 
 def _room(x: torch.Tensor, plan: Plan) -> torch.Tensor:

@@ -10,6 +10,7 @@ QUICK = {
     "grid-stochastic-float32-numbers-flat",
     "grid-stochastic-float32-numbers-keyed",
     "grid-stochastic-float32-numbers-channels",
+    "overflowing-stochastic-float32-float8-channels",
     "block-nearest-float32-numbers-whole",
     "block-nearest-float32-numbers-rows",
     "block-nearest-float32-numbers-columns",

@@ -45,6 +45,15 @@ def test_64_bit_starts(start):
     np.testing.assert_array_equal(index.ravel(), expected)
 
 
+@given(st.integers(0, 2**64 - 1))
+def test_indices_in_another_order(start):
+    places = np.int32([[4, 0, 2**31 - 1], [1, 3, 2]])
+    high, low = element_index(arange, (2, 3), lanes(start >> 32, start & 0xFFFFFFFF), large=False, places=places)
+    index = (high.view(np.uint32).astype(np.uint64) << np.uint64(32)) | low.view(np.uint32)
+    expected = np.array([(start + place) % 2**64 for place in places.ravel().tolist()], np.uint64)
+    np.testing.assert_array_equal(index.ravel(), expected)
+
+
 @given(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))
 def test_products_of_64_bits(x, factor):
     high, low = _multiply(np.full(1, x, np.int32), factor)

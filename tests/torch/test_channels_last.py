@@ -36,7 +36,18 @@ def inputs(shape, dtype="float32"):
 
 @pytest.mark.parametrize("start", [0, 2**32 - 50, 2**64 - 7])
 @pytest.mark.parametrize(
-    "shape", [(2, 16, 4, 5), (1, 32, 2, 1), (3, 70, 9, 11), (2, 24, 3, 4, 6), (8, 16, 32, 32), (1, 16, 50, 50)], ids=str
+    "shape",
+    [
+        (2, 16, 4, 5),
+        (1, 32, 2, 1),
+        (3, 70, 9, 11),
+        (2, 24, 3, 4, 6),
+        (2, 3, 40, 50),
+        (2, 2048, 2, 3),
+        (8, 16, 32, 32),
+        (1, 16, 50, 50),
+    ],
+    ids=str,
 )
 def test_bits_of_the_logical_order(shape, start, seen):
     x, y = inputs(shape)
@@ -46,9 +57,9 @@ def test_bits_of_the_logical_order(shape, start, seen):
     assert_same_bits(actual, qcore.quantize(x, F, key=7, start=start, random_bits=20))
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 40, 50), (2, 17, 4, 5), (2, 2, 3, 4, 6)], ids=str)
-def test_few_channels_are_copied(shape, seen):
-    """Vectors of their random words would be mostly empty."""
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 5, 3, 5), (1, 4100, 2, 2)], ids=str)
+def test_what_makes_no_groups_is_copied(shape, seen):
+    """A group's last vector of random words would be mostly empty, or its indices too many for the cache."""
     x, y = inputs(shape)
     actual = qtorch.quantize(y, F, key=7)
     assert seen[0][0] is y
@@ -63,6 +74,14 @@ def test_other_dtypes(dtype):
     actual = qtorch.quantize(y, F, key=7)
     assert actual.stride() == y.stride()
     assert_same_bits(actual, qcore.quantize(x, F, key=7))
+
+
+def test_codes(seen):
+    x, y = inputs((2, 16, 4, 5))
+    actual = qtorch.encode(y, "e4m3fn", "stochastic", key=7)
+    assert seen[0][1] is not None
+    assert actual.stride() == y.stride()
+    assert_same_bits(actual, qcore.encode(x, "e4m3fn", "stochastic", key=7))
 
 
 def test_parts_that_are_not_contiguous_in_this_order():

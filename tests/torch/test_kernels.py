@@ -16,7 +16,7 @@ from support import DTYPES, assert_same_bits, to_torch
 import qcore
 import qtorch
 from qcore import BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint
-from qtorch import kernels, native, packaged
+from qtorch import kernels, launch, native, packaged
 from qtorch.keys import make_noise
 from qtorch.plan import make_plan, plan_for
 
@@ -241,10 +241,12 @@ def test_what_gpus_run_compiled_for_this_processor(tmp_path, number, layout, dty
     noise = make_noise(3, 24, 0, x) if plan.stochastic else ()
     result = torch.empty_like(x, dtype=plan.dtype)
     scales = [torch.empty(6, 1, dtype=torch.uint8)] if plan.program.shared else []
+    sizes = x.shape if layout == "rows" else (x.numel(),)
     if layout == "channels":
         x = x.view(2, 3, 4, 8).contiguous(memory_format=torch.channels_last)
         result = torch.empty_like(x, dtype=plan.dtype)
-    sizes = {"rows": x.shape, "channels": (2, 32, 3)}.get(layout, (x.numel(),))
+        groups, places, step = launch._group(3, 32, CPU)
+        sizes, noise = (2, groups, places.numel()), (*noise, places, step)
     kernel(*sizes, x, kernels.constant_tensor(plan.program, plan.constants, layout, CPU), *noise, result, *scales)
     expected = qcore.encode(x.numpy(), number, mode, key=3 if noise else None)
     for one, other in zip([result, *scales], expected if scales else [expected], strict=True):
