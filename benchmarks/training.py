@@ -46,6 +46,7 @@ LIMITS = {  # times a step in fp32
     ("torch eager", "nearest"): 1.15,
     ("torch eager", "stochastic"): 1.75,
     ("torch compiled", "nearest"): 1.5,
+    ("torch compiled", "stochastic"): 1.5,
     ("jax jitted", "nearest"): 1.5,
     ("OptimLP.step", "nearest"): optim_step.LIMIT,
 }

@@ -12,6 +12,7 @@ def apply_directly(function: Any) -> Callable[..., Any]:
     """`function.apply` without a look at transforms and at the names of arguments, which takes longer than the rest.
 
     Args:
-        function: a subclass of `torch.autograd.Function`, all of whose arguments are given, by position.
+        function: a subclass of `torch.autograd.Function`, whose tensors are ordinary (see `qtorch.dispatch`), and all
+            of whose arguments are given, by position.
     """
     return super(torch.autograd.Function, function).apply  # type: ignore[attr-defined]

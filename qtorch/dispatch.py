@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._C import _len_torch_dispatch_stack  # type: ignore[attr-defined]
+from torch._C import _has_storage, _len_torch_dispatch_stack  # type: ignore[attr-defined]
 from torch._C._functorch import peek_interpreter_stack
 from torch.compiler import is_dynamo_compiling
 from torch.nn import Parameter
@@ -216,7 +216,7 @@ def is_ordinary(x: torch.Tensor) -> bool:
         (kind is torch.Tensor or kind is Parameter)
         and not is_dynamo_compiling()
         and (x.is_cpu or x.is_cuda)
-        and x.layout is torch.strided
+        and _has_storage(x)  # unlike those of other layouts, and those that outlive a transform
         and not x.is_nested
         and not x.is_neg()
         and not x._is_zerotensor()

@@ -15,7 +15,7 @@ from qcore.random import Noise, as_lane
 from qcore.sharing import KINDS, Shared, block_grid, shared_scale
 from qcore.tiles import Tiles, merged, tiles
 from qtorch import kernels
-from qtorch.lanes import FLOATS, ROW, Names, lane_dtype, pad, to_lanes
+from qtorch.lanes import FLOATS, Names, lane_dtype, pad, to_lanes
 from qtorch.plan import Plan, plan_for
 
 KERNEL_LIMIT = 1 << 31  # elements: a kernel's indices have 31 bits
@@ -29,7 +29,7 @@ _BY_PATTERN = {kernels.LAYOUTS[name][1]: name for name in ("whole", "rows", "col
 def by_kernel(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     """Rounds an ordinary tensor that has elements; None where there is no kernel for it. See `qtorch.lanes.run`.
 
-    Between a network's operations nothing that Python does is in the caches: each step takes a microsecond.
+    The usual case comes in few steps: between a network's operations nothing of Python's is in the caches.
     """
     if not plan.flat:
         return _by_block(x, plan, noise)
@@ -74,15 +74,22 @@ def _by_channel(x: torch.Tensor, plan: Plan, noise: Noise) -> torch.Tensor | Non
 def _group(channels: int, positions: int, device: torch.device) -> tuple[int, torch.Tensor, torch.Tensor] | None:
     """How many groups of positions make an example, and what else `indices_in_groups` needs; None where none pay.
 
-    Random words for what is missing in a group's last vector take as long as all others.
+    The last vector of a group may be filled in part, and its begin takes as long as a vector; to copy a tensor to and
+    fro, as long as to round it.
     """
-    for count in range(1, min(positions, _GROUP // channels) + 1):
-        elements = count * channels
-        if positions % count == 0 and elements >= ROW and -elements % _VECTOR < elements / 16:
-            position, channel = (torch.arange(size, dtype=torch.int32, device=device) for size in (count, channels))
-            places = (position[:, None] + channel * positions).flatten()
-            return positions // count, places, torch.full((1,), count, dtype=torch.int32, device=device)
-    return None
+    costs = {
+        (-(-count * channels // _VECTOR) + 1) / (count * channels): count
+        for count in range(1, min(positions, _GROUP // channels) + 1)
+        if positions % count == 0
+    }
+    cost = min(costs, default=1.0)
+    if cost * _VECTOR > 2:
+        return None
+    count = costs[cost]
+    position, channel = (torch.arange(size, dtype=torch.int32, device="cpu") for size in (count, channels))
+    places = (position[:, None] + channel * positions).flatten()
+    step = torch.full((1,), count, dtype=torch.int32, device="cpu")
+    return positions // count, places.to(device), step.to(device)
 
 
 def _room(x: torch.Tensor, plan: Plan) -> torch.Tensor:

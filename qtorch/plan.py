@@ -68,7 +68,7 @@ class Plan:
             constants = kernels.constant_tensor(self.program, self.constants, layout, device)
             kernel = kernels.load(self.program, layout, device)
             runner = self._runners[place] = kernel, constants
-            if kernel is not None and place == self.layout and self.flat and not self.program.codes:
+            if kernel is not None and place == self.layout and not self.program.codes:
                 self.usual = kernel, constants
         return runner
 

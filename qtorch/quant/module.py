@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -11,7 +12,6 @@ from qcore import Number, Quantization, Rounding
 from qtorch.autograd import apply_directly
 from qtorch.dispatch import is_ordinary, quantize, round_tensor
 from qtorch.keys import Key, check_noise, draw, draw_opaquely, fold_in, key_tensor
-from qtorch.lanes import DTYPES
 from qtorch.plan import Plan, plan_for
 
 _LANES = {8: torch.int64, 4: torch.int32, 2: torch.int16}
@@ -51,6 +51,8 @@ class Quantizer(torch.nn.Module):
         (tensor([1., 7.]), tensor([0.3125, 0.0000]))
     """
 
+    _plans: _Plans | None = None
+
     def __init__(
         self,
         forward_number: Number | str | None = None,
@@ -63,7 +65,6 @@ class Quantizer(torch.nn.Module):
         super().__init__()
         told: tuple[Any, ...] = (forward_number, backward_number, forward_rounding, backward_rounding)
         self.quantization = Quantization(*told, clamping_grad_zero, backward_hooks)  # type: ignore[arg-type]
-        self._plans: _Plans | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_plans": None}  # which cannot be pickled
@@ -127,9 +128,11 @@ class _Plans(NamedTuple):
 
 def _make_plans(told: Quantization, dtype: torch.dtype) -> _Plans:
     def plan(number: Number | None, rounding: Rounding) -> Plan | None:
-        if number is None or rounding is Rounding.STOCHASTIC or dtype not in DTYPES:
+        if number is None or rounding is Rounding.STOCHASTIC:
             return None
-        return plan_for(number, rounding, dtype, None, False)
+        with contextlib.suppress(TypeError, ValueError):  # which the rounding will raise, if it is ever asked for
+            return plan_for(number, rounding, dtype, None, False)
+        return None
 
     alone = not told.backward_hooks and told.unclamped is None
     backward = plan(told.backward_number, told.backward_rounding) if alone else None
@@ -160,6 +163,7 @@ class _Rounding(torch.autograd.Function):
         clamped = None if ctx.told.unclamped is None else output[1]
         if clamped is not None:
             ctx.mark_non_differentiable(clamped)
+        words = words if _draws_backward(ctx.told) else None
         ctx.saves = words is not None or clamped is not None  # which takes long even of nothing
         if ctx.saves:
             ctx.save_for_backward(words, clamped)
@@ -177,7 +181,7 @@ class _Rounding(torch.autograd.Function):
             if not isinstance(grad, torch.Tensor):
                 raise TypeError(f"a function of backward_hooks returned a {type(grad).__name__}; allowed is a tensor")
         if told.backward_number is not None:
-            if told.backward_rounding is Rounding.STOCHASTIC:
+            if words is not None:
                 words = fold_in(words, 1, is_ordinary(words))
             grad = _round(grad, told.backward_number, told.backward_rounding, words, None)
         return grad if clamped is None else grad.masked_fill(clamped, 0), None, None, None
@@ -198,6 +202,11 @@ def _round(x: torch.Tensor, number: Number | None, rounding: Rounding, key: Key,
 def _draws_forward(told: Quantization) -> bool:
     """Whether the values themselves need a key."""
     return told.forward_number is not None and told.forward_rounding is Rounding.STOCHASTIC
+
+
+def _draws_backward(told: Quantization) -> bool:
+    """Whether gradients need a key."""
+    return told.backward_number is not None and told.backward_rounding is Rounding.STOCHASTIC
 
 
 def _anchored(x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:

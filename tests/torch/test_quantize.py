@@ -9,7 +9,7 @@ from support import NO_GPU, assert_same_bits
 import qcore
 import qtorch
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
-from qtorch.quant import block_quantize, fixed_point_quantize, float_quantize
+from qtorch.quant import Quantizer, block_quantize, fixed_point_quantize, float_quantize
 
 F = FloatingPoint(5, 2)
 KEY = 9
@@ -107,6 +107,19 @@ def test_gradient_is_exact_where_adding_the_difference_is_not():
     assert y.item() == 480
     y.backward()
     assert x.grad.item() == 1
+
+
+def test_tensors_that_outlive_a_transform():
+    kept = []
+
+    def loss(x):
+        kept.append(x)
+        return x.sum()
+
+    x = torch.randn(5)
+    torch.func.grad(loss)(x)
+    for result in (qtorch.quantize(kept[0], "e5m2", "nearest"), Quantizer("e5m2", "e5m2", "nearest")(kept[0])):
+        assert_same_bits(result.detach(), qtorch.quantize(x, "e5m2", "nearest"))
 
 
 def test_functorch():

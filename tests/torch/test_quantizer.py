@@ -215,6 +215,38 @@ def test_qpytorch_calls():
     assert quantizer("int4", "e5m2").quantization.forward_number == FixedPoint(4, 0)
 
 
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("hooks", [[], [double]])
+def test_gradients_without_random_words(mask, hooks):
+    """Which are rounded at once where nothing else is done with them."""
+    x, grad = hard(FIXED), np.random.default_rng(1).permutation(hard(F, hard(FIXED).size))
+    q = Quantizer(FIXED, F, "nearest", "up", mask, hooks)
+    result = value_and_gradient(q, to_torch(x), to_torch(grad))
+    with np.errstate(all="ignore"):
+        expected = definition(x, grad, KEY, FIXED, "nearest", F, "up", hooks, mask)
+    assert_same_bits(result[0], expected[0])
+    assert_same_bits(result[1], expected[1])
+
+
+def test_gradients_that_no_kernel_may_read():
+    """Its memory has the opposites of its elements."""
+    grad = torch._neg_view(torch.randn(9))
+    assert grad.is_contiguous()
+    _, back = value_and_gradient(Quantizer(F, F, "nearest", "nearest"), torch.randn(9), grad)
+    assert_same_bits(back, qtorch.quantize(grad.resolve_neg().clone(), F, "nearest"))
+
+
+def test_numbers_that_do_not_fit_gradients_do_not_matter_without_any():
+    """Nor does what can have no gradient, where nothing is done with values."""
+    x = torch.randn(4, dtype=torch.half)
+    q = Quantizer(F, FixedPoint(8, 26), "nearest", "nearest")
+    assert_same_bits(q(x), qtorch.quantize(x, F, "nearest"))
+    with pytest.raises(ValueError, match="26"):
+        value_and_gradient(q, x, x)
+    integers = torch.arange(3)
+    assert torch.equal(Quantizer(None, F, "nearest", "nearest")(integers), integers)
+
+
 def test_dtypes_and_numbers_may_change():
     x, grad = torch.randn(64), torch.randn(64)
     q = Quantizer(FIXED, F, "nearest", "nearest")
