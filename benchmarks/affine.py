@@ -24,7 +24,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.timing import Call, by_turns, clock_for, keep_pages, machine, versions
+from benchmarks.support.timing import Call, by_turns, clock_for, keep_pages, machine, versions
 from qtorch import quantization
 
 EXPONENTS = (14, 20, 24)  # of two, in elements

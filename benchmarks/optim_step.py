@@ -20,12 +20,12 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.timing import by_turns, clock_for, keep_pages, machine, versions
+from benchmarks.support.timing import by_turns, clock_for, keep_pages, machine, versions
 from qcore import FloatingPoint
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
 
-LIMIT = 2.0  # times the inner step, for SGD and rounding to nearest
+LIMIT = 3.0  # times the inner step, for SGD and rounding to nearest
 OPTIMIZERS: dict[str, Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]] = {
     "SGD": partial(torch.optim.SGD, lr=1e-3, momentum=0.9, weight_decay=5e-4),
     "Adam": partial(torch.optim.Adam, lr=1e-3),

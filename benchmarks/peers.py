@@ -31,10 +31,10 @@ from rich.table import Table
 
 import qcore
 import qtorch
-from benchmarks import peers_qpytorch
-from benchmarks.peers_match import Match, on_jax, on_numpy, on_torch
-from benchmarks.peers_mx import mx_matches, torchao_mx_matches
-from benchmarks.timing import Call, by_turns, clock_for, keep_pages, machine, versions
+from benchmarks.support import peers_qpytorch
+from benchmarks.support.peers_match import Match, on_jax, on_numpy, on_torch
+from benchmarks.support.peers_mx import mx_matches, torchao_mx_matches
+from benchmarks.support.timing import Call, by_turns, clock_for, keep_pages, machine, versions
 from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint
 
 WIDTH = 144  # columns, which the table needs

@@ -1,22 +1,26 @@
-"""How fast rounding is, against copying the same bytes (torch) and against jitted `abs` of the same array (JAX).
+"""How fast rounding is on each instruction set: times a copy of the same bytes (torch), or jitted `abs` (JAX).
 
 Usage:
     python -m benchmarks.speed                         everything, on the CPU
     python -m benchmarks.speed --max-exponent 20 --skip-startup
-    python -m benchmarks.speed --device cuda --json speed.json
+    python -m benchmarks.speed --json speed.json
 
-Each call takes turns with its baseline, and medians are compared. Rows that miss a limit are red, and the last line
-counts them; the exit status is 0 all the same: a benchmark reports, it does not judge.
+torch's rows are measured once for each instruction set that the processor has, in a process of its own with
+`ATEN_CPU_CAPABILITY`: kernels, copies and random numbers are then all of that set. Each call takes turns with its
+baseline, and medians are compared. Rows that miss a limit are red, and the last line counts them; the exit status is 0
+all the same: a benchmark reports, it does not judge.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,138 +31,152 @@ from rich.table import Table
 
 import qtorch
 from benchmarks import startup
-from benchmarks.timing import Timing, by_turns, clock_for, default_allocator, keep_pages, machine, versions
-from qcore import NAMED, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Number
+from benchmarks.support.timing import (
+    ROOT,
+    Timing,
+    by_turns,
+    clock_for,
+    default_allocator,
+    keep_pages,
+    machine,
+    versions,
+)
+from qcore import NVFP4, parse
+from qcore.formats.block import BlockNumber
 
-EXPONENTS = (6, 10, 14, 17, 20, 24, 26)  # of two, in elements
 KEY = 7
 WIDTH = 136  # columns, which the tables need
-UNKEYED = "stochastic, no key"
-ENCODING = "encode (against quantize)"
+EXPONENTS = SMALL, MIDDLE, LARGE = 6, 20, 24  # of two, in elements
 
-# Limits: times the baseline where rounding can run at the speed of memory, else nanoseconds an element.
-RATIO_LIMITS = {("element", 20): 3.5, ("element", 24): 1.6, ("block", 20): 7.0, ("block", 24): 3.0, ("named", 24): 2.0}
-SCALED_LIMITS = {"mxfp8_e4m3": 3.0, "e4m3fn in rows": 3.0, "e4m3fn in 32x1": 5.0}
-STOCHASTIC_LIMITS = {"torch": 1.0, "jax": 2.0}
-SMALL_LIMIT = 5.0  # microseconds for a call in torch on 2^6 elements
+# What a row may be at most, times its baseline; of 2^20 elements for 256 and for 512 bits a vector, and of 2^24.
+LIMITS = {
+    "element": {"avx2": 3.5, "avx512": 2.5, "jax": 2.5, LARGE: 1.2},
+    "codes": {"avx2": 3.5, "avx512": 2.5, "jax": 2.5, LARGE: 1.3},
+    "block": {"avx2": 6.0, "avx512": 4.5, "jax": 4.5, LARGE: 1.6},
+    "nvfp4": {"avx2": 8.0, "avx512": 8.0, "jax": 8.0, LARGE: 2.5},
+    "stochastic": {"avx2": 0.35, "avx512": 0.25, "jax": None},  # times torch.rand_like
+}
+SMALL_LIMIT = 3.5  # of a call on 64 elements, in torch
+
+ELEMENTS = (
+    *("float(5,2)", "float(8,7)", "fixed(8,4)", "e4m3fn", "e4m3fnuz", "e8m0fnu", "e2m1fn", "dlfloat16", "uint8"),
+    *("fixed(8,4,wrap=True)", "float(9,2)", "posit16"),
+)
+BLOCKS = (
+    *("block(8,dim=-1)", "block(8,dim=0)", "block(8,dim=1)", "mxfp8_e4m3", "mxfp4", "scaled(e4m3fn,{-1:None})"),
+    *("scaled(e4m3fn,{0:32})", "scaled(e4m3fn,{0:16,1:16})", "nvfp4"),
+)
+STOCHASTIC = ("float(5,2)", "float(8,7)", "fixed(8,4)", "block(8,dim=0)")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A format, and the number of dimensions of the arrays it is timed on."""
+    """What is timed: an operation, a format as text, the dtype of numbers, and 2^exponent of them."""
 
-    label: str
-    number: Number
-    ndim: int = 1
+    operation: str
+    format: str
+    dtype: str
+    exponent: int
 
-    def shape(self, exponent: int) -> tuple[int, ...]:
-        """2^exponent elements, about as many along each dimension."""
-        side = exponent // self.ndim
-        return (*(1 << side,) * (self.ndim - 1), 1 << exponent - side * (self.ndim - 1))
+    @property
+    def is_stochastic(self) -> bool:
+        return self.operation.startswith("stochastic")
 
+    @property
+    def kind(self) -> str:
+        """The key of `LIMITS`."""
+        number = parse(self.format)
+        if self.is_stochastic:
+            return "stochastic"
+        if isinstance(number, BlockNumber):
+            return "nvfp4" if isinstance(number, NVFP4) else "block"
+        return "element" if self.operation == "nearest" else "codes"
 
-CASES = (
-    Case("float (5,2)", FloatingPoint(5, 2)),
-    Case("float (8,7)", FloatingPoint(8, 7)),
-    Case("fixed (8,4)", FixedPoint(8, 4)),
-    Case("block wl 8", BlockFloatingPoint(8)),
-    Case("block wl 8 dim 0 of 2", BlockFloatingPoint(8, dim=0), ndim=2),
-    Case("block wl 8 dim 0 of 3", BlockFloatingPoint(8, dim=0), ndim=3),
-)
-# Formats of which only the speed of rounding to nearest, and of codes, is measured.
-NAMED_CASES = (
-    *(Case(name, NAMED[name][0]) for name in ("e4m3fn", "e4m3fnuz", "e8m0fnu", "e2m1fn", "dlfloat16", "uint8")),
-    Case("fixed (8,4) wrap", FixedPoint(8, 4, wrap=True)),
-    Case("float (9,2)", FloatingPoint(9, 2)),
-    Case("posit16", NAMED["posit16"][0]),
-)
-# Blocks that share scales: of these, too, only rounding to nearest.
-SCALED_CASES = (
-    Case("mxfp8_e4m3", NAMED["mxfp8_e4m3"][0], ndim=2),
-    Case("mxfp4", NAMED["mxfp4"][0], ndim=2),
-    Case("nvfp4", NAMED["nvfp4"][0], ndim=2),
-    Case("e4m3fn in rows", BlockScaled("e4m3fn", {-1: None}), ndim=2),
-    Case("e4m3fn in 32x1", BlockScaled("e4m3fn", {0: 32}), ndim=2),
-    Case("e4m3fn in 16x16", BlockScaled("e4m3fn", {0: 16, 1: 16}), ndim=2),
-)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Two dimensions of about the same length."""
+        return (1 << self.exponent // 2, 1 << self.exponent - self.exponent // 2)
+
+    def limit(self, vectors: str) -> float | None:
+        if self.exponent == SMALL:
+            return SMALL_LIMIT if vectors != "jax" else None
+        return LIMITS[self.kind].get(vectors if self.kind == "stochastic" or self.exponent < LARGE else LARGE)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement; times are medians in seconds a call, `limit` is in `limit_unit`."""
+    """One measurement: a case on an instruction set ("jax": what XLA takes); times are seconds a call."""
 
-    framework: str
-    format: str
-    rounding: str
-    exponent: int
+    vectors: str
+    case: Case
     seconds: float
     baseline: float
-    fastest: float
-    fastest_baseline: float
     limit: float | None
-    limit_unit: str
 
     @property
     def ratio(self) -> float:
         return self.seconds / self.baseline
 
     @property
-    def ns_per_element(self) -> float:
-        return self.seconds * 1e9 / (1 << self.exponent)
-
-    @property
     def met(self) -> bool | None:
-        measured = {"x": self.ratio, "ns/element": self.ns_per_element, "us": self.seconds * 1e6}
-        return None if self.limit is None else measured[self.limit_unit] <= self.limit
+        return None if self.limit is None else self.ratio <= self.limit
 
     def record(self) -> dict[str, Any]:
-        derived = {"elements": 1 << self.exponent, "ratio": self.ratio, "ns_per_element": self.ns_per_element}
-        return asdict(self) | derived | {"met": self.met}
+        elements = 1 << self.case.exponent
+        derived = {"ratio": self.ratio, "ns_per_element": self.seconds * 1e9 / elements, "met": self.met}
+        return (
+            asdict(self.case)
+            | {"vectors": self.vectors, "seconds": self.seconds, "baseline": self.baseline}
+            | {"limit": self.limit}
+            | derived
+        )
 
 
-def limit(framework: str, case: Case, rounding: str, exponent: int) -> tuple[float | None, str]:
-    """What a measurement may be at most, and in which unit."""
-    if rounding == ENCODING:
-        return (1.0 if exponent == 24 else None), "x"
-    if case in SCALED_CASES:
-        return (SCALED_LIMITS.get(case.label) if exponent == 24 else None), "x"
-    if case in NAMED_CASES:
-        return RATIO_LIMITS.get(("named", exponent)), "x"
-    if exponent == 6 and framework == "torch":
-        return SMALL_LIMIT, "us"
-    if rounding.startswith("stochastic"):
-        return (STOCHASTIC_LIMITS[framework] if exponent in (20, 24) else None), "ns/element"
-    kind = "block" if isinstance(case.number, BlockFloatingPoint) else "element"
-    return RATIO_LIMITS.get((kind, exponent)), "x"
-
-
-def settings(framework: str, max_exponent: int) -> Iterator[tuple[Case, str, int]]:
+def cases(framework: str, max_exponent: int) -> Iterator[Case]:
     """The rows of a framework's table."""
-    sizes = [exponent for exponent in EXPONENTS if exponent <= max_exponent]
-    for case in CASES:
-        for rounding in ("nearest", "stochastic"):
-            yield from ((case, rounding, exponent) for exponent in sizes)
-        yield case, "nearest_away", min(24, sizes[-1])
+    sizes = [exponent for exponent in (MIDDLE, LARGE) if exponent <= max_exponent]
+    operations = ("nearest", "encode", "decode") if framework == "torch" else ("nearest",)
+    dtypes = ("float32", "bfloat16", "float16") if framework == "torch" else ("float32",)
     if framework == "torch":
-        yield CASES[0], UNKEYED, EXPONENTS[0]
-        for case in (*NAMED_CASES, *SCALED_CASES):
-            yield from ((case, "nearest", exponent) for exponent in sizes if exponent in (20, 24))
-        for case in (CASES[0], *(case for case in NAMED_CASES if not isinstance(case.number, FloatingPoint))):
-            yield from ((case, ENCODING, exponent) for exponent in sizes if exponent == 24)
+        yield from (Case(operation, "float(5,2)", "float32", SMALL) for operation in ("nearest", "stochastic"))
+        yield Case("stochastic, no key", "float(5,2)", "float32", SMALL)
+    for exponent in sizes:
+        yield from (
+            Case(what, text, "float32", exponent) for text in ELEMENTS for what in operations if _has(what, text)
+        )
+        yield from (Case("nearest", text, dtype, exponent) for text in BLOCKS for dtype in dtypes)
+        yield from (
+            Case(what, text, "float32", exponent) for text in BLOCKS for what in operations[1:] if _has(what, text)
+        )
+        yield from (Case("stochastic", text, "float32", exponent) for text in STOCHASTIC)
 
 
-def time_torch(case: Case, rounding: str, exponent: int, device: str, seconds: float) -> list[Timing]:
-    """Rounding, and `copy_` into memory that is there already; or encoding, and rounding."""
-    x = _torch_input(exponent, device).view(case.shape(exponent))
-    if rounding == ENCODING:
-        calls = [partial(function, x, case.number, "nearest") for function in (qtorch.encode, qtorch.quantize)]
-        return by_turns(calls, clock_for(device), seconds)
-    mode, key = ("stochastic", None) if rounding == UNKEYED else (rounding, KEY if rounding == "stochastic" else None)
-    ours = partial(qtorch.quantize, x, case.number, mode, key=key)
-    return by_turns([ours, partial(torch.empty_like(x).copy_, x)], clock_for(device), seconds)
+def _has(operation: str, text: str) -> bool:
+    """True if a format has codes, where they are asked for, that float32 holds."""
+    return operation == "nearest" or not text.startswith(("block", "float(8", "float(9"))
 
 
-def time_jax(case: Case, rounding: str, exponent: int, device: str, seconds: float) -> list[Timing]:
+def torch_call(case: Case, x: torch.Tensor) -> Callable[[], object]:
+    """The operation on a tensor, or on its codes."""
+    number, key = parse(case.format), None if case.operation.endswith("no key") else KEY
+    if case.operation == "encode":
+        return partial(qtorch.encode, x, number)
+    if case.operation == "decode":
+        encoded = qtorch.encode(x, number)
+        codes, scales = encoded if isinstance(encoded, tuple) else (encoded, None)
+        return partial(qtorch.decode, codes, number, x.dtype, scales=scales)
+    return partial(qtorch.quantize, x, number, case.operation.split(",")[0], key=key if case.is_stochastic else None)
+
+
+def time_torch(case: Case, device: str, seconds: float) -> list[Timing]:
+    """The operation, and its baseline: copying what it reads or, decoding, writes; of random numbers making some."""
+    x = torch.randn(case.shape, device=device).to(getattr(torch, case.dtype))
+    random = case.is_stochastic and case.exponent != SMALL
+    baseline = partial(torch.rand_like, x) if random else partial(torch.empty_like(x).copy_, x)
+    return by_turns([torch_call(case, x), baseline], clock_for(device), seconds)
+
+
+def time_jax(case: Case, device: str, seconds: float) -> list[Timing]:
     """Rounding inside `jax.jit`, and jitted `abs`; the key is an argument."""
     import jax
     import jax.numpy as jnp
@@ -166,67 +184,56 @@ def time_jax(case: Case, rounding: str, exponent: int, device: str, seconds: flo
     import qjax
 
     with jax.default_device(jax.devices(device)[0]):
-        x = _jax_input(exponent, device).reshape(case.shape(exponent))
-        key = jnp.array([0, KEY], jnp.uint32) if rounding == "stochastic" else None
-        rounded = jax.jit(lambda x, key: qjax.quantize(x, case.number, rounding, key=key))
+        x = jax.random.normal(jax.random.key(case.exponent), case.shape)
+        key = jnp.array([0, KEY], jnp.uint32) if case.is_stochastic else None
+        rounded = jax.jit(lambda x, key: qjax.quantize(x, parse(case.format), case.operation, key=key))
         absolute = jax.jit(jnp.abs)
         calls = [lambda: rounded(x, key).block_until_ready(), lambda: absolute(x).block_until_ready()]
         return by_turns(calls, clock_for("cpu"), seconds)  # the calls wait by themselves
 
 
-@cache
-def _torch_input(exponent: int, device: str) -> torch.Tensor:
-    return torch.randn(1 << exponent, generator=torch.Generator(device).manual_seed(exponent), device=device)
+def measure(vectors: str, max_exponent: int, seconds: float) -> Iterator[Row]:
+    """All rows of this process; each is also written to the standard error when it is there."""
+    framework, log = "jax" if vectors == "jax" else "torch", Console(stderr=True, highlight=False)
+    plan = list(cases(framework, max_exponent))
+    for done, case in enumerate(plan, start=1):
+        ours, baseline = (time_jax if framework == "jax" else time_torch)(case, "cpu", seconds)
+        row = Row(vectors, case, ours.median, baseline.median, case.limit(vectors))
+        what = f"{case.format}, {case.operation}, {case.dtype}, 2^{case.exponent}"
+        log.print(f"{vectors} {done}/{len(plan)}: {what}: {_time(row.seconds)}, {row.ratio:.2f}x", soft_wrap=True)
+        yield row
 
 
-@cache
-def _jax_input(exponent: int, device: str) -> Any:
-    import jax
-
-    return jax.random.normal(jax.random.key(exponent), (1 << exponent,))
-
-
-def measure(framework: str, device: str, max_exponent: int, seconds: float, log: Console) -> list[Row]:
-    """All rows of a framework; each is also written to `log` when it is there."""
-    timed = time_torch if framework == "torch" else time_jax
-    plan = list(settings(framework, max_exponent))
-    rows = []
-    for done, (case, rounding, exponent) in enumerate(plan, start=1):
-        ours, baseline = timed(case, rounding, exponent, device, seconds)
-        fastest = (ours.fastest, baseline.fastest)
-        bound = limit(framework, case, rounding, exponent)
-        row = Row(framework, case.label, rounding, exponent, ours.median, baseline.median, *fastest, *bound)
-        what = f"{case.label}, {rounding}, 2^{exponent}"
-        log.print(f"{framework} {done}/{len(plan)}: {what}: {_time(row.seconds)}", soft_wrap=True)
-        rows.append(row)
-    return rows
+def instruction_sets() -> list[str]:
+    """Those of torch's that this processor has, by the names that `ATEN_CPU_CAPABILITY` takes."""
+    if "ATEN_CPU_CAPABILITY" in os.environ:
+        return [os.environ["ATEN_CPU_CAPABILITY"]]
+    return {"AVX512": ["avx2", "avx512"], "AVX2": ["avx2"]}.get(torch.backends.cpu.get_cpu_capability(), ["default"])
 
 
-def frameworks(device: str, log: Console) -> list[str]:
-    """Those that are installed and can use the device."""
-    if find_spec("jax") is None:
-        log.print("no rows for JAX, which is not installed")
-        return ["torch"]
-    import jax
-
-    try:
-        jax.devices(device)
-    except RuntimeError as error:
-        log.print(f"no rows for JAX: {error}")
-        return ["torch"]
-    return ["torch", "jax"]
+def rows_of(vectors: str, options: argparse.Namespace) -> list[Row]:
+    """The rows of an instruction set, or of JAX, measured in a process of their own."""
+    arguments = ["--vectors", vectors, "--max-exponent", str(options.max_exponent), "--seconds", str(options.seconds)]
+    chosen = {} if vectors in ("jax", "default") else {"ATEN_CPU_CAPABILITY": vectors}
+    command = [sys.executable, "-m", "benchmarks.speed", *arguments]
+    done = subprocess.run(command, env=os.environ | chosen, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    found = (json.loads(line) for line in done.stdout.splitlines())
+    return [Row(one["vectors"], Case(**one["case"]), one["seconds"], one["baseline"], one["limit"]) for one in found]
 
 
-def speed_table(framework: str, device: str, rows: Iterable[Row]) -> Table:
-    baseline = "copy_" if framework == "torch" else "jnp.abs"
-    table = Table(box=SIMPLE, title=f"{framework} on {device}, float32: rounding against {baseline} of the same array")
-    for column in ("format", "rounding"):
+def speed_table(vectors: str, rows: Iterable[Row]) -> Table:
+    against = "jnp.abs" if vectors == "jax" else "a copy"
+    table = Table(
+        box=SIMPLE, title=f"{vectors}: rounding against {against}, stochastic rounding against random numbers"
+    )
+    for column in ("format", "operation", "dtype"):
         table.add_column(column, no_wrap=True)
-    for column in ("elements", "a call", baseline, "ns/element", f"/ {baseline}", "limit"):
+    for column in ("elements", "a call", "baseline", "ns/element", "ratio", "limit"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
-        times = (_time(row.seconds), _time(row.baseline), f"{row.ns_per_element:.3f}", f"{row.ratio:.2f}")
-        cells = (row.format, row.rounding, f"2^{row.exponent}", *times, _mark(row.limit, row.limit_unit, row.met))
+        case, nanoseconds = row.case, row.seconds * 1e9 / (1 << row.case.exponent)
+        times = (_time(row.seconds), _time(row.baseline), f"{nanoseconds:.3f}", f"{row.ratio:.2f}")
+        cells = (case.format, case.operation, case.dtype, f"2^{case.exponent}", *times, _mark(row.limit, "x", row.met))
         table.add_row(*cells, style="red" if row.met is False else None)
     return table
 
@@ -253,28 +260,27 @@ def _time(seconds: float) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time rounding against copying, and startup, compilation and memory.")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--max-exponent", type=int, choices=EXPONENTS, default=26, help="2^this elements at most")
+    parser.add_argument("--max-exponent", type=int, choices=EXPONENTS, default=LARGE, help="2^this elements at most")
     parser.add_argument("--seconds", type=float, default=0.5, help="time for each row, five turns at least")
     parser.add_argument("--skip-startup", action="store_true", help="only the timings")
     parser.add_argument("--json", metavar="FILE", help="write versions, machine, rows and limits there")
+    parser.add_argument("--vectors", help="measure one instruction set, or jax, in this process; a JSON object a row")
     options = parser.parse_args(argv)
-    console, log = (Console(stderr=stderr, highlight=False) for stderr in (False, True))
+    if options.vectors:
+        for row in measure(options.vectors, options.max_exponent, options.seconds):
+            print(json.dumps(asdict(row)), flush=True)
+        return 0
+    console = Console(highlight=False)
     console.width = max(console.width, WIDTH)
-    facts = {"versions": versions(), "machine": machine(options.device) | {"device": options.device}}
+    facts = {"versions": versions(), "machine": machine("cpu")}
     for name, values in facts.items():
         console.print(f"{name}: " + ", ".join(f"{what} {value}" for what, value in values.items()), soft_wrap=True)
     rows: list[Row] = []
-    for framework in frameworks(options.device, log):
-        measured = measure(framework, options.device, options.max_exponent, options.seconds, log)
-        console.print(speed_table(framework, options.device, measured))
-        rows += measured
-    findings: list[startup.Finding] = []
-    if not options.skip_startup:
-        for found in startup.findings(default_allocator(), options.device, options.max_exponent):
-            log.print(f"{found.name}: {found.value:.4g} {found.unit} {found.note}", soft_wrap=True)
-            findings.append(found)
-        console.print(startup_table(findings))
+    for vectors in [*instruction_sets(), *(["jax"] if find_spec("jax") else [])]:
+        rows += (measured := rows_of(vectors, options))
+        console.print(speed_table(vectors, measured))
+    findings = [] if options.skip_startup else list(startup.findings(default_allocator(), "cpu", options.max_exponent))
+    console.print(startup_table(findings))
     results = [*rows, *findings]
     limited, missed = (sum(result.met in marks for result in results) for marks in ((True, False), (False,)))
     if options.json:

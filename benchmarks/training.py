@@ -31,8 +31,9 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import agreement, optim_step
-from benchmarks.timing import Call, by_turns, clock_for, keep_pages, machine, versions
+from benchmarks import optim_step
+from benchmarks.support import agreement
+from benchmarks.support.timing import Call, by_turns, clock_for, keep_pages, machine, versions
 from qcore import FloatingPoint
 
 LOW, HIGH = FloatingPoint(5, 2), FloatingPoint(6, 9)

@@ -1,15 +1,16 @@
 """Number formats, the rounding law and random bits, framework-agnostic; runs by itself on NumPy arrays."""
 
-from qcore.block import NVFP4, BlockFloatingPoint, BlockScaled
-from qcore.fixed import FixedPoint
-from qcore.floats import BinaryFloat, FloatingPoint
-from qcore.keys import fold_in
-from qcore.named import NAMED, p3109
-from qcore.number import Number
+from qcore.arrays import decode, encode, quantize
+from qcore.formats.block import NVFP4, BlockFloatingPoint, BlockScaled
+from qcore.formats.fixed import FixedPoint
+from qcore.formats.floating import BinaryFloat, FloatingPoint
+from qcore.formats.names import NAMED, p3109
+from qcore.formats.number import Number
+from qcore.formats.posit import Posit
+from qcore.formats.text import parse
+from qcore.law.rounding import Rounding
 from qcore.packing import pack, unpack
-from qcore.posit import Posit
-from qcore.reference import decode, encode, quantize
-from qcore.rounding import Rounding
+from qcore.random.keys import fold_in
 from qcore.rules import Quantization, Rule
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "fold_in",
     "p3109",
     "pack",
+    "parse",
     "quantize",
     "unpack",
 ]

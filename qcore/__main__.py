@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from qcore.arguments import MODES, check_seed
-from qcore.carrier import CARRIERS
-from qcore.cli.names import FORMS, parse_format
-from qcore.named import NAMED
-from qcore.program import OVERFLOWS
+from qcore.arguments import check_seed
+from qcore.formats.names import NAMED
+from qcore.formats.number import OVERFLOWS, check_number
+from qcore.law.carrier import CARRIERS
+from qcore.law.rounding import MODES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,9 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.set_defaults(run=_list)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    formats = f"a name, or {FORMS}"
+    formats = "a name, or a text such as float(5,2) or scaled(e4m3fn,{-1:32}); docs/formats.md has all kinds"
 
-    show = _command(commands, "show", _show, "a format's facts and values")
+    show = _command(commands, "show", _show, "a format's properties and values")
     show.add_argument("format", metavar="FORMAT", nargs="+", type=_format, help=formats)
     show.add_argument("--plot", metavar="FILE", type=Path, help="draw them side by side as well: FILE.png or FILE.svg")
 
@@ -116,12 +116,11 @@ def _command(commands: Any, name: str, run: Callable[[argparse.Namespace], int],
 
 
 def _format(text: str) -> str:
-    """The text itself, if it stands for a format."""
+    """The text of the format that a text stands for."""
     try:
-        parse_format(text)
+        return check_number(text, "format").text
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-    return text
 
 
 def _natural(text: str) -> int:

@@ -6,13 +6,6 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from qcore.carrier import CARRIERS, Carrier
-from qcore.rounding import Rounding
-
-MODES = {mode.value: mode for mode in Rounding}
-
 
 def check_int(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
     """An int within [low, high]; bool and float are refused."""
@@ -39,29 +32,6 @@ def check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed are {', '.join(allowed)}")
     if value not in allowed:
         raise ValueError(f"{name}={value!r}; allowed are {', '.join(allowed)}")
-
-
-def check_rounding(rounding: Any, argument: str = "rounding") -> Rounding:
-    if isinstance(rounding, Rounding):
-        return rounding
-    check_choice(argument, rounding, list(MODES))
-    return MODES[rounding]
-
-
-def check_dtype(name: str, argument: str = "x") -> Carrier:
-    """The carrier of a dtype, which belongs to an argument."""
-    if name not in CARRIERS:
-        raise TypeError(f"{argument} has dtype {name}; allowed are {', '.join(CARRIERS)}")
-    return CARRIERS[name]
-
-
-def check_result_dtype(dtype: Any) -> tuple[np.dtype, Carrier]:
-    """A dtype that the user asks for, and its carrier."""
-    try:
-        dtype = np.dtype(dtype)
-    except TypeError:
-        raise TypeError(f"dtype={dtype!r} is none; allowed are {', '.join(CARRIERS)}") from None
-    return dtype, check_dtype(dtype.name, "dtype")
 
 
 def check_start(start: Any) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -86,7 +86,7 @@ def _collect(stream: Any, width: int, positions: Any) -> Any:
 
 
 def storage(bits: int) -> int:
-    """Bits of the smallest integers that hold codes of this width."""
+    """The width of the smallest integers that store codes of this width."""
     return 8 if bits <= 8 else 16 if bits <= 16 else 32
 
 
@@ -101,7 +101,9 @@ def check_packing(bits: Any, shape: tuple[int, ...], size: Any = None) -> int:
 
 
 def check_codes(codes: Any, name: str = "codes") -> np.ndarray:
-    if not isinstance(codes, np.ndarray) or codes.dtype.kind not in "iu":
-        kind = f"array of {codes.dtype}" if isinstance(codes, np.ndarray) else type(codes).__name__
+    given: object = codes
+    array = cast("np.ndarray[Any, np.dtype[Any]]", codes) if isinstance(codes, np.ndarray) else None
+    if array is None or array.dtype.kind not in "iu":
+        kind = type(given).__name__ if array is None else f"array of {array.dtype}"
         raise TypeError(f"{name} is a {kind}; allowed is a NumPy array of integers")
-    return codes
+    return array

@@ -1,4 +1,7 @@
-"""What a layer's tensors are rounded to, and which layers a rule is for: the arguments that qtorch and qjax share."""
+"""Rules: the formats of a layer's tensors, and the layers that a rule applies to; shared by qtorch and qjax."""
+
+# pyright: reportUnnecessaryIsInstance=false
+# Callers need not check types; wrong ones raise here.
 
 from __future__ import annotations
 
@@ -7,11 +10,10 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from qcore.arguments import check_flag, check_rounding
-from qcore.fixed import FixedPoint
-from qcore.named import check_number
-from qcore.number import Number
-from qcore.rounding import Rounding
+from qcore.arguments import check_flag
+from qcore.formats.fixed import FixedPoint
+from qcore.formats.number import Number, check_number
+from qcore.law.rounding import Rounding, check_rounding
 
 
 def _optional_number(name: str, number: Any) -> Number | None:
@@ -33,17 +35,17 @@ def _hooks(hooks: Iterable[Any]) -> tuple[Callable[[Any], Any], ...]:
 
 @dataclass(frozen=True)
 class Quantization:
-    """A value's rounding, and its gradient's.
+    """How a value and its gradient are rounded.
 
     Attributes:
-        forward_number, backward_number: a format or its name; None leaves the values, or the gradients, as they are.
+        forward_number, backward_number: a format or its text; None does not round the values, or the gradients.
         forward_rounding, backward_rounding: names or members of `Rounding`.
-        clamping_grad_zero: whether gradients are 0 where a clamping `FixedPoint` clamped; forward_number must then be
+        clamping_grad_zero: True sets gradients to 0 where a clamping `FixedPoint` clamped; forward_number must then be
             a `FixedPoint` or None.
         backward_hooks: functions of the gradient, applied in this order before it is rounded.
-        stochastic: whether a call needs a key; follows from the others.
-        unclamped: forward_number without its range, where gradients are masked: what the two round to different
-            numbers was clamped. Otherwise None; follows from the others.
+        stochastic: True if a call needs a key; computed from the others.
+        unclamped: forward_number without its range, if gradients are masked: an element was clamped if the two formats
+            round it to different numbers. Otherwise None; computed from the others.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -77,13 +79,13 @@ class Quantization:
 
 @dataclass(frozen=True)
 class Rule:
-    """The layers that a rule is for, and what becomes of them; of several rules the first that matches counts.
+    """The layers that a rule applies to, and how they are rounded; the first rule that matches a layer applies.
 
     Attributes:
-        name: a pattern for the layer's dotted name, as in a shell: "features.*", "block?.conv1".
-        layer_type: a group of layer types, say "conv", or a layer class; None is any.
-        outputs: how the layer's output is rounded, and its gradient.
-        weight_number, weight_rounding: how its weight is rounded; None leaves it as it is.
+        name: a shell pattern for the layer's dotted name: "features.*", "block?.conv1".
+        layer_type: a group of layer types, such as "conv", or a layer class; None is any.
+        outputs: how the layer's output and its gradient are rounded.
+        weight_number, weight_rounding: how the layer's weight is rounded; None does not round it.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -104,5 +106,5 @@ class Rule:
         object.__setattr__(self, "weight_rounding", check_rounding(self.weight_rounding, "weight_rounding"))
 
     def names(self, layer: str) -> bool:
-        """Whether the pattern matches a layer's dotted name."""
+        """True if the pattern matches a layer's dotted name."""
         return fnmatchcase(layer, self.name)

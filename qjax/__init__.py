@@ -1,50 +1,36 @@
 """Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch).
 
-`qjax.optim` needs optax and `qjax.nnx` needs flax; both are imported by their own names only.
+`qjax.auto_low`, `qjax.nnx`, `qjax.optim` and `qjax.quantization` are imported when they are first used. `qjax.optim`
+needs optax and `qjax.nnx` needs flax.
 """
 
-from qcore import (
-    NAMED,
-    NVFP4,
-    BinaryFloat,
-    BlockFloatingPoint,
-    BlockScaled,
-    FixedPoint,
-    FloatingPoint,
-    Number,
-    Posit,
-    Quantization,
-    Rounding,
-    Rule,
-    fold_in,
-    p3109,
-)
-from qjax import auto_low, quant
-from qjax.dispatch import decode, encode, quantize
-from qjax.packing import pack, unpack
-from qjax.quant import quantizer
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "NAMED",
-    "NVFP4",
-    "BinaryFloat",
-    "BlockFloatingPoint",
-    "BlockScaled",
-    "FixedPoint",
-    "FloatingPoint",
-    "Number",
-    "Posit",
-    "Quantization",
-    "Rounding",
-    "Rule",
-    "auto_low",
-    "decode",
-    "encode",
-    "fold_in",
-    "p3109",
-    "pack",
-    "quant",
-    "quantize",
-    "quantizer",
-    "unpack",
-]
+import qcore
+from qcore import *  # noqa: F403
+from qjax import quant
+from qjax._rounding.dispatch import decode, encode, quantize  # noqa: F401  # replace qcore's
+from qjax._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's
+from qjax.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
+
+if TYPE_CHECKING:
+    from qjax import auto_low, quantization
+    from qjax import nnx as nnx  # not in __all__, as what they need may be missing
+    from qjax import optim as optim
+
+__all__ = ["auto_low", "block_quantize", "fixed_point_quantize", "float_quantize", "quant", "quantization", "quantizer"]
+__all__ += qcore.__all__
+
+_LAZY = ("auto_low", "nnx", "optim", "quantization")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LAZY:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -6,11 +6,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
-from flax import nnx
 
 from qcore import Number, Rounding
-from qjax.keys import Key
+from qjax._rounding.inputs import ArrayLike
+from qjax._rounding.keys import Key
 from qjax.quant import quantizer
+
+try:
+    from flax import nnx
+except ModuleNotFoundError as error:
+    raise ImportError("qjax.nnx needs flax: pip install flax") from error
 
 __all__ = ["Quantizer"]
 
@@ -18,13 +23,13 @@ __all__ = ["Quantizer"]
 class Quantizer(nnx.Module):
     """A module that rounds values to one format and their gradients to another; see `qjax.quantizer`.
 
-    Without a key, a stochastic call takes the next key of its stream of random numbers, as `nnx.Dropout` does: the
-    stream is the module's own, forked from "quantize" of `rngs` (or from its default stream).
+    Without a key, a stochastic call takes the next key of the module's own stream of random numbers, as `nnx.Dropout`
+    does. The stream is forked from "quantize" of `rngs`, or from its default stream.
 
     Args:
         forward_number, backward_number, forward_rounding, backward_rounding, clamping_grad_zero, backward_hooks: as
             for `qjax.quantizer`.
-        rngs: where keys come from, if calls need any and are not given them.
+        rngs: the source of keys for stochastic calls without a key.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -57,7 +62,7 @@ class Quantizer(nnx.Module):
         if rngs is not None and self.function.stochastic:
             self.rngs = rngs.quantize.fork()
 
-    def __call__(self, x: jax.Array, key: Key = None) -> jax.Array:
+    def __call__(self, x: ArrayLike, key: Key = None) -> jax.Array:
         """Rounds x, and the gradient on its way back, as `qjax.quantizer`'s functions do."""
         if key is None and self.rngs is not None:
             key = self.rngs()

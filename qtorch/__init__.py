@@ -1,49 +1,43 @@
-"""Low-precision arithmetic in PyTorch: QPyTorch's API with the same bits as NumPy (qcore) and JAX (qjax)."""
+"""Low-precision arithmetic in PyTorch: QPyTorch's API with the same bits as NumPy (qcore) and JAX (qjax).
 
-import qtorch.opaque  # noqa: F401  # registers an operator
-from qcore import (
-    NAMED,
-    NVFP4,
-    BinaryFloat,
-    BlockFloatingPoint,
-    BlockScaled,
-    FixedPoint,
-    FloatingPoint,
-    Number,
-    Posit,
-    Quantization,
-    Rounding,
-    Rule,
-    fold_in,
-    p3109,
-)
-from qtorch import auto_low, optim, quant
-from qtorch.dispatch import decode, encode, quantize
-from qtorch.packing import pack, unpack
-from qtorch.quant import quantizer
+`qtorch.auto_low`, `qtorch.optim` and `qtorch.quantization` are imported when they are first used.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import qcore
+import qtorch._rounding.paths.operator  # noqa: F401  # registers an operator
+from qcore import *  # noqa: F403
+from qtorch import quant
+from qtorch._rounding.dispatch import decode, encode, quantize  # noqa: F401  # replace qcore's
+from qtorch._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's
+from qtorch.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
+
+if TYPE_CHECKING:
+    from qtorch import auto_low, optim, quantization
 
 __all__ = [
-    "NAMED",
-    "NVFP4",
-    "BinaryFloat",
-    "BlockFloatingPoint",
-    "BlockScaled",
-    "FixedPoint",
-    "FloatingPoint",
-    "Number",
-    "Posit",
-    "Quantization",
-    "Rounding",
-    "Rule",
     "auto_low",
-    "decode",
-    "encode",
-    "fold_in",
+    "block_quantize",
+    "fixed_point_quantize",
+    "float_quantize",
     "optim",
-    "p3109",
-    "pack",
     "quant",
-    "quantize",
+    "quantization",
     "quantizer",
-    "unpack",
 ]
+__all__ += qcore.__all__
+
+_LAZY = ("auto_low", "optim", "quantization")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LAZY:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

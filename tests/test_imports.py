@@ -1,23 +1,72 @@
-"""Which package imports what, seen by a fresh process."""
+"""Which package imports what, seen by a fresh process; and what is reachable after the import of a package alone."""
 
 import subprocess
 import sys
 
 import pytest
 
+ROOMS = {
+    "qtorch": ["auto_low", "optim", "quant", "quantization"],
+    "qjax": ["auto_low", "nnx", "optim", "quant", "quantization"],
+}
+
+
+def run(code, *options):
+    return subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True)
+
 
 def modules_after(statement):
-    code = f"import sys; {statement}; print(' '.join(sys.modules))"
-    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    done = run(f"import sys; {statement}; print(' '.join(sys.modules))")
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
 
 
 @pytest.mark.parametrize(
     ("package", "forbidden"),
     [
         ("qcore", {"torch", "jax", "qtorch", "qjax", "ml_dtypes"}),
-        ("qtorch", {"jax", "qjax", "torch._inductor.compile_fx", "torch._dynamo"}),
-        ("qjax", {"torch", "qtorch"}),
+        ("qtorch", {"jax", "qjax", "torch._inductor.compile_fx", "torch._dynamo", "qtorch.optim", "qtorch.auto_low"}),
+        ("qjax", {"torch", "qtorch", "optax", "flax", "qjax.auto_low"}),
     ],
 )
 def test_packages_are_isolated(package, forbidden):
     assert not forbidden & modules_after(f"import {package}")
+
+
+@pytest.mark.parametrize(("package", "room"), [(package, room) for package, rooms in ROOMS.items() for room in rooms])
+def test_rooms_are_attributes(package, room):
+    """Each in a process of its own, where no other import has set the attribute."""
+    assert f"{package}.{room}" in modules_after(f"import {package}; {package}.{room}.__all__")
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_dir_lists_everything_and_imports_nothing(package):
+    names = f"set({package}.__all__) | set({ROOMS[package]})"
+    modules = modules_after(f"import {package}; assert {names} <= set(dir({package})), dir({package})")
+    assert not modules & {"optax", "flax", f"{package}.optim"}
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_an_unknown_attribute_is_an_attribute_error(package):
+    done = run(f"import {package}; {package}.quantise")
+    assert f"AttributeError: module '{package}' has no attribute 'quantise'" in done.stderr
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_star_import_takes_what_all_names(package):
+    """All of it without optax and flax."""
+    hidden = "import sys; sys.modules['optax'] = sys.modules['flax'] = None"
+    done = run(f"{hidden}; from {package} import *; import {package}; assert set({package}.__all__) <= set(globals())")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("statement", ["import qjax; qjax.{room}", "from qjax import {room}", "import qjax.{room}"])
+@pytest.mark.parametrize(("room", "needed"), [("optim", "optax"), ("nnx", "flax")])
+def test_what_is_missing_is_named(statement, room, needed):
+    done = run(f"import sys; sys.modules['{needed}'] = None; {statement.format(room=room)}")
+    assert f"ImportError: qjax.{room} needs {needed}: pip install {needed}" in done.stderr
+
+
+def test_import_is_silent():
+    done = run("import qtorch, qjax", "-W", "error")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

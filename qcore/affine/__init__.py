@@ -4,9 +4,8 @@
 these very functions.
 """
 
-from qcore.affine.format import FORMS, INT8, INT32, SCHEMES, UINT8, AffineInteger
+from qcore.affine.array_names import Names
 from qcore.affine.histogram import Counts, Histogram
-from qcore.affine.names import Names
 from qcore.affine.observers import (
     Extremes,
     MinMax,
@@ -18,6 +17,7 @@ from qcore.affine.observers import (
 )
 from qcore.affine.operations import dequantize, fake_quantize, quantize_affine, requantize
 from qcore.affine.parameters import QParams, check_qparams, choose_qparams, choose_qparams_dynamic
+from qcore.formats.affine import FORMS, INT8, INT32, SCHEMES, UINT8, AffineInteger
 
 __all__ = [
     "FORMS",

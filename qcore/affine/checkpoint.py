@@ -1,27 +1,29 @@
 """Checkpoints of quantized arrays and of observers' states: one layout, which all packages write and read.
 
-A checkpoint is a flat dict of arrays, in a safetensors file. A state is as many arrays as it has fields, "name.field",
-and a field that is a state itself has fields in turn. Names, shapes and dtypes are those in the `state_dict` of a
-module of torch: scales, zero points and switches have one dimension, and switches are uint8; a reader minds neither.
-A quantized array is "name.int_repr", "name.scale" and "name.zero_point", and what is no array, its axis and range,
-lies in the file's metadata.
+A checkpoint is a flat dict of arrays, in a safetensors file. A state is one array for each field, "name.field"; a field
+that is a state has fields in turn. Names, shapes and dtypes are those in the `state_dict` of a torch module: scales,
+zero points and switches have one dimension, and switches are uint8. A reader accepts other shapes and dtypes.
+A quantized array is "name.int_repr", "name.scale" and "name.zero_point"; its axis and the text of its range are in the
+file's metadata.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from qcore.affine.format import AffineInteger
+from qcore.affine.parameters import QParams
+from qcore.affine.quantized import QuantizedArray
+from qcore.formats.affine import AffineInteger
+from qcore.formats.text import parse
 
 _METADATA = "quantized"
 _ARRAYS = ("int_repr", "scale", "zero_point")
-_RANGE = ("qmin", "qmax", "signed", "middle")
 _WITH_A_DIMENSION = ("scale", "zero_point", "fake_quant_enabled", "observer_enabled")  # where torch has one
 
 
@@ -39,7 +41,7 @@ def flatten(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
     """The arrays and the metadata of a checkpoint.
 
     Args:
-        entries: arrays, `Quantized` ones, and states (named tuples of NumPy arrays and of states) by name.
+        entries: by name arrays, quantized arrays, and states: named tuples of NumPy arrays and of states.
 
     Returns:
         A flat dict of arrays, and the strings that say the rest.
@@ -56,8 +58,11 @@ def flatten(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
     arrays: dict[str, Any] = {}
     descriptions = {}
     for entry, value in entries.items():
+        if isinstance(value, QuantizedArray):
+            qparams = value.qparams
+            value = Quantized(value.values, qparams.scale, qparams.zero_point, qparams.axis, value.form)
         if isinstance(value, Quantized):
-            descriptions[entry] = {"axis": value.axis} | {name: getattr(value.form, name) for name in _RANGE}
+            descriptions[entry] = {"axis": value.axis, "format": value.form.text}
         for name, array in _arrays_of(entry, value):
             if name in arrays:
                 raise ValueError(f"there are two arrays named {name!r}; allowed is one")
@@ -87,22 +92,38 @@ def unflatten(arrays: Mapping[str, Any], metadata: Mapping[str, str] | None) -> 
         metadata: strings by name, or None, as in files that nobody wrote for this purpose.
 
     Raises:
-        ValueError: if an array that the metadata speaks of is missing.
+        ValueError: if an array that the metadata speaks of is missing, or its format is no `AffineInteger`.
     """
     entries = dict(arrays)
     for name, description in json.loads((metadata or {}).get(_METADATA, "{}")).items():
-        axis = description.pop("axis")
         parts = {part: _take(entries, f"{name}.{part}") for part in _ARRAYS}
         for part in _ARRAYS:
             del entries[f"{name}.{part}"]
-        entries[name] = Quantized(**parts, axis=axis, form=AffineInteger(**description))
+        entries[name] = Quantized(**parts, axis=description["axis"], form=_form(name, description))
     return entries
+
+
+def _form(name: str, description: Mapping[str, Any]) -> AffineInteger:
+    """The range of an array's integers; older files have its fields in the place of its text."""
+    if "format" not in description:
+        return AffineInteger(**{field: value for field, value in description.items() if field != "axis"})
+    form = parse(description["format"])
+    if not isinstance(form, AffineInteger):
+        raise ValueError(f"array {name!r} has format {form.text!r}; allowed is affine(qmin,qmax)")
+    return form
 
 
 def _take(entries: Mapping[str, Any], name: str) -> Any:
     if name not in entries:
         raise ValueError(f"there is no array named {name!r}; there are {', '.join(entries)}")
     return entries[name]
+
+
+def wrapped(value: Any, kind: Callable[[Any, QParams, AffineInteger], Any]) -> Any:
+    """A framework's quantized array in place of a `Quantized`; anything else as it is."""
+    if not isinstance(value, Quantized):
+        return value
+    return kind(value.int_repr, QParams(value.scale, value.zero_point, value.axis), value.form)
 
 
 def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:

@@ -6,18 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from qcore.affine.format import UINT8, AffineInteger
-from qcore.affine.names import Names
-from qcore.affine.parameters import (
-    EPS,
-    QParams,
-    check_float,
-    check_form,
-    check_input,
-    check_range,
-    check_scheme,
-    choose_qparams,
-)
+from qcore.affine.array_names import Names
+from qcore.affine.observers import RangeRule
+from qcore.affine.parameters import QParams, check_input, check_range, choose_qparams
 from qcore.affine.search import best_range, total
 from qcore.arguments import check_int
 
@@ -31,7 +22,7 @@ class Counts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Histogram:
+class Histogram(RangeRule):
     """Counts over the range of all elements; parameters for the part of it that loses least, by torch's search.
 
     Where an array has elements outside of the range so far, the range grows, and the old counts move: each bin is cut
@@ -39,9 +30,7 @@ class Histogram:
     to 2^24 a bin. Its arithmetic is float32, save where `docs/affine.md` says float64.
 
     Args:
-        form: the integers to choose parameters for.
-        scheme: "affine" or "symmetric", see `choose_qparams`.
-        eps: the smallest scale.
+        form, scheme, eps: as for `MinMax`.
         bins: how many.
         upsample_rate: into how many parts a bin is cut.
 
@@ -55,15 +44,11 @@ class Histogram:
         array([1., 2., 0., 1.], dtype=float32)
     """
 
-    form: AffineInteger = UINT8
-    scheme: str = "affine"
-    eps: float = EPS
     bins: int = 2048
     upsample_rate: int = 16
 
     def __post_init__(self) -> None:
-        check_scheme(self.scheme, check_form(self.form))
-        check_float("eps", self.eps, 0, 1)
+        super().__post_init__()
         check_int("bins", self.bins, 1, 2**16)
         check_int("upsample_rate", self.upsample_rate, 1, 2**10)
 

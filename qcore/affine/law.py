@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qcore.affine.format import AffineInteger
+from qcore.formats.affine import AffineInteger
 
 
 def quantize(xp: Any, x: Any, scale: Any, zero_point: Any, axis: int | None, form: AffineInteger) -> Any:

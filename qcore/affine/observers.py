@@ -1,8 +1,8 @@
-"""Observers: what is remembered of the arrays seen so far, and the parameters that follow from it.
+"""Observers: what they remember of the arrays seen so far, and the parameters that follow from it.
 
-An observer is an immutable description, whose state is a tuple of arrays that the caller keeps: `init` makes it,
-`update` returns the next one, and `qparams` turns it into parameters. Nothing of an array but its shape decides what is
-done, so all three can be traced.
+An observer is an immutable description. Its state is a tuple of arrays that the caller keeps: `init` makes it, `update`
+returns the next one, and `qparams` turns it into parameters. All three can be traced: only an array's shape decides
+which operations run, never its values.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from qcore.affine.format import UINT8, AffineInteger
-from qcore.affine.names import Names
+from qcore.affine.array_names import Names
 from qcore.affine.parameters import (
     EPS,
     QParams,
@@ -23,6 +22,7 @@ from qcore.affine.parameters import (
     choose_qparams,
 )
 from qcore.arguments import check_int
+from qcore.formats.affine import UINT8, AffineInteger
 
 
 class Extremes(NamedTuple):
@@ -33,7 +33,20 @@ class Extremes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MinMax:
+class RangeRule:
+    """A rule that chooses parameters for integers from a range; see `MinMax` for its arguments."""
+
+    form: AffineInteger = UINT8
+    scheme: str = "affine"
+    eps: float = EPS
+
+    def __post_init__(self) -> None:
+        check_scheme(self.scheme, check_form(self.form))
+        check_float("eps", self.eps, 0, 1)
+
+
+@dataclass(frozen=True)
+class MinMax(RangeRule):
     """The extremes of all elements.
 
     An infinity or a NaN stays for ever. Arrays without elements change nothing. A zero has no sign.
@@ -56,14 +69,7 @@ class MinMax:
         array(64, dtype=int32)
     """
 
-    form: AffineInteger = UINT8
-    scheme: str = "affine"
-    eps: float = EPS
     axis: ClassVar[int | None] = None
-
-    def __post_init__(self) -> None:
-        check_scheme(self.scheme, check_form(self.form))
-        check_float("eps", self.eps, 0, 1)
 
     def init(self, shape: tuple[int, ...] = (), xp: Any = Names) -> Extremes:
         """The state before any array was seen.
@@ -146,16 +152,17 @@ class PerChannelMinMax(MinMax):
 
 @dataclass(frozen=True)
 class MovingAveragePerChannelMinMax(PerChannelMinMax, MovingAverageMinMax):
-    """Moving averages of the extremes of each channel's elements.
+    """Moving averages of the extremes of each channel's elements; the arguments are those of both bases."""
 
-    Args:
-        form, scheme, eps, averaging_constant: as for `MovingAverageMinMax`.
-        axis: the dimension of the arrays along which the channels lie.
-    """
+
+class _WithoutParameters:
+    def qparams(self, state: Any, xp: Any = Names) -> QParams:
+        """Raises TypeError: there are none."""
+        raise TypeError(f"{self} chooses no parameters; allowed are observers of ranges, such as MinMax")
 
 
 @dataclass(frozen=True)
-class Recording:
+class Recording(_WithoutParameters):
     """All arrays seen so far, as the state, a tuple of copies; for debugging."""
 
     def init(self, shape: tuple[int, ...] = (), xp: Any = Names) -> tuple[Any, ...]:
@@ -166,14 +173,10 @@ class Recording:
         """The state after one more array."""
         return *state, xp.copy(x)
 
-    def qparams(self, state: tuple[Any, ...], xp: Any = Names) -> QParams:
-        """Raises TypeError: there are none."""
-        raise _no_parameters(self)
-
 
 @dataclass(frozen=True)
-class Noop:
-    """Nothing is remembered: for what needs no range, say float16."""
+class Noop(_WithoutParameters):
+    """Remembers nothing: for arrays that need no range, say in float16."""
 
     def init(self, shape: tuple[int, ...] = (), xp: Any = Names) -> tuple[()]:
         """The empty state."""
@@ -182,11 +185,3 @@ class Noop:
     def update(self, state: tuple[()], x: Any, xp: Any = Names) -> tuple[()]:
         """The empty state."""
         return state
-
-    def qparams(self, state: tuple[()], xp: Any = Names) -> QParams:
-        """Raises TypeError: there are none."""
-        raise _no_parameters(self)
-
-
-def _no_parameters(observer: Any) -> TypeError:
-    return TypeError(f"{observer} chooses no parameters; allowed are observers of ranges, such as MinMax")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from qcore.affine import law
-from qcore.affine.format import AffineInteger
-from qcore.affine.names import Names
+from qcore.affine.array_names import Names
 from qcore.affine.parameters import QParams, check_axis, check_form, check_input, check_qparams, dtype_of
 from qcore.arguments import check_choice
-from qcore.carrier import CARRIERS
+from qcore.formats.affine import AffineInteger
+from qcore.law.carrier import CARRIERS
 
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 

@@ -8,14 +8,27 @@ from typing import Any
 import numpy as np
 
 from qcore.affine import law
-from qcore.affine.format import INT32, SCHEMES, AffineInteger
-from qcore.affine.names import Names
-from qcore.arguments import check_choice, check_dtype, check_int
-from qcore.carrier import CARRIERS
+from qcore.affine.array_names import Names
+from qcore.arguments import check_choice, check_int
+from qcore.formats.affine import INT32, SCHEMES, AffineInteger
+from qcore.law.carrier import CARRIERS, check_dtype
 
 EPS = 2.0**-23
 _SMALLEST, _LARGEST = 2.0**-125, 2.0**125  # beyond, 1 / scale, or x near scale / 2, is subnormal, which XLA flushes
 _NORMAL, _CUTOFF = 2.0**-126, float(np.float32(6.1e-5))
+
+_ENGINES = {"x86": (True, True), "fbgemm": (True, True), "qnnpack": (False, False), "onednn": (False, True)}
+
+
+def engine(backend: Any) -> tuple[bool, bool]:
+    """What torch's default settings for an engine are.
+
+    Returns:
+        True if activations have 7 bits only, so that sums of products in int16 do not overflow; and True if each
+        channel of a weight has its own parameters.
+    """
+    check_choice("backend", backend, list(_ENGINES))
+    return _ENGINES[backend]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +64,7 @@ class QParams:
 
 
 def check_qparams(qparams: Any, form: Any, shape: tuple[int, ...], xp: Any = Names) -> None:
-    """Raises unless parameters are right for an array of a shape; what is not concrete is only checked for its type.
+    """Raises unless parameters fit an array of a shape; values that are not concrete are not checked.
 
     Raises:
         TypeError: if qparams is no QParams of float32 and int32, or form no AffineInteger.

@@ -1,4 +1,4 @@
-"""What quantized arrays do in all frameworks: with their integers alone, or with the numbers that these stand for."""
+"""Quantized arrays: the methods that all frameworks share, and the checks of layers that compute with integers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from qcore.affine import law
-from qcore.affine.format import AffineInteger
-from qcore.affine.names import Names
-from qcore.affine.parameters import QParams
+from qcore.affine.array_names import Names
+from qcore.affine.parameters import QParams, check_qparams
+from qcore.arguments import check_choice, check_int
+from qcore.formats.affine import AffineInteger
 
 
 def rearrangement(name: str) -> Callable[..., Any]:
@@ -32,6 +33,17 @@ def comparison(name: str) -> Callable[..., Any]:
     return _named(method, name, f"`{name}` of the dequantized arrays, element by element.")
 
 
+def parameter(name: str, field: str, about: str) -> Callable[..., Any]:
+    """A method that returns a field of the parameters: the channels', or those of the whole, as its name says."""
+    channels = "per_channel" in name
+
+    def method(self: QuantizedArray) -> Any:
+        return getattr(self._channels(name) if channels else self._whole(name), field)
+
+    wrong = "there are no channels" if channels else "there is one for each channel"
+    return _named(method, name, f"{about}.\n\n        Raises:\n            ValueError: if {wrong}.\n        ")
+
+
 def _named(method: Callable[..., Any], name: str, about: str) -> Callable[..., Any]:
     method.__name__ = name
     method.__doc__ = about
@@ -41,8 +53,8 @@ def _named(method: Callable[..., Any], name: str, about: str) -> Callable[..., A
 class QuantizedArray:
     """Integers `values`, and what they stand for; a framework's class adds how it makes and shows them.
 
-    Since scales are above 0, integers are in the order of their numbers. What may mix channels is only for arrays with
-    parameters for the whole; its results have the same parameters.
+    Since scales are above 0, integers are in the order of their numbers. Methods that may mix channels need parameters
+    for the whole array; their results have the same parameters.
     """
 
     values: Any
@@ -56,6 +68,11 @@ class QuantizedArray:
     lt, le, __lt__, __le__ = comparison("lt"), comparison("le"), comparison("lt"), comparison("le")
     gt, ge, __gt__, __ge__ = comparison("gt"), comparison("ge"), comparison("gt"), comparison("ge")
     __hash__ = object.__hash__
+    q_scale = parameter("q_scale", "scale", "The scale of the whole, float32 of shape ()")
+    q_zero_point = parameter("q_zero_point", "zero_point", "The zero point of the whole, int32 of shape ()")
+    q_per_channel_scales = parameter("q_per_channel_scales", "scale", "The channels' scales, float32")
+    q_per_channel_zero_points = parameter("q_per_channel_zero_points", "zero_point", "The channels' zero points, int32")
+    q_per_channel_axis = parameter("q_per_channel_axis", "axis", "The dimension along which the channels lie")
 
     @property
     def shape(self) -> Any:
@@ -77,35 +94,21 @@ class QuantizedArray:
         """The numbers, in float32."""
         raise NotImplementedError
 
+    def check(self) -> None:
+        """Raises unless the arrays fit each other and the form, which transformations of pytrees may change.
+
+        Raises:
+            TypeError, ValueError: if they do not.
+        """
+        check_qparams(self.qparams, self.form, tuple(self.shape), self.names)
+        if self.names.dtype(self.values) != self.form.storage:
+            raise TypeError(f"values has dtype {self.values.dtype}; allowed is {self.form.storage} for {self.form}")
+
     def relu(self) -> Any:
         """max(x, 0)."""
         xp, qparams = self.names, self.qparams
         zero = law.along(qparams.zero_point, qparams.axis, self.ndim)
         return self._with(xp.astype(xp.maximum(xp.astype(self.values, "int32"), zero), self.form.storage))
-
-    def q_per_channel_scales(self) -> Any:
-        """The channels' scales, float32.
-
-        Raises:
-            ValueError: if there is one for all.
-        """
-        return self._channels("q_per_channel_scales").scale
-
-    def q_per_channel_zero_points(self) -> Any:
-        """The channels' zero points, int32.
-
-        Raises:
-            ValueError: if there is one for all.
-        """
-        return self._channels("q_per_channel_zero_points").zero_point
-
-    def q_per_channel_axis(self) -> Any:
-        """The dimension along which the channels lie.
-
-        Raises:
-            ValueError: if there are no channels.
-        """
-        return self._channels("q_per_channel_axis").axis
 
     def _with(self, values: Any) -> Any:
         """Other integers with the same parameters."""
@@ -120,3 +123,63 @@ class QuantizedArray:
         if self.qparams.axis is None:
             raise ValueError(f"{name} of a QTensor without an axis; allowed is one with channels")
         return self.qparams
+
+
+def check_linear(input: Any, weight: Any) -> None:
+    """Raises unless a linear layer can have these operands.
+
+    Raises:
+        TypeError: if one is no quantized array of 8-bit integers.
+        ValueError: if an axis or a shape does not fit.
+    """
+    _check_operands(input, weight, 2)
+    if input.ndim == 0 or input.shape[-1] != weight.shape[1]:
+        raise ValueError(f"input has shape {tuple(input.shape)}; allowed is (..., {weight.shape[1]}), as weight says")
+
+
+def check_convolution(
+    input: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: Any, padding_mode: Any
+) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """The stride, padding and dilation of both dimensions; raises unless a convolution can have these arguments.
+
+    Raises:
+        TypeError, ValueError: as `check_linear` does, and if a setting is wrong or the kernel larger than the image.
+    """
+    _check_operands(input, weight, 4)
+    check_int("groups", groups, 1)
+    check_choice("padding_mode", padding_mode, ("zeros",))
+    shape, kernel = tuple(input.shape), tuple(weight.shape)
+    if len(shape) != 4 or shape[1] != kernel[1] * groups or kernel[0] % groups:
+        raise ValueError(
+            f"input has shape {shape} and weight {kernel} for groups={groups}; allowed are (batch, channels, height, "
+            "width) and (outputs, channels / groups, height, width), outputs a multiple of groups"
+        )
+    stride, padding, dilation = _pair("stride", stride, 1), _pair("padding", padding, 0), _pair("dilation", dilation, 1)
+    for size, count, place, step in zip(shape[2:], kernel[2:], padding, dilation, strict=True):
+        if size + 2 * place <= (count - 1) * step:
+            raise ValueError(
+                f"input has shape {shape} with padding={padding}; allowed are images no smaller than the kernel "
+                f"of shape {kernel} with dilation={dilation}"
+            )
+    return stride, padding, dilation
+
+
+def _check_operands(input: Any, weight: Any, ndim: int) -> None:
+    for name, q, axes in (("input", input, (None,)), ("weight", weight, (None, 0))):
+        if not isinstance(q, QuantizedArray):
+            raise TypeError(f"{name} is a {type(q).__name__}; allowed is a QTensor")
+        if q.form.storage not in ("int8", "uint8"):
+            raise TypeError(f"{name} has integers of {q.form.storage}; allowed are int8 and uint8")
+        if q.qparams.axis not in axes:
+            raise ValueError(f"{name} has axis={q.qparams.axis}; allowed is {' or '.join(map(str, axes))}")
+    if weight.ndim != ndim:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed are {ndim} dimensions")
+
+
+def _pair(name: str, value: Any, least: int) -> tuple[int, int]:
+    """A setting for both dimensions, or for each."""
+    values = value if isinstance(value, (tuple, list)) else (value, value)
+    if len(values) != 2:
+        raise ValueError(f"{name}={value}; allowed are one number or two")
+    first, second = (check_int(name, number, least) for number in values)
+    return first, second

@@ -1,7 +1,8 @@
 """The search of torch's histogram observer for the part of a range whose rounding to integers loses least.
 
-From both ends quantiles of 1e-5 are given up, first where they are more bins, as long as the error becomes smaller. The
-error is the sum of squared distances to the middles of the integers' intervals, numbers being uniform within a bin.
+It cuts quantiles of 1e-5 from both ends, first from the end where a quantile spans more bins, as long as the error
+decreases. The error is the sum of squared distances from the numbers, taken as uniform within a bin, to the middles of
+the integers' intervals.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _ABOVE = np.subtract.accumulate(np.concatenate([[1.0], _QUANTILE]))
 
 
 class _Part(NamedTuple):
-    """Where the search is: how many quantiles were given up below and above, which bins are left, and their error."""
+    """Where the search is: how many quantiles it has cut below and above, which bins are left, and their error."""
 
     below: Any
     above: Any
@@ -66,7 +67,7 @@ def best_range(xp: Any, histogram: Any, low: Any, high: Any, levels: int) -> tup
 
 
 def _quantiles(xp: Any, histogram: Any) -> tuple[Any, Any]:
-    """For each count of quantiles given up below, or above, the bin that is then the first, or the last."""
+    """The first bin left for each count of quantiles cut below, and the last bin left for each count cut above."""
     sums = xp.astype(xp.cumsum(xp.astype(histogram, "float64")), "float32")
     whole = xp.astype(total(xp, histogram), "float64")
     below, above = (xp.astype(xp.asarray(share) * whole, "float32") for share in (_BELOW, _ABOVE))

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from qcore.carrier import CARRIERS
 from qcore.cli.inputs import bits_of, dtype_of
 from qcore.cli.vectors import Header, version
+from qcore.law.carrier import CARRIERS
 
 _NUMBER = re.compile(r"(?:0x)?([0-9a-f]*)", re.IGNORECASE)
 _COLUMNS = ("output", "code", "scale")

@@ -1,22 +1,23 @@
-"""What is drawn of formats: where their numbers lie, and how far rounding to nearest moves what lies between them."""
+"""The curves of a format: where its numbers lie, and how far rounding to nearest moves other numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from qcore.block import BlockNumber
-from qcore.carrier import FLOAT64
-from qcore.cli.facts import Facts, facts
-from qcore.number import Number
-from qcore.reference import quantize
+from qcore.arrays import quantize
+from qcore.cli.properties import Properties, properties
+from qcore.formats.block import BlockFloatingPoint, BlockNumber
+from qcore.formats.number import Number
+from qcore.law.carrier import FLOAT64
 
-_POINTS = 1536  # about so many places of a format's range are looked at
-_WIDE = 1.1  # from so large a ratio of neighbours on it is seen that the curve between them is none of straight lines
-_LOWEST = -18  # blocks are drawn at least from 2^this on, a little below the end of NVFP4's scales
+_POINTS = 1536  # how many places of a format's range are sampled, about
+_WIDE = 1.1  # the ratio of neighbours from which on a straight line between them is visibly not the curve
+_LOWEST = -18  # blocks are drawn from at least 2^_LOWEST on, a little below the end of NVFP4's scales
 _DIGITS = 4  # of logarithms, whose last bits differ between processors
 
 _Rounded = Callable[..., np.ndarray]  # of an array, and `rounding`
@@ -33,14 +34,14 @@ class Drawing(NamedTuple):
     """What is drawn of a format.
 
     Attributes:
-        known: the facts about it; of blocks, about their elements.
-        numbers: its positive numbers, as base-2 logarithms; of blocks, those next to a 1, and not above it.
-        curve: the errors of what lies between these numbers.
-        normal: the logarithm from which on they are normal ones.
-        alone: of blocks, the errors of their largest numbers, which the scales follow, in an array whose largest is 1.
+        known: the properties of it; of blocks, of their elements.
+        numbers: its positive numbers, as base-2 logarithms; for blocks, those up to 1 in a block that has a 1.
+        curve: the rounding errors between these numbers.
+        normal: the logarithm of the smallest normal number.
+        alone: for blocks, the errors of their largest numbers, which the scales follow, in an array whose largest is 1.
     """
 
-    known: Facts
+    known: Properties
     numbers: np.ndarray
     curve: Curve
     normal: float
@@ -53,7 +54,7 @@ def drawing(number: Number) -> Drawing:
     Raises:
         ValueError: if it has no positive numbers, or some that float64 has not.
     """
-    known = facts(number)
+    known = properties(number)
     known.number.check_exact(FLOAT64)
     if known.smallest is None:
         raise ValueError(f"{number!r} has no positive numbers to plot; allowed are formats that have some")
@@ -61,10 +62,16 @@ def drawing(number: Number) -> Drawing:
     if not isinstance(number, BlockNumber):
         low, high = known.smallest.log2 - 2, known.largest.log2 + 3
         return Drawing(known, *_curve(partial(quantize, number=number), low, high), normal, None)
-    beside, alone = partial(_beside_one, number), partial(_alone, number)
+    rows = _in_rows(number)
+    beside, alone = partial(_beside_one, rows), partial(_alone, rows)
     smallest = np.log2(beside(np.array([2.0**FLOAT64.step_exponent]), rounding="up")[0])
     low = min(int(np.floor(smallest)) - 2, _LOWEST)
     return Drawing(known, *_curve(beside, low, 0), normal + smallest - known.smallest.log2, _curve(alone, low, 0)[1])
+
+
+def _in_rows(number: Any) -> BlockNumber:
+    """The format with rows of any length for blocks."""
+    return replace(number, dim=0) if isinstance(number, BlockFloatingPoint) else replace(number, block={-1: None})
 
 
 def _beside_one(number: BlockNumber, x: np.ndarray, rounding: str) -> np.ndarray:
@@ -91,7 +98,7 @@ def _curve(rounded: _Rounded, low: int, high: int) -> tuple[np.ndarray, Curve]:
 
 
 def _places(low: int, high: int) -> np.ndarray:
-    """Numbers in each binade from 2^low to 2^high, an odd number of them lest all lie on a format's grid."""
+    """Numbers in each binade from 2^low to 2^high, an odd count of them so that not all lie on a format's grid."""
     low, high = max(low, FLOAT64.step_exponent), min(high, FLOAT64.max_exponent)
     count = max(_POINTS // max(high - low, 1), 8) // 2 * 2 + 1
     steps = 1 + np.arange(count) / count

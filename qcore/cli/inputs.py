@@ -1,4 +1,4 @@
-"""Inputs on which an implementation of a format goes wrong when it can."""
+"""Hard inputs: those on which a wrong implementation of a format is most likely to show it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from qcore.block import NVFP4, BlockNumber
-from qcore.carrier import FLOAT64
-from qcore.cli.facts import facts
-from qcore.number import Number
-from qcore.posit import Posit
-from qcore.reference import decode, quantize
+from qcore.arrays import decode, quantize
+from qcore.cli.properties import properties, why_no_codes
+from qcore.formats.block import NVFP4, BlockNumber
+from qcore.formats.number import Number
+from qcore.formats.posit import Posit
 
-ALL_BITS = 12  # formats of up to so many bits have all their values among the inputs
-SAMPLES = 1024  # larger ones so many, and their neighbours
+ALL_BITS = 12  # for formats of up to 12 bits the inputs include all values
+SAMPLES = 1024  # for larger formats, so many values and their neighbours
 BLOCK, BLOCKS = 32, 64  # elements where a block may have any number of them; the fewest blocks
 
 
@@ -59,16 +58,17 @@ def vector_inputs(number: Number, dtype: np.dtype[Any], count: int, seed: int) -
 def _blocks(number: Any, dtype: np.dtype[Any], count: int, seed: int) -> np.ndarray:
     """Blocks of the elements' hard inputs under scales from the whole range, and of random bit patterns.
 
-    The first blocks are of zeros, have a NaN, an infinity, the dtype's smallest and its largest number, and the number
-    just below a power of two. Where all blocks share a scale, there is only what is not too far from 1, and in the
-    place of random bit patterns random numbers.
+    The first blocks have: only zeros, a NaN, an infinity, the dtype's smallest number, its largest, and the number just
+    below a power of two. If all blocks share a scale, or there is only one block, all numbers are near 1, and random
+    numbers replace random bit patterns; a single block has no NaN and no infinity.
     """
-    rng, size = np.random.default_rng(seed), number.block_sizes(1)[0] or BLOCK
+    rng, whole = np.random.default_rng(seed), number.block_sizes(1)[0] is None
+    size = BLOCK if whole else number.block_sizes(1)[0]
     with np.errstate(invalid="ignore"):  # signalling NaN
         points = vector_inputs(number.element, dtype, 0, seed).astype(np.float64)
     points = rng.permutation(points[np.isfinite(points)])
     points = np.resize(points, (max(-(-len(points) // size), BLOCKS), size))
-    together, unsigned = isinstance(number, NVFP4), f"u{dtype.itemsize}"
+    together, unsigned = whole or isinstance(number, NVFP4), f"u{dtype.itemsize}"
     smallest = np.ones(1, unsigned).view(dtype)[0]
     largest = (bits_of(np.array(np.inf, dtype)) - 1).astype(unsigned).view(dtype)
     ends = (2.0**-12, 2.0**4) if together else (smallest, largest)
@@ -81,7 +81,8 @@ def _blocks(number: Any, dtype: np.dtype[Any], count: int, seed: int) -> np.ndar
     first = np.repeat(blocks[:1], 6, 0)
     first[0] = np.where(np.arange(size) % 2, -0.0, 0.0)
     first[3] = 0
-    first[1:, 0] = np.nan, -np.inf, smallest, ends[1], np.nextafter(dtype.type(2), dtype.type(0))
+    special = (1, -1) if whole else (np.nan, -np.inf)
+    first[1:, 0] = *special, smallest, ends[1], np.nextafter(dtype.type(2), dtype.type(0))
     more = -(-count // size) * size
     random = rng.standard_normal(more).astype(dtype) if together else _random_bits(dtype, more, rng).view(dtype)
     return np.concatenate([first.ravel(), blocks.ravel(), random])
@@ -93,11 +94,8 @@ def _random_bits(dtype: np.dtype[Any], count: int, rng: np.random.Generator) -> 
 
 
 def _values(number: Number, dtype: np.dtype[Any], rng: np.random.Generator) -> np.ndarray:
-    """Numbers of the format in float64: all, or a sample, or where it has no codes what random numbers round to."""
-    try:
-        number.check_exact(FLOAT64)
-        number.codes(FLOAT64)
-    except ValueError:
+    """Numbers of the format in float64: all, or a sample; without codes, what random numbers are rounded to."""
+    if why_no_codes(number):
         x = _random_bits(dtype, SAMPLES, rng).view(dtype)
         with np.errstate(all="ignore"):
             return quantize(x, number, "nearest").astype(np.float64)
@@ -120,7 +118,7 @@ def _midpoints(number: Number, values: np.ndarray) -> np.ndarray:
 
 def _edges(number: Number) -> np.ndarray:
     """Where numbers begin to overflow and to vanish: the outermost numbers, and half and whole steps from there."""
-    known = facts(number)
+    known = properties(number)
     halves = [(4 * end.count, end) for end in (known.largest, known.lowest)]
     halves += [(2 * end.count + step, end) for end in (known.largest, known.lowest) for step in (-2, -1, 0, 1, 2)]
     halves += [(count, known.smallest) for count in (1, 2, 3) if known.smallest]

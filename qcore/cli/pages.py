@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from qcore.cli.names import FORMS
 from qcore.cli.plots import draw
 from qcore.cli.tables import COLUMNS, row
-from qcore.named import NAMED
+from qcore.formats.names import NAMED
+from qcore.formats.text import parse
 
 # file: (formats, title)
 PICTURES = {
     "formats-8-bits.svg": (("e5m2", "e4m3fn", "e3m4", "uint8"), "Eight bits"),
-    "formats-posits.svg": (("posit8", "posit:8,0", "e4m3fn"), "Posits"),
+    "formats-posits.svg": (("posit8", "posit(8,0)", "e4m3fn"), "Posits"),
     "formats-few-bits.svg": (("e2m1fn", "e3m2fn", "e2m3fn", "int4"), "Four and six bits"),
     "formats-blocks.svg": (("mxfp4", "nvfp4", "mxfp6_e2m3", "mxfp8_e4m3"), "Blocks"),
 }
+
+# Texts of every kind of formats.
+TEXTS = (
+    "e4m3fn",
+    "float(5,3)",
+    "float(5,2,bias=16,subnormals=False)",
+    "fixed(8,4)",
+    "fixed(8,4,signed=False,wrap=True)",
+    "binary(4,3,specials=fn,overflow=saturate)",
+    "p3109(8,4,signed=False,extended=False)",
+    "posit(16,1)",
+    "block(8,dim=-1)",
+    "scaled(e4m3fn,{-2:128,-1:128},rule=rceil)",
+    "scaled(fixed(8,6),{0:1,...:None})",
+    "nvfp4({-2:16,-1:16})",
+    "affine(-128,127)",
+)
 
 _TOP = """\
 # Formats
@@ -29,11 +46,17 @@ digits where it has more than six. "specials" says which codes there are besides
 sign. "overflow" is what numbers beyond the largest become, unless `overflow=` says otherwise.
 """
 
-_FORMS = ", ".join(f"`{form}`" for form in FORMS.split(", "))
-_MORE = f"""\
-`python -m qcore` prints this table, `python -m qcore show FORMAT` a format's facts and values, and with `--plot FILE`
-it draws pictures as those below. FORMAT is a name, or one of
-{_FORMS}.
+_TEXTS = """\
+Every format has a text, `number.text`, and `qcore.parse` reads it. Where a format is taken, its text is too:
+`quantize(x, "float(5,2)")`. Arguments are those of the classes, by position or by name; those that have their defaults
+are left out. Formats that have names are written as these, but for QPyTorch's: `qpytorch8` is `float(5,2)`.
+`str(number)` is the text as well; QPyTorch's three classes print as they do in QPyTorch, which `parse` reads too.
+"""
+
+_MORE = """\
+`python -m qcore` prints the table of names, `python -m qcore show FORMAT` a format's properties and values, and with
+`--plot FILE` it draws pictures as those below. FORMAT is a text; shells want quotes around its parentheses:
+`python -m qcore show 'fixed(8,4)'`.
 
 `python -m qcore vectors FORMAT --mode MODE -o FILE` writes conformance vectors: hard and random inputs, what the law
 makes of them, and the codes. Put an implementation's own results in place of the outputs or codes, and
@@ -64,19 +87,14 @@ def write_pages(folder: Path) -> Iterator[Path]:
 
 def _parts() -> Iterator[str]:
     yield _TOP
-    yield "\n".join(_table()) + "\n"
+    yield _table(COLUMNS, ((f"`{name}`", *row(name)[1:]) for name in NAMED))
+    yield _TEXTS
+    yield _table(("text", "format"), ((f"`{text}`", f"`{parse(text)!r}`") for text in TEXTS))
     yield _MORE
     yield _PICTURE
     yield "\n".join(f"## {title}\n\n![{', '.join(formats)}]({name})\n" for name, (formats, title) in PICTURES.items())
 
 
-def _table() -> Iterator[str]:
-    yield _line(COLUMNS)
-    yield _line(["---"] * len(COLUMNS))
-    for name in NAMED:
-        first, *others = row(name)
-        yield _line([f"`{first}`", *others])
-
-
-def _line(cells: list[str] | tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = (heading, ["---"] * len(heading), *rows)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"

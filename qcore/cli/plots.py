@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qcore.cli.curves import Drawing, drawing
-from qcore.cli.names import parse_format
+from qcore.formats.number import check_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +43,7 @@ def draw(names: Sequence[str], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    drawings = [drawing(parse_format(name)) for name in names]
+    drawings = [drawing(check_number(name, "format")) for name in names]
     bottom = -max(one.known.number.span[0] for one in drawings) - 2
     heights = [0.25 + 0.3 * len(names)] + [1.15] * len(names)
     with rc_context():
@@ -58,12 +58,12 @@ def draw(names: Sequence[str], path: Path) -> None:
         axes[-1].xaxis.set_major_formatter(_power)
         axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
         axes[-1].set_xlabel("x")
-        _settle_layout(figure)
+        _fix_layout(figure)
         figure.savefig(path, dpi=150, metadata=_METADATA[path.suffix.lower()])
 
 
-def _settle_layout(figure: Figure) -> None:
-    """Lays the axes out, and takes the last bits of their places away: the solver's differ from one run to the next."""
+def _fix_layout(figure: Figure) -> None:
+    """Lays the axes out and rounds their positions, whose last bits differ from one run of the solver to the next."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qcore.carrier import FLOAT64
-from qcore.cli.facts import Dyadic, Facts, facts
-from qcore.cli.names import parse_format, source
-from qcore.reference import decode, encode, quantize
+from qcore.arrays import decode, encode, quantize
+from qcore.cli.properties import Dyadic, Properties, properties, why_no_codes
+from qcore.formats.names import NAMED
+from qcore.formats.number import check_number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +23,7 @@ LISTED_BITS = 8  # formats of up to so many bits show all their values
 
 def row(name: str) -> tuple[str, ...]:
     """A named format's cells in the order of `COLUMNS`."""
-    known = facts(parse_format(name))
+    known = properties(NAMED[name][0])
     uneven = known.lowest.count < 0 and known.lowest.count != -known.largest.count
     return (
         name,
@@ -35,12 +35,12 @@ def row(name: str) -> tuple[str, ...]:
         known.min_subnormal.exact if known.min_subnormal else "-",
         ", ".join((*known.specials, *([f"min {known.lowest}"] if uneven else []))) or "-",
         known.overflow,
-        source(name),
+        NAMED[name][1],
     )
 
 
 def print_list(names: Sequence[str]) -> None:
-    """Prints a row of facts for each name."""
+    """Prints a row of properties for each name."""
     console, table, rows = _console(), _table(), [row(name) for name in names]
     used = 0
     for name, *cells in zip(COLUMNS, *rows, strict=True):
@@ -60,27 +60,25 @@ def print_list(names: Sequence[str]) -> None:
 
 
 def print_format(text: str) -> None:
-    """Prints the facts about a format, and its values."""
+    """Prints the properties of a format, and its values."""
     from rich.markup import escape
 
-    console, known = _console(), facts(parse_format(text))
-    console.print(f"[bold]{text}[/]: {escape(repr(parse_format(text)))}", highlight=False, soft_wrap=True)
-    for name, value in _facts_lines(known, source(text)):
+    number = check_number(text, "format")
+    console, known = _console(), properties(number)
+    console.print(f"[bold]{number.text}[/]: {escape(repr(number))}", highlight=False, soft_wrap=True)
+    for name, value in _properties_lines(known, dict(NAMED.values()).get(number, "")):
         console.print(f"  {name:13} {value}", highlight=False, soft_wrap=True)
     console.print()
-    try:
-        known.number.check_exact(FLOAT64)
-        known.number.codes(FLOAT64)
-    except ValueError as error:
-        console.print(f"  no list of values: {error}", highlight=False, soft_wrap=True, markup=False)
+    if reason := why_no_codes(known.number):
+        console.print(f"  no list of values: {reason}", highlight=False, soft_wrap=True, markup=False)
         return
     if known.bits <= LISTED_BITS:
         _print_all(console, known)
     else:
-        _print_landmarks(console, known)
+        _print_special_values(console, known)
 
 
-def _facts_lines(known: Facts, defined: str) -> Iterator[tuple[str, str]]:
+def _properties_lines(known: Properties, defined: str) -> Iterator[tuple[str, str]]:
     def both(number: Dyadic) -> str:
         return str(number) if str(number) == number.exact else f"{number} = {number.exact}"
 
@@ -97,7 +95,7 @@ def _facts_lines(known: Facts, defined: str) -> Iterator[tuple[str, str]]:
     yield "overflow", known.overflow
 
 
-def _print_all(console: Console, known: Facts) -> None:
+def _print_all(console: Console, known: Properties) -> None:
     """All codes, in as many columns as there is room for; one in a pipe, where lines are searched."""
     codes = np.arange(1 << known.bits)
     cells = [_cells(known, int(code), float(value)) for code, value in zip(codes, _decode(known, codes), strict=True)]
@@ -110,15 +108,15 @@ def _print_all(console: Console, known: Facts) -> None:
     _print(console, table)
 
 
-def _print_landmarks(console: Console, known: Facts) -> None:
+def _print_special_values(console: Console, known: Properties) -> None:
     table = _table("which", "code", "binary", "value", "exact")
-    for code, (names, value) in landmarks(known).items():
+    for code, (names, value) in special_values(known).items():
         table.add_row(", ".join(names), *_cells(known, code, value))
     _print(console, table)
 
 
-def landmarks(known: Facts) -> dict[int, tuple[list[str], float]]:
-    """The codes that tell most about a format with codes: what they are, and the numbers."""
+def special_values(known: Properties) -> dict[int, tuple[list[str], float]]:
+    """The codes that say most about a format: for each code its names and its number."""
 
     def of(number: Dyadic | None) -> float:
         return math.nan if number is None else float(number)
@@ -152,11 +150,11 @@ def landmarks(known: Facts) -> dict[int, tuple[list[str], float]]:
     return found
 
 
-def _decode(known: Facts, codes: np.ndarray) -> np.ndarray:
+def _decode(known: Properties, codes: np.ndarray) -> np.ndarray:
     return decode(codes, known.number, np.float64)
 
 
-def _cells(known: Facts, code: int, value: float) -> tuple[str, str, str, str]:
+def _cells(known: Properties, code: int, value: float) -> tuple[str, str, str, str]:
     """A code in hexadecimal and, part by part, in binary, and its value as a decimal and exactly."""
     digits, parts, start = f"{code:0{known.bits}b}", [], 0
     for width in known.fields:

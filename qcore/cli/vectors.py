@@ -1,11 +1,11 @@
-"""Conformance vectors: text files of inputs and what the law makes of them, to be computed again by others.
+"""Conformance vectors: text files of inputs and the law's results, against which other implementations compare theirs.
 
 The first line is a JSON object, the fields of `Header`. Each further line is `input_bits,output_bits,code`, in
-hexadecimal; the code is empty where the format has none of up to 32 bits, or numbers that float64 has not. The random
-word of stochastic rounding is that of the line's index among these lines, from 0 on.
+hexadecimal; the code is empty if the format has no codes of up to 32 bits, or if float64 lacks some of its numbers. The
+random word of stochastic rounding is that of the line's index among these lines, from 0 on.
 
-Lines of numbers that share scales have a fourth field, the code of the scale. Blocks are as many lines in a row as the
-format says, from the first on; a scale of the whole array is that of all lines.
+For formats with shared scales and codes, lines have a fourth field, the code of the scale. The lines are an array of
+one dimension, cut into blocks from the first line on, as the format says; or all lines are one block.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from qcore.block import NVFP4, BlockNumber, BlockScaled
-from qcore.carrier import FLOAT64
+from qcore.arrays import decode, encode, quantize
 from qcore.cli.inputs import bits_of, dtype_of, vector_inputs
-from qcore.cli.names import parse_format
-from qcore.number import Number
-from qcore.reference import decode, encode, quantize
+from qcore.cli.properties import why_no_codes
+from qcore.formats.block import NVFP4, BlockNumber, BlockScaled
+from qcore.formats.number import Number, check_number
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Header:
     """What decides the results.
 
     Attributes:
-        format: as on the command line.
+        format: the format's text.
         mode: the rounding mode.
         dtype: of inputs and outputs.
         overflow: the policy, or None for the format's own.
@@ -47,15 +46,24 @@ class Header:
     key: int | None
     version: str
 
+    @property
+    def number(self) -> Number:
+        """The format.
+
+        Raises:
+            ValueError: if there is none of this text.
+        """
+        return check_number(self.format, "format")
+
     def law(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
         """The outputs for inputs; their codes if the format has any; the codes of each one's scale if it is of blocks.
 
         Raises:
             ValueError: if there is no such law.
         """
-        number = parse_format(self.format)
+        number = self.number
         outputs = quantize(x, number, self.mode, key=self.key, overflow=self.overflow)
-        if not _has_codes(number):
+        if why_no_codes(number):
             return (outputs,)
         codes = encode(x, number, self.mode, key=self.key, overflow=self.overflow)
         if not isinstance(number, BlockNumber):
@@ -66,28 +74,18 @@ class Header:
 
     def digits(self) -> tuple[int, ...]:
         """Hexadecimal digits of bit patterns, of codes, which are 0 where there are none, and for blocks of scales."""
-        number = parse_format(self.format)
-        digits = dtype_of(self.dtype).itemsize * 2, -(-number.bits // 4) if _has_codes(number) else 0
-        return (*digits, 2) if isinstance(number, BlockNumber) else digits
+        number = self.number
+        digits = dtype_of(self.dtype).itemsize * 2, 0 if why_no_codes(number) else -(-number.bits // 4)
+        return (*digits, 2) if isinstance(number, BlockNumber) and digits[1] else digits
 
     def decode(self, column: int, codes: np.ndarray) -> np.ndarray:
         """The numbers with these codes, in float64: of column 1 elements', of column 2 scales'."""
-        number: Any = parse_format(self.format)
+        number: Any = self.number
         if column == 2:
             number = "e4m3fn" if isinstance(number, NVFP4) else "e8m0fnu"
         elif isinstance(number, BlockScaled | NVFP4):
             number = number.element
         return decode(codes, number, np.float64)
-
-
-def _has_codes(number: Number) -> bool:
-    """Whether there are codes, and float64 has the numbers that they stand for."""
-    try:
-        number.check_exact(FLOAT64)
-        number.codes(FLOAT64)
-    except ValueError:
-        return False
-    return True
 
 
 def version() -> str:
@@ -107,7 +105,7 @@ def write(path: Path, header: Header, count: int, seed: int) -> int:
     """
     dtype = dtype_of(header.dtype)
     header.law(np.empty(0, dtype))  # refuses what is wrong before the work begins
-    x = vector_inputs(parse_format(header.format), dtype, count, seed)
+    x = vector_inputs(header.number, dtype, count, seed)
     columns = [[f"{bits:0{header.digits()[0]}x}" for bits in bits_of(x).tolist()]]
     results = header.law(x)
     for column, digits in zip((bits_of(results[0]), *results[1:]), header.digits(), strict=False):

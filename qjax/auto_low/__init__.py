@@ -1,4 +1,4 @@
-"""Low precision for a program that was written without it: a transformation of functions."""
+"""A transformation of functions that rounds the layers of programs written without low precision."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 
 from qcore import Number, Quantization, Rounding, Rule
 from qcore.arguments import missing_key
+from qjax._rounding.keys import Key, key_words
 from qjax.auto_low.evaluate import evaluate
 from qjax.auto_low.groups import GROUPS
 from qjax.auto_low.origins import BARE
 from qjax.auto_low.plan import SCOPE, Planner
-from qjax.keys import Key, key_words
 
 __all__ = ["GROUPS", "lower"]
 
@@ -35,42 +35,42 @@ def lower(
     weight_rounding: str | Rounding = "nearest",
     rules: Iterable[Rule] = (),
 ) -> Callable[..., Any]:
-    """Makes a function compute as fn does, with the outputs of layers rounded, and the gradients of these outputs.
+    """Returns a function that computes as fn does, with the outputs of layers, and their gradients, rounded.
 
-    Layers are operations of the traced program, wherever they are: in jit, checkpoint, scan, while_loop, cond, vmap,
+    Layers are operations of the traced program, at any depth: in jit, checkpoint, scan, while_loop, cond, vmap,
     shard_map, custom_jvp, custom_vjp, or a derivative that fn itself takes. The groups:
 
     | group | operations | functions, by name |
     | --- | --- | --- |
     | conv | `conv_general_dilated` | |
     | linear | `dot_general`, `ragged_dot_general`: all products of matrices, attention's too | |
-    | embedding | `gather` and `dynamic_slice` of an input of fn, at computed places | |
+    | embedding | `gather` and `dynamic_slice` of an input of fn, at computed indices | |
     | pool | `reduce_window_max`, `_min`, `_sum` and `reduce_window` | |
     | pad | `pad` | `jax.numpy.pad` |
-    | activation | `tanh`, `logistic` | those of `jax.nn`, except what is below |
+    | activation | `tanh`, `logistic` | those of `jax.nn`, with the exceptions below |
     | normalization | | batch_norm, group_norm, instance_norm, layer_norm, rms_norm, standardize |
 
-    Functions are those under jit, custom_jvp or custom_vjp; inside one that is rounded nothing else is.
-    `jax.nn.softmax` and `gelu` leave no name in the program, and the normalization layers of flax and equinox neither,
-    unless a jitted function with such a name calls them. Dropout, losses, cells and attention are no groups.
-    What is the same for all inputs of fn is no layer, nor what is neither float16, bfloat16, float32 nor float64.
+    Functions are those under jit, custom_jvp or custom_vjp; inside a function that is rounded nothing else is.
+    `jax.nn.softmax` and `gelu` and the normalization layers of flax and equinox have no name in the program, unless a
+    jitted function with such a name calls them. Dropout, losses, cells and attention are no groups. Values that are
+    the same for all inputs of fn are no layers, nor are dtypes other than float16, bfloat16, float32 and float64.
 
-    A layer's output is what the operation returns. It includes a transposition, if nothing else uses the output; for
-    conv and linear a bias: an input of fn that is added (after reshapes or transpositions, and to nothing else) and
-    is smaller than the output or has one axis; for sums of windows the division that makes them averages.
+    A layer's output is the operation's result. It includes a transposition, if nothing else uses the result; for conv
+    and linear a bias: an input of fn that is added (after reshapes or transpositions, and to nothing else) and is
+    smaller than the output or has one axis; for sums of windows the division that makes them averages.
 
-    A layer's weight is an operand of conv or linear that is an input of fn, an argument or an array that it captures,
-    up to reshapes, casts and slices. Where both are, it is the one out of a container (a module, a dictionary; of two,
-    the earlier argument), then the captured one, then the second operand.
+    A layer's weight is an operand of conv or linear that is an input of fn (an argument or a captured array), perhaps
+    after reshapes, casts and slices. If both operands are, the weight is the one from a container (a module, a
+    dictionary; of two, the earlier argument), else the captured one, else the second operand.
 
-    A function with its own derivative keeps it: its values, and what its rule for the derivative keeps, are computed
-    with the layers inside rounded, then the rule is called as it is. The rounding of layers inside leaves no trace in
-    that gradient. Solvers (`custom_linear_solve`) and Pallas kernels are left as they are.
+    A function with its own derivative keeps it. Its values, and the residuals of its rule, are computed with the layers
+    inside rounded, then the rule is called unchanged: the rounding inside does not affect that gradient. Solvers
+    (`custom_linear_solve`) and Pallas kernels are unchanged.
 
     The n-th layer, n = 0, 1, ... in the order of the program, rounds with k = fold_in(key, n): its output with k, its
-    gradient with fold_in(k, 1), its weight with fold_in(k, 2). jit and checkpoint are looked through. A loop, a cond, a
-    shard_map and a function with its own derivative count as one if they hold layers; these are numbered from 0 again,
-    with fold_in(key, n) in the key's place, in a loop with fold_in(fold_in(key, n), i) for the i-th slice or round
+    gradient with fold_in(k, 1), its weight with fold_in(k, 2). jit and checkpoint are inlined. A loop, a cond, a
+    shard_map and a function with its own derivative count as one layer if they contain layers; these are numbered from
+    0 again, with the key fold_in(key, n), in a loop with fold_in(fold_in(key, n), i) for the i-th slice or iteration
     (while_loop's condition comes before its body). Random words repeat among examples under vmap(lower(f)) and among
     shards; not so under lower(vmap(f)), where a batch is one array.
 
@@ -78,24 +78,23 @@ def lower(
     backward pass is a part of the program, and its products are layers. Forward-mode derivatives do not exist.
 
     Args:
-        fn: a function of arrays and anything else, or a module. Arrays are traced as under jit, the rest is not; what
-            a module changes in itself must be a result.
+        fn: a function, or a module. Arrays among its arguments are traced as under jit, other arguments are not. State
+            that a module changes must be a result.
         layer_types: names of groups.
-        forward_number, backward_number: a format or its name; None leaves the outputs, or their gradients, as they are.
-        forward_rounding, backward_rounding: names or members of `Rounding`.
+        forward_number, backward_number, forward_rounding, backward_rounding: see `qcore.Quantization`.
         weight_number, weight_rounding: how weights are rounded; their gradient passes unchanged.
-        rules: for single layers, before the arguments above; the first that matches counts, and one that says nothing
-            leaves its layers as they are. A rule's name matches the dotted name scope ("M.Dense_0" in flax linen,
-            "eqx.nn.Linear" in equinox; in nnx what `jax.named_scope` says), its layer_type is a group.
+        rules: rules that precede the arguments above. The first that matches a layer applies; a rule without formats
+            leaves its layers unchanged. A rule's name matches the dotted name scope ("M.Dense_0" in flax linen,
+            "eqx.nn.Linear" in equinox, that of `jax.named_scope` in nnx), its layer_type is a group.
 
     Returns:
-        A function with fn's arguments and results, and `key=`: for stochastic rounding, see `quantize` (an argument of
-        fn with that name is out of reach). It is best called under jit, for it traces fn at each call.
+        A function with fn's arguments and results, and `key=` for stochastic rounding, see `quantize` (it hides an
+        argument of fn with that name). Call it under jit, because it traces fn at each call.
 
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range, or fn is lowered; in a call: if stochastic rounding has no key, fn
-            calls a lowered function, or a layer is where it cannot be rounded.
+            calls a lowered function, or a layer cannot be rounded where it is.
 
     Example:
         >>> import jax.numpy as jnp
@@ -124,12 +123,12 @@ def lower(
 
 
 def _is_named(fn: Callable[..., Any]) -> bool:
-    """Modules have no name, or something else by that name."""
+    """True for functions; modules have no name, or another attribute with that name."""
     return isinstance(getattr(fn, "__name__", None), str)
 
 
 def _signature(fn: Callable[..., Any]) -> Signature | None:
-    """fn's signature with `key`, which decorators such as equinox's read."""
+    """fn's signature with `key`; decorators such as equinox's read it."""
     try:
         parameters = dict(signature(fn).parameters)
     except ValueError:  # some functions in C
@@ -158,17 +157,16 @@ def _run(planner: Planner, fn: Callable[..., Any], args: Any, kwargs: Any, words
 
 
 def _take_arrays(tree: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
-    """The arrays of a pytree, and the function that puts others in their places."""
+    """The arrays of a pytree, and the function that rebuilds the tree with other arrays."""
     leaves, structure = jax.tree.flatten(tree)
-    places = [place for place, leaf in enumerate(leaves) if _is_array(leaf)]
-    arrays = [leaves[place] for place in places]
-    rest = {place: leaf for place, leaf in enumerate(leaves) if not _is_array(leaf)}
-    return arrays, partial(_put_arrays, structure, places, rest)
+    arrays = [leaf for leaf in leaves if _is_array(leaf)]
+    others = [None if _is_array(leaf) else (leaf,) for leaf in leaves]  # None where an array belongs
+    return arrays, partial(_put_arrays, structure, others)
 
 
-def _put_arrays(structure: Any, places: Sequence[int], rest: dict[int, Any], arrays: Sequence[Any]) -> Any:
-    leaves = rest | dict(zip(places, arrays, strict=True))
-    return jax.tree.unflatten(structure, [leaves[place] for place in range(len(leaves))])
+def _put_arrays(structure: Any, others: Sequence[tuple[Any] | None], arrays: Sequence[Any]) -> Any:
+    remaining = iter(arrays)
+    return jax.tree.unflatten(structure, [next(remaining) if one is None else one[0] for one in others])
 
 
 def _is_array(leaf: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Runs a traced program with the roundings of a plan, through JAX's own transformations and control flow."""
+"""Evaluates a traced program with the roundings of a plan, through JAX's transformations and control flow."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 from jax.extend import core
 from jax.extend.source_info_util import current_name_stack, user_context
 
-from qjax.auto_low.plan import LOOKED_THROUGH, Plan, Site
-from qjax.dispatch import quantize
-from qjax.keys import fold_in
+from qjax._rounding.dispatch import quantize
+from qjax._rounding.keys import fold_in
+from qjax.auto_low.plan import INLINED, Plan, Site
 from qjax.quant import quantizer
 
 Words = jax.Array | None  # of a key: a uint32 array, or None where nothing is stochastic
@@ -48,7 +48,7 @@ def evaluate(plan: Plan, args: Sequence[Any], words: Words) -> list[Any]:
 
 
 def bind(equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
-    """The results of an equation as it is."""
+    """The results of an unchanged equation."""
     primitive = equation.primitive
     results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
     return results if primitive.multiple_results else [results]
@@ -60,8 +60,8 @@ def _fold(words: Words, number: Any) -> Words:
 
 def _round_output(value: Any, site: Site, words: Words) -> jax.Array:
     rule = site.rule.outputs
-    told = {one.name: getattr(rule, one.name) for one in fields(rule) if one.init}
-    return quantizer(**told)(value, _fold(words, site.number) if rule.stochastic else None)
+    arguments = {one.name: getattr(rule, one.name) for one in fields(rule) if one.init}
+    return quantizer(**arguments)(value, _fold(words, site.number) if rule.stochastic else None)
 
 
 def _round_weight(value: Any, site: Site, words: Words) -> jax.Array:
@@ -71,7 +71,7 @@ def _round_weight(value: Any, site: Site, words: Words) -> jax.Array:
 
 
 def _jit(equation: Any, plans: Sequence[Plan], operands: Sequence[Any], words: Words) -> Sequence[Any]:
-    """Its program in place, with its shardings as constraints; the lowered function is what should be under jit."""
+    """The program inlined, with its shardings as constraints: users put the lowered function itself under jit."""
     params = equation.params
     if "in_shardings" not in params:
         return evaluate(plans[0], operands, words)
@@ -95,7 +95,7 @@ def _checkpoint(equation: Any, plans: Sequence[Plan], operands: Sequence[Any], w
     params = equation.params
     prevent = params["prevent_cse"]
     if params["differentiated"] and prevent:
-        operands = jax.lax.optimization_barrier(operands)  # what the primitive becomes in a backward pass
+        operands = jax.lax.optimization_barrier(operands)  # as the primitive does in a backward pass
 
     def body(words: Words, *operands: Any) -> Sequence[Any]:
         return evaluate(plans[0], operands, words)
@@ -158,7 +158,7 @@ def _shard_map(equation: Any, plans: Sequence[Plan], operands: Sequence[Any], wo
 
 
 def _custom_jvp(equation: Any, plans: Sequence[Plan], operands: Sequence[Any], words: Words) -> Sequence[Any]:
-    """The function's values with its layers rounded; its own derivative, at the arguments that it really gets."""
+    """The function's values with its layers rounded, and its own derivative at the same arguments."""
     params = equation.primitive.get_bind_params(equation.params)
     _, jvp = params["subfuns"]
 
@@ -175,7 +175,7 @@ def _custom_jvp(equation: Any, plans: Sequence[Plan], operands: Sequence[Any], w
 
 
 def _custom_vjp(equation: Any, plans: Sequence[Plan], operands: Sequence[Any], words: Words) -> Sequence[Any]:
-    """The function's values, and what its own rule keeps for its derivative, with their layers rounded."""
+    """The function's values and its own rule's residuals, both with their layers rounded."""
     params = equation.primitive.get_bind_params(equation.params)
     _, kept, derivative = params["subfuns"]
     (plan,) = plans
@@ -218,7 +218,7 @@ def _instantiate(grad: Any) -> Any:
 
 
 _CALLS: dict[str, Callable[[Any, Sequence[Plan], Sequence[Any], Words], Sequence[Any]]] = {
-    **dict.fromkeys(LOOKED_THROUGH, _jit),
+    **dict.fromkeys(INLINED, _jit),
     core.primitives.remat_p.name: _checkpoint,
     "scan": _scan,
     "while": _while,

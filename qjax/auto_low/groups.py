@@ -1,11 +1,11 @@
-"""Which operations of a traced program are layers, and of which group."""
+"""The operations of a traced program that are layers, by group."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from qcore.carrier import CARRIERS
+from qcore.law.carrier import CARRIERS
 from qjax.auto_low.origins import is_constant, is_input
 
 
@@ -39,17 +39,17 @@ _BY_FUNCTION = {name: label for label, group in GROUPS.items() for name in group
 
 
 def group_of(equation: Any, origins: Sequence[int]) -> str | None:
-    """The group of an equation of a jaxpr whose operands come from `origins`; None where it is no layer."""
+    """The group of an equation whose operands have these origins; None if it is no layer."""
     label = _BY_PRIMITIVE.get(equation.primitive.name) or _BY_FUNCTION.get(function_name(equation) or "")
     if label is None or all(map(is_constant, origins)) or not any(map(is_carrier, equation.outvars)):
         return None
     if label == "embedding" and (not is_input(origins[0]) or all(map(is_constant, origins[1:]))):
-        return None  # part of a computed value, say labels' logits, or at places that the program fixes
+        return None  # a part of a computed value, such as the logits of labels, or at constant indices
     return label
 
 
 def function_name(equation: Any) -> str | None:
-    """The name of the Python function that an equation calls, if it calls one."""
+    """The name of the Python function that an equation calls; None if it calls none."""
     params = equation.params
     if equation.primitive.name in ("custom_jvp_call", "custom_vjp_call"):
         return params["call_jaxpr"].jaxpr.debug_info.func_name
@@ -57,5 +57,5 @@ def function_name(equation: Any) -> str | None:
 
 
 def is_carrier(variable: Any) -> bool:
-    """Whether values of a variable of a jaxpr can be rounded."""
+    """True if values of a variable of a jaxpr can be rounded."""
     return getattr(getattr(variable.aval, "dtype", None), "name", None) in CARRIERS

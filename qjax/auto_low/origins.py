@@ -1,4 +1,4 @@
-"""Where a value of a traced program comes from, as an int: what tells weights and biases from activations.
+"""The origin of a value of a traced program, as an int: it distinguishes weights and biases from activations.
 
     0, 1, 2, ...    part of that argument of the program, which is a container such as a module or dictionary
     CAPTURED        an array that the program's functions captured
@@ -22,7 +22,7 @@ _KEEPING |= {"pvary", "reshard", "sharding_constraint"}
 
 
 def is_input(origin: int) -> bool:
-    """Whether a value is an input of the program, up to its shape and dtype."""
+    """True if a value is an input of the program, perhaps in another shape or dtype."""
     return origin <= BARE
 
 

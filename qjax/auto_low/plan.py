@@ -1,4 +1,4 @@
-"""Which values of a traced program are rounded, and by which rule: decided before the program runs."""
+"""Plans: the values of a traced program that are rounded, and their rules, determined before the program runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from qcore import Rounding, Rule
 from qjax.auto_low.groups import group_of, is_carrier
 from qjax.auto_low.origins import CAPTURED, COMPUTED, CONSTANT, is_constant, is_input, result_origin
 
-SCOPE = "qjax.lower"  # the name scope of everything that a lowered function does
+SCOPE = "qjax.lower"  # the name scope of all operations of a lowered function
 
-LOOKED_THROUGH = frozenset(("jit", "pjit", "closed_call", "core_call", core.primitives.remat_p.name))
-_ATOMS = frozenset(("custom_linear_solve", "pallas_call"))
+INLINED = frozenset(("jit", "pjit", "closed_call", "core_call", core.primitives.remat_p.name))
+_OPAQUE = frozenset(("custom_linear_solve", "pallas_call"))
 _MOVES = frozenset(("reshape", "squeeze", "transpose"))
 _TRANSFORMATION = re.compile(r"\w+\(|\)")
 
@@ -27,8 +27,8 @@ class Site(NamedTuple):
     """A layer of the program.
 
     Attributes:
-        number: what is folded into the key for its roundings.
-        rule: what becomes of it.
+        number: the number that is folded into the key for its roundings.
+        rule: how it is rounded.
     """
 
     number: int
@@ -37,17 +37,17 @@ class Site(NamedTuple):
 
 @dataclass
 class Plan:
-    """What becomes of a jaxpr.
+    """How a jaxpr is rounded.
 
     Attributes:
-        planner: who made it.
+        planner: the planner that made the plan.
         jaxpr, consts: the program and the arrays that it captured.
-        scope, origins: of the jaxpr itself and of its inputs.
-        outputs: the variables that are rounded.
-        weights: for the numbers of some equations, which operand is rounded.
-        inner: for the numbers of equations that hold programs with layers, the plans of these, and the number that is
-            folded into their key (None where they are looked through).
+        scope, origins: the jaxpr's name scope, and the origins of its inputs.
         end: the number of the next layer.
+        outputs: the variables that are rounded.
+        weights: by the index of an equation: the operand that is rounded.
+        inner: by the index of an equation that contains programs with layers: their plans, and the number that is
+            folded into their key (None for programs that are inlined).
         results: the origins of the jaxpr's results.
     """
 
@@ -66,20 +66,20 @@ class Plan:
         return bool(self.outputs or self.weights or self.inner)
 
     def of_variant(self, traced: Any) -> Plan:
-        """The plan of another program that gets the same arguments in the same place, numbered from 0."""
+        """The plan of another program for the same arguments and the same scope, with layers numbered from 0."""
         return self.planner.plan(traced.jaxpr, traced.consts, self.origins, self.scope)
 
 
 @dataclass
 class _Layer:
-    """A layer whose output may still grow: by a transposition, its bias, its division."""
+    """A layer whose output may still move: behind a transposition, its bias, its division."""
 
     site: Site
     primitive: str
     output: Any
 
-    def closes_with(self, equation: Any, position: int, origins: Sequence[int]) -> bool:
-        """Whether an equation with the layer's output as operand number `position` is the layer's last."""
+    def is_completed_by(self, equation: Any, position: int, origins: Sequence[int]) -> bool:
+        """True if an equation with the layer's output as operand number `position` is the layer's last."""
         if self.primitive.startswith("reduce_window"):
             return self.primitive == "reduce_window_sum" and equation.primitive.name == "div" and position == 0
         if equation.primitive.name != "add" or not is_input(origins[1 - position]):
@@ -89,7 +89,7 @@ class _Layer:
 
 
 class Planner:
-    """Makes plans by rules, of which the first that matches a layer counts."""
+    """Makes plans from rules; the first rule that matches a layer applies."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = rules
@@ -105,14 +105,14 @@ class Planner:
             first: the number of its first layer.
 
         Raises:
-            ValueError: if a layer is where it cannot be rounded, or was rounded by another call of `lower`.
+            ValueError: if a layer cannot be rounded where it is, or another call of `lower` has rounded it.
         """
         plan = Plan(self, jaxpr, consts, scope, origins, first)
         _Walk(self, plan).run()
         return plan
 
     def rule_for(self, group: str, name: str) -> Rule | None:
-        """The rule of a layer, if there is one and it says something."""
+        """The rule of a layer; None if no rule matches, or the first that matches rounds nothing."""
         fits = (rule for rule in self.rules if rule.layer_type in (None, group) and rule.names(name))
         rule = next(fits, None)
         return rule if rule is not None and (rule.weight_number is not None or rounds_outputs(rule)) else None
@@ -138,7 +138,7 @@ class _Walk:
         operands = [atom for equation in jaxpr.eqns for atom in equation.invars] + list(jaxpr.outvars)
         self.uses = Counter(atom for atom in operands if isinstance(atom, core.Var))
         self.layers: list[_Layer] = []
-        self.open: dict[Any, _Layer] = {}  # by the variable that may be their last
+        self.open: dict[Any, _Layer] = {}  # layers by the variable that may become their output
 
     def run(self) -> None:
         for index, equation in enumerate(self.plan.jaxpr.eqns):
@@ -154,7 +154,7 @@ class _Walk:
 
     def equation(self, index: int, equation: Any, origins: Sequence[int]) -> Sequence[int]:
         """Plans an equation and returns the origins of its results."""
-        name = join(self.plan.scope, equation)
+        name = name_of(self.plan.scope, equation)
         if SCOPE in name:
             raise ValueError("fn calls a lowered function; lower once, with rules= for layers of different formats")
         group = group_of(equation, origins)
@@ -163,7 +163,7 @@ class _Walk:
             self.layer(index, equation, origins, group, rule)
             return [COMPUTED] * len(equation.outvars)
         results = self.inside(index, equation, origins, name)
-        self.grow(equation, origins)
+        self.extend_layers(equation, origins)
         return results or [result_origin(equation, origins)] * len(equation.outvars)
 
     def layer(self, index: int, equation: Any, origins: Sequence[int], group: str | None, rule: Rule) -> None:
@@ -181,7 +181,7 @@ class _Walk:
             if group in ("conv", "linear", "pool") and self.uses[variable] == 1:
                 self.open[variable] = layer
 
-    def grow(self, equation: Any, origins: Sequence[int]) -> None:
+    def extend_layers(self, equation: Any, origins: Sequence[int]) -> None:
         """Moves a layer's output behind an equation that belongs to the layer."""
         for position, atom in enumerate(equation.invars):
             layer = self.open.pop(atom, None) if isinstance(atom, core.Var) else None
@@ -193,43 +193,43 @@ class _Walk:
                     layer.output = result
                 if self.uses[result] == 1:
                     self.open[result] = layer
-            elif layer.closes_with(equation, position, origins):
+            elif layer.is_completed_by(equation, position, origins):
                 (layer.output,) = equation.outvars
 
     def inside(self, index: int, equation: Any, origins: Sequence[int], name: str) -> Sequence[int] | None:
-        """Plans the programs that an equation holds; returns the origins of its results where these are known."""
+        """Plans the programs that an equation contains; returns the origins of its results if they are known."""
         primitive = equation.primitive.name
-        if primitive in _ATOMS:
+        if primitive in _OPAQUE:
             return None
-        through = primitive in LOOKED_THROUGH
-        programs = held_programs(equation, origins)
+        inlined = primitive in INLINED
+        programs = inner_programs(equation, origins)
         if programs is None:
-            held = ((jaxpr, (), [COMPUTED] * len(jaxpr.invars)) for jaxpr in core.jaxprs_in_params(equation.params))
-            if any(self.planner.plan(*program, name) for program in held):
+            opaque = ((jaxpr, (), [COMPUTED] * len(jaxpr.invars)) for jaxpr in core.jaxprs_in_params(equation.params))
+            if any(self.planner.plan(*program, name) for program in opaque):
                 raise ValueError(
                     f"{primitive} in scope {name!r} holds layers, which cannot be rounded there; allowed are jit, "
                     "checkpoint, scan, while_loop, cond, switch, custom_jvp, custom_vjp and shard_map. A Rule that has "
                     "this name and says nothing leaves it as it is"
                 )
             return None
-        plans, first = [], self.plan.end if through else 0
+        plans, first = [], self.plan.end if inlined else 0
         for jaxpr, consts, inputs in programs:
             plans.append(self.planner.plan(jaxpr, consts, inputs, name, first))
             if primitive == "while":
                 first = plans[-1].end
         if any(plans):
-            self.plan.inner[index] = None if through else self.plan.end, plans
-            self.plan.end = plans[0].end if through else self.plan.end + 1
-        return plans[0].results if through else None
+            self.plan.inner[index] = None if inlined else self.plan.end, plans
+            self.plan.end = plans[0].end if inlined else self.plan.end + 1
+        return plans[0].results if inlined else None
 
 
-def join(scope: str, equation: Any) -> str:
+def name_of(scope: str, equation: Any) -> str:
     """The dotted name scope of an equation of a jaxpr that runs in a scope; without transformations' names."""
     own = _TRANSFORMATION.sub("", str(equation.source_info.name_stack))
     return ".".join(part for part in (scope, *own.split("/")) if part)
 
 
-def held_programs(equation: Any, origins: Sequence[int]) -> list[tuple[Any, Sequence[Any], Sequence[int]]] | None:
+def inner_programs(equation: Any, origins: Sequence[int]) -> list[tuple[Any, Sequence[Any], Sequence[int]]] | None:
     """The programs that an equation runs, each with its captured arrays and the origins of its inputs."""
     params, name = equation.params, equation.primitive.name
     carried = CONSTANT if all(map(is_constant, origins)) else COMPUTED
@@ -248,7 +248,7 @@ def held_programs(equation: Any, origins: Sequence[int]) -> list[tuple[Any, Sequ
         return [_closed(branch, origins[1:]) for branch in params["branches"]]
     if name in ("custom_jvp_call", "custom_vjp_call"):
         return [_closed(params["call_jaxpr"], origins)]
-    if name == "shard_map" or name in LOOKED_THROUGH:
+    if name == "shard_map" or name in INLINED:
         return [_closed(params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"], origins)]
     return None
 

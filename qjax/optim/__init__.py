@@ -1,7 +1,12 @@
 """Low-precision training as an optax transformation, QPyTorch's `OptimLP` in JAX's idiom; needs optax.
 
-`import qjax` does not import this package: `from qjax.optim import low_precision`.
+`import qjax` does not import optax; the first use of `qjax.optim` does.
 """
+
+try:
+    import optax  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ImportError("qjax.optim needs optax: pip install optax") from error
 
 from qjax.optim.low_precision import low_precision
 from qjax.optim.state import LowPrecisionState, accumulators, apply_updates

@@ -12,13 +12,13 @@ import numpy as np
 import optax
 
 from qcore import Number, Rounding
-from qcore.named import check_number
-from qjax.dispatch import same_bits
-from qjax.keys import Key, fold_in, key_words
-from qjax.optim.exact import difference, settle
+from qcore.formats.number import check_number
+from qjax._rounding.dispatch import same_bits
+from qjax._rounding.keys import Key, fold_in, key_words
+from qjax.optim.exact import difference, prevent_fma
 from qjax.optim.momentum import state_tensors
+from qjax.optim.multi_tensor import quantize_arrays
 from qjax.optim.state import LowPrecisionState
-from qjax.optim.together import quantize_all
 from qjax.quant.quantizer import QuantizeFunction
 
 Quantizer = Number | str | Callable[[jax.Array], jax.Array] | None
@@ -35,7 +35,7 @@ def low_precision(
     acc_quant: Quantizer = None,
     key: Key = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """Rounds what an optimizer reads and writes: QPyTorch's `OptimLP` around any optax optimizer.
+    """Rounds the inputs and results of any optax optimizer, as QPyTorch's `OptimLP` does.
 
     A step, with p the parameter, or its accumulator where acc_quant is given:
 
@@ -45,23 +45,21 @@ def low_precision(
         weight <- weight_quant(p)
         each of the optimizer's state tensors <- momentum_quant
 
-    State tensors are the floating arrays in the parts of the optimizer's state that have the parameters' structure, as
-    far as `optax.tree_utils.tree_map_params` finds them (not in `optax.lbfgs`).
+    State tensors are the floating arrays in those parts of the optimizer's state that have the parameters' structure,
+    if `optax.tree_utils.tree_map_params` finds them (it does not in `optax.lbfgs`).
 
     Step s, s = 0, 1, ..., has the key k = fold_in(key, s); parameter j of the flattened tree uses
     fold_in(fold_in(k, role), j), where the role is 0 for its gradient, 1 for its accumulator, 2 for its weight and
     3 + i for its i-th state tensor, in the order of their names (`mu`, `nu`).
 
-    The updates lead to the quantized weights with `optax.apply_updates` wherever any update does;
-    `qjax.optim.apply_updates` always does. Parameters that are neither what the last step made nor what optax's
-    function made of it were changed from outside: accumulators follow them. Transformations after this one in an
-    `optax.chain` would change the weights.
+    `optax.apply_updates` gives the quantized weights wherever any update does; `qjax.optim.apply_updates` always does.
+    If the user has changed a parameter since the last step, its accumulator starts from the new number. Transformations
+    after this one in an `optax.chain` would change the weights.
 
     Args:
         tx: the optimizer; its updates are added to the parameters.
-        weight_quant, grad_quant, momentum_quant, acc_quant: a format or its name (to nearest), a `qjax.quantizer`, of
-            which its forward rounding counts, a function of an array that returns one of the same shape and dtype,
-            or None.
+        weight_quant, grad_quant, momentum_quant, acc_quant: a format or its text (to nearest); a `qjax.quantizer`, of
+            which the forward rounding is used; a function of an array that keeps shape and dtype; or None.
         grad_scaling: a factor for gradients, above 0; 1 does nothing.
         key: for stochastic quantizers, see `qjax.quantize`.
 
@@ -98,7 +96,7 @@ def low_precision(
 
 
 class _Rounding(NamedTuple):
-    """A quantizer: a format and a mode, or a function, or neither; and the name of the argument that it was."""
+    """A quantizer: a format and a mode, or a function, or neither; and its argument's name."""
 
     name: str
     number: Number | None = None
@@ -110,9 +108,9 @@ class _Rounding(NamedTuple):
         return self.number is not None or self.function is not None
 
     def __call__(self, arrays: list[Any], keys: Any) -> list[Any]:
-        """The arrays rounded, each with its own of the keys, an array of two words a row; or None."""
+        """The arrays rounded, each with its own row of keys."""
         if self.number is not None:
-            return quantize_all(arrays, self.number, self.mode, keys)
+            return quantize_arrays(arrays, self.number, self.mode, keys)
         return arrays if self.function is None else [self._call(x) for x in arrays]
 
     def _call(self, x: Any) -> Any:
@@ -156,7 +154,7 @@ class _LowPrecision(NamedTuple):
         grads = tree.unflatten(self.gradient(grads, _keys(key, _GRADIENT, numbers)))
         starts = jax.tree.map(_start, params, *_last(state))
         steps, inner = self.tx.update(grads, state.inner, starts, **extra_args)
-        sums = optax.apply_updates(starts, jax.tree.map(settle, steps))
+        sums = optax.apply_updates(starts, jax.tree.map(prevent_fma, steps))
         kept = self.accumulator(jax.tree.leaves(sums), _keys(key, _ACCUMULATOR, numbers))
         weights = self.weight(kept, _keys(key, _WEIGHT, numbers))
         inner = self._round_momentum(inner, params, key)
@@ -174,9 +172,9 @@ class _LowPrecision(NamedTuple):
         tensors = state_tensors(self.tx, inner, params)
         roles = np.array([_MOMENTUM + tensor.index for tensor in tensors], np.int32)
         keys = _keys(key, roles, np.array([tensor.parameter for tensor in tensors], np.int32))
-        rounded = self.momentum([leaves[tensor.place] for tensor in tensors], keys)
+        rounded = self.momentum([leaves[tensor.leaf] for tensor in tensors], keys)
         for tensor, leaf in zip(tensors, rounded, strict=True):
-            leaves[tensor.place] = leaf
+            leaves[tensor.leaf] = leaf
         return tree.unflatten(leaves)
 
 
@@ -185,11 +183,11 @@ def _keys(key: Any, roles: Any, parameters: np.ndarray) -> Any:
 
 
 def _scaled(grad: jax.Array, scaling: float) -> jax.Array:
-    return grad if scaling == 1 else settle(grad * scaling)  # XLA would flush subnormal gradients
+    return grad if scaling == 1 else prevent_fma(grad * scaling)  # XLA would flush subnormal gradients
 
 
 def _last(state: LowPrecisionState) -> tuple[Any, Any, Any]:
-    """What the last step made the parameters, what may have become of that, and from where it is to go on."""
+    """The exact parameters after the last step, those that optax's function wrote, and those to continue from."""
     kept = state.weights if state.accumulators is None else state.accumulators
     return state.weights, state.written, kept
 

@@ -1,4 +1,4 @@
-"""Which arrays of an optax state are state tensors of which parameter."""
+"""The arrays of an optax state that are state tensors of a parameter."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ class StateTensor(NamedTuple):
     """An array of an optimizer state that belongs to a parameter.
 
     Attributes:
-        place: its index among the leaves of the state.
+        leaf: its index among the leaves of the state.
         parameter: the parameter's number, in the order of the flattened tree.
-        index: which of the parameter's state tensors it is, see `state_tensors`.
+        index: its number among the parameter's state tensors, see `state_tensors`.
     """
 
-    place: int
+    leaf: int
     parameter: int
     index: int
 
 
 @dataclass(frozen=True)
 class _Mark:
-    """What stands for an array of the state: its parameter, if any, and in how deep a tree of such arrays it is."""
+    """A placeholder for an array of the state: its parameter, if any, and the depth of the tree that it lies in."""
 
     parameter: int | None = None
     depth: int = 0
 
 
 def state_tensors(tx: optax.GradientTransformation, state: Any, params: Any) -> list[StateTensor]:
-    """The floating arrays in those parts of a state that have the parameters' structure; so no step counters.
+    """The floating arrays in those parts of a state that have the parameters' structure; not step counters.
 
-    A parameter's state tensors are numbered in the order of the names of the fields that hold them (`mu`, `nu`,
-    `nu_max`, `trace`), and of their places in the state where names are equal. So Adam's `mu` is number 0 and `nu`
-    number 1, as `exp_avg` and `exp_avg_sq` are in PyTorch.
+    A parameter's state tensors are numbered in the order of their fields' names (`mu`, `nu`, `nu_max`, `trace`), and
+    for equal names in the order of the leaves. So Adam's `mu` is number 0 and `nu` number 1, as `exp_avg` and
+    `exp_avg_sq` are in PyTorch.
     """
     numbers = {path: number for number, (path, _) in enumerate(tree_flatten_with_path(params)[0])}
 
@@ -46,7 +46,7 @@ def state_tensors(tx: optax.GradientTransformation, state: Any, params: Any) -> 
         owners = (numbers[path[:length]] for length in range(len(path) + 1) if path[:length] in numbers)
         return _Mark(next(owners, None), len(path)) if jnp.issubdtype(leaf.dtype, jnp.floating) else _Mark()
 
-    # each part as a whole, since parameters may be masked in it, or have several arrays each
+    # each part as a whole, because parameters may be masked in it, or have several arrays each
     marks = optax.tree_utils.tree_map_params(
         tx,
         lambda part: tree_map_with_path(mark, part),
@@ -55,12 +55,12 @@ def state_tensors(tx: optax.GradientTransformation, state: Any, params: Any) -> 
         is_leaf=lambda _: True,
     )
     found = defaultdict(list)
-    for place, (path, leaf) in enumerate(tree_flatten_with_path(marks)[0]):
-        if leaf.parameter is not None:
-            field = path[: len(path) - leaf.depth][-1:]
-            found[leaf.parameter].append((keystr(field), place))
+    for leaf, (path, one) in enumerate(tree_flatten_with_path(marks)[0]):
+        if one.parameter is not None:
+            field = path[: len(path) - one.depth][-1:]
+            found[one.parameter].append((keystr(field), leaf))
     return [
-        StateTensor(place, parameter, index)
+        StateTensor(leaf, parameter, index)
         for parameter, tensors in found.items()
-        for index, (_, place) in enumerate(sorted(tensors))
+        for index, (_, leaf) in enumerate(sorted(tensors))
     ]

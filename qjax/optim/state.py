@@ -1,4 +1,4 @@
-"""What a low-precision optimizer remembers, and what is read from it: the exact weights, and the accumulators."""
+"""The state of a low-precision optimizer, and the functions that read exact weights and accumulators from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from qjax.dispatch import same_bits
+from qjax._rounding.dispatch import same_bits
 
 
 class LowPrecisionState(NamedTuple):
@@ -16,11 +16,11 @@ class LowPrecisionState(NamedTuple):
 
     Attributes:
         step: int32, the number of the next step.
-        key: uint32 array of the key's two words; None where none was given.
-        weights: what the last step made the parameters, the truth.
-        written: what `optax.apply_updates` makes of them: the same, but for the numbers to which no update leads.
+        key: uint32 array of the key's two words; None without a key.
+        weights: the exact parameters after the last step.
+        written: what `optax.apply_updates` gives: the same parameters, except where no update leads to them.
         accumulators: the parameters in the accumulators' precision; None without acc_quant.
-        inner: the state of the optimizer inside.
+        inner: the state of the inner optimizer.
     """
 
     step: jax.Array
@@ -32,7 +32,7 @@ class LowPrecisionState(NamedTuple):
 
 
 def apply_updates(params: Any, updates: Any, state: Any) -> Any:
-    """Adds updates to parameters as `optax.apply_updates` does, and puts the quantized weights where they lead there.
+    """Adds updates to parameters as `optax.apply_updates` does, and gives exactly the quantized weights.
 
     p + (q - p) is not q for all floats, so optax's function alone can miss a quantized weight by a rounding error of p,
     and loses the sign of zero. A parameter that `low_precision` did not update becomes p + u.
@@ -96,7 +96,7 @@ def accumulators(state: Any) -> Any:
 
 
 def _parts(state: Any) -> list[LowPrecisionState]:
-    """The states of `low_precision` inside an optimizer state; several where each is for some of the parameters."""
+    """The states of `low_precision` inside an optimizer state; several if each is for some of the parameters."""
     leaves = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, LowPrecisionState))
     parts = [leaf for leaf in leaves if isinstance(leaf, LowPrecisionState)]
     if not parts:

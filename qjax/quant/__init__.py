@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import jax
 
-from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Rounding
-from qjax.dispatch import quantize
-from qjax.keys import Key
+from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding
+from qjax._rounding.dispatch import quantize
+from qjax._rounding.inputs import ArrayLike
+from qjax._rounding.keys import Key
 from qjax.quant.quantizer import quantizer
 
 __all__ = ["block_quantize", "fixed_point_quantize", "float_quantize", "quantizer"]
 
 
 def fixed_point_quantize(
-    x: jax.Array,
+    x: ArrayLike,
     wl: int,
     fl: int,
     clamp: bool = True,
@@ -28,11 +31,11 @@ def fixed_point_quantize(
         >>> fixed_point_quantize(jnp.float32([0.3, -0.3, 9.0]), wl=4, fl=2, rounding="nearest")
         Array([ 0.25, -0.25,  1.75], dtype=float32)
     """
-    return quantize(x, FixedPoint(wl, fl, clamp, symmetric), rounding, key=key)
+    return quantize(x, _number(FixedPoint, wl, fl, clamp, symmetric), rounding, key=key)
 
 
 def block_quantize(
-    x: jax.Array, wl: int, dim: int = -1, rounding: str | Rounding = "stochastic", key: Key = None
+    x: ArrayLike, wl: int, dim: int = -1, rounding: str | Rounding = "stochastic", key: Key = None
 ) -> jax.Array:
     """Rounds an array to block floating point; see `BlockFloatingPoint` for wl and dim, `quantize` for the rest.
 
@@ -41,11 +44,11 @@ def block_quantize(
         >>> block_quantize(jnp.float32([1.0, 0.3, -0.02]), wl=4, rounding="nearest")
         Array([ 1.  ,  0.25, -0.  ], dtype=float32)
     """
-    return quantize(x, BlockFloatingPoint(wl, dim), rounding, key=key)
+    return quantize(x, _number(BlockFloatingPoint, wl, dim), rounding, key=key)
 
 
 def float_quantize(
-    x: jax.Array, exp: int, man: int, rounding: str | Rounding = "stochastic", key: Key = None
+    x: ArrayLike, exp: int, man: int, rounding: str | Rounding = "stochastic", key: Key = None
 ) -> jax.Array:
     """Rounds an array to floating point; see `FloatingPoint` for exp and man, `quantize` for the rest.
 
@@ -54,4 +57,16 @@ def float_quantize(
         >>> float_quantize(jnp.float32([0.1241, 0.3602]), exp=5, man=2, rounding="nearest")
         Array([0.125, 0.375], dtype=float32)
     """
-    return quantize(x, FloatingPoint(exp, man), rounding, key=key)
+    return quantize(x, _number(FloatingPoint, exp, man), rounding, key=key)
+
+
+def _number(make: type[Number], *arguments: object) -> Number:
+    try:
+        return _cached(make, *arguments)
+    except TypeError:  # as an argument has no hash, which is refused in other words
+        return make(*arguments)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _cached(make: type[Number], *arguments: object) -> Number:
+    return make(*arguments)

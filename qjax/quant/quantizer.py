@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,32 +12,25 @@ import numpy as np
 
 from qcore import Number, Quantization, Rounding
 from qcore.arguments import missing_key
-from qjax.dispatch import check_array, quantize, same_bits
-from qjax.keys import Key, fold_in, key_words
+from qjax._rounding.dispatch import quantize, same_bits
+from qjax._rounding.inputs import ArrayLike, as_array
+from qjax._rounding.keys import Key, fold_in, key_words
 
 
 @dataclass(frozen=True)
 class QuantizeFunction(Quantization):
-    """What `quantizer` returns: its arguments, called with an array. Hashable, comparable and picklable as they are."""
+    """The function that `quantizer` returns; hashable, comparable and picklable if its arguments are."""
 
-    def __call__(self, x: jax.Array, key: Key = None) -> jax.Array:
-        """Rounds x, and the gradient on its way back.
+    def __call__(self, x: ArrayLike, key: Key = None) -> jax.Array:
+        """Rounds x, and its gradient in the backward pass; see `qjax.quantize` for x, key, the result and errors.
 
-        Args:
-            x: array of any shape; float32, float16, bfloat16 or, where x64 is enabled, float64.
-            key: for stochastic rounding, see `quantize`; may be traced. Gradients use fold_in(key, 1).
-
-        Returns:
-            An array of x's shape, dtype and sharding.
-
-        Raises:
-            TypeError: if an argument has the wrong type.
-            ValueError: if an argument is out of range, or stochastic rounding has no key.
+        The key may be traced. Gradients use fold_in(key, 1).
         """
-        check_array(x)
+        x = as_array(x)
         if key is None and self.stochastic:
             raise missing_key()
-        return _apply(self, x, None if key is None else key_words(key).view(np.uint32))
+        linear = self.backward_number is None and not self.backward_hooks
+        return (_linear if linear else _apply)(self, x, None if key is None else key_words(key).view(np.uint32))
 
 
 def quantizer(
@@ -51,22 +43,19 @@ def quantizer(
 ) -> QuantizeFunction:
     """Makes a function that rounds arrays to one format and their gradients to another.
 
-    The gradient of a call is the incoming one after each of the hooks, rounded, and then zero where the forward
-    rounding clamped: where x, rounded with the same random word but no range, lies beyond the range. Gradients of
-    higher order go the same way.
+    The backward pass applies the hooks to the gradient, rounds it, and sets it to 0 where the forward pass clamped:
+    where x, rounded with the same random word but without a range, is out of range. So do gradients of higher order.
+
+    Forward-mode derivatives (`jax.jvp`, `jax.jacfwd`, `jax.hessian`) pass tangents straight through and set them to 0
+    where the forward pass clamped. They exist only where gradients are neither rounded nor given to hooks; otherwise
+    JAX raises a TypeError.
 
     Args:
-        forward_number, backward_number: a format or its name; None leaves the values, or the gradients, as they are.
-        forward_rounding, backward_rounding: names or members of `Rounding`.
-        clamping_grad_zero: whether gradients are zero where a clamping `FixedPoint` clamped; forward_number must then
-            be a `FixedPoint` or None.
-        backward_hooks: functions of the gradient, applied in this order before it is rounded.
+        forward_number, backward_number, forward_rounding, backward_rounding, clamping_grad_zero, backward_hooks: see
+            `qcore.Quantization`.
 
     Returns:
-        A pure function f(x, key=None), with the bits of qtorch's for the same key.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
+        A pure function f(x, key=None), with the same bits as qtorch's for the same key.
 
     Example:
         >>> from qjax import FixedPoint
@@ -81,16 +70,37 @@ def quantizer(
     return QuantizeFunction(*arguments, clamping_grad_zero, backward_hooks)  # type: ignore[arg-type]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _apply(rule: Quantization, x: jax.Array, key: Any) -> jax.Array:
+def _round(rule: Quantization, x: jax.Array, key: Any) -> jax.Array:
     return x if rule.forward_number is None else quantize(x, rule.forward_number, rule.forward_rounding, key=key)
 
 
-def _forward(rule: Quantization, x: jax.Array, key: Any) -> tuple[jax.Array, tuple[Any, Any]]:
-    y: Any = _apply(rule, x, key)  # again with this gradient, for gradients of gradients
+def _inside(rule: Quantization, x: jax.Array, y: jax.Array, key: Any) -> jax.Array | None:
+    """True where nothing was clamped; None if gradients are not masked."""
     if rule.unclamped is None:
-        return y, (key, None)
-    return y, (key, same_bits(y, quantize(x, rule.unclamped, rule.forward_rounding, key=key)))
+        return None
+    return same_bits(y, quantize(x, rule.unclamped, rule.forward_rounding, key=key))
+
+
+def _masked(grad: jax.Array, inside: jax.Array | None) -> jax.Array:
+    return grad if inside is None else jnp.where(inside, grad, jnp.zeros_like(grad))
+
+
+_linear = jax.custom_jvp(_round, nondiff_argnums=(0,))
+
+
+@_linear.defjvp
+def _derivative(rule: Quantization, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Tangents are masked; JAX transposes this to gradients that are masked and nothing else."""
+    y = _linear(rule, *primals)
+    return y, _masked(tangents[0], _inside(rule, primals[0], y, primals[1]))
+
+
+_apply = jax.custom_vjp(_round, nondiff_argnums=(0,))
+
+
+def _forward(rule: Quantization, x: jax.Array, key: Any) -> tuple[jax.Array, tuple[Any, Any]]:
+    y: Any = _apply(rule, x, key)  # with this derivative again, for gradients of gradients
+    return y, (key, _inside(rule, x, y, key))
 
 
 def _backward(rule: Quantization, saved: tuple[Any, Any], grad: jax.Array) -> tuple[jax.Array, None]:
@@ -100,7 +110,7 @@ def _backward(rule: Quantization, saved: tuple[Any, Any], grad: jax.Array) -> tu
     if rule.backward_number is not None:
         key = None if key is None else fold_in(key, 1)
         grad = quantize(grad, rule.backward_number, rule.backward_rounding, key=key)
-    return grad if inside is None else jnp.where(inside, grad, jnp.zeros_like(grad)), None
+    return _masked(grad, inside), None
 
 
 _apply.defvjp(_forward, _backward)

@@ -16,11 +16,7 @@ In traced programs the values of parameters are not known and so not checked. Ob
 """
 
 from qcore.affine import AffineInteger, QParams
-from qjax.quantization.affine import (
-    fake_quantize,
-    fake_quantize_per_channel_affine,
-    fake_quantize_per_tensor_affine,
-)
+from qjax.quantization.affine import fake_quantize, fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
 from qjax.quantization.checkpoint import load, restore, save
 from qjax.quantization.fake_state import (
     FakeQuantize,
@@ -43,6 +39,7 @@ from qjax.quantization.observer import (
     ObserverBase,
     PerChannelMinMaxObserver,
     RecordingObserver,
+    RuleObserver,
 )
 from qjax.quantization.parameters import choose_qparams_dynamic
 from qjax.quantization.qconfig import (
@@ -99,6 +96,7 @@ __all__ = [
     "QParams",
     "QTensor",
     "RecordingObserver",
+    "RuleObserver",
     "choose_qparams_dynamic",
     "conv2d",
     "default_debug_observer",

@@ -8,12 +8,12 @@ from typing import Any
 import jax
 
 from qcore.affine import AffineInteger, QParams, check_qparams, law
-from qjax.dispatch import check_array
-from qjax.quantization.names import Names
+from qjax._rounding.inputs import ArrayLike, as_array
+from qjax.quantization.array_names import Names
 from qjax.quantization.parameters import Form, form_of, qparams_of
 
 
-def fake_quantize(x: jax.Array, qparams: QParams, dtype: Form = "quint8") -> jax.Array:
+def fake_quantize(x: ArrayLike, qparams: QParams, dtype: Form = "quint8") -> jax.Array:
     """Quantizes and dequantizes: (clip(rint(x * (1 / scale)) + zero_point, qmin, qmax) - zero_point) * scale.
 
     The result has the bits of `qcore.affine.fake_quantize`, also inside jit and next to other operations, on any
@@ -22,7 +22,7 @@ def fake_quantize(x: jax.Array, qparams: QParams, dtype: Form = "quint8") -> jax
     parameters. Values of traced parameters are not checked.
 
     Args:
-        x: array of any shape; float32, float16, bfloat16 or, where x64 is enabled, float64.
+        x: JAX or NumPy array of any shape; float32, float16, bfloat16 or, where x64 is enabled, float64.
         qparams: the parameters, arrays that may be traced.
         dtype: the integers: "quint8", "qint8", "qint32" or an `AffineInteger`.
 
@@ -41,25 +41,22 @@ def fake_quantize(x: jax.Array, qparams: QParams, dtype: Form = "quint8") -> jax
         >>> jax.grad(lambda x: fake_quantize(x, QParams.of(0.5, 0)).sum())(x)
         Array([0., 1., 1., 0.], dtype=float32)
     """
-    check_array(x)
+    x = as_array(x)
     form = form_of(dtype)
     check_qparams(qparams, form, x.shape, Names)
     return _fake_quantize(form, x, qparams)
 
 
 def fake_quantize_per_tensor_affine(
-    x: jax.Array, scale: Any, zero_point: Any, quant_min: int, quant_max: int
+    x: ArrayLike, scale: Any, zero_point: Any, quant_min: int, quant_max: int
 ) -> jax.Array:
     """Quantizes and dequantizes with one scale; see `fake_quantize`.
 
     Args:
-        x: array of any shape.
+        x: as for `fake_quantize`, which raises the same errors.
         scale: a number, or a float32 array of shape ().
         zero_point: an integer, or an int32 array of shape ().
         quant_min, quant_max: the range of the integers, which has 0 in it.
-
-    Raises:
-        TypeError, ValueError: as `fake_quantize` does.
 
     Example:
         >>> import jax.numpy as jnp
@@ -70,19 +67,15 @@ def fake_quantize_per_tensor_affine(
 
 
 def fake_quantize_per_channel_affine(
-    x: jax.Array, scale: Any, zero_point: Any, axis: int, quant_min: int, quant_max: int
+    x: ArrayLike, scale: Any, zero_point: Any, axis: int, quant_min: int, quant_max: int
 ) -> jax.Array:
     """Quantizes and dequantizes with a scale for each index along one dimension; see `fake_quantize`.
 
     Args:
-        x: array of any shape.
+        x, quant_min, quant_max: as for `fake_quantize_per_tensor_affine`, which raises the same errors.
         scale: numbers, or a float32 array of shape (channels,).
         zero_point: integers, or an int32 array of shape (channels,).
         axis: the dimension of x along which the channels lie.
-        quant_min, quant_max: the range of the integers, which has 0 in it.
-
-    Raises:
-        TypeError, ValueError: as `fake_quantize` does.
 
     Example:
         >>> import jax.numpy as jnp

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qcore.affine import QParams, checkpoint
-from qcore.affine.checkpoint import Quantized
+from qcore.affine import checkpoint
 from qjax.quantization.tensor import QTensor
 
 
@@ -27,7 +26,7 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
         ValueError: if two arrays would have the same name, say "w.scale" next to a QTensor "w".
         ImportError: if safetensors is missing.
     """
-    checkpoint.save_file(path, {name: _to_host(value) for name, value in entries.items()})
+    checkpoint.save_file(path, {name: jax.tree.map(np.asarray, value) for name, value in entries.items()})
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -42,7 +41,8 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         ImportError: if safetensors is missing.
     """
-    return {name: _from_host(value) for name, value in checkpoint.load_file(path).items()}
+    entries = checkpoint.load_file(path).items()
+    return {name: jax.tree.map(jnp.asarray, checkpoint.wrapped(value, QTensor)) for name, value in entries}
 
 
 def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
@@ -66,17 +66,3 @@ def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
         Extremes(min_val=Array(-1., dtype=float32), max_val=Array(2., dtype=float32))
     """
     return jax.tree.map(jnp.asarray, checkpoint.restore(state, entries, name))
-
-
-def _to_host(value: Any) -> Any:
-    if not isinstance(value, QTensor):
-        return jax.tree.map(np.asarray, value)
-    values, qparams = jax.tree.map(np.asarray, (value.values, value.qparams))
-    return Quantized(values, qparams.scale, qparams.zero_point, qparams.axis, value.form)
-
-
-def _from_host(value: Any) -> Any:
-    if not isinstance(value, Quantized):
-        return jnp.asarray(value)
-    qparams = QParams(jnp.asarray(value.scale), jnp.asarray(value.zero_point), value.axis)
-    return QTensor(jnp.asarray(value.int_repr), qparams, value.form)

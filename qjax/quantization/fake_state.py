@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from qcore.affine import Counts, Extremes, QParams
-from qjax.dispatch import check_array
+from qjax._rounding.inputs import ArrayLike, as_array
 from qjax.quantization.affine import fake_quantize
-from qjax.quantization.observer import MovingAverageMinMaxObserver, Ranged, WithArgs
+from qjax.quantization.observer import MovingAverageMinMaxObserver, RangeObserver, WithArgs
 
 
 class FakeQuantizeState(NamedTuple):
@@ -55,13 +55,15 @@ class FakeQuantize:
         Array([2.], dtype=float32)
     """
 
-    observer: Ranged
+    observer: RangeObserver
 
     with_args = WithArgs(lambda self, **arguments: FakeQuantize(self.observer, **arguments))
 
-    def __init__(self, observer: Ranged | type[Ranged] = MovingAverageMinMaxObserver, **observer_kwargs: Any) -> None:
+    def __init__(
+        self, observer: RangeObserver | type[RangeObserver] = MovingAverageMinMaxObserver, **observer_kwargs: Any
+    ) -> None:
         kind = observer if isinstance(observer, type) else type(observer)
-        if not issubclass(kind, Ranged):
+        if not issubclass(kind, RangeObserver):
             raise TypeError(f"observer={observer!r}; allowed are observers of ranges, such as MinMaxObserver")
         object.__setattr__(self, "observer", observer.with_args(**observer_kwargs))
 
@@ -76,14 +78,14 @@ class FakeQuantize:
         on = jnp.bool_(True)
         return FakeQuantizeState(one, jnp.zeros_like(one, jnp.int32), on, on, observed)
 
-    def apply(self, state: FakeQuantizeState, x: jax.Array) -> tuple[jax.Array, FakeQuantizeState]:
+    def apply(self, state: FakeQuantizeState, x: ArrayLike) -> tuple[jax.Array, FakeQuantizeState]:
         """Observes x where the state says so, then quantizes and dequantizes it where the state says so.
 
         The gradient with respect to x is that of `fake_quantize` with the parameters held fixed.
 
         Args:
             state: the state so far.
-            x: array of float32, float16, bfloat16 or, where x64 is enabled, float64.
+            x: JAX or NumPy array of float32, float16, bfloat16 or, where x64 is enabled, float64.
 
         Returns:
             An array of x's shape and dtype, and the next state. Until a number was seen the parameters stay.
@@ -92,7 +94,7 @@ class FakeQuantize:
             TypeError: if x is no such array.
             ValueError: if x has other channels than the state.
         """
-        check_array(x)
+        x = as_array(x)
         return _apply(self.observer, state, x)
 
     def qparams(self, state: FakeQuantizeState) -> QParams:
@@ -101,13 +103,13 @@ class FakeQuantize:
 
 
 @partial(jax.jit, static_argnums=0)
-def _apply(observer: Ranged, state: FakeQuantizeState, x: jax.Array) -> tuple[jax.Array, FakeQuantizeState]:
+def _apply(observer: RangeObserver, state: FakeQuantizeState, x: jax.Array) -> tuple[jax.Array, FakeQuantizeState]:
     state = jax.lax.cond(state.observer_enabled, partial(_observed, observer), lambda state, _: state, state, x)
     y = fake_quantize(x, QParams(state.scale, state.zero_point, observer.axis), observer.form)
     return jnp.where(state.fake_quant_enabled, y, x), state
 
 
-def _observed(observer: Ranged, state: FakeQuantizeState, x: jax.Array) -> FakeQuantizeState:
+def _observed(observer: RangeObserver, state: FakeQuantizeState, x: jax.Array) -> FakeQuantizeState:
     observed = observer.update(state.activation_post_process, x)
     qparams = observer.qparams(observed)
     empty = observed.min_val > observed.max_val

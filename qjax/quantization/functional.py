@@ -9,12 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from qcore.affine import AffineInteger, QParams, check_qparams, requantize
-from qcore.arguments import check_choice, check_int
-from qjax.quantization.names import Names
+from qcore.affine.quantized import check_convolution, check_linear
+from qjax.quantization.array_names import Names
 from qjax.quantization.parameters import Form, form_of, qparams_of
 from qjax.quantization.tensor import QTensor
-
-_BYTES = ("int8", "uint8")
 
 
 def linear(
@@ -44,10 +42,8 @@ def linear(
         >>> linear(x, w, jnp.float32([0, 0.5])).dequantize()
         Array([[-1.5,  6.5]], dtype=float32)
     """
-    _check_operands(input, weight, 2)
-    if input.ndim == 0 or input.shape[-1] != weight.shape[1]:
-        raise ValueError(f"input has shape {input.shape}; allowed is (..., {weight.shape[1]}) for the weight")
-    output = _output(input, scale, zero_point, input.form)
+    check_linear(input, weight)
+    output = _output(input, weight, scale, zero_point, input.form)
     return QTensor(_linear(input, weight, bias, output), output, input.form)
 
 
@@ -70,19 +66,14 @@ def conv2d(
         input: of 8 bits, shape (n, in_channels, height, width), with one scale.
         weight: of 8 bits, shape (out_channels, in_channels / groups, height, width), with one scale, or one for each
             output along axis 0.
-        bias: float32 of shape (out_channels,).
+        bias, scale, zero_point: as for `linear`, which raises the same errors.
         stride, padding, dilation: one number, or two.
         groups: into how many the channels are split.
         padding_mode: "zeros": around the image lies the zero point.
-        scale, zero_point: of the output; None means the input's.
         dtype: of the output.
 
     Returns:
         A QTensor of shape (n, out_channels, height, width).
-
-    Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if shapes or parameters do not fit.
 
     Example:
         >>> from qjax.quantization import quantize_per_tensor
@@ -93,28 +84,9 @@ def conv2d(
                [6, 9, 6],
                [4, 6, 4]], dtype=uint8)
     """
-    _check_operands(input, weight, 4)
-    check_int("groups", groups, 1)
-    check_choice("padding_mode", padding_mode, ("zeros",))
-    outputs, channels = weight.shape[:2]
-    if input.ndim != 4 or input.shape[1] != channels * groups or outputs % groups:
-        raise ValueError(
-            f"input has shape {input.shape} and weight {weight.shape} for groups={groups}; allowed are "
-            "(n, channels, height, width) and (outputs, channels / groups, height, width), outputs a multiple of groups"
-        )
-    stride, padding, dilation = (
-        _pair("stride", stride, 1),
-        _pair("padding", padding, 0),
-        _pair("dilation", dilation, 1),
-    )
-    for size, count, place, step in zip(input.shape[2:], weight.shape[2:], padding, dilation, strict=True):
-        if size + 2 * place <= (count - 1) * step:
-            raise ValueError(
-                f"input has shape {input.shape} with padding={padding}; allowed are images no smaller than the kernel "
-                f"of shape {weight.shape} with dilation={dilation}"
-            )
+    stride, padding, dilation = check_convolution(input, weight, stride, padding, dilation, groups, padding_mode)
     form = form_of(dtype)
-    output = _output(input, scale, zero_point, form)
+    output = _output(input, weight, scale, zero_point, form)
     return QTensor(_conv(input, weight, bias, output, form, stride, padding, dilation, groups), output, form)
 
 
@@ -195,31 +167,11 @@ def _signed(q: QTensor) -> tuple[jax.Array, jax.Array]:
     return (q.values ^ 0x80).view(jnp.int8), q.qparams.zero_point - 128
 
 
-def _output(input: QTensor, scale: Any, zero_point: Any, form: AffineInteger) -> QParams:
+def _output(input: QTensor, weight: QTensor, scale: Any, zero_point: Any, form: AffineInteger) -> QParams:
+    input.check()
+    weight.check()
     scale = input.qparams.scale if scale is None else scale
     zero_point = input.qparams.zero_point if zero_point is None else zero_point
     output = jax.tree.map(jnp.asarray, qparams_of(scale, zero_point))
     check_qparams(output, form, (), Names)
     return output
-
-
-def _check_operands(input: Any, weight: Any, ndim: int) -> None:
-    for name, q, axes in (("input", input, (None,)), ("weight", weight, (None, 0))):
-        if not isinstance(q, QTensor):
-            raise TypeError(f"{name} is a {type(q).__name__}; allowed is a QTensor")
-        if q.form.storage not in _BYTES:
-            raise TypeError(f"{name} has integers of {q.form.storage}; allowed are {' and '.join(_BYTES)}")
-        if q.qparams.axis not in axes:
-            raise ValueError(f"{name} has axis={q.qparams.axis}; allowed is {' or '.join(map(str, axes))}")
-        q.check()
-    if weight.ndim != ndim:
-        raise ValueError(f"weight has shape {weight.shape}; allowed are {ndim} dimensions")
-
-
-def _pair(name: str, value: Any, least: int) -> tuple[int, int]:
-    if not isinstance(value, tuple):
-        value = (value, value)
-    if len(value) != 2:
-        raise ValueError(f"{name}={value}; allowed are one number or two")
-    first, second = (check_int(name, number, least) for number in value)
-    return first, second

@@ -6,26 +6,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
-from qcore.affine import (
-    AffineInteger,
-    Histogram,
-    MinMax,
-    MovingAverageMinMax,
-    MovingAveragePerChannelMinMax,
-    Noop,
-    PerChannelMinMax,
-    QParams,
-    Recording,
-)
+from qcore import affine
+from qcore.affine import AffineInteger, QParams
 from qcore.affine.parameters import EPS, check_range
 from qcore.arguments import check_choice
-from qcore.carrier import CARRIERS
-from qjax.dispatch import check_array
-from qjax.quantization.names import Names
+from qcore.law.carrier import CARRIERS
+from qjax._rounding.inputs import ArrayLike, as_array
+from qjax.quantization.array_names import Names
 from qjax.quantization.parameters import Form, form_of, scheme_of
 
 
@@ -66,14 +57,14 @@ class ObserverBase(ABC):
         """
         return self.rule.init(shape, Names)
 
-    def update(self, state: Any, x: jax.Array) -> Any:
+    def update(self, state: Any, x: ArrayLike) -> Any:
         """The state after one more array of float32, float16, bfloat16 or, where x64 is enabled, float64.
 
         Raises:
             TypeError: if x is no such array.
             ValueError: if x does not fit the state.
         """
-        check_array(x)
+        x = as_array(x)
         return _update(self.rule, state, jax.lax.stop_gradient(x))
 
     def qparams(self, state: Any) -> QParams:
@@ -86,8 +77,25 @@ class ObserverBase(ABC):
         return self.rule.qparams(state, Names)
 
 
-class Ranged(ObserverBase):
-    """An observer that chooses parameters for integers."""
+@dataclass(frozen=True)
+class RangeObserver(ObserverBase):
+    """An observer that chooses parameters for integers, by a rule of `qcore.affine`; see `MinMaxObserver`."""
+
+    _rule_class: ClassVar[type]
+    dtype: Form = "quint8"
+    qscheme: str = "per_tensor_affine"
+    reduce_range: bool = False
+    quant_min: int | None = None
+    quant_max: int | None = None
+    eps: float = EPS
+
+    @cached_property
+    def rule(self) -> Any:
+        form = form_of(self.dtype).part(self.quant_min, self.quant_max, self.reduce_range)
+        granularity = "channel" if issubclass(self._rule_class, affine.PerChannelMinMax) else "tensor"
+        names = ("averaging_constant", "ch_axis", "bins", "upsample_rate")
+        settings = {name.removeprefix("ch_"): getattr(self, name) for name in names if hasattr(self, name)}
+        return self._rule_class(form, scheme_of(self.qscheme, granularity), self.eps, **settings)
 
     @property
     def form(self) -> AffineInteger:
@@ -103,23 +111,30 @@ class Ranged(ObserverBase):
         check_range(state.min_val, state.max_val, Names)
         return _qparams(self.rule, state)
 
-    def _rule(self: Any, kind: type, granularity: str, **arguments: Any) -> Any:
-        form = form_of(self.dtype).part(self.quant_min, self.quant_max, self.reduce_range)
-        return kind(form, scheme_of(self.qscheme, granularity), self.eps, **arguments)
 
-
-@partial(jax.jit, static_argnums=0)
-def _update(rule: Any, state: Any, x: jax.Array) -> Any:
-    return rule.update(state, x, Names)
-
-
-@partial(jax.jit, static_argnums=0)
-def _qparams(rule: Any, state: Any) -> QParams:
-    return rule.qparams(state, Names)
+# A dataclass has the fields of its last base first.
+@dataclass(frozen=True)
+class _Averaging:
+    averaging_constant: float = 0.01
 
 
 @dataclass(frozen=True)
-class MinMaxObserver(Ranged):
+class _Channels:
+    ch_axis: int = 0
+
+
+@dataclass(frozen=True)
+class _Bins:
+    bins: int = 2048
+    upsample_rate: int = 16
+
+
+_update = jax.jit(lambda rule, state, x: rule.update(state, x, Names), static_argnums=0)
+_qparams = jax.jit(lambda rule, state: rule.qparams(state, Names), static_argnums=0)
+
+
+@dataclass(frozen=True)
+class MinMaxObserver(RangeObserver):
     """The extremes of all elements; see `qcore.affine.MinMax`.
 
     Args:
@@ -142,20 +157,11 @@ class MinMaxObserver(Ranged):
         Array(64, dtype=int32)
     """
 
-    dtype: Form = "quint8"
-    qscheme: str = "per_tensor_affine"
-    reduce_range: bool = False
-    quant_min: int | None = None
-    quant_max: int | None = None
-    eps: float = EPS
-
-    @cached_property
-    def rule(self) -> MinMax:
-        return self._rule(MinMax, "tensor")
+    _rule_class = affine.MinMax
 
 
 @dataclass(frozen=True)
-class MovingAverageMinMaxObserver(Ranged):
+class MovingAverageMinMaxObserver(RangeObserver, _Averaging):
     """Moving averages of each array's extremes; see `qcore.affine.MovingAverageMinMax`.
 
     Args:
@@ -163,21 +169,11 @@ class MovingAverageMinMaxObserver(Ranged):
         dtype, qscheme, reduce_range, quant_min, quant_max, eps: as for `MinMaxObserver`.
     """
 
-    averaging_constant: float = 0.01
-    dtype: Form = "quint8"
-    qscheme: str = "per_tensor_affine"
-    reduce_range: bool = False
-    quant_min: int | None = None
-    quant_max: int | None = None
-    eps: float = EPS
-
-    @cached_property
-    def rule(self) -> MovingAverageMinMax:
-        return self._rule(MovingAverageMinMax, "tensor", averaging_constant=self.averaging_constant)
+    _rule_class = affine.MovingAverageMinMax
 
 
 @dataclass(frozen=True)
-class PerChannelMinMaxObserver(Ranged):
+class PerChannelMinMaxObserver(RangeObserver, _Channels):
     """The extremes of each channel's elements; see `qcore.affine.PerChannelMinMax`.
 
     Args:
@@ -186,21 +182,12 @@ class PerChannelMinMaxObserver(Ranged):
         qscheme: "per_channel_affine" or "per_channel_symmetric".
     """
 
-    ch_axis: int = 0
-    dtype: Form = "quint8"
+    _rule_class = affine.PerChannelMinMax
     qscheme: str = "per_channel_affine"
-    reduce_range: bool = False
-    quant_min: int | None = None
-    quant_max: int | None = None
-    eps: float = EPS
-
-    @cached_property
-    def rule(self) -> PerChannelMinMax:
-        return self._rule(PerChannelMinMax, "channel", axis=self.ch_axis)
 
 
 @dataclass(frozen=True)
-class MovingAveragePerChannelMinMaxObserver(Ranged):
+class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver, _Averaging):
     """Moving averages of the extremes of each channel's elements.
 
     Args:
@@ -208,23 +195,11 @@ class MovingAveragePerChannelMinMaxObserver(Ranged):
         ch_axis, dtype, qscheme, reduce_range, quant_min, quant_max, eps: as for `PerChannelMinMaxObserver`.
     """
 
-    averaging_constant: float = 0.01
-    ch_axis: int = 0
-    dtype: Form = "quint8"
-    qscheme: str = "per_channel_affine"
-    reduce_range: bool = False
-    quant_min: int | None = None
-    quant_max: int | None = None
-    eps: float = EPS
-
-    @cached_property
-    def rule(self) -> MovingAveragePerChannelMinMax:
-        arguments = {"averaging_constant": self.averaging_constant, "axis": self.ch_axis}
-        return self._rule(MovingAveragePerChannelMinMax, "channel", **arguments)
+    _rule_class = affine.MovingAveragePerChannelMinMax
 
 
 @dataclass(frozen=True)
-class HistogramObserver(Ranged):
+class HistogramObserver(RangeObserver, _Bins):
     """Counts over the range of all elements, and the part of it that loses least; see `qcore.affine.Histogram`.
 
     Its 64-bit arithmetic works without x64.
@@ -235,32 +210,31 @@ class HistogramObserver(Ranged):
         dtype, qscheme, reduce_range, quant_min, quant_max, eps: as for `MinMaxObserver`.
     """
 
-    bins: int = 2048
-    upsample_rate: int = 16
-    dtype: Form = "quint8"
-    qscheme: str = "per_tensor_affine"
-    reduce_range: bool = False
-    quant_min: int | None = None
-    quant_max: int | None = None
-    eps: float = EPS
+    _rule_class = affine.Histogram
 
-    @cached_property
-    def rule(self) -> Histogram:
-        return self._rule(Histogram, "tensor", bins=self.bins, upsample_rate=self.upsample_rate)
+
+@dataclass(frozen=True, init=False)
+class RuleObserver(RangeObserver):
+    """Any observer of extremes of `qcore.affine`, such as `qcore.affine.MinMax(INT8, "symmetric")`."""
+
+    rule: affine.MinMax
+
+    def __init__(self, rule: affine.MinMax) -> None:
+        settings = {"dtype": rule.form, "qscheme": rule.scheme, "eps": rule.eps, "rule": rule}
+        for name, value in settings.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
 class RecordingObserver(ObserverBase):
     """All arrays seen so far, as the state, a tuple that grows; for debugging."""
 
-    @cached_property
-    def rule(self) -> Recording:
-        return Recording()
+    rule: ClassVar[Any] = affine.Recording()
 
 
 @dataclass(frozen=True)
 class NoopObserver(ObserverBase):
-    """Nothing is remembered: for what needs no range.
+    """Remembers nothing: for arrays that need no range.
 
     Args:
         dtype: what the arrays will be converted to: "float16", "bfloat16", "float32" or "float64".
@@ -272,9 +246,9 @@ class NoopObserver(ObserverBase):
     dtype: str = "float16"
 
     @cached_property
-    def rule(self) -> Noop:
+    def rule(self) -> affine.Noop:
         check_choice("dtype", self.dtype, list(CARRIERS))
-        return Noop()
+        return affine.Noop()
 
 
 Observer = ObserverBase

@@ -5,20 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from qcore.arguments import check_choice
+from qcore.affine.parameters import engine
+from qjax.quantization import observer as observers
 from qjax.quantization.fake_state import FakeQuantize
-from qjax.quantization.observer import (
-    HistogramObserver,
-    MinMaxObserver,
-    MovingAverageMinMaxObserver,
-    MovingAveragePerChannelMinMaxObserver,
-    NoopObserver,
-    ObserverBase,
-    PerChannelMinMaxObserver,
-    RecordingObserver,
-)
 
-_KINDS = (ObserverBase, FakeQuantize)
+_KINDS = (observers.ObserverBase, FakeQuantize)
 
 
 class _Checked:
@@ -40,6 +31,7 @@ class QConfig(_Checked):
         TypeError: if an argument is neither.
 
     Example:
+        >>> from qjax.quantization import MinMaxObserver
         >>> QConfig(activation=MinMaxObserver.with_args(dtype="qint8"), weight=default_weight_observer).weight.qscheme
         'per_tensor_symmetric'
     """
@@ -65,27 +57,24 @@ class QConfigDynamic(_Checked):
 _SYMMETRIC: dict[str, Any] = {"dtype": "qint8", "qscheme": "per_tensor_symmetric"}
 _CHANNELS: dict[str, Any] = {"dtype": "qint8", "qscheme": "per_channel_symmetric"}
 
-default_observer = MinMaxObserver(reduce_range=True)
-default_weight_observer = MinMaxObserver(**_SYMMETRIC)
-default_histogram_observer = HistogramObserver(reduce_range=True)
-default_per_channel_weight_observer = PerChannelMinMaxObserver(**_CHANNELS)
-default_debug_observer = RecordingObserver()
+default_observer = observers.MinMaxObserver(reduce_range=True)
+default_weight_observer = observers.MinMaxObserver(**_SYMMETRIC)
+default_histogram_observer = observers.HistogramObserver(reduce_range=True)
+default_per_channel_weight_observer = observers.PerChannelMinMaxObserver(**_CHANNELS)
+default_debug_observer = observers.RecordingObserver()
 
-default_fake_quant = FakeQuantize(MovingAverageMinMaxObserver, reduce_range=True)
-default_weight_fake_quant = FakeQuantize(MovingAverageMinMaxObserver, **_SYMMETRIC)
-default_per_channel_weight_fake_quant = FakeQuantize(MovingAveragePerChannelMinMaxObserver, **_CHANNELS)
-default_histogram_fake_quant = FakeQuantize(HistogramObserver, reduce_range=True)
+default_fake_quant = FakeQuantize(observers.MovingAverageMinMaxObserver, reduce_range=True)
+default_weight_fake_quant = FakeQuantize(observers.MovingAverageMinMaxObserver, **_SYMMETRIC)
+default_per_channel_weight_fake_quant = FakeQuantize(observers.MovingAveragePerChannelMinMaxObserver, **_CHANNELS)
+default_histogram_fake_quant = FakeQuantize(observers.HistogramObserver, reduce_range=True)
 
 default_qconfig = QConfig(default_observer, default_weight_observer)
 default_debug_qconfig = QConfig(default_debug_observer, default_weight_observer)
 default_per_channel_qconfig = QConfig(default_observer, default_per_channel_weight_observer)
 default_qat_qconfig = QConfig(default_fake_quant, default_weight_fake_quant)
 default_dynamic_qconfig = QConfigDynamic(default_weight_observer)
-float16_dynamic_qconfig = QConfigDynamic(NoopObserver(dtype="float16"))
+float16_dynamic_qconfig = QConfigDynamic(observers.NoopObserver(dtype="float16"))
 per_channel_dynamic_qconfig = QConfigDynamic(default_per_channel_weight_observer)
-
-# By engine: whether activations have but 7 bits, so that sums in int16 do not overflow, and weights have channels.
-_ENGINES = {"x86": (True, True), "fbgemm": (True, True), "qnnpack": (False, False), "onednn": (False, True)}
 
 
 def get_default_qconfig(backend: str = "x86") -> QConfig:
@@ -101,25 +90,17 @@ def get_default_qconfig(backend: str = "x86") -> QConfig:
         >>> get_default_qconfig("qnnpack").activation.reduce_range
         False
     """
-    reduced, channels = _engine(backend)
+    reduced, channels = engine(backend)
     weight = default_per_channel_weight_observer if channels else default_weight_observer
-    return QConfig(HistogramObserver(reduce_range=reduced), weight)
+    return QConfig(observers.HistogramObserver(reduce_range=reduced), weight)
 
 
 def get_default_qat_qconfig(backend: str = "x86") -> QConfig:
     """How torch fake-quantizes for an engine: by moving averages.
 
     Args:
-        backend: "x86", "fbgemm", "qnnpack" or "onednn".
-
-    Raises:
-        TypeError, ValueError: if backend is none of these.
+        backend: as for `get_default_qconfig`, which raises the same errors.
     """
-    reduced, channels = _engine(backend)
+    reduced, channels = engine(backend)
     weight = default_per_channel_weight_fake_quant if channels else default_weight_fake_quant
     return QConfig(FakeQuantize(reduce_range=reduced), weight)
-
-
-def _engine(backend: Any) -> tuple[bool, bool]:
-    check_choice("backend", backend, list(_ENGINES))
-    return _ENGINES[backend]

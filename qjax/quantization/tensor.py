@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from qcore.affine import AffineInteger, QParams, check_qparams, law
 from qcore.affine.quantized import QuantizedArray, rearrangement
-from qjax.dispatch import check_array
-from qjax.quantization.names import Names
+from qjax._rounding.inputs import ArrayLike, as_array
+from qjax.quantization.array_names import Names
 from qjax.quantization.parameters import Form, form_of, qparams_of
 
 Axes = int | tuple[int, ...] | None
@@ -23,9 +23,9 @@ Axes = int | tuple[int, ...] | None
 class QTensor(QuantizedArray):
     """Integers q that stand for the numbers (q - zero_point) * scale, a pytree with the arrays as leaves.
 
-    It passes through jit, scan, vmap, `jax.device_put` and `jax.tree.map` like any tree. Methods are those of
-    `jax.Array`, as far as they are here, and of torch's quantized tensors; results are QTensors with the same
-    parameters where they are numbers. What may mix channels is only for arrays with parameters for the whole.
+    It passes through jit, scan, vmap, `jax.device_put` and `jax.tree.map` like any tree. It has many methods
+    of `jax.Array` and of torch's quantized tensors. Results that are numbers are QTensors with the same parameters.
+    Methods that may mix channels need parameters for the whole array.
     `int_repr`, `q_scale` and the others are also functions, `int_repr(q)`.
 
     Attributes:
@@ -61,16 +61,6 @@ class QTensor(QuantizedArray):
         self.check()
         return _dequantize(self)
 
-    def check(self) -> None:
-        """Raises unless the arrays fit each other and the form, which transformations of pytrees may change.
-
-        Raises:
-            TypeError, ValueError: if they do not.
-        """
-        check_qparams(self.qparams, self.form, self.shape, Names)
-        if self.values.dtype != self.form.storage:
-            raise TypeError(f"values has dtype {self.values.dtype}; allowed is {self.form.storage} for {self.form}")
-
     def int_repr(self) -> jax.Array:
         """The integers."""
         return self.values
@@ -79,24 +69,8 @@ class QTensor(QuantizedArray):
         """ "per_tensor_affine" or "per_channel_affine"."""
         return "per_tensor_affine" if self.qparams.axis is None else "per_channel_affine"
 
-    def q_scale(self) -> jax.Array:
-        """The scale, float32 of shape ().
-
-        Raises:
-            ValueError: if there is one for each channel.
-        """
-        return self._whole("q_scale").scale
-
-    def q_zero_point(self) -> jax.Array:
-        """The zero point, int32 of shape ().
-
-        Raises:
-            ValueError: if there is one for each channel.
-        """
-        return self._whole("q_zero_point").zero_point
-
     def equal(self, other: Any) -> jax.Array:
-        """Whether integers and parameters are the same, a bool of shape ()."""
+        """True if integers and parameters are the same, a bool of shape ()."""
         if not isinstance(other, QTensor) or (self.form, self.qparams.axis) != (other.form, other.qparams.axis):
             return jnp.bool_(False)
         pairs = zip(jax.tree.leaves(self), jax.tree.leaves(other), strict=True)
@@ -134,16 +108,13 @@ class QTensor(QuantizedArray):
         return self._with(found if largest else ~found), places
 
 
-dequantize = QTensor.dequantize
-int_repr = QTensor.int_repr
-q_scale = QTensor.q_scale
-q_zero_point = QTensor.q_zero_point
-q_per_channel_scales = QTensor.q_per_channel_scales
-q_per_channel_zero_points = QTensor.q_per_channel_zero_points
+dequantize, int_repr = QTensor.dequantize, QTensor.int_repr
+q_scale, q_zero_point = QTensor.q_scale, QTensor.q_zero_point
+q_per_channel_scales, q_per_channel_zero_points = QTensor.q_per_channel_scales, QTensor.q_per_channel_zero_points
 q_per_channel_axis = QTensor.q_per_channel_axis
 
 
-def quantize_affine(x: jax.Array, qparams: QParams, dtype: Form) -> QTensor:
+def quantize_affine(x: ArrayLike, qparams: QParams, dtype: Form) -> QTensor:
     """The integers clip(rint(x * (1 / scale)) + zero_point, qmin, qmax); rint rounds ties to even.
 
     They have the bits of `qcore.affine.quantize_affine`. Values of traced parameters are not checked.
@@ -160,23 +131,19 @@ def quantize_affine(x: jax.Array, qparams: QParams, dtype: Form) -> QTensor:
         TypeError: if an argument has the wrong type.
         ValueError: if the parameters do not fit x or the integers, or a scale is not from 2^-125 to 2^125.
     """
-    check_array(x)
+    x = as_array(x)
     form = form_of(dtype)
     check_qparams(qparams, form, x.shape, Names)
     return QTensor(_quantize(form, x, qparams), jax.tree.map(jnp.asarray, qparams), form)
 
 
-def quantize_per_tensor(x: jax.Array, scale: Any, zero_point: Any, dtype: Form) -> QTensor:
+def quantize_per_tensor(x: ArrayLike, scale: Any, zero_point: Any, dtype: Form) -> QTensor:
     """Quantizes with one scale; see `quantize_affine`.
 
     Args:
-        x: array of any shape.
+        x, dtype: as for `quantize_affine`, which raises the same errors.
         scale: a number, or a float32 array of shape ().
         zero_point: an integer, or an int32 array of shape ().
-        dtype: the integers.
-
-    Raises:
-        TypeError, ValueError: as `quantize_affine` does.
 
     Example:
         >>> quantize_per_tensor(jnp.float32([-1, 0.26, 99]), 0.5, 10, "quint8").int_repr()
@@ -185,18 +152,14 @@ def quantize_per_tensor(x: jax.Array, scale: Any, zero_point: Any, dtype: Form) 
     return quantize_affine(x, qparams_of(scale, zero_point), dtype)
 
 
-def quantize_per_channel(x: jax.Array, scales: Any, zero_points: Any, axis: int, dtype: Form) -> QTensor:
+def quantize_per_channel(x: ArrayLike, scales: Any, zero_points: Any, axis: int, dtype: Form) -> QTensor:
     """Quantizes with a scale for each index along one dimension; see `quantize_affine`.
 
     Args:
-        x: array of any shape.
+        x, dtype: as for `quantize_affine`, which raises the same errors.
         scales: numbers, or a float32 array of shape (channels,).
         zero_points: integers, or an int32 array of shape (channels,).
         axis: the dimension of x along which the channels lie.
-        dtype: the integers.
-
-    Raises:
-        TypeError, ValueError: as `quantize_affine` does.
 
     Example:
         >>> x = jnp.float32([[0.3, 0.3], [0.8, 0.8]])

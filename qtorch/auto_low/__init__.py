@@ -131,9 +131,9 @@ def sequential_lower(
     for layer, rule in matches.items():
         round_weights(layer, rule)
     for parent in list(model.modules()):
-        for name, child in parent._modules.items():
-            if child in pairs:
-                parent._modules[name] = pairs[child]
+        for name, child in list(parent.named_modules(remove_duplicate=False)):
+            if child in pairs and child is not parent and "." not in name:
+                parent.add_module(name, pairs[child])
     keep_encoders_dense(model)
     return pairs.get(model, model)
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
-from torch.utils._pytree import tree_map
 
 from qcore import Quantization, Rule
+from qtorch._torch_internals import map_tree
 from qtorch.quant import Quantizer
 
 
@@ -25,7 +25,7 @@ def _round_outputs(outputs: Any, quantizer: Quantizer) -> Any:
         is_floating = isinstance(output, torch.Tensor) and output.is_floating_point()
         return quantizer(output) if is_floating else output
 
-    return tree_map(round_one, outputs)
+    return map_tree(round_one, outputs)
 
 
 class RoundingHook:
@@ -35,6 +35,7 @@ class RoundingHook:
         self.quantizer = _quantizer(told)
         # Kept because a handle that is unpickled tells torch that its number is taken.
         self.handle = layer.register_forward_hook(self)
+        layer.rounding_hook = self  # type: ignore[assignment]  # by which `is_lowered` knows
 
     def __call__(self, layer: nn.Module, inputs: Any, outputs: Any) -> Any:
         return _round_outputs(outputs, self.quantizer)
@@ -59,10 +60,7 @@ class Lowered(nn.Sequential):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            modules = self.__dict__.get("_modules")
-            if not modules:  # while a copy is being made
-                raise
-            return getattr(modules["0"], name)
+            return getattr(super().__getattr__("0"), name)  # which raises while a copy is being made
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         names = [name for name in state_dict if name.startswith(prefix)]
@@ -97,10 +95,9 @@ def _load_plain_weights(layer: nn.Module, state_dict: dict[str, Any], prefix: st
 
 def is_lowered(layer: nn.Module) -> bool:
     """Whether a layer's outputs are rounded after it, or its weights before."""
-    hooks = layer._forward_hooks.values()
     weights = layer.parametrizations.values() if parametrize.is_parametrized(layer) else ()  # type: ignore[union-attr]
     rounds_weights = any(isinstance(rounding, Quantizer) for weight in weights for rounding in weight)  # type: ignore
-    return isinstance(layer, Lowered) or rounds_weights or any(isinstance(hook, RoundingHook) for hook in hooks)
+    return isinstance(layer, Lowered) or rounds_weights or isinstance(vars(layer).get("rounding_hook"), RoundingHook)
 
 
 def keep_encoders_dense(model: nn.Module) -> None:

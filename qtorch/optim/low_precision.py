@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from qcore import Number
-from qcore.keys import fold_words
-from qtorch.keys import Key, draw, key_tensor
-from qtorch.optim.layout import Layout
-from qtorch.optim.quantizers import Function, check_quantizer, describe, is_stochastic
+from qcore.random.keys import fold_words
+from qtorch._rounding.keys import Key, draw, key_tensor
+from qtorch.optim.hooks import StateHooks
+from qtorch.optim.quantizers import Function, Quantizers, check_quantizer, describe, is_stochastic
 from qtorch.optim.step import Step
+from qtorch.optim.trained import Trained
 from qtorch.quant import Quantizer
 
 QUANTIZERS = ("weight_quant", "grad_quant", "momentum_quant", "acc_quant")
@@ -22,7 +23,7 @@ QUANTIZERS = ("weight_quant", "grad_quant", "momentum_quant", "acc_quant")
 Told = Function | Quantizer | Number | str | None
 
 
-class OptimLP(torch.optim.Optimizer):
+class OptimLP(StateHooks, torch.optim.Optimizer):
     """Steps another optimizer in low precision.
 
     A step, for each parameter that requires a gradient and has one (others are not touched):
@@ -42,9 +43,7 @@ class OptimLP(torch.optim.Optimizer):
     A closure sees the low-precision weights. If the inner optimizer evaluates it again (LBFGS), the later evaluations
     see that optimizer's own points, unrounded; the gradients of all are rounded, with the same keys.
 
-    On the CPU the first step may move small parameters to memory where they lie side by side, unless others refer to
-    theirs (views, arrays, state dicts, other processes), and momenta likewise. Addresses taken before are void then,
-    and such a parameter's memory cannot be resized.
+    All is written in place: parameters, gradients and momenta stay where they are in memory.
 
     Keys: step number s (0, 1, ...) has the key k = fold_in(key, s). The role r of parameter number j is rounded with
     fold_in(fold_in(k, r), j), where gradient, accumulator, weight are the roles 0, 1, 2, and the parameter's momenta,
@@ -79,13 +78,6 @@ class OptimLP(torch.optim.Optimizer):
         (tensor([ 0.7500, -1.5000]), tensor([ 0.8008, -1.6016]))
     """
 
-    optim: torch.optim.Optimizer
-    weight_quant: Told
-    grad_quant: Told
-    momentum_quant: Told
-    acc_quant: Told
-    key: tuple[int, int] | None
-
     def __init__(
         self,
         optim: torch.optim.Optimizer,
@@ -100,15 +92,17 @@ class OptimLP(torch.optim.Optimizer):
             raise TypeError(f"optim={optim!r} is a {type(optim).__name__}; allowed is a torch.optim.Optimizer")
         if not isinstance(grad_scaling, Real) or isinstance(grad_scaling, bool):
             raise TypeError(f"grad_scaling={grad_scaling!r} is a {type(grad_scaling).__name__}; allowed is a number")
-        quantizers = dict(zip(QUANTIZERS, (weight_quant, grad_quant, momentum_quant, acc_quant), strict=True))
-        for name, quantizer in quantizers.items():
-            check_quantizer(name, quantizer)
-        # What an unpickled optimizer gets, and no groups: they are the inner one's, see below.
-        super().__setstate__({"optim": optim, **quantizers})
+        self.optim = optim
+        self.weight_quant, self.grad_quant = weight_quant, grad_quant
+        self.momentum_quant, self.acc_quant = momentum_quant, acc_quant
         self.grad_scaling = float(grad_scaling)
-        self.key = None if key is None else _words(key)
+        self.key: tuple[int, int] | None = None if key is None else _words(key)
         self.steps = 0
-        self._layout = Layout(self.param_groups, acc_quant is not None)
+        self._quantizers()  # raises where one is wrong
+        self._forget_hooks()
+        # Hooks of steps, as an unpickled optimizer gets them, and no groups: these are the inner one's.
+        super().__setstate__({})
+        self._trained = Trained(self.param_groups, acc_quant is not None)
 
     # These stay the inner optimizer's when it loads others, and schedulers of either see both.
 
@@ -127,11 +121,9 @@ class OptimLP(torch.optim.Optimizer):
     @property
     def weight_acc(self) -> dict[torch.Tensor, torch.Tensor]:
         """The accumulators by parameter, of those that were trained; empty without `acc_quant`."""
-        layout = self._lay_out()
-        if layout.accumulators is None:
-            return {}
-        layout.follow()
-        return dict(zip(layout.parameters, layout.accumulators.values.tensors, strict=True))
+        trained = self._current()
+        trained.follow_weights()
+        return dict(zip(trained.parameters, trained.accumulators, strict=False))  # if there are any
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         self.optim.add_param_group(param_group)
@@ -145,30 +137,22 @@ class OptimLP(torch.optim.Optimizer):
         Returns:
             What the inner optimizer's step returns: the loss if there is a closure.
         """
-        quantizers = {name: check_quantizer(name, getattr(self, name)) for name in QUANTIZERS}
+        quantizers = self._quantizers()
         key = self._step_key() if any(map(is_stochastic, quantizers.values())) else None
-        step = Step(self._lay_out(), quantizers, self.grad_scaling, key)
-        try:
-            if closure is None:
-                step.begin()
-                loss = self.optim.step()
-            else:
-                loss = self.optim.step(step.evaluating(closure))  # type: ignore[call-overload]
-            step.finish(self.state)
-        finally:
-            step.leave()
+        loss = Step(self._current(), quantizers, self.grad_scaling, key).run(self.optim, closure)
         self.steps += 1
         return loss
 
-    def _step_key(self) -> tuple[int, int]:
-        if self.key is not None:
-            return fold_words(*self.key, self.steps)
-        return _words(draw())
+    def _quantizers(self) -> Quantizers:
+        return {name: check_quantizer(name, getattr(self, name)) for name in QUANTIZERS}
 
-    def _lay_out(self) -> Layout:
-        if not self._layout.holds(self.param_groups):
-            self._layout = Layout(self.param_groups, self.acc_quant is not None, self._layout)
-        return self._layout
+    def _step_key(self) -> tuple[int, int]:
+        return _words(draw()) if self.key is None else fold_words(*self.key, self.steps)
+
+    def _current(self) -> Trained:
+        if not self._trained.is_current(self.param_groups):
+            self._trained = Trained(self.param_groups, self.acc_quant is not None, self._trained)
+        return self._trained
 
     def state_dict(self) -> dict[str, Any]:
         """The inner optimizer's state dict and, as "low_precision", accumulators, number of steps and key.
@@ -176,12 +160,8 @@ class OptimLP(torch.optim.Optimizer):
         Loaded into a fresh optimizer next to the model's own state, it continues with the same bits (where no key was
         given, once torch's generator is restored too). It can be loaded by `torch.load(..., weights_only=True)`.
         """
-        for hook in self._optimizer_state_dict_pre_hooks.values():
-            hook(self)
-        state = self.optim.state_dict() | {"low_precision": self._extra_state()}
-        for hook in self._optimizer_state_dict_post_hooks.values():
-            state = hook(self, state) or state
-        return state
+        self._before_saving.call(self)
+        return self._after_saving.apply(self, self.optim.state_dict() | {"low_precision": self._extra_state()})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads what `state_dict` returned, before or after the model's state; the key is loaded as well.
@@ -193,27 +173,24 @@ class OptimLP(torch.optim.Optimizer):
         Raises:
             ValueError: if it is another's.
         """
-        state = state_dict.copy()
-        for hook in self._optimizer_load_state_dict_pre_hooks.values():
-            state = hook(self, state) or state
+        state = self._before_loading.apply(self, state_dict.copy())
         if "low_precision" not in state:
             raise ValueError(
                 f"state_dict has the entries {', '.join(state)}; allowed is what OptimLP.state_dict returned, with "
                 "low_precision (a plain optimizer's can be loaded into `optim`)"
             )
         extra = state.pop("low_precision")
-        self._lay_out().check_accumulators(extra["accumulators"])
+        self._current().check(extra["accumulators"])
         self.optim.load_state_dict(state)
         self._load_extra_state(extra)
-        for hook in self._optimizer_load_state_dict_post_hooks.values():
-            hook(self)
+        self._after_loading.call(self)
 
     def _extra_state(self) -> dict[str, Any]:
-        return {"steps": self.steps, "key": self.key, "accumulators": self._lay_out().save_accumulators()}
+        return {"steps": self.steps, "key": self.key, "accumulators": self._current().save()}
 
     def _load_extra_state(self, extra: dict[str, Any]) -> None:
         self.steps, self.key = extra["steps"], extra["key"]
-        self._layout.load_accumulators(extra["accumulators"])
+        self._trained.load(extra["accumulators"])
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in ("optim", "grad_scaling", *QUANTIZERS)}
@@ -221,8 +198,9 @@ class OptimLP(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         extra = state["low_precision"]
+        self._forget_hooks()
         super().__setstate__({name: value for name, value in state.items() if name != "low_precision"})
-        self._layout = Layout(self.param_groups, self.acc_quant is not None)
+        self._trained = Trained(self.param_groups, self.acc_quant is not None)
         self._load_extra_state(extra)
 
     def __repr__(self) -> str:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 import torch
 
 from qcore import Number, Quantization, Rounding
-from qcore.named import check_number
-from qtorch.optim.many import quantize_many
+from qcore.formats.number import check_number
+from qtorch._rounding.many import Tensors
 from qtorch.quant import Quantizer
 
 Function = Callable[[torch.Tensor], torch.Tensor]
+Quantizers = Mapping[str, Quantization | Function | None]  # what `check_quantizer` made of each argument
 
 
 def check_quantizer(name: str, quantizer: Any) -> Quantization | Function | None:
@@ -42,13 +43,9 @@ def is_stochastic(told: Quantization | Function | None) -> bool:
     return isinstance(told, Quantization) and told.forward_rounding is Rounding.STOCHASTIC
 
 
-def round_all(
-    name: str, told: Quantization | Function, tensors: list[torch.Tensor], keys: torch.Tensor | None
-) -> list[torch.Tensor]:
-    """The rounded tensors; see `quantize_many`."""
-    if isinstance(told, Quantization):
-        return quantize_many(tensors, told, keys)
-    results = [told(x.clone()) for x in tensors]  # which the function may keep, or work on in place
+def apply_function(name: str, function: Function, tensors: Tensors) -> list[torch.Tensor]:
+    """The function's results for copies, which it may keep or work on in place."""
+    results = [function(x.clone()) for x in tensors]
     for x, y in zip(tensors, results, strict=True):
         if not isinstance(y, torch.Tensor) or y.shape != x.shape:
             got = f"shape {tuple(y.shape)}" if isinstance(y, torch.Tensor) else f"type {type(y).__name__}"

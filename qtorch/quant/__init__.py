@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding
-from qtorch.cache import remember
-from qtorch.dispatch import quantize
-from qtorch.keys import Key
+from qtorch._rounding.dispatch import quantize
+from qtorch._rounding.keys import Key
 from qtorch.quant.module import Quantizer, quantizer
 
 __all__ = ["Quantizer", "block_quantize", "fixed_point_quantize", "float_quantize", "quantizer"]
@@ -56,9 +57,14 @@ def float_quantize(
 
 
 def _number(make: type[Number], *arguments: object) -> Number:
-    return make(*arguments) if torch.compiler.is_compiling() else _remembered(make, *arguments)
+    if torch.compiler.is_compiling():
+        return make(*arguments)
+    try:
+        return _cached(make, *arguments)
+    except TypeError:  # as an argument has no hash, which is refused in other words
+        return make(*arguments)
 
 
-@remember
-def _remembered(make: type[Number], *arguments: object) -> Number:
+@lru_cache(maxsize=1024, typed=True)
+def _cached(make: type[Number], *arguments: object) -> Number:
     return make(*arguments)

@@ -1,4 +1,4 @@
-"""`Quantizer`: rounds values on the way forward and gradients on the way back, each in its own way."""
+"""`Quantizer`: rounds values in the forward pass and gradients in the backward pass, each to its own format."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import torch
 
 from qcore import Number, Quantization, Rounding
-from qtorch.autograd import apply_directly
-from qtorch.dispatch import is_ordinary, quantize, round_tensor
-from qtorch.keys import Key, check_noise, draw, draw_opaquely, fold_in, key_tensor
-from qtorch.plan import Plan, plan_for
+from qtorch._rounding.dispatch import quantize
+from qtorch._rounding.gradients import for_transforms
+from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, fold_in, key_tensor
+from qtorch._rounding.paths.choice import is_plain_tensor, round_tensor
+from qtorch._rounding.plan import Plan, plan_for
+from qtorch._torch_internals import apply_directly
 
 _LANES = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
@@ -20,27 +22,15 @@ _LANES = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 class Quantizer(torch.nn.Module):
     """Rounds a tensor, and its gradient.
 
-    It is a function with a key that can be copied, pickled (if its hooks can) and compiled, and has no parameters or
-    buffers: `quantizer` is therefore only another name of it.
+    It has no parameters or buffers, and can be copied, compiled, and pickled if its hooks can; `quantizer` is another
+    name for it. The arguments are those of `qcore.Quantization`.
 
-    Forward, x is rounded with the key k. Backward, the gradient goes through the hooks in order, is rounded with the
-    key `fold_in(k, 1)`, and becomes 0 where the forward rounding clamped. A way whose number is None rounds nothing.
-    Gradients of gradients see rounding as the identity.
+    The forward pass rounds x with the key k. The backward pass applies the hooks to the gradient, rounds it with the
+    key `fold_in(k, 1)`, and sets it to 0 where the forward pass clamped: where x, rounded without a range, is out of
+    range. A number of None rounds nothing. Gradients of gradients treat rounding as the identity.
 
-    A number counts as clamped when what it would round to, were there no range, is out of range: the largest number
-    and 0.4 steps is not, when rounding to nearest.
-
-    Args:
-        forward_number: the format of the values, or its name; None copies them.
-        backward_number: the format of the gradients, or its name.
-        forward_rounding, backward_rounding: names or members of `Rounding`.
-        clamping_grad_zero: whether gradients become 0 where a clamping `FixedPoint` clamped; forward_number must then
-            be a `FixedPoint` or None.
-        backward_hooks: functions of the gradient that return another.
-
-    Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if an argument is not one of those allowed.
+    Tangents (`torch.func.jvp`, `torch.autograd.forward_ad`) pass straight through and become 0 where the forward pass
+    clamped. They exist only where gradients are neither rounded nor given to hooks.
 
     Example:
         >>> q = Quantizer("int4", "e5m2", "nearest", "nearest", clamping_grad_zero=True)
@@ -63,19 +53,19 @@ class Quantizer(torch.nn.Module):
         backward_hooks: Iterable[Callable[[torch.Tensor], torch.Tensor]] = (),
     ) -> None:
         super().__init__()
-        told: tuple[Any, ...] = (forward_number, backward_number, forward_rounding, backward_rounding)
-        self.quantization = Quantization(*told, clamping_grad_zero, backward_hooks)  # type: ignore[arg-type]
+        arguments: tuple[Any, ...] = (forward_number, backward_number, forward_rounding, backward_rounding)
+        self.quantization = Quantization(*arguments, clamping_grad_zero, backward_hooks)  # type: ignore[arg-type]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_plans": None}  # which cannot be pickled
+        return self.__dict__ | {"_plans": None}  # plans cannot be pickled
 
     def forward(self, x: torch.Tensor, key: Key = None) -> torch.Tensor:
         """Rounds x.
 
         Args:
             x: tensor of any shape, strides and device; float32, float64, float16 or bfloat16.
-            key: as for `qtorch.quantize`. None draws one from torch's default generator if either way is stochastic,
-                whether or not there will be gradients: a checkpoint's second forward draws what the first did.
+            key: as for `qtorch.quantize`. None draws one from torch's default generator if either rounding is
+                stochastic, with or without gradients: so a checkpoint's second forward pass draws the same key.
 
         Returns:
             A new tensor of x's shape, dtype, device and memory format.
@@ -83,32 +73,33 @@ class Quantizer(torch.nn.Module):
         Raises:
             TypeError, ValueError: if an argument is not as above.
         """
-        told, ordinary, plans = self.quantization, is_ordinary(x), None
-        if ordinary:
+        quantization, plain, plans = self.quantization, is_plain_tensor(x), None
+        if plain:
             plans = self._plans
-            if plans is None or plans.told is not told or plans.dtype is not x.dtype:
-                plans = self._plans = _make_plans(told, x.dtype)
-        if not ordinary or (x.requires_grad and torch.is_grad_enabled()):
-            words = _key_words(told, key, ordinary) if told.stochastic or key is not None else None
-            result = (_apply if ordinary else _Rounding.apply)(x, words, told, plans)
-            return result if told.unclamped is None else result[0]
-        if not _draws_forward(told):
-            _key_words(told, key, ordinary)
+            if plans is None or plans.quantization is not quantization or plans.dtype is not x.dtype:
+                plans = self._plans = _make_plans(quantization, x.dtype)
+        if not plain or (x.requires_grad and torch.is_grad_enabled()):
+            words = _key_words(quantization, key, plain) if quantization.stochastic or key is not None else None
+            apply = _apply if plain else for_transforms(_Rounding, _WithTangent)
+            result = apply(x, words, quantization, plans)
+            return result if quantization.unclamped is None else result[0]
+        if not _draws_forward(quantization):
+            _key_words(quantization, key, plain)
             key = None
-        return _round(x, told.forward_number, told.forward_rounding, key, plans and plans.forward)
+        return _round(x, quantization.forward_number, quantization.forward_rounding, key, plans and plans.forward)
 
     def extra_repr(self) -> str:
-        told = self.quantization
+        quantization = self.quantization
         parts = [
             f"{way}_number={number}, {way}_rounding={rounding.value}"
             for way, number, rounding in (
-                ("forward", told.forward_number, told.forward_rounding),
-                ("backward", told.backward_number, told.backward_rounding),
+                ("forward", quantization.forward_number, quantization.forward_rounding),
+                ("backward", quantization.backward_number, quantization.backward_rounding),
             )
             if number is not None
         ]
-        parts += ["clamping_grad_zero=True"] if told.clamping_grad_zero else []
-        names = [getattr(hook, "__name__", type(hook).__name__) for hook in told.backward_hooks]
+        parts += ["clamping_grad_zero=True"] if quantization.clamping_grad_zero else []
+        names = [getattr(hook, "__name__", type(hook).__name__) for hook in quantization.backward_hooks]
         parts += [f"backward_hooks=[{', '.join(names)}]"] if names else []
         return ", ".join(parts)
 
@@ -117,81 +108,97 @@ quantizer = Quantizer
 
 
 class _Plans(NamedTuple):
-    """How ordinary tensors of a dtype are rounded: forward, where that needs no key, and backward, where nothing else
-    is done with a gradient either."""
+    """Plans for plain tensors of a dtype: forward if that needs no key, backward if it only rounds, without a key."""
 
-    told: Quantization
+    quantization: Quantization
     dtype: torch.dtype
     forward: Plan | None
     backward: Plan | None
 
 
-def _make_plans(told: Quantization, dtype: torch.dtype) -> _Plans:
+def _make_plans(quantization: Quantization, dtype: torch.dtype) -> _Plans:
     def plan(number: Number | None, rounding: Rounding) -> Plan | None:
         if number is None or rounding is Rounding.STOCHASTIC:
             return None
-        with contextlib.suppress(TypeError, ValueError):  # which the rounding will raise, if it is ever asked for
+        with contextlib.suppress(TypeError, ValueError):  # raised when this rounding is really called
             return plan_for(number, rounding, dtype, None, False)
         return None
 
-    alone = not told.backward_hooks and told.unclamped is None
-    backward = plan(told.backward_number, told.backward_rounding) if alone else None
-    return _Plans(told, dtype, plan(told.forward_number, told.forward_rounding), backward)
+    alone = not quantization.backward_hooks and quantization.unclamped is None
+    backward = plan(quantization.backward_number, quantization.backward_rounding) if alone else None
+    return _Plans(quantization, dtype, plan(quantization.forward_number, quantization.forward_rounding), backward)
 
 
 class _Rounding(torch.autograd.Function):
-    """(x, the key's words, a Quantization, plans if x is ordinary) -> the rounded x, and where gradients are masked the
-    places that were clamped."""
+    """(x, key words, Quantization, plans if x is plain) -> x rounded and, if gradients are masked, where it clamped."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: torch.Tensor, words: torch.Tensor | None, told: Quantization, plans: _Plans | None) -> Any:
-        if words is not None and torch.compiler.is_compiling() and not _draws_forward(told):
-            x = _anchored(x, words)
-        y = _round(x, told.forward_number, told.forward_rounding, words, plans and plans.forward)
-        if told.unclamped is None:
+    def forward(x: torch.Tensor, words: torch.Tensor | None, quantization: Quantization, plans: _Plans | None) -> Any:
+        if words is not None and torch.compiler.is_compiling() and not _draws_forward(quantization):
+            x = _needing_key(x, words)
+        y = _round(x, quantization.forward_number, quantization.forward_rounding, words, plans and plans.forward)
+        if quantization.unclamped is None:
             return y
         lanes = _LANES[x.element_size()]
-        free = _round(x, told.unclamped, told.forward_rounding, words, None)
+        free = _round(x, quantization.unclamped, quantization.forward_rounding, words, None)
         return y, (y.view(lanes) == free.view(lanes)).logical_not_()  # torch 2.11 has no != for DTensors
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _, words, ctx.told, plans = inputs
+        _, words, ctx.quantization, plans = inputs
         ctx.plan = plans and plans.backward
-        clamped = None if ctx.told.unclamped is None else output[1]
+        clamped = None if ctx.quantization.unclamped is None else output[1]
         if clamped is not None:
             ctx.mark_non_differentiable(clamped)
-        words = words if _draws_backward(ctx.told) else None
-        ctx.saves = words is not None or clamped is not None  # which takes long even of nothing
+        words = words if _draws_backward(ctx.quantization) else None
+        ctx.saves = words is not None or clamped is not None  # saving takes long even for None
         if ctx.saves:
             ctx.save_for_backward(words, clamped)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
         plan = ctx.plan
-        if plan is not None and plan.dtype is grad.dtype and not torch.is_grad_enabled() and is_ordinary(grad):
+        if plan is not None and plan.dtype is grad.dtype and not torch.is_grad_enabled() and is_plain_tensor(grad):
             return round_tensor(grad, plan, None, True), None, None, None
-        told: Quantization = ctx.told
+        quantization: Quantization = ctx.quantization
         saved: tuple[Any, Any] = ctx.saved_tensors if ctx.saves else (None, None)
         words, clamped = saved
-        for hook in told.backward_hooks:
+        for hook in quantization.backward_hooks:
             grad = hook(grad)
             if not isinstance(grad, torch.Tensor):
                 raise TypeError(f"a function of backward_hooks returned a {type(grad).__name__}; allowed is a tensor")
-        if told.backward_number is not None:
+        if quantization.backward_number is not None:
             if words is not None:
-                words = fold_in(words, 1, is_ordinary(words))
-            grad = _round(grad, told.backward_number, told.backward_rounding, words, None)
+                words = fold_in(words, 1, is_plain_tensor(words))
+            grad = _round(grad, quantization.backward_number, quantization.backward_rounding, words, None)
         return grad if clamped is None else grad.masked_fill(clamped, 0), None, None, None
+
+
+class _WithTangent(_Rounding):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _Rounding.setup_context(ctx, inputs, output)
+        ctx.masks = ctx.quantization.unclamped is not None
+        if ctx.masks:
+            ctx.save_for_forward(inputs[1] if _draws_backward(ctx.quantization) else None, output[1])
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> Any:  # type: ignore[override]
+        if ctx.quantization.backward_number is not None or ctx.quantization.backward_hooks:
+            raise NotImplementedError(
+                "a Quantizer with backward_number or backward_hooks has no forward-mode derivative; allowed are None "
+                "and no hooks, or backward mode (torch.func.vjp, torch.func.grad, torch.func.jacrev)"
+            )
+        return (tangent.masked_fill(ctx.saved_tensors[1], 0), None) if ctx.masks else tangent.clone()
 
 
 _apply = apply_directly(_Rounding)
 
 
 def _round(x: torch.Tensor, number: Number | None, rounding: Rounding, key: Key, plan: Plan | None) -> torch.Tensor:
-    """`quantize`, in fewer steps where there is a plan: for an ordinary x that needs no gradient."""
+    """`quantize`; with a plan, for a plain x without a gradient, in fewer steps."""
     if plan is not None:
         return round_tensor(x, plan, None, True)
     if number is None:
@@ -199,29 +206,32 @@ def _round(x: torch.Tensor, number: Number | None, rounding: Rounding, key: Key,
     return quantize(x, number, rounding, key=key if rounding is Rounding.STOCHASTIC else None)
 
 
-def _draws_forward(told: Quantization) -> bool:
-    """Whether the values themselves need a key."""
-    return told.forward_number is not None and told.forward_rounding is Rounding.STOCHASTIC
+def _draws_forward(quantization: Quantization) -> bool:
+    """True if the forward pass needs a key."""
+    return quantization.forward_number is not None and quantization.forward_rounding is Rounding.STOCHASTIC
 
 
-def _draws_backward(told: Quantization) -> bool:
-    """Whether gradients need a key."""
-    return told.backward_number is not None and told.backward_rounding is Rounding.STOCHASTIC
+def _draws_backward(quantization: Quantization) -> bool:
+    """True if the backward pass needs a key."""
+    return quantization.backward_number is not None and quantization.backward_rounding is Rounding.STOCHASTIC
 
 
-def _anchored(x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-    """x, but so that a compiled program needs the key for it. One that only gradients need would be drawn with them, or
-    never, and all later keys would be others than in an eager program."""
+def _needing_key(x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+    """x, computed so that a compiled forward pass needs the key.
+
+    Otherwise a key that only gradients need would be drawn with them, or never, and later keys would differ from those
+    of an eager program.
+    """
     zero = (words[0] & 1) >> 1
     return (x.view(_LANES[x.element_size()]) | zero).view(x.dtype)
 
 
-def _key_words(told: Quantization, key: Key, ordinary: bool) -> torch.Tensor | None:
-    """The key, given or drawn, as a tensor; None where nothing is stochastic."""
-    if not told.stochastic:
+def _key_words(quantization: Quantization, key: Key, plain: bool) -> torch.Tensor | None:
+    """The key, passed or drawn, as a tensor; None where nothing is stochastic."""
+    if not quantization.stochastic:
         if key is not None:
             check_noise(key, 24, 0)
         return None
     if key is not None:
         return key_tensor(key)
-    return draw() if ordinary else draw_opaquely()
+    return draw() if plain else draw_opaquely()

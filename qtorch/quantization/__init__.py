@@ -1,7 +1,6 @@
 """Affine integer quantization with the names of torch's quantization library, and the bits of qcore.affine."""
 
 from qtorch.quantization.affine import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
-from qtorch.quantization.base import Observer, ObserverBase
 from qtorch.quantization.checkpoint import load, save
 from qtorch.quantization.fake_quantize import (
     FakeQuantize,
@@ -11,7 +10,8 @@ from qtorch.quantization.fake_quantize import (
     enable_observer,
 )
 from qtorch.quantization.functional import conv2d, dequantize, linear, quantize_per_channel, quantize_per_tensor
-from qtorch.quantization.observer import (
+from qtorch.quantization.observers.base import Observer, ObserverBase
+from qtorch.quantization.observers.observer import (
     HistogramObserver,
     MinMaxObserver,
     MovingAverageMinMaxObserver,
@@ -20,6 +20,7 @@ from qtorch.quantization.observer import (
     NoopObserver,
     PerChannelMinMaxObserver,
     RecordingObserver,
+    RuleObserver,
 )
 from qtorch.quantization.qconfig import (
     QConfig,
@@ -63,6 +64,7 @@ __all__ = [
     "QConfigDynamic",
     "QTensor",
     "RecordingObserver",
+    "RuleObserver",
     "conv2d",
     "default_activation_only_qconfig",
     "default_debug_observer",

@@ -1,7 +1,7 @@
 """Fake quantization of tensors: three paths with the same bits, and the masked straight-through gradient.
 
-The paths are those of `qtorch.dispatch`: a fused kernel, the law traced under `torch.compile`, and the law operation by
-operation.
+The paths are those of `qtorch._rounding.dispatch`: a fused kernel, the law traced under `torch.compile`, and the law
+operation by operation.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from typing import Any
 
 import torch
 
-from qcore.affine import AffineInteger, QParams
+from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.parameters import check_input, check_qparams
 from qcore.arguments import check_int
-from qtorch.autograd import apply_directly
-from qtorch.cache import constant, literal, remember
-from qtorch.dispatch import is_ordinary
-from qtorch.quantization.fused import Bounds, backward, backward_by_kernel, forward, forward_by_kernel
-from qtorch.quantization.names import Names
+from qtorch._rounding.cache import cached, literal
+from qtorch._rounding.gradients import for_transforms, is_differentiated
+from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._torch_internals import apply_directly, constant
+from qtorch.quantization.array_names import Names
+from qtorch.quantization.launch import Bounds, fake_quantize_on_cpu, fake_quantize_on_cuda, straight_through_on_cpu
 
 
 def fake_quantize_per_tensor_affine(
@@ -30,8 +31,8 @@ def fake_quantize_per_tensor_affine(
     """Rounds to the numbers that integers stand for: (clip(rint(x / scale) + zero_point) - zero_point) * scale.
 
     rint rounds ties to even, and x / scale is x * (1 / scale); all arithmetic is in float32. NaN becomes the number of
-    quant_min, infinities those of the ends. The gradient passes where nothing was clipped, and is 0 elsewhere. The bits
-    are those of `torch.fake_quantize_per_tensor_affine` on the CPU, and of `qcore.affine.fake_quantize`.
+    quant_min, infinities those of the ends. Gradients and tangents pass where nothing was clipped, and are 0 elsewhere.
+    The bits are those of `torch.fake_quantize_per_tensor_affine` on the CPU, and of `qcore.affine.fake_quantize`.
 
     Args:
         x: tensor of any shape, strides and device; float32, float64, float16 or bfloat16.
@@ -92,28 +93,30 @@ def fake_quantize_per_channel_affine(
 def _fake_quantize(
     x: torch.Tensor, scale: Any, zero_point: Any, axis: int | None, quant_min: int, quant_max: int
 ) -> torch.Tensor:
-    ordinary = is_ordinary(x)
+    plain = is_plain_tensor(x)
     check_input(x, Names)
     form = make_form(quant_min, quant_max)
-    qparams = make_qparams(scale, zero_point, axis, x.device, ordinary)
+    qparams = make_qparams(scale, zero_point, axis, x.device, plain)
     check_qparams(qparams, form, tuple(x.shape), Names)
-    return fake_quantize(x, qparams, form, ordinary)
+    return fake_quantize(x, qparams, form, plain)
 
 
-def fake_quantize(x: torch.Tensor, qparams: QParams, form: AffineInteger, ordinary: bool) -> torch.Tensor:
+def fake_quantize(x: torch.Tensor, qparams: QParams, form: AffineInteger, plain: bool) -> torch.Tensor:
     """The law with its gradient, by whichever path serves x; nothing is checked."""
     parameters = qparams.scale, qparams.zero_point, qparams.axis, Bounds(form.low, form.high)
-    transformed = not ordinary and not torch.compiler.is_compiling()  # such tensors may not say what they require
-    if (x.requires_grad or transformed) and torch.is_grad_enabled():
-        return (_straight_through if ordinary else _StraightThrough.apply)(x, *parameters)[0]
-    return _forward(x, *parameters, ordinary)[0]
+    if plain:
+        if x.requires_grad and torch.is_grad_enabled():
+            return _straight_through(x, *parameters)[0]
+    elif is_differentiated(x):
+        return for_transforms(_StraightThrough, _WithTangent)(x, *parameters)[0]
+    return _forward(x, *parameters, plain)[0]
 
 
 def make_form(quant_min: Any, quant_max: Any) -> AffineInteger:
     """The integers of a user's range, or an error that names what is wrong with it."""
     if torch.compiler.is_compiling():
         return _constant_form(literal(quant_min), literal(quant_max))
-    return _remembered_form(quant_min, quant_max)
+    return _cached_form(quant_min, quant_max)
 
 
 def _form(quant_min: Any, quant_max: Any) -> AffineInteger:
@@ -122,7 +125,7 @@ def _form(quant_min: Any, quant_max: Any) -> AffineInteger:
     return AffineInteger(quant_min, quant_max)
 
 
-_remembered_form = remember(_form)
+_cached_form = cached(_form)
 
 
 @constant
@@ -130,17 +133,17 @@ def _constant_form(quant_min: Any, quant_max: Any) -> AffineInteger:
     return _form(quant_min, quant_max)
 
 
-def make_qparams(scale: Any, zero_point: Any, axis: int | None, device: torch.device, ordinary: bool) -> QParams:
+def make_qparams(scale: Any, zero_point: Any, axis: int | None, device: torch.device, plain: bool) -> QParams:
     """Parameters on a device, of a user's numbers or tensors; a tensor of one element may have a dimension."""
     numbers = not isinstance(scale, torch.Tensor) and not isinstance(zero_point, torch.Tensor)
-    return (_remembered_qparams if ordinary and numbers else _qparams)(scale, zero_point, axis, device)
+    return (_cached_qparams if plain and numbers else _qparams)(scale, zero_point, axis, device)
 
 
 def _qparams(scale: Any, zero_point: Any, axis: int | None, device: torch.device) -> QParams:
     return QParams(_scale(scale, axis, device), _zero_point(zero_point, axis, device), axis)
 
 
-_remembered_qparams = remember(_qparams)
+_cached_qparams = cached(_qparams)
 
 
 def _scale(scale: Any, axis: int | None, device: torch.device) -> torch.Tensor:
@@ -163,15 +166,24 @@ def _without_dimension(parameter: torch.Tensor, axis: int | None) -> torch.Tenso
 
 
 def _forward(
-    x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int | None, bounds: Bounds, ordinary: bool
+    x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int | None, bounds: Bounds, plain: bool
 ) -> tuple[torch.Tensor, ...]:
-    results = forward_by_kernel(x, scale, zero_point, axis, bounds) if ordinary and x.numel() > 0 else None
-    return forward(x, scale, zero_point, axis, bounds) if results is None else results
+    """The fake-quantized x, and the mask of gradients as 0 and 1 in uint8."""
+    if plain and x.numel() > 0:
+        launch = fake_quantize_on_cpu if x.is_cpu else fake_quantize_on_cuda
+        results = launch(x, scale, zero_point, axis, bounds)
+        if results is not None:
+            return results
+    y, mask = law.fake_quantize(Names, x, scale, zero_point, axis, bounds)  # type: ignore[arg-type]
+    return y, mask.to(torch.uint8)
 
 
-def _backward(gradient: torch.Tensor, mask: torch.Tensor, ordinary: bool) -> torch.Tensor:
-    result = backward_by_kernel(gradient, mask) if ordinary and mask.numel() > 0 else None
-    return backward(gradient, mask) if result is None else result
+def _backward(gradient: torch.Tensor, mask: torch.Tensor, plain: bool) -> torch.Tensor:
+    if plain and gradient.is_cpu and mask.numel() > 0:
+        result = straight_through_on_cpu(gradient, mask)
+        if result is not None:
+            return result
+    return law.straight_through(Names, gradient, mask != 0)
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -181,7 +193,7 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(x: torch.Tensor, *parameters: Any) -> tuple[torch.Tensor, ...]:
-        return _forward(x, *parameters, ordinary=is_ordinary(x))
+        return _forward(x, *parameters, plain=is_plain_tensor(x))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -192,7 +204,19 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         (mask,) = ctx.saved_tensors
-        return _backward(gradient, mask, is_ordinary(gradient)), *(None,) * ctx.others
+        return _backward(gradient, mask, is_plain_tensor(gradient)), *(None,) * ctx.others
+
+
+class _WithTangent(_StraightThrough):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        _StraightThrough.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(output[1])
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        (mask,) = ctx.saved_tensors
+        return _backward(tangent, mask, is_plain_tensor(tangent)), None
 
 
 _straight_through = apply_directly(_StraightThrough)

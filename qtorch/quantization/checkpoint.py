@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from qcore.affine import QParams
-from qcore.affine.checkpoint import Quantized, flatten, installed, read_file, unflatten
+from qcore.affine.checkpoint import flatten, installed, read_file, unflatten, wrapped
 from qtorch.quantization.tensor import QTensor
 
 
@@ -25,7 +24,7 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
         ValueError: if two tensors would have the same name, say "w.scale" next to a QTensor "w".
         ImportError: if safetensors is missing.
     """
-    arrays, metadata = flatten({name: _unwrapped(value) for name, value in entries.items()})
+    arrays, metadata = flatten(entries)
     separate = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in arrays.items()}
     installed("safetensors.torch").save_file(separate, path, metadata)
 
@@ -42,16 +41,4 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         ImportError: if safetensors is missing.
     """
-    return {name: _wrapped(value) for name, value in unflatten(*read_file(path, "torch")).items()}
-
-
-def _unwrapped(value: Any) -> Any:
-    if not isinstance(value, QTensor):
-        return value
-    return Quantized(value.values, value.qparams.scale, value.qparams.zero_point, value.qparams.axis, value.form)
-
-
-def _wrapped(value: Any) -> Any:
-    if not isinstance(value, Quantized):
-        return value
-    return QTensor(value.int_repr, QParams(value.scale, value.zero_point, value.axis), value.form)
+    return {name: wrapped(value, QTensor) for name, value in unflatten(*read_file(path, "torch")).items()}

@@ -10,11 +10,11 @@ import torch
 from qcore.affine import QParams
 from qcore.affine.parameters import check_input
 from qcore.arguments import check_flag
-from qtorch.dispatch import is_ordinary
+from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch.quantization.affine import fake_quantize
-from qtorch.quantization.base import Factory, RangeObserver
-from qtorch.quantization.names import Names
-from qtorch.quantization.observer import HistogramObserver, MovingAverageMinMaxObserver
+from qtorch.quantization.array_names import Names
+from qtorch.quantization.observers.base import Factory, RangeObserver, store
+from qtorch.quantization.observers.observer import HistogramObserver, MovingAverageMinMaxObserver
 
 
 class FakeQuantize(torch.nn.Module):
@@ -84,20 +84,20 @@ class FakeQuantize(torch.nn.Module):
             TypeError: if x has another type.
             ValueError: if x has other channels than what was seen before.
         """
-        ordinary = is_ordinary(x)
+        plain = is_plain_tensor(x)
         check_input(x, Names)
         if self._observes and x.numel():
             self.activation_post_process(x.detach())
-            self._follow()
+            self._update_qparams()
         if not self._rounds:
             return x
-        return fake_quantize(x, self._qparams(x.shape), self.activation_post_process.rule.form, ordinary)
+        return fake_quantize(x, self._qparams(x.shape), self.activation_post_process.rule.form, plain)
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The observer's parameters."""
         return self.activation_post_process.calculate_qparams()
 
-    def _follow(self) -> None:
+    def _update_qparams(self) -> None:
         """Takes the observer's parameters; while a histogram has seen nothing finite they stay."""
         observer = self.activation_post_process
         if not isinstance(observer, HistogramObserver):
@@ -111,11 +111,8 @@ class FakeQuantize(torch.nn.Module):
             self._keep(*self.calculate_qparams())
 
     def _keep(self, scale: torch.Tensor, zero_point: torch.Tensor) -> None:
-        if self.scale.shape == scale.shape:
-            self.scale.copy_(scale)
-            self.zero_point.copy_(zero_point)
-        else:
-            self.scale, self.zero_point = scale, zero_point
+        store(self, "scale", scale)
+        store(self, "zero_point", zero_point)
 
     def _qparams(self, shape: torch.Size) -> QParams:
         """The parameters for a tensor of a shape; those of one channel are those of the whole."""
@@ -169,25 +166,17 @@ class FakeQuantize(torch.nn.Module):
         self._rounds, self._observes = bool(self.fake_quant_enabled), bool(self.observer_enabled)
 
 
-def enable_fake_quant(module: torch.nn.Module) -> None:
-    """`FakeQuantize.enable_fake_quant` for `model.apply`."""
-    if isinstance(module, FakeQuantize):
-        module.enable_fake_quant()
+def _for_apply(name: str) -> Callable[[torch.nn.Module], None]:
+    """`FakeQuantize`'s method of a name as a function for `model.apply`, which leaves other modules alone."""
+
+    def switch(module: torch.nn.Module) -> None:
+        if isinstance(module, FakeQuantize):
+            getattr(module, name)()
+
+    switch.__name__ = switch.__qualname__ = name
+    switch.__doc__ = f"`FakeQuantize.{name}` for `model.apply`."
+    return switch
 
 
-def disable_fake_quant(module: torch.nn.Module) -> None:
-    """`FakeQuantize.disable_fake_quant` for `model.apply`."""
-    if isinstance(module, FakeQuantize):
-        module.disable_fake_quant()
-
-
-def enable_observer(module: torch.nn.Module) -> None:
-    """`FakeQuantize.enable_observer` for `model.apply`."""
-    if isinstance(module, FakeQuantize):
-        module.enable_observer()
-
-
-def disable_observer(module: torch.nn.Module) -> None:
-    """`FakeQuantize.disable_observer` for `model.apply`."""
-    if isinstance(module, FakeQuantize):
-        module.disable_observer()
+enable_fake_quant, disable_fake_quant = _for_apply("enable_fake_quant"), _for_apply("disable_fake_quant")
+enable_observer, disable_observer = _for_apply("enable_observer"), _for_apply("disable_observer")

@@ -12,12 +12,13 @@ from torch.nn.functional import pad
 
 from qcore import affine
 from qcore.affine import AffineInteger, QParams
-from qcore.arguments import check_choice, check_int
-from qtorch.dispatch import is_ordinary
+from qcore.affine.quantized import check_convolution, check_linear
+from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._torch_internals import int8_product
 from qtorch.quantization.affine import make_qparams
-from qtorch.quantization.names import Names
+from qtorch.quantization.array_names import Names
+from qtorch.quantization.dtypes import integers
 from qtorch.quantization.tensor import QTensor
-from qtorch.quantization.tokens import integers
 
 
 def quantize_per_tensor(x: torch.Tensor, scale: Any, zero_point: Any, dtype: Any) -> QTensor:
@@ -37,22 +38,20 @@ def quantize_per_tensor(x: torch.Tensor, scale: Any, zero_point: Any, dtype: Any
         >>> quantize_per_tensor(torch.tensor([-1.0, 0.0, 1.0]), 0.1, 10, torch.quint8).int_repr()
         tensor([ 0, 10, 20], dtype=torch.uint8)
     """
-    return _quantize(x, make_qparams(scale, zero_point, None, x.device, is_ordinary(x)), integers(dtype))
+    return _quantize(x, make_qparams(scale, zero_point, None, x.device, is_plain_tensor(x)), integers(dtype))
 
 
 def quantize_per_channel(x: torch.Tensor, scales: Any, zero_points: Any, axis: int, dtype: Any) -> QTensor:
     """The same with a scale and a zero point for each channel; see `quantize_per_tensor`.
 
     Args:
-        x: tensor of at least one dimension.
+        x, dtype: as for `quantize_per_tensor`; x has at least one dimension.
         scales: float32 tensor of shape (channels,).
         zero_points: integer tensor of shape (channels,).
         axis: the dimension of x along which the channels lie.
-        dtype: of the integers.
 
     Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if an argument is out of range, or the channels are not as many as x's.
+        TypeError, ValueError: as `quantize_per_tensor` does, and if the channels are not as many as x's.
 
     Example:
         >>> x = torch.tensor([[-1.0, 0.0], [1.0, 2.0]])
@@ -62,7 +61,7 @@ def quantize_per_channel(x: torch.Tensor, scales: Any, zero_points: Any, axis: i
     """
     if axis is None:
         raise TypeError("axis=None; allowed is an int (quantize_per_tensor has no axis)")
-    return _quantize(x, make_qparams(scales, zero_points, axis, x.device, is_ordinary(x)), integers(dtype))
+    return _quantize(x, make_qparams(scales, zero_points, axis, x.device, is_plain_tensor(x)), integers(dtype))
 
 
 def dequantize(q: QTensor) -> torch.Tensor:
@@ -75,11 +74,7 @@ def _quantize(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> QTensor
 
 
 def linear(
-    input: QTensor,
-    weight: QTensor,
-    bias: torch.Tensor | None = None,
-    scale: Any = None,
-    zero_point: Any = None,
+    input: QTensor, weight: QTensor, bias: torch.Tensor | None = None, scale: Any = None, zero_point: Any = None
 ) -> QTensor:
     """input @ weight.T + bias by integers, requantized.
 
@@ -104,9 +99,7 @@ def linear(
         >>> linear(x, weight, torch.tensor([0.5])).dequantize()
         tensor([[1.5000]])
     """
-    _check_operands(input, weight, 2)
-    if input.ndim < 1 or input.shape[-1] != weight.shape[1]:
-        raise ValueError(f"input has shape {tuple(input.shape)}; allowed is (..., {weight.shape[1]}), as weight says")
+    check_linear(input, weight)
     (rows, zero), (filters, zeros) = _signed(input), _signed(weight)
     sums = _sums_of_products(rows.reshape(-1, weight.shape[1]), zero, filters, zeros)
     result = _requantized(sums, input, weight, bias, _output(input, scale, zero_point), input.form)
@@ -132,26 +125,17 @@ def conv2d(
         input: of 8-bit integers and shape (batch, channels, height, width), with parameters for the whole.
         weight: of 8-bit integers and shape (outputs, channels / groups, height, width), with parameters for the whole
             or for each output.
-        bias: float32 tensor of shape (outputs,), or None.
+        bias, scale, zero_point: as for `linear`, which raises the same errors.
         stride, padding, dilation: for both dimensions, or for each.
         groups: into how many parts channels and outputs are split.
         padding_mode: "zeros": around the image lies the zero point.
-        scale, zero_point: of the result; None means input's.
         dtype: of the result.
 
     Returns:
         A QTensor of shape (batch, outputs, height, width).
-
-    Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if shapes or parameters do not fit.
     """
-    _check_operands(input, weight, 4)
-    check_choice("padding_mode", padding_mode, ("zeros",))
-    outputs, depth, *kernel = weight.shape
-    if input.ndim != 4 or input.shape[1] != depth * check_int("groups", groups, 1) or outputs % groups:
-        shapes = f"input has shape {tuple(input.shape)}, weight {tuple(weight.shape)}, groups={groups}"
-        raise ValueError(f"{shapes}; allowed are groups times weight's channels, and outputs that groups divides")
+    stride, padding, dilation = check_convolution(input, weight, stride, padding, dilation, groups, padding_mode)
+    outputs, _, *kernel = weight.shape
     (images, zero), (filters, zeros) = _signed(input), _signed(weight)
     windows = _windows(images, int(zero), tuple(kernel), stride, padding, dilation)
     batch, height, width = windows.shape[:3]
@@ -164,31 +148,28 @@ def conv2d(
 
 
 def _windows(
-    images: torch.Tensor, zero: int, kernel: tuple[int, ...], stride: Any, padding: Any, dilation: Any
+    images: torch.Tensor,
+    zero: int,
+    kernel: tuple[int, ...],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
 ) -> torch.Tensor:
     """All places of a kernel, as a view of shape (batch, rows, columns, channels, *kernel) of the padded images."""
-    steps, gaps = _pair("stride", stride, 1), _pair("dilation", dilation, 1)
-    above, left = _pair("padding", padding, 0)
-    images = pad(images, (left, left, above, above), value=zero)
-    batch, channels, *sizes = images.shape
-    spans = [gap * (size - 1) + 1 for gap, size in zip(gaps, kernel, strict=True)]
-    if sizes[0] < spans[0] or sizes[1] < spans[1]:
-        raise ValueError(f"input has size {sizes} with its padding; allowed is no less than the kernel's, {spans}")
-    places = [(size - span) // step + 1 for size, span, step in zip(sizes, spans, steps, strict=True)]
-    whole, channel, *along = images.stride()
-    strides = [distance * step for distance, step in zip(along, steps, strict=True)]
-    inside = [distance * gap for distance, gap in zip(along, gaps, strict=True)]
-    return images.as_strided((batch, *places, channels, *kernel), (whole, *strides, channel, *inside))
+    images = pad(images, (padding[1], padding[1], padding[0], padding[0]), value=zero)
+    spans = [gap * (size - 1) + 1 for gap, size in zip(dilation, kernel, strict=True)]
+    windows = images.unfold(2, spans[0], stride[0]).unfold(3, spans[1], stride[1])[..., :: dilation[0], :: dilation[1]]
+    return windows.permute(0, 2, 3, 1, 4, 5)
 
 
 def _sums_of_products(
     rows: torch.Tensor, zero: torch.Tensor, filters: torch.Tensor, zeros: torch.Tensor
 ) -> torch.Tensor:
     """The sums of (row - zero) * (filter - its zero), int32, for each of (rows, terms) and each of (filters, terms)."""
-    sums = torch.ops.aten._int_mm(rows, filters.t()) - zero * filters.sum(1, dtype=torch.int32)
+    sums = int8_product(rows, filters.t()) - zero * filters.sum(1, dtype=torch.int32)
     if (zeros != 0).any():
         ones = torch.ones((rows.shape[1], 1), dtype=torch.int8, device=rows.device)
-        sums = sums - (torch.ops.aten._int_mm(rows, ones) - zero * rows.shape[1]) * zeros
+        sums = sums - (int8_product(rows, ones) - zero * rows.shape[1]) * zeros
     return sums
 
 
@@ -209,25 +190,4 @@ def _requantized(
 def _output(input: QTensor, scale: Any, zero_point: Any) -> QParams:
     scale = input.qparams.scale if scale is None else scale
     zero_point = input.qparams.zero_point if zero_point is None else zero_point
-    return make_qparams(scale, zero_point, None, input.device, is_ordinary(input.values))
-
-
-def _pair(name: str, value: Any, least: int) -> list[int]:
-    """A setting for both dimensions, or for each."""
-    values = list(value) if isinstance(value, (tuple, list)) else [value, value]
-    if len(values) != 2:
-        raise ValueError(f"{name}={value}; allowed is an int or two")
-    return [check_int(name, value, least) for value in values]
-
-
-def _check_operands(input: QTensor, weight: QTensor, ndim: int) -> None:
-    for name, q in (("input", input), ("weight", weight)):
-        if not isinstance(q, QTensor):
-            raise TypeError(f"{name} is a {type(q).__name__}; allowed is a QTensor")
-        if q.values.dtype not in (torch.int8, torch.uint8):
-            raise TypeError(f"{name} has integers of type {q.values.dtype}; allowed are torch.int8 and torch.uint8")
-    if input.qparams.axis is not None:
-        raise ValueError(f"input has channels along axis={input.qparams.axis}; allowed is one without channels")
-    if weight.ndim != ndim or weight.qparams.axis not in (None, 0):
-        about = f"shape {tuple(weight.shape)} and axis={weight.qparams.axis}"
-        raise ValueError(f"weight has {about}; allowed are {ndim} dimensions, and axis 0 or None")
+    return make_qparams(scale, zero_point, None, input.device, is_plain_tensor(input.values))

@@ -7,17 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from qcore.arguments import check_choice
+from qcore.affine.parameters import engine
 from qtorch.quantization.fake_quantize import FakeQuantize
-from qtorch.quantization.observer import (
-    HistogramObserver,
-    MinMaxObserver,
-    MovingAverageMinMaxObserver,
-    MovingAveragePerChannelMinMaxObserver,
-    NoopObserver,
-    PerChannelMinMaxObserver,
-    RecordingObserver,
-)
+from qtorch.quantization.observers import observer as observers
 
 Maker = Callable[[], Any]
 
@@ -33,6 +25,7 @@ class QConfig(NamedTuple("_QConfig", [("activation", Maker), ("weight", Maker)])
         ValueError: if an argument is a module, which layers would share.
 
     Example:
+        >>> from qtorch.quantization import MinMaxObserver
         >>> QConfig(MinMaxObserver.with_args(dtype=torch.qint8), default_weight_observer).activation().quant_min
         -128
     """
@@ -68,35 +61,21 @@ def _maker(name: str, maker: Any) -> Maker:
     return maker
 
 
-default_observer = MinMaxObserver.with_args(reduce_range=True)
-default_weight_observer = MinMaxObserver.with_args(dtype=torch.qint8, qscheme=torch.per_tensor_symmetric)
-default_histogram_observer = HistogramObserver.with_args(reduce_range=True)
-default_per_channel_weight_observer = PerChannelMinMaxObserver.with_args(
-    dtype=torch.qint8, qscheme=torch.per_channel_symmetric
-)
-default_debug_observer = RecordingObserver
+_SYMMETRIC: dict[str, Any] = {"dtype": torch.qint8, "qscheme": torch.per_tensor_symmetric}
+_CHANNELS: dict[str, Any] = {"dtype": torch.qint8, "qscheme": torch.per_channel_symmetric}
 
-default_fake_quant = FakeQuantize.with_args(
-    observer=MovingAverageMinMaxObserver, quant_min=0, quant_max=255, reduce_range=True
-)
-default_weight_fake_quant = FakeQuantize.with_args(
-    observer=MovingAverageMinMaxObserver,
-    quant_min=-128,
-    quant_max=127,
-    dtype=torch.qint8,
-    qscheme=torch.per_tensor_symmetric,
-)
+default_observer = observers.MinMaxObserver.with_args(reduce_range=True)
+default_weight_observer = observers.MinMaxObserver.with_args(**_SYMMETRIC)
+default_histogram_observer = observers.HistogramObserver.with_args(reduce_range=True)
+default_per_channel_weight_observer = observers.PerChannelMinMaxObserver.with_args(**_CHANNELS)
+default_debug_observer = observers.RecordingObserver
+
+default_fake_quant = FakeQuantize.with_args(reduce_range=True)
+default_weight_fake_quant = FakeQuantize.with_args(**_SYMMETRIC)
 default_per_channel_weight_fake_quant = FakeQuantize.with_args(
-    observer=MovingAveragePerChannelMinMaxObserver,
-    quant_min=-128,
-    quant_max=127,
-    dtype=torch.qint8,
-    qscheme=torch.per_channel_symmetric,
-    ch_axis=0,
+    observer=observers.MovingAveragePerChannelMinMaxObserver, **_CHANNELS
 )
-default_histogram_fake_quant = FakeQuantize.with_args(
-    observer=HistogramObserver, quant_min=0, quant_max=255, reduce_range=True
-)
+default_histogram_fake_quant = FakeQuantize.with_args(observer=observers.HistogramObserver, reduce_range=True)
 
 default_qconfig = QConfig(default_observer, default_weight_observer)
 default_debug_qconfig = QConfig(default_debug_observer, default_weight_observer)
@@ -106,10 +85,7 @@ default_weight_only_qconfig = QConfig(torch.nn.Identity, default_weight_fake_qua
 default_activation_only_qconfig = QConfig(default_fake_quant, torch.nn.Identity)
 default_dynamic_qconfig = QConfigDynamic(weight=default_weight_observer)
 per_channel_dynamic_qconfig = QConfigDynamic(weight=default_per_channel_weight_observer)
-float16_dynamic_qconfig = QConfigDynamic(weight=NoopObserver.with_args(dtype=torch.float16))
-
-# By engine: whether activations have but 7 bits, lest sums of products overflow, and weights parameters by channel.
-_ENGINES = {"x86": (True, True), "fbgemm": (True, True), "qnnpack": (False, False), "onednn": (False, True)}
+float16_dynamic_qconfig = QConfigDynamic(weight=observers.NoopObserver.with_args(dtype=torch.float16))
 
 
 def get_default_qconfig(backend: str = "x86") -> QConfig:
@@ -125,27 +101,22 @@ def get_default_qconfig(backend: str = "x86") -> QConfig:
         >>> get_default_qconfig("qnnpack").activation().quant_max
         255
     """
-    check_choice("backend", backend, list(_ENGINES))
-    reduced, channels = _ENGINES[backend]
+    reduced, channels = engine(backend)
     weight = default_per_channel_weight_observer if channels else default_weight_observer
-    return QConfig(HistogramObserver.with_args(reduce_range=reduced), weight)
+    return QConfig(observers.HistogramObserver.with_args(reduce_range=reduced), weight)
 
 
 def get_default_qat_qconfig(backend: str = "x86") -> QConfig:
     """The settings for training with simulated quantization that suit an engine.
 
     Args:
-        backend: "x86", "fbgemm", "qnnpack" or "onednn".
-
-    Raises:
-        ValueError: if backend is none of these.
+        backend: as for `get_default_qconfig`, which raises the same errors.
 
     Example:
         >>> get_default_qat_qconfig("fbgemm").weight().ch_axis
         0
     """
-    check_choice("backend", backend, list(_ENGINES))
-    reduced, channels = _ENGINES[backend]
+    reduced, channels = engine(backend)
     weight = default_per_channel_weight_fake_quant if channels else default_weight_fake_quant
     return QConfig(default_fake_quant.with_args(reduce_range=reduced), weight)
 
@@ -159,6 +130,7 @@ def get_observer_dict(module: torch.nn.Module, target_dict: dict[str, torch.nn.M
         prefix: the network's own name, which goes before theirs.
 
     Example:
+        >>> from qtorch.quantization import MinMaxObserver
         >>> layer, found = torch.nn.Linear(2, 2), {}
         >>> layer.activation_post_process = MinMaxObserver()
         >>> get_observer_dict(torch.nn.Sequential(layer), found)

@@ -1,21 +1,21 @@
 """`QTensor`: integers, and what they stand for.
 
-It is an ordinary class around a plain tensor of integers. A subclass of torch.Tensor would have to answer for each of
-torch's two thousand operators; this one has the methods that quantized tensors had, and nothing else works by
-accident. torch's functions of the same names call them: `torch.relu(q)`.
+It is an ordinary class around a plain tensor of integers. A subclass of torch.Tensor would have to handle each of
+torch's two thousand operators; this class has only the methods that torch's quantized tensors had. torch's functions of
+the same names call them: `torch.relu(q)`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from qcore import affine
 from qcore.affine import AffineInteger, QParams, law
-from qcore.affine.parameters import check_qparams
 from qcore.affine.quantized import QuantizedArray, rearrangement
-from qtorch.quantization.names import Names
+from qtorch.quantization.array_names import Names
 
 _TOKENS = {affine.UINT8: torch.quint8, affine.INT8: torch.qint8, affine.INT32: torch.qint32}
 
@@ -23,8 +23,8 @@ _TOKENS = {affine.UINT8: torch.quint8, affine.INT8: torch.qint8, affine.INT32: t
 class QTensor(QuantizedArray):
     """A tensor of numbers (q - zero_point) * scale, kept as integers q.
 
-    Methods are those of torch.Tensor, as far as they are here; results are QTensors with the same parameters where
-    they are numbers. What may mix channels is only for tensors with parameters for the whole.
+    It has many methods of torch.Tensor. Results that are numbers are QTensors with the same parameters. Methods that
+    may mix channels need parameters for the whole tensor.
 
     Args:
         values: tensor of integers, of the type `form.storage`.
@@ -48,12 +48,10 @@ class QTensor(QuantizedArray):
     names = Names
 
     def __init__(self, values: torch.Tensor, qparams: QParams, form: AffineInteger) -> None:
-        check_qparams(qparams, form, tuple(values.shape), Names)
-        if Names.dtype(values) != form.storage:
-            raise TypeError(f"values has dtype {values.dtype}; allowed is torch.{form.storage} for {form}")
         self.values = values
         self.qparams = qparams
         self.form = form
+        self.check()
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), settings: Any = None) -> Any:
@@ -98,37 +96,28 @@ class QTensor(QuantizedArray):
         return affine.dequantize(self.values, self.qparams, self.form, xp=Names)
 
     def q_scale(self) -> float:
-        """The scale of the whole tensor.
-
-        Raises:
-            ValueError: if there is one for each channel.
-        """
-        return float(self._whole("q_scale").scale)
+        """The scale of the whole tensor, as `float`; see `QuantizedArray.q_scale`."""
+        return float(super().q_scale())
 
     def q_zero_point(self) -> int:
-        """The zero point of the whole tensor.
+        """The zero point of the whole tensor, as `int`; see `QuantizedArray.q_zero_point`."""
+        return int(super().q_zero_point())
 
-        Raises:
-            ValueError: if there is one for each channel.
-        """
-        return int(self._whole("q_zero_point").zero_point)
-
-    view, expand, permute, t = (rearrangement(name) for name in ("view", "expand", "permute", "t"))
-    unsqueeze, as_strided = rearrangement("unsqueeze"), rearrangement("as_strided")
-    select, narrow = rearrangement("select"), rearrangement("narrow")
+    view, expand, permute, t, unsqueeze, as_strided, select, narrow = map(
+        rearrangement, ("view", "expand", "permute", "t", "unsqueeze", "as_strided", "select", "narrow")
+    )
 
     def __setitem__(self, index: Any, source: QTensor | torch.Tensor) -> None:
         self[index].copy_(source)
 
     def equal(self, other: QTensor) -> bool:
-        """Whether integers and parameters are the same."""
+        """True if integers and parameters are the same."""
         same = isinstance(other, QTensor) and (self.form, self.qparams.axis) == (other.form, other.qparams.axis)
         return same and all(map(torch.equal, self._tensors(), other._tensors()))
 
     def clone(self) -> QTensor:
         """A copy that shares nothing."""
-        values, scale, zero_point = (tensor.clone() for tensor in self._tensors())
-        return QTensor(values, QParams(scale, zero_point, self.qparams.axis), self.form)
+        return self._map(torch.clone)
 
     def contiguous(self) -> QTensor:
         """`torch.Tensor.contiguous`."""
@@ -140,8 +129,7 @@ class QTensor(QuantizedArray):
 
     def to(self, device: torch.device | str) -> QTensor:
         """The same on a device."""
-        values, scale, zero_point = (tensor.to(torch.device(device)) for tensor in self._tensors())
-        return QTensor(values, QParams(scale, zero_point, self.qparams.axis), self.form)
+        return self._map(lambda tensor: tensor.to(torch.device(device)))
 
     def copy_(self, source: QTensor | torch.Tensor) -> QTensor:
         """Writes source's elements here, quantized with the parameters that are here."""
@@ -196,11 +184,15 @@ class QTensor(QuantizedArray):
     def _tensors(self) -> tuple[torch.Tensor, ...]:
         return self.values, self.qparams.scale, self.qparams.zero_point
 
+    def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> QTensor:
+        values, scale, zero_point = map(function, self._tensors())
+        return QTensor(values, QParams(scale, zero_point, self.qparams.axis), self.form)
+
     def _select(self, name: str, *arguments: Any) -> Any:
         """A method of torch's that selects elements, and may say where they are."""
         self._whole(name)
-        few = self.values.dtype is torch.uint16  # of which torch finds no greatest
-        found = getattr(self.values.to(torch.int32) if few else self.values, name)(*arguments)
+        widen = self.values.dtype is torch.uint16  # torch has no min and max for it
+        found = getattr(self.values.to(torch.int32) if widen else self.values, name)(*arguments)
         if isinstance(found, torch.Tensor):
             return self._with(found.to(self.values.dtype))
         return self._with(found[0].to(self.values.dtype)), found[1]

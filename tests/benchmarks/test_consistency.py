@@ -1,16 +1,19 @@
 """The main job finds differences: a law that is broken on purpose in one backend makes it fail."""
 
 import json
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-import qtorch.dispatch
+import qtorch._rounding.paths.choice
 from benchmarks import consistency
-from qcore import Rounding
+from benchmarks.support import backends
+from qcore import Rounding, parse
 
-FEW = ["--formats", "float 2 1", "--count", "2000", "--jobs", "1"]  # jobs of their own would not see what is patched
+FEW = ["--formats", "float(2,1)", "--count", "2000", "--jobs", "1"]  # jobs of their own would not see what is patched
 USUAL = [*FEW, "--rounding", "nearest", "--rounding", "stochastic"]
 
 
@@ -30,25 +33,27 @@ def test_nothing_differs_and_json_says_so(tmp_path):
         "jax jit",
     }
     for case in report["cases"]:
-        assert set(case) == {"format", "rounding", "backend", "inputs", "differing", "ns_per_element"}
+        assert set(case) >= {"format", "rounding", "backend", "inputs", "differing", "ns_per_element"}
         assert case["differing"] == 0
         assert case["inputs"] >= 1000
 
 
 def _bits(report):
-    return [case | {"ns_per_element": 0} for case in report["cases"]]
+    return [case | {"seconds": 0, "ns_per_element": 0} for case in report["cases"]]
 
 
 def test_one_wrong_bit_is_found(monkeypatch, capsys):
-    right = qtorch.dispatch.by_operations
+    right = backends.by_operations
 
     def wrong(x, plan, noise):
         lanes = right(x, plan, noise).view(torch.int32)
         lanes.view(-1)[17] ^= -0x80000000 if lanes.numel() > 17 else 0  # the sign of one element
         return lanes.view(torch.float32)
 
-    monkeypatch.setattr(qtorch.dispatch, "by_operations", wrong)
+    monkeypatch.setattr(backends, "by_operations", wrong)
     assert consistency.main(USUAL) == 1
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"2 of [\d,]+ results differ; first: torch ops, float\(2,1\), nearest: 1 results, as .*", first)
 
 
 @pytest.mark.parametrize("options", [["--jobs", "0"], ["--count", "10"]])
@@ -58,28 +63,49 @@ def test_impossible_numbers_are_refused(options, capsys):
     assert f"argument {options[0]}: {options[1]}: allowed are" in capsys.readouterr().err
 
 
-def test_exhaustive(monkeypatch):
-    monkeypatch.setattr(consistency, "PATTERNS", 1 << 16)
-    assert consistency.main(["--exhaustive", "fixed 8 4"]) == 0
-
-
 def test_a_law_with_other_ties_is_found(monkeypatch, capsys):
     """Only the operations' law: what kernels compile, and keep on disk, stays right."""
-    right = qtorch.dispatch.run
+    right = qtorch._rounding.paths.choice.run
 
     def wrong(program, *arguments, **options):
         mode = Rounding.NEAREST_AWAY if program.mode is Rounding.NEAREST else program.mode
         return right(replace(program, mode=mode), *arguments, **options)
 
-    monkeypatch.setattr(qtorch.dispatch, "run", wrong)
+    monkeypatch.setattr(qtorch._rounding.paths.choice, "run", wrong)
     assert consistency.main([*FEW, "--rounding", "nearest"]) == 1
-    assert "torch ops, float 2 1, nearest: " in capsys.readouterr().out
+    assert "torch ops, float(2,1), nearest: " in capsys.readouterr().out
     assert consistency.main([*FEW, "--rounding", "nearest_up"]) == 0
+    assert capsys.readouterr().out.startswith("0 of ")
 
 
-@pytest.mark.parametrize("name", ["flot 5 2", "float 5", "float 0 2", ""])
-def test_unknown_formats_are_refused(name, capsys):
+def test_unknown_formats_are_refused(capsys):
     with pytest.raises(SystemExit) as caught:
-        consistency.main(["--exhaustive", name])
+        consistency.main(["--formats", "flot(5,2)"])
     assert caught.value.code == 2
-    assert "float" in capsys.readouterr().err
+    assert (
+        "argument --formats: 'flot(5,2)' is in no format's text; the texts are: float(2,1), " in capsys.readouterr().err
+    )
+
+
+def test_a_file_that_cannot_be_written_is_refused_first(tmp_path, capsys):
+    for name, why in (("", "is a folder"), ("none/x.json", "there is no folder")):
+        with pytest.raises(SystemExit):
+            consistency.main([*FEW, "--json", str(tmp_path / name)])
+        assert why in capsys.readouterr().err
+
+
+def test_every_group_of_programs_comes_first_once():
+    """The first formats share no program; all formats are there."""
+    ordered = consistency.in_compiling_order(consistency.FORMATS + consistency.MORE)
+    assert set(ordered) == set(consistency.FORMATS + consistency.MORE)
+    assert len(ordered) == len(consistency.FORMATS + consistency.MORE)
+    assert [number.text for number in ordered[:2]] == ["float(2,1)", "float(8,0)"]
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_blocks_of_real_numbers(everything):
+    """Few shapes for JAX to compile, or all that training has."""
+    real = [np.ones((64, 8, 8, 8), np.float32), np.ones(10, np.float32)]
+    number = parse("block(8,dim=0)")
+    shapes = {piece.x.shape for piece in consistency._pieces(number, 2000, everything, real)}
+    assert len(shapes) == (3 if everything else 1)

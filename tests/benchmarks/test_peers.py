@@ -8,8 +8,9 @@ import torch
 from support import assert_same_bits
 
 import qcore
-from benchmarks import peers, timing
-from benchmarks.peers_mx import mx_by_floats
+from benchmarks import peers
+from benchmarks.support import timing
+from benchmarks.support.peers_mx import mx_by_floats
 
 HERE = [name for name, peer in peers.PEERS.items() if peer.version()]
 

@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from benchmarks import agreement, training
+from benchmarks import training
+from benchmarks.support import agreement
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_not_an_array(package, x):
 @pytest.mark.parametrize("package", ["qcore", "qjax"])
 def test_stochastic_rounding_needs_a_key(package):
     quantize, make = PACKAGES[package]
-    check(lambda: quantize(make(X), F), ValueError, ["key=None", "stochastic", "int from 0"])
+    check(lambda: quantize(make(X), F, "stochastic"), ValueError, ["key=None", "stochastic", "int from 0"])
     if package == "qjax":
         check(lambda: qjax.quant.float_quantize(make(X), 5, 2), ValueError, ["key=None"])
 
@@ -81,9 +81,19 @@ def test_quant_functions(package):
 
 
 def test_foreign_keys():
-    check(lambda: qjax.quantize(jnp.ones(3), F, key=jax.random.key(0, impl="rbg")), ValueError, ["key", "rbg"])
-    check(lambda: qjax.quantize(jnp.ones(3), F, key=jax.random.split(jax.random.key(0))), ValueError, ["key", "shape"])
-    check(lambda: qtorch.quantize(torch.ones(3), F, key=torch.ones(2)), ValueError, ["key", "torch.float32"])
+    check(
+        lambda: qjax.quantize(jnp.ones(3), F, "stochastic", key=jax.random.key(0, impl="rbg")),
+        ValueError,
+        ["key", "rbg"],
+    )
+    check(
+        lambda: qjax.quantize(jnp.ones(3), F, "stochastic", key=jax.random.split(jax.random.key(0))),
+        ValueError,
+        ["key", "shape"],
+    )
+    check(
+        lambda: qtorch.quantize(torch.ones(3), F, "stochastic", key=torch.ones(2)), ValueError, ["key", "torch.float32"]
+    )
 
 
 def test_errors_come_before_tracing():

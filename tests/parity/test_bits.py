@@ -8,9 +8,9 @@ import torch
 from support import BACKENDS, DTYPES, OTHERS, assert_same_bits, by_numpy, key_for, to_torch
 
 import qtorch
-from benchmarks.inputs import FORMATS, MODES, MORE, hard_inputs
+from benchmarks.support.inputs import FORMATS, MODES, MORE, hard_inputs
 from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint, Posit
-from qcore.carrier import FLOAT32
+from qcore.law.carrier import FLOAT32
 
 KEY = 0x1234_5678_9ABC_DEF0 >> 32
 

@@ -3,9 +3,9 @@
 import pytest
 from support import BACKENDS, assert_same_bits, by_numpy
 
-from benchmarks.inputs import MODES, hard_inputs
+from benchmarks.support.inputs import MODES, hard_inputs
 from qcore import NAMED, BlockScaled
-from qcore.block import RULES
+from qcore.formats.block import RULES
 
 MX = [number for number, _ in NAMED.values() if isinstance(number, BlockScaled)]
 NUMBERS = [BlockScaled(number.element, number.block, rule) for number in MX for rule in RULES]

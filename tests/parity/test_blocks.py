@@ -8,12 +8,12 @@ import numpy as np
 import optax
 import pytest
 import torch
-from support import BACKENDS, DTYPES, OTHERS, assert_same_bits, by_numpy, by_torch, key_for, to_torch
+from support import BACKENDS, DTYPES, OTHERS, assert_same_bits, by_numpy, key_for, to_torch
 
 import qcore
 import qjax
 import qtorch
-from benchmarks.inputs import BLOCKS, MODES, hard_inputs
+from benchmarks.support.inputs import BLOCKS, MODES, hard_inputs
 from qcore import NAMED, NVFP4, BlockFloatingPoint, BlockScaled
 from qjax.optim import apply_updates, low_precision
 from qtorch.optim import OptimLP
@@ -35,7 +35,7 @@ def test_all_backends(number, backends):
     """Some modes each; benchmarks.consistency takes them all."""
     place = BLOCKS.index(number)
     for mode in {"nearest", "stochastic", MODES[place % len(MODES)]}:
-        for x in hard_inputs(number, 9_000)[:: 7 if number.whole else 1]:
+        for x in hard_inputs(number, 9_000)[:: 7 if number.block_sizes(3) == (None,) * 3 else 1]:
             expected = by_numpy(x, number, mode, KEY)
             for name, backend in backends.items():
                 assert_same_bits(backend(x, number, mode, KEY), expected, f"{name}: {number} {mode}")
@@ -185,7 +185,7 @@ def test_sharded_over_8_devices():
     for spec in (("a", "b"), (None, "b"), ("b", None)):
         sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
         for number in (NAMED["mxfp8_e4m3"][0], BlockScaled("e2m1fn", {0: 16, 1: 16}), NVFP4({0: 20})):
-            y = qjax.quantize(jax.device_put(x, sharding), number, key=7)
+            y = qjax.quantize(jax.device_put(x, sharding), number, "stochastic", key=7)
             assert_same_bits(y, by_numpy(x, number, "stochastic", 7))
 
 
@@ -193,8 +193,8 @@ def test_transformations():
     x = np.random.default_rng(1).standard_normal((3, 4, 40)).astype(np.float32)
     for number in (NAMED["mxfp8_e4m3"][0], NVFP4()):
         rows = np.stack([by_numpy(row, number, "stochastic", 4) for row in x])
-        assert_same_bits(jax.vmap(lambda row, n=number: qjax.quantize(row, n, key=4))(x), rows)
-        by_rows = torch.func.vmap(lambda row, n=number: qtorch.quantize(row, n, key=4))
+        assert_same_bits(jax.vmap(lambda row, n=number: qjax.quantize(row, n, "stochastic", key=4))(x), rows)
+        by_rows = torch.func.vmap(lambda row, n=number: qtorch.quantize(row, n, "stochastic", key=4))
         assert_same_bits(by_rows(to_torch(x)), rows)
         grad = jax.grad(lambda x, n=number: (qjax.quantize(x, n, "nearest") * 3).sum())(jnp.asarray(x))
         assert (grad == 3).all()
@@ -242,14 +242,3 @@ def test_optimizers():
         arrays = apply_updates(arrays, updates, state)
         for p, array in zip(params, arrays, strict=True):
             assert_same_bits(p.detach(), array)
-
-
-def test_a_whole_tensor_in_pieces(monkeypatch):
-    """As tensors of 2^31 elements are, whose scale the pieces decide together."""
-    monkeypatch.setattr(qtorch.launch, "KERNEL_LIMIT", 4000)
-    monkeypatch.setattr(qtorch.launch, "_PIECE", 999)
-    for number in (BlockScaled(E4M3, {...: None}, "rceil"), BlockFloatingPoint(8), NVFP4({...: None})):
-        for special in (None, np.nan, np.inf):
-            x = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
-            x[1234] = x[1234] if special is None else special
-            assert_same_bits(by_torch(x, number, "nearest", None), by_numpy(x, number, "nearest", None))

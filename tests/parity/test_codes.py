@@ -10,9 +10,9 @@ from support import DTYPES, assert_same_bits, key_for, to_torch
 import qcore
 import qjax
 import qtorch
-from benchmarks.inputs import FORMATS, MORE, hard_inputs
+from benchmarks.support.inputs import FORMATS, MORE, hard_inputs
 from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint
-from qcore.block import BlockNumber
+from qcore.formats.block import BlockNumber
 
 CODED = [n for n in FORMATS + MORE if not isinstance(n, BlockNumber) and getattr(n, "clamp", True)]
 SOME = [

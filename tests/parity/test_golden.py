@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import qcore
-from benchmarks.inputs import FORMATS, MODES, MORE
-from qcore.random import as_lane, element_words
+from benchmarks.support.inputs import FORMATS, MODES, MORE
+from qcore.random.threefry import as_lane, element_words
 
 FILE = Path(__file__).with_name("golden.json")
 KEYS = (7, 0xFEDC_BA98_7654_3210)
@@ -33,8 +33,8 @@ def digest(number, mode):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("number", FORMATS + MORE, ids=str)
 def test_golden(number, mode):
-    assert digest(number, mode) == json.loads(FILE.read_text())[f"{number} {mode}"]
+    assert digest(number, mode) == json.loads(FILE.read_text())[f"{number!r} {mode}"]
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps({f"{n} {m}": digest(n, m) for n in FORMATS + MORE for m in MODES}, indent=0) + "\n")
+    FILE.write_text(json.dumps({f"{n!r} {m}": digest(n, m) for n in FORMATS + MORE for m in MODES}, indent=0) + "\n")

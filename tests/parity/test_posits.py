@@ -19,7 +19,7 @@ KEY = 5
 
 def test_quantizers():
     forward, backward = qcore.quantize(X, "posit16", "nearest"), qcore.fold_in(KEY, 1)
-    backward = qcore.quantize(GRAD, Posit(32, 3), key=backward)
+    backward = qcore.quantize(GRAD, Posit(32, 3), "stochastic", key=backward)
     arguments = ("posit16", Posit(32, 3), "nearest", "stochastic")
 
     x = torch.from_numpy(X).clone().requires_grad_()
@@ -41,7 +41,7 @@ def test_an_optimizers_many_small_tensors():
     OptimLP(torch.optim.SGD(parameters, lr=0.0), weight_quant=qtorch.quantizer("posit16"), key=KEY).step()
     for index, (parameter, row) in enumerate(zip(parameters, X, strict=True)):
         key = qcore.fold_in(qcore.fold_in(qcore.fold_in(KEY, 0), 2), index)
-        assert_same_bits(parameter, qcore.quantize(row, "posit16", key=key))
+        assert_same_bits(parameter, qcore.quantize(row, "posit16", "stochastic", key=key))
 
 
 def test_vmap():

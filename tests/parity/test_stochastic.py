@@ -33,7 +33,7 @@ def test_means(number, values):
         x = torch.full((DRAWS,), value)
         if isinstance(number, BlockFloatingPoint):
             x[0] = 1.0
-        y = qtorch.quantize(x, number, key=index)[1:].double()
+        y = qtorch.quantize(x, number, "stochastic", key=index)[1:].double()
         exact = float(x[1])
         error = 4 * float(y.std()) / DRAWS**0.5
         assert float(y.std()) > 0
@@ -44,12 +44,15 @@ def test_means(number, values):
 def test_representable_numbers_never_move(number):
     x = qcore.quantize(np.random.default_rng(0).standard_normal(10**5).astype(np.float32) * 1000, number, "nearest")
     for key in range(5):
-        assert_same_bits(qcore.quantize(x, number, key=key), x)
+        assert_same_bits(qcore.quantize(x, number, "stochastic", key=key), x)
 
 
 def test_random_bits_limit_the_probabilities():
     x = torch.full((10**5,), 0.25 + 1 / 64)  # 1/4 of a step up, with 1 bit: never or half of the time
-    up = [float((qtorch.quantize(x, FixedPoint(8, 4), key=1, random_bits=r) > x).double().mean()) for r in (1, 2, 24)]
+    up = [
+        float((qtorch.quantize(x, FixedPoint(8, 4), "stochastic", key=1, random_bits=r) > x).double().mean())
+        for r in (1, 2, 24)
+    ]
     assert up[0] == 0
     assert abs(up[1] - 0.25) < 0.01
     assert abs(up[2] - 0.25) < 0.01
@@ -57,16 +60,16 @@ def test_random_bits_limit_the_probabilities():
 
 X = np.random.default_rng(1).standard_normal((24, 40)).astype(np.float32)
 NUMBER = FloatingPoint(4, 3)
-EXPECTED = qcore.quantize(X, NUMBER, key=77)
+EXPECTED = qcore.quantize(X, NUMBER, "stochastic", key=77)
 
 
 def test_layout_does_not_matter():
     transposed = torch.from_numpy(X.T.copy()).T
     assert not transposed.is_contiguous()
-    assert_same_bits(qtorch.quantize(transposed, NUMBER, key=77), EXPECTED)
+    assert_same_bits(qtorch.quantize(transposed, NUMBER, "stochastic", key=77), EXPECTED)
     wide = torch.zeros(24, 80)
     wide[:, ::2] = torch.from_numpy(X)
-    assert_same_bits(qtorch.quantize(wide[:, ::2], NUMBER, key=77), EXPECTED)
+    assert_same_bits(qtorch.quantize(wide[:, ::2], NUMBER, "stochastic", key=77), EXPECTED)
 
 
 def test_threads_do_not_matter():
@@ -76,7 +79,7 @@ def test_threads_do_not_matter():
         results = []
         for count in (1, 2):
             torch.set_num_threads(count)
-            results.append(qtorch.quantize(x, NUMBER, key=5))
+            results.append(qtorch.quantize(x, NUMBER, "stochastic", key=5))
     finally:
         torch.set_num_threads(threads)
     assert_same_bits(*results)
@@ -85,22 +88,25 @@ def test_threads_do_not_matter():
 @pytest.mark.parametrize("first", [0, 2**32 - 100, 2**33 + 5, 2**64 - 960])
 def test_chunks_have_the_bits_of_the_whole(first):
     flat = X.ravel()
-    whole = qcore.quantize(flat, NUMBER, key=77, start=first)
+    whole = qcore.quantize(flat, NUMBER, "stochastic", key=77, start=first)
     for quantize, make in ((qcore.quantize, np.array), (qtorch.quantize, torch.tensor), (qjax.quantize, jnp.asarray)):
-        pieces = [quantize(make(flat[i : i + 7]), NUMBER, key=77, start=first + i) for i in range(0, flat.size, 7)]
+        pieces = [
+            quantize(make(flat[i : i + 7]), NUMBER, "stochastic", key=77, start=first + i)
+            for i in range(0, flat.size, 7)
+        ]
         assert_same_bits(np.concatenate([np.asarray(piece) for piece in pieces]), whole)
 
 
 def test_keys_are_the_same_in_all_forms():
     for key in (5 << 32 | 6, (5, 6)):
-        expected = qcore.quantize(X, NUMBER, key=key)
-        assert_same_bits(qtorch.quantize(torch.from_numpy(X), NUMBER, key=key), expected)
-        assert_same_bits(qjax.quantize(jnp.asarray(X), NUMBER, key=key), expected)
+        expected = qcore.quantize(X, NUMBER, "stochastic", key=key)
+        assert_same_bits(qtorch.quantize(torch.from_numpy(X), NUMBER, "stochastic", key=key), expected)
+        assert_same_bits(qjax.quantize(jnp.asarray(X), NUMBER, "stochastic", key=key), expected)
     for key in (torch.tensor([5, 6]), torch.tensor([5, 6], dtype=torch.uint32), torch.tensor([5, 6]).int()):
-        assert_same_bits(qtorch.quantize(torch.from_numpy(X), NUMBER, key=key), expected)
+        assert_same_bits(qtorch.quantize(torch.from_numpy(X), NUMBER, "stochastic", key=key), expected)
     for key in (np.uint32([5, 6]), jnp.uint32([5, 6]), jax.random.wrap_key_data(jnp.uint32([5, 6]))):
-        assert_same_bits(qjax.quantize(jnp.asarray(X), NUMBER, key=key), expected)
-    assert_same_bits(qjax.quantize(jnp.asarray(X), NUMBER, key=jax.random.key(77)), EXPECTED)
+        assert_same_bits(qjax.quantize(jnp.asarray(X), NUMBER, "stochastic", key=key), expected)
+    assert_same_bits(qjax.quantize(jnp.asarray(X), NUMBER, "stochastic", key=jax.random.key(77)), EXPECTED)
 
 
 def test_sharded_over_8_devices():
@@ -108,20 +114,22 @@ def test_sharded_over_8_devices():
     for spec in (("a", "b"), (("a", "b"), None), (None, "b")):
         sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
         x = jax.device_put(X, sharding)
-        y = qjax.quantize(x, NUMBER, key=77)
+        y = qjax.quantize(x, NUMBER, "stochastic", key=77)
         assert y.sharding.is_equivalent_to(sharding, 2)
         assert_same_bits(y, EXPECTED)
         for dim in (-1, 0, 1):
             number = BlockFloatingPoint(5, dim)
-            assert_same_bits(qjax.quantize(x, number, key=77), qcore.quantize(X, number, key=77))
+            assert_same_bits(
+                qjax.quantize(x, number, "stochastic", key=77), qcore.quantize(X, number, "stochastic", key=77)
+            )
 
 
 def test_one_thread_process_gives_the_same_bits():
     code = (
         "import torch, qtorch, hashlib; torch.set_num_threads(1); x = torch.arange(100000) / 777;"
-        "y = qtorch.quantize(x, qtorch.FloatingPoint(5, 2), key=3);"
+        "y = qtorch.quantize(x, qtorch.FloatingPoint(5, 2), 'stochastic', key=3);"
         "print(hashlib.sha256(y.numpy().tobytes()).hexdigest())"
     )
     here = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()[-1]
-    y = qtorch.quantize(torch.arange(100000) / 777, FloatingPoint(5, 2), key=3)
+    y = qtorch.quantize(torch.arange(100000) / 777, FloatingPoint(5, 2), "stochastic", key=3)
     assert hashlib.sha256(y.numpy().tobytes()).hexdigest() == here

@@ -10,7 +10,7 @@ from peer_support import compare, same_numbers
 from support import to_torch
 
 import qcore
-from benchmarks.inputs import hard_inputs
+from benchmarks.support.inputs import hard_inputs
 from qcore import NAMED, BlockScaled
 
 mx_tensor = pytest.importorskip("torchao.prototype.mx_formats.mx_tensor")
@@ -67,7 +67,7 @@ def infinity(number, x, scales):
 def logarithm(number, x, scales):
     """rceil: torchao takes the ceiling of a float32 logarithm, which of a quotient just above a power of two is whole,
     and its scale is too small by half."""
-    largest = qcore.decode(np.uint8([number.element.scale.largest_code]), number.element)
+    largest = qcore.decode(np.uint8([number.element.magnitudes.largest_code]), number.element)
     above = np.abs(x).max(1) / largest
     log2 = torch.log2(torch.from_numpy(above)).numpy()
     exact = np.abs(x).max(1).astype(np.float64) / largest

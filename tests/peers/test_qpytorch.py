@@ -11,8 +11,8 @@ from peer_support import compare, same_numbers
 from support import bits
 
 import qcore
-from benchmarks.inputs import hard_inputs
-from benchmarks.peers_qpytorch import VARIABLE, QPyTorch, version
+from benchmarks.support.inputs import hard_inputs
+from benchmarks.support.peers_qpytorch import VARIABLE, QPyTorch, version
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
 
 pytestmark = [
@@ -115,7 +115,7 @@ def float_nan(x, exp, man):
 
 def float_twice(x, number):
     """Their sum with the smallest normal number is rounded already, to even."""
-    lowest = number.scale.lowest
+    lowest = number.magnitudes.lowest
     wide = np.abs(np.where(np.isfinite(x), x, 0)).astype(np.float64)
     rounded = np.ldexp(np.rint(np.ldexp(wide, 23 - lowest)), lowest - 23)
     once, twice = (np.floor(np.ldexp(y, number.man - lowest) + 0.5) for y in (wide, rounded))

@@ -1,0 +1,224 @@
+"""The law on NumPy arrays: the reference that the other packages must equal bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from qcore.arguments import check_int, check_seed, check_start, missing_key
+from qcore.formats.block import check_scales
+from qcore.formats.number import Number, check_number, prepare
+from qcore.law.blocks.tiles import block_counts, tiles
+from qcore.law.carrier import CARRIERS, Carrier, check_dtype, check_result_dtype
+from qcore.law.lanes import Names
+from qcore.law.rounding import Rounding, check_rounding
+from qcore.packing import check_codes, storage
+from qcore.random.threefry import Noise, as_lane, leading_bits_mask, rounding_words
+
+Key = int | tuple[int, int] | None
+
+
+def quantize(
+    x: np.ndarray,
+    number: Number | str,
+    rounding: str | Rounding = "nearest",
+    *,
+    key: Key = None,
+    random_bits: int = 24,
+    start: int = 0,
+    overflow: str | None = None,
+) -> np.ndarray:
+    """Rounds every element to the nearest, or another, neighbour in a number format.
+
+    Args:
+        x: array of any shape; float32, float64, float16 or ml_dtypes.bfloat16.
+        number: the format, or its text (see `parse`).
+        rounding: a name or member of `Rounding`; to nearest, ties to even, by default, as a cast does.
+        key: for stochastic rounding: an int from 0 to 2^64 - 1, or two 32-bit words.
+        random_bits: the number of random bits that an element's rounding uses, 1 to 24.
+        start: the 64-bit index of x's first element, so that a chunk of a larger array gets the bits of that array.
+        overflow: the result of numbers beyond the format's range: "saturate", "inf", "nan", or for fixed point "wrap";
+            None is the format's own policy.
+
+    Returns:
+        A new array of x's shape and dtype.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range, or stochastic rounding has no key.
+
+    Example:
+        >>> from qcore import FloatingPoint
+        >>> quantize(np.float32([0.1241, 0.3602, -0.7104]), FloatingPoint(exp=5, man=2))
+        array([ 0.125,  0.375, -0.75 ], dtype=float32)
+        >>> quantize(np.float32([300, 500]), "e4m3fn", overflow="saturate")
+        array([288., 448.], dtype=float32)
+    """
+    carrier = check_array(x)
+    lanes = _run(x, carrier, number, rounding, key, random_bits, start, overflow, coded=False)
+    return from_lanes(lanes, carrier, x)
+
+
+def encode(
+    x: np.ndarray,
+    number: Number | str,
+    rounding: str | Rounding = "nearest",
+    *,
+    key: Key = None,
+    random_bits: int = 24,
+    start: int = 0,
+    overflow: str | None = None,
+) -> Any:
+    """Rounds as `quantize` does, and returns the integer codes of the results: the bits of the format's standard.
+
+    `decode` returns the results of `quantize` from the codes, except where a result has no code: a negative zero
+    becomes zero in formats without one (fixed point), NaN becomes the code 0 in formats without NaN, and infinity the
+    largest number in formats without infinity.
+
+    Args:
+        x, number, rounding, key, random_bits, start, overflow: as for `quantize`.
+
+    Returns:
+        An array of x's shape: uint8 for formats of up to 8 bits, uint16 up to 16, uint32 up to 32. Fixed point codes
+        are two's complement in the lowest wl bits. For blocks a pair of this array and the codes of the scales: a
+        uint8 array with one element per block, whose shape is x's divided by the block's and rounded up. For `NVFP4`
+        the second item is itself a pair: these codes, and the array's scale, a float32 (for float64 arrays a float64).
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range, or the format has no codes, or codes of more than 32 bits.
+
+    Example:
+        >>> encode(np.float32([1.0, -1.5, 448]), "e4m3fn")
+        array([ 56, 188, 126], dtype=uint8)
+    """
+    carrier = check_array(x)
+    lanes = _run(x, carrier, number, rounding, key, random_bits, start, overflow, coded=True)
+    found = cast("tuple[np.ndarray, ...]", lanes) if isinstance(lanes, tuple) else (lanes,)
+    codes = found[0].astype(f"u{storage(check_number(number).bits) // 8}").reshape(x.shape)
+    if len(found) == 1:
+        return codes
+    scales, *array_scale = found[1:]
+    return codes, (scales.astype(np.uint8), *array_scale) if array_scale else scales.astype(np.uint8)
+
+
+def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32, *, scales: Any = None) -> np.ndarray:
+    """The numbers that integer codes stand for, exactly.
+
+    Args:
+        codes: integer array of any shape; bits above a code's highest are ignored.
+        number: the format, or its text (see `parse`).
+        dtype: the dtype of the result: float32, float64, float16 or ml_dtypes.bfloat16. It must represent all numbers
+            of the format; for blocks all numbers of the element before they are scaled.
+        scales: for blocks only: their scales, as `encode` returns them.
+
+    Returns:
+        An array of codes' shape. Codes that stand for no number become NaN. Scaled numbers beyond dtype's range become
+        infinity, and those below its smallest step are rounded toward zero.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the format has no codes, codes of more than 32 bits, or numbers that dtype cannot represent; if
+            scales are missing, not needed, or of the wrong shape.
+
+    Example:
+        >>> decode(np.uint8([56, 188, 126, 127]), "e4m3fn")
+        array([  1. ,  -1.5, 448. ,   nan], dtype=float32)
+    """
+    codes, number = check_codes(codes), check_number(number)
+    dtype, carrier = check_result_dtype(dtype)
+    decoding, constants = number.decoding(carrier)
+    scales, array_scale = check_scales(number, codes.shape, scales)
+    if codes.size == 0:
+        return np.empty(codes.shape, dtype)
+    blocks = tiles(codes.shape or (1,), number.block_sizes(codes.ndim) or (1,))
+    lanes = blocks.split(codes.reshape(blocks.shape).astype(_lane(carrier)), _pad)
+    if scales is not None:
+        scales = blocks.spread(check_codes(scales, "scales").astype(lanes.dtype))
+    if array_scale is not None:
+        array_scale = np.asarray(array_scale, _float(carrier)).reshape((1,) * lanes.ndim).view(lanes.dtype)
+    lanes = blocks.merge(decoding.run(Names, lanes, constants, scales, array_scale))
+    return from_lanes(lanes, carrier, np.empty(codes.shape, dtype))
+
+
+def _run(
+    x: np.ndarray,
+    carrier: Carrier,
+    number: Any,
+    rounding: Any,
+    key: Any,
+    random_bits: Any,
+    start: Any,
+    overflow: Any,
+    coded: bool,
+) -> Any:
+    number, mode = check_number(number), check_rounding(rounding)
+    random_bits, start_words = check_int("random_bits", random_bits, 1, 24), check_start(start)
+    key_words = None if key is None else check_seed(key)
+    if mode is Rounding.STOCHASTIC and key_words is None:
+        raise missing_key()
+    program, constants = prepare(number, mode, carrier, overflow, coded)
+    sizes = number.block_sizes(x.ndim)
+    bits = to_lanes(x, carrier)
+    if x.size == 0:
+        if not (coded and program.shared):
+            return bits
+        array_scale = [np.ones((), _float(carrier))] if program.kind == "nvfp4" else []
+        return bits, np.empty(block_counts(x.shape, sizes)), *array_scale
+    word = None
+    if mode is Rounding.STOCHASTIC and key_words is not None:
+        words = (*key_words, *start_words, leading_bits_mask(random_bits))
+        lanes = [np.full(1, as_lane(word), np.int32) for word in words]  # arrays wrap silently, scalars warn
+        word = rounding_words(_arange, bits.shape, Noise(lanes[:2], lanes[2:]))
+        word = word.astype(bits.dtype) << (carrier.lane_bits - 32)
+    blocks = tiles(bits.shape, sizes or (1,))
+    word = None if word is None else blocks.split(word, _pad)
+    result: np.ndarray | tuple[np.ndarray, ...]
+    result = program.run(Names, blocks.split(bits, _pad), constants, blocks.axes, word)
+    if isinstance(result, np.ndarray):
+        return blocks.merge(result)
+    codes, scales, *array_scale = result
+    array_scale = [lanes.view(_float(carrier)).reshape(()) for lanes in array_scale]
+    return blocks.merge(codes), scales.reshape(blocks.counts[: x.ndim]), *array_scale
+
+
+def _lane(carrier: Carrier) -> str:
+    return f"i{carrier.lane_bits // 8}"
+
+
+def _float(carrier: Carrier) -> str:
+    """The float as wide as a lane, in which an array's scale is."""
+    return f"f{carrier.lane_bits // 8}"
+
+
+def _pad(array: np.ndarray, missing: tuple[int, ...]) -> np.ndarray:
+    return np.pad(array, [(0, count) for count in missing])
+
+
+def _arange(size: int) -> np.ndarray:
+    return np.arange(size, dtype=np.int32)
+
+
+def check_array(x: Any) -> Carrier:
+    """The carrier of a NumPy array."""
+    if not isinstance(x, np.ndarray):
+        raise TypeError(f"x is a {type(x).__name__}; allowed is a NumPy array of {', '.join(CARRIERS)}")
+    dtype = cast("np.ndarray[Any, np.dtype[Any]]", x).dtype
+    if not dtype.isnative:
+        raise TypeError(f"x has dtype {dtype.str}; allowed is this machine's byte order: {dtype.newbyteorder().str}")
+    return check_dtype(dtype.name)
+
+
+def _stored(carrier: Carrier) -> str:
+    return f"i{(1 + carrier.exponent_bits + carrier.mantissa_bits) // 8}"
+
+
+def to_lanes(x: np.ndarray, carrier: Carrier) -> np.ndarray:
+    """The lanes of an array, with at least one dimension."""
+    bits = np.ascontiguousarray(x).view(_stored(carrier)).astype(_lane(carrier))
+    return bits.reshape(x.shape or (1,)) << carrier.padding
+
+
+def from_lanes(bits: np.ndarray, carrier: Carrier, like: np.ndarray) -> np.ndarray:
+    return (bits >> carrier.padding).astype(_stored(carrier)).view(like.dtype).reshape(like.shape)

@@ -1,0 +1,257 @@
+"""Numbers that share a scale with the others of their block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
+
+from qcore.arguments import check_choice, check_int
+from qcore.formats.block_element import RULES, check_element, generalized, shared_integers
+from qcore.formats.fixed import FixedPoint
+from qcore.formats.floating import BinaryFloat
+from qcore.formats.number import Number
+from qcore.law.blocks.tiles import Sizes, block_counts, block_sizes, block_text, check_block
+from qcore.law.blocks.two_level import Levels, working
+from qcore.law.carrier import Carrier
+from qcore.law.codes import Codes
+from qcore.law.program import Decoding, Program, kind_of
+from qcore.law.rounding import Rounding
+
+FP4 = BinaryFloat(2, 1, specials="finite")
+FP4_SCALE = BinaryFloat(4, 3, specials="fn", overflow="saturate")
+
+
+class BlockNumber(Number):
+    """The base of formats with shared scales."""
+
+    def axes(self, ndim: int) -> tuple[int, ...]:
+        return tuple(axis for axis, size in enumerate(self.block_sizes(ndim)) if size != 1)
+
+    def decoding(self, carrier: Carrier) -> tuple[Decoding, tuple[int, ...]]:
+        decoding, constants = super().decoding(carrier)
+        return replace(decoding, scales="powers"), constants
+
+
+class _TiledNumber(BlockNumber):
+    """The base of formats whose blocks are tiles of any shape, and whose elements have codes."""
+
+    block: Any
+    element: Any
+
+    def block_sizes(self, ndim: int) -> Sizes:
+        return block_sizes(self.block, ndim)
+
+    @property
+    def bits(self) -> int:
+        return self.element.bits
+
+    def codes(self, carrier: Carrier) -> Codes:
+        return self.element.codes(carrier)
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        return self.element.span
+
+
+@dataclass(frozen=True, repr=False)
+class BlockFloatingPoint(BlockNumber):
+    """Block floating point: integers of wl bits that share one exponent, the largest element's.
+
+    With E = floor(log2(max |x|)) over the block, the step is 2^(E - (wl - 2)) and results are clipped to
+    +-(2^(wl-1) - 1) steps. NaN stays NaN and does not affect E; infinity counts as the largest finite number.
+    `BlockScaled` has blocks of other shapes and other elements. Source: QPyTorch; Song et al., "Computation Error
+    Analysis of Block Floating Point Arithmetic Oriented Convolution Neural Network Accelerator Design", 2018.
+
+    Args:
+        wl: word length in bits, sign included, 2 to 25.
+        dim: -1: the whole array is one block; d >= 0: one block for each index along dimension d.
+
+    Raises:
+        TypeError: if wl or dim is no integer.
+        ValueError: if wl is out of range or dim is below -1.
+
+    Example:
+        >>> BlockFloatingPoint(wl=8)
+        BlockFloatingPoint (wl=8, dim=-1)
+    """
+
+    wl: int
+    dim: int = -1
+
+    def __post_init__(self) -> None:
+        self._set(wl=check_int("wl", self.wl, 2, 25), dim=check_int("dim", self.dim, -1))
+
+    def __repr__(self) -> str:
+        return f"BlockFloatingPoint (wl={self.wl}, dim={self.dim})"
+
+    __str__ = __repr__  # as in QPyTorch; `text` is the text form
+
+    def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
+        return "block", shared_integers(self.element, carrier, "floor")
+
+    @property
+    def element(self) -> FixedPoint:
+        """The numbers before they are scaled."""
+        return FixedPoint(self.wl, self.wl - 2, symmetric=True)
+
+    def block_sizes(self, ndim: int) -> Sizes:
+        if self.dim >= ndim:
+            raise ValueError(f"dim={self.dim}: allowed are -1 and 0 <= dim < {ndim} for an array of {ndim} dimensions")
+        return tuple(1 if axis == self.dim else None for axis in range(ndim))
+
+
+@dataclass(frozen=True, repr=False)
+class BlockScaled(_TiledNumber):
+    """Numbers of any format times a power of two that a block shares: the Microscaling (MX) formats and similar ones.
+
+    The scale is 2^k, where k follows from the block's largest magnitude a and the element's largest number, whose
+    exponent is emax:
+
+    | rule | k |
+    | --- | --- |
+    | "floor" | floor(log2 a) - emax |
+    | "ceil" | ceil(log2 a) - emax |
+    | "even" | as floor, after a is rounded to the elements' significant bits, ties to even |
+    | "rceil" | the least k for which a is at most 2^k times the element's largest number |
+
+    Scales are E8M0 numbers, so k lies between -127 and 127; blocks of zeros have k = -127. All elements of a block with
+    a NaN or an infinity become NaN. Elements saturate at their largest number, or at the largest one of the array's
+    dtype if that is smaller. Source: OCP Microscaling Formats Specification 1.0
+    (floor); Mishra et al., "Recipes for Pre-training LLMs with MXFP8", 2025 (rceil).
+
+    Args:
+        element: a `FixedPoint`, `FloatingPoint` or `BinaryFloat`, or its text.
+        block: the elements that share a scale, as a mapping of axes to sizes. Negative axes count from the end, `...`
+            is all axes that are not named (their default size is 1), and the size None is the whole axis. {-1: 32} is
+            tiles of 32 in a row, {-2: 128, -1: 128} is square tiles, {-1: None} is whole rows, {0: 1, ...: None} is one
+            block for each index along dimension 0, {...: None} is the whole array. The last blocks along an axis may
+            be smaller.
+        rule: "floor", "ceil", "even" or "rceil".
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if it is not one of those allowed, or the element has no numbers above zero.
+
+    Example:
+        >>> BlockScaled("e4m3fn", {-1: 32}).block_sizes(3)
+        (1, 1, 32)
+        >>> import numpy as np
+        >>> from qcore import quantize
+        >>> quantize(np.float32([[1, 2.1, 3.3], [0.1, 0.2, 0.3]]), BlockScaled("e2m1fn", {-1: None}), "nearest")
+        array([[1.     , 2.     , 3.     ],
+               [0.09375, 0.1875 , 0.25   ]], dtype=float32)
+    """
+
+    element: Any
+    block: Any
+    rule: str = "floor"
+
+    scales: ClassVar[str] = "2^k"
+
+    def __post_init__(self) -> None:
+        self._set(element=check_element(self.element), block=check_block(self.block))
+        check_choice("rule", self.rule, list(RULES))
+
+    def __repr__(self) -> str:
+        return f"BlockScaled (element={self.element!r}, block={block_text(self.block)}, rule={self.rule})"
+
+    def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
+        element = self.element
+        shared = shared_integers(element, carrier, self.rule)
+        if isinstance(element, FixedPoint):
+            return "scaled", shared
+        floating = isinstance(element, BinaryFloat)
+        if element.man > 0 and element.magnitudes.subnormals and (not floating or element.has_signed_zero):
+            return "scaled", shared
+        return "scaled_general", generalized(shared, element, carrier)
+
+    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
+        if not coded:
+            return super().program(mode, carrier, coded)
+        kind, constants = self.reduce(carrier)
+        self.check_exact(carrier)
+        element, encoded = self.element.program(mode, carrier, coded)
+        return replace(element, kind=kind, element=element.kind), (*constants, *encoded)
+
+
+@dataclass(frozen=True, repr=False)
+class NVFP4(_TiledNumber):
+    """NVIDIA's FP4: e2m1 elements, a scale e4m3 of each block, and a scale float32 of the whole array.
+
+    Each operation is rounded to float32 (for float64 arrays to float64), to nearest, ties to even. Intermediate results
+    have unlimited exponents, so none is subnormal and none overflows. The operations, in this order:
+
+    1. t = largest magnitude of the array / (448 * 6), at least 2^-126; 1 for zeros
+    2. s = e4m3((largest magnitude of the block / 6) / t), from 2^-6 to 448
+    3. S = s * t
+    4. y = x / S, rounded to e2m1 under the rounding mode, at most 6
+    5. the result y * S is rounded to the array's dtype, at most its largest finite number
+
+    All elements of a block with a NaN or an infinity become NaN; the array's scale ignores them.
+    Source: NVIDIA, Pretraining Large Language Models with NVFP4, 2025.
+
+    Args:
+        block: the elements that share a scale, as for `BlockScaled`. Weights usually have {-2: 16, -1: 16}.
+
+    Raises:
+        TypeError, ValueError: if block is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore import quantize
+        >>> quantize(np.float32([1344, 300, -224, 10]), NVFP4(), "nearest")
+        array([1344.,  336., -224.,    0.], dtype=float32)
+    """
+
+    block: Any = ((-1, 16),)
+
+    element: ClassVar[Number] = FP4  # pyright: ignore[reportIncompatibleVariableOverride]  # no field: it is no choice
+    scales: ClassVar[str] = "e4m3"
+
+    def __post_init__(self) -> None:
+        self._set(block=check_block(self.block))
+
+    def __repr__(self) -> str:
+        return f"NVFP4 (block={block_text(self.block)})"
+
+    def axes(self, ndim: int) -> tuple[int, ...]:
+        return tuple(range(ndim))
+
+    def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
+        work = working(carrier)
+        grids = [number.reduce(work)[1] for number in (FP4, FP4_SCALE)]
+        return "nvfp4", (*grids[0], *grids[1], *Levels(FP4_SCALE.magnitudes.lowest_lane(work)))
+
+    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
+        if not coded:
+            return super().program(mode, carrier, coded)
+        element, encoded = FP4.program(mode, working(carrier), coded)
+        _, encoded_scale = FP4_SCALE.program(mode, working(carrier), coded)
+        program = replace(element, carrier=carrier, kind="nvfp4", element="grid")
+        return program, (*self.reduce(carrier)[1], *encoded, *encoded_scale)
+
+    def decoding(self, carrier: Carrier) -> tuple[Decoding, tuple[int, ...]]:
+        self.check_exact(carrier)
+        codes = [number.codes(working(carrier)) for number in (FP4, FP4_SCALE)]
+        return Decoding(carrier, kind_of(codes[0]), "two levels"), (*codes[0], *codes[1])
+
+
+def check_scales(number: Number, shape: tuple[int, ...], scales: Any) -> tuple[Any, Any]:
+    """The blocks' scales and the array's scale of the argument `scales`; each is None for formats without it."""
+    if not isinstance(number, BlockNumber):
+        if scales is not None:
+            raise ValueError(f"scales is a {type(scales).__name__}; allowed is None, {number!r} has no shared scales")
+        return None, None
+    given: object = scales
+    counts, array_scale = block_counts(shape, number.block_sizes(len(shape))), None
+    if isinstance(number, NVFP4):
+        pair = cast("tuple[Any, ...]", scales) if isinstance(scales, tuple) else ()
+        if len(pair) != 2 or tuple(getattr(pair[1], "shape", (1,))):
+            allowed = f"codes of shape {counts} and a number of shape ()"
+            raise ValueError(f"scales is a {type(given).__name__}; allowed is a pair for {number!r}: {allowed}")
+        scales, array_scale = pair
+    if not hasattr(scales, "shape"):
+        raise TypeError(f"scales is a {type(scales).__name__}; allowed are codes of shape {counts} for {number!r}")
+    if tuple(scales.shape) != counts:
+        raise ValueError(f"scales has shape {tuple(scales.shape)}; allowed is {counts} for codes of shape {shape}")
+    return scales, array_scale

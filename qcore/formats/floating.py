@@ -1,0 +1,238 @@
+"""Binary floating point numbers."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
+
+from qcore.arguments import check_choice, check_flag, check_int
+from qcore.formats.number import Number
+from qcore.law.carrier import FLOAT32, Carrier
+from qcore.law.codes import FloatCodes
+from qcore.law.magnitudes import Magnitudes
+
+_BY_WIDTH = {8: (5, 2), 16: (6, 9)}
+SPECIALS = ("ieee", "fn", "fnuz", "finite", "p3109", "p3109_finite")
+
+
+@dataclass(frozen=True, repr=False)
+class BinaryFloat(Number):
+    """Binary floating point of which every property is given: fields, bias, special codes, overflow.
+
+    Codes are sign | exponent field | mantissa. Field f > 0 stands for (1 + mantissa / 2^man) * 2^(f - bias), field 0
+    for zero and the subnormal numbers. `specials` gives the last codes their meaning:
+
+    | specials | infinity | NaN | largest number's field and mantissa |
+    | --- | --- | --- | --- |
+    | "ieee" | field of ones, mantissa 0 | field of ones, other mantissas | last but one field, mantissa of ones |
+    | "fn" | none | all ones | all ones but the last |
+    | "fnuz" | none | the code of -0, which does not exist | all ones |
+    | "finite" | none | none | all ones |
+    | "p3109" | all ones but the sign; unsigned: one less | the code of -0; unsigned: all ones | before infinity |
+    | "p3109_finite" | none | the code of -0; unsigned: all ones | all ones; unsigned: one less |
+
+    Source: IEEE 754-2019; OCP 8-bit Floating Point Specification 1.0 ("fn"); Noune et al., "8-bit Numerical Formats
+    for Deep Neural Networks", 2022 ("fnuz"); IEEE P3109 interim report.
+
+    Args:
+        exp: bits of the exponent field, 0 to 31.
+        man: bits of the mantissa, 0 to 52.
+        bias: the exponent field minus the exponent; None is 2^(exp-1) - 1.
+        specials: one of the above.
+        subnormals: True if field 0 has subnormal numbers. Otherwise the smallest normal number is also the quantum
+            below it, and field 0 of an unsigned format is a normal one, so that the format has no zero.
+        signed: True if codes have a sign bit.
+        overflow: the result of numbers that round to more than the largest: "saturate" (the largest), "inf" or "nan".
+            None is "inf" if the format has infinity, else "nan" if it has NaN, else "saturate".
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range, or contradicts another.
+
+    Example:
+        >>> BinaryFloat(exp=4, man=3, specials="fn")
+        BinaryFloat (exponent=4, mantissa=3, bias=7, specials=fn, overflow=nan)
+    """
+
+    exp: int
+    man: int
+    bias: int | None = None
+    specials: str = "ieee"
+    subnormals: bool = True
+    signed: bool = True
+    overflow: str | None = None
+
+    def __post_init__(self) -> None:
+        self._set(exp=check_int("exp", self.exp, 0, 31), man=check_int("man", self.man, 0, 52))
+        bias = (1 << self.exp) // 2 - 1 if self.bias is None else check_int("bias", self.bias, -(2**31), 2**31)
+        self._set(bias=bias)
+        check_choice("specials", self.specials, SPECIALS)
+        check_flag("subnormals", self.subnormals)
+        check_flag("signed", self.signed)
+        if self.specials == "fnuz" and not self.signed:
+            raise ValueError("specials='fnuz' without a sign; allowed are ieee, fn, finite, p3109 and p3109_finite")
+        least = 1 if self.subnormals or not self.signed else 1 << self.man
+        if self.largest_code < least or (self.specials == "ieee" and self.man == 0):
+            raise ValueError(f"exp={self.exp}, man={self.man}; allowed are more bits where specials={self.specials!r}")
+        policies = {"inf": self.has_infinity, "nan": self.has_nan, "saturate": True}
+        allowed = [name for name, exists in policies.items() if exists]
+        if self.overflow is None:
+            self._set(overflow=allowed[0])
+        check_choice("overflow", self.overflow, allowed)
+
+    def __repr__(self) -> str:
+        flags = [f", {name}=False" for name in ("subnormals", "signed") if not getattr(self, name)]
+        return (
+            f"BinaryFloat (exponent={self.exp}, mantissa={self.man}, bias={self.bias}, specials={self.specials}, "
+            f"overflow={self.overflow}{''.join(flags)})"
+        )
+
+    @property
+    def has_infinity(self) -> bool:
+        return self.specials in ("ieee", "p3109")
+
+    @property
+    def has_nan(self) -> bool:
+        return self.specials != "finite"
+
+    @property
+    def has_zero(self) -> bool:
+        return self.subnormals or self.signed
+
+    @property
+    def has_signed_zero(self) -> bool:
+        return self.signed and self.specials in ("ieee", "fn", "finite")
+
+    @property
+    def largest_code(self) -> int:
+        """The code of the largest finite number."""
+        last = (1 << (self.exp + self.man)) - 1
+        if self.specials == "ieee":
+            return last - (1 << self.man)
+        if self.signed:
+            return last - (self.specials in ("fn", "p3109"))
+        return last - {"finite": 0, "p3109": 2}.get(self.specials, 1)
+
+    @property
+    def magnitudes(self) -> Magnitudes:
+        first = int(self.has_zero)
+        return Magnitudes(repr(self), self.exp, self.man, self.bias or 0, self.largest_code, first, self.subnormals)
+
+    def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
+        keeps_infinity = self.has_infinity and self.overflow == "nan"
+        kind, grid = self.magnitudes.grid(carrier)
+        beyond = {"saturate": grid.limit, "inf": carrier.infinity, "nan": carrier.quiet_nan}[self.overflow or ""]
+        jump = beyond - grid.limit
+        grid = grid._replace(jump=jump, keep=carrier.infinity - keeps_infinity, signed_zero=-self.has_signed_zero)
+        if self.specials.startswith("p3109"):
+            grid = grid._replace(unit=0, coded=-int(self.man == 0))  # ties go to even codes there
+        if not self.has_zero:
+            floor = max(self.magnitudes.lowest_lane(carrier) - grid.base, 0)
+            grid = grid._replace(floor=floor, zero=carrier.quiet_nan)
+        if keeps_infinity or not self.signed:
+            kind = "wide"
+        elif kind == "grid":
+            kind = "general" if not self.has_signed_zero else "overflowing" if jump else "grid"
+        if not self.signed:
+            negative = 0 if self.overflow == "saturate" and self.has_zero else carrier.quiet_nan
+            grid = grid._replace(unsigned=-1, lower=-grid.limit, lower_jump=negative - jump)
+        return kind, grid
+
+    @property
+    def bits(self) -> int:
+        return self.exp + self.man + self.signed
+
+    def codes(self, carrier: Carrier) -> FloatCodes:
+        codes = self.magnitudes.codes(carrier, self.signed)
+        codes = codes._replace(infinity=self.largest_code + self.has_infinity)
+        if self.signed and self.has_nan and not self.has_signed_zero:
+            if self.bits > 31:
+                raise ValueError(f"{self!r} has codes of 32 bits; allowed are at most 31, as NaN is the sign bit alone")
+            return codes._replace(nan=codes.sign, nan_zero=codes.sign)
+        quiet = self.largest_code + 1 + (1 << self.man >> 1)
+        nan = {"finite": 0, "ieee": quiet}.get(self.specials, codes.mask)
+        return codes._replace(nan=nan, nan_sign=codes.sign if self.has_nan else 0)
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        return self.magnitudes.span
+
+    def overflowing(self, overflow: str) -> BinaryFloat:
+        return replace(self, overflow=overflow)
+
+
+@dataclass(frozen=True, repr=False)
+class FloatingPoint(Number):
+    """Binary floating point with subnormals and without codes for infinity and NaN: QPyTorch's grid.
+
+    Exponents run from 1 - bias to 2^exp - 1 - bias. With the default bias, 2^(exp-1) - 1, the largest number is
+    (2 - 2^-man) * 2^(2^(exp-1)). Results saturate there, infinities included. If that is beyond the ranges of float32
+    (by default from exp = 8 on) and of the carrier, the range is the carrier's, and overflow is infinity.
+    `BinaryFloat` has formats with infinities and NaN.
+
+    Args:
+        exp: exponent bits, 1 to 64.
+        man: stored mantissa bits, 0 to 52; 23 for carriers other than float64.
+        bias: the exponent field minus the exponent; None is 2^(exp-1) - 1.
+        subnormals: True for numbers between 0 and 2^(1-bias); otherwise the quantum there is 2^(1-bias).
+        bit: instead of exp and man: 8 is (5, 2) and 16 is (6, 9), QPyTorch's 8- and 16-bit formats.
+
+    Raises:
+        TypeError: if exp, man or bias is no integer, or subnormals no bool.
+        ValueError: if exp, man or bias is out of range, or bit is not 8 or 16 or comes with exp or man.
+
+    Example:
+        >>> FloatingPoint(exp=5, man=2)
+        FloatingPoint (exponent=5, mantissa=2)
+        >>> FloatingPoint(bit=16)
+        FloatingPoint (exponent=6, mantissa=9)
+    """
+
+    exp: int = None  # type: ignore[assignment]  # `bit` stands in for both
+    man: int = None  # type: ignore[assignment]
+    bias: int | None = None
+    subnormals: bool = True
+    _: KW_ONLY
+    bit: InitVar[int | None] = None
+
+    def __post_init__(self, bit: int | None) -> None:
+        if bit is not None:
+            if bit not in _BY_WIDTH or (self.exp, self.man) != (None, None):
+                raise ValueError(f"bit={bit!r}, exp={self.exp}, man={self.man}; allowed are bit=8 and 16, alone")
+            self._set(exp=_BY_WIDTH[bit][0], man=_BY_WIDTH[bit][1])
+        self._set(exp=check_int("exp", self.exp, 1, 64), man=check_int("man", self.man, 0, 52))
+        if self.bias is not None:
+            default, bias = (1 << (self.exp - 1)) - 1, check_int("bias", self.bias, -(2**64), 2**64)
+            self._set(bias=None if bias == default else bias)
+        check_flag("subnormals", self.subnormals)
+
+    def __repr__(self) -> str:
+        extra = ("" if self.bias is None else f", bias={self.bias}") + ("" if self.subnormals else ", subnormals=False")
+        return f"FloatingPoint (exponent={self.exp}, mantissa={self.man}{extra})"
+
+    __str__ = __repr__  # as in QPyTorch; `text` is the text form
+
+    @property
+    def magnitudes(self) -> Magnitudes:
+        bias = (1 << (self.exp - 1)) - 1 if self.bias is None else self.bias
+        largest_code = (1 << (self.exp + self.man)) - 1
+        return Magnitudes(repr(self), self.exp, self.man, bias, largest_code, subnormals=self.subnormals)
+
+    def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
+        kind, grid = self.magnitudes.grid(carrier)
+        unbounded = self.magnitudes.largest[1] + self.man > max(FLOAT32.max_exponent, carrier.max_exponent)
+        return kind, grid._replace(limit=carrier.infinity) if unbounded else grid
+
+    @property
+    def bits(self) -> int:
+        return 1 + self.exp + self.man
+
+    def codes(self, carrier: Carrier) -> FloatCodes:
+        return self.magnitudes.codes(carrier, signed=True)
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        return self.magnitudes.span
+
+    def overflowing(self, overflow: str) -> FloatingPoint:
+        check_choice("overflow", overflow, ["saturate"])
+        return self

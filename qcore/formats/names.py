@@ -1,0 +1,94 @@
+"""Formats by name, and those that IEEE P3109 numbers by width and precision."""
+
+from __future__ import annotations
+
+from qcore.arguments import check_flag, check_int
+from qcore.formats.block import NVFP4, BlockScaled
+from qcore.formats.fixed import FixedPoint
+from qcore.formats.floating import BinaryFloat, FloatingPoint
+from qcore.formats.number import Number
+from qcore.formats.posit import Posit
+
+_IEEE = "IEEE 754-2019"
+_ML_DTYPES = "ml_dtypes; IEEE 754's rules"
+_OCP8 = "OCP 8-bit Floating Point Specification 1.0"
+_OCP_MX = "OCP Microscaling Formats Specification 1.0"
+_GRAPHCORE = "Noune et al., 8-bit Numerical Formats for Deep Neural Networks, 2022"
+_POSIT = "Standard for Posit Arithmetic (2022)"
+_QPYTORCH = "QPyTorch, Functionality Overview, chapter 2"
+
+NAMED: dict[str, tuple[Number, str]] = {  # name: (format, source)
+    "float16": (BinaryFloat(5, 10), _IEEE),
+    "bfloat16": (BinaryFloat(8, 7), "Intel, BFLOAT16 Hardware Numerics Definition, 2018"),
+    "tf32": (BinaryFloat(8, 10), "NVIDIA A100 Tensor Core GPU Architecture, 2020"),
+    "dlfloat16": (
+        BinaryFloat(6, 9, bias=31, specials="fn", subnormals=False),
+        "Agrawal et al., DLFloat: A 16-b Floating Point Format Designed for Deep Learning, ARITH 2019",
+    ),
+    "e4m3": (BinaryFloat(4, 3), _ML_DTYPES),
+    "e4m3fn": (BinaryFloat(4, 3, specials="fn"), _OCP8),
+    "e4m3fnuz": (BinaryFloat(4, 3, bias=8, specials="fnuz"), _GRAPHCORE),
+    "e4m3b11fnuz": (
+        BinaryFloat(4, 3, bias=11, specials="fnuz"),
+        "ml_dtypes; Sun et al., Hybrid 8-bit Floating Point, 2019",
+    ),
+    "e5m2": (BinaryFloat(5, 2), _OCP8),
+    "e5m2fnuz": (BinaryFloat(5, 2, bias=16, specials="fnuz"), _GRAPHCORE),
+    "e3m4": (BinaryFloat(3, 4), _ML_DTYPES),
+    "e8m0fnu": (BinaryFloat(8, 0, bias=127, specials="fn", subnormals=False, signed=False), _OCP_MX),
+    "e2m3fn": (BinaryFloat(2, 3, specials="finite"), _OCP_MX),
+    "e3m2fn": (BinaryFloat(3, 2, specials="finite"), _OCP_MX),
+    "e2m1fn": (BinaryFloat(2, 1, specials="finite"), _OCP_MX),
+    "qpytorch8": (FloatingPoint(5, 2), _QPYTORCH),
+    "qpytorch16": (FloatingPoint(6, 9), _QPYTORCH),
+    "int2": (FixedPoint(2, 0), "two's complement"),
+    "int4": (FixedPoint(4, 0), "two's complement"),
+    "uint4": (FixedPoint(4, 0, signed=False), "binary"),
+    "int8": (FixedPoint(8, 0), "two's complement"),
+    "uint8": (FixedPoint(8, 0, signed=False), "binary"),
+    "int16": (FixedPoint(16, 0), "two's complement"),
+    "uint16": (FixedPoint(16, 0, signed=False), "binary"),
+    "posit8": (Posit(8), _POSIT),
+    "posit16": (Posit(16), _POSIT),
+    "posit32": (Posit(32), _POSIT),
+    "mxfp8_e4m3": (BlockScaled(BinaryFloat(4, 3, specials="fn"), {-1: 32}), _OCP_MX),
+    "mxfp8_e5m2": (BlockScaled(BinaryFloat(5, 2), {-1: 32}), _OCP_MX),
+    "mxfp6_e2m3": (BlockScaled(BinaryFloat(2, 3, specials="finite"), {-1: 32}), _OCP_MX),
+    "mxfp6_e3m2": (BlockScaled(BinaryFloat(3, 2, specials="finite"), {-1: 32}), _OCP_MX),
+    "mxfp4": (BlockScaled(BinaryFloat(2, 1, specials="finite"), {-1: 32}), _OCP_MX),
+    "mxint8": (BlockScaled(FixedPoint(8, 6), {-1: 32}), _OCP_MX),
+    "nvfp4": (NVFP4(), "NVIDIA, Pretraining Large Language Models with NVFP4, 2025"),
+}
+
+
+def p3109(bits: int, precision: int, signed: bool = True, extended: bool = True) -> BinaryFloat:
+    """A binary format of IEEE P3109: one zero, one NaN, ties to the even code.
+
+    Args:
+        bits: the width K of a code, 3 to 16, or 2 where that leaves a number besides zero.
+        precision: the significand's bits P, the hidden one included: 1 to K, unsigned and signed alike.
+        signed: True for formats with negative numbers.
+        extended: True for formats with infinities, which overflow becomes; otherwise overflow becomes NaN.
+
+    Returns:
+        The format; its name in the standard's terms is binaryKpP with s or u, e or f.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if bits or precision is out of range.
+
+    Source: IEEE SA P3109 Working Group, Interim Report on Binary Floating-point Formats for Machine Learning.
+
+    Example:
+        >>> p3109(8, 3)
+        BinaryFloat (exponent=5, mantissa=2, bias=16, specials=p3109, overflow=inf)
+    """
+    check_flag("signed", signed)
+    check_flag("extended", extended)
+    bits = check_int("bits", bits, 2, 16)
+    precision = check_int("precision", precision, 1, bits)
+    if signed and extended and bits == 2:
+        raise ValueError(f"bits={bits}; allowed is an int from 3 to 16 where signed=True and extended=True")
+    bias = (1 << (bits - precision)) >> signed
+    specials = "p3109" if extended else "p3109_finite"
+    return BinaryFloat(bits - precision + 1 - signed, precision - 1, bias, specials, signed=signed)

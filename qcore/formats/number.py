@@ -1,0 +1,144 @@
+"""What every number format is: an immutable description that reduces itself to a few integers for each carrier."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from qcore.arguments import check_choice
+from qcore.law.blocks.tiles import Sizes
+from qcore.law.carrier import Carrier
+from qcore.law.codes import Codes
+from qcore.law.encoding import encoding
+from qcore.law.grid import Grid
+from qcore.law.program import Decoding, Program, kind_of
+from qcore.law.rounding import Rounding
+from qcore.law.tapered import PositCodes
+from qcore.packing import storage
+
+OVERFLOWS = ("saturate", "inf", "nan", "wrap")
+
+
+class TextForm:
+    """The functions that read and write the text form of formats.
+
+    `qcore.formats.text` imports the formats, so they cannot import it. It registers its functions here.
+
+    Attributes:
+        known: the formats of all texts that were read. Dynamo can trace a lookup in it, but no parser.
+        learn: reads a text into `known`; its second argument is the name for messages.
+        write: the text of a format.
+    """
+
+    known: ClassVar[dict[str, Number]] = {}
+    learn: ClassVar[Callable[[str, str], None]]
+    write: ClassVar[Callable[[Any], str]]
+
+
+class Number(ABC):
+    """A number format. Formats are immutable, hashable, comparable and picklable."""
+
+    @property
+    def text(self) -> str:
+        """The format as text, which `parse` reads."""
+        return TextForm.write(self)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _set(self, **fields: Any) -> None:
+        """Sets fields of a frozen dataclass, from its `__post_init__`."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @abstractmethod
+    def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
+        """The kind of this format (see `Program`) and its integers on a carrier.
+
+        Raises:
+            ValueError: if the carrier cannot represent the format's numbers at all.
+        """
+
+    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
+        """The program that rounds to this format, or to its codes, and its constants."""
+        kind, constants = self.reduce(carrier)
+        if not coded:
+            return Program(carrier, mode, kind), constants
+        codes, size = self.codes(carrier), len(Grid._fields)
+        program = Program(carrier, mode, kind, kind_of(codes), storage(self.bits))
+        if isinstance(codes, PositCodes):
+            return program, (*constants, *codes)
+        grid, encoded = encoding(carrier, Grid(*constants[:size]), codes)
+        return program, (*grid, *constants[size:], *encoded)
+
+    def decoding(self, carrier: Carrier) -> tuple[Decoding, tuple[int, ...]]:
+        """The program that decodes this format's codes, and its constants.
+
+        Raises:
+            ValueError: if the format has no codes, or numbers that the carrier cannot represent.
+        """
+        self.check_exact(carrier)
+        codes = self.codes(carrier)
+        return Decoding(carrier, kind_of(codes)), tuple(codes)
+
+    def axes(self, ndim: int) -> tuple[int, ...]:
+        """The axes of an array of `ndim` dimensions along which an element's result depends on other elements."""
+        return ()
+
+    def block_sizes(self, ndim: int) -> Sizes:
+        """The number of elements along each axis that share a scale; None is all of them."""
+        return (1,) * ndim
+
+    @property
+    def bits(self) -> int:
+        """The width of a code. Formats without codes raise a ValueError here, and in `codes` and `span`."""
+        raise self._no_codes()
+
+    def codes(self, carrier: Carrier) -> Codes:
+        """The integers of this format's codes on a carrier. Codes of more than 32 bits raise a ValueError."""
+        raise self._no_codes()
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        """Significant bits of the numbers, and the exponents of the smallest step and of the largest number."""
+        raise self._no_codes()
+
+    def _no_codes(self) -> ValueError:
+        return ValueError(f"number={self!r} has no codes for single numbers")
+
+    def check_exact(self, carrier: Carrier) -> None:
+        """Raises a ValueError unless the carrier can represent all of the format's numbers."""
+        bits, step, largest = self.span
+        allowed = (carrier.mantissa_bits + 1, carrier.step_exponent, carrier.max_exponent)
+        if bits > allowed[0] or step < allowed[1] or largest > allowed[2]:
+            raise ValueError(
+                f"dtype={carrier.name}; {self!r} has numbers of {bits} bits from 2^{step} to 2^{largest}, allowed is a "
+                f"dtype that has them all ({carrier.name} has {allowed[0]} bits, 2^{allowed[1]} to 2^{allowed[2]})"
+            )
+
+    def overflowing(self, overflow: str) -> Number:
+        """This format with another overflow policy, see `quantize`; a ValueError if the format does not allow it."""
+        raise ValueError(f"overflow={overflow!r}; {self!r} has no other policy than its own")
+
+
+def check_number(number: Any, argument: str = "number") -> Number:
+    """A format, given as an object or as text."""
+    if isinstance(number, Number):
+        return number
+    if isinstance(number, str):
+        TextForm.learn(number, argument)
+        return TextForm.known[number]
+    raise TypeError(
+        f"{argument}={number!r} is a {type(number).__name__}; allowed is a Number, or a text such as 'float(5,2)'"
+    )
+
+
+def prepare(
+    number: Number, mode: Rounding, carrier: Carrier, overflow: str | None, coded: bool
+) -> tuple[Program, tuple[int, ...]]:
+    """The program and the constants for a format; an overflow policy that is not None replaces the format's own."""
+    if overflow is not None:
+        check_choice("overflow", overflow, OVERFLOWS)
+        number = number.overflowing(overflow)
+    return number.program(mode, carrier, coded)

@@ -1,0 +1,300 @@
+"""The text form of formats: written and read.
+
+    format   = name | kind "(" [ argument { "," argument } ] ")"
+    argument = [ parameter "=" ] ( integer | "True" | "False" | word | format | block )
+    block    = "{" [ axis ":" size { "," axis ":" size } ] "}"
+    axis     = integer | "..."
+    size     = integer | "None"
+
+A name is one of `NAMED`; `_KINDS` has the kinds and their parameters. Arguments without a parameter come first, in the
+table's order. Spaces between tokens have no meaning; none are written. Nor are arguments that have their defaults.
+"""
+
+# pyright: reportUnnecessaryIsInstance=false
+# Callers need not check types; wrong ones raise here.
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+from qcore.formats.affine import AffineInteger
+from qcore.formats.block import NVFP4, RULES, BlockFloatingPoint, BlockScaled
+from qcore.formats.fixed import FixedPoint
+from qcore.formats.floating import SPECIALS, BinaryFloat, FloatingPoint
+from qcore.formats.names import NAMED, p3109
+from qcore.formats.number import Number, TextForm
+from qcore.formats.posit import Posit
+from qcore.law.blocks.tiles import block_text
+
+_TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[+-]?[0-9]{1,4000}|\.\.\.|\S")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_WORD = re.compile(r"\w+")
+
+
+def parse(text: str) -> Any:
+    """The format that a text stands for: the inverse of a format's `text`, and of `str`.
+
+    Args:
+        text: a name such as "e4m3fn", or a kind with its arguments: "float(5,2)", "fixed(8,4,signed=False)",
+            "binary(4,3,specials=fn,overflow=saturate)", "posit(16,1)", "p3109(8,4)", "block(8,dim=0)",
+            "scaled(e4m3fn,{-1:64},rule=rceil)", "nvfp4({-2:16,-1:16})" or "affine(-128,127)". The parameters are those
+            of the classes. FixedPoint, FloatingPoint and BlockFloatingPoint may also be spelled as they are printed.
+
+    Returns:
+        A `Number`; for "affine(...)" an `AffineInteger`.
+
+    Raises:
+        TypeError: if text is no str.
+        ValueError: if it stands for no format. The message shows the position, and what is allowed there.
+
+    Example:
+        >>> parse("float(5,2)")
+        FloatingPoint (exponent=5, mantissa=2)
+        >>> parse("scaled(e2m1fn, {-2: 16, -1: 16})").text
+        'scaled(e2m1fn,{-2:16,-1:16})'
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"text={text!r} is a {type(text).__name__}; allowed is a str such as 'float(5,2)'")
+    return _parsed(text, "text", _KINDS)
+
+
+def learn(text: str, argument: str) -> None:
+    """Reads a text into `TextForm.known`; messages call it `argument`."""
+    if text not in TextForm.known:
+        TextForm.known[text] = _parsed(text, argument, _NUMBER_KINDS)
+
+
+def _parsed(text: str, argument: str, kinds: Mapping[str, _Kind]) -> Any:
+    reader = _Reader(text, argument)
+    number = reader.format(kinds)
+    if reader.token:
+        raise reader.error("allowed here is the end")
+    return number
+
+
+class _Reader:
+    """Reads a text, token by token.
+
+    Args:
+        text: the text.
+        argument: its name in messages.
+
+    Attributes:
+        index: the number of tokens read.
+        token: the next token; empty at the end.
+    """
+
+    def __init__(self, text: str, argument: str) -> None:
+        self.text, self.argument, self.index = text, argument, 0
+        self.tokens = [(match[0], match.start()) for match in _TOKEN.finditer(text)] + [("", len(text))] * 2
+
+    @property
+    def token(self) -> str:
+        return self.tokens[self.index][0]
+
+    def next(self) -> str:
+        self.index += 1
+        return self.tokens[self.index - 1][0]
+
+    def take(self, *allowed: str) -> str:
+        """Reads a token that must be one of these."""
+        if self.token not in allowed:
+            raise self.error(f"allowed here is {' or '.join(allowed)}")
+        return self.next()
+
+    def next_item(self, close: str, first: bool) -> bool:
+        """Reads the comma before an item of a list, or the bracket that closes the list; True if an item follows."""
+        if not first:
+            return self.take(",", close) == ","
+        return self.token != close or not self.next()
+
+    def error(self, problem: str, index: int | None = None) -> ValueError:
+        """The error at a token, by default at the next one."""
+        position = self.tokens[self.index if index is None else index][1]
+        line = "".join(character if character.isprintable() else " " for character in self.text)
+        return ValueError(f"{self.argument}={self.text!r}: {problem}\n    {line}\n    {' ' * position}^")
+
+    def integer(self) -> int:
+        if not _INTEGER.fullmatch(self.token):
+            raise self.error("allowed here is an int")
+        return int(self.next())
+
+    def flag(self) -> bool:
+        return self.take("False", "True") == "True"
+
+    def block(self) -> dict[Any, int | None]:
+        """A mapping of axes to sizes."""
+        block: dict[Any, int | None] = {}
+        self.take("{")
+        while self.next_item("}", first=not block):
+            start = self.index
+            axis = ... if self.token == "..." and self.next() else self.integer()
+            if axis in block:
+                raise self.error("allowed is each axis once", start)
+            self.take(":")
+            block[axis] = None if self.token == "None" and self.next() else self.integer()
+        return block
+
+    def element(self) -> Number:
+        return self.format(_ELEMENT_KINDS)
+
+    def format(self, kinds: Mapping[str, _Kind]) -> Any:
+        """A format of these kinds, or any that has a name."""
+        start, name = self.index, self.next()
+        if self.token != "(" and name in NAMED:
+            return NAMED[name][0]
+        kind = kinds.get(_QPYTORCH_NAMES.get(name, name))
+        if self.token != "(" or kind is None:
+            allowed = f"{', '.join(map(_signature, kinds))}, and the names {', '.join(NAMED)}"
+            raise self.error(f"allowed here are {allowed}", start)
+        self.next()
+        values, positions = self._arguments(kind)
+        try:
+            return kind.make(**values)
+        except (TypeError, ValueError) as error:  # its message begins with the argument's name
+            named = _WORD.match(str(error))
+            raise self.error(str(error), positions.get(named[0], start) if named else start) from error
+
+    def _arguments(self, kind: _Kind) -> tuple[dict[str, Any], dict[str, int]]:
+        """The arguments up to the closing parenthesis, and the tokens of their values."""
+        values: dict[str, Any] = {}
+        positions: dict[str, int] = {}
+        named = False
+        while self.next_item(")", first=not values):
+            free = [name for name in kind.parameters if name not in values]
+            if not free:
+                raise self.error("allowed here is )")
+            named = named or self.tokens[self.index + 1][0] == "="
+            parameter = self._parameter(free) if named else free[0]
+            positions[parameter] = self.index
+            values[parameter] = kind.parameters[parameter](self)
+        missing = [name for name in list(kind.parameters)[: kind.required] if name not in values]
+        if missing:
+            raise self.error(f"missing here is {missing[0]}", self.index - 1)
+        return values, positions
+
+    def _parameter(self, free: list[str]) -> str:
+        """A parameter and its equality sign."""
+        parameter = _QPYTORCH_NAMES.get(self.token, self.token)
+        if parameter not in free:
+            raise self.error(f"allowed here are {', '.join(free)}")
+        self.next()
+        self.take("=")
+        return parameter
+
+
+def _choice(allowed: tuple[str, ...]) -> Callable[[_Reader], str]:
+    return lambda reader: reader.take(*allowed)
+
+
+class _Kind(NamedTuple):
+    """A kind of formats.
+
+    Attributes:
+        make: the class, or the function that makes a format.
+        parameters: the parameters in order, with the functions that read their values.
+        required: the number of parameters without a default.
+        unnamed: the number of parameters that are written without their names.
+        always: the number of parameters that are written even if they have their defaults.
+    """
+
+    make: Callable[..., Any]
+    parameters: dict[str, Callable[[_Reader], Any]]
+    required: int
+    unnamed: int
+    always: int
+
+
+_int, _flag, _block = _Reader.integer, _Reader.flag, _Reader.block
+_FIXED = {"wl": _int, "fl": _int, "clamp": _flag, "symmetric": _flag, "signed": _flag, "wrap": _flag}
+_FLOAT = {"exp": _int, "man": _int, "bias": _int, "subnormals": _flag}
+_OVERFLOW = {"overflow": _choice(("saturate", "inf", "nan"))}
+_BINARY = {"exp": _int, "man": _int, "bias": _int, "specials": _choice(SPECIALS), "subnormals": _flag, "signed": _flag}
+_ELEMENT_KINDS = {
+    "float": _Kind(FloatingPoint, _FLOAT, 2, 2, 2),
+    "fixed": _Kind(FixedPoint, _FIXED, 2, 2, 2),
+    "binary": _Kind(BinaryFloat, _BINARY | _OVERFLOW, 2, 2, 2),
+    "p3109": _Kind(p3109, {"bits": _int, "precision": _int, "signed": _flag, "extended": _flag}, 2, 2, 2),
+}
+_NUMBER_KINDS = _ELEMENT_KINDS | {
+    "posit": _Kind(Posit, {"bits": _int, "es": _int}, 1, 2, 1),
+    "block": _Kind(BlockFloatingPoint, {"wl": _int, "dim": _int}, 1, 1, 2),
+    "scaled": _Kind(BlockScaled, {"element": _Reader.element, "block": _block, "rule": _choice(tuple(RULES))}, 2, 2, 2),
+    "nvfp4": _Kind(NVFP4, {"block": _block}, 0, 1, 0),
+}
+_KINDS = _NUMBER_KINDS | {
+    "affine": _Kind(AffineInteger, {"qmin": _int, "qmax": _int, "signed": _flag, "middle": _int}, 2, 2, 2),
+}
+_KIND_OF = {kind.make: name for name, kind in _KINDS.items()}
+_NAME_OF = {  # float(5,2) says more than qpytorch8
+    number: name for name, (number, _) in NAMED.items() if not isinstance(number, FloatingPoint)
+}
+_QPYTORCH_NAMES = {  # of classes and arguments, as QPyTorch prints them
+    "FixedPoint": "fixed",
+    "FloatingPoint": "float",
+    "BlockFloatingPoint": "block",
+    "exponent": "exp",
+    "mantissa": "man",
+}
+
+
+def _signature(name: str) -> str:
+    """A kind and its arguments that have no names."""
+    return f"{name}({','.join(list(_KINDS[name].parameters)[: _KINDS[name].unnamed])})"
+
+
+def write(number: Any) -> str:
+    """A format's text.
+
+    Raises:
+        TypeError: if it is of a class that has no text.
+    """
+    if number in _NAME_OF:
+        return _NAME_OF[number]
+    if type(number) not in _KIND_OF:
+        raise TypeError(f"number={number!r} has no text; allowed are {', '.join(make.__name__ for make in _KIND_OF)}")
+    name = _KIND_OF[type(number)]
+    values = {parameter: getattr(number, parameter) for parameter in _KINDS[name].parameters}
+    if isinstance(number, BinaryFloat) and number.specials.startswith("p3109"):
+        name, values = _p3109_arguments(number) or (name, values)
+    return _call(name, values, number)
+
+
+def _p3109_arguments(number: BinaryFloat) -> tuple[str, dict[str, Any]] | None:
+    """The arguments with which `p3109` makes the format; None if it cannot."""
+    values: dict[str, Any] = {"bits": number.bits, "precision": number.man + 1, "signed": number.signed}
+    values["extended"] = number.specials == "p3109"
+    try:
+        return ("p3109", values) if p3109(**values) == number else None
+    except ValueError:
+        return None
+
+
+def _call(name: str, values: dict[str, Any], number: Any) -> str:
+    """A kind with its arguments, without those that have their defaults."""
+    kind, texts = _KINDS[name], list[str]()
+    for index, (parameter, value) in enumerate(values.items()):
+        if index < kind.always or not _is_default(kind, parameter, value, number):
+            texts.append(_value(value) if index < kind.unnamed else f"{parameter}={_value(value)}")
+    return f"{name}({','.join(texts)})"
+
+
+def _is_default(kind: _Kind, parameter: str, value: Any, number: Any) -> bool:
+    """True if the format is the same without the argument; a default of None may stand for a computed number."""
+    default = inspect.signature(kind.make).parameters[parameter].default
+    return value == default or (default is None and replace(number, **{parameter: None}) == number)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):  # the mapping of axes to sizes, in order
+        return block_text(cast("tuple[Any, ...]", value)).replace(" ", "")
+    if isinstance(value, BinaryFloat):
+        value = replace(value, overflow=None)  # elements saturate anyway
+    return write(value) if isinstance(value, Number) else str(value)
+
+
+TextForm.learn, TextForm.write = learn, write

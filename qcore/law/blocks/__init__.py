@@ -1,0 +1,1 @@
+"""Scales that the elements of a block share."""

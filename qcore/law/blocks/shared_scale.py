@@ -1,0 +1,155 @@
+"""Numbers that share a power-of-two scale: the scale only moves the quantum and the limits of the element's format.
+
+A scale 2^k adds k to every exponent of a format, so each block has a grid of its own, and `round_to_grid` does the
+rest. The largest magnitude of the block decides k:
+
+    largest magnitude     eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm     a subnormal one is normalized, to a field below 1
+    + carry               the scale rule says from which mantissa on the next exponent is taken
+    >> width, - top       the element's largest number gets the exponent of the block's largest
+
+Integers only, as in `qcore.law.grid`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from qcore.law.carrier import Carrier
+from qcore.law.grid import Grid, uniform_grid
+from qcore.law.lanes import with_hidden_bits
+from qcore.random.threefry import Materialize, identity
+
+KINDS = {"block": "grid", "scaled": "deep", "scaled_general": "wide"}  # and the kind that rounds their elements
+E8M0_BIAS = 127  # of the scales' codes, of which 255 is NaN
+
+
+class Shared(NamedTuple):
+    """An element format under a shared scale, on a carrier: ints or 0-d arrays.
+
+    Exponents are those of the element's numbers before they are scaled.
+
+    Attributes:
+        carry: added to the largest magnitude, and so to its exponent where the mantissa is large enough.
+        least, most: exponent fields of the smallest and the largest scale; read for all but "block" formats.
+        top, ones: exponent and mantissa bits of the largest number.
+        step: exponent of the smallest quantum.
+
+        Read for "scaled" elements, which may be floating point numbers:
+        finest: see `Grid`.
+        lower_top, lower_ones: exponent and mantissa bits of the lowest number's magnitude.
+        negative: -1 where there are negative numbers, else 0.
+
+        Read for "scaled_general" elements only:
+        low: exponent of the smallest normal number.
+        floor: -1 where there is no zero, else 0.
+        unit, slope, zero, signed_zero, unsigned, lower_jump, coded: see `Grid`.
+        shift: what is added to the carrier's exponent fields, less the scale, to get the parity of codes.
+    """
+
+    carry: Any
+    least: Any
+    most: Any
+    top: Any
+    ones: Any
+    step: Any
+    finest: Any = 0
+    lower_top: Any = 0
+    lower_ones: Any = 0
+    negative: Any = -1
+    low: Any = 0
+    floor: Any = 0
+    unit: Any = 0
+    slope: Any = 0
+    zero: Any = 0
+    signed_zero: Any = -1
+    unsigned: Any = 0
+    lower_jump: Any = 0
+    coded: Any = 0
+    shift: Any = 0
+
+
+def shared_scale(
+    xp: Any, bits: Any, carrier: Carrier, shared: Shared, axes: tuple[int, ...], kind: str
+) -> tuple[Any, Any]:
+    """The exponent field of each block's scale, and -1 where the scale is NaN, else 0. `axes` get length 1."""
+    width, infinity = carrier.width, carrier.infinity
+    magnitude = bits & carrier.magnitude_mask
+    if kind == "block":  # here NaN does not count
+        magnitude = xp.where(magnitude > infinity, 0, magnitude)
+    largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
+    finite = xp.clip(largest, None, infinity - 1)
+    exponent = (with_hidden_bits(xp, finite, carrier) + shared.carry) >> width
+    if kind == "block":
+        return exponent - shared.top, None
+    scale = xp.clip(xp.clip(exponent - shared.top, shared.least, None), None, shared.most)
+    return scale, (infinity - 1 - largest) >> carrier.last
+
+
+def block_grid(
+    xp: Any, scale: Any, nan: Any, carrier: Carrier, shared: Shared, kind: str, materialize: Materialize = identity
+) -> Grid:
+    """The grid of each block; `scale` and `nan` are the results of `shared_scale`."""
+    quiet = carrier.quiet_nan
+    quantum, keep = scale + shared.step, carrier.infinity
+    base, top, coarsest = uniform_grid(xp, quantum, carrier)
+    limit = _lane(xp, scale + shared.top, shared.ones, carrier)
+    if kind == "block":
+        return Grid(materialize(base), materialize(top), materialize(coarsest), 0, materialize(limit), keep)
+    end = _largest(xp, quantum, shared.finest, carrier)
+    limit = xp.clip(limit, None, end)
+    lower = xp.clip(_lane(xp, scale + shared.lower_top, shared.lower_ones, carrier), None, end) & shared.negative
+    nan_lane, floor = nan & quiet, nan & (quiet - base)  # all elements of such a block become NaN
+    lower, limit = (lower - limit) & ~nan, (limit & ~nan) | nan_lane
+    below = materialize(base), materialize(top), materialize(coarsest), shared.finest
+    grid = Grid(*below, materialize(limit), keep, materialize(lower))
+    if kind == "scaled":
+        return grid._replace(floor=materialize(floor))
+    lowest = _lane(xp, scale + shared.low, 0, carrier)
+    floor = xp.clip(floor, xp.clip(lowest - base, 0, None) & shared.floor, None)
+    return grid._replace(
+        floor=materialize(floor),
+        unit=shared.unit,
+        slope=shared.slope,
+        zero=materialize(nan_lane | shared.zero),
+        signed_zero=shared.signed_zero,
+        unsigned=shared.unsigned,
+        lower_jump=shared.lower_jump,
+        lowest=materialize(lowest),
+        coded=shared.coded,
+        shift=materialize(shared.shift + scale + (base >> carrier.width)),
+    )
+
+
+def _lane(xp: Any, field: Any, ones: Any, carrier: Carrier) -> Any:
+    """The magnitudes with these mantissas and exponent fields; fields may be below 1, or beyond the carrier's."""
+    normal = (xp.clip(xp.clip(field, 0, None), None, carrier.infinity >> carrier.width) << carrier.width) + ones
+    return xp.where(field > 0, normal, (carrier.hidden | ones) >> xp.clip(1 - field, 0, carrier.last))
+
+
+def _largest(xp: Any, quantum: Any, finest: Any, carrier: Carrier) -> Any:
+    """The carrier's largest number that is a multiple of the quantum and drops at least `finest` bits."""
+    width, last = carrier.width, (carrier.infinity >> carrier.width) - 1
+    drop = xp.clip(xp.clip(quantum + (width - last), finest, None), None, width + 1)
+    return ((carrier.infinity - 1) >> drop << drop) & ((drop - (width + 1)) >> carrier.last)
+
+
+def rescale(xp: Any, bits: Any, exponent: Any, carrier: Carrier) -> Any:
+    """The lanes of numbers times 2^exponent: infinity beyond the carrier's range, toward zero below its steps."""
+    width, infinity = carrier.width, carrier.infinity
+    magnitude = bits & carrier.magnitude_mask
+    lanes = with_hidden_bits(xp, magnitude, carrier)
+    scaled = xp.clip(_lane(xp, (lanes >> width) + exponent, lanes & (carrier.hidden - 1), carrier), None, infinity)
+    special = (magnitude > infinity - 1) | (magnitude < 1)
+    return xp.where(special, magnitude, scaled) | (bits & carrier.negative)
+
+
+def scale_codes(scale: Any, nan: Any, carrier: Carrier) -> Any:
+    """E8M0 codes of scales."""
+    return (scale + (E8M0_BIAS - carrier.bias)) | (nan & 255)
+
+
+def apply_scales(xp: Any, bits: Any, codes: Any, carrier: Carrier) -> Any:
+    """The lanes of elements times the scales with these E8M0 codes."""
+    codes = codes & 255
+    scaled = rescale(xp, bits, codes - E8M0_BIAS, carrier)
+    return xp.where(codes < 255, scaled, (bits & carrier.negative) | carrier.quiet_nan)

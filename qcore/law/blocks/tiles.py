@@ -1,0 +1,152 @@
+"""Blocks of any shape: how an array is divided into tiles whose elements share a scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from qcore.arguments import check_int
+
+Shape = tuple[int, ...]
+Sizes = tuple[int | None, ...]  # of a block along each axis; None is all of it
+Block = tuple[tuple[Any, int | None], ...]  # axis or ... and size, in order
+
+
+def check_block(block: Any) -> Block:
+    """A user's mapping of axes to sizes as sorted pairs, without the default `...: 1`."""
+    try:
+        pairs = dict(block).items()
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"block={block!r} is a {type(block).__name__}; allowed is a mapping of axes to sizes such as {{-1: 32}}"
+        ) from None
+    found = {}
+    for axis, size in pairs:
+        axis = axis if axis is ... else check_int("axis of block", axis)
+        found[axis] = None if size is None else check_int(f"block[{_name(axis)}]", size, 1)
+    others = found.pop(..., 1)
+    return *sorted(found.items()), *([] if others == 1 else [(..., others)])
+
+
+def block_text(block: Block) -> str:
+    """A block as the mapping that makes it."""
+    return "{" + ", ".join(f"{_name(axis)}: {size}" for axis, size in block) + "}"
+
+
+def _name(axis: Any) -> str:
+    return "..." if axis is ... else str(axis)
+
+
+def block_sizes(block: Block, ndim: int) -> Sizes:
+    """The size of a block along each axis of an array of `ndim` dimensions; None is all of the axis."""
+    sizes, named = [dict(block).get(..., 1)] * ndim, set()
+    for axis, size in block:
+        if axis is ...:
+            continue
+        if not -ndim <= axis < ndim:
+            allowed = f"{-ndim} <= axis < {ndim}" if ndim else "none but ..."
+            raise ValueError(
+                f"block={block_text(block)} has axis {axis}; allowed are {allowed} for an array of {ndim} dimensions"
+            )
+        if axis % ndim in named:
+            raise ValueError(f"block={block_text(block)} has axis {axis} twice in an array of {ndim} dimensions")
+        named.add(axis % ndim)
+        sizes[axis] = size
+    return tuple(sizes)
+
+
+class Tiles(NamedTuple):
+    """An array as blocks: each axis that blocks divide becomes two, one along the blocks and one inside them.
+
+    Attributes:
+        shape: the shape of the array.
+        padded: its shape after zeros are appended, so that the blocks' sizes divide it.
+        tiled: its shape after the axes are split.
+        axes: the axes of `tiled` that lie inside blocks.
+        counts: the number of blocks along each axis of the array.
+    """
+
+    shape: Shape
+    padded: Shape
+    tiled: Shape
+    axes: Shape
+    counts: Shape
+
+    def split(self, array: Any, pad: Callable[[Any, Shape], Any]) -> Any:
+        """The array with split axes; `pad` appends the given number of zeros along each axis."""
+        if self.shape != self.padded:
+            array = pad(array, tuple(wide - length for wide, length in zip(self.padded, self.shape, strict=True)))
+        return array if self.tiled == self.shape else array.reshape(self.tiled)
+
+    def merge(self, array: Any) -> Any:
+        """The inverse of `split`."""
+        if self.tiled != self.padded:
+            array = array.reshape(self.padded)
+        return array if self.shape == self.padded else array[tuple(map(slice, self.shape))]
+
+    def spread(self, scales: Any) -> Any:
+        """An array of shape `counts`, one number per block, in a shape that broadcasts with `tiled`."""
+        return scales.reshape(tuple(1 if axis in self.axes else size for axis, size in enumerate(self.tiled)))
+
+
+def tiles(shape: Shape, sizes: Sizes) -> Tiles:
+    """The blocks of an array that is not empty."""
+    padded, tiled, axes, counts = [], [], [], []
+    for length, size in zip(shape, sizes, strict=True):
+        size = length if size is None else min(size, length)
+        count = -(-length // size)
+        padded.append(count * size)
+        counts.append(count)
+        if count > 1 or size == 1:
+            tiled.append(count)
+        if size > 1:
+            axes.append(len(tiled))
+            tiled.append(size)
+    return Tiles(shape, tuple(padded), tuple(tiled), tuple(axes), tuple(counts))
+
+
+def block_counts(shape: Shape, sizes: Sizes) -> Shape:
+    """The number of blocks along each axis; also for an empty array."""
+    return tuple(
+        min(length, 1) if size is None else -(-length // size) for length, size in zip(shape, sizes, strict=True)
+    )
+
+
+class Matrix(NamedTuple):
+    """A contiguous array as a matrix, and its blocks as tiles of that matrix.
+
+    Tiles at the right and the lower edge may be smaller. An array without blocks, or with one block, is a single row.
+    """
+
+    rows: int
+    columns: int
+    block_rows: int
+    block_columns: int
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The number of blocks from top to bottom, and from left to right."""
+        return -(-self.rows // self.block_rows), -(-self.columns // self.block_columns)
+
+
+def as_matrix(shape: Shape, sizes: Sizes) -> Matrix | None:
+    """An array that is not empty as a matrix; None where blocks extend along more axes than a matrix has."""
+    axes: list[tuple[int, int]] = [(1, 1)]
+    for length, size in zip(shape, sizes, strict=True):
+        axes.append((length, length if size is None else min(size, length)))
+        while len(axes) > 1 and (joined := _joined(*axes[-2:])):
+            axes[-2:] = [joined]
+    if len(axes) > 2:
+        return None
+    (rows, block_rows), (columns, block_columns) = [(1, 1), *axes][-2:]
+    return Matrix(rows, columns, block_rows, block_columns)
+
+
+def _joined(outer: tuple[int, int], inner: tuple[int, int]) -> tuple[int, int] | None:
+    """Two neighbouring axes, each a length and a block's size, as one axis; None where that would divide blocks."""
+    (count, size), (length, block) = outer, inner
+    if block == length:
+        return count * length, size * length
+    if count == 1 or (size == 1 and length % block == 0):
+        return count * length, block
+    return None

@@ -1,0 +1,120 @@
+"""The floating point types that hold the numbers: what the law must know about their bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """The layout of a binary floating point type: sign | exponent | mantissa, and the lanes that hold its bits.
+
+    The law reads a number's bits as an integer and never does float arithmetic. That integer is the number's LANE: the
+    bit pattern, shifted to the left by `padding`. So every 16- or 32-bit carrier has a mantissa of 23 bits in its
+    lanes, and all bits of a random word count. A lane without its sign is a magnitude. Exponent fields are biased,
+    field = exponent + bias, and field 0 is that of zero and the subnormal numbers.
+
+    Attributes:
+        lane_bits: 32 for int32 lanes, 64 for int64 lanes.
+    """
+
+    name: str
+    exponent_bits: int
+    mantissa_bits: int
+    lane_bits: int = 32
+
+    @property
+    def width(self) -> int:
+        """Mantissa bits of a lane."""
+        return 23 if self.lane_bits == 32 else 52
+
+    @property
+    def last(self) -> int:
+        """The index of a lane's highest bit. A shift to the right by it makes -1 of negative lanes, and else 0."""
+        return self.lane_bits - 1
+
+    @property
+    def padding(self) -> int:
+        """Zero bits that a lane has below the stored mantissa."""
+        return self.width - self.mantissa_bits
+
+    @property
+    def hidden(self) -> int:
+        """The hidden bit, just above the mantissa: the leading one of normal numbers, which is not stored."""
+        return 1 << self.width
+
+    @property
+    def infinity(self) -> int:
+        return ((1 << self.exponent_bits) - 1) << self.width
+
+    @property
+    def quiet_nan(self) -> int:
+        return self.infinity | self.hidden >> 1
+
+    @property
+    def magnitude_mask(self) -> int:
+        return (self.hidden << self.exponent_bits) - 1
+
+    @property
+    def lane_bias(self) -> int:
+        """The bias of the float that is as wide as a lane: float32 or float64."""
+        return 127 if self.lane_bits == 32 else 1023
+
+    @property
+    def negative(self) -> int:
+        """The bits above the magnitude, which negative numbers have: the sign, extended to the lane's highest bit."""
+        return ~self.magnitude_mask
+
+    @property
+    def bias(self) -> int:
+        return (1 << (self.exponent_bits - 1)) - 1
+
+    @property
+    def min_exponent(self) -> int:
+        """The exponent of the smallest normal number."""
+        return 1 - self.bias
+
+    @property
+    def max_exponent(self) -> int:
+        return self.bias
+
+    @property
+    def step_exponent(self) -> int:
+        """The exponent of the smallest subnormal number."""
+        return self.min_exponent - self.mantissa_bits
+
+    def lane_at_most(self, count: int, exponent: int) -> int:
+        """The lane of the largest carrier value that is a multiple of 2^exponent and at most count * 2^exponent."""
+        low = min(exponent, self.step_exponent)
+        largest = ((2 << self.mantissa_bits) - 1) << (self.max_exponent - self.mantissa_bits - low)
+        shift = exponent - low
+        steps = min(count, largest >> shift) << shift  # in units of 2^low
+        steps >>= self.step_exponent - low
+        field = max(steps.bit_length() - self.mantissa_bits - 1, 0)
+        return ((field << self.mantissa_bits) + (steps >> field)) << self.padding
+
+
+FLOAT32 = Carrier("float32", 8, 23)
+FLOAT16 = Carrier("float16", 5, 10)
+BFLOAT16 = Carrier("bfloat16", 8, 7)
+FLOAT64 = Carrier("float64", 11, 52, lane_bits=64)
+CARRIERS = {carrier.name: carrier for carrier in (FLOAT32, FLOAT16, BFLOAT16, FLOAT64)}
+
+
+def check_dtype(name: str, argument: str = "x") -> Carrier:
+    """The carrier of an argument's dtype."""
+    if name not in CARRIERS:
+        raise TypeError(f"{argument} has dtype {name}; allowed are {', '.join(CARRIERS)}")
+    return CARRIERS[name]
+
+
+def check_result_dtype(dtype: Any) -> tuple[np.dtype, Carrier]:
+    """The argument `dtype`, and its carrier."""
+    try:
+        dtype = np.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"dtype={dtype!r} is none; allowed are {', '.join(CARRIERS)}") from None
+    return dtype, check_dtype(dtype.name, "dtype")

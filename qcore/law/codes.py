@@ -1,0 +1,98 @@
+"""Integer codes, as the formats' standards define their bits, and the numbers they stand for: integers only."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from qcore.law.carrier import Carrier
+from qcore.law.lanes import from_count
+from qcore.law.tapered import PositCodes
+from qcore.law.tapered import decode as decode_posit
+
+
+class FloatCodes(NamedTuple):
+    """Codes sign | exponent field | mantissa: ints or 0-d arrays.
+
+    Attributes:
+        man: mantissa bits.
+        mask: the bits of the exponent field and of the mantissa.
+        sign: the sign bit, or 0 for formats without one.
+        first: the exponent field of the smallest normal number: 1, or 0 for formats without zero.
+        lowest: the carrier's exponent field of that number.
+        least, largest: the codes of the smallest and the largest magnitude; other codes above 0 are not numbers.
+        infinity: the code of infinity; that of the largest magnitude for formats without infinity.
+        nan: the code of NaN; 0 for formats without NaN.
+        nan_sign: the sign bit if NaNs have a sign, else 0.
+        nan_zero: the sign bit if it alone is a NaN, else -1.
+    """
+
+    man: Any
+    mask: Any
+    sign: Any
+    first: Any
+    lowest: Any
+    least: Any
+    largest: Any
+    infinity: Any
+    nan: Any
+    nan_sign: Any
+    nan_zero: Any
+
+
+class PowerCodes(FloatCodes):
+    """The codes of powers of two: without mantissa bits."""
+
+
+class FixedCodes(NamedTuple):
+    """Codes in two's complement: ints or 0-d arrays.
+
+    Attributes:
+        exponent: of the step.
+        half: 2^(wl-1) for formats with negative numbers, else 0.
+        mask: 2^wl - 1.
+        unused: 1 if the lowest number, -half, does not exist, else 0.
+    """
+
+    exponent: Any
+    half: Any
+    mask: Any
+    unused: Any
+
+
+class SmallCodes(FixedCodes):
+    """Fixed point whose count of steps fits a lane, and whose step is a normal number of the carrier."""
+
+
+Codes = FloatCodes | FixedCodes | PositCodes
+
+
+def decode(xp: Any, code: Any, carrier: Carrier, codes: Codes) -> Any:
+    """The lanes of the numbers with these codes; bits above a code's highest are ignored."""
+    if isinstance(codes, FloatCodes):
+        return _decode_float(xp, code, carrier, codes)
+    if isinstance(codes, PositCodes):
+        return decode_posit(xp, code, carrier, codes)
+    return _decode_fixed(xp, code, carrier, codes)
+
+
+def _decode_float(xp: Any, code: Any, carrier: Carrier, codes: FloatCodes) -> Any:
+    magnitude, negative = code & codes.mask, (code & codes.sign) != 0
+    field = magnitude >> codes.man
+    hidden = xp.clip(field + (1 - codes.first), 0, 1) << codes.man
+    exponent = xp.clip(field, codes.first, None) + (codes.lowest - codes.first - codes.man - carrier.bias)
+    lanes = from_count(xp, (magnitude & ((1 << codes.man) - 1)) + hidden, exponent, carrier)
+    unused = (magnitude > codes.largest) | ((magnitude < codes.least) & (magnitude > 0))
+    lanes = xp.where(unused, carrier.quiet_nan, lanes)
+    lanes = xp.where((magnitude == codes.infinity) & (magnitude > codes.largest), carrier.infinity, lanes)
+    lanes = xp.where(negative, lanes | carrier.negative, lanes)
+    return xp.where((code & (codes.mask | codes.sign)) == codes.nan_zero, carrier.quiet_nan, lanes)
+
+
+def _decode_fixed(xp: Any, code: Any, carrier: Carrier, codes: FixedCodes) -> Any:
+    number = ((code & codes.mask) ^ codes.half) - codes.half
+    return xp.where(number < codes.unused - codes.half, carrier.quiet_nan, fixed_lanes(xp, number, carrier, codes))
+
+
+def fixed_lanes(xp: Any, number: Any, carrier: Carrier, codes: FixedCodes) -> Any:
+    sign = number >> carrier.last
+    return from_count(xp, (number ^ sign) - sign, codes.exponent, carrier) | (sign & carrier.negative)

@@ -1,0 +1,179 @@
+"""What is traced or compiled: the law, and codes, for all formats of a kind at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qcore.law.blocks.shared_scale import KINDS as SHARED
+from qcore.law.blocks.shared_scale import Shared, apply_scales, block_grid, rescale, scale_codes, shared_scale
+from qcore.law.blocks.two_level import Levels, apply_two_levels, run_two_level, working
+from qcore.law.carrier import Carrier
+from qcore.law.codes import Codes, FixedCodes, FloatCodes, PowerCodes, SmallCodes, decode
+from qcore.law.encoding import FloatEncoding, PowerEncoding, encode, wrap
+from qcore.law.grid import Grid, round_to_grid
+from qcore.law.rounding import Rounding
+from qcore.law.tapered import PositCodes, Taper, round_to_posit
+from qcore.law.tapered import encode as encode_posit
+from qcore.random.threefry import Materialize, identity
+
+KINDS: dict[str, tuple[type[Any], ...]] = {
+    "grid": (Grid,),
+    "overflowing": (Grid,),
+    "deep": (Grid,),
+    "general": (Grid,),
+    "wide": (Grid,),
+    "wrap": (Grid, FixedCodes),
+    "posit": (Taper,),
+    "wide_posit": (Taper,),
+    **dict.fromkeys(SHARED, (Shared,)),
+    "nvfp4": (Grid, Grid, Levels),
+}
+CODES: dict[str, type[Any]] = {  # the special before the general
+    "power": PowerCodes,
+    "float": FloatCodes,
+    "small": SmallCodes,
+    "fixed": FixedCodes,
+    "posit": PositCodes,
+}
+ENCODINGS = CODES | {"power": PowerEncoding, "float": FloatEncoding}
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is fixed when the law is traced or compiled; formats of one kind differ in constants only.
+
+    Attributes:
+        carrier: the layout of the input, and of results that are numbers.
+        mode: the rounding mode.
+        kind: "grid", "overflowing", "deep", "general" or "wide" (see `round_to_grid`); "wrap" (a grid, then modulo its
+            range); "posit" or "wide_posit" (see `round_to_posit`); for blocks "nvfp4" or a key of
+            `qcore.law.blocks.shared_scale.KINDS`.
+        codes: the kind of the results, a key of `CODES`; "" for numbers.
+        storage: the width of the integers that store the codes.
+        element: the kind with which a block's elements are encoded.
+    """
+
+    carrier: Carrier
+    mode: Rounding
+    kind: str
+    codes: str = ""
+    storage: int = 0
+    element: str = ""
+
+    @property
+    def shared(self) -> bool:
+        """True for block formats."""
+        return self.kind in SHARED or self.kind == "nvfp4"
+
+    def count(self) -> int:
+        """The number of constants."""
+        return sum(len(part._fields) for part in self._parts())
+
+    def _parts(self) -> tuple[type[Any], ...]:
+        coded = (ENCODINGS[self.codes],) if self.codes else ()
+        if self.element:
+            coded = (*KINDS[self.element], *coded) * (2 if self.kind == "nvfp4" else 1)
+        return *KINDS[self.kind], *coded
+
+    def run(
+        self,
+        xp: Any,
+        bits: Any,
+        constants: Sequence[Any],
+        axes: tuple[int, ...],
+        word: Any = None,
+        materialize: Materialize = identity,
+    ) -> Any:
+        """Rounds lanes, and encodes them if the program has codes.
+
+        Args:
+            xp: the array namespace.
+            bits: lanes of any shape.
+            constants: the fields of the parts of this kind, ints or 0-d arrays.
+            axes: the axes that lie inside blocks.
+            word: see `round_to_grid`.
+            materialize: an identity whose result a compiler computes once, not again for each element of a block.
+
+        Returns:
+            Lanes, or codes. For blocks a tuple: codes, codes of scales, and for "nvfp4" the lane of the array's scale.
+        """
+        parts = _filled(self._parts(), constants)
+        if isinstance(parts[0], Taper):
+            wide = self.kind == "wide_posit"
+            if self.codes:
+                return encode_posit(xp, bits, self.carrier, self.mode, parts[0], parts[1], word, wide)
+            return round_to_posit(xp, bits, self.carrier, self.mode, parts[0], word, wide)
+        if self.shared:
+            return self._run_shared(xp, bits, parts, axes, word, materialize)
+        if not self.codes and self.kind != "wrap":
+            return round_to_grid(xp, bits, self.carrier, self.mode, parts[0], word, self.kind)
+        operation, kind = (encode, self.kind) if self.codes else (wrap, "grid")
+        return operation(xp, bits, self.carrier, self.mode, parts[0], parts[-1], word, kind)
+
+    def _run_shared(
+        self, xp: Any, bits: Any, parts: Sequence[Any], axes: tuple[int, ...], word: Any, materialize: Materialize
+    ) -> Any:
+        carrier = self.carrier
+        if self.kind == "nvfp4":
+            return run_two_level(xp, bits, carrier, self.mode, parts, axes, word, materialize)
+        scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind)
+        grid = block_grid(xp, scale, nan, carrier, parts[0], self.kind, materialize)
+        rounded = round_to_grid(xp, bits, carrier, self.mode, grid, word, SHARED[self.kind])
+        if not self.codes:
+            return rounded
+        unscaled = rescale(xp, rounded, materialize(carrier.bias - scale), carrier)  # exact, and so is the encoding
+        codes = encode(xp, unscaled, carrier, Rounding.TOWARD_ZERO, parts[1], parts[2], None, self.element)
+        return codes, scale_codes(scale, nan, carrier)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """What is fixed when decoding is traced or compiled.
+
+    Attributes:
+        carrier: the layout of the result.
+        codes: the kind of the codes, a key of `CODES`.
+        scales: "powers" for the scales of `BlockScaled`, "two levels" for those of `NVFP4`, "" for no scales.
+    """
+
+    carrier: Carrier
+    codes: str
+    scales: str = ""
+
+    def count(self) -> int:
+        """The number of constants."""
+        return sum(len(part._fields) for part in self._parts())
+
+    def _parts(self) -> tuple[type[Any], ...]:
+        return (CODES[self.codes],) * (2 if self.scales == "two levels" else 1)
+
+    def run(self, xp: Any, codes: Any, constants: Sequence[Any], scales: Any = None, scale: Any = None) -> Any:
+        """The lanes of the numbers.
+
+        Args:
+            xp: the array namespace.
+            codes: lanes of the codes; bits above a code's highest are ignored.
+            constants: the fields of the codes' kind, with two levels also those of the scales', ints or 0-d arrays.
+            scales: lanes of the codes of the blocks' scales, which broadcast with the codes.
+            scale: the lane of the array's scale.
+        """
+        carrier, parts = self.carrier, _filled(self._parts(), constants)
+        if self.scales == "two levels":
+            work = working(carrier)
+            elements, blocks = (decode(xp, one, work, part) for one, part in zip((codes, scales), parts, strict=True))
+            return apply_two_levels(xp, elements, blocks, scale, carrier)
+        lanes = decode(xp, codes, carrier, parts[0])
+        return apply_scales(xp, lanes, scales, carrier) if self.scales else lanes
+
+
+def _filled(parts: Sequence[type[Any]], constants: Sequence[Any]) -> list[Any]:
+    """The tuples of these types, with the constants as their fields."""
+    remaining = iter(constants)
+    return [part(*(next(remaining) for _ in part._fields)) for part in parts]
+
+
+def kind_of(codes: Codes) -> str:
+    """The key of `CODES` for a format's codes."""
+    return next(kind for kind, parts in CODES.items() if isinstance(codes, parts))

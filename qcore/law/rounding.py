@@ -1,0 +1,112 @@
+"""Rounding modes, and the one primitive that all formats share: what to add before low bits are dropped."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from qcore.arguments import check_choice
+
+
+class Rounding(Enum):
+    """How a number between two neighbours of a format is rounded.
+
+    Attributes:
+        NEAREST: to the nearer one; ties to the even one (IEEE 754 roundTiesToEven).
+        NEAREST_AWAY: ties away from zero (IEEE 754 roundTiesToAway).
+        NEAREST_ZERO: ties toward zero.
+        NEAREST_UP: ties toward +infinity.
+        NEAREST_DOWN: ties toward -infinity.
+        TOWARD_ZERO: to the neighbour nearer to zero (IEEE 754 roundTowardZero, truncation).
+        AWAY: to the neighbour farther from zero.
+        UP: to the greater neighbour (IEEE 754 roundTowardPositive).
+        DOWN: to the smaller neighbour (IEEE 754 roundTowardNegative).
+        ODD: to the odd neighbour (von Neumann rounding), so that another rounding to fewer bits gives the same result
+            as one rounding, unless a number overflows.
+        STOCHASTIC: away from zero with probability equal to the distance from the neighbour nearer to zero.
+    """
+
+    NEAREST = "nearest"
+    NEAREST_AWAY = "nearest_away"
+    NEAREST_ZERO = "nearest_zero"
+    NEAREST_UP = "nearest_up"
+    NEAREST_DOWN = "nearest_down"
+    TOWARD_ZERO = "toward_zero"
+    AWAY = "away"
+    UP = "up"
+    DOWN = "down"
+    ODD = "odd"
+    STOCHASTIC = "stochastic"
+
+    @property
+    def to_nearest(self) -> bool:
+        """True if the result is always one of the nearest numbers."""
+        return self.value.startswith("nearest")
+
+    @property
+    def directed(self) -> bool:
+        """True if any distance from the neighbour nearer to zero, however small, can decide."""
+        return self in (Rounding.AWAY, Rounding.UP, Rounding.DOWN, Rounding.ODD)
+
+    def stays_finite(self, sign: Any) -> Any:
+        """-1 where finite numbers never overflow (IEEE 754, section 7.4), else 0; None if it is 0 for all numbers.
+
+        `sign` is -1 for negative numbers, else 0.
+        """
+        match self:
+            case Rounding.TOWARD_ZERO:
+                return -1
+            case Rounding.UP:
+                return sign
+            case Rounding.DOWN:
+                return ~sign
+        return None
+
+
+MODES = {mode.value: mode for mode in Rounding}
+
+
+def check_rounding(rounding: Any, argument: str = "rounding") -> Rounding:
+    if isinstance(rounding, Rounding):
+        return rounding
+    check_choice(argument, rounding, list(MODES))
+    return MODES[rounding]
+
+
+def increment(mode: Rounding, mask: Any, odd: Any, sign: Any, top_bits: Any) -> Any:
+    """What to add to a magnitude so that dropping the bits of `mask` afterwards rounds it.
+
+    With half = (mask + 1) / 2, adding half carries into the kept bits exactly from the midpoint on, and
+    half - 1 exactly above it; `(mask + 1) >> 1` and `mask >> 1` are these two, and both are 0 for an empty mask.
+    Adding `mask` carries whenever any dropped bit is set.
+
+    Args:
+        mode: the rounding mode.
+        mask: 2^drop - 1, the bits that will be dropped.
+        odd: integers whose last bit is the last kept bit; only read by NEAREST and ODD.
+        sign: -1 for negative numbers, else 0; only read where up and down differ from away and toward zero.
+        top_bits: the random bits aligned with `mask`; only read by STOCHASTIC.
+    """
+    match mode:
+        case Rounding.STOCHASTIC:
+            return top_bits
+        case Rounding.NEAREST:
+            return -((~mask - (odd | -2)) >> 1)  # (mask + (odd & 1)) >> 1, with one operation less
+        case Rounding.NEAREST_AWAY:
+            return (mask + 1) >> 1
+        case Rounding.NEAREST_ZERO:
+            return mask >> 1
+        case Rounding.NEAREST_UP:
+            return (mask + (sign + 1)) >> 1
+        case Rounding.NEAREST_DOWN:
+            return (mask - sign) >> 1
+        case Rounding.TOWARD_ZERO:
+            return 0
+        case Rounding.AWAY:
+            return mask
+        case Rounding.UP:
+            return mask & ~sign
+        case Rounding.DOWN:
+            return mask & sign
+        case Rounding.ODD:
+            return mask & ((odd & 1) - 1)

@@ -1,0 +1,134 @@
+"""Posits, numbers of tapered precision, rounded, encoded and decoded: integers only, as in `qcore.law.grid`.
+
+A posit is the leading bits of an endless string: regime | exponent | fraction, where the regime k is a run of k + 1
+ones, or of -k zeros, and the bit that ends it.
+
+magnitude bits - bias      kkkkk EEE mmmmmmmmmmmmmmmmmmmmmmm    a number's exponent is k * 2^es + E
+code, without its sign     11..10 EEE mmm                       `drop` bits of E and m less, n - 1 bits together
+
+Both are increasing integers of the number, and both end in the same bits; a longer regime leaves fewer of them. So the
+string is never built. As for any other format, a rounded number is the magnitude without the low bits that do not fit
+the code, and a carry moves into the regime by itself. If the regime leaves no bits, the number is beyond the largest
+or the smallest posit, so magnitudes are first clipped to these.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from qcore.law.carrier import Carrier
+from qcore.law.lanes import leading_bit, quiet, with_hidden_bits, without_hidden_bits
+from qcore.law.rounding import Rounding, increment
+
+
+class Taper(NamedTuple):
+    """Posits on a carrier: ints or 0-d arrays.
+
+    Attributes:
+        below: bits below the regime in magnitudes less the bias.
+        drop: bits to drop for the regimes 0 and -1, one more for each step away; below 0 the carrier has fewer bits.
+        most: the most bits dropped.
+        least, largest: the smallest and the largest posit of the carrier, in the form of `with_hidden_bits`.
+        parity: added to a magnitude, so that the bit above the dropped ones is the code's last bit even if that belongs
+            to the regime.
+    """
+
+    below: Any
+    drop: Any
+    most: Any
+    least: Any
+    largest: Any
+    parity: Any
+
+
+class PositCodes(NamedTuple):
+    """Codes of n bits, negative numbers in two's complement, on a carrier: ints or 0-d arrays.
+
+    Attributes:
+        free: n - 3, the bits that the shortest regime leaves.
+        drop: as in `Taper`, for a carrier that has all bits of all posits.
+        half: 2^(n-1) - 1, the bits of a magnitude.
+        nar: 2^(n-1), the code that is not a real number.
+    """
+
+    free: Any
+    drop: Any
+    half: Any
+    nar: Any
+
+
+def round_magnitude(
+    xp: Any, bits: Any, carrier: Carrier, mode: Rounding, taper: Taper, word: Any, wide: bool
+) -> tuple[Any, Any, Any]:
+    """Magnitudes less the bias, rounded.
+
+    Returns:
+        Them, how many bits were dropped, and the regimes before rounding.
+    """
+    sign, magnitude = bits >> carrier.last, bits & carrier.magnitude_mask
+    if wide:
+        magnitude = with_hidden_bits(xp, magnitude, carrier)
+    m = xp.clip(magnitude, taper.least, taper.largest) - (carrier.bias << carrier.width)
+    regime = m >> taper.below
+    length = regime ^ (regime >> carrier.last)
+    drop = xp.clip(length + taper.drop, None, taper.most)
+    if wide:
+        drop = xp.clip(drop, 0, None)
+    odd = ((m + taper.parity) >> drop) & 1 if mode in (Rounding.NEAREST, Rounding.ODD) else None
+    top_bits = word >> (carrier.last - drop) if mode is Rounding.STOCHASTIC else None
+    mask = (1 << drop) - 1
+    return (m + increment(mode, mask, odd, sign, top_bits)) & ~mask, drop, regime
+
+
+def round_to_posit(
+    xp: Any, bits: Any, carrier: Carrier, mode: Rounding, taper: Taper, word: Any = None, wide: bool = False
+) -> Any:
+    """Rounds each lane to a posit; arguments as for `qcore.law.grid.round_to_grid`, infinity becomes a NaN.
+
+    `wide` is for posits that are subnormal numbers of the carrier, or have more bits than it.
+    """
+    rounded, *_ = round_magnitude(xp, bits, carrier, mode, taper, word, wide)
+    value = rounded + (carrier.bias << carrier.width)
+    if wide:
+        value = without_hidden_bits(xp, value, carrier)
+    magnitude = bits & carrier.magnitude_mask
+    value = (value | (bits & carrier.negative)) & (-magnitude >> carrier.last)
+    return xp.where(magnitude > carrier.infinity - 1, quiet(bits, carrier), value)
+
+
+def encode(
+    xp: Any, bits: Any, carrier: Carrier, mode: Rounding, taper: Taper, codes: PositCodes, word: Any, wide: bool
+) -> Any:
+    """The codes of lanes' roundings; arguments as for `round_to_posit`."""
+    rounded, drop, regime = round_magnitude(xp, bits, carrier, mode, taper, word, wide)
+    sign, magnitude, zeros = bits >> carrier.last, bits & carrier.magnitude_mask, regime >> carrier.last
+    length = regime ^ zeros
+    kept = rounded >> drop
+    if wide:
+        kept = kept << xp.clip(-taper.drop - length, 0, None)
+    code = (kept + _run(xp.clip(length, None, codes.free), zeros, codes)) & codes.half
+    code = ((code ^ sign) - sign) & (-magnitude >> carrier.last) & (codes.half | codes.nar)
+    return xp.where(magnitude > carrier.infinity - 1, codes.nar, code)
+
+
+def decode(xp: Any, code: Any, carrier: Carrier, codes: PositCodes) -> Any:
+    """The lanes of the posits with these codes; bits above a code's highest are ignored."""
+    number = ((code & (codes.half | codes.nar)) ^ codes.nar) - codes.nar
+    sign = number >> carrier.last
+    magnitude = ((number ^ sign) - sign) & codes.half
+    zeros = ((magnitude >> (codes.free + 1)) & 1) - 1
+    end = magnitude ^ (codes.half & ~zeros)  # the leading bit of `end` ends the regime
+    length = codes.free - leading_bit(xp, end & ~(end >> 1), carrier)  # & ~: so that it cannot round up
+    kept = magnitude - (codes.half & ~zeros) + ~zeros - _run(length, zeros, codes)
+    value = (kept << (length + codes.drop)) + (carrier.bias << carrier.width)
+    return xp.where(magnitude == 0, sign & carrier.quiet_nan, value | (sign & carrier.negative))
+
+
+def _run(length: Any, zeros: Any, codes: PositCodes) -> Any:
+    """The difference between a code and the bits of its magnitude, without 2^(n-1) for a run of ones.
+
+    A regime of `length` + 2 bits leaves f = `free` - `length` bits. In a code it is 2^f for a run of zeros, and
+    2^(n-1) - 2 * 2^f for a run of ones. In magnitudes it is k * 2^f, where k is -`length` - 1, or `length`.
+    """
+    run = (length + 2) << (codes.free - length)
+    return (run ^ ~zeros) - ~zeros

@@ -1,0 +1,1 @@
+"""Random bits that depend on a key and an element's index alone."""

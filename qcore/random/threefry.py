@@ -1,0 +1,150 @@
+"""Random bits that do not depend on device, thread, layout or sharding: Threefry-2x32 on the element's index.
+
+Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011. Only additions, xors and rotations
+of int32 lanes, which wrap; equal to `jax.random.bits(key, shape, "uint32")`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+Materialize = Callable[[Any], Any]
+Rotate = Callable[[Any, int], Any]
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+
+
+def identity(lanes: Any) -> Any:
+    """The default `materialize`."""
+    return lanes
+
+
+def rotate_left(x: Any, distance: int) -> Any:
+    """The default `rotate`: int32 lanes rotated by 0 < `distance` < 32 bits."""
+    # The left shift is written as a multiplication because Inductor's vectors shift by a register full of
+    # distances, while compilers turn a constant power of two into an immediate shift (a sixth of the time).
+    return (x * (1 << distance)) | ((x >> (32 - distance)) & ((1 << distance) - 1))
+
+
+def threefry(
+    key0: Any,
+    key1: Any,
+    counter0: Any,
+    counter1: Any,
+    materialize: Materialize = identity,
+    rotate: Rotate = rotate_left,
+) -> tuple[Any, Any]:
+    """Threefry-2x32 with 20 rounds: two int32 lanes of random bits for each counter.
+
+    Args:
+        key0, key1, counter0, counter1: int32 lanes that broadcast.
+        materialize: an identity whose result a compiler computes once. Some compilers compute a value again at each of
+            its uses, which are exponentially many here.
+        rotate: `rotate_left`, in a form for which a compiler has an instruction.
+    """
+    keys = (key0, key1, key0 ^ key1 ^ _PARITY)
+    x0, x1 = counter0 + key0, counter1 + key1
+    for group in range(5):
+        for distance in _ROTATIONS[group % 2]:
+            x0 = x0 + x1
+            x1 = rotate(x1, distance) ^ x0
+        x0 = materialize(x0 + keys[(group + 1) % 3])
+        x1 = materialize(x1 + (keys[(group + 2) % 3] + (group + 1)))
+    return x0, x1
+
+
+class Noise(NamedTuple):
+    """Where the random words of an array come from.
+
+    Attributes:
+        key: two int32 arrays of one word each, or one array of two words.
+        window: int32 array of three words: the first element's 64-bit index (high, low), and `leading_bits_mask`.
+    """
+
+    key: Any
+    window: Any
+
+
+def rounding_words(
+    arange: Callable[[Any], Any], shape: Sequence[Any], noise: Noise, materialize: Materialize = identity
+) -> Any:
+    """The words that stochastic rounding reads: the leading bits of each element's word, in a word of 31 bits.
+
+    Such a word is not negative, so a shift to the right by 31 - n leaves its n leading bits. See `element_words`.
+    """
+    key, window = noise
+    words = element_words(arange, shape, (key[0], key[1]), (window[0], window[1]), prod(shape) >= 2**31, materialize)
+    return leading_bits(words, window[2])
+
+
+def leading_bits(word: Any, mask: Any) -> Any:
+    """The leading bits of a random word in a word of 31 bits; for the mask see `leading_bits_mask`."""
+    return (word >> 1) & mask
+
+
+def leading_bits_mask(random_bits: int) -> int:
+    """The mask that leaves the leading `random_bits` bits of a word, once it is shifted right by one."""
+    return 0x7FFFFFFF & -1 << (31 - random_bits)
+
+
+def element_words(
+    arange: Callable[[Any], Any],
+    shape: Sequence[Any],
+    key: tuple[Any, Any],
+    start: tuple[Any, Any],
+    large: bool = False,
+    materialize: Materialize = identity,
+) -> Any:
+    """One random int32 word for each element of an array, by its row-major index plus `start`.
+
+    Args:
+        arange: n -> the int32 array 0, 1, ..., n - 1 where the words are wanted.
+        shape: the array's shape, at least one dimension.
+        key: two int32 arrays, 0-d or of one element.
+        start: high and low word of the first element's 64-bit index, int32 arrays like the key's words.
+        large: True if the array has 2^31 elements or more.
+        materialize: see `threefry`.
+    """
+    y0, y1 = threefry(*key, *element_index(arange, shape, start, large), materialize)
+    return y0 ^ y1
+
+
+def element_index(
+    arange: Callable[[Any], Any], shape: Sequence[Any], start: tuple[Any, Any], large: bool
+) -> tuple[Any, Any]:
+    """High and low int32 words of every element's row-major index plus `start`."""
+    high, low = start
+    strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    if not large:
+        total = low + sum(_along(arange, shape, axis) * stride for axis, stride in enumerate(strides))
+        return high - ((low & ~total) >> 31), total  # the index is not negative: a carry clears the sign bit
+    for axis, stride in enumerate(strides):
+        add_high, add_low = _multiply(_along(arange, shape, axis), stride)
+        total = low + add_low
+        carry = ((low & add_low) | ((low | add_low) & ~total)) >> 31  # -1 where the unsigned sum passed 2^32
+        high, low = high + add_high - carry, total
+    return high, low
+
+
+def _along(arange: Callable[[Any], Any], shape: Sequence[Any], axis: int) -> Any:
+    """Each element's position along an axis."""
+    return arange(shape[axis]).reshape((-1,) + (1,) * (len(shape) - 1 - axis))
+
+
+def _multiply(x: Any, factor: int) -> tuple[Any, Any]:
+    """High and low 32-bit words of x * factor for lanes 0 <= x < 2^31 and 0 <= factor < 2^63, in 16-bit digits."""
+    x0, x1 = x & 0xFFFF, x >> 16
+    f0, f1, f2 = factor & 0xFFFF, factor >> 16 & 0xFFFF, factor >> 32
+    low = x0 * f0
+    middle = x1 * f0 + (low >> 16 & 0xFFFF)
+    cross = x0 * f1 + (middle & 0xFFFF)
+    high = x1 * f1 + (middle >> 16 & 0xFFFF) + (cross >> 16 & 0xFFFF) + x * as_lane(f2 & 0xFFFFFFFF)
+    return high, (cross << 16) | (low & 0xFFFF)
+
+
+def as_lane(word: int) -> int:
+    """An unsigned 32-bit word as the int32 with the same bits."""
+    return word - ((word & 0x80000000) << 1)

@@ -1,0 +1,56 @@
+"""The law on JAX arrays: the names it uses, and lanes."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from qcore.law import lanes
+from qcore.law.carrier import Carrier
+
+_VECTOR = 64  # int32 lanes
+
+materialize = jax.lax.optimization_barrier
+
+
+def _amax(x: jax.Array, axis: tuple[int, ...], keepdims: bool) -> jax.Array:
+    """The maximum along axes, in steps: XLA on CPU reduces int32 with vectors only where the last axis stays."""
+    last, length = x.ndim - 1, x.shape[-1]
+    others = tuple(a for a in axis if a != last)
+    if others:
+        x = materialize(jnp.max(x, axis=others, keepdims=True))
+    if last not in axis:
+        return x
+    if length % _VECTOR == 0:
+        x = materialize(jnp.max(x.reshape(*x.shape[:-1], length // _VECTOR, _VECTOR), axis=last))
+    return jnp.max(x, axis=last, keepdims=True)
+
+
+class Names(lanes.Names):
+    """The names that the law uses of an array namespace: JAX's."""
+
+    where = staticmethod(jnp.where)
+    clip = staticmethod(jnp.clip)
+    amax = staticmethod(_amax)
+    asarray = staticmethod(jnp.asarray)
+    quotient_error = 3
+
+
+def pad(array: jax.Array, missing: tuple[int, ...]) -> jax.Array:
+    return jnp.pad(array, [(0, count) for count in missing])
+
+
+def arange(size: int) -> jax.Array:
+    return jnp.arange(size, dtype=jnp.int32)
+
+
+def to_lanes(x: jax.Array, carrier: Carrier) -> jax.Array:
+    if carrier.padding == 0:
+        return x.view(f"int{carrier.lane_bits}")
+    return x.view(jnp.int16).astype(jnp.int32) << carrier.padding
+
+
+def from_lanes(bits: jax.Array, carrier: Carrier, like: jax.Array | jax.ShapeDtypeStruct) -> jax.Array:
+    if carrier.padding == 0:
+        return bits.view(like.dtype).reshape(like.shape)
+    return (bits >> carrier.padding).astype(jnp.int16).view(like.dtype).reshape(like.shape)

@@ -1,0 +1,230 @@
+"""Rounding JAX arrays: checks, the law as one jitted function, and the straight-through derivative."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qcore import Number, Rounding
+from qcore.arguments import missing_key
+from qcore.formats.block import check_scales
+from qcore.formats.number import check_number, prepare
+from qcore.law.blocks.tiles import Sizes, block_counts, tiles
+from qcore.law.carrier import CARRIERS, Carrier, check_result_dtype
+from qcore.law.program import Decoding, Program
+from qcore.law.rounding import check_rounding
+from qcore.random.threefry import Noise, leading_bits_mask, rounding_words
+from qjax._rounding.array_law import Names, arange, from_lanes, materialize, pad, to_lanes
+from qjax._rounding.inputs import ArrayLike, as_array, as_integers
+from qjax._rounding.keys import Key, key_words, window_words
+
+
+def quantize(
+    x: ArrayLike,
+    number: Number | str,
+    rounding: str | Rounding = "nearest",
+    *,
+    key: Key = None,
+    random_bits: int = 24,
+    start: int = 0,
+    overflow: str | None = None,
+) -> jax.Array:
+    """Rounds every element to the nearest, or another, neighbour in a number format; see `qcore.quantize`.
+
+    The result has the same bits in all packages, on any device and under any sharding. Gradients and tangents pass
+    unchanged ("straight through"). All arguments but x and key are static.
+
+    Args:
+        x: JAX or NumPy array of any shape; float32, float16, bfloat16 or, where x64 is enabled, float64.
+        number, rounding, random_bits, start, overflow: as for `qcore.quantize`.
+        key: for stochastic rounding: a typed threefry key, two 32-bit words (also as a uint32 array), or an int from
+            0 to 2^64 - 1. Under vmap an unbatched key gives every example the same random words.
+
+    Returns:
+        A new array of x's shape, dtype and sharding.
+
+    Example:
+        >>> from qjax import FloatingPoint
+        >>> quantize(jnp.float32([0.1241, 0.3602, -0.7104]), FloatingPoint(exp=5, man=2))
+        Array([ 0.125,  0.375, -0.75 ], dtype=float32)
+    """
+    return _apply(x, number, rounding, key, random_bits, start, overflow, coded=False)
+
+
+def encode(
+    x: ArrayLike,
+    number: Number | str,
+    rounding: str | Rounding = "nearest",
+    *,
+    key: Key = None,
+    random_bits: int = 24,
+    start: int = 0,
+    overflow: str | None = None,
+) -> Any:
+    """Rounds as `quantize` does, and returns the integer codes of the results; see `qcore.encode`.
+
+    A view of the codes is an array of JAX's own dtype: `encode(x, "e5m2").view(jnp.float8_e5m2)`.
+
+    Example:
+        >>> encode(jnp.float32([1.0, -1.5, 448]), "e4m3fn")
+        Array([ 56, 188, 126], dtype=uint8)
+    """
+    return _apply(x, number, rounding, key, random_bits, start, overflow, coded=True)
+
+
+def decode(codes: ArrayLike, number: Number | str, dtype: Any = jnp.float32, *, scales: Any = None) -> jax.Array:
+    """The numbers that integer codes stand for, exactly; see `qcore.decode`.
+
+    Example:
+        >>> decode(jnp.uint8(jnp.array([56, 188, 126, 127])), "e4m3fn")
+        Array([  1. ,  -1.5, 448. ,   nan], dtype=float32)
+    """
+    codes, number = as_integers(codes, "codes"), check_number(number)
+    dtype, carrier = check_result_dtype(dtype)
+    if carrier.lane_bits == 64 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise TypeError('dtype is float64; allowed only after jax.config.update("jax_enable_x64", True)')
+    decoding, constants = number.decoding(carrier)
+    scales, array_scale = check_scales(number, codes.shape, scales)
+    scales = None if scales is None else as_integers(scales, "scales")
+    sizes = number.block_sizes(codes.ndim)
+    return _decode(decoding, sizes, dtype.name, codes, _lanes_of(carrier, constants), scales, array_scale)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _decode(
+    decoding: Decoding, sizes: Sizes, dtype: str, codes: jax.Array, constants: tuple[Any, ...], scales: Any, scale: Any
+) -> jax.Array:
+    if codes.size == 0:
+        return jnp.empty(codes.shape, dtype)
+    carrier = decoding.carrier
+    blocks = tiles(codes.shape or (1,), sizes or (1,))
+    lanes = blocks.split(codes.reshape(blocks.shape).astype(f"int{carrier.lane_bits}"), pad)
+    scales = None if scales is None else blocks.spread(scales.astype(lanes.dtype))
+    if scale is not None:
+        scale = jnp.asarray(scale, f"float{carrier.lane_bits}").reshape((1,) * lanes.ndim).view(lanes.dtype)
+    lanes = decoding.run(Names, lanes, constants, scales, scale)
+    return from_lanes(blocks.merge(lanes), carrier, jax.ShapeDtypeStruct(codes.shape, dtype))
+
+
+def _lanes_of(carrier: Carrier, constants: Any) -> tuple[Any, ...]:
+    """A program's constants as lanes."""
+    make = np.int32 if carrier.lane_bits == 32 else np.int64
+    return tuple(make(value) for value in constants)
+
+
+class _Plan(NamedTuple):
+    """What follows from a format, a mode, a dtype and a number of dimensions: what is traced, and its integers."""
+
+    program: Program
+    sizes: Sizes
+    constants: tuple[Any, ...]
+
+
+def _make_plan(number: Any, rounding: Any, dtype: str, overflow: Any, coded: bool, ndim: int) -> _Plan:
+    number, mode, carrier = check_number(number), check_rounding(rounding), CARRIERS[dtype]
+    program, constants = prepare(number, mode, carrier, overflow, coded)
+    return _Plan(program, number.block_sizes(ndim), _lanes_of(carrier, constants))
+
+
+_plan_for = lru_cache(maxsize=1024, typed=True)(_make_plan)
+_DEFAULT_WINDOW = window_words(24, 0)
+
+
+def _make_noise(mode: Rounding, key: Any, random_bits: Any, start: Any) -> Noise | None:
+    """The noise of a stochastic mode; the arguments are checked in every mode."""
+    default = type(random_bits) is type(start) is int and (random_bits, start) == (24, 0)
+    window = _DEFAULT_WINDOW if default else window_words(random_bits, start)
+    words = None if key is None else key_words(key)
+    if mode is not Rounding.STOCHASTIC:
+        return None
+    if words is None:
+        raise missing_key()
+    return Noise(words, window)
+
+
+def _apply(
+    x: Any, number: Any, rounding: Any, key: Any, random_bits: Any, start: Any, overflow: Any, coded: bool
+) -> Any:
+    x = as_array(x)
+    arguments = number, rounding, x.dtype.name, overflow, coded, x.ndim
+    try:
+        program, sizes, constants = _plan_for(*arguments)
+    except TypeError:  # as an argument has no hash, which is refused in other words
+        program, sizes, constants = _make_plan(*arguments)
+    noise = _make_noise(program.mode, key, random_bits, start)
+    if x.size > 0:
+        return (_encode if coded else _round)(program, sizes, x, constants, noise)
+    result = jnp.empty(x.shape, f"uint{program.storage}" if coded else x.dtype)
+    if not (coded and program.shared):
+        return result
+    scales = jnp.empty(block_counts(x.shape, sizes), jnp.uint8)
+    array_scale = jnp.ones((), f"float{program.carrier.lane_bits}")
+    return result, (scales, array_scale) if program.kind == "nvfp4" else scales
+
+
+def quantize_rows(rows: jax.Array, number: Number, mode: Rounding, keys: jax.Array | None, starts: Any) -> jax.Array:
+    """Rounds each row of an array as `quantize` does, each with its own key and start.
+
+    Args:
+        rows: array of shape (n, ...).
+        number, mode: the format and the rounding mode.
+        keys: for stochastic rounding: uint32 array of shape (n, 2).
+        starts: the 32-bit indices of the rows' first elements: int32 array of shape (n,).
+    """
+    carrier = CARRIERS[rows.dtype.name]
+    program, constants = prepare(number, mode, carrier, None, coded=False)
+    noise = None
+    if mode is Rounding.STOCHASTIC:
+        if keys is None:
+            raise missing_key()
+        window = jnp.zeros_like(starts), starts, jnp.full_like(starts, leading_bits_mask(24))
+        noise = Noise(keys.view(jnp.int32), jnp.stack(window, axis=1))
+    sizes = number.block_sizes(rows.ndim - 1)
+    return jax.vmap(partial(_round, program, sizes), (0, None, 0))(rows, _lanes_of(carrier, constants), noise)
+
+
+def same_bits(x: jax.Array, y: jax.Array) -> jax.Array:
+    """True where two arrays of one dtype have the same bits; unlike ==, -0.0 is not 0.0, and a NaN is itself."""
+    integers = f"int{8 * x.dtype.itemsize}"
+    return x.view(integers) == y.view(integers)
+
+
+def _law(program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...], noise: Noise | None) -> Any:
+    carrier, word = program.carrier, None
+    lanes = to_lanes(x, carrier).reshape(x.shape or (1,))
+    blocks = tiles(lanes.shape, sizes or (1,))
+    if noise is not None:
+        noise = Noise(*map(jnp.asarray, noise))  # NumPy arrays where jit is disabled: their scalars warn of overflow
+        word = rounding_words(arange, lanes.shape, noise)
+        word = blocks.split(word.astype(lanes.dtype) << (carrier.lane_bits - 32), pad)
+    result = program.run(Names, blocks.split(lanes, pad), constants, blocks.axes, word, materialize)
+    if not program.codes:
+        return from_lanes(blocks.merge(result), carrier, x)
+    codes, *scales = result if program.shared else (result,)
+    codes = blocks.merge(codes).astype(f"uint{program.storage}").reshape(x.shape)
+    if not scales:
+        return codes
+    scales, *array_scale = scales
+    scales = scales.reshape(blocks.counts[: x.ndim]).astype(jnp.uint8)
+    return codes, (scales, array_scale[0].view(f"float{carrier.lane_bits}").reshape(())) if array_scale else scales
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _straight_through(
+    program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...], noise: Noise | None
+) -> jax.Array:
+    return _law(program, sizes, x, constants, noise)
+
+
+@_straight_through.defjvp
+def _derivative(program: Program, sizes: Sizes, primals: Any, tangents: Any) -> tuple[jax.Array, Any]:
+    """The tangent of x passes without arithmetic, and so does the gradient, its transpose."""
+    return _straight_through(program, sizes, *primals), tangents[0]
+
+
+_round = jax.jit(_straight_through, static_argnums=(0, 1))
+_encode = jax.jit(_law, static_argnums=(0, 1))

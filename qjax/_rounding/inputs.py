@@ -1,0 +1,49 @@
+"""The arrays that users may pass: JAX's, traced ones included, and NumPy's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qcore.law.carrier import CARRIERS, check_dtype
+
+ArrayLike = jax.Array | np.ndarray | np.generic
+
+
+def as_array(x: Any) -> jax.Array:
+    """A JAX array of numbers as it is, or a copy of NumPy's.
+
+    Raises:
+        TypeError: if x is no array, or its dtype is no carrier, or float64 while x64 is not enabled: JAX would convert
+            it to float32 silently.
+    """
+    if not isinstance(x, (jax.Array, np.ndarray, np.generic)):
+        raise TypeError(f"x is a {type(x).__name__}; allowed is a jax.Array or NumPy array of {', '.join(CARRIERS)}")
+    if x.dtype.name not in CARRIERS:
+        check_dtype(x.dtype.name)
+    return x if isinstance(x, jax.Array) else _of_numpy(x, "x")
+
+
+def as_integers(x: Any, name: str) -> jax.Array:
+    """A JAX array of integers as it is, or a copy of NumPy's, of whose 64-bit integers 32 bits stay; or a TypeError."""
+    known = isinstance(x, (jax.Array, np.ndarray, np.generic))
+    if not known or not jnp.issubdtype(x.dtype, jnp.integer):
+        kind = f"array of {x.dtype}" if known else type(x).__name__
+        raise TypeError(f"{name} is a {kind}; allowed is a jax.Array or NumPy array of integers")
+    return x if isinstance(x, jax.Array) else _of_numpy(x, name)
+
+
+def _of_numpy(x: np.ndarray | np.generic, name: str) -> jax.Array:
+    if not x.dtype.isnative:
+        native = x.dtype.newbyteorder().str
+        raise TypeError(f"{name} has dtype {x.dtype.str}; allowed is this machine's byte order: {native}")
+    if x.dtype.itemsize == 8 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        if x.dtype == np.float64:
+            raise TypeError(
+                f'{name} has dtype float64; allowed only after jax.config.update("jax_enable_x64", True), or as float32'
+            )
+        x = x.astype(f"{x.dtype.kind}4")
+    return jnp.asarray(np.array(x))  # a copy: even after jnp.array, XLA may read x when the user has changed it

@@ -1,0 +1,34 @@
+"""Codes of any width side by side in bytes, as JAX arrays."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from qcore.packing import check_packing, pack_lanes, storage, unpack_lanes
+from qjax._rounding.inputs import ArrayLike, as_integers
+
+
+def pack(codes: ArrayLike, bits: int) -> jax.Array:
+    """Packs codes along the last axis, the first code in the lowest bits; see `qcore.pack`.
+
+    Example:
+        >>> pack(jnp.uint8(jnp.array([1, 2, 3])), 4)
+        Array([33,  3], dtype=uint8)
+    """
+    codes = as_integers(codes, "codes")
+    bits = check_packing(bits, codes.shape)
+    return pack_lanes(jnp, codes.astype(jnp.int32), bits, jnp.arange(32, dtype=jnp.int32)).astype(jnp.uint8)
+
+
+def unpack(packed: ArrayLike, bits: int, size: int) -> jax.Array:
+    """The inverse of `pack`; see `qcore.unpack`.
+
+    Example:
+        >>> unpack(jnp.uint8(jnp.array([33, 3])), 4, 3)
+        Array([1, 2, 3], dtype=uint8)
+    """
+    packed = as_integers(packed, "packed")
+    bits = check_packing(bits, packed.shape, size)
+    lanes = unpack_lanes(packed.astype(jnp.int32), bits, size, jnp.arange(32, dtype=jnp.int32))
+    return lanes.astype(f"uint{storage(bits)}")

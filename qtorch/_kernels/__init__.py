@@ -1,0 +1,1 @@
+"""Kernels: how it gets fast."""

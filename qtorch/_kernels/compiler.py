@@ -1,0 +1,77 @@
+"""The system's C compiler, and what it compiles for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+_FLAGS = (
+    *("-std=gnu11", "-O3", "-shared", "-fPIC", "-fopenmp"),
+    "-fwrapv",  # sums of random words wrap
+    "-ffp-contract=off",  # a product is rounded before it is added to
+    *("-fno-math-errno", "-fno-trapping-math"),  # nobody reads these, and they keep loops from becoming vectors
+)
+_X86 = {  # by torch's names of instruction sets
+    "default": (),
+    "avx2": ("-mavx2", "-mfma", "-mf16c"),
+    "avx512": ("-march=skylake-avx512", "-mprefer-vector-width=512"),
+}
+
+
+def compile_library(source: Path, library: Path) -> None:
+    """Compiles a file of C.
+
+    Raises:
+        RuntimeError: if there is no compiler, or it fails.
+    """
+    command = [_compiler(), *target_flags(), *_FLAGS, str(source), "-o", str(library)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {result.stderr.strip()}")
+
+
+def _compiler() -> str:
+    for name in filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")):
+        if found := shutil.which(name):
+            return found
+        if name == os.environ.get("CC"):
+            break
+    raise RuntimeError("there is no C compiler: install gcc or clang, or set CC")
+
+
+@cache
+def target_flags() -> tuple[str, ...]:
+    """What the compiler is told of the processor: the instruction set of `ATEN_CPU_CAPABILITY`, or all it has.
+
+    Raises:
+        ValueError: if the variable names another set than torch has.
+    """
+    chosen = os.environ.get("ATEN_CPU_CAPABILITY")
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return ("-mcpu=native",)
+    if chosen is None:
+        return ("-march=native", "-mprefer-vector-width=512")
+    if chosen not in _X86:
+        raise ValueError(f"ATEN_CPU_CAPABILITY={chosen!r}; allowed are {', '.join(_X86)}")
+    return _X86[chosen]
+
+
+@cache
+def processor() -> str:
+    """What libraries are compiled for, and how, as a text that differs where they may."""
+    return "\n".join((platform.system(), platform.machine(), *target_flags(), *_FLAGS, *_processor_lines()))
+
+
+def _processor_lines() -> Iterator[str]:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
+        for line in lines:
+            if line.startswith(("flags", "Features", "model name")):
+                yield line
+            if not line.strip():
+                return

@@ -1,0 +1,117 @@
+"""Kernels for GPUs: packaged models, which Inductor compiles ahead of time, and torch's loader of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from qtorch._kernels import store
+from qtorch._torch_internals import compile_package, open_package
+
+# Float arithmetic as IEEE 754 has it, which only NVFP4's quotients and affine integers need: Triton otherwise contracts
+# products and sums, and divides approximately.
+OPTIONS = {
+    "emulate_precision_casts": True,
+    "eager_numerics.division_rounding": True,
+    "eager_numerics.disable_ftz": True,
+}
+
+
+class Example(NamedTuple):
+    """What a kernel is compiled from.
+
+    Attributes:
+        module: returns what the kernel computes: a tensor, or several.
+        arguments: tensors like those that it will get.
+        dynamic: for each of them which of its sizes vary, as `torch.export.export` takes them.
+    """
+
+    module: torch.nn.Module
+    arguments: tuple[torch.Tensor, ...]
+    dynamic: tuple[Any, ...]
+
+
+def load(
+    name: str, sources: Sequence[Path], device: torch.device, example: Callable[[], Example]
+) -> Callable[[list[torch.Tensor]], object] | None:
+    """The kernel of a module, from disk or freshly compiled; None, after one warning, where none can be made.
+
+    Args:
+        name: says everything that the example depends on.
+        sources: the files that the module's code depends on.
+        device: where it runs.
+        example: makes the module and its arguments.
+
+    Returns:
+        A function of the module's arguments and, after them, memory for its results, which it writes.
+    """
+    digest = hashlib.sha256(f"{name} {torch.__version__} {torch.version.cuda} {_chip(device)}".encode())
+    for path in (*sources, Path(__file__)):
+        digest.update(path.read_bytes())
+    path = store.folder() / f"{digest.hexdigest()[:32]}.pt2"
+    try:
+        if not path.exists():
+            with ThreadPoolExecutor(1) as fresh:  # in which no mode of torch is on: whoever calls may be under some
+                fresh.submit(_compile, example, path).result()
+        return open_package(str(path), -1 if device.index is None else device.index)
+    except Exception as error:  # whatever a compiler may raise
+        store.warn(device.type, error)
+        return None
+
+
+def _chip(device: torch.device) -> str:
+    return str(torch.cuda.get_device_capability(device)) if device.type == "cuda" else device.type
+
+
+class _Onto(torch.nn.Module):
+    """A module whose results are written on its last arguments."""
+
+    def __init__(self, module: torch.nn.Module, inputs: int) -> None:
+        super().__init__()
+        self.module = module
+        self.inputs = inputs
+
+    def forward(self, *tensors: torch.Tensor) -> None:
+        results = several(self.module(*tensors[: self.inputs]))
+        for memory, result in zip(tensors[self.inputs :], results, strict=True):
+            memory.copy_(result if result.shape == memory.shape else result.reshape(-1))
+
+
+def aligned(x: torch.Tensor) -> torch.Tensor:
+    """x without gaps, and where kernels can load whole vectors."""
+    x = x.contiguous()
+    return x.clone() if x.data_ptr() % 16 else x
+
+
+def several(results: Any) -> tuple[torch.Tensor, ...]:
+    return results if isinstance(results, tuple) else (results,)
+
+
+def export(example: Example) -> Any:
+    """The exported program of a kernel: it writes its results, those of other shapes than the first argument's flat."""
+    module, arguments, dynamic = example
+    results = several(module(*(argument.to("meta") for argument in arguments)))
+    memory, sizes = [], list(dynamic)
+    for result in results:
+        like = result.shape == arguments[0].shape
+        shape = result.shape if like else (result.numel(),)
+        memory.append(torch.empty(shape, dtype=result.dtype, device=arguments[0].device))
+        sizes.append(dynamic[0] if like else {0: torch.export.Dim.AUTO})
+    writing = _Onto(module, len(arguments))
+    return torch.export.export(writing, (*arguments, *memory), dynamic_shapes=(tuple(sizes),))
+
+
+def _compile(example: Callable[[], Example], path: Path) -> None:
+    with warnings.catch_warnings(), torch.no_grad(), tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        warnings.simplefilter("ignore")  # Inductor's own, which users can do nothing about
+        package = os.path.join(folder, path.name)
+        compile_package(export(example()), package, os.path.join(folder, "output"), OPTIONS)
+        os.replace(package, path)

@@ -1,0 +1,285 @@
+// A kernel: a template that `source.py` fills in. What is filled in are statements of single values, marked by a dollar
+// sign; here are the loops around them, how threads share a tensor, and a function for Python.
+//
+// A tensor is a matrix in memory, row by row, and its blocks are tiles of it; those at its right and lower edge may be
+// smaller. Without blocks any tensor is one row.
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <omp.h>
+
+$definitions
+
+typedef float FLOAT32;
+typedef double FLOAT64;
+static inline int32_t bits32(FLOAT32 x) { int32_t y; memcpy(&y, &x, sizeof(y)); return y; }
+static inline int64_t bits64(FLOAT64 x) { int64_t y; memcpy(&y, &x, sizeof(y)); return y; }
+static inline FLOAT32 float32(int32_t x) { FLOAT32 y; memcpy(&y, &x, sizeof(y)); return y; }
+static inline FLOAT64 float64(int64_t x) { FLOAT64 y; memcpy(&y, &x, sizeof(y)); return y; }
+typedef int16_t bfloat16;
+static inline bfloat16 to_bfloat16(FLOAT32 x) {  // to nearest, ties to even; of no NaN
+    const int32_t bits = bits32(x);
+    return (bfloat16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+static inline int32_t rotate(int32_t x, int n) { return (int32_t)((uint32_t)x << n | (uint32_t)x >> (32 - n)); }
+
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define SLOT 8        // bytes that a value takes where it is handed on, whatever its type
+#define CHUNK 4096    // elements of a row at a time
+#define UNIT 8192     // elements of blocks at a time, so that they are in the cache when they are read again
+#define TOGETHER 512  // blocks at a time, at most
+#define NEIGHBOURS 64 // blocks at a time, at least, that are one column wide: less would waste cache lines
+#define LARGE 32768   // elements, from which threads pay
+
+typedef struct {
+    int64_t rows, columns, block_rows, block_columns;
+    int64_t rows_of_example, next_row, next_example;  // how indices grow from row to row, see PLACES
+    char* pointers[POINTERS];
+} Call;
+
+typedef struct { int64_t top, bottom, left, right; } Part;
+
+static int64_t blocks_across(const Call* call) { return (call->columns + call->block_columns - 1) / call->block_columns; }
+static int64_t blocks_down(const Call* call) { return (call->rows + call->block_rows - 1) / call->block_rows; }
+
+// One of several shares of a tensor: of its rows, or if these are few, of its columns.
+static Part share(const Call* call, int64_t which, int64_t count) {
+    if (call->rows >= count) return (Part){call->rows * which / count, call->rows * (which + 1) / count, 0, call->columns};
+    return (Part){0, call->rows, call->columns * which / count, call->columns * (which + 1) / count};
+}
+
+// Parts of rows that are handled at a time, and within each the runs of elements that belong to one block. Elements of
+// blocks that are one column wide, or of none, are one run; `block` is then the block of its first element.
+#define FOR_CHUNKS(part) \
+    for (int64_t row = part.top; row < part.bottom; ++row) \
+        for (int64_t from = part.left, to; from < part.right && (to = MIN(from + CHUNK, part.right), 1); from = to)
+#if BLOCKS && !COLUMNS
+#define FOR_RUNS \
+    for (int64_t begin = from, end, next = (from / call->block_columns + 1) * call->block_columns, \
+                 block = row / call->block_rows * blocks_across(call) + from / call->block_columns - first; \
+         begin < to && (end = MIN(next, to), 1); \
+         block += end == next, next += end == next ? call->block_columns : 0, begin = end)
+#else
+#define FOR_RUNS \
+    for (int64_t begin = from, end = to, block = COLUMNS ? row / call->block_rows * call->columns + from - first : 0; \
+         begin < to; begin = to)
+#endif
+
+#if TENSOR_MAXIMA || BLOCKS
+static void clear(char* maxima, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) ((LANE*)maxima)[i] = LEAST;
+}
+
+static void merge(char* maxima, const char* others, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) ((LANE*)maxima)[i] = MAX(((LANE*)maxima)[i], ((const LANE*)others)[i]);
+}
+#endif
+
+#if TENSOR_MAXIMA
+static void reduce_tensor(const Call* call, char* maxima, Part part) {
+    $reduce_tensor_once
+    FOR_CHUNKS(part) {
+        const int64_t at = row * call->columns + from, begin = from, length = to - from;
+        $reduce_tensor_chunk
+        $reduce_tensor_run
+        for (int64_t j = 0; j < length; ++j) {
+            $reduce_tensor_each
+        }
+        $reduce_tensor_end
+    }
+}
+
+static void tensor_values(const Call* call, const char* maxima, char* tensor) {
+    $tensor_values
+}
+#endif
+
+#if BLOCKS
+static void reduce_blocks(const Call* call, const char* tensor, char* maxima, int64_t stride, int64_t first, Part part) {
+    $reduce_blocks_once
+    FOR_CHUNKS(part) {
+        const int64_t at = row * call->columns + from;
+        $reduce_blocks_chunk
+        FOR_RUNS {
+            const int64_t length = end - begin;
+            $reduce_blocks_run
+            #pragma GCC ivdep
+            for (int64_t j = 0; j < length; ++j) {
+                $reduce_blocks_each
+            }
+            $reduce_blocks_end
+        }
+    }
+}
+
+static void block_values(
+    const Call* call, const char* tensor, const char* maxima, char* blocks, int64_t stride, int64_t first, int64_t count
+) {
+    $block_values_once
+    #pragma GCC ivdep
+    for (int64_t j = 0; j < count; ++j) {
+        $block_values_each
+    }
+}
+#endif
+
+static void elements(const Call* call, const char* tensor, const char* blocks, int64_t stride, int64_t first, Part part) {
+    $elements_once
+#if WORDS
+    const uint64_t start = (uint64_t)(uint32_t)window[0] << 32 | (uint32_t)window[1];
+#endif
+    FOR_CHUNKS(part) {
+        const int64_t at = row * call->columns + from;
+#if WORDS && PLACES  // the index of an element, less that of its row's first, comes from a table
+        const uint64_t example = row / call->rows_of_example * call->next_example;
+        const uint64_t index = start + example + row % call->rows_of_example * call->next_row;
+        const int32_t* const places = (const int32_t*)call->pointers[P_places] + from;
+        const uint32_t low = (uint32_t)index;
+        const int32_t high = (int32_t)(index >> 32);
+#endif
+        $elements_chunk
+        FOR_RUNS {
+            const int64_t length = end - begin;
+#if WORDS && !PLACES
+            const uint64_t index = start + at + (begin - from);
+            const uint32_t low = (uint32_t)index;
+            const int32_t high = (int32_t)(index >> 32);
+#endif
+            $elements_run
+            #pragma GCC ivdep
+            for (int64_t j = 0; j < length; ++j) {
+                $elements_each
+            }
+        }
+        $elements_chunk_end
+    }
+}
+
+#if BLOCKS
+// Blocks too large for a cache, or too few for all threads: they are shared in parts. Returns whether there is memory.
+static int run_shared(const Call* call, const char* tensor, int threads) {
+    const int64_t count = blocks_across(call) * blocks_down(call), stride = (count + 7) / 8 * 8, room = stride * SLOT;
+    char* const maxima = aligned_alloc(64, room * (BLOCK_MAXIMA * threads + BLOCK_HANDED));
+    if (!maxima) return 0;
+    char* const blocks = maxima + room * BLOCK_MAXIMA * threads;
+    clear(maxima, room / (int64_t)sizeof(LANE) * BLOCK_MAXIMA * threads);
+    #pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        const int which = omp_get_thread_num(), all = omp_get_num_threads();
+        if (BLOCK_MAXIMA) reduce_blocks(call, tensor, maxima + which * BLOCK_MAXIMA * room, stride, 0, share(call, which, all));
+        #pragma omp barrier
+        #pragma omp single
+        {
+            const int64_t each = room / (int64_t)sizeof(LANE) * BLOCK_MAXIMA;
+            for (int other = 1; other < all; ++other) merge(maxima, maxima + other * BLOCK_MAXIMA * room, each);
+            block_values(call, tensor, maxima, blocks, stride, 0, count);
+        }
+        elements(call, tensor, blocks, stride, 0, share(call, which, all));
+    }
+    free(maxima);
+    return 1;
+}
+
+static int run_blocks(const Call* call, const char* tensor, int threads) {
+    const int64_t across = blocks_across(call), down = blocks_down(call);
+    const int64_t fitting = UNIT / (call->block_rows * call->block_columns);
+    const int64_t width = MIN(MAX(MIN(fitting, TOGETHER), call->block_columns == 1 ? NEIGHBOURS : 1), across);
+    const int64_t height = MAX(MIN(fitting, TOGETHER) / across, 1);  // several rows of blocks only if they are whole
+    const int64_t units_across = (across + width - 1) / width, units = units_across * ((down + height - 1) / height);
+    if (units < threads || width * call->block_rows * call->block_columns > 8 * UNIT) {
+        return run_shared(call, tensor, threads);
+    }
+    #pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t unit = 0; unit < units; ++unit) {
+        char maxima[(BLOCK_MAXIMA + 1) * TOGETHER * SLOT] __attribute__((aligned(64)));
+        char blocks[(BLOCK_HANDED + 1) * TOGETHER * SLOT] __attribute__((aligned(64)));
+        const int64_t top = unit / units_across * height, bottom = MIN(top + height, down);
+        const int64_t left = unit % units_across * width, right = MIN(left + width, across);
+        const int64_t first = top * across + left, count = (bottom - top - 1) * across + right - left;
+        const Part part = {
+            top * call->block_rows, MIN(bottom * call->block_rows, call->rows),
+            left * call->block_columns, MIN(right * call->block_columns, call->columns),
+        };
+        for (int i = 0; i < BLOCK_MAXIMA; ++i) clear(maxima + i * TOGETHER * SLOT, count);
+        if (BLOCK_MAXIMA) reduce_blocks(call, tensor, maxima, TOGETHER, first, part);
+        block_values(call, tensor, maxima, blocks, TOGETHER, first, count);
+        elements(call, tensor, blocks, TOGETHER, first, part);
+    }
+    return 1;
+}
+#endif
+
+static int run(const Call* call, int threads) {
+    char tensor[(TENSOR_HANDED + 1) * SLOT];
+#if TENSOR_MAXIMA
+    char maxima[TENSOR_MAXIMA * SLOT];
+    clear(maxima, TENSOR_MAXIMA);
+    #pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        char own[TENSOR_MAXIMA * SLOT];
+        clear(own, TENSOR_MAXIMA);
+        reduce_tensor(call, own, share(call, omp_get_thread_num(), omp_get_num_threads()));
+        #pragma omp critical
+        merge(maxima, own, TENSOR_MAXIMA);
+    }
+    tensor_values(call, maxima, tensor);
+#endif
+#if BLOCKS
+    return run_blocks(call, tensor, threads);
+#elif ELEMENTS
+    #pragma omp parallel num_threads(threads) if (threads > 1)
+    elements(call, tensor, 0, 0, 0, share(call, omp_get_thread_num(), omp_get_num_threads()));
+#endif
+    return 1;
+}
+
+// Many tensors at once: their elements are counted through all of them.
+static void run_all(const Call* calls, int64_t count, int64_t size, int threads) {
+    #pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        const int64_t which = omp_get_thread_num(), all = omp_get_num_threads();
+        const int64_t begin = size * which / all, end = size * (which + 1) / all;
+        for (int64_t i = 0, before = 0; i < count && before < end; before += calls[i++].columns) {
+            const Part part = {0, 1, MAX(begin - before, 0), MIN(end - before, calls[i].columns)};
+            if (part.left < part.right) elements(&calls[i], 0, 0, 0, 0, part);
+        }
+    }
+}
+
+// Python's stable interface, whose headers may not be installed.
+typedef struct Object Object;
+extern long long PyLong_AsLongLong(Object*);
+extern void* PyLong_AsVoidPtr(Object*);
+extern Object* PyLong_FromLong(long);
+extern Object* PyErr_NoMemory(void);
+extern void* PyEval_SaveThread(void);
+extern void PyEval_RestoreThread(void*);
+
+// Takes the sizes and addresses of a call; of kernels without blocks, of any number of calls one after the other.
+Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
+    const int64_t count = size / (SIZES + POINTERS);
+    Call one, *const calls = count > 1 ? malloc(count * sizeof(Call)) : &one;
+    if (!calls) return PyErr_NoMemory();
+    int64_t elements_of_all = 0;
+    for (Call* call = calls; call < calls + count; ++call) {
+        int64_t sizes[7] = {1, 1, 1, 1, 1, 0, 0};
+        for (int i = 0; i < SIZES; ++i) sizes[SIZES == 1 ? 1 : i] = PyLong_AsLongLong(*given++);
+        *call = (Call){sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6]};
+        for (int i = 0; i < POINTERS; ++i) call->pointers[i] = PyLong_AsVoidPtr(*given++);
+        elements_of_all += call->rows * call->columns;
+    }
+    int done = 1;
+    if (elements_of_all < LARGE) {
+        for (int64_t i = 0; i < count; ++i) done = done && run(&calls[i], 1);
+    } else {
+        void* const state = PyEval_SaveThread();
+        if (count == 1) done = run(calls, omp_get_max_threads());
+        else run_all(calls, count, elements_of_all, omp_get_max_threads());
+        PyEval_RestoreThread(state);
+    }
+    if (calls != &one) free(calls);
+    return done ? PyLong_FromLong(0) : PyErr_NoMemory();
+}

@@ -1,0 +1,274 @@
+"""C for a traced law: what `kernel.c` does once, for each run of elements, each block and each element.
+
+Its passes over a tensor:
+
+    reduce_tensor      maxima of the whole tensor            tensor_values      what follows from them
+    reduce_blocks      maxima of each block                  block_values       what follows from them
+    elements           the results
+
+A pass computes anew what it needs of the values of its own level: that takes less time than memory for them would.
+Values of lower levels are handed to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import NamedTuple
+
+from qtorch._kernels.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, TENSOR, Trace, Value
+
+TEMPLATE = Path(__file__).with_name("kernel.c")
+
+
+class Argument(NamedTuple):
+    """An array that a kernel reads: with an entry for each element or block, or of any size where `level` is CONSTANT.
+
+    The text of its values is `name[j]`, or `name[3]` where it has no entry for each.
+    """
+
+    name: str
+    dtype: str
+    level: int = CONSTANT
+
+
+class Result(NamedTuple):
+    """A value that a kernel writes, and the type of what it writes."""
+
+    name: str
+    value: Value
+    dtype: str
+
+
+@dataclass
+class Kernel:
+    """A traced law, and what it reads and writes.
+
+    Attributes:
+        trace: its values.
+        arguments, results: in the order in which a call gives their addresses, after the sizes.
+        sizes: how many a call gives: 1, the number of elements; 4, the rows and columns of the tensor as a matrix and
+            of its blocks; or 7, with the three of `Call` in `kernel.c` that say how indices grow.
+        columns: true if blocks are one column wide, so that neighbours belong to different blocks.
+        staged: true if bytes are widened, and narrowed, for a whole chunk at a time: the run of a block may be shorter
+            than a vector of them.
+        lane: the dtype of maxima.
+    """
+
+    trace: Trace
+    arguments: Sequence[Argument]
+    results: Sequence[Result]
+    sizes: int = 1
+    columns: bool = False
+    staged: bool = False
+    lane: str = "int32"
+
+    def source(self) -> str:
+        """The kernel in C."""
+        passes = _Passes(self)
+        lines = {
+            "definitions": passes.definitions(),
+            **passes.loop("reduce_tensor", [one.operands[0] for one in passes.tensor_maxima]),
+            **passes.loop("reduce_blocks", [one.operands[0] for one in passes.block_maxima]),
+            **passes.loop("elements", self.values(ELEMENT)),
+            "tensor_values": passes.tensor_values(),
+            **passes.block_values(),
+        }
+        return Template(TEMPLATE.read_text()).substitute(
+            {name: "\n            ".join(each) for name, each in lines.items()}
+        )
+
+    def values(self, level: int) -> list[Value]:
+        """The results of a level."""
+        return [result.value for result in self.results if result.value.level == level]
+
+
+class _Passes:
+    """The statements of the passes.
+
+    Attributes:
+        tensor_maxima, block_maxima: in the order of their places in memory.
+        tensor_handed, block_handed: the values that later passes get, in the same way.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.tensor_maxima = [one for one in kernel.trace.maxima if one.level == TENSOR]
+        self.block_maxima = [one for one in kernel.trace.maxima if one.level == BLOCK]
+        elements = _needed(kernel.values(ELEMENT), ELEMENT)
+        reduced = _needed([one.operands[0] for one in self.block_maxima], ELEMENT)
+        self.block_handed = [value for value in elements if value.level == BLOCK]
+        blocks = _needed(self.block_handed + kernel.values(BLOCK), BLOCK)
+        handed = {value.name: value for value in elements + reduced + blocks if value.level == TENSOR}
+        self.tensor_handed = list(handed.values())
+
+    def definitions(self) -> list[str]:
+        kernel = self.kernel
+        names = [one.name for one in (*kernel.arguments, *kernel.results)]
+        numbers = {
+            "SIZES": kernel.sizes,
+            "POINTERS": len(names),
+            "LANE": C_TYPES[kernel.lane],
+            "LEAST": f"{kernel.lane.upper()}_MIN",
+            "TENSOR_MAXIMA": len(self.tensor_maxima),
+            "TENSOR_HANDED": len(self.tensor_handed),
+            "BLOCKS": int(bool(self.block_maxima or self.block_handed)),
+            "BLOCK_MAXIMA": len(self.block_maxima),
+            "BLOCK_HANDED": len(self.block_handed),
+            "ELEMENTS": int(bool(kernel.values(ELEMENT))),
+            "COLUMNS": int(kernel.columns),
+            "WORDS": int("window" in names),
+            "PLACES": int("places" in names),
+        }
+        numbers |= {f"P_{name}": index for index, name in enumerate(names)}
+        return [f"#define {name} {value}" for name, value in numbers.items()]
+
+    def loop(self, name: str, targets: list[Value]) -> dict[str, list[str]]:
+        """A pass over elements, which writes the results or reduces the targets to maxima."""
+        values = _needed(targets, ELEMENT)
+        read = [one for one in self.kernel.arguments if one.level == ELEMENT]
+        written = [one for one in self.kernel.results if one.value.level == ELEMENT] if name == "elements" else []
+        run = [self._elements(one) for one in (*read, *written)]
+        each, end = [], []
+        for value in (value for value in values if value.level == BLOCK):
+            place = f"(blocks + {_index(value, self.block_handed)} * stride * SLOT)"
+            if self.kernel.columns:
+                run.append(_pointer(f"of_{value.name}", value.dtype, place, "block"))
+                each.append(_declared(value, f"of_{value.name}[j]"))
+            else:
+                run.append(_declared(value, f"((const {C_TYPES[value.dtype]}*){place})[block]"))
+        each += [_declared(value) for value in values if value.level == ELEMENT]
+        if name == "elements":
+            each += self._stored(ELEMENT)
+        else:
+            self._reduce(name, targets, run, each, end)
+        return {
+            f"{name}_once": self._constants(values),
+            f"{name}_chunk": [line for one in read for line in self._widened(one)]
+            + [self._room(one) for one in written],
+            f"{name}_run": run,
+            f"{name}_each": each,
+            f"{name}_end": end,
+            f"{name}_chunk_end": [line for one in written for line in self._narrowed(one)],
+        }
+
+    def _is_staged(self, one: Argument | Result) -> bool:
+        return self.kernel.staged and one.dtype in ("int8", "uint8")
+
+    def _elements(self, one: Argument | Result) -> str:
+        """Where the run's elements are."""
+        if not self._is_staged(one):
+            return self._array(one, "at + (begin - from)")
+        return f"LANE* const {one.name} = wide_{one.name} + (begin - from);"
+
+    def _room(self, one: Argument | Result) -> str:
+        return f"LANE wide_{one.name}[CHUNK] __attribute__((aligned(64)));" if self._is_staged(one) else ""
+
+    def _widened(self, one: Argument) -> list[str]:
+        if not self._is_staged(one):
+            return []
+        narrow = _pointer(f"narrow_{one.name}", one.dtype, f"call->pointers[P_{one.name}]", "at")
+        return [
+            self._room(one),
+            narrow,
+            f"for (int64_t j = 0; j < to - from; ++j) wide_{one.name}[j] = narrow_{one.name}[j];",
+        ]
+
+    def _narrowed(self, one: Result) -> list[str]:
+        if not self._is_staged(one):
+            return []
+        narrow = _pointer(f"narrow_{one.name}", one.dtype, f"call->pointers[P_{one.name}]", "at", writable=True)
+        return [
+            narrow,
+            f"for (int64_t j = 0; j < to - from; ++j) narrow_{one.name}[j] = ({C_TYPES[one.dtype]})wide_{one.name}[j];",
+        ]
+
+    def _stored(self, level: int) -> list[str]:
+        """The statements that write the results of a level."""
+        found = [one for one in self.kernel.results if one.value.level == level]
+        staged = [level == ELEMENT and self._is_staged(one) for one in found]
+        types = ["LANE" if wide else C_TYPES[one.dtype] for one, wide in zip(found, staged, strict=True)]
+        return [f"{one.name}[j] = ({kind}){one.value.name};" for one, kind in zip(found, types, strict=True)]
+
+    def _reduce(self, name: str, targets: list[Value], run: list[str], each: list[str], end: list[str]) -> None:
+        for index, value in enumerate(targets):
+            of_blocks = f"(LANE*)(maxima + {index} * stride * SLOT) + block"
+            place = of_blocks if name == "reduce_blocks" else f"(LANE*)maxima + {index}"
+            if name == "reduce_blocks" and self.kernel.columns:
+                run.append(f"LANE* const m{index} = {place};")
+                each.append(f"m{index}[j] = MAX(m{index}[j], {value.name});")
+            else:
+                run.append(f"LANE m{index} = *({place});")
+                each.append(f"m{index} = MAX(m{index}, {value.name});")
+                end.append(f"*({place}) = m{index};")
+
+    def tensor_values(self) -> list[str]:
+        values = _needed(self.tensor_handed + self.kernel.values(TENSOR), TENSOR)
+        maxima = {one.name: f"((const LANE*)maxima)[{index}]" for index, one in enumerate(self.tensor_maxima)}
+        lines = self._constants(value for value in values if value.level == CONSTANT)
+        lines += [_declared(value, maxima.get(value.name)) for value in values if value.level == TENSOR]
+        for index, value in enumerate(self.tensor_handed):
+            lines.append(f"*({C_TYPES[value.dtype]}*)(tensor + {index} * SLOT) = {value.name};")
+        for result in self.kernel.results:
+            if result.value.level == TENSOR:
+                lines.append(f"*({C_TYPES[result.dtype]}*)call->pointers[P_{result.name}] = {result.value.name};")
+        return lines
+
+    def block_values(self) -> dict[str, list[str]]:
+        values = _needed(self.block_handed + self.kernel.values(BLOCK), BLOCK)
+        read = [one for one in self.kernel.arguments if one.level == BLOCK]
+        written = [one for one in self.kernel.results if one.value.level == BLOCK]
+        once = self._constants(values) + [self._array(one, "first") for one in (*read, *written)]
+        maxima = {
+            one.name: f"((const LANE*)(maxima + {index} * stride * SLOT))[j]"
+            for index, one in enumerate(self.block_maxima)
+        }
+        each = [_declared(value, maxima.get(value.name)) for value in values if value.level == BLOCK]
+        for index, value in enumerate(self.block_handed):
+            each.append(f"(({C_TYPES[value.dtype]}*)(blocks + {index} * stride * SLOT))[j] = {value.name};")
+        return {"block_values_once": once, "block_values_each": each + self._stored(BLOCK)}
+
+    def _constants(self, values: Iterable[Value]) -> list[str]:
+        """The values that are the same for all that a pass goes through."""
+        lines = [self._array(one, "0") for one in self.kernel.arguments if one.level == CONSTANT]
+        for value in values:
+            if value.level == CONSTANT:
+                lines.append(_declared(value))
+            elif value.level == TENSOR:
+                place = f"(tensor + {_index(value, self.tensor_handed)} * SLOT)"
+                lines.append(_declared(value, f"*(const {C_TYPES[value.dtype]}*){place}"))
+        return lines
+
+    def _array(self, one: Argument | Result, offset: str) -> str:
+        return _pointer(one.name, one.dtype, f"call->pointers[P_{one.name}]", offset, isinstance(one, Result))
+
+
+def _needed(targets: Iterable[Value], level: int) -> list[Value]:
+    """What a pass of a level needs for its targets, in an order in which it can be computed."""
+    found: dict[str, Value] = {}
+
+    def visit(value: Value) -> None:
+        if value.name not in found:
+            found[value.name] = value
+            if value.level in (CONSTANT, level) and value.text:
+                for operand in value.operands:
+                    visit(operand)
+
+    for target in targets:
+        visit(target)
+    return sorted(found.values(), key=lambda value: int(value.name[1:]))
+
+
+def _declared(value: Value, text: str | None = None) -> str:
+    return f"const {C_TYPES[value.dtype]} {value.name} = {text or value.text};"
+
+
+def _pointer(name: str, dtype: str, address: str, offset: str, writable: bool = False) -> str:
+    pointer = f"{'' if writable else 'const '}{C_TYPES[dtype]}*"
+    return f"{pointer} const {name} = ({pointer}){address} + {offset};"
+
+
+def _index(value: Value, values: Sequence[Value]) -> int:
+    return next(index for index, one in enumerate(values) if one is value)

@@ -1,0 +1,154 @@
+"""The law as a list of operations, from which `source` writes C.
+
+The law's own Python runs once, on `Value`s that note what is done to them, with `Trace` as its array namespace.
+How often a value is computed is its level: once, once a tensor, once a block, or for each element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+CONSTANT, TENSOR, BLOCK, ELEMENT = range(4)  # levels
+C_TYPES = {
+    **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "float32": "float",
+    "float64": "double",
+    "float16": "_Float16",
+    "bfloat16": "bfloat16",
+}
+
+
+class Value:
+    """What an operation gives, as a variable of C.
+
+    Attributes:
+        name: of the variable.
+        text: C for the operation; "" for a maximum, which takes a loop.
+        dtype: a key of `C_TYPES`. Comparisons are integers as wide as what they compare.
+        level: how often it is computed.
+        operands: the values that the operation reads.
+    """
+
+    shape = (0, 0)  # a kernel sees every tensor as rows and columns
+    ndim = 0  # and every parameter of the affine law as a number
+
+    def __init__(self, trace: Trace, name: str, text: str, dtype: str, level: int, operands: tuple[Value, ...]) -> None:
+        self.trace = trace
+        self.name = name
+        self.text = text
+        self.dtype = dtype
+        self.level = level
+        self.operands = operands
+
+    @property
+    def width(self) -> int:
+        """The bits of the variable."""
+        return int(self.dtype.lstrip("bufinloat"))
+
+    # fmt: off
+    def __add__(self, other: Any) -> Value: return self.trace.binary("+", self, other)
+    def __radd__(self, other: Any) -> Value: return self.trace.binary("+", other, self)
+    def __sub__(self, other: Any) -> Value: return self.trace.binary("-", self, other)
+    def __rsub__(self, other: Any) -> Value: return self.trace.binary("-", other, self)
+    def __mul__(self, other: Any) -> Value: return self.trace.binary("*", self, other)
+    def __rmul__(self, other: Any) -> Value: return self.trace.binary("*", other, self)
+    def __lshift__(self, other: Any) -> Value: return self.trace.binary("<<", self, other)
+    def __rlshift__(self, other: Any) -> Value: return self.trace.binary("<<", other, self)
+    def __rshift__(self, other: Any) -> Value: return self.trace.binary(">>", self, other)
+    def __rrshift__(self, other: Any) -> Value: return self.trace.binary(">>", other, self)
+    def __and__(self, other: Any) -> Value: return self.trace.binary("&", self, other)
+    def __rand__(self, other: Any) -> Value: return self.trace.binary("&", other, self)
+    def __or__(self, other: Any) -> Value: return self.trace.binary("|", self, other)
+    def __ror__(self, other: Any) -> Value: return self.trace.binary("|", other, self)
+    def __xor__(self, other: Any) -> Value: return self.trace.binary("^", self, other)
+    def __rxor__(self, other: Any) -> Value: return self.trace.binary("^", other, self)
+    def __lt__(self, other: Any) -> Value: return self.trace.binary("<", self, other)
+    def __le__(self, other: Any) -> Value: return self.trace.binary("<=", self, other)
+    def __gt__(self, other: Any) -> Value: return self.trace.binary(">", self, other)
+    def __ge__(self, other: Any) -> Value: return self.trace.binary(">=", self, other)
+    def __eq__(self, other: Any) -> Value: return self.trace.binary("==", self, other)  # type: ignore[override]
+    def __ne__(self, other: Any) -> Value: return self.trace.binary("!=", self, other)  # type: ignore[override]
+    def __neg__(self) -> Value: return self.trace.note("-{}", self)
+    def __invert__(self) -> Value: return self.trace.note("~{}", self)
+    # fmt: on
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+class Trace:
+    """The values of a kernel, in an order in which they can be computed; the same operation is one value.
+
+    It has the names that the law uses of an array namespace, see `qcore.law.lanes`.
+
+    Attributes:
+        values: by what they are.
+        maxima: those of blocks and of the tensor.
+    """
+
+    quotient_error = 0  # division is IEEE 754's, see `compiler`
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[Any, ...], Value] = {}
+        self.maxima: list[Value] = []
+
+    def value(self, text: str, dtype: str, level: int, operands: tuple[Value, ...] = ()) -> Value:
+        """The value of C of which the operands' names are known already; without operands an argument."""
+        key = text or operands[0].name, dtype, level
+        if key not in self.values:
+            self.values[key] = Value(self, f"v{len(self.values)}", text, dtype, level, operands)
+        return self.values[key]
+
+    def note(self, pattern: str, *operands: Any, dtype: str = "", like: str = "") -> Value:
+        """The value of an operation.
+
+        Args:
+            pattern: C, with `{}` for operands.
+            operands: values, and numbers, which are written with the type of the first value, or like.
+            dtype: of the result, if not that of the first value.
+        """
+        values = tuple(operand for operand in operands if isinstance(operand, Value))
+        like = like or values[0].dtype
+        names = (operand.name if isinstance(operand, Value) else literal(operand, like) for operand in operands)
+        return self.value(pattern.format(*names), dtype or like, max(one.level for one in values), values)
+
+    def binary(self, sign: str, a: Any, b: Any) -> Value:
+        like = a.dtype if isinstance(a, Value) else b.dtype
+        compares = sign in ("<", "<=", ">", ">=", "==", "!=")
+        return self.note(f"{{}} {sign} {{}}", a, b, dtype=like.replace("float", "int") if compares else like)
+
+    def where(self, condition: Value, a: Any, b: Any) -> Value:
+        like = next((operand.dtype for operand in (a, b) if isinstance(operand, Value)), condition.dtype)
+        return self.note("{} ? {} : {}", condition, a, b, like=like)
+
+    def clip(self, x: Value, low: Any, high: Any) -> Value:
+        x = x if low is None else self.note("{0} < {1} ? {1} : {0}", x, low)
+        return x if high is None else self.note("{0} > {1} ? {1} : {0}", x, high)
+
+    def amax(self, x: Value, axis: Iterable[int], keepdims: bool = True) -> Value:
+        maximum = self.value("", x.dtype, TENSOR if len(tuple(axis)) == len(x.shape) else BLOCK, (x,))
+        if all(maximum is not one for one in self.maxima):
+            self.maxima.append(maximum)
+        return maximum
+
+    def float_bits(self, lanes: Value) -> Value:
+        return self.note(f"bits{lanes.width}((FLOAT{lanes.width}){{}})", lanes)
+
+    def integers(self, bits: Value) -> Value:
+        return self.note(f"({C_TYPES[bits.dtype]})float{bits.width}({{}})", bits)
+
+    def quotient_bits(self, a: Value, b: Any) -> Value:
+        return self.note(f"bits{a.width}((FLOAT{a.width}){{}} / (FLOAT{a.width}){{}})", a, b)
+
+    def rotate_left(self, x: Value, distance: int) -> Value:
+        """See `qcore.random.threefry.rotate_left`: compilers know a rotation of integers without a sign."""
+        return self.note(f"rotate({{}}, {distance})", x)
+
+
+def literal(number: Any, dtype: str) -> str:
+    """A number in C, in which the least integers have no names of their own."""
+    if dtype.startswith("float"):
+        return f"({C_TYPES[dtype]})({float(number).hex().replace('inf', '__builtin_inf()')})"
+    suffix = "LL" if dtype == "int64" else ""
+    return f"({number + 1}{suffix} - 1)" if number in (-(1 << 31), -(1 << 63)) else f"{number}{suffix}"

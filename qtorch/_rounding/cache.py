@@ -1,0 +1,47 @@
+"""Keeping Python out of the way: of small calls, which it would slow down, and of traced programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import torch
+
+from qcore.formats.number import TextForm
+from qtorch._torch_internals import constant
+
+T = TypeVar("T")
+
+
+def cached(function: Callable[..., T]) -> Callable[..., T]:
+    """A function of positional, hashable arguments with a cache.
+
+    Unhashable arguments reach the function as well, which refuses them in its own words. Not for traced programs.
+    What it returns has an attribute `known`, which takes a step less and has no words for unhashable arguments.
+    """
+    known = lru_cache(maxsize=1024, typed=True)(function)
+
+    def call(*arguments: object) -> T:
+        try:
+            return known(*arguments)
+        except TypeError:
+            return function(*arguments)
+
+    call.known = known  # type: ignore[attr-defined]
+    call.cache_clear = known.cache_clear  # type: ignore[attr-defined]
+    return call
+
+
+constant(TextForm.learn)  # Dynamo cannot trace a parser
+
+
+def literal(value: Any) -> Any:
+    """The same value, as a constant of a traced program.
+
+    With dynamic shapes `torch.compile` traces integers as symbols too, and Inductor compiles a clamp of int32 lanes to
+    a symbolic bound as one of floats. A key of a dictionary is never a symbol.
+    """
+    if isinstance(value, tuple):
+        return tuple(map(literal, value))
+    return next(iter({value: None})) if torch.compiler.is_compiling() else value

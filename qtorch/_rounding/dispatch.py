@@ -1,0 +1,211 @@
+"""Rounding tensors: checks, the straight-through gradient, and codes. How tensors are rounded, `paths` says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore import Number, Rounding
+from qcore.formats.block import check_scales
+from qcore.formats.number import check_number
+from qcore.law.blocks.tiles import tiles
+from qcore.random.threefry import Noise
+from qtorch._rounding.gradients import for_transforms, is_differentiated
+from qtorch._rounding.keys import Key, check_noise, make_cached_noise, make_noise
+from qtorch._rounding.packing import check_codes
+from qtorch._rounding.paths.choice import is_plain_tensor, round_tensor
+from qtorch._rounding.paths.cpu import decode_on_cpu
+from qtorch._rounding.paths.cuda import decode_on_cuda
+from qtorch._rounding.paths.operations import FLOATS, Names, from_codes, from_lanes, join, lane_dtype, pad
+from qtorch._rounding.plan import Plan, block_sizes, decoder, known_plan, make_plan, plan_for
+from qtorch._rounding.sharded import check_not_sharded
+from qtorch._torch_internals import apply_directly
+
+
+def quantize(
+    x: torch.Tensor,
+    number: Number | str,
+    rounding: str | Rounding = "nearest",
+    *,
+    key: Key = None,
+    random_bits: int = 24,
+    start: int = 0,
+    overflow: str | None = None,
+) -> torch.Tensor:
+    """Rounds every element to the nearest, or another, neighbour in a number format.
+
+    The result has the bits that `qcore.quantize` and `qjax.quantize` give for the same arguments. Its gradient is
+    the incoming gradient, and its tangent (`torch.func.jvp`, `torch.autograd.forward_ad`) the incoming tangent,
+    unchanged ("straight through").
+
+    Args:
+        x: tensor of any shape, strides and device; float32, float64, float16 or bfloat16. A DTensor's parts get the
+            bits of the whole tensor, which all processes gather if blocks lie along a sharded dimension, or
+            rounding is stochastic and another dimension than the first is sharded.
+        number: the format, or its text (see `parse`).
+        rounding: a name or member of `Rounding`; to nearest, ties to even, by default, as a cast does.
+        key: for stochastic rounding: an int from 0 to 2^64 - 1, two 32-bit words, or an integer tensor of two
+            words. None draws one from torch's default generator, so `torch.manual_seed` repeats a run. In a program
+            for `torch.compile` an int is a constant; give a key that changes as a tensor.
+        random_bits: how many random bits an element's rounding uses, 1 to 24.
+        start: the 64-bit index of x's first element: a chunk of a larger tensor gets the larger tensor's bits.
+        overflow: what numbers beyond the format's range become: "saturate", "inf", "nan", or for fixed point "wrap";
+            None is the format's own policy. Note that e4m3fn overflows to NaN here, as in JAX and ml_dtypes, while
+            torch's own cast saturates from version 2.13 on: overflow="saturate" has its bits.
+
+    Returns:
+        A new tensor of x's shape, dtype, device and memory format, and of a DTensor's placements.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range.
+
+    Example:
+        >>> from qtorch import FloatingPoint
+        >>> quantize(torch.tensor([0.1241, 0.3602, -0.7104]), FloatingPoint(exp=5, man=2))
+        tensor([ 0.1250,  0.3750, -0.7500])
+    """
+    plain = is_plain_tensor(x)
+    if plain:
+        try:
+            plan = known_plan(number, rounding, x.dtype, overflow, False)
+        except TypeError:  # as an argument has no hash, which is refused in other words
+            plan = make_plan(number, rounding, x.dtype, overflow, False)
+    else:
+        plan = make_plan(number, rounding, x.dtype, overflow, False)
+    if plain and plan.stochastic:
+        noise = make_cached_noise(key, random_bits, start, x)
+    else:
+        noise = _noise(x, plan, key, random_bits, start, plain)
+    if plain:
+        if x.requires_grad and torch.is_grad_enabled():
+            return _straight_through(x, plan, *(noise or ()))
+    elif is_differentiated(x):
+        return for_transforms(_StraightThrough, _WithTangent)(x, plan, *(noise or ()))
+    return round_tensor(x, plan, noise, plain)
+
+
+def encode(
+    x: torch.Tensor,
+    number: Number | str,
+    rounding: str | Rounding = "nearest",
+    *,
+    key: Key = None,
+    random_bits: int = 24,
+    start: int = 0,
+    overflow: str | None = None,
+) -> Any:
+    """Rounds as `quantize` does, and returns the integer codes of the results: the bits of the format's standard.
+
+    The codes are those of `qcore.encode`, which says what has no code.
+
+    Args:
+        x, number, rounding, key, random_bits, start, overflow: as for `quantize`.
+
+    Returns:
+        A tensor of x's shape, device and memory format: uint8 for formats of up to 8 bits, uint16 up to 16, uint32 up
+        to 32. A view of it is a tensor of torch's own dtype, say `encode(x, "e5m2").view(torch.float8_e5m2)`. For
+        blocks a pair of such a tensor and the codes of their scales, as in `qcore.encode`, whose view is a tensor of
+        torch.float8_e8m0fnu.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range, or the format has no codes, or codes of more than 32 bits.
+
+    Example:
+        >>> encode(torch.tensor([1.0, -1.5, 448]), "e4m3fn")
+        tensor([ 56, 188, 126], dtype=torch.uint8)
+    """
+    plain = is_plain_tensor(x)
+    check_not_sharded(x, "x")
+    plan = (plan_for if plain else make_plan)(number, rounding, x.dtype, overflow, True)
+    result = round_tensor(x.detach(), plan, _noise(x, plan, key, random_bits, start, plain), plain)
+    if not isinstance(result, tuple):
+        return result
+    codes, block, *whole = result
+    return codes, (block, whole[0]) if whole else block
+
+
+def decode(
+    codes: torch.Tensor,
+    number: Number | str,
+    dtype: torch.dtype = torch.float32,
+    *,
+    scales: Any = None,
+) -> torch.Tensor:
+    """The numbers that integer codes stand for, exactly; see `qcore.decode`.
+
+    Args:
+        codes: integer tensor of any shape and device; bits above a code's highest are ignored.
+        number: the format, or its text (see `parse`).
+        dtype: of the result: torch.float32, float64, float16 or bfloat16; it must hold all the format's numbers, of
+            blocks all of the elements' before they are scaled.
+        scales: for blocks, and only for them, their scales as `encode` returns them.
+
+    Returns:
+        A tensor of codes' shape. Codes that stand for no number are NaN. For blocks see `qcore.decode`.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the format has no codes, codes of more than 32 bits, or numbers that are not in dtype; if
+            scales are missing, unasked for, or of the wrong shape.
+
+    Example:
+        >>> decode(torch.tensor([56, 188, 126, 127], dtype=torch.uint8), "e4m3fn")
+        tensor([  1.0000,  -1.5000, 448.0000,      nan])
+    """
+    check_not_sharded(check_codes(codes), "codes")
+    number = check_number(number)
+    block, whole = check_scales(number, tuple(codes.shape), scales)
+    decoding, constants = decoder(number, dtype)
+    if codes.numel() == 0:
+        return torch.empty(codes.shape, dtype=dtype, device=codes.device)
+    block = None if block is None else check_codes(block, "scales")
+    if whole is not None:
+        whole = torch.as_tensor(whole, dtype=FLOATS[lane_dtype(decoding.carrier)], device=codes.device)
+    if is_plain_tensor(codes) and (block is None or (is_plain_tensor(block) and block.device == codes.device)):
+        result = (decode_on_cpu if codes.is_cpu else decode_on_cuda)(codes, number, dtype, block, whole)
+        if result is not None:
+            return result
+    blocks = tiles(tuple(codes.shape) or (1,), block_sizes(number, codes.dim()) or (1,))
+    lanes = blocks.split(from_codes(codes, decoding.carrier.lane_bits).reshape(blocks.shape), pad)
+    if block is not None:
+        block = blocks.spread(from_codes(block, decoding.carrier.lane_bits))
+    if whole is not None:
+        whole = whole.reshape((1,) * lanes.dim()).view(lanes.dtype)
+    lanes = join(blocks, decoding.run(Names, lanes, constants, block, whole))
+    return from_lanes(lanes, decoding.carrier, dtype).reshape(codes.shape)
+
+
+def _noise(x: torch.Tensor, plan: Plan, key: Any, random_bits: Any, start: Any, plain: bool) -> Noise | None:
+    if plan.stochastic:
+        return (make_cached_noise if plain else make_noise)(key, random_bits, start, x)
+    if key is not None or random_bits != 24 or start != 0:
+        check_noise(key, random_bits, start)
+    return None
+
+
+class _StraightThrough(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, plan: Plan, *noise: torch.Tensor) -> torch.Tensor:
+        return round_tensor(x, plan, Noise(*noise) if noise else None, is_plain_tensor(x))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.others = len(inputs) - 1
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        return grad, *(None,) * ctx.others
+
+
+class _WithTangent(_StraightThrough):
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> torch.Tensor:  # type: ignore[override]
+        return tangent.clone()  # which the result may be changed with, in place
+
+
+_straight_through = apply_directly(_StraightThrough)

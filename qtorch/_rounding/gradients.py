@@ -1,0 +1,40 @@
+"""Autograd functions: how they are applied, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from qtorch._torch_internals import in_forward_mode
+
+
+def for_transforms(function: Any, with_tangent: Any) -> Callable[..., Any]:
+    """`apply` for tensors that are not plain.
+
+    Args:
+        function: a subclass of `torch.autograd.Function` without `jvp`: `torch.compile` refuses those that have one.
+        with_tangent: a subclass of it that has `jvp`.
+    """
+    if not torch.compiler.is_compiling():
+        return with_tangent.apply
+    _leave_tangents_to_eager()
+    return function.apply
+
+
+def is_differentiated(x: torch.Tensor) -> bool:
+    """True if a tensor that is not plain may have a derivative; functorch's may not say what they require."""
+    if torch.compiler.is_compiling():
+        _leave_tangents_to_eager()
+        return x.requires_grad and torch.is_grad_enabled()
+    return torch.is_grad_enabled() or in_forward_mode()
+
+
+def _leave_tangents_to_eager() -> None:
+    """Raises where a program for `torch.compile` differentiates forward, as it would trace tangents of 0.
+
+    Dynamo then runs these functions eagerly, unless fullgraph=True.
+    """
+    if in_forward_mode():
+        raise NotImplementedError("rounding has forward-mode derivatives in eager programs only")

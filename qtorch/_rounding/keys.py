@@ -1,0 +1,148 @@
+"""Keys of stochastic rounding as tensors, and how one is drawn where the user gives none."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import torch
+
+from qcore.arguments import check_int, check_seed, check_start
+from qcore.random.keys import fold_words
+from qcore.random.threefry import Noise, as_lane, leading_bits_mask, threefry
+from qtorch._rounding.cache import cached, literal
+from qtorch._torch_internals import constant
+
+Key = int | tuple[int, int] | torch.Tensor | None
+
+
+def draw(device: torch.device | str | None = None) -> torch.Tensor:
+    """A key from torch's default generator: two words of 31 bits on the CPU (or none in particular on "meta")."""
+    return torch.empty(2, dtype=torch.int32, device=device or "cpu").random_()
+
+
+def draw_opaquely() -> torch.Tensor:
+    """The same as an operator: compilers call it as it is, so that they draw the same key as eager programs, and
+    functorch does not see the random numbers inside."""
+    return torch.ops.qtorch.draw_key(_serial(), device="cpu")
+
+
+@constant
+def _serial() -> int:
+    """A number that is no other call's: torch's partitioner takes equal calls for one, whatever their tags."""
+    return next(_serials)
+
+
+def _draw_key(serial: int, device: torch.device | None = None) -> torch.Tensor:
+    return draw(device)
+
+
+_serials = itertools.count()
+_library = torch.library.Library("qtorch", "DEF")
+_library.define("draw_key(int serial, *, Device? device=None) -> Tensor", tags=[torch.Tag.nondeterministic_seeded])
+_library.impl("draw_key", _draw_key, "CompositeExplicitAutograd")
+
+
+def key_tensor(key: Any) -> torch.Tensor:
+    """Two int32 words on the CPU from an int, two 32-bit words, or an integer tensor of two words."""
+    if not isinstance(key, torch.Tensor):
+        return seed_tensor(key)
+    if key.shape != (2,) or key.dtype not in (torch.int32, torch.uint32, torch.int64):
+        raise ValueError(
+            f"key is a {key.dtype} tensor of shape {tuple(key.shape)}; allowed is an int from 0 to 2^64 - 1, two "
+            "32-bit words, or an int32, uint32 or int64 tensor of two words"
+        )
+    return (key.view(torch.int32) if key.dtype is torch.uint32 else key.to(torch.int32)).contiguous()
+
+
+def fold_in(words: torch.Tensor, data: int, plain: bool) -> torch.Tensor:
+    """`qcore.fold_in` of a key tensor; one that is not plain may be traced or transformed."""
+    if not (plain and words.is_cpu):
+        return torch.stack(threefry(words[0], words[1], 0, data))
+    word0, word1 = words.tolist()
+    folded = [as_lane(word) for word in fold_words(word0, word1, data)]
+    return torch.tensor(folded, dtype=torch.int32, device="cpu")
+
+
+def seed_tensor(key: Any) -> torch.Tensor:
+    key = literal(tuple(key) if isinstance(key, list) else key)
+    return torch.tensor(_seed_words(key), dtype=torch.int32, device="cpu")
+
+
+def window_tensor(random_bits: Any, start: Any, device: torch.device | None) -> torch.Tensor:
+    """See `Noise.window`; without a device on the CPU."""
+    words = _window_words(literal(random_bits), literal(start))
+    return torch.tensor(words, dtype=torch.int32, device=device or "cpu")
+
+
+@constant
+def _seed_words(key: Any) -> tuple[int, ...]:
+    return tuple(as_lane(word) for word in check_seed(key))
+
+
+@constant
+def _window_words(random_bits: Any, start: Any) -> tuple[int, ...]:
+    random_bits = check_int("random_bits", random_bits, 1, 24)
+    return *(as_lane(word) for word in check_start(start)), leading_bits_mask(random_bits)
+
+
+def make_noise(key: Any, random_bits: Any, start: Any, x: torch.Tensor) -> Noise:
+    """The noise for a tensor that may be traced or transformed."""
+    words = draw_opaquely() if key is None else key_tensor(key)
+    return Noise(words.to(x.device), window_tensor(random_bits, start, x.device))
+
+
+def make_cached_noise(key: Any, random_bits: Any, start: Any, x: torch.Tensor) -> Noise:
+    """The same for an plain tensor that is rounded at once, from cached tensors."""
+    device = None if x.is_cpu else x.device
+    if key is None and device is None:
+        default = random_bits == 24 and start == 0 and type(random_bits) is type(start) is int
+        noise = _drawn.default if default else _drawn.noise(random_bits, start)
+        noise.key.random_()
+        return noise
+    if key is not None and not isinstance(key, torch.Tensor):
+        return _noise_for(key, random_bits, start, device)
+    window = _window_for(random_bits, start, device)
+    return Noise((draw() if key is None else key_tensor(key)).to(window.device), window)
+
+
+def _noise(key: Any, random_bits: Any, start: Any, device: torch.device | None) -> Noise:
+    window = window_tensor(random_bits, start, device)
+    return Noise(seed_tensor(key).to(window.device), window)
+
+
+class _Drawn(threading.local):
+    """Each thread's place for a drawn key: making a tensor takes as long as rounding a small one."""
+
+    def __init__(self) -> None:
+        self.noise = cached(self._noise)
+        with torch.inference_mode(False):
+            self.words = torch.empty(2, dtype=torch.int32, device="cpu")
+            self.default = self._noise(24, 0)
+
+    def _noise(self, random_bits: Any, start: Any) -> Noise:
+        return Noise(self.words, window_tensor(random_bits, start, None))
+
+
+_drawn = _Drawn()
+_noise_for = cached(_noise)
+_window_for = cached(window_tensor)
+
+
+def shifted(noise: Noise | None, elements: int) -> Noise | None:
+    """The noise of what comes so many elements later."""
+    if noise is None or elements == 0:
+        return noise
+    high, low, mask = noise.window.tolist()
+    start = ((high & 0xFFFFFFFF) << 32 | low & 0xFFFFFFFF) + elements
+    words = (as_lane(start >> 32 & 0xFFFFFFFF), as_lane(start & 0xFFFFFFFF), mask)
+    return Noise(noise.key, torch.tensor(words, dtype=torch.int32, device=noise.window.device))
+
+
+def check_noise(key: Any, random_bits: Any, start: Any) -> None:
+    """Refuses arguments of stochastic rounding that would be wrong, where the mode does not read them."""
+    if key is not None:
+        key_tensor(key)
+    if random_bits != 24 or start != 0:
+        window_tensor(random_bits, start, None)

@@ -1,0 +1,68 @@
+"""Codes of any width side by side in bytes, as tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore.packing import check_packing, pack_lanes, storage, unpack_lanes
+from qtorch._rounding.paths.operations import from_codes, to_codes
+
+
+def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Packs codes along the last axis, the first code in the lowest bits; see `qcore.pack`.
+
+    Args:
+        codes: integer tensor of shape (..., n), at least one dimension; bits above a code's highest are ignored.
+        bits: the width of a code, 1 to 32.
+
+    Returns:
+        A uint8 tensor of shape (..., ceil(n * bits / 8)). `pack(encode(x, "e2m1fn"), 4).view(torch.float4_e2m1fn_x2)`
+        is a tensor of torch's own dtype.
+
+    Raises:
+        TypeError: if codes is no tensor of integers, or bits no integer.
+        ValueError: if bits is out of range, or codes has no dimension.
+
+    Example:
+        >>> pack(torch.tensor([1, 2, 3], dtype=torch.uint8), 4)
+        tensor([33,  3], dtype=torch.uint8)
+    """
+    bits = check_packing(bits, check_codes(codes).shape)
+    return pack_lanes(torch, from_codes(codes, 32), bits, _positions(codes)).to(torch.uint8)
+
+
+def unpack(packed: torch.Tensor, bits: int, size: int) -> torch.Tensor:
+    """The inverse of `pack`; see `qcore.unpack`.
+
+    Args:
+        packed: uint8 tensor of shape (..., ceil(size * bits / 8)).
+        bits: the width of a code, 1 to 32.
+        size: the number of codes along the last axis.
+
+    Returns:
+        A tensor of shape (..., size), uint8, uint16 or uint32 by the width.
+
+    Raises:
+        TypeError: if packed is no tensor of integers, or bits or size no integer.
+        ValueError: if bits or size is out of range, or packed has another length than they ask for.
+
+    Example:
+        >>> unpack(torch.tensor([33, 3], dtype=torch.uint8), 4, 3)
+        tensor([1, 2, 3], dtype=torch.uint8)
+    """
+    bits = check_packing(bits, check_codes(packed, "packed").shape, size)
+    lanes = unpack_lanes(from_codes(packed, 32), bits, size, _positions(packed))
+    return to_codes(lanes, storage(bits))
+
+
+def _positions(codes: torch.Tensor) -> torch.Tensor:
+    return torch.arange(32, dtype=torch.int32, device=codes.device)
+
+
+def check_codes(codes: Any, name: str = "codes") -> torch.Tensor:
+    if not isinstance(codes, torch.Tensor) or codes.is_floating_point() or codes.is_complex():
+        kind = f"tensor of {codes.dtype}" if isinstance(codes, torch.Tensor) else type(codes).__name__
+        raise TypeError(f"{name} is a {kind}; allowed is a torch.Tensor of integers")
+    return codes

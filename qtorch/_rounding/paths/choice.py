@@ -1,0 +1,91 @@
+"""The ways to round a tensor, all with the same bits.
+
+- A kernel, for plain tensors: C on the CPU, a compiled package on a GPU.
+- An operator that calls the kernel, in programs for `torch.compile`.
+- The law operation by operation, eagerly or traced, for all else: subclasses, fake and transformed tensors, exported
+  programs, devices without kernels.
+
+A tensor that is sharded over processes is rounded part by part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import Parameter
+
+from qcore.law.blocks.tiles import block_counts, tiles
+from qcore.random.threefry import Noise
+from qtorch._rounding.paths.cpu import round_on_cpu, with_strides_of
+from qtorch._rounding.paths.cuda import round_on_cuda
+from qtorch._rounding.paths.operations import DTYPES, FLOATS, lane_dtype, run
+from qtorch._rounding.plan import Plan, block_sizes
+from qtorch._rounding.sharded import check_not_transformed, is_sharded, round_shards
+from qtorch._torch_internals import is_memory
+
+
+def is_plain_tensor(x: torch.Tensor) -> bool:
+    """True if x is memory that a kernel may read: no subclass, no transform, no tracing.
+
+    Raises:
+        TypeError: if x is no tensor, or none of those that are stored densely.
+    """
+    kind = type(x)
+    if (
+        (kind is torch.Tensor or kind is Parameter)
+        and not torch.compiler.is_dynamo_compiling()
+        and (x.is_cpu or x.is_cuda)
+        and not x.is_nested
+        and is_memory(x)
+        and not x.is_neg()
+    ):
+        return True
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"x is a {kind.__name__}; allowed is a torch.Tensor of {', '.join(map(str, DTYPES))}")
+    if not torch.compiler.is_dynamo_compiling() and (x.layout is not torch.strided or x.is_nested):
+        raise TypeError(
+            f"x is a {'nested' if x.is_nested else x.layout} tensor; allowed are dense ones, such as that of its values"
+        )
+    return False
+
+
+def round_tensor(x: torch.Tensor, plan: Plan, noise: Noise | None, plain: bool) -> Any:
+    """The law in the fastest way there is for x; see `operations.run`."""
+    if plain:
+        result = (round_on_cpu if x.is_cpu else round_on_cuda)(x, plan, noise) if x.numel() > 0 else None
+        if result is None:
+            result = by_operations(x, plan, noise)
+            result = (
+                (with_strides_of(x, result[0]), *result[1:])
+                if isinstance(result, tuple)
+                else with_strides_of(x, result)
+            )
+        return result
+    if not torch.compiler.is_compiling():
+        check_not_transformed(x)
+    if is_sharded(x):
+        return round_shards(x, plan, noise, lambda part, own: round_tensor(part, plan, own, is_plain_tensor(part)))
+    if plan.calls_operator(x):
+        return torch.ops.qtorch.round(x, *(noise or (None, None)), *plan.text)
+    return by_operations(x, plan, noise)
+
+
+def by_operations(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
+    """The law on x's own shape, eagerly or traced into the caller's program; see `operations.run`."""
+    program, sizes = plan.program, block_sizes(plan.number, x.dim())  # raises where x has no such dimensions
+    if x.numel() == 0:
+        result = torch.empty_like(x, dtype=plan.dtype)
+        if not (program.shared and program.codes):
+            return result
+        scales = torch.empty(block_counts(tuple(x.shape), sizes), dtype=torch.uint8, device=x.device)
+        whole = torch.ones((), dtype=FLOATS[lane_dtype(program.carrier)], device=x.device)
+        return result, scales, *([whole] if program.kind == "nvfp4" else [])
+    x = x.resolve_neg()
+    lanes = x.reshape(1) if x.dim() == 0 else x
+    blocks = tiles(tuple(lanes.shape), sizes or (1,))
+    result = run(program, lanes, plan.constants, blocks, noise)
+    if isinstance(result, tuple):
+        codes, scales, *whole = result
+        return codes.reshape(x.shape), scales.reshape(blocks.counts[: x.dim()]), *whole
+    return result.reshape(x.shape)

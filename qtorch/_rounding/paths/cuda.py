@@ -1,0 +1,214 @@
+"""Tensors as calls of kernels on a GPU, which Inductor compiles from the law on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import qcore
+from qcore import Number
+from qcore.law.blocks.tiles import Matrix, Sizes, Tiles, as_matrix, block_counts
+from qcore.law.program import Decoding, Program
+from qcore.law.rounding import Rounding
+from qcore.random.threefry import Noise
+from qtorch._kernels import cuda
+from qtorch._rounding.paths import operations
+from qtorch._rounding.paths.cpu import with_strides_of
+from qtorch._rounding.paths.operations import DTYPES, FLOATS, Names, from_codes, from_lanes, lane_dtype
+from qtorch._rounding.plan import Plan
+
+LIMIT = 1 << 31  # elements, whose indices kernels count in 31 bits
+_SMALL = 1024  # elements of a block that a kernel is made for; it reads them once
+
+# Which axes of a tensor lie inside of blocks ("r") and which outside ("k"), and sizes of an example; "" has no blocks.
+_EXAMPLES = {
+    "": (1 << 20,),
+    "r": (1 << 20,),
+    "kr": (1 << 14, 64),
+    "rk": (1 << 14, 64),
+    "rkr": (16, 64, 1 << 10),
+    "krk": (64, 32, 1 << 9),
+    "krkr": (16, 64, 16, 64),
+}
+
+
+def round_on_cuda(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
+    """Rounds, or encodes, a plain tensor that has elements; None where there is no kernel. See `operations.run`."""
+    sizes = plan.number.block_sizes(x.dim())
+    pattern, shape, block = _layout(tuple(x.shape), () if plan.elementwise else sizes)
+    kernel = load(plan.program, pattern, block, x.device) if pattern in _EXAMPLES else None
+    if kernel is None:
+        return None
+    lanes = cuda.aligned(x)
+    results = [torch.empty_like(lanes, dtype=plan.dtype)]
+    if plan.program.shared and plan.program.codes:
+        results.append(torch.empty(block_counts(tuple(x.shape), sizes), dtype=torch.uint8, device=x.device))
+    if plan.program.codes and plan.program.kind == "nvfp4":
+        results.append(torch.empty((), dtype=FLOATS[lane_dtype(plan.program.carrier)], device=x.device))
+    constants = torch.tensor(plan.constants, dtype=lane_dtype(plan.program.carrier), device=x.device)
+    memory = [_bits(results[0]).view(shape), *(result.view(-1) for result in results[1:])]
+    kernel([_bits(lanes).view(shape), constants, *(noise or ()), *memory])
+    results[0] = with_strides_of(x, results[0])
+    return tuple(results) if len(results) > 1 else results[0]
+
+
+def decode_on_cuda(
+    codes: torch.Tensor, number: Number, dtype: torch.dtype, scales: torch.Tensor | None, scale: torch.Tensor | None
+) -> torch.Tensor | None:
+    """Decodes a plain tensor that has elements; None where there is no kernel."""
+    decoding, constants = number.decoding(DTYPES[dtype])
+    sizes = () if scales is None else number.block_sizes(codes.dim())
+    pattern, shape, block = _layout(tuple(codes.shape), sizes)
+    kernel = load_decoder(decoding, codes.dtype, pattern, block, codes.device) if pattern in _EXAMPLES else None
+    if kernel is None:
+        return None
+    source = cuda.aligned(codes)
+    result = torch.empty_like(source, dtype=dtype)
+    arguments = [source.view(shape), torch.tensor(constants, dtype=lane_dtype(decoding.carrier), device=codes.device)]
+    if scales is not None:
+        arguments.append(cuda.aligned(scales.to(torch.uint8)).view(_outside(pattern, shape)))
+    if scale is not None:
+        arguments.append(scale.reshape(()))
+    kernel([*arguments, _bits(result).view(shape)])
+    return with_strides_of(codes, result)
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    """Floats of 16 bits as integers: Inductor holds them as float32, and to go back changes the bits of NaN."""
+    return x.view(_stored(x.dtype))
+
+
+def _stored(dtype: torch.dtype) -> torch.dtype:
+    return torch.int16 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _layout(shape: tuple[int, ...], sizes: Sizes) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """The pattern of a tensor, its lengths, and those of its blocks if a kernel is made for them; "?" has no kernel."""
+    if not 1 < prod(shape) < LIMIT:
+        return "?", (), ()
+    if not sizes:
+        return "", (prod(shape),), ()
+    matrix = as_matrix(shape, sizes)
+    pattern, lengths = ("?", ()) if matrix is None else _pattern(matrix)
+    given = [size for size, length in zip(sizes, shape, strict=True) if size is not None and size <= length]
+    small = len(given) == len(sizes) and prod(given) <= _SMALL  # and the format alone says so
+    block = tuple(length for kind, length in zip(pattern, lengths, strict=False) if kind == "r")
+    return pattern, lengths, block if small else ()
+
+
+def _pattern(matrix: Matrix) -> tuple[str, tuple[int, ...]]:
+    """Which axes lie inside of blocks, and all axes; none has length 1. "?" if blocks do not divide the matrix."""
+    if matrix.rows % matrix.block_rows or matrix.columns % matrix.block_columns:
+        return "?", ()
+    down, across = matrix.counts
+    lengths = (down, matrix.block_rows, across, matrix.block_columns)
+    axes = [(kind, length) for kind, length in zip("krkr", lengths, strict=True) if length > 1]
+    merged: list[tuple[str, int]] = []
+    for kind, length in axes:
+        if merged and merged[-1][0] == kind:
+            merged[-1] = kind, merged[-1][1] * length
+        else:
+            merged.append((kind, length))
+    return "".join(kind for kind, _ in merged), tuple(length for _, length in merged)
+
+
+def _outside(pattern: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The lengths of an array with one element a block, which broadcasts with the tensor."""
+    return tuple(1 if kind == "r" else length for kind, length in zip(pattern, shape, strict=True))
+
+
+class Law(torch.nn.Module):
+    """The law as a module, of which a kernel is compiled."""
+
+    def __init__(self, program: Program, pattern: str) -> None:
+        super().__init__()
+        self.program = program
+        self.inside = tuple(axis for axis, kind in enumerate(pattern) if kind == "r")
+
+    def forward(self, x: torch.Tensor, constants: torch.Tensor, *noise: torch.Tensor) -> Any:
+        blocks = Tiles(x.shape, x.shape, x.shape, self.inside, ())
+        return operations.run(self.program, x, constants.unbind(), blocks, Noise(*noise) if noise else None)
+
+
+class Decoder(torch.nn.Module):
+    """Decoding as a module."""
+
+    def __init__(self, decoding: Decoding, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.decoding = decoding
+        self.dtype = dtype
+
+    def forward(self, codes: torch.Tensor, constants: torch.Tensor, *scales: torch.Tensor) -> torch.Tensor:
+        carrier = self.decoding.carrier
+        lanes = [from_codes(one, carrier.lane_bits) for one in (codes, *scales[:1])]
+        whole = [one.reshape((1,) * codes.dim()).view(lane_dtype(carrier)) for one in scales[1:]]
+        found = self.decoding.run(Names, lanes[0], constants.unbind(), *lanes[1:], *whole)
+        return from_lanes(found, carrier, self.dtype)
+
+
+@cache
+def load(
+    program: Program, pattern: str, block: tuple[int, ...], device: torch.device
+) -> Callable[[list[torch.Tensor]], object] | None:
+    make = partial(example, program, pattern, block, device)
+    return cuda.load(f"{program} {pattern} {block}", _sources(), device, make)
+
+
+@cache
+def load_decoder(
+    decoding: Decoding, storage: torch.dtype, pattern: str, block: tuple[int, ...], device: torch.device
+) -> Callable[[list[torch.Tensor]], object] | None:
+    make = partial(decoder_example, decoding, storage, pattern, block, device)
+    return cuda.load(f"{decoding} {storage} {pattern} {block}", _sources(), device, make)
+
+
+def _sources() -> list[Path]:
+    core = Path(qcore.__file__).parent
+    return [
+        *sorted((core / "law").rglob("*.py")),
+        core / "random" / "threefry.py",
+        Path(operations.__file__),
+        Path(__file__),
+    ]
+
+
+def example(program: Program, pattern: str, block: tuple[int, ...], device: torch.device) -> cuda.Example:
+    """What a kernel for a pattern, and for blocks of these lengths unless there are none, is compiled from."""
+    shape, sizes = _axes(pattern, block)
+    arguments = [torch.zeros(shape, dtype=_stored(getattr(torch, program.carrier.name)), device=device)]
+    arguments += [torch.zeros(program.count(), dtype=lane_dtype(program.carrier), device=device)]
+    words = [torch.zeros(count, dtype=torch.int32, device=device) for count in (2, 3)]
+    arguments += words if program.mode is Rounding.STOCHASTIC else []
+    return cuda.Example(Law(program, pattern), tuple(arguments), (sizes, *(None,) * (len(arguments) - 1)))
+
+
+def decoder_example(
+    decoding: Decoding, storage: torch.dtype, pattern: str, block: tuple[int, ...], device: torch.device
+) -> cuda.Example:
+    shape, sizes = _axes(pattern, block)
+    dtype, lane = getattr(torch, decoding.carrier.name), lane_dtype(decoding.carrier)
+    arguments = [torch.zeros(shape, dtype=storage, device=device)]
+    arguments += [torch.zeros(decoding.count(), dtype=lane, device=device)]
+    dynamic: list[Any] = [sizes, None]
+    if decoding.scales:
+        arguments.append(torch.zeros(_outside(pattern, shape), dtype=torch.uint8, device=device))
+        dynamic.append({axis: size for axis, size in sizes.items() if pattern[axis] == "k"})
+    if decoding.scales == "two levels":
+        arguments.append(torch.zeros((), dtype=FLOATS[lane], device=device))
+        dynamic.append(None)
+    return cuda.Example(Decoder(decoding, _stored(dtype)), tuple(arguments), tuple(dynamic))
+
+
+def _axes(pattern: str, block: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, Any]]:
+    """An example's shape, and the sizes that vary: those of blocks only where no lengths are given."""
+    inside = iter(block)
+    fixed = [next(inside, None) if kind == "r" else None for kind in pattern or "k"]
+    shape = tuple(length or usual for length, usual in zip(fixed, _EXAMPLES[pattern], strict=True))
+    most = (LIMIT - 1) // prod(block)
+    sizes = {axis: torch.export.Dim(f"d{axis}", min=2, max=most) for axis, length in enumerate(fixed) if not length}
+    return shape, sizes

@@ -1,0 +1,120 @@
+"""The law on tensors, operation by operation: run eagerly, or traced into a program that a compiler sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from qcore.law.blocks.tiles import Tiles
+from qcore.law.carrier import CARRIERS, Carrier
+from qcore.law.program import Program
+from qcore.random.threefry import Noise, rounding_words
+
+DTYPES = {getattr(torch, name): carrier for name, carrier in CARRIERS.items()}
+STORED = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}  # what holds codes of so many bits
+FLOATS = {torch.int32: torch.float32, torch.int64: torch.float64}
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+class Names:
+    """The names that the law uses of an array namespace."""
+
+    where = staticmethod(torch.where)
+    clip = staticmethod(torch.clip)
+    quotient_error = 3  # on GPUs
+
+    @staticmethod
+    def amax(lanes: torch.Tensor, axis: tuple[int, ...], keepdims: bool) -> torch.Tensor:
+        return torch.amax(lanes, axis, keepdims)
+
+    @staticmethod
+    def float_bits(lanes: torch.Tensor) -> torch.Tensor:
+        return lanes.to(FLOATS[lanes.dtype]).view(lanes.dtype)
+
+    @staticmethod
+    def integers(bits: torch.Tensor) -> torch.Tensor:
+        return bits.view(FLOATS[bits.dtype]).to(bits.dtype)
+
+    @staticmethod
+    def quotient_bits(a: torch.Tensor, b: torch.Tensor | int) -> torch.Tensor:
+        floats = FLOATS[a.dtype]
+        return (a.to(floats) / (b.to(floats) if isinstance(b, torch.Tensor) else b)).view(a.dtype)
+
+
+def run(
+    program: Program, x: torch.Tensor, constants: Sequence[int | torch.Tensor], blocks: Tiles, noise: Noise | None
+) -> Any:
+    """Rounds a tensor of at least one dimension; arguments as for `Program.run` and `rounding_words`.
+
+    Codes of blocks come with their scales' codes, and with the tensor's scale where there is one.
+    """
+    word = None
+    if noise is not None:
+        arange = partial(torch.arange, dtype=torch.int32, device=x.device)
+        word = rounding_words(arange, x.shape, noise, materialize)
+        word = word.to(lane_dtype(program.carrier)) << (program.carrier.lane_bits - 32)
+        word = blocks.split(word, pad)
+    lanes = blocks.split(to_lanes(x, program.carrier), pad)
+    result = program.run(Names, lanes, constants, blocks.axes, word, materialize)
+    if not program.codes:
+        return from_lanes(join(blocks, result), program.carrier, x.dtype)
+    codes, *scales = result if program.shared else (result,)
+    codes = to_codes(join(blocks, codes), program.storage)
+    if not scales:
+        return codes
+    block, *whole = scales
+    return codes, block.to(torch.uint8), *(lanes.reshape(()).view(FLOATS[lanes.dtype]) for lanes in whole)
+
+
+def join(blocks: Tiles, lanes: torch.Tensor) -> torch.Tensor:
+    """`blocks.merge`, in compiled programs after the blocks are in memory.
+
+    Where the caller's program goes on with a part of the elements, torch 2.13's Inductor splits its loop by the size of
+    the blocks and forgets the last one, if it is smaller.
+    """
+    return blocks.merge(lanes if blocks.tiled == blocks.padded else materialize(lanes))
+
+
+def pad(x: torch.Tensor, missing: tuple[int, ...]) -> torch.Tensor:
+    """Appends so many zeros along each dimension."""
+    return torch.nn.functional.pad(x, [length for count in reversed(missing) for length in (0, count)])
+
+
+def materialize(lanes: torch.Tensor) -> torch.Tensor:
+    """The same lanes. Inductor keeps the input of a strided view, and computes other values again at each use."""
+    return lanes.as_strided(lanes.shape, lanes.stride()) if torch.compiler.is_compiling() else lanes
+
+
+def lane_dtype(carrier: Carrier) -> torch.dtype:
+    return torch.int32 if carrier.lane_bits == 32 else torch.int64
+
+
+def to_lanes(x: torch.Tensor, carrier: Carrier) -> torch.Tensor:
+    if carrier.padding == 0:
+        return x.view(lane_dtype(carrier))
+    return x.view(torch.int16).to(torch.int32) << carrier.padding
+
+
+def from_lanes(bits: torch.Tensor, carrier: Carrier, dtype: torch.dtype) -> torch.Tensor:
+    if carrier.padding == 0:
+        return bits.view(dtype)
+    return (bits >> carrier.padding).to(torch.int16).view(dtype)
+
+
+def result_dtype(program: Program, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a program's result for inputs of a dtype."""
+    return STORED[program.storage] if program.codes else dtype
+
+
+def to_codes(lanes: torch.Tensor, storage: int) -> torch.Tensor:
+    """Codes in integers without a sign, of which torch makes those of more than 8 bits by a view only."""
+    dtype = STORED[storage]
+    return lanes.to(_SIGNED.get(dtype, dtype)).view(dtype)
+
+
+def from_codes(codes: torch.Tensor, lane_bits: int) -> torch.Tensor:
+    """Lanes of codes in integers of any type; what is above the codes does not matter."""
+    return codes.view(_SIGNED.get(codes.dtype, codes.dtype)).to(torch.int32 if lane_bits == 32 else torch.int64)

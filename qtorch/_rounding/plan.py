@@ -1,0 +1,162 @@
+"""What can be worked out once for a format, a rounding mode and a dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from qcore import Number, Rounding
+from qcore.formats.block import BlockNumber
+from qcore.formats.number import check_number, prepare
+from qcore.law.blocks.tiles import Sizes
+from qcore.law.carrier import CARRIERS, Carrier
+from qcore.law.program import Decoding, Program
+from qcore.law.rounding import check_rounding
+from qtorch._kernels import laws
+from qtorch._kernels.store import Function
+from qtorch._rounding.cache import cached, literal
+from qtorch._rounding.paths.operations import DTYPES, lane_dtype, result_dtype
+from qtorch._torch_internals import constant
+
+
+class _Kernels(dict[str, "tuple[Function, int] | None"]):
+    """The CPU's kernels of a law by layout (a key of `laws.LAYOUTS`), each with where its constants are, or None."""
+
+    def __init__(self, program: Program, constants: tuple[int, ...]) -> None:
+        self.program, self.constants = program, constants
+        self.tensor: torch.Tensor | None = None
+
+    def __missing__(self, layout: str) -> tuple[Function, int] | None:
+        if self.tensor is None:
+            self.tensor = torch.tensor(self.constants, dtype=lane_dtype(self.program.carrier), device="cpu")
+        function = laws.rounding(self.program, layout)
+        self[layout] = None if function is None else (function, self.tensor.data_ptr())
+        return self[layout]
+
+
+class Plan:
+    """A format under a rounding mode on a dtype, reduced to what the paths need.
+
+    Attributes:
+        number, program, constants: the format, what is traced, and the format's integers.
+        dtype: of the result.
+        text: where a program for `torch.compile` is traced the format, the mode and the policy for overflow as text,
+            which means the same in every process, because such programs are kept on disk; else empty.
+        stochastic: true if rounding reads random words.
+        elementwise: true if no element's result depends on others.
+        kernels: the CPU's, which are compiled or loaded when they are first asked for.
+    """
+
+    def __init__(
+        self,
+        number: Number,
+        program: Program,
+        constants: tuple[int, ...],
+        dtype: torch.dtype,
+        text: tuple[str, ...] = (),
+    ) -> None:
+        self.number = number
+        self.program = program
+        self.constants = constants
+        self.dtype = result_dtype(program, dtype)
+        self.text = text
+        self.stochastic = program.mode is Rounding.STOCHASTIC
+        self.elementwise = not isinstance(number, BlockNumber)
+        self.kernels = _Kernels(program, constants)
+
+    def calls_operator(self, x: torch.Tensor) -> bool:
+        """True if a traced program calls an operator; otherwise the law becomes a part of it."""
+        return bool(self.text) and not self.program.codes and (self.stochastic or x.is_cpu)
+
+
+def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, coded: bool) -> Plan:
+    """The plan for a user's arguments, or an error that names what is wrong with them."""
+    number, mode = check_number(number), check_rounding(rounding)
+    carrier = check_dtype(dtype, "x")
+    if not torch.compiler.is_compiling():
+        return Plan(number, *prepare(number, mode, carrier, overflow, coded), dtype)
+    described = _description(number)
+    fields, constants = _prepare(mode.value, carrier.name, overflow, coded, *described)
+    program = Program(Carrier(*fields[0]), mode, *fields[1:])
+    text = () if torch.compiler.is_exporting() else (_text(*described), mode.value, overflow or "")
+    return Plan(number, program, constants, dtype, text)
+
+
+plan_for = cached(make_plan)
+known_plan: Callable[..., Plan] = plan_for.known  # type: ignore[attr-defined]
+
+
+def check_dtype(dtype: Any, argument: str) -> Carrier:
+    if dtype not in DTYPES:
+        raise TypeError(f"{argument} has dtype {dtype}; allowed are {', '.join(map(str, DTYPES))}")
+    return DTYPES[dtype]
+
+
+def block_sizes(number: Number, ndim: int) -> Sizes:
+    """`number.block_sizes(ndim)`, as literals where a program is traced."""
+    return _sizes(ndim, *_description(number)) if torch.compiler.is_compiling() else number.block_sizes(ndim)
+
+
+def decoder(number: Number, dtype: Any) -> tuple[Decoding, tuple[int, ...]]:
+    """What decodes a format's codes to a dtype, and the format's integers."""
+    carrier = check_dtype(dtype, "the result")
+    if not torch.compiler.is_compiling():
+        return number.decoding(carrier)
+    fields, constants = _decoding(carrier.name, *_description(number))
+    return Decoding(Carrier(*fields[0]), *fields[1:]), constants
+
+
+@cached
+def decoder_for(number: Number, dtype: torch.dtype) -> tuple[Decoding, torch.Tensor]:
+    """The same for plain tensors on the CPU, with the integers as a tensor."""
+    decoding, constants = decoder(number, dtype)
+    return decoding, torch.tensor(constants, dtype=lane_dtype(decoding.carrier), device="cpu")
+
+
+# Where a program is traced, formats are objects that it cannot hold. What follows takes and returns literals.
+
+
+def _description(number: Number) -> tuple[Any, ...]:
+    """A format as its class and fields, in place of a field that is a format its own."""
+    fields = (getattr(number, name) for name in type(number).__match_args__)  # type: ignore[attr-defined]
+    described = (_description(field) if isinstance(field, Number) else literal(field) for field in fields)
+    return type(number), *described
+
+
+def _described(make: type[Number], *fields: Any) -> Number:
+    """The inverse of `_description`."""
+    return make(*(_described(*field) if _describes(field) else field for field in fields))
+
+
+def _describes(field: Any) -> bool:
+    return isinstance(field, tuple) and bool(field) and isinstance(field[0], type)
+
+
+@constant
+def _prepare(
+    mode: str, carrier: str, overflow: Any, coded: bool, *description: Any
+) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    program, constants = prepare(_described(*description), Rounding(mode), CARRIERS[carrier], overflow, coded)
+    return (_fields(program.carrier), program.kind, program.codes, program.storage, program.element), tuple(constants)
+
+
+@constant
+def _decoding(carrier: str, *description: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    decoding, constants = _described(*description).decoding(CARRIERS[carrier])
+    return (_fields(decoding.carrier), decoding.codes, decoding.scales), tuple(constants)
+
+
+@constant
+def _text(*description: Any) -> str:
+    return _described(*description).text
+
+
+@constant
+def _sizes(ndim: int, *description: Any) -> Sizes:
+    return _described(*description).block_sizes(ndim)
+
+
+def _fields(carrier: Carrier) -> tuple[Any, ...]:
+    return tuple(getattr(carrier, name) for name in Carrier.__match_args__)

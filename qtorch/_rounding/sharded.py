@@ -1,0 +1,81 @@
+"""Tensors whose parts lie in several processes (DTensor): each rounds its own, with the bits of the whole tensor."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+
+from qcore.random.threefry import Noise
+from qtorch._rounding.keys import shifted
+from qtorch._rounding.plan import Plan
+
+
+def is_sharded(*tensors: Any) -> bool:
+    """Whether one of these is a DTensor, whose module takes long to import and is there if there are any."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and any(issubclass(kind, module.DTensor) for kind in set(map(type, tensors)))
+
+
+def check_not_transformed(x: Any) -> None:
+    """Refuses a DTensor under a transform of torch.func, where torch would shift none of its integers."""
+    inner = torch.func.debug_unwrap(x)
+    if inner is not x and is_sharded(inner):
+        raise TypeError("x is a DTensor under torch.func; allowed there is a tensor of one process")
+
+
+def check_not_sharded(x: Any, name: str) -> None:
+    if is_sharded(x):
+        raise TypeError(f"{name} is a DTensor; allowed is a tensor of one process, such as {name}.full_tensor()")
+
+
+def round_shards(
+    x: Any, plan: Plan, noise: Noise | None, rounded: Callable[[torch.Tensor, Noise | None], torch.Tensor]
+) -> Any:
+    """Rounds a DTensor, as the whole tensor would be rounded.
+
+    Args:
+        x: the DTensor. One that stands for a sum of its parts is summed first.
+        plan, noise: see `paths.choice.round_tensor`; the noise is that of the whole tensor, the same everywhere.
+        rounded: rounds a tensor of one process.
+
+    Returns:
+        A DTensor of the same shape and placements, sums aside.
+    """
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh, copies = x.device_mesh, [Replicate()] * x.device_mesh.ndim
+    if any(placement.is_partial() for placement in x.placements):
+        x = x.redistribute(placements=[Replicate() if one.is_partial() else one for one in x.placements])
+    start = _start(x, plan, noise)
+    if start is None:  # what a part becomes depends on others, or it is no range of the tensor's elements
+        whole = DTensor.from_local(rounded(x.full_tensor(), noise), mesh, copies)
+        return whole.redistribute(placements=x.placements)
+    part = rounded(x.to_local(), shifted(noise, start))
+    return DTensor.from_local(part, mesh, x.placements, run_check=False, shape=x.shape, stride=x.stride())
+
+
+def _start(x: Any, plan: Plan, noise: Noise | None) -> int | None:
+    """The index in the whole tensor of this process's first element; None where it cannot round its part alone."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    if any(not isinstance(one, Replicate | Shard) or hasattr(one, "split_factor") for one in x.placements):
+        return None  # sharded in another way, or in strides, for which torch 2.11 has a kind of Shard
+    dims = {placement.dim for placement in x.placements if placement.is_shard()}
+    if not dims.isdisjoint(plan.number.axes(x.dim())):
+        return None
+    if noise is not None and any(prod(x.shape[:dim]) > 1 for dim in dims):
+        return None
+    start, shape = 0, list(x.shape)
+    places = x.device_mesh.get_coordinate() or [0] * len(x.placements)  # None outside the mesh, where parts are empty
+    for placement, count, place in zip(x.placements, x.device_mesh.shape, places, strict=True):
+        if placement.is_shard():
+            dim, length = placement.dim, shape[placement.dim]
+            part = -(-length // count)
+            begin = min(place * part, length)
+            start += begin * prod(x.shape[dim + 1 :])
+            shape[dim] = min(part, length - begin)
+    return start

@@ -1,0 +1,143 @@
+"""The private parts of torch that qtorch uses, all of them, and what it does on a torch without them.
+
+A version of torch without one of them costs speed, never bits. docs/torch-internals.md says what each is worth, and
+tests/torch/test_internals.py runs without each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch.autograd import forward_ad
+
+T = TypeVar("T")
+
+
+def _find(path: str) -> Any:
+    """A part of torch by its name; None where this version has none."""
+    found: Any = torch
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _knows(word: str, file: str) -> bool:
+    """True if a file of torch has a word; to import the file would take longer."""
+    path = Path(torch.__file__).parent / file
+    return path.is_file() and word in path.read_text()
+
+
+_dispatch_modes = _find("_C._len_torch_dispatch_stack")
+_transforms = _find("_C._functorch.peek_interpreter_stack")
+_apply = _find("_C._FunctionBase.apply")
+_foreach_mul = _find("_foreach_mul_")
+_int_mm = _find("_int_mm")
+_tree_map = _find("utils._pytree.tree_map")
+_marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
+
+
+def is_memory(x: torch.Tensor) -> bool:
+    """True if the memory of a tensor may be read: there is some, and no transform, mode or tangent is in the way.
+
+    Without the private parts nothing is: all runs operation by operation.
+    """
+    if _dispatch_modes is None or _transforms is None:
+        return False
+    if getattr(forward_ad, "_current_level", 0) >= 0:  # as in `in_forward_mode`, without a call
+        return False
+    if _transforms() is not None or _dispatch_modes() != 0:
+        return False
+    try:
+        return x.data_ptr() != 0 or x.numel() == 0  # torch has zeros that are nowhere
+    except RuntimeError:  # the tensor was in a transform that has ended
+        return False
+
+
+def apply_directly(function: Any) -> Callable[..., Any]:
+    """`function.apply` without a look at transforms and at the names of arguments, which takes longer than the rest.
+
+    Args:
+        function: a subclass of `torch.autograd.Function` whose tensors are plain ones (`is_plain_tensor`), and
+            all of whose arguments are given, by position.
+    """
+    return function.apply if _apply is None else super(torch.autograd.Function, function).apply  # type: ignore[misc]
+
+
+def in_forward_mode() -> bool:
+    """True within `torch.autograd.forward_ad.dual_level`, where tensors may have tangents.
+
+    Without the private part always: kernels are not used, and `torch.compile` leaves rounding to eager.
+    """
+    return getattr(forward_ad, "_current_level", 0) >= 0
+
+
+def constant(function: Callable[..., T]) -> Callable[..., T]:
+    """A function whose result is a constant of a traced program.
+
+    It is what `torch.compiler.assume_constant_result` does, which imports the whole of Dynamo to set one attribute.
+    """
+    if not _marks_constants:
+        return torch.compiler.assume_constant_result(function)
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def scale_all(tensors: Sequence[torch.Tensor], factor: float) -> None:
+    """Multiplies every tensor in place; a GPU does so in few launches."""
+    if _foreach_mul is not None:
+        _foreach_mul(tensors, factor)
+    else:
+        for x in tensors:
+            x.mul_(factor)
+
+
+def int8_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The matrix product of int8 matrices in int32; float64 holds its sums exactly, and takes longer."""
+    if _int_mm is not None:
+        return _int_mm(a, b)
+    return (a.to(torch.float64) @ b.to(torch.float64)).to(torch.int32)
+
+
+def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Applies a function to all that is within tuples, lists and dictionaries, and what else torch takes for a tree."""
+    if isinstance(tree, torch.Tensor):
+        return function(tree)
+    if _tree_map is not None:
+        return _tree_map(function, tree)
+    if isinstance(tree, Mapping):
+        return type(tree)((name, map_tree(function, each)) for name, each in tree.items())  # type: ignore[call-arg]
+    if not isinstance(tree, tuple | list):
+        return function(tree)
+    mapped = [map_tree(function, each) for each in tree]
+    return type(tree)(*mapped) if hasattr(tree, "_fields") else type(tree)(mapped)
+
+
+def compile_package(program: Any, path: str, outputs: str, options: Mapping[str, Any]) -> None:
+    """Compiles an exported program to a package of Inductor's with some options, by way of a folder for outputs.
+
+    Inductor's own folder is the same for all processes that compile the same program, and they would package each
+    other's half-written files.
+
+    Raises:
+        Exception: if it cannot.
+    """
+    from torch._inductor import aoti_compile_and_package, config
+
+    with config.patch({"aot_inductor.output_path": outputs} | dict(options)):
+        aoti_compile_and_package(program, package_path=path)
+
+
+def open_package(path: str, device_index: int) -> Callable[[list[torch.Tensor]], object]:
+    """What runs a package on a list of tensors.
+
+    Raises:
+        Exception: if it cannot be loaded.
+    """
+    from torch._inductor import aoti_load_package
+
+    package: Any = aoti_load_package(path, device_index=device_index)
+    run = getattr(getattr(package, "loader", None), "run", None)  # which looks at no trees
+    return (lambda tensors: package(*tensors)) if run is None else run

@@ -1,0 +1,160 @@
+"""Tensors of any shape and memory format as calls of the affine law's kernels: C on the CPU, packages on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+import qcore
+from qcore.affine import law
+from qcore.law.blocks.tiles import as_matrix
+from qtorch._kernels import affine, cuda
+from qtorch._rounding.paths.cuda import LIMIT
+from qtorch.quantization import array_names
+
+# Whether there is one parameter for all ("x"), or channels ("c") between other axes, and sizes of an example.
+_EXAMPLES = {"x": (1 << 20,), "c": (1 << 10,), "xc": (1 << 10, 1 << 10), "cx": (1 << 10, 1 << 10), "xcx": (64, 64, 256)}
+
+
+class Bounds(NamedTuple):
+    """The ends of a range of integers as numbers; see `AffineInteger`."""
+
+    low: float
+    high: float
+
+
+def fake_quantize_on_cpu(
+    x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int | None, bounds: Bounds
+) -> tuple[torch.Tensor, ...] | None:
+    """The fake-quantized x, and the mask of `law.fake_quantize` as 0 and 1 in uint8; None where there is no kernel.
+
+    x is a plain tensor that has elements.
+    """
+    order = _memory_order(x)
+    source = _ordered(x, order)
+    sizes, layout = (source.numel(),), "flat"
+    if axis is not None:
+        axis = axis if order is None else order.index(axis)
+        matrix = as_matrix(tuple(source.shape), tuple(1 if one == axis else None for one in range(x.dim())))
+        if matrix is None:
+            return None
+        sizes, layout = matrix, "columns" if matrix.block_columns == 1 else "tiles"
+    kernel = affine.fake_quantize(str(x.dtype).removeprefix("torch."), layout)
+    if kernel is None:
+        return None
+    results = torch.empty_like(source), torch.empty_like(source, dtype=torch.uint8)
+    parameters = scale.contiguous(), zero_point.contiguous(), _ends(bounds, x.device)
+    kernel(*sizes, *(one.data_ptr() for one in (source, *parameters, *results)))
+    return tuple(_restored(result, order) for result in results)
+
+
+def straight_through_on_cpu(gradient: torch.Tensor, mask: torch.Tensor) -> torch.Tensor | None:
+    """The gradient of `fake_quantize_on_cpu`, for plain tensors that have elements; None where there is no kernel."""
+    kernel = affine.straight_through(8 * gradient.element_size())
+    if kernel is None:
+        return None
+    order = _memory_order(mask)
+    gradient, mask = _ordered(gradient, order), _ordered(mask, order)
+    result = torch.empty_like(gradient)
+    kernel(mask.numel(), *(one.data_ptr() for one in (gradient, mask, result)))
+    return _restored(result, order)
+
+
+def _memory_order(x: torch.Tensor) -> list[int] | None:
+    """The dimensions from the outermost, as torch lays out results of operations on x; None where none is moved."""
+    if x.is_contiguous():
+        return None
+    return sorted(range(x.dim()), key=torch.empty_like(x, device="meta").stride, reverse=True)
+
+
+def _ordered(x: torch.Tensor, order: list[int] | None) -> torch.Tensor:
+    """x with its dimensions in another order, without gaps."""
+    return (x if order is None else x.permute(order)).contiguous()
+
+
+def _restored(result: torch.Tensor, order: list[int] | None) -> torch.Tensor:
+    """The inverse of `_ordered`."""
+    return result if order is None else result.permute(sorted(range(len(order)), key=order.__getitem__))
+
+
+def fake_quantize_on_cuda(
+    x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int | None, bounds: Bounds
+) -> tuple[torch.Tensor, ...] | None:
+    """The same as `fake_quantize_on_cpu`, on a GPU; None where there is no kernel."""
+    if not 1 < x.numel() < LIMIT or scale.device != x.device or zero_point.device != x.device:
+        return None
+    order = _memory_order(x)
+    source = cuda.aligned(_ordered(x, order))
+    pattern, shape = "x", (source.numel(),)
+    if axis is not None:
+        axis = axis if order is None else order.index(axis)
+        lengths = prod(source.shape[:axis]), source.shape[axis], prod(source.shape[axis + 1 :])
+        pattern = "".join(kind for kind, length in zip("xcx", lengths, strict=True) if length > 1)
+        shape = tuple(length for length in lengths if length > 1)
+    kernel = (
+        load(x.dtype, pattern, x.device) if pattern in _EXAMPLES and ("c" in pattern) == (axis is not None) else None
+    )
+    if kernel is None:
+        return None
+    results = torch.empty_like(source), torch.empty_like(source, dtype=torch.uint8)
+    parameters = scale.contiguous(), zero_point.contiguous(), _ends(bounds, x.device)
+    kernel([source.view(shape), *parameters, *(result.view(shape) for result in results)])
+    return tuple(_restored(result, order) for result in results)
+
+
+class _Names(array_names.Names):
+    """The names of a kernel that nothing follows, and whose float arithmetic no compiler changes (`cuda.OPTIONS`)."""
+
+    @staticmethod
+    def rounded(product: torch.Tensor) -> torch.Tensor:
+        return product
+
+    @staticmethod
+    def astype(x: torch.Tensor, dtype: str) -> torch.Tensor:
+        return x.to(getattr(torch, dtype))
+
+
+class FakeQuantize(torch.nn.Module):
+    """The law as a module, of which a kernel is compiled."""
+
+    def __init__(self, axis: int | None) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(
+        self, x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, ends: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        form = Bounds(*ends.unbind())  # type: ignore[arg-type]
+        y, mask = law.fake_quantize(_Names, x, scale, zero_point, self.axis, form)  # type: ignore[arg-type]
+        return y, mask.to(torch.uint8)
+
+
+@cache
+def load(dtype: torch.dtype, pattern: str, device: torch.device) -> Callable[[list[torch.Tensor]], object] | None:
+    sources = [*sorted((Path(qcore.__file__).parent / "affine").rglob("*.py")), Path(array_names.__file__)]
+    name = f"fake_quantize {dtype} {pattern}"
+    return cuda.load(name, [*sources, Path(__file__)], device, partial(example, dtype, pattern, device))
+
+
+def example(dtype: torch.dtype, pattern: str, device: torch.device) -> cuda.Example:
+    """What a kernel for a pattern is compiled from."""
+    shape, axis = _EXAMPLES[pattern], pattern.index("c") if "c" in pattern else None
+    sizes = [torch.export.Dim(f"d{one}", min=2, max=LIMIT - 1) for one in range(len(shape))]
+    channels, along = ((), None) if axis is None else ((shape[axis],), {0: sizes[axis]})
+    arguments = [
+        torch.zeros(shape, dtype=dtype, device=device),
+        torch.ones(channels, dtype=torch.float32, device=device),
+        torch.zeros(channels, dtype=torch.int32, device=device),
+        torch.zeros(2, dtype=torch.float32, device=device),
+    ]
+    return cuda.Example(FakeQuantize(axis), tuple(arguments), (dict(enumerate(sizes)), along, along, None))
+
+
+@cache
+def _ends(bounds: Bounds, device: torch.device) -> torch.Tensor:
+    return torch.tensor(bounds, dtype=torch.float32, device=device)

@@ -1,0 +1,1 @@
+"""What chooses parameters from the tensors that it sees."""

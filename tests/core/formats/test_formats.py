@@ -1,0 +1,91 @@
+"""Formats as values: printed, QPyTorch's as it prints them, hashable, comparable, frozen, picklable."""
+
+import copy
+import pickle
+from dataclasses import replace
+
+import pytest
+
+import qcore
+import qjax
+import qtorch
+from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Posit, p3109
+
+EXAMPLES = [
+    (FixedPoint(8, 4), "FixedPoint (wl=8, fl=4)"),
+    (FixedPoint(wl=8, fl=4, clamp=False), "FixedPoint (wl=8, fl=4, clamp=False)"),
+    (FixedPoint(8, 4, True, True), "FixedPoint (wl=8, fl=4, symmetric=True)"),
+    (FloatingPoint(5, 2), "FloatingPoint (exponent=5, mantissa=2)"),
+    (BlockFloatingPoint(8), "BlockFloatingPoint (wl=8, dim=-1)"),
+    (BlockFloatingPoint(wl=8, dim=0), "BlockFloatingPoint (wl=8, dim=0)"),
+    (Posit(16), "Posit (bits=16, es=2)"),
+    (Posit(bits=16, es=1), "Posit (bits=16, es=1)"),
+    (FixedPoint(8, 4, signed=False, wrap=True), "FixedPoint (wl=8, fl=4, signed=False, wrap=True)"),
+    (FloatingPoint(5, 2, bias=14), "FloatingPoint (exponent=5, mantissa=2, bias=14)"),
+    (FloatingPoint(5, 2, 15, False), "FloatingPoint (exponent=5, mantissa=2, subnormals=False)"),
+    (NAMED["e4m3fn"][0], "BinaryFloat (exponent=4, mantissa=3, bias=7, specials=fn, overflow=nan)"),
+    (
+        NAMED["e8m0fnu"][0],
+        "BinaryFloat (exponent=8, mantissa=0, bias=127, specials=fn, overflow=nan, subnormals=False, signed=False)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("number", "text"), EXAMPLES)
+def test_text(number, text):
+    assert repr(number) == text
+    qpytorch = isinstance(number, FixedPoint | FloatingPoint | BlockFloatingPoint)
+    assert str(number) == (text if qpytorch else number.text)
+
+
+@pytest.mark.parametrize(("number", "text"), EXAMPLES)
+def test_value_semantics(number, text):
+    twin = pickle.loads(pickle.dumps(number))
+    assert twin == number == copy.deepcopy(number)
+    assert hash(twin) == hash(number)
+    assert isinstance(number, Number)
+    assert sum(number == other for other, _ in EXAMPLES) == 1
+    with pytest.raises(AttributeError):
+        number.wl = 3
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_formats(name):
+    number, source = NAMED[name]
+    assert pickle.loads(pickle.dumps(number)) == number
+    assert hash(number) == hash(copy.deepcopy(number))
+    assert source
+    assert sum(number == other for other, _ in NAMED.values()) == 1
+
+
+@pytest.mark.parametrize("kind", [FixedPoint, FloatingPoint, BinaryFloat, BlockFloatingPoint, Posit, p3109])
+def test_every_kind_says_where_it_comes_from(kind):
+    assert "Source: " in kind.__doc__ or "QPyTorch" in kind.__doc__
+
+
+def test_all_packages_have_the_same_formats():
+    own = {"decode", "encode", "pack", "quantize", "unpack"}
+    for name in {*qcore.__all__} - own:
+        assert getattr(qcore, name) is getattr(qtorch, name) is getattr(qjax, name)
+
+
+def test_public_names():
+    assert sorted(qcore.__all__) == sorted(set(qcore.__all__))
+    quant = {"block_quantize", "fixed_point_quantize", "float_quantize", "quantizer"}
+    shared = {*qcore.__all__, *quant, "auto_low", "quant", "quantization"}
+    assert set(qtorch.__all__) - {"optim"} == set(qjax.__all__) == shared  # qjax.optim needs optax
+    assert set(qtorch.quant.__all__) - {"Quantizer"} == set(qjax.quant.__all__)  # qjax.nnx.Quantizer needs flax
+
+
+def test_floats_by_width():
+    assert [FloatingPoint(bit=8), FloatingPoint(bit=16)] == [FloatingPoint(5, 2), FloatingPoint(6, 9)]
+    assert hash(FloatingPoint(bit=8)) == hash(FloatingPoint(5, 2))
+    assert pickle.dumps(FloatingPoint(bit=8)) == pickle.dumps(FloatingPoint(5, 2))
+    assert replace(FloatingPoint(bit=8), man=3) == FloatingPoint(5, 3)
+    for wrong in ({"bit": 12}, {"bit": 8, "exp": 5, "man": 2}, {"bit": 8, "man": 2}, {"bit": "8"}):
+        with pytest.raises(ValueError, match=r"bit=.*allowed are bit=8 and 16, alone"):
+            FloatingPoint(**wrong)
+    with pytest.raises(TypeError, match="exp=None is a NoneType; allowed is an int from 1 to 64"):
+        FloatingPoint()
+    with pytest.raises(TypeError, match="man=None is a NoneType"):
+        FloatingPoint(5)

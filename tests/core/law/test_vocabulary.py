@@ -1,0 +1,74 @@
+"""The core needs nothing of an array namespace but a few names, and takes integers and 0-d arrays alike."""
+
+import types
+
+import numpy as np
+import pytest
+import torch
+from support import assert_same_bits
+
+import qcore
+import qtorch
+from benchmarks.support.inputs import MODES, hard_inputs
+from qcore import NAMED, NVFP4, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Posit
+from qcore.formats.number import prepare
+from qcore.law.carrier import FLOAT32
+from qcore.law.lanes import Names
+from qcore.random.threefry import Noise, leading_bits_mask, rounding_words
+
+NAMES = ("where", "clip", "amax", "float_bits", "integers", "quotient_bits", "quotient_error")
+NUMBERS = (
+    FloatingPoint(5, 2),
+    FloatingPoint(9, 2),
+    FixedPoint(8, 4),
+    FixedPoint(8, 4, wrap=True),
+    BlockFloatingPoint(8, 1),
+    *(NAMED[name][0] for name in ("e4m3fn", "e4m3fnuz", "e8m0fnu", "posit16", "posit32")),
+    Posit(16, 4),
+    BlockScaled("e4m3fn", {1: None}),
+    BlockScaled("e8m0fnu", {1: None, 2: None}, "rceil"),
+    NVFP4({...: None}),
+)
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=str)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("xp", [np, torch], ids=["numpy", "torch"])
+@pytest.mark.parametrize("scalar", [int, "0-d"])
+@pytest.mark.parametrize("coded", [False, True], ids=["numbers", "codes"])
+def test_law_on_a_closed_vocabulary(number, mode, xp, scalar, coded):
+    if coded and isinstance(number, BlockFloatingPoint):
+        pytest.skip("blocks have no codes for single numbers")
+    own = Names if xp is np else qtorch._rounding.paths.operations.Names
+    names = types.SimpleNamespace(**{name: getattr(own, name) for name in NAMES})
+    x = hard_inputs(number, 24 * 300)[0]
+    x = x if x.ndim == 3 else np.random.default_rng(1).choice(x, (40, 8, 9))
+    mode = qcore.Rounding(mode)
+    program, constants = prepare(number, mode, FLOAT32, None, coded)
+    lanes = x.view(np.int32)
+    if xp is torch:
+        lanes = torch.from_numpy(lanes)
+    if scalar == "0-d":
+        make = np.int32 if xp is np else lambda value: torch.tensor(value, dtype=torch.int32)
+        constants = tuple(map(make, constants))
+
+    def arange(size):
+        return xp.arange(size, dtype=xp.int32)
+
+    def one(value):
+        return xp.asarray([value], dtype=xp.int32)
+
+    noise = Noise((one(0), one(6)), (one(0), one(0), one(leading_bits_mask(24))))
+    word = rounding_words(arange, lanes.shape, noise)
+    inside = tuple(axis for axis, size in enumerate(number.block_sizes(3)) if size is None)
+    result = program.run(names, lanes, constants, inside, word)
+    if coded and program.shared:
+        codes, scales = qcore.encode(x, number, mode, key=6)
+        np.testing.assert_array_equal(result[0], codes.astype(np.int32))
+        np.testing.assert_array_equal(np.ravel(result[1]), np.ravel(scales[0] if len(result) == 3 else scales))
+        return
+    result = np.asarray(result)
+    if coded:
+        np.testing.assert_array_equal(result, qcore.encode(x, number, mode, key=6).astype(np.int32))
+    else:
+        assert_same_bits(result.view(np.float32), qcore.quantize(x, number, mode, key=6))

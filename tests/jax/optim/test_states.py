@@ -1,0 +1,119 @@
+"""States of qjax.optim are trees of arrays, whose tensors are found; wrong arguments and calls raise."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import optax
+import pytest
+from jax_optim_support import F8, F16, KEY, SHAPES, G, P, role_key, train, tree
+from support import assert_same_bits, assert_same_trees
+
+import qcore
+import qjax
+from qjax import quantizer
+from qjax.optim import LowPrecisionState, accumulators, apply_updates, low_precision
+from qjax.optim.momentum import state_tensors
+
+
+def with_counts(params):
+    return {"mean": params, "counts": jax.tree.map(lambda p: jnp.zeros(p.shape, int), params)}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "names"),
+    [
+        (optax.sgd(0.1), []),
+        (optax.GradientTransformation(with_counts, optax.sgd(0.1).update), ["['mean']"]),
+        (optax.sgd(0.1, momentum=0.9), ["[0].trace"]),
+        (optax.amsgrad(0.1), ["[0].mu", "[0].nu", "[0].nu_max"]),
+        (optax.rmsprop(0.1, centered=True, momentum=0.9), ["[0].mu", "[0].nu", "[2].trace"]),
+        (
+            optax.chain(optax.scale_by_adam(), optax.trace(0.9), optax.ema(0.9)),
+            ["[2].ema", "[0].mu", "[0].nu", "[1].trace"],
+        ),
+        (optax.chain(optax.trace(0.9), optax.trace(0.8)), ["[0].trace", "[1].trace"]),
+        (optax.inject_hyperparams(optax.adam)(0.1), [".inner_state[0].mu", ".inner_state[0].nu"]),
+        (optax.adafactor(0.1), ["[0].v", "[0].v_col", "[0].v_row"]),
+    ],
+)
+@pytest.mark.parametrize(
+    "params", [{"x": {"y": np.ones((2, 3), np.float32)}, "z": np.ones(2, np.float32)}, np.float32(1)]
+)
+def test_state_tensors(optimizer, names, params):
+    params = jax.tree.map(jnp.float32, params)
+    state = optimizer.init(params)
+    places = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(state)[0]]
+    owners = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
+    found = {(t.parameter, t.index): places[t.leaf] for t in state_tensors(optimizer, state, params)}
+    assert found == {(p, i): name + owners[p] for p in range(len(owners)) for i, name in enumerate(names)}
+
+
+def test_masked_state_tensors_and_several_of_one_name():
+    params = {"x": {"y": jnp.ones(3), "w": jnp.ones(2)}, "z": jnp.ones((2, 2))}
+    optimizer = optax.masked(optax.trace(0.9), {"x": False, "z": True})
+    assert state_tensors(optimizer, optimizer.init(params), params) == [(0, 2, 0)]
+    optimizer = optax.sm3(0.1)
+    assert [t.index for t in state_tensors(optimizer, optimizer.init(params), params) if t.parameter == 2] == [0, 1, 2]
+
+
+def test_bfloat16_parameters():
+    tx = low_precision(optax.sgd(0.1), weight_quant=quantizer(F8), acc_quant=F16, key=KEY)
+    start = jax.tree.map(lambda p: jnp.asarray(p, jnp.bfloat16), P)
+    params, state = train(tx, start, tx.init(start), [jax.tree.map(lambda g: g.astype(ml_dtypes.bfloat16), G[0])])
+    weights = {
+        n: qcore.quantize(np.asarray(accumulators(state)[n]), F8, "stochastic", key=role_key(0, 2, n)) for n in SHAPES
+    }
+    assert_same_trees(params, weights)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"tx": "sgd"}, TypeError, ["tx='sgd'", "GradientTransformation"]),
+        ({"weight_quant": 8}, TypeError, ["weight_quant=8", "Number"]),
+        ({"acc_quant": "e5m2x"}, ValueError, ["acc_quant='e5m2x'"]),
+        ({"grad_scaling": "1"}, TypeError, ["grad_scaling='1'", "above 0"]),
+        ({"grad_scaling": True}, TypeError, ["grad_scaling=True", "above 0"]),
+        ({"grad_scaling": 0}, ValueError, ["grad_scaling=0", "above 0"]),
+        ({"grad_scaling": float("nan")}, ValueError, ["grad_scaling=nan", "above 0"]),
+        ({"momentum_quant": quantizer(F8)}, ValueError, ["key=None", "momentum_quant"]),
+        ({"key": -1}, ValueError, ["key=-1"]),
+    ],
+)
+def test_wrong_arguments(change, error, words):
+    with pytest.raises(error) as raised:
+        low_precision(**({"tx": optax.sgd(0.1)} | change))
+    assert all(word in str(raised.value) for word in words)
+
+
+def test_wrong_calls():
+    p = jnp.ones(3)
+    tx = low_precision(optax.sgd(0.1), weight_quant=lambda x: x.sum())
+    with pytest.raises(ValueError, match=r"params=None"):
+        tx.update(p, tx.init(p))
+    with pytest.raises(ValueError, match=r"weight_quant made float32\[\] of float32\[3\]"):
+        tx.update(p, tx.init(p), p)
+    with pytest.raises(ValueError, match="acc_quant"):
+        accumulators(tx.init(p))
+    with pytest.raises(ValueError, match="without low_precision"):
+        apply_updates(p, p, optax.sgd(0.1).init(p))
+
+
+def test_keys_of_all_kinds_and_states_are_arrays():
+    states = [low_precision(optax.sgd(0.1), key=key).init(tree(P)) for key in (KEY, (1, 7), jax.random.key(KEY))]
+    assert_same_trees(states[0].key, np.uint32([1, 7]))
+    assert_same_trees(states[0], states[1])
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(states[0]))
+    assert isinstance(states[0], LowPrecisionState)
+    with jax.enable_x64(True):
+        assert_same_bits(low_precision(optax.sgd(0.1), key=jax.random.key(KEY)).init(P).key, np.uint32([1, 7]))
+
+
+def test_importing_qjax_imports_neither_optax_nor_flax():
+    program = "import sys, qjax; print({'optax', 'flax', 'torch'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip() == "set()"
+    assert not hasattr(qjax, "LowPrecisionState")

@@ -1,0 +1,63 @@
+"""The lists in docs/how-it-works.md of what a call passes before the kernel are what a profiler sees."""
+
+import re
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+import torch
+
+import qjax
+import qtorch
+
+ROOT = Path(__file__).parent.parent
+SECTION = (ROOT / "docs" / "how-it-works.md").read_text().split("## What a call passes\n")[1].split("\n## ")[0]
+LISTS = {
+    call: re.findall(r"^\d+\. `(\w+)` in `([\w/.]+)`: .", steps, re.MULTILINE)
+    for call, steps in re.findall(
+        r"^`((?:qtorch|qjax)\.[^`]+)`[^\n]*:\n\n((?:\d+\. [^\n]+\n?)+)", SECTION, re.MULTILINE
+    )
+}
+INPUTS = {"qtorch": lambda: torch.linspace(-3, 3, 64), "qjax": lambda: jnp.linspace(-3, 3, 64)}
+
+
+def functions_entered(call):
+    """The names and files of our functions that a call enters, in order."""
+    entered = []
+
+    def see(frame, event, _):
+        path = Path(frame.f_code.co_filename)
+        if (
+            event == "call"
+            and path.is_relative_to(ROOT)
+            and path.relative_to(ROOT).parts[0] in ("qcore", "qtorch", "qjax")
+        ):
+            entered.append((frame.f_code.co_name, path.relative_to(ROOT).as_posix()))
+
+    sys.setprofile(see)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return entered
+
+
+def test_both_packages_are_listed():
+    assert {call.split("(")[0] for call in LISTS} == {"qtorch.float_quantize", "qjax.float_quantize"}
+
+
+@pytest.mark.parametrize("call", LISTS)
+def test_lists_are_what_a_call_enters(call):
+    x = INPUTS[call.split(".")[0]]()
+    program = compile(call, "call", "eval")
+    names = {"x": x, "qtorch": qtorch, "qjax": qjax}
+    for _ in range(2):  # compiles and remembers
+        eval(program, names)
+    assert functions_entered(lambda: eval(program, names)) == LISTS[call]
+
+
+@pytest.mark.parametrize("call", LISTS)
+def test_lists_are_short(call):
+    assert 1 <= len(LISTS[call]) <= 8
+    assert len(set(LISTS[call])) == len(LISTS[call])

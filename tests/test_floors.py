@@ -1,0 +1,116 @@
+"""The house's floors: imports go down only, and never in a circle; folders and files stay small."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Rooms from the ground up; one imports from lower floors, and within itself. "" is what a package itself exports.
+FLOORS = {
+    "qcore": ["arguments", "random packing", "law", "formats", "arrays", "affine", "rules", "cli", "", "__main__"],
+    "qtorch": ["_torch_internals", "_kernels", "_rounding", "quant", "quantization optim auto_low", ""],
+    "qjax": ["_rounding", "quant", "quantization optim auto_low nnx", ""],
+}
+APART = {
+    "qcore": {"torch", "jax", "qtorch", "qjax"},
+    "qtorch": {"jax", "qjax"},
+    "qjax": {"torch", "qtorch"},
+}
+
+# Exceptions, which only ever go: what is listed and no longer needed fails.
+UPWARD = set()
+LONG_FILES = set()
+FULL_FOLDERS = set()
+LONG_FUNCTIONS = {}  # "module.function": why it is one function
+MOST_LINES, MOST_FILES, MOST_LINES_OF_FUNCTIONS = 300, 9, 40
+
+
+def modules():
+    """The files of all modules by dotted name."""
+    for package in FLOORS:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(name[:-1] if name[-1] == "__init__" else name), path
+
+
+FILES = dict(modules())
+
+
+def imports(path):
+    """The modules that a file imports anywhere, in functions as well."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in FILES else str(node.module)
+
+
+EDGES = {name: sorted(set(imports(path))) for name, path in FILES.items()}
+
+
+def floor(module):
+    package, _, rest = module.partition(".")
+    room = rest.partition(".")[0]
+    return next(i for i, rooms in enumerate(FLOORS[package]) if room in rooms.split(" ")), room
+
+
+def test_every_room_has_a_floor():
+    assert [floor(name) for name in FILES]
+
+
+def test_imports_go_down():
+    inside = {(name, other) for name, others in EDGES.items() for other in others if other in FILES}
+    same_package = {pair for pair in inside if pair[0].split(".")[0] == pair[1].split(".")[0]}
+    wrong = {(a, b) for a, b in same_package if floor(a)[1] != floor(b)[1] and floor(a)[0] <= floor(b)[0]}
+    assert wrong == UPWARD
+
+
+def test_no_circles():
+    done, open_ = set(), []
+
+    def visit(name):
+        assert name not in open_, f"a circle: {' -> '.join([*open_[open_.index(name) :], name])}"
+        if name not in done:
+            open_.append(name)
+            for other in EDGES[name]:
+                if other in FILES and other != name:
+                    visit(other)
+            open_.pop()
+            done.add(name)
+
+    for name in FILES:
+        visit(name)
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_packages_are_apart(package):
+    used = {other.split(".")[0] for name, others in EDGES.items() if name.split(".")[0] == package for other in others}
+    assert not used & APART[package]
+
+
+def test_files_and_folders_are_small():
+    long = {name for name, path in FILES.items() if len(path.read_text().splitlines()) > MOST_LINES}
+    folders = {}
+    for path in FILES.values():
+        folders.setdefault(path.parent, []).extend([path] if path.stem not in ("__init__", "__main__") else [])
+    full = {str(folder.relative_to(ROOT)) for folder, files in folders.items() if len(files) > MOST_FILES}
+    assert (long, full) == (LONG_FILES, FULL_FOLDERS)
+
+
+def functions(path):
+    """The functions of a file, and how many lines they have without their docstrings."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            said = node.body[0] if ast.get_docstring(node) is not None else None
+            yield node.name, node.end_lineno - node.lineno + 1 - (said.end_lineno - said.lineno + 1 if said else 0)
+
+
+def test_functions_are_small():
+    lines = {f"{name}.{function}": count for name, path in FILES.items() for function, count in functions(path)}
+    assert {name for name, count in lines.items() if count > MOST_LINES_OF_FUNCTIONS} == set(LONG_FUNCTIONS)
+    assert all(LONG_FUNCTIONS.values())

@@ -1,0 +1,125 @@
+"""The wheel: what is in it, and what a type checker sees of it in a user's program. Needs no network."""
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("qcore", "qtorch", "qjax")
+
+PROGRAM = """\
+from typing import assert_type
+
+import jax
+import numpy as np
+import torch
+
+import qcore
+import qjax
+import qtorch
+
+x, a = torch.ones(3), np.ones(3, np.float32)
+assert_type(qtorch.quantize(x, "e5m2"), torch.Tensor)
+assert_type(qtorch.quantize(x, qtorch.FloatingPoint(5, 2), qtorch.Rounding.STOCHASTIC, key=3), torch.Tensor)
+assert_type(qtorch.float_quantize(x, 5, 2), torch.Tensor)
+assert_type(qtorch.quantizer("e5m2"), qtorch.quant.Quantizer)
+assert_type(qtorch.auto_low.lower(torch.nn.Linear(2, 2), ["linear"], "e5m2"), torch.nn.Linear)
+assert_type(qtorch.optim.OptimLP(torch.optim.SGD([x])), qtorch.optim.OptimLP)
+assert_type(qtorch.quantization.fake_quantize_per_tensor_affine(x, 0.5, 0, 0, 255), torch.Tensor)
+assert_type(qjax.quantize(jax.numpy.ones(3), "e5m2"), jax.Array)
+assert_type(qjax.quantize(a, "e5m2"), jax.Array)
+assert_type(qjax.float_quantize(a, 5, 2, key=3), jax.Array)
+assert_type(qjax.quantizer("e5m2")(a), jax.Array)
+assert_type(qjax.quantization.fake_quantize(a, qjax.quantization.QParams.of(0.5, 0)), jax.Array)
+assert_type(qjax.nnx.Quantizer("e5m2")(a), jax.Array)
+qjax.optim.low_precision(__import__("optax").sgd(0.1), weight_quant="e5m2").init(a)
+qjax.auto_low.lower(abs, ["linear"], "e5m2")
+assert_type(qcore.FixedPoint(8, 4).wl, int)
+qcore.quantize(a, "e5m2").shape
+"""
+
+# What a type checker must refuse, line by line.
+WRONG = """\
+qtorch.quantize(x, 5)
+qtorch.quantize(a, "e5m2")
+qtorch.quantize(x, "e5m2", rounding=3)
+qtorch.quantise(x, "e5m2")
+qjax.quantize([1.0], "e5m2")
+qjax.quantize(a, "e5m2", "nearest", 3)
+qjax.optim.low_precision("sgd")
+qjax.optim.high_precision
+qtorch.optim.OptimLP(torch.optim.SGD([x]), weight_quant=3)
+qcore.FixedPoint("8", 4)
+"""
+
+
+def run(*command, **options):
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built of a copy, since setuptools writes beside its sources."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    run(sys.executable, "-c", build, target, cwd=source)
+    (path,) = target.glob("qbits-*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory):
+    """The interpreter of an environment that has the wheel, and this one's other packages."""
+    home = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", home)
+    python = home / "bin" / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")  # whose own .pth files are not read
+    return python
+
+
+def test_the_wheel_has_everything(wheel):
+    """All files of the packages: what is read beside Python, such as the source of a kernel, is easily forgotten."""
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    files = {path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
+    files = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
+    assert names == files
+    assert {f"{package}/py.typed" for package in PACKAGES} <= names
+
+
+def test_the_wheel_works(python, tmp_path):
+    code = (
+        "import qcore, qjax, qtorch, torch; print(qcore.__file__, qjax.__file__, qtorch.__file__); "
+        "print(qtorch.quantize(torch.tensor([1.1]), 'e5m2').item(), qjax.optim.__name__)"
+    )
+    places, results = run(python, "-c", code, cwd=tmp_path).splitlines()
+    assert all(str(python.parent.parent) in place for place in places.split())
+    assert results == "1.0 qjax.optim"
+
+
+def test_type_checkers_see_the_wheel(python, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM + WRONG)
+    settings = {"include": ["program.py"], "typeCheckingMode": "standard", "reportUnusedExpression": "none"}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", str(python)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    lines = (PROGRAM + WRONG).splitlines()
+    complaints = {lines[one["range"]["start"]["line"]]: one["message"] for one in found}
+    right = {line: message for line, message in complaints.items() if line not in WRONG.splitlines()}
+    assert not right
+    assert not set(WRONG.splitlines()) - set(complaints), "what is wrong and was not refused"

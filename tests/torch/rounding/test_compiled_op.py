@@ -1,0 +1,106 @@
+"""Stochastic rounding in compiled programs is one operator, with the bits of eager calls."""
+
+import pytest
+import torch
+from support import assert_same_bits
+from torch._subclasses import FakeTensorMode
+from torch.func import vmap
+
+import qtorch
+from qcore import BlockFloatingPoint, FloatingPoint
+from qtorch.quant import Quantizer
+
+F = FloatingPoint(5, 2)
+
+
+def compiled(program, backend="aot_eager"):
+    torch._dynamo.reset()
+    return torch.compile(program, fullgraph=True, backend=backend)
+
+
+def test_a_program_has_one_operator_for_each_rounding():
+    graphs = []
+
+    def keep(module, inputs):
+        graphs.append(module.graph)
+        return module.forward
+
+    q = Quantizer(F)
+    program = compiled(lambda x: q(q(x * 2)) + qtorch.quantize(x, "mxfp8_e4m3", "stochastic"), keep)
+    program(torch.randn(3, 40))
+    (graph,) = graphs
+    targets = [str(node.target) for node in graph.nodes if node.op == "call_function"]
+    assert sum("qtorch.round" in target for target in targets) == 3
+    assert len(targets) < 20  # no Threefry
+
+
+@pytest.mark.parametrize("number", [F, "e4m3fnuz", BlockFloatingPoint(8, 1)], ids=str)
+def test_bits_with_overflow_start_and_fewer_bits(number):
+    options = {"rounding": "stochastic", "key": 5, "start": 7, "random_bits": 9}
+    if number == "e4m3fnuz":
+        options["overflow"] = "saturate"
+    x = 100 * torch.randn(6, 5).t()
+    program = compiled(lambda x: qtorch.quantize(x, number, **options))
+    result = program(x)
+    expected = qtorch.quantize(x, number, **options)
+    assert_same_bits(result, expected)
+    assert result.stride() == expected.stride()
+
+
+def test_blocks_that_do_not_divide():
+    """Inductor reads the result as the operator said that it lies."""
+    x = torch.randn(3, 5, 120)
+    for tensor in (x, x.mT):
+        program = compiled(lambda x: qtorch.quantize(x * 2, "mxfp8_e4m3", "stochastic", key=5) + 1, "inductor")
+        assert_same_bits(program(tensor), qtorch.quantize(tensor * 2, "mxfp8_e4m3", "stochastic", key=5) + 1)
+        assert qtorch.quantize(tensor, "mxfp8_e4m3", "stochastic", key=5).stride() == tensor.stride()
+        assert qtorch.encode(tensor, "mxfp8_e4m3", "stochastic", key=5)[0].stride() == tensor.stride()
+
+
+def test_examples_of_vmap_with_one_key_and_with_their_own():
+    x, keys = torch.randn(3, 4, 5), torch.tensor([[0, 1], [0, 2], [7, 3]])
+    programs = [
+        lambda x, keys: vmap(lambda row: qtorch.quantize(row, F, "stochastic", key=5))(x),
+        lambda x, keys: vmap(vmap(lambda row: qtorch.quantize(row, F, "stochastic", key=5)), in_dims=1)(x),
+        lambda x, keys: vmap(lambda row, key: qtorch.quantize(row, F, "stochastic", key=key))(x, keys),
+        lambda x, keys: vmap(lambda key: qtorch.quantize(x[0], F, "stochastic", key=key))(keys),
+        lambda x, keys: vmap(lambda row, key: vmap(lambda row: qtorch.quantize(row, F, "stochastic", key=key))(row))(
+            x, keys
+        ),
+    ]
+    for program in programs:
+        assert_same_bits(compiled(program)(x, keys), program(x, keys))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (0, 1, 3, 4, 2), (1, 0, 2, 3, 4)])
+def test_results_have_the_strides_that_programs_are_told(order):
+    """With a key for each example, in tensors of any order."""
+    inverse = sorted(range(5), key=order.__getitem__)
+    x = torch.randn([(2, 3, 4, 5, 6)[axis] for axis in order]).permute(inverse)
+    inputs = x, torch.arange(4, dtype=torch.int32).view(2, 2), torch.tensor([0, 0, 24], dtype=torch.int32)
+    text = F.text, "stochastic", ""
+    actual = torch.ops.qtorch.round(*inputs, *text)
+    with FakeTensorMode() as fake:
+        expected = torch.ops.qtorch.round(*map(fake.from_tensor, inputs), *text)
+    assert actual.stride() == expected.stride()
+
+
+def test_exported_programs_have_none():
+    """They may be run where qtorch is not."""
+    exported = torch.export.export(torch.nn.Sequential(Quantizer(F)), (torch.randn(5),))
+    assert not any("qtorch.round" in str(node.target) for node in exported.graph.nodes)
+
+
+def test_whole_models_compile():
+    """Every quantizer inside took ten seconds once."""
+    q = Quantizer(F, F)
+    model = torch.nn.Sequential(*(layer for _ in range(2) for layer in (torch.nn.Linear(7, 7), q)))
+    x, results = torch.randn(9, 7), []
+    for run in (model, compiled(model, "inductor")):
+        torch.manual_seed(1)
+        model.zero_grad()
+        y = run(x)
+        y.sum().backward()
+        results.append([y, *(p.grad for p in model.parameters())])
+    for eager, traced in zip(*results, strict=True):
+        assert_same_bits(traced, eager)

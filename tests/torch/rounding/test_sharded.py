@@ -1,0 +1,140 @@
+"""Tensors sharded over four processes: the bits of the whole tensor, whatever lies where."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import qtorch
+
+PROGRAM = """
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+import qtorch
+from qtorch.optim import OptimLP
+from qtorch.quant import Quantizer
+
+store, rank = sys.argv[1:]
+dist.init_process_group("gloo", init_method="file://" + store, rank=int(rank), world_size=4)
+torch.set_num_threads(1)
+line, square = (init_device_mesh("cpu", shape) for shape in ((4,), (2, 2)))
+x = torch.randn(6, 8, 10, generator=torch.Generator().manual_seed(0)) ** 5
+
+
+def same(actual, expected, what):
+    actual = actual.full_tensor() if isinstance(actual, DTensor) else actual
+    assert actual.dtype == expected.dtype, what
+    assert torch.equal(actual.contiguous().view(torch.int16), expected.contiguous().view(torch.int16)), what
+
+
+# Placements: of equal and of unequal parts, of none, along one dimension twice and along two.
+PLACED = [(line, [Shard(dim)]) for dim in range(3)] + [(line, [Replicate()])]
+PLACED += [(square, list(two)) for two in ((Shard(0), Shard(0)), (Shard(0), Shard(2)), (Replicate(), Shard(1)))]
+NUMBERS = [
+    "e5m2",
+    "posit16",
+    qtorch.FixedPoint(8, 4),
+    *(qtorch.BlockFloatingPoint(6, dim) for dim in (-1, 0, 2)),
+    qtorch.BlockScaled("e2m1fn", {-1: 4}),
+    qtorch.NVFP4({-1: 5}),
+]
+for mesh, placements in PLACED:
+    for values in (x, x[:3, :1].mT.to(torch.bfloat16)):
+        sharded = distribute_tensor(values, mesh, placements)
+        for number in NUMBERS:
+            for mode, options in (("nearest", {}), ("stochastic", {"key": 5, "start": 2**32 - 7})):
+                y = qtorch.quantize(sharded, number, mode, **options)
+                assert y.placements == tuple(placements)
+                what = f"{number} {mode} {placements} {values.shape}"
+                same(y, qtorch.quantize(values, number, mode, **options), what)
+few = qtorch.quantize(distribute_tensor(x, DeviceMesh("cpu", [0, 1]), [Shard(0)]), "e5m2", "stochastic", key=5)
+if rank in "01":  # the others have no part
+    same(few, qtorch.quantize(x, "e5m2", "stochastic", key=5), "fewer processes")
+ones = DTensor.from_local(torch.full((5,), 0.3), line, [Partial()])
+same(qtorch.quantize(ones, "e5m2", "nearest"), torch.full((5,), 1.25), "a sum")
+
+
+# Gradients, and where they are masked
+
+for mode, key in (("nearest", None), ("stochastic", 3)):
+    quantizer = Quantizer("int4", "e5m2", mode, mode, clamping_grad_zero=True)
+    leaf, whole = distribute_tensor(x, line, [Shard(0)]).requires_grad_(), x.clone().requires_grad_()
+    gradient = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+    quantizer(leaf, key).backward(distribute_tensor(gradient, line, [Shard(0)]))
+    quantizer(whole, key).backward(gradient)
+    same(leaf.grad, whole.grad, mode)
+
+
+# What has no place for parts says so
+
+def mapped(x, number):
+    return torch.vmap(lambda row: qtorch.quantize(row, number, "nearest"))(x)
+
+
+for function in (qtorch.encode, lambda x, number: qtorch.decode(x.to(torch.uint8), number), mapped):
+    try:
+        function(distribute_tensor(x, line, [Shard(0)]), "e5m2")
+    except TypeError as error:
+        assert "is a DTensor" in str(error) and "is a tensor of one process" in str(error), error
+    else:
+        raise AssertionError(function)
+
+
+# Steps of training, after the second of which others have changed a weight that has no gradient then
+
+def steps(wrap):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(12, 30), torch.nn.ReLU(), torch.nn.Linear(30, 12))
+    if wrap:
+        model = fully_shard(model, mesh=line)
+    parameters = [torch.nn.Parameter(torch.ones(3)), *model.parameters()]  # the first one is whole everywhere
+    rounding = [Quantizer(number) for number in ("e5m2", "e5m2", "bfloat16", "bfloat16")]
+    inner = torch.optim.SGD(parameters, lr=0.25, momentum=0.5)
+    optimizer = OptimLP(inner, rounding[0], 0.5, rounding[1], *rounding[2:], key=7)
+    for step in range(3):
+        data = torch.Generator().manual_seed(step)
+        for p in parameters:
+            gradient = torch.randn(p.shape, generator=data)
+            p.grad = distribute_tensor(gradient, line, p.placements) if isinstance(p, DTensor) else gradient
+        if step == 1:
+            p.data.mul_(0.5)
+            p.grad = None
+        version = p._version
+        optimizer.step()
+        assert step != 1 or p._version == version  # autograd need not know
+        states = [optimizer.state[p]["momentum_buffer"] for p in parameters]
+        accumulators = [optimizer.weight_acc[p] for p in parameters]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        yield from (x.detach().clone() for x in (*parameters, *states, *accumulators, *gradients))
+    optimizer.load_state_dict(optimizer.state_dict())
+    if rank == "0":  # which must not wait for the others
+        assert len(optimizer.weight_acc) == len(parameters)
+    yield from optimizer.weight_acc.values()
+
+
+for i, (actual, expected) in enumerate(zip(steps(True), steps(False), strict=True)):
+    same(actual, expected, f"tensor {i}")
+dist.destroy_process_group()
+os._exit(0)  # the meshes keep gloo's threads, which abort if the interpreter ends while one lets go of a tensor
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes find each other by a file")
+def test_the_bits_of_the_whole_tensor(tmp_path):
+    for mode in ("nearest", "stochastic"):  # once, and not in each process
+        qtorch.quantize(torch.ones(64), qtorch.FixedPoint(8, 4), mode)
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path / "store")]
+    processes = [
+        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for rank in range(4)
+    ]
+    outputs = [process.communicate(timeout=600)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, "\n".join(outputs)

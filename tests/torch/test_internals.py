@@ -1,0 +1,290 @@
+"""torch's private parts: they are used in one file, and without any of them all bits are the same."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support import assert_all_same_bits, assert_same_bits
+
+import qcore
+import qtorch
+from qtorch import _torch_internals as internals
+from qtorch._kernels import store
+from qtorch._rounding import dispatch, many
+from qtorch._rounding.paths import cuda
+from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._rounding.plan import make_plan
+from qtorch.auto_low import lower
+from qtorch.optim import OptimLP
+from qtorch.quant import Quantizer, module
+from qtorch.quantization import affine, fake_quantize_per_tensor_affine, functional, quantize_per_tensor
+
+ROOT = Path(__file__).parents[2]
+F = qtorch.FloatingPoint(5, 2)
+MODES = [("nearest", None), ("stochastic", 3)]
+X = torch.randn(6, 64, generator=torch.Generator().manual_seed(1))
+
+
+def check_rounding():
+    """Values, codes and gradients, alone and under transforms."""
+    for number in (F, "mxfp8_e4m3", "nvfp4"):
+        for mode, key in MODES:
+            expected = qcore.quantize(X.numpy(), number, mode, key=key)
+            assert_same_bits(qtorch.quantize(X, number, mode, key=key), expected)
+    assert_same_bits(qtorch.encode(X, "e5m2"), qcore.encode(X.numpy(), "e5m2"))
+    x = X.clone().requires_grad_()
+    y = Quantizer(F, F, "nearest", "nearest")(qtorch.quantize(x, "e4m3", "nearest"))
+    y.backward(X)
+    assert_same_bits(y, qcore.quantize(qcore.quantize(X.numpy(), "e4m3", "nearest"), F, "nearest"))
+    assert_same_bits(x.grad, qcore.quantize(X.numpy(), F, "nearest"))
+    assert_same_bits(torch.vmap(lambda x: qtorch.quantize(x, F))(X), qcore.quantize(X.numpy(), F))
+    tangent = torch.func.jvp(lambda x: qtorch.quantize(x, F), (X,), (2 * X,))[1]
+    assert_same_bits(tangent, 2 * X)
+
+
+def check_optimizer():
+    params = [torch.nn.Parameter(X.clone()), torch.nn.Parameter(X[0].clone())]
+    optimizer = OptimLP(torch.optim.SGD(params, lr=0.1), F, 0.5, F, None, lambda x: x * 1.0)
+    sum(p.square().sum() for p in params).backward()
+    optimizer.step()
+    return [*params, *(p.grad for p in params)]
+
+
+def apply_functions(monkeypatch):
+    """Makes anew what the modules made at import."""
+    for place, name, function in (
+        (dispatch, "_straight_through", dispatch._WithTangent),
+        (module, "_apply", module._Rounding),
+        (affine, "_straight_through", affine._StraightThrough),
+    ):
+        monkeypatch.setattr(place, name, internals.apply_directly(function))
+
+
+def test_with_all_parts():
+    """What the others are compared with takes the short ways."""
+    assert is_plain_tensor(X)
+    assert internals._marks_constants
+    assert all(part is not None for part in (internals._foreach_mul, internals._int_mm))
+    assert internals.apply_directly(dispatch._WithTangent) != dispatch._WithTangent.apply
+    check_rounding()
+
+
+@pytest.mark.parametrize("part", ["_dispatch_modes", "_transforms"])
+def test_without_a_look_at_modes_and_transforms(part, monkeypatch):
+    monkeypatch.setattr(internals, part, None)
+    assert not is_plain_tensor(X)
+    check_rounding()
+    before = [X.clone(), X.clone()]
+    many.round_each(before, [X, X], F, qcore.Rounding.NEAREST)
+    assert_all_same_bits(before, [qcore.quantize(X.numpy(), F)] * 2)
+
+
+def test_tensors_that_are_nowhere_are_not_read():
+    """Those that a transform left behind, and torch's zeros without memory."""
+    found = []
+    torch.vmap(lambda x: found.append(x) or x)(X)
+    assert not internals.is_memory(found[0])
+    assert not internals.is_memory(torch._efficientzerotensor((3,)))
+    assert internals.is_memory(torch.empty(0))
+
+
+def test_without_direct_functions(monkeypatch):
+    monkeypatch.setattr(internals, "_apply", None)
+    apply_functions(monkeypatch)
+    assert dispatch._straight_through == dispatch._WithTangent.apply
+    check_rounding()
+    x = X.clone().requires_grad_()
+    y = fake_quantize_per_tensor_affine(x, 0.5, 0, -8, 7)
+    y.backward(X)
+    other = X.clone().requires_grad_()
+    torch.fake_quantize_per_tensor_affine(other, 0.5, 0, -8, 7).backward(X)
+    assert_same_bits(x.grad, other.grad)
+
+
+def test_without_the_level_of_forward_mode(monkeypatch):
+    monkeypatch.setattr(internals, "forward_ad", SimpleNamespace())
+    assert internals.in_forward_mode()
+    assert not is_plain_tensor(X)
+    check_rounding()
+
+
+PROGRAM = """
+import torch
+where, torch.__file__ = torch.__file__, "/nonexistent/torch/__init__.py"
+import qtorch, qcore
+from qtorch import _torch_internals
+torch.__file__ = where
+assert not _torch_internals._marks_constants
+x = torch.randn(8, 64)
+for number, key in (("e5m2", None), ("mxfp4", None), (qtorch.FloatingPoint(5, 2), 3)):
+    mode = "nearest" if key is None else "stochastic"
+    program = torch.compile(lambda x: qtorch.quantize(x, number, mode, key=key), backend="aot_eager", fullgraph=True)
+    expected = torch.from_numpy(qcore.quantize(x.numpy(), number, mode, key=key))
+    assert torch.equal(program(x).view(torch.int32), expected.view(torch.int32))
+"""
+
+
+def test_without_the_mark_of_constants():
+    """The public function makes the same mark, and imports Dynamo."""
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, cwd=ROOT, timeout=300)
+
+
+def test_without_foreach(monkeypatch):
+    expected = check_optimizer()
+    monkeypatch.setattr(internals, "_foreach_mul", None)
+    assert_all_same_bits(check_optimizer(), expected)
+
+
+def test_without_products_of_int8(monkeypatch):
+    q, weight = (quantize_per_tensor(x, 0.05, 3, torch.qint8) for x in (X, X[:5]))
+    expected = functional.linear(q, weight).int_repr()
+    monkeypatch.setattr(internals, "_int_mm", None)
+    assert torch.equal(functional.linear(q, weight).int_repr(), expected)
+    ends = torch.full((1, 1 << 17), -128, dtype=torch.int8)
+    assert internals.int8_product(ends, ends.t()).item() == -(2**31)  # wraps, as int32 does
+
+
+Pair = namedtuple("Pair", "first second")
+
+
+class Tree(torch.nn.Identity):
+    def forward(self, x):
+        return Pair(x, [{"a": x, "b": (x, 3, None)}])
+
+
+def test_without_trees(monkeypatch):
+    layer = lower(Tree(), [Tree], F, None, "nearest")
+    for tree_map in (internals._tree_map, None):
+        monkeypatch.setattr(internals, "_tree_map", tree_map)
+        first, [second] = layer(X)
+        assert type(layer(X)) is Pair
+        assert_all_same_bits([first, second["a"], second["b"][0]], [qcore.quantize(X.numpy(), F)] * 3)
+        assert second["b"][1:] == (3, None)
+
+
+def test_without_packages(monkeypatch, tmp_path):
+    """What rounds on a GPU then is the law, operation by operation."""
+    monkeypatch.setattr(store, "folder", lambda: tmp_path)
+    monkeypatch.setitem(sys.modules, "torch._inductor", None)
+    cuda.load.cache_clear()
+    plan = make_plan(F, "nearest", X.dtype, None, False)
+    try:
+        with pytest.warns(RuntimeWarning, match="operation by operation"):
+            assert cuda.round_on_cuda(X, plan, None) is None
+    finally:
+        cuda.load.cache_clear()
+
+
+def test_without_loaders(monkeypatch):
+    calls = []
+    monkeypatch.setattr("torch._inductor.aoti_load_package", lambda path, device_index: lambda *x: calls.append(x))
+    internals.open_package("kernel.pt2", -1)([1, 2])
+    assert calls == [(1, 2)]
+
+
+# Where private parts are used.
+
+FILES = sorted((ROOT / "qtorch").rglob("*.py"))
+LOOKS_UP = {"getattr", "hasattr", "setattr", "delattr", "get", "attrgetter", "methodcaller", "import_module"}
+OF_TUPLES = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
+EXTENSION_POINTS = {"_load_from_state_dict", "_version"}  # of torch.nn.Module, for subclasses to override
+
+
+def is_private(name):
+    return re.fullmatch(r"_[A-Za-z]\w*", name) is not None
+
+
+def own_names():
+    """What the packages themselves define that begins with an underscore."""
+    for path in [*FILES, *(ROOT / "qcore").rglob("*.py")]:
+        yield from filter(is_private, path.with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                yield node.name
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and path.name != internals_file():
+                yield from [node.attr] if isinstance(node.value, ast.Name) and node.value.id == "self" else []
+
+
+def internals_file():
+    return Path(internals.__file__).name
+
+
+def private_uses(source, own):
+    """The private names of others that a program reads, sets, imports, or has as texts."""
+    for node in ast.walk(ast.parse(source)):
+        names = []
+        if isinstance(node, ast.Attribute):
+            names = [node.attr]
+            if ast.unparse(node).startswith("torch.ops.") and not ast.unparse(node).startswith("torch.ops.qtorch"):
+                yield ast.unparse(node), node.lineno  # operators are documented nowhere
+        elif isinstance(node, ast.ImportFrom):
+            names = [*str(node.module).split("."), *(alias.name for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [part for alias in node.names for part in alias.name.split(".")]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in LOOKS_UP:
+            texts = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+            names = [part for text in texts for part in text.split(".")]
+        for name in names:
+            if is_private(name) and name not in own | OF_TUPLES:
+                yield name, node.lineno
+
+
+def test_private_parts_are_used_in_one_file():
+    own = set(filter(is_private, own_names()))
+    uses = {
+        f"{path.relative_to(ROOT)}:{line} {name}"
+        for path in FILES
+        if path.name != internals_file()
+        for name, line in private_uses(path.read_text(), own)
+    }
+    assert not uses
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch._C._has_storage(x)",
+        "from torch._inductor import config",
+        "import torch.utils._pytree",
+        "x._is_zerotensor()",
+        "getattr(torch, '_C._has_storage')",
+        "torch.ops.aten.add(x, x)",
+        "layer._forward_hooks.values()",
+        "function._dynamo_marked_constant = True",
+    ],
+)
+def test_a_private_part_is_found(line):
+    assert list(private_uses(line, set(filter(is_private, own_names()))))
+
+
+def test_what_is_overridden():
+    """Of torch's classes, by name; a subclass of ours may not hide another private name by accident."""
+    found = set()
+    for path in FILES:
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for _, kind in inspect.getmembers(sys.modules.get(name, SimpleNamespace()), inspect.isclass):
+            bases = [base for base in kind.__mro__ if base.__module__.split(".")[0] == "torch"]
+            if kind.__module__ == name and bases:
+                found |= {own for own in vars(kind) if is_private(own) and any(own in vars(base) for base in bases)}
+    assert found - {"_abc_impl", "_backward_cls"} == EXTENSION_POINTS
+
+
+def test_every_part_has_a_row_in_the_documentation():
+    table = (ROOT / "docs/torch-internals.md").read_text()
+    source = Path(internals.__file__).read_text()
+    found = re.findall(r'_find\("([\w.]+)"\)|_knows\("(\w+)"|forward_ad, "(\w+)"', source)
+    parts = {part.rpartition(".")[2] for groups in found for part in groups if part}
+    for line in re.findall(r"from torch\._inductor import (.*)", source):
+        parts |= set(line.split(", "))
+    assert len(parts) > 8
+    assert not {part for part in parts if part not in table}
+    assert all(part in table for part in EXTENSION_POINTS)
