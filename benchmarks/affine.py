@@ -11,7 +11,6 @@ them; the exit status is 0 all the same: a benchmark reports, it does not judge.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +23,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.support.results import write_results
 from benchmarks.support.timing import Call, by_turns, clock_for, keep_pages, machine, versions
 from qtorch import quantization
 
@@ -172,8 +172,7 @@ def main(argv: list[str] | None = None) -> int:
     limited, missed = (sum(row.met in marks for row in rows) for marks in ((True, False), (False,)))
     if options.json:
         records = {"rows": [row.record() for row in rows], "limits": {"checked": limited, "missed": missed}}
-        with open(options.json, "w") as file:
-            json.dump(facts | records, file, indent=1)
+        write_results(options.json, facts | records)
     console.print(f"{missed} of {limited} are slower than torch", style="red" if missed else "green")
     return 0
 

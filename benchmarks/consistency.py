@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +32,7 @@ from benchmarks.support.programs import keep_programs
 from benchmarks.support.progress import Progress
 from benchmarks.support.real_data import training_tensors
 from benchmarks.support.report import environment, print_report
+from benchmarks.support.results import write_results
 from benchmarks.support.timing import usable_cores
 from qcore import Number, Rounding
 from qcore.formats.block import BlockNumber
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     seconds = perf_counter() - begin
     if arguments.json:
         record = environment() | {"seconds": round(seconds, 1), "cases": [case.record() for case in cases]}
-        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+        write_results(arguments.json, record)
     print_report(cases, seconds)
     return int(any(case.differing for case in cases))
 

@@ -12,7 +12,6 @@ calls that read and write as many bytes. Where there is no GPU, the program says
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -27,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import speed
+from benchmarks.support.results import write_results
 from benchmarks.support.timing import ROOT, by_turns, clock_for, keep_pages, machine, versions
 from qtorch.quantization import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
 
@@ -139,7 +139,7 @@ def main(argv: list[str] | None = None) -> int:
     facts = {"versions": versions(), "machine": machine("cuda")}
     rows = list(measure(options.max_exponent, options.seconds, log))
     console.print(table(rows))
-    options.json.write_text(json.dumps(facts | {"rows": [row.record() for row in rows]}, indent=1) + "\n")
+    write_results(options.json, facts | {"rows": [row.record() for row in rows]})
     wrong = sum(row.same_bits is False for row in rows)
     console.print(f"{wrong} rows with other bits than the CPU's", style="red" if wrong else "green")
     return 1 if wrong else 0

@@ -10,7 +10,6 @@ Both step copies of the same parameters and take turns; medians are compared.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,6 +19,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.support.results import write_results
 from benchmarks.support.timing import by_turns, clock_for, keep_pages, machine, versions
 from qcore import FloatingPoint
 from qtorch.optim import OptimLP
@@ -88,8 +88,7 @@ def main(argv: list[str] | None = None) -> int:
         table.add_row(str(row["optimizer"]), str(row["rounding"]), ours, inner, f"{row['ratio']:.2f}", limit)
     console.print(table)
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump(facts | {"rows": rows}, file, indent=1)
+        write_results(options.json, facts | {"rows": rows})
     return 0
 
 

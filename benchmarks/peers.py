@@ -16,7 +16,6 @@ not ours (softposit).
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -34,6 +33,7 @@ import qtorch
 from benchmarks.support import peers_qpytorch
 from benchmarks.support.peers_match import Match, on_jax, on_numpy, on_torch
 from benchmarks.support.peers_mx import mx_matches, torchao_mx_matches
+from benchmarks.support.results import write_results
 from benchmarks.support.timing import Call, by_turns, clock_for, keep_pages, machine, versions
 from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint
 
@@ -234,8 +234,7 @@ def main(argv: list[str] | None = None) -> int:
     console.print(peers_table(rows, missing, options.exponent))
     if options.json:
         report = facts | {"elements": x.size, "rows": [row._asdict() for row in rows], "not installed": missing}
-        with open(options.json, "w") as file:
-            json.dump(report, file, indent=1)
+        write_results(options.json, report)
     return 0
 
 

@@ -31,6 +31,7 @@ from rich.table import Table
 
 import qtorch
 from benchmarks import startup
+from benchmarks.support.results import write_results
 from benchmarks.support.timing import (
     ROOT,
     Timing,
@@ -285,8 +286,7 @@ def main(argv: list[str] | None = None) -> int:
     limited, missed = (sum(result.met in marks for result in results) for marks in ((True, False), (False,)))
     if options.json:
         records = {"rows": [row.record() for row in rows], "startup": [found.record() for found in findings]}
-        with open(options.json, "w") as file:
-            json.dump(facts | records | {"limits": {"checked": limited, "missed": missed}}, file, indent=1)
+        write_results(options.json, facts | records | {"limits": {"checked": limited, "missed": missed}})
     console.print(f"{missed} of {limited} limits missed", style="red" if missed else "green")
     return 0
 

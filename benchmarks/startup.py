@@ -23,7 +23,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 
 IMPORT_LIMIT = 0.15  # seconds that qtorch may add to torch
-COLD_LIMIT, WARM_LIMIT = 30.0, 1.0  # seconds to the first results, with nothing and with everything on disk
+COLD_LIMIT, WARM_LIMIT = 5.0, 1.0  # seconds to the first results, with nothing and with everything on disk
+NVFP4_LIMIT = 6.0  # seconds to its first result, compiled
 MEMORY_LIMIT = 1.01  # times input and output
 
 _IMPORTS = (("numpy", "qcore", None), ("torch", "qtorch", IMPORT_LIMIT), ("jax", "qjax", None))
@@ -91,6 +92,7 @@ def _compilation(environment: Environment, device: str) -> Iterator[Finding]:
         cold, warm = (_probe("compile", device=device, environment=environment | fresh) for _ in range(2))
         first, again = (_probe("count", device=device, environment=environment | fresh) for _ in range(2))
     yield Finding("first results, cold", cold["seconds"], "s", COLD_LIMIT, "float nearest + stochastic, all compiled")
+    yield Finding("first result of NVFP4, cold", cold["nvfp4"], "s", NVFP4_LIMIT, "nearest")
     yield Finding("first results, warm", warm["seconds"], "s", WARM_LIMIT, "the same in a later process, from disk")
     for run, what in ((cold, "cold"), (warm, "warm")):
         yield Finding(f"compilations, {what}", run["compiled"], "kernels", None if run is cold else 0)
@@ -124,7 +126,10 @@ def _compile_probe(device: str) -> dict[str, Any]:
     quantize(x, number, "nearest")
     quantize(x, number, "stochastic")
     _synchronize(device)
-    return {"seconds": perf_counter() - begin, "compiled": len(compiled)}
+    seconds = perf_counter() - begin
+    quantize(x, "nvfp4", "nearest")
+    _synchronize(device)
+    return {"seconds": seconds, "nvfp4": perf_counter() - begin - seconds, "compiled": len(compiled)}
 
 
 def _count_probe(device: str) -> dict[str, Any]:

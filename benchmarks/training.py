@@ -16,7 +16,6 @@ is 0 also where limits are missed.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ from rich.table import Table
 
 from benchmarks import optim_step
 from benchmarks.support import agreement
+from benchmarks.support.results import write_results
 from benchmarks.support.timing import Call, by_turns, clock_for, keep_pages, machine, versions
 from qcore import FloatingPoint
 
@@ -262,8 +262,7 @@ def main(argv: list[str] | None = None) -> int:
             results.append(row)
         console.print(speed_table(results))
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump(facts | {"rows": [result.record() for result in results]}, file, indent=1)
+        write_results(options.json, facts | {"rows": [result.record() for result in results]})
     return 0
 
 

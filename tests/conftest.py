@@ -10,7 +10,7 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for `benchmarks`, which is not installed
 sys.path.insert(0, str(Path(__file__).parent / "support"))  # for `oracle`, `support` and others
 
-# A first call compiles, and machines are shared; the drawn inputs are the same in every run, so that a change is what fails.
+# A first call compiles, and machines are shared. Every run draws the same inputs, so that only a change makes one fail.
 SLOW = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much]
 hypothesis.settings.register_profile("any machine", deadline=None, derandomize=True, suppress_health_check=SLOW)
 hypothesis.settings.load_profile("any machine")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.support.comparison import Case
+from benchmarks.support.results import results_text
 
 LAYOUT = "qbits sweep 1"
 
@@ -81,7 +82,7 @@ class Results:
             | {"backends": [case.record() for case in self.cases[pair].values()]}
             for pair, done in self.done.items()
         ]
-        text = json.dumps({"layout": LAYOUT, **self.environment, "cases": rows}, indent=1) + "\n"
+        text = results_text({"layout": LAYOUT, **self.environment, "cases": rows})
         fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         fresh.write_text(text)
         os.replace(fresh, self.path)
