@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +17,7 @@ _FLAGS = (
     "-ffp-contract=off",  # a product is rounded before it is added to
     *("-fno-math-errno", "-fno-trapping-math"),  # nobody reads these, and they keep loops from becoming vectors
 )
-_X86 = {  # by torch's names of instruction sets
+X86_FLAGS = {  # by torch's names of instruction sets
     "default": (),
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "avx512": ("-march=skylake-avx512", "-mprefer-vector-width=512"),
@@ -30,10 +30,19 @@ def compile_library(source: Path, library: Path) -> None:
     Raises:
         RuntimeError: if there is no compiler, or it fails.
     """
-    command = [_compiler(), *target_flags(), *_FLAGS, str(source), "-o", str(library)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    words = [*command(target_flags()), str(source), "-o", str(library)]
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {result.stderr.strip()}")
+        raise RuntimeError(f"{' '.join(words)}: {result.stderr.strip()}")
+
+
+def command(target: Sequence[str]) -> list[str]:
+    """The compiler and its options, with those that say for which processor.
+
+    Raises:
+        RuntimeError: if there is no compiler.
+    """
+    return [_compiler(), *target, *_FLAGS]
 
 
 def _compiler() -> str:
@@ -57,9 +66,9 @@ def target_flags() -> tuple[str, ...]:
         return ("-mcpu=native",)
     if chosen is None:
         return ("-march=native", "-mprefer-vector-width=512")
-    if chosen not in _X86:
-        raise ValueError(f"ATEN_CPU_CAPABILITY={chosen!r}; allowed are {', '.join(_X86)}")
-    return _X86[chosen]
+    if chosen not in X86_FLAGS:
+        raise ValueError(f"ATEN_CPU_CAPABILITY={chosen!r}; allowed are {', '.join(X86_FLAGS)}")
+    return X86_FLAGS[chosen]
 
 
 @cache

@@ -1,11 +1,14 @@
 """Result files: JSON that other programs read, with a line a record."""
 
 import json
+import platform
+import re
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import internals
+from benchmarks import instructions, internals
 from benchmarks.support.results import results_text
 from qtorch import _torch_internals
 
@@ -34,3 +37,27 @@ def test_private_parts_are_measured_and_put_back():
     assert all(row.seconds > 0 and row.worth > 0 for row in rows)
     table = (ROOT / "docs/torch-internals.md").read_text()
     assert {row.part for row in rows if row.part not in table} == set()
+
+
+def test_instructions_in_the_documentation_are_those_of_the_results():
+    """Each row is the sum over the passes of a kernel."""
+    rows = json.loads((ROOT / "benchmarks/results/instructions.json").read_text())["rows"]
+    table = re.findall(r"\| `(\S+)` (\w+)(?:, (\w+))? \| (.*) \|", (ROOT / "docs/speed.md").read_text())
+    assert len(table) > 10
+    for text, rounding, dtype, cells in table:
+        sums = []
+        for vectors in ("avx512", "avx2"):
+            kernel = vectors, text, rounding, dtype or "float32"
+            found = [row for row in rows if (row["vectors"], row["format"], row["rounding"], row["dtype"]) == kernel]
+            sums += [sum(row[name] for row in found) for name in ("each", "nanoseconds")]
+        assert cells.split(" | ") == [f"{number:.2f}" for number in sums]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="reads assembly code of x86")
+@pytest.mark.parametrize(("vectors", "elements"), [("avx2", 8), ("avx512", 16)])
+def test_instructions_are_counted(vectors, elements):
+    (found,) = instructions.passes("float(5,2)", "nearest", torch.float32, vectors)
+    assert (found.name, found.elements) == ("elements", elements)
+    assert 10 < found.instructions < 60
+    names = [one.name for one in instructions.passes("nvfp4", "nearest", torch.bfloat16, vectors)]
+    assert sorted(names) == sorted(instructions.PASSES)
