@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -33,7 +31,6 @@ import qtorch
 from benchmarks import startup
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import (
-    ROOT,
     Timing,
     by_turns,
     clock_for,
@@ -42,6 +39,7 @@ from benchmarks.support.timing import (
     machine,
     versions,
 )
+from benchmarks.support.vectors import instruction_sets, measure_apart
 from qcore import NVFP4, parse
 from qcore.formats.block import BlockNumber
 
@@ -205,20 +203,10 @@ def measure(vectors: str, max_exponent: int, seconds: float) -> Iterator[Row]:
         yield row
 
 
-def instruction_sets() -> list[str]:
-    """Those of torch's that this processor has, by the names that `ATEN_CPU_CAPABILITY` takes."""
-    if "ATEN_CPU_CAPABILITY" in os.environ:
-        return [os.environ["ATEN_CPU_CAPABILITY"]]
-    return {"AVX512": ["avx2", "avx512"], "AVX2": ["avx2"]}.get(torch.backends.cpu.get_cpu_capability(), ["default"])
-
-
 def rows_of(vectors: str, options: argparse.Namespace) -> list[Row]:
     """The rows of an instruction set, or of JAX, measured in a process of their own."""
-    arguments = ["--vectors", vectors, "--max-exponent", str(options.max_exponent), "--seconds", str(options.seconds)]
-    chosen = {} if vectors in ("jax", "default") else {"ATEN_CPU_CAPABILITY": vectors}
-    command = [sys.executable, "-m", "benchmarks.speed", *arguments]
-    done = subprocess.run(command, env=os.environ | chosen, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    found = (json.loads(line) for line in done.stdout.splitlines())
+    arguments = ["--max-exponent", str(options.max_exponent), "--seconds", str(options.seconds)]
+    found = measure_apart("benchmarks.speed", vectors, arguments)
     return [Row(one["vectors"], Case(**one["case"]), one["seconds"], one["baseline"], one["limit"]) for one in found]
 
 

@@ -3,25 +3,19 @@
 import json
 
 import pytest
-import torch
 
 from benchmarks import training
 from benchmarks.support import agreement
 
 
-@pytest.fixture
-def one_thread():
-    """Two threads that wait for each other are slow where tests already use all cores."""
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(count)
-
-
-def test_quick_rows_and_json(tmp_path, one_thread):
+def test_quick_rows_and_json(tmp_path, monkeypatch):
+    """With one thread: two that wait for each other are slow where tests already use all cores."""
     file = tmp_path / "training.json"
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
     assert training.main(["--quick", "--json", str(file)]) == 0
     rows = json.loads(file.read_text())["rows"]
+    assert {row["vectors"] for row in rows} == {"default"}
     programs = [(row["program"], row["rounding"]) for row in rows]
     eager = [("torch eager", rounding) for rounding in ("nearest", "stochastic", "copied")]
     assert programs == [*eager, ("OptimLP.step", "nearest")]
