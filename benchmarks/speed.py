@@ -135,7 +135,7 @@ def cases(framework: str, max_exponent: int) -> Iterator[Case]:
     """The rows of a framework's table."""
     sizes = [exponent for exponent in (MIDDLE, LARGE) if exponent <= max_exponent]
     operations = ("nearest", "encode", "decode") if framework == "torch" else ("nearest",)
-    dtypes = ("float32", "bfloat16", "float16") if framework == "torch" else ("float32",)
+    dtypes = ("float32", "bfloat16", "float16", "float64") if framework == "torch" else ("float32",)
     if framework == "torch":
         yield from (Case(operation, "float(5,2)", "float32", SMALL) for operation in ("nearest", "stochastic"))
         yield Case("stochastic, no key", "float(5,2)", "float32", SMALL)

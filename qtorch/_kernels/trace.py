@@ -54,9 +54,9 @@ class Value:
     def __mul__(self, other: Any) -> Value: return self.trace.binary("*", self, other)
     def __rmul__(self, other: Any) -> Value: return self.trace.binary("*", other, self)
     def __lshift__(self, other: Any) -> Value: return self.trace.binary("<<", self, other)
-    def __rlshift__(self, other: Any) -> Value: return self.trace.binary("<<", other, self)
+    def __rlshift__(self, other: Any) -> Value: return self.trace.binary("<<", self.trace.hidden(other, self), self)
     def __rshift__(self, other: Any) -> Value: return self.trace.binary(">>", self, other)
-    def __rrshift__(self, other: Any) -> Value: return self.trace.binary(">>", other, self)
+    def __rrshift__(self, other: Any) -> Value: return self.trace.binary(">>", self.trace.hidden(other, self), self)
     def __and__(self, other: Any) -> Value: return self.trace.binary("&", self, other)
     def __rand__(self, other: Any) -> Value: return self.trace.binary("&", other, self)
     def __or__(self, other: Any) -> Value: return self.trace.binary("|", self, other)
@@ -118,6 +118,12 @@ class Trace:
         compares = sign in ("<", "<=", ">", ">=", "==", "!=")
         return self.note(f"{{}} {sign} {{}}", a, b, dtype=like.replace("float", "int") if compares else like)
 
+    def hidden(self, number: int, like: Value) -> Any:
+        """A number that is shifted, as a value where compilers make no vectors of shifts of constants."""
+        return (
+            self.value(f"hidden({literal(number, like.dtype)})", like.dtype, CONSTANT) if like.width == 64 else number
+        )
+
     def where(self, condition: Value, a: Any, b: Any) -> Value:
         like = next((operand.dtype for operand in (a, b) if isinstance(operand, Value)), condition.dtype)
         return self.note("{} ? {} : {}", condition, a, b, like=like)
@@ -133,13 +139,13 @@ class Trace:
         return maximum
 
     def float_bits(self, lanes: Value) -> Value:
-        return self.note(f"bits{lanes.width}((FLOAT{lanes.width}){{}})", lanes)
+        return self.note(f"bits{lanes.width}(to_float{lanes.width}({{}}))", lanes)
 
     def integers(self, bits: Value) -> Value:
         return self.note(f"({C_TYPES[bits.dtype]})float{bits.width}({{}})", bits)
 
     def quotient_bits(self, a: Value, b: Any) -> Value:
-        return self.note(f"bits{a.width}((FLOAT{a.width}){{}} / (FLOAT{a.width}){{}})", a, b)
+        return self.note(f"bits{a.width}(to_float{a.width}({{}}) / to_float{a.width}({{}}))", a, b)
 
     def rotate_left(self, x: Value, distance: int) -> Value:
         """See `qcore.random.threefry.rotate_left`: compilers know a rotation of integers without a sign."""
