@@ -16,6 +16,7 @@ _FLAGS = (
     "-fwrapv",  # sums of random words wrap
     "-ffp-contract=off",  # a product is rounded before it is added to
     *("-fno-math-errno", "-fno-trapping-math"),  # nobody reads these, and they keep loops from becoming vectors
+    "-fprefetch-loop-arrays",  # 2^24 elements on a Xeon with AVX-512: a tenth less time; others are as fast
 )
 X86_FLAGS = {  # by torch's names of instruction sets
     "default": (),
