@@ -27,7 +27,6 @@ from rich.console import Console
 from rich.table import Table
 
 import qtorch
-from benchmarks.optim_step import preresnet20
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import ROOT, by_turns, clock_for, keep_pages, machine, versions
 from qtorch import _torch_internals as internals
@@ -101,15 +100,6 @@ def calls(seconds: float) -> Iterator[Row]:
 
 
 def operations(seconds: float) -> Iterator[Row]:
-    tensors = [torch.randn(shape) for shape in preresnet20()]
-    scale = partial(internals.scale_all, tensors, 1.0)
-    yield compare(
-        "_foreach_mul_",
-        f"{len(tensors)} tensors scaled",
-        scale,
-        without(internals, "_foreach_mul", None, scale),
-        seconds,
-    )
     a, b = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((256, 512), (512, 256)))
     product = partial(internals.int8_product, a, b)
     yield compare("_int_mm", "256 x 512 x 256", product, without(internals, "_int_mm", None, product), seconds)

@@ -6,7 +6,7 @@ tests/torch/test_internals.py runs without each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,7 +33,6 @@ def _knows(word: str, file: str) -> bool:
 _dispatch_modes = _find("_C._len_torch_dispatch_stack")
 _transforms = _find("_C._functorch.peek_interpreter_stack")
 _apply = _find("_C._FunctionBase.apply")
-_foreach_mul = _find("_foreach_mul_")
 _int_mm = _find("_int_mm")
 _tree_map = _find("utils._pytree.tree_map")
 _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
@@ -83,15 +82,6 @@ def constant(function: Callable[..., T]) -> Callable[..., T]:
         return torch.compiler.assume_constant_result(function)
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
-
-
-def scale_all(tensors: Sequence[torch.Tensor], factor: float) -> None:
-    """Multiplies every tensor in place; a GPU does so in few launches."""
-    if _foreach_mul is not None:
-        _foreach_mul(tensors, factor)
-    else:
-        for x in tensors:
-            x.mul_(factor)
 
 
 def int8_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import window_tensor
 from qtorch._rounding.plan import plan_for
 from qtorch._rounding.sharded import is_sharded
-from qtorch._torch_internals import is_memory, scale_all
+from qtorch._torch_internals import is_memory
 
 Tensors = Sequence[torch.Tensor]
 
@@ -118,12 +118,8 @@ def copy_each(targets: Tensors, sources: Tensors) -> None:
 @torch.no_grad()
 def scale_each(tensors: Tensors, factor: float) -> None:
     """Multiplies every tensor in place; one that is given twice, once."""
-    distinct = list({id(x): x for x in tensors}.values())
-    if is_sharded(*distinct):  # torch scales DTensors beside others one by one only
-        for x in distinct:
-            x.mul_(factor)
-    elif distinct:
-        scale_all(distinct, factor)
+    for x in {id(x): x for x in tensors}.values():
+        x.mul_(factor)
 
 
 def _are_memory(dtype: torch.dtype, *lists: Tensors) -> bool:
