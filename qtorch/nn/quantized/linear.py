@@ -1,0 +1,132 @@
+"""Linear layers in integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore.affine import QParams
+from qcore.affine.quantized import check_linear
+from qcore.arguments import check_flag, check_int
+from qtorch.nn.quantized.base import Quantized, QuantizedWeight
+from qtorch.nn.quantized.observed import bias_of, output_of, weight_of
+from qtorch.quantization.dtypes import integers
+from qtorch.quantization.functional import WIDTHS, linear_to
+from qtorch.quantization.tensor import QTensor
+
+
+class Linear(Quantized):
+    """input @ weight.T + bias in integers: exact sums, requantized (`qcore.affine.requantize`).
+
+    Args:
+        in_features, out_features: sizes of input and result.
+        bias_: whether there is a bias.
+        dtype: of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
+        output_dtype: of the result's integers.
+
+    Attributes:
+        weight: `weight()` is the quantized weight, of shape (out_features, in_features).
+        bias: float32 of shape (out_features,), or None.
+        scale, zero_point: of the result.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> layer = Linear(2, 1)
+        >>> layer.set_weight_bias(quantize_per_tensor(torch.tensor([[0.5, 0.25]]), 0.01, 0, torch.qint8), None)
+        >>> _ = layer.scale.fill_(0.1)
+        >>> layer(quantize_per_tensor(torch.tensor([[1.0, 2.0]]), 0.1, 0, torch.quint8))
+        QTensor([[1.]], size=(1, 1), dtype=torch.quint8, scale=0.10000000149011612, zero_point=0)
+    """
+
+    bias: torch.Tensor | None
+    _relu = False
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias_: bool = True,
+        dtype: Any = torch.qint8,
+        *,
+        output_dtype: Any = torch.quint8,
+    ) -> None:
+        super().__init__(form=output_dtype)
+        check_flag("bias_", bias_)
+        self.in_features = check_int("in_features", in_features, 1)
+        self.out_features = check_int("out_features", out_features, 1)
+        self.weight = QuantizedWeight(empty_weight((out_features, in_features), dtype))
+        self.register_buffer("bias", torch.zeros(out_features) if bias_ else None)
+
+    def forward(self, input: QTensor) -> QTensor:
+        """The layer of a quantized tensor of shape (..., in_features).
+
+        Raises:
+            TypeError: if input is no QTensor, or has more than 16 bits.
+            ValueError: if its shape does not fit.
+        """
+        self.check_input(input)
+        weight = self.weight()
+        check_linear(input, weight, WIDTHS)
+        result = linear_to(input, weight, self.bias, self.output, self.form)
+        return result.relu() if self._relu else result
+
+    def set_weight_bias(self, weight: QTensor, bias: torch.Tensor | None) -> None:
+        """Replaces both.
+
+        Raises:
+            TypeError: if one has the wrong type.
+            ValueError: if one has the wrong shape.
+        """
+        set_weight_bias(self, weight, bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, {super().extra_repr()}"
+
+    @classmethod
+    def from_float(cls, mod: Any) -> Linear:
+        """The layer in integers of one in floats that was observed, or trained with fake quantization.
+
+        Args:
+            mod: `torch.nn.Linear` or a fused one, with `activation_post_process`, and `weight_fake_quant` or `qconfig`.
+
+        Raises:
+            TypeError: if it has none of these.
+            ValueError: if the observer has seen nothing.
+        """
+        linear: Any = mod[0] if isinstance(mod, torch.nn.Sequential) else mod
+        scale, zero_point, form = output_of(mod)
+        weight = weight_of(mod, linear.weight)
+        layer = cls(linear.in_features, linear.out_features, linear.bias is not None, weight.form, output_dtype=form)
+        finish(layer, weight, bias_of(linear), scale, zero_point)
+        return layer
+
+
+def empty_weight(shape: tuple[int, ...], dtype: Any) -> QTensor:
+    """A weight of zeros."""
+    form = integers(dtype)
+    values = torch.zeros(shape, dtype=getattr(torch, form.storage))
+    return QTensor(values, QParams(torch.tensor(1.0), torch.tensor(0, dtype=torch.int32)), form)
+
+
+def set_weight_bias(layer: Any, weight: QTensor, bias: torch.Tensor | None) -> None:
+    """Replaces a layer's weight and bias by others of the same shape."""
+    if not isinstance(weight, QTensor):
+        raise TypeError(f"weight is a {type(weight).__name__}; allowed is a QTensor")
+    if tuple(weight.shape) != layer.weight.shape:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed is {layer.weight.shape}")
+    if bias is not None and (bias.dtype is not torch.float32 or bias.shape != weight.shape[:1]):
+        raise ValueError(f"bias is {bias.dtype} of shape {tuple(bias.shape)}; allowed is float32 of ({len(weight)},)")
+    layer.weight = QuantizedWeight(weight)
+    layer.bias = bias
+
+
+def finish(
+    layer: Any, weight: QTensor, bias: torch.Tensor | None, scale: torch.Tensor, zero_point: torch.Tensor
+) -> None:
+    """Gives a new layer its weight, its bias and the parameters of its result."""
+    set_weight_bias(layer, weight, bias)
+    layer.scale, layer.zero_point = scale.clone(), zero_point.clone()
