@@ -1,4 +1,10 @@
-"""Affine integer quantization with the names of torch's quantization library, and the bits of qcore.affine."""
+"""Affine integer quantization with the names of torch's quantization library, and the bits of qcore.affine.
+
+What is done to whole models (`prepare`, `convert`, `fuse_modules`, ...) is imported from higher floors when it is used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from qtorch.quantization.affine import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
 from qtorch.quantization.checkpoint import load, save
@@ -49,7 +55,28 @@ from qtorch.quantization.qconfig import (
 )
 from qtorch.quantization.tensor import QTensor
 
+if TYPE_CHECKING:
+    from qtorch._workflow import (
+        DeQuantStub,
+        QuantStub,
+        QuantWrapper,
+        add_observer_,
+        add_quant_dequant,
+        convert,
+        fuse_known_modules,
+        fuse_modules,
+        fuse_modules_qat,
+        get_default_qat_module_mappings,
+        get_default_qconfig_propagation_list,
+        get_default_static_quant_module_mappings,
+        prepare,
+        prepare_qat,
+        propagate_qconfig_,
+        swap_module,
+    )
+
 __all__ = [
+    "DeQuantStub",
     "FakeQuantize",
     "HistogramObserver",
     "MinMaxObserver",
@@ -63,9 +90,14 @@ __all__ = [
     "QConfig",
     "QConfigDynamic",
     "QTensor",
+    "QuantStub",
+    "QuantWrapper",
     "RecordingObserver",
     "RuleObserver",
+    "add_observer_",
+    "add_quant_dequant",
     "conv2d",
+    "convert",
     "default_activation_only_qconfig",
     "default_debug_observer",
     "default_debug_qconfig",
@@ -90,13 +122,33 @@ __all__ = [
     "fake_quantize_per_channel_affine",
     "fake_quantize_per_tensor_affine",
     "float16_dynamic_qconfig",
+    "fuse_known_modules",
+    "fuse_modules",
+    "fuse_modules_qat",
+    "get_default_qat_module_mappings",
     "get_default_qat_qconfig",
     "get_default_qconfig",
+    "get_default_qconfig_propagation_list",
+    "get_default_static_quant_module_mappings",
     "get_observer_dict",
     "linear",
     "load",
     "per_channel_dynamic_qconfig",
+    "prepare",
+    "prepare_qat",
+    "propagate_qconfig_",
     "quantize_per_channel",
     "quantize_per_tensor",
     "save",
+    "swap_module",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("qtorch._workflow"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
