@@ -1,6 +1,20 @@
-"""Layers for quantized models: fused, trained with simulated quantization, and computing in integers."""
+"""Layers for quantized models: fused, for training with simulated quantization, and in integers."""
 
-import qtorch.nn.intrinsic.qat  # noqa: F401  # an attribute of intrinsic, as in torch
-from qtorch.nn import intrinsic, qat, quantized
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qtorch.nn import intrinsic, qat, quantized
 
 __all__ = ["intrinsic", "qat", "quantized"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in __all__:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""What all layers that compute with integers are made of: packed weights, the output's parameters, and checks."""
+"""What all layers that compute with integers have in common: the result's parameters, and checks."""
 
 from __future__ import annotations
 
@@ -7,72 +7,8 @@ from typing import Any
 import torch
 
 from qcore.affine import QParams
-from qtorch._rounding.packing import pack, unpack
 from qtorch.quantization.dtypes import integers
 from qtorch.quantization.tensor import QTensor
-
-_BITS = 4  # of integers that share a byte
-
-
-class QuantizedWeight(torch.nn.Module):
-    """The integers of a weight in buffers, which `weight()` gives as a QTensor.
-
-    Integers of at most 4 bits lie two in a byte, along the last dimension, as `qtorch.pack` puts them: the buffer is
-    then `packed`, else `int_repr`. The buffers' names are those of quantized tensors in checkpoints.
-
-    Args:
-        weight: what it holds.
-
-    Example:
-        >>> from qcore.affine import AffineInteger
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> weight = QuantizedWeight(quantize_per_tensor(torch.tensor([[-1.0, 0.5]]), 0.5, 0, AffineInteger(-8, 7)))
-        >>> weight.packed, weight().int_repr()
-        (tensor([[30]], dtype=torch.uint8), tensor([[-2,  1]], dtype=torch.int8))
-    """
-
-    packed: torch.Tensor
-    int_repr: torch.Tensor
-    scale: torch.Tensor
-    zero_point: torch.Tensor
-
-    def __init__(self, weight: QTensor) -> None:
-        super().__init__()
-        self.form, self.shape, self.axis = weight.form, tuple(weight.shape), weight.qparams.axis
-        least = -(1 << _BITS - 1) if self.form.signed else 0
-        self.is_packed = least <= self.form.qmin and self.form.qmax < least + (1 << _BITS)
-        values = weight.values.contiguous()
-        if self.is_packed:
-            self.register_buffer("packed", pack(values, _BITS))
-        else:
-            self.register_buffer("int_repr", values)
-        self.register_buffer("scale", weight.qparams.scale)
-        self.register_buffer("zero_point", weight.qparams.zero_point)
-
-    @classmethod
-    def __torch_function__(cls, function: Any, *_: Any) -> Any:
-        """torch's functions have no such weights; that they ask keeps its fast paths for encoders away."""
-        raise TypeError(f"{function.__name__} of a quantized weight; allowed is weight().dequantize()")
-
-    def forward(self) -> QTensor:
-        """The weight."""
-        values = self._unpacked() if self.is_packed else self.int_repr
-        return QTensor(values, qparams_of(self, self.axis), self.form)
-
-    def _unpacked(self) -> torch.Tensor:
-        codes, sign = unpack(self.packed, _BITS, self.shape[-1]), 1 << _BITS - 1
-        return (codes ^ sign).to(torch.int8) - sign if self.form.signed else codes
-
-    def extra_repr(self) -> str:
-        return f"{self.shape}, {self.form}, axis={self.axis}"
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        """A scale for each output is loaded where there was one for all, and the other way round."""
-        scale = state_dict.get(prefix + "scale")
-        if scale is not None and (scale.ndim == 0 or scale.shape == (self.shape[0],)):
-            self.axis = 0 if scale.ndim else None
-            self.scale, self.zero_point = (old.new_empty(scale.shape) for old in (self.scale, self.zero_point))
-        super()._load_from_state_dict(state_dict, prefix, *others)
 
 
 class Quantized(torch.nn.Module):

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 
-from qcore.affine import QParams
 from qcore.affine.quantized import check_linear
 from qcore.arguments import check_flag, check_int
-from qtorch.nn.quantized.base import Quantized, QuantizedWeight
-from qtorch.nn.quantized.observed import bias_of, output_of, weight_of
-from qtorch.quantization.dtypes import integers
+from qtorch.nn.quantized.base import Quantized
+from qtorch.nn.quantized.observed import float_parameters, output_of, weight_of
+from qtorch.nn.quantized.weights import QuantizedWeight, empty_weight, finish, set_weight_bias
 from qtorch.quantization.functional import WIDTHS, linear_to
 from qtorch.quantization.tensor import QTensor
 
@@ -98,35 +97,9 @@ class Linear(Quantized):
             ValueError: if the observer has seen nothing.
         """
         linear: Any = mod[0] if isinstance(mod, torch.nn.Sequential) else mod
+        numbers, bias = float_parameters(mod)
         scale, zero_point, form = output_of(mod)
-        weight = weight_of(mod, linear.weight)
-        layer = cls(linear.in_features, linear.out_features, linear.bias is not None, weight.form, output_dtype=form)
-        finish(layer, weight, bias_of(linear), scale, zero_point)
+        weight = weight_of(mod, numbers)
+        layer = cls(linear.in_features, linear.out_features, bias is not None, weight.form, output_dtype=form)
+        finish(layer, weight, bias, scale, zero_point)
         return layer
-
-
-def empty_weight(shape: tuple[int, ...], dtype: Any) -> QTensor:
-    """A weight of zeros."""
-    form = integers(dtype)
-    values = torch.zeros(shape, dtype=getattr(torch, form.storage))
-    return QTensor(values, QParams(torch.tensor(1.0), torch.tensor(0, dtype=torch.int32)), form)
-
-
-def set_weight_bias(layer: Any, weight: QTensor, bias: torch.Tensor | None) -> None:
-    """Replaces a layer's weight and bias by others of the same shape."""
-    if not isinstance(weight, QTensor):
-        raise TypeError(f"weight is a {type(weight).__name__}; allowed is a QTensor")
-    if tuple(weight.shape) != layer.weight.shape:
-        raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed is {layer.weight.shape}")
-    if bias is not None and (bias.dtype is not torch.float32 or bias.shape != weight.shape[:1]):
-        raise ValueError(f"bias is {bias.dtype} of shape {tuple(bias.shape)}; allowed is float32 of ({len(weight)},)")
-    layer.weight = QuantizedWeight(weight)
-    layer.bias = bias
-
-
-def finish(
-    layer: Any, weight: QTensor, bias: torch.Tensor | None, scale: torch.Tensor, zero_point: torch.Tensor
-) -> None:
-    """Gives a new layer its weight, its bias and the parameters of its result."""
-    set_weight_bias(layer, weight, bias)
-    layer.scale, layer.zero_point = scale.clone(), zero_point.clone()

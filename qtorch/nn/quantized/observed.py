@@ -45,7 +45,7 @@ def output_of(module: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor, Affi
     return scale.reshape(()), zero_point.reshape(()), form
 
 
-def weight_of(module: Any, weight: torch.Tensor | None = None) -> QTensor:
+def weight_of(module: Any, weight: torch.Tensor) -> QTensor:
     """A layer's weight, quantized.
 
     A layer that was trained with fake quantization has the parameters in `weight_fake_quant`, which are taken as they
@@ -53,19 +53,18 @@ def weight_of(module: Any, weight: torch.Tensor | None = None) -> QTensor:
 
     Args:
         module: a layer in floats.
-        weight: the numbers; None means `module.weight`.
+        weight: its numbers, float32.
 
     Raises:
         TypeError: if the layer has neither.
         ValueError: if parameters do not fit.
     """
-    numbers: torch.Tensor = (module.weight if weight is None else weight).detach().to(torch.float32)
     observer: Any = getattr(module, "weight_fake_quant", None)
     if observer is None:
         if getattr(module, "qconfig", None) is None:
             raise TypeError(f"{type(module).__name__} has no qconfig and no weight_fake_quant; allowed is one of them")
-        observer = module.qconfig.weight().to(numbers.device)
-        observer(numbers)
+        observer = module.qconfig.weight().to(weight.device)
+        observer(weight)
     if not isinstance(observer, (FakeQuantize, RangeObserver)):
         raise TypeError(
             f"qconfig.weight makes {type(observer).__name__}; allowed are observers of ranges and FakeQuantize"
@@ -75,12 +74,18 @@ def weight_of(module: Any, weight: torch.Tensor | None = None) -> QTensor:
     shape = () if axis is None else (-1,)
     qparams = QParams(scale.reshape(shape).clone(), zero_point.reshape(shape).clone(), axis)
     form = _form(observer)
-    return QTensor(affine.quantize_affine(numbers, qparams, form, Names), qparams, form)
+    return QTensor(affine.quantize_affine(weight, qparams, form, Names), qparams, form)
 
 
-def bias_of(module: Any) -> torch.Tensor | None:
-    """A layer's bias in float32, or None."""
-    return None if module.bias is None else module.bias.detach().to(torch.float32).clone()
+def float_parameters(module: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A layer's weight and bias in float32, with the running statistics of a batch norm that was trained with it.
+
+    Args:
+        module: a layer, a `torch.nn.Sequential` that begins with one, or one with a method `folded` that gives both.
+    """
+    layer: Any = module[0] if isinstance(module, torch.nn.Sequential) else module
+    weight, bias = layer.folded() if hasattr(layer, "folded") else (layer.weight, layer.bias)
+    return weight.detach().to(torch.float32), None if bias is None else bias.detach().to(torch.float32).clone()
 
 
 def _form(observer: Any) -> AffineInteger:

@@ -55,7 +55,7 @@ def _by_int8(
     (images, zero), (filters, zeros) = signed(input), signed(weight)
     rows = _windows(_padded(images.movedim(1, -1), zero, padding), weight.shape[2:], stride, dilation)
     places = rows.shape[: images.ndim - 1]
-    rows = rows.reshape(prod(places), -1)
+    rows = rows.reshape(prod(places), -1).contiguous()  # of one dimension they may overlap, which oneDNN gets wrong
     filters = filters.movedim(1, -1).reshape(len(filters), -1)
     sums = corrected(int8_product(rows, filters.t()), rows, zero, filters, zeros)
     return sums.reshape(*places, len(filters))

@@ -29,6 +29,7 @@ def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
     terms = weight.shape[1]
     if fits_int32(input, weight, terms):
         (rows, zero), (filters, zeros) = signed(input), signed(weight)
+        rows = rows.contiguous()  # expanded and overlapping ones oneDNN gets wrong
         return corrected(int8_product(rows, filters.t()), rows, zero, filters, zeros)
     if largest_sum(input, weight, terms) > _INT53:
         raise ValueError(f"weight has shape {tuple(weight.shape)}, whose sums may pass 2^53; allowed are fewer terms")

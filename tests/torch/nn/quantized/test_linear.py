@@ -196,3 +196,11 @@ def test_errors_name_the_layer():
     layer.layer_name = "features.3"
     with pytest.raises(TypeError, match=r"features\.3: input is a Tensor"):
         layer(torch.ones(2))
+
+
+def test_rows_that_share_memory():
+    """oneDNN's product is wrong for them."""
+    layer, x = observed(UINT8, INT8)
+    own, x = quantized.Linear.from_float(layer), quantized_input(x, UINT8)
+    for rows in (x.values[:1].expand(6, 24), x.values.flatten().as_strided((6, 24), (5, 1)), x.values[::3]):
+        assert own(x._with(rows)).equal(own(x._with(rows.clone(memory_format=torch.contiguous_format))))
