@@ -12,15 +12,19 @@ from torch import nn
 from qtorch._workflow.mappings import (
     UNOBSERVED,
     get_default_static_quant_module_mappings,
-    is_made_for_quantization,
+    is_whole,
 )
 from qtorch._workflow.observing import NAME, CountCalls, detach, has_seen, warn_of_repeats
+from qtorch._workflow.reasons import name_of_observer, why_float
+from qtorch._workflow.steps.rounding import has_weight, rounded_layer, stays_in_floats
 from qtorch._workflow.steps.swap import swap_module
-from qtorch._workflow.tree import copied, rebuilt, shown, walk
-from qtorch.nn.intrinsic import Fused
-from qtorch.nn.qat.layers import QATLayer
+from qtorch._workflow.stubs import DeQuantStub
+from qtorch._workflow.tree import copied, is_leaf, rebuilt, shown, walk
+from qtorch.nn.quantized import FloatFunctional
+from qtorch.quant import Quantizer
 from qtorch.quantization.fake_quantize import FakeQuantize
 from qtorch.quantization.observers.base import RangeObserver
+from qtorch.quantization.tensor import QTensor
 
 __all__ = ["convert"]
 
@@ -60,19 +64,19 @@ def convert(
         UserWarning: of layers that ran more than once each time that the model ran.
 
     Example:
-        >>> from qtorch.quantization import default_qconfig, prepare
-        >>> model = nn.Sequential(nn.Linear(2, 2))
+        >>> from qtorch.quantization import QuantWrapper, default_qconfig, prepare
+        >>> model = QuantWrapper(nn.Linear(2, 2))
         >>> model.qconfig = default_qconfig
         >>> observed = prepare(model)
         >>> y = observed(torch.randn(8, 2))
-        >>> type(convert(observed)[0])
-        <class 'qtorch.nn.quantized.linear.Linear'>
+        >>> [type(layer).__name__ for layer in convert(observed).children()]
+        ['Quantize', 'DeQuantize', 'Linear']
     """
     mapping = get_default_static_quant_module_mappings() if mapping is None else mapping
     custom = (convert_custom_config_dict or {}).get("observed_to_quantized_custom_module_class", {})
     model = copied(module, inplace)
     warn_of_repeats(model)
-    _check_calibrated(model, mapping, allow_uncalibrated)
+    _check_calibrated(model, mapping, custom, allow_uncalibrated)
     return converted(model, mapping, custom, inplace, remove_qconfig)
 
 
@@ -80,27 +84,81 @@ def converted(
     model: nn.Module, mapping: Mapping[Any, Any], custom: Mapping[Any, Any], inplace: bool, remove_qconfig: bool
 ) -> nn.Module:
     """The model with every layer swapped that a mapping knows; see `convert`."""
-    made = rebuilt(model, lambda path, layer: swap_module(layer, mapping, custom, path=path), _is_whole)
+    in_integers = any(
+        type(layer) in mapping and type(layer) not in UNOBSERVED and _is_on(layer) and not stays_in_floats(layer)
+        for _, layer in walk(model, is_whole)
+    )
+
+    def change(path: str, layer: nn.Module) -> nn.Module:
+        known = type(layer) in mapping and _is_on(layer)
+        observer = getattr(layer, NAME, None)
+        made: Any = layer
+        if known and stays_in_floats(layer):
+            made = rounded_layer(layer).train(layer.training) if has_weight(layer) else layer
+        elif in_integers or not isinstance(layer, DeQuantStub):
+            made = swap_module(layer, mapping, custom, path=path)
+        if made is layer and is_leaf(layer):
+            _explain(path, layer, mapping, in_integers)
+        elif made is not layer and observer is not None:
+            made.observed_by = name_of_observer(observer)
+        return made
+
+    made = rebuilt(model, change, is_whole)
     if inplace and made is not model:
         raise ValueError("inplace=True cannot put another layer in the place of the model itself; allowed is False")
     for layer in made.modules() if remove_qconfig else ():
-        layer.__dict__.pop("qconfig", None)
-        detach(layer)
-        for key, hook in list(layer._forward_pre_hooks.items()):
-            if isinstance(hook, CountCalls):
-                del layer._forward_pre_hooks[key]
+        _clean(layer)
     return made
 
 
-def _is_whole(path: str, module: nn.Module) -> bool:
-    return isinstance(module, (Fused, QATLayer, nn.MultiheadAttention)) or is_made_for_quantization(module)
+class RefuseIntegers:
+    """A forward pre-hook of a layer that is left in floats.
+
+    Args:
+        path: the layer's, for messages.
+        reason: why it is in floats.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if any(isinstance(value, QTensor) for value in inputs):
+            raise TypeError(
+                f"{shown(self.path)} gets a QTensor and is in floats, since {self.reason}; insert a DeQuantStub before "
+                "it and a QuantStub after it, or quantize it too"
+            )
 
 
-def _check_calibrated(model: nn.Module, mapping: Mapping[Any, Any], allowed: bool) -> None:
+def _explain(path: str, layer: Any, mapping: Mapping[Any, Any], in_integers: bool) -> None:
+    """Notes for reports why a layer is in floats, and for errors if it has parameters."""
+    layer.float_because = why_float(layer, mapping)
+    if in_integers and layer._parameters:
+        layer.register_forward_pre_hook(RefuseIntegers(path, layer.float_because))
+
+
+def _clean(layer: nn.Module) -> None:
+    """Takes settings away, and what is left of observers; what rounds stays."""
+    layer.__dict__.pop("qconfig", None)
+    if isinstance(layer, FloatFunctional) and not isinstance(layer.activation_post_process, Quantizer):
+        layer.activation_post_process = nn.Identity()
+    elif not isinstance(getattr(layer, NAME, None), Quantizer):
+        detach(layer)
+    for key, hook in list(layer._forward_pre_hooks.items()):
+        if isinstance(hook, CountCalls):
+            del layer._forward_pre_hooks[key]
+
+
+def _is_on(layer: nn.Module) -> bool:
+    return getattr(layer, "qconfig", None) is not None
+
+
+def _check_calibrated(model: nn.Module, mapping: Mapping[Any, Any], custom: Mapping[Any, Any], allowed: bool) -> None:
     """Raises for all layers that have no range; gives them one if that is allowed."""
-    unprepared, unseen = [], []
-    for path, layer in walk(model, _is_whole):
-        if type(layer) not in mapping or type(layer) in UNOBSERVED or getattr(layer, "qconfig", None) is None:
+    unprepared, unseen, known = [], [], False
+    for path, layer in walk(model, is_whole):
+        known |= type(layer) in mapping and _is_on(layer)
+        if type(layer) not in mapping or type(layer) in UNOBSERVED or not _is_on(layer):
             continue
         observer = getattr(layer, NAME, None)
         if observer is None:
@@ -109,6 +167,8 @@ def _check_calibrated(model: nn.Module, mapping: Mapping[Any, Any], allowed: boo
             unseen.append(path)
             if allowed:
                 setattr(layer, NAME, _with_unit_scale(observer))
+    if not known and not any(type(layer) in custom and _is_on(layer) for layer in model.modules()):
+        raise ValueError("module has no layer to convert; call prepare(model) or prepare_qat(model) first")
     if unprepared:
         raise ValueError(f"{_listed(unprepared)} no observer; call prepare(model) or prepare_qat(model) before convert")
     if unseen and not allowed:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
-import torch
 from torch import nn
 
 from qtorch._workflow.steps.swap import take_hooks
 from qtorch._workflow.tree import copied
-from qtorch.nn.intrinsic.fused import FUSED, Fused, folded_conv, folded_linear
+from qtorch.nn.intrinsic.fused import FUSED, Fused, folded_layer
 
 __all__ = ["fuse_known_modules", "fuse_modules", "fuse_modules_qat"]
 
@@ -141,22 +139,9 @@ def _fused(layers: list[nn.Module], types: tuple[Any, ...], training: bool) -> n
     if folds:
         _check_norm(layers[0], layers[1], training)
         if not training:
-            folded = _folded(layers[0], layers[1])
+            folded = folded_layer(layers[0], layers[1])
             return folded if len(layers) == 2 else FUSED[type(folded), type(layers[2])](folded, layers[2])
     return FUSED[types](*layers)
-
-
-def _folded(layer: nn.Module, bn: nn.Module) -> nn.Module:
-    """A copy of a layer with the batch norm in its weights."""
-    made: Any = deepcopy(layer)
-    for hooks in (made._forward_pre_hooks, made._forward_hooks):
-        hooks.clear()
-    fold = folded_linear if isinstance(layer, nn.Linear) else folded_conv
-    with torch.no_grad():
-        weight, bias = fold(made.weight, made.bias, bn)
-    made.weight = nn.Parameter(weight, made.weight.requires_grad)
-    made.bias = nn.Parameter(bias, made.weight.requires_grad)
-    return made
 
 
 def _check_norm(layer: Any, bn: Any, training: bool) -> None:

@@ -10,10 +10,9 @@ from typing import Any
 from torch import nn
 
 from qtorch._workflow.mappings import (
-    FLOAT_FUNCTIONAL,
     get_default_qat_module_mappings,
     get_default_qconfig_propagation_list,
-    is_made_for_quantization,
+    is_whole,
 )
 from qtorch._workflow.observing import attach, count_forwards, is_prepared
 from qtorch._workflow.steps.propagation import one_of, propagate_qconfig_
@@ -21,6 +20,7 @@ from qtorch._workflow.steps.swap import swap_module
 from qtorch._workflow.tree import check_model, copied, is_leaf, joined, rebuilt, shown, walk
 from qtorch.nn.intrinsic import Fused
 from qtorch.nn.qat.layers import QATLayer
+from qtorch.nn.quantized import FloatFunctional
 from qtorch.quantization.fake_quantize import FakeQuantize
 
 __all__ = ["prepare", "prepare_qat"]
@@ -114,7 +114,7 @@ def prepare_qat(model: nn.Module, mapping: Mapping[Any, Any] | None = None, inpl
     model = copied(model, inplace)
     propagate_qconfig_(model)
     _warn_of_unfused(model)
-    trained = rebuilt(model, lambda path, module: swap_module(module, mapping, path=path), _is_whole)
+    trained = rebuilt(model, lambda path, module: swap_module(module, mapping, path=path), is_whole)
     if inplace and trained is not model:
         raise ValueError("inplace=True cannot put another layer in the place of the model itself; allowed is False")
     _add_observers(trained, None, tuple(mapping.values()))
@@ -122,11 +122,6 @@ def prepare_qat(model: nn.Module, mapping: Mapping[Any, Any] | None = None, inpl
         if isinstance(module, FakeQuantize):
             module.observes_in_eval = False
     return trained
-
-
-def _is_whole(path: str, module: nn.Module) -> bool:
-    """True of what is quantized as one, or is nothing that observers are added to."""
-    return isinstance(module, (Fused, QATLayer, nn.MultiheadAttention)) or is_made_for_quantization(module)
 
 
 def _observed_custom(module: nn.Module, custom: Mapping[Any, Any]) -> nn.Module:
@@ -141,14 +136,14 @@ def _add_observers(model: nn.Module, allowed: Types | None, non_leaf: tuple[type
     allowed = get_default_qconfig_propagation_list() if allowed is None else allowed
 
     def whole(path: str, module: nn.Module) -> bool:
-        return type(module) in non_leaf or _is_whole(path, module)
+        return type(module) in non_leaf or is_whole(path, module)
 
     found = 0
     for path, module in list(walk(model, whole)):
         settings = getattr(module, "qconfig", None)
         if settings is None or type(module) is nn.Dropout:
             continue
-        functional = isinstance(module, FLOAT_FUNCTIONAL)
+        functional = isinstance(module, FloatFunctional)
         fused = isinstance(module, (Fused, QATLayer)) or type(module) in non_leaf
         if functional or fused or (is_leaf(module) and type(module) in allowed):
             found += 1
@@ -168,8 +163,8 @@ def _types(model: nn.Module) -> str:
 
 def _warn_of_unfused(model: nn.Module) -> None:
     """Warns of a convolution right before a batch norm: it would be trained with other weights than inference has."""
-    for path, parent in walk(model, _is_whole):
-        children = [] if _is_whole(path, parent) else list(parent.named_children())
+    for path, parent in walk(model, is_whole):
+        children = [] if is_whole(path, parent) else list(parent.named_children())
         for (name, first), (after, second) in pairwise(children):
             adjacent = _CONVOLUTIONS.get(type(first)) is type(second) and first.out_channels == second.num_features  # type: ignore[arg-type]
             if adjacent and getattr(first, "qconfig", None) is not None:

@@ -9,6 +9,8 @@ from torch import nn
 
 from qtorch._workflow.observing import CountCalls, ObserveOutput
 from qtorch._workflow.tree import check_model, shown
+from qtorch.nn.intrinsic import Fused
+from qtorch.nn.qat.layers import QATLayer
 
 __all__ = ["swap_module"]
 
@@ -49,13 +51,20 @@ def swap_module(
     if len(devices) > 1:
         raise ValueError(f"{shown(path)} is on the devices {sorted(map(str, devices))}; allowed is one")
     try:
-        made = custom[type(mod)].from_observed(mod) if type(mod) in custom else mapping[type(mod)].from_float(mod)
+        made: Any = custom[type(mod)].from_observed(mod) if type(mod) in custom else _made(mod, mapping[type(mod)])
     except (TypeError, ValueError) as error:
         raise type(error)(f"{shown(path)}: {error}") from error
     take_hooks(made, mod, mod)
     for device in devices:
         made.to(device)
+    if hasattr(type(made), "layer_name"):
+        made.layer_name = path
     return made.train(mod.training)
+
+
+def _made(mod: nn.Module, target: Any) -> nn.Module:
+    trains = isinstance(target, type) and issubclass(target, QATLayer)  # which have batch norms of their own
+    return target.from_float(mod.without_norm() if isinstance(mod, Fused) and not trains else mod)
 
 
 def take_hooks(made: nn.Module, first: nn.Module, last: nn.Module) -> None:

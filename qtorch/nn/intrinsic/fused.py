@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import copy
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -30,6 +31,19 @@ class Fused(nn.Sequential):
             given, allowed = (", ".join(kind.__name__ for kind in kinds) for kinds in (types, self.parts))
             raise TypeError(f"{type(self).__name__} of ({given}); allowed are exactly ({allowed})")
         super().__init__(*parts)
+
+    @property
+    def has_relu(self) -> bool:
+        """True if the last part is a ReLU."""
+        return nn.ReLU in self.parts
+
+    def without_norm(self) -> Fused:
+        """The same with a batch norm's running statistics in the convolution before it, if there are both."""
+        if len(self.parts) == 1 or not issubclass(self.parts[0], nn.modules.conv._ConvNd) or self.parts[1] is nn.ReLU:
+            return self
+        made = copy.copy(self)
+        made._modules = self._modules | {"0": folded_layer(self[0], self[1]), "1": nn.Identity()}
+        return made
 
 
 class LinearReLU(Fused):
@@ -112,6 +126,19 @@ FUSED = {
         *(ConvBn1d, ConvBn2d, ConvBn3d, ConvBnReLU1d, ConvBnReLU2d, ConvBnReLU3d),
     )
 }
+
+
+def folded_layer(layer: nn.Module, bn: nn.Module) -> nn.Module:
+    """A copy of a convolution or linear layer, without hooks, with the batch norm in its weights."""
+    made: Any = copy.deepcopy(layer)
+    for hooks in (made._forward_pre_hooks, made._forward_hooks):
+        hooks.clear()
+    fold = folded_linear if isinstance(layer, nn.Linear) else folded_conv
+    with torch.no_grad():
+        weight, bias = fold(made.weight, made.bias, bn)
+    made.weight = nn.Parameter(weight, made.weight.requires_grad)
+    made.bias = nn.Parameter(bias, made.weight.requires_grad)
+    return made
 
 
 def folded_conv(weight: torch.Tensor, bias: torch.Tensor | None, bn: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:

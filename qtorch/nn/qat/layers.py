@@ -73,9 +73,10 @@ class QATLayer(nn.Module):
         """The weight that the forward pass multiplies with."""
         return self.weight_fake_quant(self.weight)
 
-    def folded(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The weight, before it is rounded, and the bias of the layer that `convert` makes."""
-        return self.weight, self.bias  # type: ignore[return-value]
+    @property
+    def has_relu(self) -> bool:
+        """True if a ReLU follows."""
+        return nn.ReLU in getattr(self.floats, "parts", ())
 
 
 def settings_of(layer: nn.Module) -> dict[str, Any]:
