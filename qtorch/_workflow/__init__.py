@@ -14,6 +14,7 @@ from qtorch._workflow.steps.propagation import propagate_qconfig_
 from qtorch._workflow.steps.swap import swap_module
 from qtorch._workflow.stubs import DeQuantStub, QuantStub, QuantWrapper, add_quant_dequant
 from qtorch._workflow.toplevel import default_eval_fn, quantize, quantize_qat
+from qtorch._workflow.torch_ao import from_torch_ao
 
 __all__ = [
     "DeQuantStub",
@@ -25,6 +26,7 @@ __all__ = [
     "add_quant_dequant",
     "convert",
     "default_eval_fn",
+    "from_torch_ao",
     "fuse_known_modules",
     "fuse_modules",
     "fuse_modules_qat",

@@ -137,3 +137,11 @@ def test_a_wrapped_layer_computes_as_the_layer():
     layer, x = nn.Linear(8, 4), torch.randn(64, 8)
     result = converted(QuantWrapper(layer), x)(x)
     torch.testing.assert_close(result, layer(x), rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(1, 4), nn.Conv2d(1, 4, 1), nn.Conv1d(1, 4, 1, bias=False)])
+def test_layers_of_one_input(layer):
+    """torch._int_mm of 2.13 is wrong where one number is multiplied with each weight."""
+    x = torch.linspace(-2, 2, 96).reshape(96, 1, *[1] * (layer.weight.dim() - 2))
+    result = converted(QuantWrapper(layer), x)(x)
+    torch.testing.assert_close(result, layer(x), rtol=0, atol=0.05)
