@@ -36,6 +36,7 @@ _apply = _find("_C._FunctionBase.apply")
 _foreach_mul = _find("_foreach_mul_")
 _int_mm = _find("_int_mm")
 _tree_map = _find("utils._pytree.tree_map")
+_HOOKS = {True: "_forward_pre_hooks", False: "_forward_hooks"}
 _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
 
 
@@ -101,6 +102,26 @@ def int8_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if _int_mm is not None:
         return _int_mm(a, b)
     return (a.to(torch.float64) @ b.to(torch.float64)).to(torch.int32)
+
+
+def forward_hooks(module: torch.nn.Module, before: bool) -> list[tuple[Any, dict[str, bool]]]:
+    """A module's forward pre-hooks, or its forward hooks, with what they were registered with.
+
+    None where this version of torch keeps them elsewhere: then a swapped layer loses its user's hooks.
+    """
+    name = _HOOKS[before]
+    flags = {"with_kwargs": f"{name}_with_kwargs"} | ({} if before else {"always_call": f"{name}_always_called"})
+    return [
+        (hook, {flag: key in getattr(module, where, ()) for flag, where in flags.items()})
+        for key, hook in getattr(module, name, {}).items()
+    ]
+
+
+def drop_forward_hooks(module: torch.nn.Module, before: bool, unwanted: Callable[[Any], bool]) -> None:
+    """Takes hooks away from a module; where torch keeps them elsewhere they stay."""
+    hooks = getattr(module, _HOOKS[before], {})
+    for key in [key for key, hook in hooks.items() if unwanted(hook)]:
+        del hooks[key]
 
 
 def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from qtorch._torch_internals import drop_forward_hooks
 from qtorch._workflow.steps.propagation import check_settings
 from qtorch._workflow.tree import check_model, is_leaf, shown, walk
 from qtorch.quantization.fake_quantize import FakeQuantize
@@ -34,8 +35,8 @@ class ObserveOutput:
                 f"{shown(self.path)} returns a {type(output).__name__}; allowed is a tensor, which observers see: "
                 "switch the layer off (qconfig = None)"
             )
-        observer: Any = module.activation_post_process
-        return observer(output)
+        observer: Any = getattr(module, NAME, None)
+        return output if observer is None else observer(output)
 
 
 class CountCalls:
@@ -60,8 +61,7 @@ def is_prepared(module: torch.nn.Module) -> bool:
 
 def calls_of(module: Any) -> CountCalls | None:
     """The hook that counts a module's calls."""
-    hooks = module._forward_pre_hooks.values() if isinstance(module, torch.nn.Module) else ()
-    return next((hook for hook in hooks if isinstance(hook, CountCalls)), None)
+    return getattr(module, "call_count", None)
 
 
 def attach(path: str, module: torch.nn.Module, settings: Any, by_hook: bool = True) -> None:
@@ -84,23 +84,33 @@ def attach(path: str, module: torch.nn.Module, settings: Any, by_hook: bool = Tr
         raise TypeError(f"{shown(path)}: qconfig.activation made a {type(observer).__name__}; allowed are modules")
     device = next((tensor.device for tensor in module.parameters()), None)
     module.add_module(NAME, observer if device is None else observer.to(device))
-    observer.register_forward_pre_hook(CountCalls(path))
+    _count_calls(path, observer)
     if by_hook and type(module).forward is not nn.Sequential.forward:  # which calls its children anyway, in order
         module.register_forward_hook(ObserveOutput(path), prepend=True)
 
 
 def detach(module: torch.nn.Module) -> None:
     """Takes an observer and its hook away."""
-    module._modules.pop(NAME, None)
-    for key, hook in list(module._forward_hooks.items()):
-        if isinstance(hook, ObserveOutput):
-            del module._forward_hooks[key]
+    if hasattr(module, NAME):
+        delattr(module, NAME)
+    drop_forward_hooks(module, False, lambda hook: isinstance(hook, ObserveOutput))
+
+
+def stop_counting(module: torch.nn.Module) -> None:
+    """Takes the count of a module's calls away."""
+    module.__dict__.pop("call_count", None)
+    drop_forward_hooks(module, True, lambda hook: isinstance(hook, CountCalls))
+
+
+def _count_calls(path: str, module: Any) -> None:
+    module.call_count = CountCalls(path)
+    module.register_forward_pre_hook(module.call_count)
 
 
 def count_forwards(model: torch.nn.Module) -> None:
     """Counts from now on how often the whole model runs."""
     if calls_of(model) is None:
-        model.register_forward_pre_hook(CountCalls(""))
+        _count_calls("", model)
 
 
 def warn_of_repeats(model: torch.nn.Module) -> None:

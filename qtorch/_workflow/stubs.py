@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from qtorch._workflow.tree import check_model, is_leaf
+from qtorch._workflow.tree import check_model, children, is_leaf
 
 __all__ = ["DeQuantStub", "QuantStub", "QuantWrapper", "add_quant_dequant"]
 
@@ -100,7 +100,6 @@ def add_quant_dequant(module: torch.nn.Module) -> torch.nn.Module:
     if is_leaf(module) and getattr(module, "qconfig", None) is not None:
         return QuantWrapper(module)
     wrapped: dict[int, torch.nn.Module] = {}
-    for name, child in module._modules.items():
-        if child is not None:
-            module._modules[name] = wrapped.setdefault(id(child), add_quant_dequant(child))
+    for name, child in children(module):
+        setattr(module, name, wrapped.setdefault(id(child), add_quant_dequant(child)))
     return module

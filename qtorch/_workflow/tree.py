@@ -52,6 +52,11 @@ def copied(model: torch.nn.Module, inplace: bool) -> torch.nn.Module:
     return copy.deepcopy(model)
 
 
+def children(module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
+    """The modules directly below one, by all their names; `named_children` gives only the first of each."""
+    return [(name, child) for name, child in module.named_modules(remove_duplicate=False) if name and "." not in name]
+
+
 def rebuilt(model: torch.nn.Module, change: Change, whole: Whole) -> torch.nn.Module:
     """The model after `change(path, module)` of each of its modules, children first.
 
@@ -67,9 +72,8 @@ def rebuilt(model: torch.nn.Module, change: Change, whole: Whole) -> torch.nn.Mo
     def visit(path: str, module: torch.nn.Module) -> torch.nn.Module:
         if id(module) not in done:
             if not whole(path, module):
-                for name, child in module._modules.items():
-                    if child is not None:
-                        module._modules[name] = visit(joined(path, name), child)
+                for name, child in children(module):
+                    setattr(module, name, visit(joined(path, name), child))
             done[id(module)] = module, change(path, module)
         return done[id(module)][1]
 

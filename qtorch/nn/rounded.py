@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import nn
 from qcore import Number, Rounding
 from qtorch._rounding.dispatch import decode, encode, quantize
 from qtorch._rounding.packing import pack, unpack
+from qtorch.nn.qat.layers import convolve, settings_of
 from qtorch.quantization.tensor import QTensor
 
 __all__ = ["CodedWeight", "Dequantized", "RoundedLayer"]
@@ -95,7 +95,7 @@ class Dequantized(nn.Module):
 
     def forward(self) -> torch.Tensor:
         """The numbers."""
-        return self.integers().dequantize() if "integers" in self._modules else self.values
+        return self.integers().dequantize() if hasattr(self, "integers") else self.values
 
 
 class RoundedLayer(nn.Module):
@@ -124,16 +124,15 @@ class RoundedLayer(nn.Module):
         self, layer: nn.Module, weight: nn.Module, bias: torch.Tensor | None, relu: bool, output: nn.Module
     ) -> None:
         super().__init__()
-        self.layer = copy.copy(layer)
-        self.layer.__dict__ |= {"_parameters": {}, "_modules": {}, "_buffers": {}}
+        self.settings = settings_of(layer)
         self.weight, self.relu, self.output = weight, relu, output
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
 
     def forward(self, input: torch.Tensor | QTensor) -> Any:
         x = input.dequantize() if isinstance(input, QTensor) else input
         weight = self.weight()
-        if isinstance(self.layer, nn.Linear):
+        if weight.dim() == 2:
             result = nn.functional.linear(x, weight, self.bias)
         else:
-            result = self.layer._conv_forward(x, weight, self.bias)  # type: ignore[operator]
+            result = convolve(x, weight, self.bias, self.settings)
         return self.output(torch.relu(result) if self.relu else result)

@@ -14,7 +14,7 @@ from qtorch._workflow.mappings import (
     get_default_static_quant_module_mappings,
     is_whole,
 )
-from qtorch._workflow.observing import NAME, CountCalls, detach, has_seen, warn_of_repeats
+from qtorch._workflow.observing import NAME, detach, has_seen, stop_counting, warn_of_repeats
 from qtorch._workflow.reasons import name_of_observer, why_float
 from qtorch._workflow.steps.rounding import has_weight, rounded_layer, stays_in_floats
 from qtorch._workflow.steps.swap import swap_module
@@ -133,7 +133,7 @@ class RefuseIntegers:
 def _explain(path: str, layer: Any, mapping: Mapping[Any, Any], in_integers: bool) -> None:
     """Notes for reports why a layer is in floats, and for errors if it has parameters."""
     layer.float_because = why_float(layer, mapping)
-    if in_integers and layer._parameters:
+    if in_integers and any(True for _ in layer.parameters(recurse=False)):
         layer.register_forward_pre_hook(RefuseIntegers(path, layer.float_because))
 
 
@@ -144,9 +144,7 @@ def _clean(layer: nn.Module) -> None:
         layer.activation_post_process = nn.Identity()
     elif not isinstance(getattr(layer, NAME, None), Quantizer):
         detach(layer)
-    for key, hook in list(layer._forward_pre_hooks.items()):
-        if isinstance(hook, CountCalls):
-            del layer._forward_pre_hooks[key]
+    stop_counting(layer)
 
 
 def _is_on(layer: nn.Module) -> bool:

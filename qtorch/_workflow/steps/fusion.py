@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from qtorch._torch_internals import drop_forward_hooks
 from qtorch._workflow.steps.swap import take_hooks
 from qtorch._workflow.tree import copied
 from qtorch.nn.intrinsic.fused import FUSED, Fused, folded_layer
@@ -119,8 +120,8 @@ def fuse_known_modules(mod_list: list[nn.Module], additional_fuser_method_mappin
         if hasattr(layer, "qconfig"):
             fused.qconfig = layer.qconfig
     take_hooks(fused, mod_list[0], mod_list[-1])
-    mod_list[0]._forward_pre_hooks.clear()  # parts of the fused layer, which would call them once more
-    mod_list[-1]._forward_hooks.clear()
+    drop_forward_hooks(mod_list[0], True, bool)  # parts of the fused layer would call them once more
+    drop_forward_hooks(mod_list[-1], False, bool)
     return [fused.train(training), *(nn.Identity().train(training) for _ in mod_list[1:])]
 
 

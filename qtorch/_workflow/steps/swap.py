@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from qtorch._torch_internals import forward_hooks
 from qtorch._workflow.observing import CountCalls, ObserveOutput
 from qtorch._workflow.tree import check_model, shown
 from qtorch.nn.intrinsic import Fused
@@ -69,10 +70,9 @@ def _made(mod: nn.Module, target: Any) -> nn.Module:
 
 def take_hooks(made: nn.Module, first: nn.Module, last: nn.Module) -> None:
     """Gives a new module users' forward pre-hooks of one module, and the forward hooks of another."""
-    for key, hook in first._forward_pre_hooks.items():
+    for hook, settings in forward_hooks(first, True):
         if not isinstance(hook, CountCalls):
-            made.register_forward_pre_hook(hook, with_kwargs=key in first._forward_pre_hooks_with_kwargs)
-    for key, hook in last._forward_hooks.items():
+            made.register_forward_pre_hook(hook, **settings)
+    for hook, settings in forward_hooks(last, False):
         if not isinstance(hook, ObserveOutput):
-            always = key in last._forward_hooks_always_called
-            made.register_forward_hook(hook, with_kwargs=key in last._forward_hooks_with_kwargs, always_call=always)
+            made.register_forward_hook(hook, **settings)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
+from torch.nn.utils import skip_init
+
+from qtorch.nn.qat.layers import settings_of
 
 
 class Fused(nn.Sequential):
@@ -37,12 +39,12 @@ class Fused(nn.Sequential):
         """True if the last part is a ReLU."""
         return nn.ReLU in self.parts
 
-    def without_norm(self) -> Fused:
+    def without_norm(self) -> nn.Sequential:
         """The same with a batch norm's running statistics in the convolution before it, if there are both."""
-        if len(self.parts) == 1 or not issubclass(self.parts[0], nn.modules.conv._ConvNd) or self.parts[1] is nn.ReLU:
+        if self.parts[0] not in (nn.Conv1d, nn.Conv2d, nn.Conv3d) or self.parts[1] is nn.ReLU:
             return self
-        made = copy.copy(self)
-        made._modules = self._modules | {"0": folded_layer(self[0], self[1]), "1": nn.Identity()}
+        made: Any = nn.Sequential(folded_layer(self[0], self[1]))
+        made.qconfig, made.activation_post_process = self.qconfig, self.activation_post_process
         return made
 
 
@@ -128,17 +130,15 @@ FUSED = {
 }
 
 
-def folded_layer(layer: nn.Module, bn: nn.Module) -> nn.Module:
+def folded_layer(layer: Any, bn: nn.Module) -> nn.Module:
     """A copy of a convolution or linear layer, without hooks, with the batch norm in its weights."""
-    made: Any = copy.deepcopy(layer)
-    for hooks in (made._forward_pre_hooks, made._forward_hooks):
-        hooks.clear()
+    made: Any = skip_init(type(layer), **settings_of(layer))
     fold = folded_linear if isinstance(layer, nn.Linear) else folded_conv
     with torch.no_grad():
-        weight, bias = fold(made.weight, made.bias, bn)
-    made.weight = nn.Parameter(weight, made.weight.requires_grad)
-    made.bias = nn.Parameter(bias, made.weight.requires_grad)
-    return made
+        weight, bias = fold(layer.weight, layer.bias, bn)
+    made.weight = nn.Parameter(weight, layer.weight.requires_grad)
+    made.bias = nn.Parameter(bias, layer.weight.requires_grad)
+    return made.train(layer.training)
 
 
 def folded_conv(weight: torch.Tensor, bias: torch.Tensor | None, bn: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:

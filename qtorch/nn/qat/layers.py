@@ -79,12 +79,33 @@ class QATLayer(nn.Module):
         return nn.ReLU in getattr(self.floats, "parts", ())
 
 
-def settings_of(layer: nn.Module) -> dict[str, Any]:
+def settings_of(layer: Any) -> dict[str, Any]:
     """The arguments that make another linear layer or convolution like this one."""
     if isinstance(layer, nn.Linear):
         return {"in_features": layer.in_features, "out_features": layer.out_features, "bias": layer.bias is not None}
     names = "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode"
     return {name: getattr(layer, name) for name in names} | {"bias": layer.bias is not None}
+
+
+def convolve(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, settings: dict[str, Any]
+) -> torch.Tensor:
+    """A convolution as `torch.nn.Conv2d` and its siblings do it, in as many dimensions as the weight has.
+
+    Args:
+        input, weight, bias: as for `torch.nn.functional.conv2d`.
+        settings: as from `settings_of`.
+    """
+    padding, mode = settings["padding"], settings["padding_mode"]
+    if mode != "zeros":
+        margins = [gap * (size - 1) for gap, size in zip(settings["dilation"], weight.shape[2:], strict=True)]
+        ends = [(margin // 2, margin - margin // 2) for margin in margins]
+        if padding != "same":
+            ends = [(0, 0) for _ in margins] if padding == "valid" else [(size, size) for size in padding]
+        input = nn.functional.pad(input, [size for pair in reversed(ends) for size in pair], mode=mode)
+        padding = 0
+    function: Any = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)[weight.dim() - 3]
+    return function(input, weight, bias, settings["stride"], padding, settings["dilation"], settings["groups"])
 
 
 class Linear(QATLayer, nn.Linear):
@@ -133,7 +154,11 @@ class QATConv(QATLayer):
         self.weight_fake_quant = make_weight_fake_quant(self, qconfig)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return self._conv_forward(input, self.rounded_weight(), self.bias)  # type: ignore[operator]
+        return self.convolve(input, self.rounded_weight(), self.bias)
+
+    def convolve(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """The convolution with another weight and bias."""
+        return convolve(input, weight, bias, settings_of(self))
 
 
 class Conv1d(QATConv, nn.Conv1d):

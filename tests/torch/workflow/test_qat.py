@@ -75,10 +75,10 @@ def test_evaluation_is_a_convolution_with_the_folded_weight(conv, norm, dims):
         layer(x)
     layer.eval()
     weight, shift = layer.folded()
-    plain = layer._conv_forward(x, layer.weight_fake_quant(weight), shift)
+    plain = layer.convolve(x, layer.weight_fake_quant(weight), shift)
     assert torch.equal(bits(layer(x)), bits(plain.relu()))
     normed = torch.nn.functional.batch_norm(
-        layer._conv_forward(x, layer.weight, layer.bias),
+        layer.convolve(x, layer.weight, layer.bias),
         *(layer.bn.running_mean, layer.bn.running_var, layer.bn.weight, layer.bn.bias),
         eps=layer.bn.eps,
     )

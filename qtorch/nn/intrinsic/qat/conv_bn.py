@@ -56,8 +56,8 @@ class QATConvBn(QATConv):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if not self.bn.training:
             weight, shift = self.folded()
-            return self._conv_forward(input, self.weight_fake_quant(weight), shift)  # type: ignore[operator]
-        plain = self._conv_forward(input, self.weight, None)  # type: ignore[operator]
+            return self.convolve(input, self.weight_fake_quant(weight), shift)
+        plain = self.convolve(input, self.weight, None)
         shape = -1, *[1] * (self.weight.dim() - 2)
         with torch.no_grad():
             self.bn(plain if self.bias is None else plain + self.bias.reshape(shape))
@@ -65,7 +65,7 @@ class QATConvBn(QATConv):
         channels = [0, *range(2, plain.dim())]
         mean = plain.mean(channels)
         deviation = ((plain - mean.reshape(shape)).square().mean(channels) + self.bn.eps).sqrt()
-        result = self._conv_forward(input, rounded, None) * (self._deviation() / deviation).reshape(shape)  # type: ignore[operator]
+        result = self.convolve(input, rounded, None) * (self._deviation() / deviation).reshape(shape)
         shift = self.bn.bias - self.bn.weight * mean / deviation
         if self.bias is not None:  # which this mean has not; its gradient is 0, but there is one, as optimizers expect
             shift = shift + (self.bias - self.bias)
@@ -94,7 +94,7 @@ class QATConvBn(QATConv):
     def train(self, mode: bool = True) -> QATConvBn:
         """As for all modules, but a frozen batch norm stays in evaluation."""
         super().train(mode)
-        if "bn" in self._modules:
+        if hasattr(self, "bn"):
             self.bn.train(mode and not self.freeze_bn)
         return self
 
