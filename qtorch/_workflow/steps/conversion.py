@@ -21,6 +21,7 @@ from qtorch._workflow.steps.swap import swap_module
 from qtorch._workflow.stubs import DeQuantStub
 from qtorch._workflow.tree import copied, is_leaf, rebuilt, shown, walk
 from qtorch.nn.quantized import FloatFunctional
+from qtorch.nn.quantized.observed import float_parameters
 from qtorch.quant import Quantizer
 from qtorch.quantization.fake_quantize import FakeQuantize
 from qtorch.quantization.observers.base import RangeObserver
@@ -158,13 +159,12 @@ def _check_calibrated(model: nn.Module, mapping: Mapping[Any, Any], custom: Mapp
         known |= type(layer) in mapping and _is_on(layer)
         if type(layer) not in mapping or type(layer) in UNOBSERVED or not _is_on(layer):
             continue
-        observer = getattr(layer, NAME, None)
-        if observer is None:
+        if getattr(layer, NAME, None) is None:
             unprepared.append(path)
-        elif not has_seen(observer):
+        elif without := [name for name in (NAME, "weight_fake_quant") if not has_seen(getattr(layer, name, None))]:
             unseen.append(path)
-            if allowed:
-                setattr(layer, NAME, _with_unit_scale(observer))
+            for name in without if allowed else ():
+                setattr(layer, name, _with_some_scale(layer, name))
     if not known and not any(type(layer) in custom and _is_on(layer) for layer in model.modules()):
         raise ValueError("module has no layer to convert; call prepare(model) or prepare_qat(model) first")
     if unprepared:
@@ -181,10 +181,10 @@ def _listed(paths: list[str]) -> str:
     return f"{names} {'has' if len(paths) == 1 else 'have'}"
 
 
-def _with_unit_scale(observer: Any) -> Any:
-    """A copy of an observer that has seen the range of its integers."""
-    observer = deepcopy(observer)
+def _with_some_scale(layer: Any, name: str) -> nn.Module:
+    """A copy of an observer that has seen the range of its integers, or the layer's weight."""
+    observer = deepcopy(getattr(layer, name)).train()
     inner: RangeObserver = observer.activation_post_process if isinstance(observer, FakeQuantize) else observer
-    form = inner.rule.form
-    observer.train()(torch.tensor([0.0, float(form.qmax - form.qmin)], device=inner.eps.device))
+    ends = [0.0, float(inner.rule.form.qmax - inner.rule.form.qmin)]
+    observer(torch.tensor(ends, device=inner.eps.device) if name == NAME else float_parameters(layer)[0])
     return observer

@@ -18,6 +18,7 @@ from qtorch.quantization import (
     MovingAveragePerChannelMinMaxObserver,
     PerChannelMinMaxObserver,
     QConfig,
+    QuantWrapper,
     convert,
     default_eval_fn,
     disable_observer,
@@ -233,3 +234,58 @@ def test_plain_fake_quantize_is_all_there_is():
     kinds = {type(module) for module in model.modules() if hasattr(module, "fake_quant_enabled")}
     assert kinds == {FakeQuantize}
     assert isinstance(model.fc.weight_fake_quant.activation_post_process, MovingAveragePerChannelMinMaxObserver)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_state_dicts_go_into_models_at_the_same_step(training):
+    images = digits()[0][:32]
+    rows = [row[:] for row in ROWS]
+
+    def make():
+        torch.manual_seed(int(training))
+        settings = get_default_qat_qconfig() if training else get_default_qconfig()
+        model = with_qconfig(fuse_modules(Residual().train(training), rows), settings)
+        return prepare_qat(model) if training else prepare(model)
+
+    first, second = make(), make()
+    first(images + 1)
+    second.load_state_dict(first.state_dict())
+    first.eval(), second.eval()
+    assert torch.equal(first(images), second(images))
+    converted, other = convert(first), convert(make(), allow_uncalibrated=True).eval()
+    other.load_state_dict(converted.state_dict())
+    assert torch.equal(converted(images), other(images))
+    assert torch.equal(converted(images), convert(second)(images))
+
+
+def test_nested_settings_and_layers_that_are_left_out():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc1, self.drop, self.fc2 = nn.Linear(16, 16), nn.Dropout(0.5), nn.Linear(16, 16)
+
+        def forward(self, x):
+            return self.fc2(self.drop(self.fc1(x)))
+
+    class Nested(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.last = QuantWrapper(Block()), Block(), nn.Linear(16, 2)
+
+        def forward(self, x):
+            return self.last(self.second(self.first(x)))
+
+    torch.manual_seed(0)
+    model, x = Nested().eval(), torch.randn(64, 16)
+    model.first.qconfig = get_default_qconfig("qnnpack")
+    model.first.module.fc2.qconfig = get_default_qconfig("fbgemm")
+    prepared = prepare(model)
+    assert prepared.first.module.fc1.activation_post_process.quant_max == 255
+    assert prepared.first.module.fc2.activation_post_process.quant_max == 127
+    assert not hasattr(prepared.second.fc1, "activation_post_process")
+    prepared(x)
+    result = convert(prepared)
+    assert type(result.first.module.fc1) is quantized.Linear
+    assert result.first.module.fc2.weight.axis == 0
+    assert type(result.last) is type(result.second.fc1) is nn.Linear
+    torch.testing.assert_close(result(x), model(x), rtol=0, atol=0.05)
