@@ -38,11 +38,25 @@ def from_torch_ao(state_dict: Mapping[str, Any]) -> dict[str, Any]:
         tensor(3, dtype=torch.int32)
     """
     result = {}
+    dynamic = _dynamic_layers(state_dict)
     for key, value in state_dict.items():
         prefix, _, name = key.rpartition(".")
+        if prefix in dynamic and name in ("scale", "zero_point"):
+            continue  # of no result
         for new, tensor in _entries(f"{prefix}." if prefix else "", name, value):
             result[new] = tensor
     return result
+
+
+def _dynamic_layers(state_dict: Mapping[str, Any]) -> set[str]:
+    """The linear layers that are dynamic: their scale is 1 and their zero point 0, which nothing reads."""
+    layers = {key[: key.index(_PACKED)] for key in state_dict if _PACKED in key}
+    unused = {"scale": 1.0, "zero_point": 0.0}
+    return {
+        layer.removesuffix(".")
+        for layer in layers
+        if {name: float(state_dict.get(layer + name, torch.nan)) for name in unused} == unused
+    }
 
 
 def _entries(prefix: str, name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -1,8 +1,10 @@
 """Models that the tests of the workflow quantize, data for them, and what flows through them."""
 
 import copy
+import warnings
 
 import torch
+from record_torch_ao import FOLDER
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -23,6 +25,13 @@ def digits():
     """Images of shape (1797, 1, 8, 8) from 0 to 1, and labels; the last 400 are for tests."""
     images, labels = load_digits(return_X_y=True)
     return torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(labels)
+
+
+def recorded(name):
+    """What tests/support/record_torch_ao.py wrote: a state_dict, an input and its output."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's quantized tensors, and their storages, are deprecated
+        return torch.load(FOLDER / f"{name}.pt", weights_only=True)
 
 
 def mlp():

@@ -1,10 +1,9 @@
 """State_dicts that torch.ao saved (tests/support/record_torch_ao.py): they load, and compute what torch did."""
 
-import warnings
-
 import pytest
 import torch
-from record_torch_ao import FOLDER, ROWS, Net
+from record_torch_ao import ROWS, Net
+from workflow_support import recorded
 
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.quantization import (
@@ -18,12 +17,6 @@ from qtorch.quantization import (
     prepare,
     prepare_qat,
 )
-
-
-def recorded(name):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's quantized tensors, and their storages, are deprecated
-        return torch.load(FOLDER / f"{name}.pt", weights_only=True)
 
 
 def net(qconfig, training=False):
