@@ -35,6 +35,7 @@ _transforms = _find("_C._functorch.peek_interpreter_stack")
 _apply = _find("_C._FunctionBase.apply")
 _int_mm = _find("_int_mm")
 _tree_map = _find("utils._pytree.tree_map")
+_HOOKS = {True: "_forward_pre_hooks", False: "_forward_hooks"}
 _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
 
 
@@ -86,9 +87,31 @@ def constant(function: Callable[..., T]) -> Callable[..., T]:
 
 def int8_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The matrix product of int8 matrices in int32; float64 holds its sums exactly, and takes longer."""
+    if a.shape[1] == 1:  # torch 2.13's gives wrong numbers where both strides of b are 1
+        return a.to(torch.int32) * b.to(torch.int32)
     if _int_mm is not None:
         return _int_mm(a, b)
     return (a.to(torch.float64) @ b.to(torch.float64)).to(torch.int32)
+
+
+def forward_hooks(module: torch.nn.Module, before: bool) -> list[tuple[Any, dict[str, bool]]]:
+    """A module's forward pre-hooks, or its forward hooks, with what they were registered with.
+
+    None where this version of torch keeps them elsewhere: then a swapped layer loses its user's hooks.
+    """
+    name = _HOOKS[before]
+    flags = {"with_kwargs": f"{name}_with_kwargs"} | ({} if before else {"always_call": f"{name}_always_called"})
+    return [
+        (hook, {flag: key in getattr(module, where, ()) for flag, where in flags.items()})
+        for key, hook in getattr(module, name, {}).items()
+    ]
+
+
+def drop_forward_hooks(module: torch.nn.Module, before: bool, unwanted: Callable[[Any], bool]) -> None:
+    """Takes hooks away from a module; where torch keeps them elsewhere they stay."""
+    hooks = getattr(module, _HOOKS[before], {})
+    for key in [key for key, hook in hooks.items() if unwanted(hook)]:
+        del hooks[key]
 
 
 def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:

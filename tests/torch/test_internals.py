@@ -23,7 +23,18 @@ from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.plan import make_plan
 from qtorch.auto_low import lower
 from qtorch.quant import Quantizer, module
-from qtorch.quantization import affine, fake_quantize_per_tensor_affine, functional, quantize_per_tensor
+from qtorch.quantization import (
+    DeQuantStub,
+    QuantStub,
+    affine,
+    convert,
+    default_qconfig,
+    fake_quantize_per_tensor_affine,
+    functional,
+    fuse_modules,
+    prepare,
+    quantize_per_tensor,
+)
 
 ROOT = Path(__file__).parents[2]
 F = qtorch.FloatingPoint(5, 2)
@@ -134,6 +145,20 @@ def test_without_products_of_int8(monkeypatch):
     assert torch.equal(functional.linear(q, weight).int_repr(), expected)
     ends = torch.full((1, 1 << 17), -128, dtype=torch.int8)
     assert internals.int8_product(ends, ends.t()).item() == -(2**31)  # wraps, as int32 does
+
+
+def test_without_a_look_at_hooks(monkeypatch):
+    def quantized():
+        model = torch.nn.Sequential(QuantStub(), torch.nn.Linear(64, 4), torch.nn.ReLU(), DeQuantStub()).eval()
+        torch.nn.init.ones_(model[1].weight), torch.nn.init.zeros_(model[1].bias)
+        model.qconfig = default_qconfig
+        prepared = prepare(fuse_modules(model, ["1", "2"]))
+        prepared(X)
+        return convert(prepare(prepared))(X)
+
+    expected = quantized()
+    monkeypatch.setattr(internals, "_HOOKS", {True: "_hooks_of_later", False: "_hooks_of_later"})
+    assert_same_bits(quantized(), expected)
 
 
 Pair = namedtuple("Pair", "first second")
