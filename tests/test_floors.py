@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 # Rooms from the ground up; one imports from lower floors, and within itself. "" is what a package itself exports.
 FLOORS = {
     "qcore": ["arguments", "random packing", "law", "formats", "arrays", "affine", "rules", "cli", "", "__main__"],
-    "qtorch": ["_torch_internals", "_kernels", "_rounding", "quant", "quantization optim auto_low", ""],
+    "qtorch": ["_torch_internals", "_kernels", "_rounding", "quant", "quantization optim auto_low", "nn", ""],
     "qjax": ["_rounding", "quant", "quantization optim auto_low nnx", ""],
 }
 APART = {

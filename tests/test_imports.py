@@ -6,7 +6,7 @@ import sys
 import pytest
 
 ROOMS = {
-    "qtorch": ["auto_low", "optim", "quant", "quantization"],
+    "qtorch": ["auto_low", "nn", "optim", "quant", "quantization"],
     "qjax": ["auto_low", "nnx", "optim", "quant", "quantization"],
 }
 

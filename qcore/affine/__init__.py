@@ -17,6 +17,7 @@ from qcore.affine.observers import (
 )
 from qcore.affine.operations import dequantize, fake_quantize, quantize_affine, requantize
 from qcore.affine.parameters import QParams, check_qparams, choose_qparams, choose_qparams_dynamic
+from qcore.affine.quantized import QArray
 from qcore.formats.affine import FORMS, INT8, INT32, SCHEMES, UINT8, AffineInteger
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Names",
     "Noop",
     "PerChannelMinMax",
+    "QArray",
     "QParams",
     "Recording",
     "check_qparams",

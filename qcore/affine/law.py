@@ -10,6 +10,8 @@ from typing import Any
 
 from qcore.formats.affine import AffineInteger
 
+_SMALLEST = 2.0**-126  # of the normal numbers
+
 
 def quantize(xp: Any, x: Any, scale: Any, zero_point: Any, axis: int | None, form: AffineInteger) -> Any:
     """The integers clip(rint(x * (1 / scale)) + zero_point, qmin, qmax), as int32; NaN gives qmin."""
@@ -55,11 +57,11 @@ def requantize(
     With p = input_scale * weight_scale they are clip(rint((accumulator + bias / p) * (p / scale)) + zero_point, qmin,
     qmax). Weight scales and biases lie along `axis`, unless they have no dimension; a bias may be None.
     """
-    product = input_scale * weight_scale
+    product = without_subnormals(xp, input_scale * weight_scale)
     total = xp.astype(accumulator, "float32")
     if bias is not None:
-        total = total + along(xp.divide(bias, product), axis, total.ndim)
-    ratio = along(xp.divide(product, scale), axis, total.ndim)
+        total = total + along(without_subnormals(xp, xp.divide(bias, product)), axis, total.ndim)
+    ratio = along(without_subnormals(xp, xp.divide(product, scale)), axis, total.ndim)
     return integers(xp, xp.rint(total * ratio) + xp.astype(zero_point, "float32"), form)
 
 
@@ -71,6 +73,11 @@ def mean(xp: Any, sums: Any, count: int) -> Any:
 def integers(xp: Any, steps: Any, form: AffineInteger) -> Any:
     """Rounded floats as int32 inside the range."""
     return xp.astype(_clipped(xp, steps, form), "int32")
+
+
+def without_subnormals(xp: Any, x: Any) -> Any:
+    """x with 0 in the place of subnormals, which XLA takes for 0 by itself."""
+    return xp.where(abs(x) < _SMALLEST, xp.full_like(x, 0, "float32"), x)
 
 
 def along(parameter: Any, axis: int | None, ndim: int) -> Any:

@@ -12,6 +12,7 @@ from qcore.formats.affine import AffineInteger
 from qcore.law.carrier import CARRIERS
 
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
+_SUMS = ("int32", "float32", "float64")
 
 
 def quantize_affine(x: Any, qparams: QParams, form: AffineInteger, xp: Any = Names) -> Any:
@@ -114,7 +115,8 @@ def requantize(
     qmax), each operation rounded to float32.
 
     Args:
-        accumulator: int32 array: sums of (q - zero_point) over the input times the like over the weight.
+        accumulator: sums of (q - zero_point) over the input times the like over the weight: integers, in int32, float32
+            or float64.
         input_scale: float32 array of shape ().
         weight_scale: float32 array of shape (), or (channels,).
         bias: float32 array of shape (channels,), or None.
@@ -137,8 +139,8 @@ def requantize(
         array([[  5,   2],
                [ 23, 103]], dtype=uint8)
     """
-    if (actual := dtype_of(accumulator, xp)) != "int32":
-        raise TypeError(f"accumulator is {actual}; allowed is an array of int32")
+    if (actual := dtype_of(accumulator, xp)) not in _SUMS:
+        raise TypeError(f"accumulator is {actual}; allowed is an array of {', '.join(_SUMS)}")
     if output.axis is not None:
         raise ValueError(f"output.axis={output.axis}; allowed is None")
     check_qparams(output, check_form(form), tuple(accumulator.shape), xp)

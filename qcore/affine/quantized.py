@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from qcore.affine import law
 from qcore.affine.array_names import Names
+from qcore.affine.operations import dequantize
 from qcore.affine.parameters import QParams, check_qparams
 from qcore.arguments import check_choice, check_int
 from qcore.formats.affine import AffineInteger
@@ -125,36 +127,79 @@ class QuantizedArray:
         return self.qparams
 
 
-def check_linear(input: Any, weight: Any) -> None:
+@dataclass(frozen=True, eq=False)
+class QArray(QuantizedArray):
+    """Quantized NumPy arrays: the reference of the arithmetic in `qcore.affine.arithmetic`.
+
+    Example:
+        >>> import numpy as np
+        >>> QArray(np.int8([5, 7]), QParams.of(0.5, 3), AffineInteger(-8, 7)).dequantize()
+        array([1., 2.], dtype=float32)
+    """
+
+    values: Any
+    qparams: QParams
+    form: AffineInteger
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def dequantize(self) -> Any:
+        """The numbers, in float32."""
+        return dequantize(self.values, self.qparams, self.form, xp=self.names)
+
+
+def check_linear(input: Any, weight: Any, widths: tuple[int, ...] = (8,)) -> None:
     """Raises unless a linear layer can have these operands.
 
+    Args:
+        input, weight: quantized arrays.
+        widths: of their integers in memory.
+
     Raises:
-        TypeError: if one is no quantized array of 8-bit integers.
+        TypeError: if one is no quantized array of such integers.
         ValueError: if an axis or a shape does not fit.
     """
-    _check_operands(input, weight, 2)
+    _check_operands(input, weight, 2, widths)
     if input.ndim == 0 or input.shape[-1] != weight.shape[1]:
         raise ValueError(f"input has shape {tuple(input.shape)}; allowed is (..., {weight.shape[1]}), as weight says")
 
 
 def check_convolution(
-    input: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: Any, padding_mode: Any
-) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """The stride, padding and dilation of both dimensions; raises unless a convolution can have these arguments.
+    input: Any,
+    weight: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: Any,
+    padding_mode: Any,
+    dimensions: int = 2,
+    widths: tuple[int, ...] = (8,),
+) -> tuple[Any, ...]:
+    """The stride, padding and dilation of all dimensions; raises unless a convolution can have these arguments.
+
+    Args:
+        input, weight, stride, padding, dilation, groups, padding_mode: of the convolution.
+        dimensions: of images: 1, 2 or 3.
+        widths: as for `check_linear`.
 
     Raises:
         TypeError, ValueError: as `check_linear` does, and if a setting is wrong or the kernel larger than the image.
     """
-    _check_operands(input, weight, 4)
+    _check_operands(input, weight, dimensions + 2, widths)
     check_int("groups", groups, 1)
     check_choice("padding_mode", padding_mode, ("zeros",))
     shape, kernel = tuple(input.shape), tuple(weight.shape)
-    if len(shape) != 4 or shape[1] != kernel[1] * groups or kernel[0] % groups:
+    if len(shape) != len(kernel) or shape[1] != kernel[1] * groups or kernel[0] % groups:
+        sizes = ", ".join(("depth", "height", "width")[-dimensions:])
         raise ValueError(
-            f"input has shape {shape} and weight {kernel} for groups={groups}; allowed are (batch, channels, height, "
-            "width) and (outputs, channels / groups, height, width), outputs a multiple of groups"
+            f"input has shape {shape} and weight {kernel} for groups={groups}; allowed are (batch, channels, {sizes}) "
+            f"and (outputs, channels / groups, {sizes}), outputs a multiple of groups"
         )
-    stride, padding, dilation = _pair("stride", stride, 1), _pair("padding", padding, 0), _pair("dilation", dilation, 1)
+    stride, padding, dilation = (
+        for_each_dimension(name, value, least, dimensions)
+        for name, value, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
+    )
     for size, count, place, step in zip(shape[2:], kernel[2:], padding, dilation, strict=True):
         if size + 2 * place <= (count - 1) * step:
             raise ValueError(
@@ -164,22 +209,22 @@ def check_convolution(
     return stride, padding, dilation
 
 
-def _check_operands(input: Any, weight: Any, ndim: int) -> None:
+def _check_operands(input: Any, weight: Any, ndim: int, widths: tuple[int, ...]) -> None:
+    storages = [f"{sign}int{width}" for width in widths for sign in ("", "u")]
     for name, q, axes in (("input", input, (None,)), ("weight", weight, (None, 0))):
         if not isinstance(q, QuantizedArray):
             raise TypeError(f"{name} is a {type(q).__name__}; allowed is a QTensor")
-        if q.form.storage not in ("int8", "uint8"):
-            raise TypeError(f"{name} has integers of {q.form.storage}; allowed are int8 and uint8")
+        if q.form.storage not in storages:
+            raise TypeError(f"{name} has integers of {q.form.storage}; allowed are {', '.join(storages)}")
         if q.qparams.axis not in axes:
             raise ValueError(f"{name} has axis={q.qparams.axis}; allowed is {' or '.join(map(str, axes))}")
     if weight.ndim != ndim:
         raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed are {ndim} dimensions")
 
 
-def _pair(name: str, value: Any, least: int) -> tuple[int, int]:
-    """A setting for both dimensions, or for each."""
-    values = value if isinstance(value, (tuple, list)) else (value, value)
-    if len(values) != 2:
-        raise ValueError(f"{name}={value}; allowed are one number or two")
-    first, second = (check_int(name, number, least) for number in values)
-    return first, second
+def for_each_dimension(name: str, value: Any, least: int, dimensions: int) -> tuple[int, ...]:
+    """A setting for all dimensions, or for each."""
+    values = value if isinstance(value, (tuple, list)) else (value,) * dimensions
+    if len(values) != dimensions:
+        raise ValueError(f"{name}={value}; allowed are one number or {('one', 'two', 'three')[dimensions - 1]}")
+    return tuple(check_int(name, number, least) for number in values)

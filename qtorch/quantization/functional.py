@@ -1,6 +1,6 @@
 """Functions that make quantized tensors, and layers that compute with their integers.
 
-Sums of products are exact, in int32; what becomes of them is fbgemm's formula (`qcore.affine.requantize`).
+Sums of products are exact; what becomes of them is fbgemm's formula (`qcore.affine.requantize`).
 """
 
 from __future__ import annotations
@@ -8,17 +8,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn.functional import pad
 
 from qcore import affine
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.quantized import check_convolution, check_linear
 from qtorch._rounding.paths.choice import is_plain_tensor
-from qtorch._torch_internals import int8_product
 from qtorch.quantization.affine import make_qparams
 from qtorch.quantization.array_names import Names
 from qtorch.quantization.dtypes import integers
+from qtorch.quantization.integer.convolution import sums_of_windows
+from qtorch.quantization.integer.products import sums_of_products
 from qtorch.quantization.tensor import QTensor
+
+WIDTHS = (8, 16)  # of integers in memory
 
 
 def quantize_per_tensor(x: torch.Tensor, scale: Any, zero_point: Any, dtype: Any) -> QTensor:
@@ -78,11 +80,12 @@ def linear(
 ) -> QTensor:
     """input @ weight.T + bias by integers, requantized.
 
-    Sums are of 32 bits, and what does not fit wraps.
+    Sums are exact: int32 where all fit, else float64.
 
     Args:
-        input: of 8-bit integers and shape (..., features), with parameters for the whole.
-        weight: of 8-bit integers and shape (outputs, features), with parameters for the whole or for each output.
+        input: of up to 16-bit integers and shape (..., features), with parameters for the whole.
+        weight: of up to 16-bit integers and shape (outputs, features), with parameters for the whole or for each
+            output.
         bias: float32 tensor of shape (outputs,), or None.
         scale, zero_point: of the result; None means input's.
 
@@ -99,11 +102,16 @@ def linear(
         >>> linear(x, weight, torch.tensor([0.5])).dequantize()
         tensor([[1.5000]])
     """
-    check_linear(input, weight)
-    (rows, zero), (filters, zeros) = _signed(input), _signed(weight)
-    sums = _sums_of_products(rows.reshape(-1, weight.shape[1]), zero, filters, zeros)
-    result = _requantized(sums, input, weight, bias, _output(input, scale, zero_point), input.form)
-    return result.reshape(*input.shape[:-1], weight.shape[0])
+    check_linear(input, weight, WIDTHS)
+    return linear_to(input, weight, bias, _output(input, scale, zero_point), input.form)
+
+
+def linear_to(
+    input: QTensor, weight: QTensor, bias: torch.Tensor | None, output: QParams, form: AffineInteger
+) -> QTensor:
+    """`linear` with checked operands, and any integers as its result."""
+    sums = sums_of_products(input.reshape(-1, weight.shape[1]), weight)
+    return _requantized(sums.reshape(*input.shape[:-1], weight.shape[0]), input, weight, bias, output, form)
 
 
 def conv2d(
@@ -122,9 +130,9 @@ def conv2d(
     """A convolution by integers, requantized; see `torch.nn.functional.conv2d`, and `linear` for the sums.
 
     Args:
-        input: of 8-bit integers and shape (batch, channels, height, width), with parameters for the whole.
-        weight: of 8-bit integers and shape (outputs, channels / groups, height, width), with parameters for the whole
-            or for each output.
+        input: of up to 16-bit integers and shape (batch, channels, height, width), with parameters for the whole.
+        weight: of up to 16-bit integers and shape (outputs, channels / groups, height, width), with parameters for the
+            whole or for each output.
         bias, scale, zero_point: as for `linear`, which raises the same errors.
         stride, padding, dilation: for both dimensions, or for each.
         groups: into how many parts channels and outputs are split.
@@ -134,50 +142,25 @@ def conv2d(
     Returns:
         A QTensor of shape (batch, outputs, height, width).
     """
-    stride, padding, dilation = check_convolution(input, weight, stride, padding, dilation, groups, padding_mode)
-    outputs, _, *kernel = weight.shape
-    (images, zero), (filters, zeros) = _signed(input), _signed(weight)
-    windows = _windows(images, int(zero), tuple(kernel), stride, padding, dilation)
-    batch, height, width = windows.shape[:3]
-    parts = zip(
-        windows.chunk(groups, 3), filters.flatten(1).chunk(groups), zeros.expand(outputs).chunk(groups), strict=True
+    stride, padding, dilation = check_convolution(
+        input, weight, stride, padding, dilation, groups, padding_mode, 2, WIDTHS
     )
-    sums = [_sums_of_products(rows.reshape(batch * height * width, -1), zero, *part) for rows, *part in parts]
-    result = _requantized(torch.cat(sums, 1), input, weight, bias, _output(input, scale, zero_point), integers(dtype))
-    return result.reshape(batch, height, width, outputs).permute(0, 3, 1, 2)
+    settings = stride, padding, dilation, groups
+    return conv_to(input, weight, bias, settings, _output(input, scale, zero_point), integers(dtype))
 
 
-def _windows(
-    images: torch.Tensor,
-    zero: int,
-    kernel: tuple[int, ...],
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
-) -> torch.Tensor:
-    """All places of a kernel, as a view of shape (batch, rows, columns, channels, *kernel) of the padded images."""
-    images = pad(images, (padding[1], padding[1], padding[0], padding[0]), value=zero)
-    spans = [gap * (size - 1) + 1 for gap, size in zip(dilation, kernel, strict=True)]
-    windows = images.unfold(2, spans[0], stride[0]).unfold(3, spans[1], stride[1])[..., :: dilation[0], :: dilation[1]]
-    return windows.permute(0, 2, 3, 1, 4, 5)
-
-
-def _sums_of_products(
-    rows: torch.Tensor, zero: torch.Tensor, filters: torch.Tensor, zeros: torch.Tensor
-) -> torch.Tensor:
-    """The sums of (row - zero) * (filter - its zero), int32, for each of (rows, terms) and each of (filters, terms)."""
-    sums = int8_product(rows, filters.t()) - zero * filters.sum(1, dtype=torch.int32)
-    if (zeros != 0).any():
-        ones = torch.ones((rows.shape[1], 1), dtype=torch.int8, device=rows.device)
-        sums = sums - (int8_product(rows, ones) - zero * rows.shape[1]) * zeros
-    return sums
-
-
-def _signed(q: QTensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """int8 values and a zero point with the same differences; unsigned ones are moved by 128."""
-    if q.values.dtype is torch.int8:
-        return q.values, q.qparams.zero_point
-    return (q.values ^ 0x80).view(torch.int8), q.qparams.zero_point - 128
+def conv_to(
+    input: QTensor,
+    weight: QTensor,
+    bias: torch.Tensor | None,
+    settings: tuple[Any, ...],
+    output: QParams,
+    form: AffineInteger,
+) -> QTensor:
+    """A convolution of any dimension, with checked operands; its settings are stride, padding, dilation and groups."""
+    sums = sums_of_windows(input, weight, *settings)
+    result = _requantized(sums, input, weight, bias, output, form)
+    return result.permute(0, result.ndim - 1, *range(1, result.ndim - 1))
 
 
 def _requantized(

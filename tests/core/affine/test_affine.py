@@ -240,7 +240,9 @@ BAD = {
     "low=2.0 and high=1.0; allowed is low": lambda: choose_qparams_dynamic(2 * ONE, ONE, INT8),
     "high is float; allowed is an array of float32": lambda: choose_qparams(-ONE, 1.0, INT8),
     "low is float64; allowed is an array of float32": lambda: choose_qparams_dynamic(np.float64(1), ONE, INT8),
-    "accumulator is float32; allowed is an array of int32": lambda: requantize(X, ONE, ONE, None, CHANNELS, INT8),
+    "accumulator is int8; allowed is an array of int32": lambda: requantize(
+        X.astype(np.int8), ONE, ONE, None, CHANNELS, INT8
+    ),
     "output.axis=0; allowed is None": lambda: requantize(X.astype(np.int32), ONE, ONE, None, CHANNELS, INT8),
     r"weight_scale has shape \(2,\); allowed is \(\) or \(3,\)": lambda: requantize(
         X.astype(np.int32), ONE, np.ones(2, np.float32), None, QParams.of(0.1, 0), INT8

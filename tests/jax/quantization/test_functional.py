@@ -158,7 +158,7 @@ WIDE = operand(RNG, (3, 4), AffineInteger.of_width(9))
 BAD = {
     "input is a ndarray; allowed is a QTensor": lambda: linear(np.ones((2, 4)), W),
     "weight is a tuple; allowed is a QTensor": lambda: linear(X, (W,)),
-    "weight has integers of int16; allowed are int8 and uint8": lambda: linear(X, WIDE),
+    "weight has integers of int16; allowed are int8, uint8": lambda: linear(X, WIDE),
     "input has axis=0; allowed is None": lambda: linear(operand(RNG, (2, 4), INT8, True), W),
     "weight has axis=1; allowed is None or 0": lambda: linear(
         X, QTensor(W.values, QParams.of([1] * 4, [0] * 4, 1), INT8)

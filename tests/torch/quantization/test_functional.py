@@ -108,9 +108,9 @@ IMAGES, FILTERS, _ = operands((1, 4, 5, 5), (6, 2, 3, 3), False, False)
 WRONG = [
     (lambda: linear(X.dequantize(), W), TypeError, "input is a Tensor; allowed is a QTensor"),
     (
-        lambda: linear(X, quantize_per_tensor(torch.ones(3, 4), 1.0, 0, torch.int16)),
+        lambda: linear(X, quantize_per_tensor(torch.ones(3, 4), 1.0, 0, torch.qint32)),
         TypeError,
-        r"weight has .*int16",
+        r"weight has .*int32",
     ),
     (
         lambda: linear(X, FILTERS),

@@ -1,0 +1,216 @@
+"""Sums, products and concatenations of quantized arrays: one law for all frameworks.
+
+Every operation is rounded to float32 in the order that is written down; nothing is fused. Operands have one scale each,
+and may have integers of different ranges. The result's integers are the first operand's unless `form` says otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from qcore.affine import law
+from qcore.affine.arithmetic.operands import (
+    check_operand,
+    check_output,
+    differences,
+    inverse,
+    numbers,
+    quantized,
+    wrapped,
+)
+from qcore.affine.parameters import QParams
+from qcore.arguments import check_int
+from qcore.formats.affine import AffineInteger
+
+
+def add(a: Any, b: Any, output: QParams, form: AffineInteger | None = None, relu: bool = False) -> Any:
+    """The quantized sum: the law's integers for (a - its zero point) * its scale + the same of b.
+
+    Args:
+        a, b: quantized arrays whose shapes broadcast.
+        output: the result's scale and zero point.
+        form: the result's integers; None means a's.
+        relu: True for max(sum, 0): no integer is below the zero point.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if parameters do not fit.
+
+    Example:
+        >>> from qcore.affine import UINT8, QArray
+        >>> import numpy as np
+        >>> a = QArray(np.uint8([0, 10, 20]), QParams.of(0.5, 10), UINT8)
+        >>> add(a, a, QParams.of(1.0, 100)).values
+        array([ 90, 100, 110], dtype=uint8)
+    """
+    form = _check(a, b, output, form)
+    with a.names.arithmetic():
+        result = quantized(a, numbers(a) + numbers(b), output, form)
+        return result.relu() if relu else result
+
+
+def mul(a: Any, b: Any, output: QParams, form: AffineInteger | None = None, relu: bool = False) -> Any:
+    """The quantized product: rint((a - za) * (b - zb) * ((sa * sb) * (1 / scale))) + zero_point, clipped.
+
+    Args:
+        a, b, output, form, relu: as for `add`, which raises the same errors.
+
+    Example:
+        >>> from qcore.affine import UINT8, QArray
+        >>> import numpy as np
+        >>> a = QArray(np.uint8([0, 12, 20]), QParams.of(0.5, 10), UINT8)
+        >>> mul(a, a, QParams.of(1.0, 100)).values
+        array([125, 101, 125], dtype=uint8)
+    """
+    form = _check(a, b, output, form)
+    xp = a.names
+    with xp.arithmetic():
+        product = xp.astype(differences(a), "float32") * xp.astype(differences(b), "float32")
+        scale = law.without_subnormals(xp, a.qparams.scale * b.qparams.scale)
+        ratio = law.without_subnormals(xp, scale * inverse(xp, output.scale))
+        steps = xp.rint(product * ratio) + xp.astype(output.zero_point, "float32")
+        result = wrapped(a, law.integers(xp, steps, form), output, form)
+        return result.relu() if relu else result
+
+
+def cat(arrays: Sequence[Any], axis: int, output: QParams, form: AffineInteger | None = None) -> Any:
+    """The arrays one after the other, each requantized; integers with the result's parameters stay as they are.
+
+    Args:
+        arrays: quantized arrays, at least one, of equal sizes but along the axis.
+        axis: along which they are joined; -1 is the last.
+        output, form: as for `add`, which raises the same errors.
+
+    Example:
+        >>> from qcore.affine import UINT8, QArray
+        >>> import numpy as np
+        >>> a = QArray(np.uint8([0, 1]), QParams.of(0.5, 0), UINT8)
+        >>> cat([a, a], 0, QParams.of(0.25, 3)).values
+        array([3, 5, 3, 5], dtype=uint8)
+    """
+    if not isinstance(arrays, (list, tuple)) or not arrays:
+        raise TypeError(f"arrays is a {type(arrays).__name__}; allowed is a list or tuple of at least one QTensor")
+    for number, q in enumerate(arrays):
+        check_operand(f"arrays[{number}]", q)
+    form = check_output(arrays[0], output, form)
+    axis = check_int("axis", axis, -arrays[0].ndim, arrays[0].ndim - 1)
+    xp = arrays[0].names
+    with xp.arithmetic():
+        parts = [quantized(q, numbers(q), output, form).values for q in arrays]
+        return wrapped(arrays[0], xp.concatenate(parts, axis), output, form)
+
+
+def add_scalar(q: Any, number: float) -> Any:
+    """q + number, with a zero point less number / scale, and a larger scale where that is out of the range.
+
+    With n = zero_point - rint(number / scale) in float64, the result has zero point n; where n is below qmin, zero
+    point qmin and scale * (qmax - n) / (qmax - qmin); where n is above qmax, zero point qmax and scale * (n - qmin) /
+    (qmax - qmin). Its integers are the law's for (q - n) * scale.
+
+    Args:
+        q: quantized array.
+        number: finite.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if number is not finite, or the result's scale is above 2^125.
+
+    Example:
+        >>> from qcore.affine import UINT8, QArray
+        >>> import numpy as np
+        >>> moved = add_scalar(QArray(np.uint8([0, 10, 20]), QParams.of(0.5, 10), UINT8), 1.0)
+        >>> moved.values, moved.qparams.zero_point
+        (array([ 0, 10, 20], dtype=uint8), array(8, dtype=int32))
+    """
+    check_operand("q", q)
+    _check_number(number)
+    xp, form, scale = q.names, q.form, q.qparams.scale
+    low, high, span = float(form.qmin), float(form.qmax), float(form.qmax - form.qmin)
+    with xp.arithmetic():
+        wide = xp.astype(scale, "float64")
+        steps = xp.rint(xp.divide(xp.full_like(wide, number, "float64"), wide))
+        zero = xp.astype(q.qparams.zero_point, "float64") - steps
+        factor = xp.where(zero > high, xp.divide(zero - low, span), xp.divide(high - zero, span))
+        stretched = xp.astype(factor * wide, "float32")
+        inside = (zero >= low) & (zero <= high)
+        output = QParams(xp.where(inside, scale, stretched), law.integers(xp, zero, form))
+        shifted = xp.astype(xp.astype(q.values, "float64") - zero, "float32")
+        return quantized(q, xp.rounded(shifted * scale), output, form)
+
+
+def mul_scalar(q: Any, number: float) -> Any:
+    """q * number by its parameters: the scale times abs(number); for negative numbers integers are mirrored.
+
+    A product with 0 has integers 0, scale 1 and zero point 0.
+
+    Args:
+        q: quantized array.
+        number: finite.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if number is not finite, or the result's scale is not from 2^-125 to 2^125.
+
+    Example:
+        >>> from qcore.affine import UINT8, QArray
+        >>> import numpy as np
+        >>> mul_scalar(QArray(np.uint8([0, 10, 20]), QParams.of(0.5, 10), UINT8), -2).values
+        array([255, 245, 235], dtype=uint8)
+    """
+    check_operand("q", q)
+    _check_number(number)
+    xp, form, scale = q.names, q.form, q.qparams.scale
+    with xp.arithmetic():
+        integers, zero = xp.astype(q.values, "int32"), q.qparams.zero_point
+        if number == 0:
+            output = QParams(xp.full_like(scale, 1, "float32"), xp.full_like(zero, 0, "int32"))
+            return wrapped(q, xp.full_like(integers, 0, "int32"), output, form)
+        if number < 0:
+            integers, zero = form.qmin + form.qmax - integers, form.qmin + form.qmax - zero
+        factor = xp.full_like(xp.astype(scale, "float64"), abs(number), "float64")
+        output = QParams(xp.astype(xp.astype(scale, "float64") * factor, "float32"), zero)
+        return wrapped(q, integers, output, form)
+
+
+def clamp(q: Any, low: float | None = None, high: float | None = None) -> Any:
+    """Integers no less than the law's for `low` and no greater than the law's for `high`; the parameters stay.
+
+    `relu6` is clamp(q, 0, 6), and `hardtanh` clamp(q, -1, 1).
+
+    Args:
+        q: quantized array.
+        low, high: numbers; None for no bound.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+
+    Example:
+        >>> from qcore.affine import UINT8, QArray
+        >>> import numpy as np
+        >>> clamp(QArray(np.uint8([0, 10, 250]), QParams.of(0.5, 10), UINT8), 0, 6).values
+        array([10, 10, 22], dtype=uint8)
+    """
+    check_operand("q", q)
+    xp, qparams, form = q.names, q.qparams, q.form
+    with xp.arithmetic():
+        integers = xp.astype(q.values, "int32")
+        for bound, chosen in ((low, xp.maximum), (high, xp.minimum)):
+            if bound is not None:
+                end = xp.full_like(qparams.scale, bound, "float32")
+                integers = chosen(integers, law.quantize(xp, end, qparams.scale, qparams.zero_point, None, form))
+        return wrapped(q, integers, qparams, form)
+
+
+def _check(a: Any, b: Any, output: QParams, form: AffineInteger | None) -> AffineInteger:
+    check_operand("a", a)
+    check_operand("b", b)
+    return check_output(a, output, form)
+
+
+def _check_number(number: Any) -> None:
+    if not isinstance(number, (int, float)) or isinstance(number, bool):
+        raise TypeError(f"number={number!r} is a {type(number).__name__}; allowed is an int or a float")
+    if not math.isfinite(number):
+        raise ValueError(f"number={number}; allowed are finite numbers")

@@ -1,0 +1,56 @@
+"""What the arithmetic of quantized arrays starts and ends with: checked operands, their numbers, and the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qcore.affine import law
+from qcore.affine.parameters import QParams, check_form, check_qparams
+from qcore.affine.quantized import QuantizedArray
+from qcore.formats.affine import AffineInteger
+
+
+def check_operand(name: str, q: Any) -> None:
+    """Raises unless an operand is a quantized array with one scale for the whole.
+
+    Raises:
+        TypeError: if it is no quantized array.
+        ValueError: if it has a scale for each channel.
+    """
+    if not isinstance(q, QuantizedArray):
+        raise TypeError(f"{name} is a {type(q).__name__}; allowed is a QTensor: insert QuantStub (Quantize) before it")
+    if q.qparams.axis is not None:
+        raise ValueError(f"{name} has axis={q.qparams.axis}; allowed is a QTensor with one scale")
+
+
+def check_output(like: Any, output: Any, form: AffineInteger | None) -> AffineInteger:
+    """The result's integers, which are `like`'s where form is None; raises unless the parameters fit them."""
+    chosen: AffineInteger = like.form if form is None else check_form(form)
+    check_qparams(output, chosen, (), like.names)
+    return chosen
+
+
+def differences(q: Any) -> Any:
+    """The integers less their zero point, exactly: int32."""
+    return q.names.astype(q.values, "int32") - q.qparams.zero_point
+
+
+def numbers(q: Any) -> Any:
+    """What the integers stand for, (q - zero_point) * scale, in float32."""
+    xp, qparams = q.names, q.qparams
+    return law.dequantize(xp, xp.astype(q.values, "int32"), qparams.scale, qparams.zero_point, None, "float32")
+
+
+def quantized(like: Any, x: Any, output: QParams, form: AffineInteger) -> Any:
+    """A quantized array of `like`'s kind, whose integers the law gives for numbers."""
+    return wrapped(like, law.quantize(like.names, x, output.scale, output.zero_point, None, form), output, form)
+
+
+def wrapped(like: Any, integers: Any, output: QParams, form: AffineInteger) -> Any:
+    """A quantized array of `like`'s kind, of integers in whatever type."""
+    return type(like)(like.names.astype(integers, form.storage), output, form)
+
+
+def inverse(xp: Any, scale: Any) -> Any:
+    """1 / scale, rounded."""
+    return xp.divide(xp.full_like(scale, 1, "float32"), scale)

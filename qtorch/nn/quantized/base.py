@@ -1,0 +1,74 @@
+"""What all layers that compute with integers have in common: the result's parameters, and checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore.affine import QParams
+from qtorch.quantization.dtypes import integers
+from qtorch.quantization.tensor import QTensor
+
+
+class Quantized(torch.nn.Module):
+    """A layer whose result has the scale and the zero point in its buffers.
+
+    Args:
+        scale, zero_point: of the result.
+        form: the result's integers.
+
+    Attributes:
+        layer_name: where the layer is in a model, for its errors; `convert` writes it.
+    """
+
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+    layer_name = ""
+
+    def __init__(self, scale: Any = 1.0, zero_point: Any = 0, form: Any = torch.quint8) -> None:
+        super().__init__()
+        self.form = integers(form)
+        self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32).reshape(()).clone())
+        self.register_buffer("zero_point", torch.as_tensor(zero_point).to(torch.int32).reshape(()).clone())
+
+    @property
+    def output(self) -> QParams:
+        """The result's parameters."""
+        return qparams_of(self)
+
+    def check_input(self, x: Any, name: str = "input") -> None:
+        """Raises unless x is a quantized tensor.
+
+        Raises:
+            TypeError: if it is something else.
+        """
+        check_quantized(self, x, name)
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale.item()}, zero_point={self.zero_point.item()}, form={self.form}"
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        for name in ("scale", "zero_point"):  # of shape (1,) in some of torch's
+            if (value := state_dict.get(prefix + name)) is not None and value.numel() == 1:
+                state_dict[prefix + name] = value.reshape(())
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
+
+def qparams_of(module: Any, axis: int | None = None) -> QParams:
+    """The parameters in a module's buffers; a model's `half()` reaches them."""
+    return QParams(module.scale.to(torch.float32), module.zero_point, axis)
+
+
+def check_quantized(module: torch.nn.Module, x: Any, name: str = "input") -> None:
+    """Raises unless a layer's argument is a quantized tensor.
+
+    Raises:
+        TypeError: if it is something else; the message says where the layer is, and what to insert before it.
+    """
+    if not isinstance(x, QTensor):
+        place = getattr(module, "layer_name", "") or type(module).__name__
+        raise TypeError(
+            f"{place}: {name} is a {type(x).__name__}; allowed is a QTensor: insert a QuantStub before this layer "
+            "(prepare and convert make it a Quantize), or wrap the model in QuantWrapper"
+        )

@@ -1,0 +1,194 @@
+"""Convolutions in integers."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from qcore.affine.quantized import check_convolution, for_each_dimension
+from qcore.arguments import check_choice, check_flag, check_int
+from qtorch.nn.quantized.base import Quantized
+from qtorch.nn.quantized.observed import float_parameters, output_of, weight_of
+from qtorch.nn.quantized.weights import QuantizedWeight, empty_weight, finish, set_weight_bias
+from qtorch.quantization.functional import WIDTHS, conv_to
+from qtorch.quantization.tensor import QTensor
+
+
+class _Conv(Quantized):
+    """A convolution in integers: exact sums, requantized (`qcore.affine.requantize`). Around images is the zero point.
+
+    Args:
+        in_channels, out_channels: of images and results.
+        kernel_size, stride, padding, dilation: for all dimensions, or for each; padding may also be "valid" (none) or
+            "same", for results of the images' sizes.
+        groups: into how many parts channels and outputs are split.
+        bias: whether there is a bias.
+        padding_mode: "zeros".
+        dtype: of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
+        output_dtype: of the result's integers.
+
+    Attributes:
+        weight: `weight()` is the quantized weight, of shape (out_channels, in_channels / groups, *kernel_size).
+        bias: float32 of shape (out_channels,), or None.
+        scale, zero_point: of the result.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+    """
+
+    bias: torch.Tensor | None
+    dimensions: ClassVar[int]
+    _relu = False
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: int | str | tuple[int, ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        *,
+        dtype: Any = torch.qint8,
+        output_dtype: Any = torch.quint8,
+    ) -> None:
+        super().__init__(form=output_dtype)
+        check_flag("bias", bias)
+        check_choice("padding_mode", padding_mode, ("zeros",))
+        self.in_channels, self.out_channels = (
+            check_int(name, number, 1)
+            for name, number in (("in_channels", in_channels), ("out_channels", out_channels))
+        )
+        self.groups = check_int("groups", groups, 1)
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(f"groups={groups}; allowed are divisors of in_channels={in_channels} and {out_channels=}")
+        self.kernel_size, self.stride, self.dilation = (
+            for_each_dimension(name, value, 1, self.dimensions)
+            for name, value in (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation))
+        )
+        self.padding, self.padding_mode = self._padding(padding), padding_mode
+        shape = (out_channels, in_channels // groups, *self.kernel_size)
+        self.weight = QuantizedWeight(empty_weight(shape, dtype))
+        self.register_buffer("bias", torch.zeros(out_channels) if bias else None)
+
+    def _padding(self, padding: Any) -> tuple[int, ...]:
+        if padding == "valid":
+            return (0,) * self.dimensions
+        if padding != "same":
+            return for_each_dimension("padding", padding, 0, self.dimensions)
+        extents = [gap * (size - 1) for size, gap in zip(self.kernel_size, self.dilation, strict=True)]
+        if any(step != 1 for step in self.stride) or any(extent % 2 for extent in extents):
+            raise ValueError(
+                f"padding='same' with kernel_size={self.kernel_size}, stride={self.stride} and dilation="
+                f"{self.dilation}; allowed are strides of 1 and dilation * (kernel_size - 1) that is even"
+            )
+        return tuple(extent // 2 for extent in extents)
+
+    def forward(self, input: QTensor) -> QTensor:
+        """The convolution of a quantized tensor of shape (batch, in_channels, *sizes), or without the batch.
+
+        Raises:
+            TypeError: if input is no QTensor, or has more than 16 bits.
+            ValueError: if its shape does not fit.
+        """
+        self.check_input(input)
+        if input.ndim == self.dimensions + 1:
+            result = self.forward(input.unsqueeze(0))
+            return result.reshape(result.shape[1:])
+        weight = self.weight()
+        geometry = self.stride, self.padding, self.dilation, self.groups
+        check_convolution(input, weight, *geometry, self.padding_mode, self.dimensions, WIDTHS)
+        result = conv_to(input, weight, self.bias, geometry, self.output, self.form)
+        return result.relu() if self._relu else result
+
+    def set_weight_bias(self, weight: QTensor, bias: torch.Tensor | None) -> None:
+        """Replaces both.
+
+        Raises:
+            TypeError: if one has the wrong type.
+            ValueError: if one has the wrong shape.
+        """
+        set_weight_bias(self, weight, bias)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"padding={self.padding}, dilation={self.dilation}, groups={self.groups}, {super().extra_repr()}"
+        )
+
+    @classmethod
+    def from_float(cls, mod: Any) -> _Conv:
+        """The layer in integers of one in floats that was observed, or trained with fake quantization.
+
+        Args:
+            mod: torch's convolution, or a fused one, with `activation_post_process`, and `weight_fake_quant` or
+                `qconfig`.
+
+        Raises:
+            TypeError: if it has none of these.
+            ValueError: if the observer has seen nothing.
+        """
+        conv: Any = mod[0] if isinstance(mod, torch.nn.Sequential) else mod
+        numbers, bias = float_parameters(mod)
+        scale, zero_point, form = output_of(mod)
+        weight = weight_of(mod, numbers)
+        layer = cls(
+            *(conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation),
+            *(conv.groups, bias is not None, conv.padding_mode),
+            dtype=weight.form,
+            output_dtype=form,
+        )
+        finish(layer, weight, bias, scale, zero_point)
+        return layer
+
+
+class Conv1d(_Conv):
+    """A convolution of one dimension in integers; its arguments are those of `torch.nn.Conv1d`.
+
+    `dtype` is the type of the weight's integers, torch.qint8 or an `AffineInteger` of up to 16 bits, and `output_dtype`
+    that of the result's. `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> layer = Conv1d(4, 8, 3)
+        >>> layer(quantize_per_tensor(torch.zeros(1, 4, 5), 0.1, 7, torch.quint8)).shape
+        torch.Size([1, 8, 3])
+    """
+
+    dimensions = 1
+
+
+class Conv2d(_Conv):
+    """A convolution of two dimensions in integers; its arguments are those of `torch.nn.Conv2d`.
+
+    `dtype` is the type of the weight's integers, torch.qint8 or an `AffineInteger` of up to 16 bits, and `output_dtype`
+    that of the result's. `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> layer = Conv2d(4, 8, 3)
+        >>> layer(quantize_per_tensor(torch.zeros(1, 4, 5, 5), 0.1, 7, torch.quint8)).shape
+        torch.Size([1, 8, 3, 3])
+    """
+
+    dimensions = 2
+
+
+class Conv3d(_Conv):
+    """A convolution of three dimensions in integers; its arguments are those of `torch.nn.Conv3d`.
+
+    `dtype` is the type of the weight's integers, torch.qint8 or an `AffineInteger` of up to 16 bits, and `output_dtype`
+    that of the result's. `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> layer = Conv3d(4, 8, 3)
+        >>> layer(quantize_per_tensor(torch.zeros(1, 4, 5, 5, 5), 0.1, 7, torch.quint8)).shape
+        torch.Size([1, 8, 3, 3, 3])
+    """
+
+    dimensions = 3

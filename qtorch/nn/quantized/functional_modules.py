@@ -1,0 +1,154 @@
+"""Sums, products and concatenations as modules, so that their results can be observed and quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from qcore.affine import arithmetic
+from qtorch.nn.quantized.base import Quantized
+from qtorch.nn.quantized.observed import output_of
+from qtorch.quantization.tensor import QTensor
+
+
+class FXFloatFunctional(torch.nn.Module):
+    """The operations of `FloatFunctional`, without an observer.
+
+    Example:
+        >>> FXFloatFunctional().add_relu(torch.tensor([1.0]), torch.tensor([-3.0]))
+        tensor([0.])
+    """
+
+    def forward(self, *_: Any) -> NoReturn:
+        """Raises: there is more than one operation.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError(f"{type(self).__name__} has no forward; allowed are its methods: add, mul, cat, ...")
+
+    def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """x + y."""
+        return self._observed(torch.add(x, y))
+
+    def add_relu(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """max(x + y, 0)."""
+        return self._observed(torch.relu(torch.add(x, y)))
+
+    def mul(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """x * y."""
+        return self._observed(torch.mul(x, y))
+
+    def mul_relu(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """max(x * y, 0)."""
+        return self._observed(torch.relu(torch.mul(x, y)))
+
+    def cat(self, x: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
+        """The tensors one after the other."""
+        return self._observed(torch.cat(list(x), dim))
+
+    def add_scalar(self, x: torch.Tensor, y: float) -> torch.Tensor:
+        """x + y for a number y; not observed, since quantized it only has another zero point."""
+        return torch.add(x, y)
+
+    def mul_scalar(self, x: torch.Tensor, y: float) -> torch.Tensor:
+        """x * y for a number y; not observed, since quantized it only has another scale."""
+        return torch.mul(x, y)
+
+    def _observed(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class FloatFunctional(FXFloatFunctional):
+    """Operations of floats whose result an observer sees; `convert` makes a `QFunctional` of it.
+
+    Use one for each place in a model. Without an observer the results are those of torch.
+
+    Attributes:
+        activation_post_process: sees the results of all methods but `add_scalar` and `mul_scalar`.
+
+    Example:
+        >>> FloatFunctional().add(torch.tensor([1.0]), torch.tensor([2.0]))
+        tensor([3.])
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.activation_post_process: torch.nn.Module = torch.nn.Identity()
+
+    def _observed(self, x: torch.Tensor) -> torch.Tensor:
+        return self.activation_post_process(x)
+
+
+class QFunctional(Quantized):
+    """The operations of `FloatFunctional` on quantized tensors, by `qcore.affine.arithmetic`.
+
+    Args:
+        scale, zero_point: of the results of all methods but `add_scalar` and `mul_scalar`.
+        form: the results' integers.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([1.0, 2.0]), 0.5, 0, torch.quint8)
+        >>> QFunctional(scale=1.0).add(x, x)
+        QTensor([2., 4.], size=(2,), dtype=torch.quint8, scale=1.0, zero_point=0)
+    """
+
+    def forward(self, *_: Any) -> NoReturn:
+        """Raises: there is more than one operation.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("QFunctional has no forward; allowed are its methods: add, mul, cat, ...")
+
+    def add(self, x: QTensor, y: QTensor) -> QTensor:
+        """x + y; see `qcore.affine.arithmetic.add`."""
+        self._check(x, y)
+        return arithmetic.add(x, y, self.output, self.form)
+
+    def add_relu(self, x: QTensor, y: QTensor) -> QTensor:
+        """max(x + y, 0)."""
+        self._check(x, y)
+        return arithmetic.add(x, y, self.output, self.form, relu=True)
+
+    def mul(self, x: QTensor, y: QTensor) -> QTensor:
+        """x * y; see `qcore.affine.arithmetic.mul`."""
+        self._check(x, y)
+        return arithmetic.mul(x, y, self.output, self.form)
+
+    def mul_relu(self, x: QTensor, y: QTensor) -> QTensor:
+        """max(x * y, 0)."""
+        self._check(x, y)
+        return arithmetic.mul(x, y, self.output, self.form, relu=True)
+
+    def cat(self, x: Sequence[QTensor], dim: int = 0) -> QTensor:
+        """The tensors one after the other; see `qcore.affine.arithmetic.cat`."""
+        self._check(*x)
+        return arithmetic.cat(x, dim, self.output, self.form)
+
+    def add_scalar(self, x: QTensor, y: float) -> QTensor:
+        """x + y for a number y; see `qcore.affine.arithmetic.add_scalar`."""
+        self._check(x)
+        return arithmetic.add_scalar(x, y)
+
+    def mul_scalar(self, x: QTensor, y: float) -> QTensor:
+        """x * y for a number y; see `qcore.affine.arithmetic.mul_scalar`."""
+        self._check(x)
+        return arithmetic.mul_scalar(x, y)
+
+    def _check(self, *operands: Any) -> None:
+        for number, operand in enumerate(operands):
+            self.check_input(operand, f"operand {number}")
+
+    @classmethod
+    def from_float(cls, mod: Any) -> QFunctional:
+        """The same operations with the parameters of an observed `FloatFunctional`.
+
+        Raises:
+            TypeError: if it was not prepared.
+            ValueError: if its observer has seen nothing.
+        """
+        return cls(*output_of(mod))

@@ -1,0 +1,105 @@
+"""Linear layers in integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore.affine.quantized import check_linear
+from qcore.arguments import check_flag, check_int
+from qtorch.nn.quantized.base import Quantized
+from qtorch.nn.quantized.observed import float_parameters, output_of, weight_of
+from qtorch.nn.quantized.weights import QuantizedWeight, empty_weight, finish, set_weight_bias
+from qtorch.quantization.functional import WIDTHS, linear_to
+from qtorch.quantization.tensor import QTensor
+
+
+class Linear(Quantized):
+    """input @ weight.T + bias in integers: exact sums, requantized (`qcore.affine.requantize`).
+
+    Args:
+        in_features, out_features: sizes of input and result.
+        bias_: whether there is a bias.
+        dtype: of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
+        output_dtype: of the result's integers.
+
+    Attributes:
+        weight: `weight()` is the quantized weight, of shape (out_features, in_features).
+        bias: float32 of shape (out_features,), or None.
+        scale, zero_point: of the result.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> layer = Linear(2, 1)
+        >>> layer.set_weight_bias(quantize_per_tensor(torch.tensor([[0.5, 0.25]]), 0.01, 0, torch.qint8), None)
+        >>> _ = layer.scale.fill_(0.1)
+        >>> layer(quantize_per_tensor(torch.tensor([[1.0, 2.0]]), 0.1, 0, torch.quint8))
+        QTensor([[1.]], size=(1, 1), dtype=torch.quint8, scale=0.10000000149011612, zero_point=0)
+    """
+
+    bias: torch.Tensor | None
+    _relu = False
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias_: bool = True,
+        dtype: Any = torch.qint8,
+        *,
+        output_dtype: Any = torch.quint8,
+    ) -> None:
+        super().__init__(form=output_dtype)
+        check_flag("bias_", bias_)
+        self.in_features = check_int("in_features", in_features, 1)
+        self.out_features = check_int("out_features", out_features, 1)
+        self.weight = QuantizedWeight(empty_weight((out_features, in_features), dtype))
+        self.register_buffer("bias", torch.zeros(out_features) if bias_ else None)
+
+    def forward(self, input: QTensor) -> QTensor:
+        """The layer of a quantized tensor of shape (..., in_features).
+
+        Raises:
+            TypeError: if input is no QTensor, or has more than 16 bits.
+            ValueError: if its shape does not fit.
+        """
+        self.check_input(input)
+        weight = self.weight()
+        check_linear(input, weight, WIDTHS)
+        result = linear_to(input, weight, self.bias, self.output, self.form)
+        return result.relu() if self._relu else result
+
+    def set_weight_bias(self, weight: QTensor, bias: torch.Tensor | None) -> None:
+        """Replaces both.
+
+        Raises:
+            TypeError: if one has the wrong type.
+            ValueError: if one has the wrong shape.
+        """
+        set_weight_bias(self, weight, bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, {super().extra_repr()}"
+
+    @classmethod
+    def from_float(cls, mod: Any) -> Linear:
+        """The layer in integers of one in floats that was observed, or trained with fake quantization.
+
+        Args:
+            mod: `torch.nn.Linear` or a fused one, with `activation_post_process`, and `weight_fake_quant` or `qconfig`.
+
+        Raises:
+            TypeError: if it has none of these.
+            ValueError: if the observer has seen nothing.
+        """
+        linear: Any = mod[0] if isinstance(mod, torch.nn.Sequential) else mod
+        numbers, bias = float_parameters(mod)
+        scale, zero_point, form = output_of(mod)
+        weight = weight_of(mod, numbers)
+        layer = cls(linear.in_features, linear.out_features, bias is not None, weight.form, output_dtype=form)
+        finish(layer, weight, bias, scale, zero_point)
+        return layer

@@ -1,0 +1,78 @@
+"""Where floats become integers, and where they are floats again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore import affine
+from qtorch.nn.quantized.base import Quantized, check_quantized
+from qtorch.nn.quantized.observed import output_of
+from qtorch.quantization.array_names import Names
+from qtorch.quantization.tensor import QTensor
+
+
+class Quantize(Quantized):
+    """Quantizes a float tensor with fixed parameters (`qcore.affine.quantize_affine`).
+
+    Args:
+        scale, zero_point: of the result.
+        dtype: of the result's integers: torch.quint8, or an `AffineInteger`.
+
+    Example:
+        >>> Quantize(0.5, 1, torch.quint8)(torch.tensor([0.0, 1.0]))
+        QTensor([0., 1.], size=(2,), dtype=torch.quint8, scale=0.5, zero_point=1)
+    """
+
+    def __init__(self, scale: Any, zero_point: Any, dtype: Any = torch.quint8) -> None:
+        super().__init__(scale, zero_point, dtype)
+
+    def forward(self, x: torch.Tensor) -> QTensor:
+        """The quantized tensor; float16, bfloat16 and float64 are taken too.
+
+        Raises:
+            TypeError: if x is no tensor of floats.
+        """
+        if isinstance(x, QTensor):
+            place = self.layer_name or type(self).__name__
+            raise TypeError(
+                f"{place}: x is a QTensor; allowed is a tensor of floats: insert a DeQuantStub, or leave "
+                "this QuantStub out"
+            )
+        return QTensor(affine.quantize_affine(x, self.output, self.form, Names), self.output, self.form)
+
+    @classmethod
+    def from_float(cls, mod: Any) -> Quantize:
+        """What an observed `QuantStub` becomes.
+
+        Raises:
+            TypeError: if it was not prepared.
+            ValueError: if its observer has seen nothing.
+        """
+        return cls(*output_of(mod))
+
+
+class DeQuantize(torch.nn.Module):
+    """Gives the numbers of a quantized tensor, in float32.
+
+    Example:
+        >>> DeQuantize()(Quantize(0.5, 1)(torch.tensor([0.0, 1.0])))
+        tensor([0., 1.])
+    """
+
+    layer_name = ""
+
+    def forward(self, x: QTensor) -> torch.Tensor:
+        """The numbers.
+
+        Raises:
+            TypeError: if x is no QTensor.
+        """
+        check_quantized(self, x, "x")
+        return x.dequantize()
+
+    @classmethod
+    def from_float(cls, mod: Any) -> DeQuantize:
+        """What a `DeQuantStub` becomes."""
+        return cls()

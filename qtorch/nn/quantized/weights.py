@@ -1,0 +1,103 @@
+"""Quantized weights in buffers, and what layers do with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore.affine import QParams
+from qtorch._rounding.packing import pack, unpack
+from qtorch.nn.quantized.base import qparams_of
+from qtorch.quantization.dtypes import integers
+from qtorch.quantization.tensor import QTensor
+
+_BITS = 4  # of integers that share a byte
+
+
+class QuantizedWeight(torch.nn.Module):
+    """The integers of a weight in buffers, which `weight()` gives as a QTensor.
+
+    Integers of at most 4 bits lie two in a byte, along the last dimension, as `qtorch.pack` puts them: the buffer is
+    then `packed`, else `int_repr`. The buffers' names are those of quantized tensors in checkpoints.
+
+    Args:
+        weight: what it holds.
+
+    Example:
+        >>> from qcore.affine import AffineInteger
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> weight = QuantizedWeight(quantize_per_tensor(torch.tensor([[-1.0, 0.5]]), 0.5, 0, AffineInteger(-8, 7)))
+        >>> weight.packed, weight().int_repr()
+        (tensor([[30]], dtype=torch.uint8), tensor([[-2,  1]], dtype=torch.int8))
+    """
+
+    packed: torch.Tensor
+    int_repr: torch.Tensor
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+
+    def __init__(self, weight: QTensor) -> None:
+        super().__init__()
+        self.form, self.shape, self.axis = weight.form, tuple(weight.shape), weight.qparams.axis
+        least = -(1 << _BITS - 1) if self.form.signed else 0
+        self.is_packed = least <= self.form.qmin and self.form.qmax < least + (1 << _BITS)
+        values = weight.values.contiguous()
+        if self.is_packed:
+            self.register_buffer("packed", pack(values, _BITS))
+        else:
+            self.register_buffer("int_repr", values)
+        self.register_buffer("scale", weight.qparams.scale)
+        self.register_buffer("zero_point", weight.qparams.zero_point)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: Any) -> Any:
+        """torch's functions have no such weights; that they ask keeps its fast paths for encoders away."""
+        raise TypeError(f"{function.__name__} of a quantized weight; allowed is weight().dequantize()")
+
+    def forward(self) -> QTensor:
+        """The weight."""
+        values = self._unpacked() if self.is_packed else self.int_repr
+        return QTensor(values, qparams_of(self, self.axis), self.form)
+
+    def _unpacked(self) -> torch.Tensor:
+        codes, sign = unpack(self.packed, _BITS, self.shape[-1]), 1 << _BITS - 1
+        return (codes ^ sign).to(torch.int8) - sign if self.form.signed else codes
+
+    def extra_repr(self) -> str:
+        return f"{self.shape}, {self.form}, axis={self.axis}"
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        """A scale for each output is loaded where there was one for all, and the other way round."""
+        scale = state_dict.get(prefix + "scale")
+        if scale is not None and (scale.ndim == 0 or scale.shape == (self.shape[0],)):
+            self.axis = 0 if scale.ndim else None
+            self.scale, self.zero_point = (old.new_empty(scale.shape) for old in (self.scale, self.zero_point))
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
+
+def empty_weight(shape: tuple[int, ...], dtype: Any) -> QTensor:
+    """A weight of zeros."""
+    form = integers(dtype)
+    values = torch.zeros(shape, dtype=getattr(torch, form.storage))
+    return QTensor(values, QParams(torch.tensor(1.0), torch.tensor(0, dtype=torch.int32)), form)
+
+
+def set_weight_bias(layer: Any, weight: QTensor, bias: torch.Tensor | None) -> None:
+    """Replaces a layer's weight and bias by others of the same shape."""
+    if not isinstance(weight, QTensor):
+        raise TypeError(f"weight is a {type(weight).__name__}; allowed is a QTensor")
+    if tuple(weight.shape) != layer.weight.shape:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed is {layer.weight.shape}")
+    if bias is not None and (bias.dtype is not torch.float32 or bias.shape != weight.shape[:1]):
+        raise ValueError(f"bias is {bias.dtype} of shape {tuple(bias.shape)}; allowed is float32 of ({len(weight)},)")
+    layer.weight = QuantizedWeight(weight)
+    layer.bias = bias
+
+
+def finish(
+    layer: Any, weight: QTensor, bias: torch.Tensor | None, scale: torch.Tensor, zero_point: torch.Tensor
+) -> None:
+    """Gives a new layer its weight, its bias and the parameters of its result."""
+    set_weight_bias(layer, weight, bias)
+    layer.scale, layer.zero_point = scale.clone(), zero_point.clone()

@@ -1,0 +1,1 @@
+"""How quantized linear layers and convolutions are executed: exact sums of products of integers."""

@@ -1,0 +1,89 @@
+"""Exact sums of products of a convolution: as a product of matrices of int8, or in floats that hold all sums."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from qtorch._torch_internals import int8_product
+from qtorch.quantization.integer.products import corrected, fits_int32, float_differences, largest_sum, signed
+
+_CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_INT24, _INT53 = 2**24, 2**53
+
+
+def sums_of_windows(
+    input: Any,
+    weight: Any,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+) -> torch.Tensor:
+    """The sums of (x - its zero point) * (w - its zero point) over each window, without rounding; around x is nothing.
+
+    Args:
+        input: QTensor of shape (batch, channels, *sizes), with one scale.
+        weight: QTensor of shape (outputs, channels / groups, *kernel), with one scale or one for each output.
+        stride, padding, dilation: for each dimension.
+        groups: into how many parts channels and outputs are split.
+
+    Returns:
+        Integers in int32, float32 or float64, of shape (batch, *places, outputs).
+
+    Raises:
+        ValueError: if sums may not be exact in float64.
+    """
+    terms = prod(weight.shape[1:])
+    if groups == 1 and fits_int32(input, weight, terms):
+        return _by_int8(input, weight, stride, padding, dilation)
+    most = largest_sum(input, weight, terms)
+    if most > _INT53:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}, whose sums may pass 2^53; allowed are fewer terms")
+    exact = torch.float32 if most <= _INT24 and input.values.is_cpu else torch.float64  # GPUs may go by way of Winograd
+    operands = (float_differences(q, exact) for q in (input, weight))
+    convolve: Any = _CONVOLUTIONS[len(stride)]
+    return convolve(*operands, None, stride, padding, dilation, groups).movedim(1, -1)
+
+
+def _by_int8(
+    input: Any, weight: Any, stride: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]
+) -> torch.Tensor:
+    (images, zero), (filters, zeros) = signed(input), signed(weight)
+    rows = _windows(_padded(images.movedim(1, -1), zero, padding), weight.shape[2:], stride, dilation)
+    places = rows.shape[: images.ndim - 1]
+    rows = rows.reshape(prod(places), -1).contiguous()  # of one dimension they may overlap, which oneDNN gets wrong
+    filters = filters.movedim(1, -1).reshape(len(filters), -1)
+    sums = corrected(int8_product(rows, filters.t()), rows, zero, filters, zeros)
+    return sums.reshape(*places, len(filters))
+
+
+def _padded(images: torch.Tensor, zero: torch.Tensor, padding: tuple[int, ...]) -> torch.Tensor:
+    """Images of shape (batch, *sizes, channels) within margins of their zero point."""
+    if not any(padding):
+        return images.contiguous()
+    batch, *sizes, channels = images.shape
+    larger = [size + 2 * margin for size, margin in zip(sizes, padding, strict=True)]
+    result = zero.to(torch.int8).expand(batch, *larger, channels).contiguous()
+    inside = tuple(slice(margin, margin + size) for size, margin in zip(sizes, padding, strict=True))
+    result[(slice(None), *inside)] = images
+    return result
+
+
+def _windows(
+    images: torch.Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> torch.Tensor:
+    """All places of a kernel, as a view of shape (batch, *places, *kernel, channels) of images with channels last."""
+    sizes, strides = list(images.shape), list(images.stride())
+    places = [
+        (size - gap * (count - 1) - 1) // step + 1
+        for size, count, step, gap in zip(sizes[1:-1], kernel, stride, dilation, strict=True)
+    ]
+    along = strides[1:-1]
+    moves = [one * step for one, step in zip(along, stride, strict=True)]
+    inner = [one * gap for one, gap in zip(along, dilation, strict=True)]
+    shape = (sizes[0], *places, *kernel, sizes[-1])
+    return images.as_strided(shape, (strides[0], *moves, *inner, strides[-1]))

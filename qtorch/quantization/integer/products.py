@@ -1,0 +1,72 @@
+"""Exact sums of products of integers, by whichever product of matrices serves their widths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qtorch._torch_internals import int8_product
+
+_INT32, _INT53 = 2**31, 2**53
+
+
+def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
+    """The sums of (x - its zero point) * (w - its zero point) over the last dimension, without rounding.
+
+    Integers of 8 bits are multiplied as int8, and others in float64, which holds all sums up to 2^53.
+
+    Args:
+        input: QTensor of shape (rows, terms), with one scale.
+        weight: QTensor of shape (outputs, terms), with one scale or one for each output.
+
+    Returns:
+        Integers in int32 or float64, of shape (rows, outputs).
+
+    Raises:
+        ValueError: if sums may not be exact in float64.
+    """
+    terms = weight.shape[1]
+    if fits_int32(input, weight, terms):
+        (rows, zero), (filters, zeros) = signed(input), signed(weight)
+        rows = rows.contiguous()  # expanded and overlapping ones oneDNN gets wrong
+        return corrected(int8_product(rows, filters.t()), rows, zero, filters, zeros)
+    if largest_sum(input, weight, terms) > _INT53:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}, whose sums may pass 2^53; allowed are fewer terms")
+    return float_differences(input, torch.float64) @ float_differences(weight, torch.float64).t()
+
+
+def corrected(
+    sums: torch.Tensor, rows: torch.Tensor, zero: torch.Tensor, filters: torch.Tensor, zeros: torch.Tensor
+) -> torch.Tensor:
+    """The sums of (row - zero) * (filter - its zero), of those of row * filter, int32."""
+    sums = sums - zero * filters.sum(1, dtype=torch.int32)
+    if torch.compiler.is_compiling() or (zeros != 0).any():
+        sums = sums - (rows.sum(1, keepdim=True, dtype=torch.int32) - zero * rows.shape[1]) * zeros
+    return sums
+
+
+def fits_int32(input: Any, weight: Any, terms: int) -> bool:
+    """True if the integers have 8 bits and int32 holds all sums of so many products."""
+    narrow = max(q.values.element_size() for q in (input, weight)) == 1
+    return narrow and largest_sum(input, weight, terms) < _INT32
+
+
+def largest_sum(input: Any, weight: Any, terms: int) -> int:
+    """A bound of all sums of so many products."""
+    return terms * (input.form.qmax - input.form.qmin) * (weight.form.qmax - weight.form.qmin)
+
+
+def float_differences(q: Any, dtype: torch.dtype) -> torch.Tensor:
+    """The integers less their zero points, as floats."""
+    zero = q.qparams.zero_point
+    if zero.ndim:
+        zero = zero.reshape(-1, *(1,) * (q.ndim - 1))
+    return (q.values.to(torch.int32) - zero).to(dtype)
+
+
+def signed(q: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """int8 values and a zero point with the same differences; unsigned ones are moved by 128."""
+    if q.values.dtype is torch.int8:
+        return q.values, q.qparams.zero_point
+    return (q.values ^ 0x80).view(torch.int8), q.qparams.zero_point - 128

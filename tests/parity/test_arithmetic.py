@@ -1,0 +1,88 @@
+"""The arithmetic of quantized arrays: the same integers and parameters in NumPy, PyTorch and JAX, compiled too."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+from arithmetic_support import in_jax, in_torch, operand, params_in_jax, params_in_torch
+from support import assert_same_bits
+
+from qcore.affine import INT8, UINT8, AffineInteger, QParams
+from qcore.affine import arithmetic as law
+
+FORMS = {
+    "uint8": (UINT8, UINT8),
+    "int8": (INT8, UINT8),
+    "int4": (AffineInteger.of_width(4), AffineInteger.of_width(5)),
+    "uint16": (AffineInteger.of_width(16, False), AffineInteger.of_width(12)),
+}
+# Scales of small odd numbers times powers of two: a large part of the results are ties, or within an ulp of one.
+SCALES = [(0.03, 0.05), (1.5, 0.5), (3 * 2.0**-9, 7 * 2.0**-8), (2.0**-70, 2.0**-69)]
+
+BINARY = {
+    "add": lambda a, b, output: law.add(a, b, output),
+    "add_relu": lambda a, b, output: law.add(a, b, output, relu=True),
+    "add to int8": lambda a, b, output: law.add(a, b, output, INT8),
+    "mul": lambda a, b, output: law.mul(a, b, output),
+    "mul_relu": lambda a, b, output: law.mul(a, b, output, relu=True),
+    "cat": lambda a, b, output: law.cat([a, b, a], -1, output),
+}
+UNARY = {
+    **{f"add_scalar {c}": lambda a, c=c: law.add_scalar(a, c) for c in (0.7, -0.3, 50.0, -50, 0)},
+    **{f"mul_scalar {c}": lambda a, c=c: law.mul_scalar(a, c) for c in (0.7, -0.3, 0)},
+    "relu6": lambda a: law.clamp(a, 0, 6),
+    "hardtanh": lambda a: law.clamp(a, -1.0, 1.0),
+    "clamp": lambda a: law.clamp(a, high=0.26),
+}
+
+
+def same(actual, expected):
+    assert_same_bits(np.asarray(actual.values), expected.values)
+    assert_same_bits(np.asarray(actual.qparams.scale), np.asarray(expected.qparams.scale))
+    assert_same_bits(np.asarray(actual.qparams.zero_point), np.asarray(expected.qparams.zero_point))
+    assert actual.form == expected.form
+
+
+def operands(forms, scales, seed, shape=(64, 33)):
+    rng = np.random.default_rng(seed)
+    a, b = (operand(rng, form, shape, scale) for form, scale in zip(FORMS[forms], scales, strict=True))
+    zero = int(rng.integers(a.form.qmin, a.form.qmax + 1))
+    return a, b, QParams.of(np.float32(scales[0]) * 2, min(zero, 127))
+
+
+def everything(a, b, output, unary=True):
+    results = {name: call(a, b, output) for name, call in BINARY.items()}
+    return results | ({name: call(a) for name, call in UNARY.items()} if unary else {})
+
+
+def same_all(actual, expected):
+    assert actual.keys() == expected.keys()
+    for name, result in expected.items():
+        same(actual[name], result)
+
+
+@pytest.mark.parametrize("scales", SCALES, ids=str)
+@pytest.mark.parametrize("forms", FORMS)
+def test_frameworks(forms, scales):
+    unary = scales[0] > 1e-9  # else sums with numbers have scales that are refused
+    a, b, output = operands(forms, scales, 1)
+    expected = everything(a, b, output, unary)
+    same_all(everything(in_torch(a), in_torch(b), params_in_torch(output), unary), expected)
+    traced = jax.jit(everything, static_argnums=3)
+    same_all(traced(in_jax(a), in_jax(b), params_in_jax(output), unary), expected)
+
+
+@pytest.mark.parametrize("forms", ["uint8", "uint16"])
+def test_parameters_that_the_compiler_of_jax_knows(forms):
+    a, b, output = operands(forms, SCALES[2], 2)
+    known = in_jax(a), in_jax(b), params_in_jax(output)
+    same_all(jax.jit(lambda: everything(*known))(), everything(a, b, output))
+
+
+@pytest.mark.parametrize("forms", ["int4"])
+def test_compiled_by_torch(forms):
+    a, b, output = operands(forms, SCALES[0], 0)
+    a, b, output = in_torch(a), in_torch(b), params_in_torch(output)
+
+    compiled = torch.compile(everything, fullgraph=True)
+    same_all(compiled(a, b, output), everything(a, b, output))
