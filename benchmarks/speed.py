@@ -42,6 +42,7 @@ from benchmarks.support.timing import (
 from benchmarks.support.vectors import instruction_sets, measure_apart
 from qcore import NVFP4, parse
 from qcore.formats.block import BlockNumber
+from qtorch.quantization import quantize_per_tensor
 
 KEY = 7
 WIDTH = 136  # columns, which the tables need
@@ -65,6 +66,8 @@ BLOCKS = (
     *("block(8,dim=-1)", "block(8,dim=0)", "block(8,dim=1)", "mxfp8_e4m3", "mxfp4", "scaled(e4m3fn,{-1:None})"),
     *("scaled(e4m3fn,{0:32})", "scaled(e4m3fn,{0:16,1:16})", "nvfp4"),
 )
+AFFINE = 0.03, 128, torch.quint8
+INTEGERS = "affine(0,255)"  # of a QTensor
 STOCHASTIC = ("float(5,2)", "float(8,7)", "fixed(8,4)", "block(8,dim=0)")
 
 
@@ -143,6 +146,8 @@ def cases(framework: str, max_exponent: int) -> Iterator[Case]:
         yield from (
             Case(what, text, "float32", exponent) for text in ELEMENTS for what in operations if _has(what, text)
         )
+        if framework == "torch":
+            yield from (Case(what, INTEGERS, "float32", exponent) for what in ("quantize", "dequantize"))
         yield from (Case("nearest", text, dtype, exponent) for text in BLOCKS for dtype in dtypes)
         yield from (
             Case(what, text, "float32", exponent) for text in BLOCKS for what in operations[1:] if _has(what, text)
@@ -157,6 +162,9 @@ def _has(operation: str, text: str) -> bool:
 
 def torch_call(case: Case, x: torch.Tensor) -> Callable[[], object]:
     """The operation on a tensor, or on its codes."""
+    if case.format == INTEGERS:
+        q = quantize_per_tensor(x, *AFFINE)
+        return q.dequantize if case.operation == "dequantize" else partial(quantize_per_tensor, x, *AFFINE)
     number, key = parse(case.format), None if case.operation.endswith("no key") else KEY
     if case.operation == "encode":
         return partial(qtorch.encode, x, number)

@@ -139,6 +139,24 @@ def requantize(
         array([[  5,   2],
                [ 23, 103]], dtype=uint8)
     """
+    axis = check_requantized(accumulator, input_scale, weight_scale, bias, output, form, axis, xp)
+    with xp.arithmetic():
+        outputs = output.scale, output.zero_point
+        q = law.requantize(xp, accumulator, input_scale, weight_scale, bias, *outputs, axis, form)
+        return xp.astype(q, form.storage)
+
+
+def check_requantized(
+    accumulator: Any,
+    input_scale: Any,
+    weight_scale: Any,
+    bias: Any,
+    output: QParams,
+    form: AffineInteger,
+    axis: int = -1,
+    xp: Any = Names,
+) -> int:
+    """The axis of the channels, counted from the first; raises what `requantize` raises."""
     if (actual := dtype_of(accumulator, xp)) not in _SUMS:
         raise TypeError(f"accumulator is {actual}; allowed is an array of {', '.join(_SUMS)}")
     if output.axis is not None:
@@ -150,10 +168,7 @@ def requantize(
     _check_parameter("weight_scale", weight_scale, [(), channels], xp)
     if bias is not None:
         _check_parameter("bias", bias, [channels], xp)
-    with xp.arithmetic():
-        outputs = output.scale, output.zero_point
-        q = law.requantize(xp, accumulator, input_scale, weight_scale, bias, *outputs, axis, form)
-        return xp.astype(q, form.storage)
+    return axis
 
 
 def _check_parameter(name: str, array: Any, shapes: list[tuple[int, ...]], xp: Any) -> None:

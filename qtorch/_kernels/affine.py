@@ -1,4 +1,4 @@
-"""The kernels of the affine law: fake quantization, its gradient, and the extremes of a tensor."""
+"""The kernels of the affine law: integers from numbers and sums, and back, fake quantization, and extremes."""
 
 from __future__ import annotations
 
@@ -50,20 +50,70 @@ def fake_quantize(dtype: str, layout: str) -> Function | None:
 
     A call gives the sizes, then the addresses of x, scale, zero point, the ends of the range, y and the mask.
     """
-    trace, level = AffineTrace(), CONSTANT if layout == "flat" else BLOCK
-    place = "0" if layout == "flat" else "j"
-    arguments = [
-        Argument("x", dtype, ELEMENT),
-        Argument("scale", "float32", level),
-        Argument("zero_point", "int32", level),
-        Argument("ends", "float32"),
-    ]
-    x = trace.value("x[j]", dtype, ELEMENT)
-    scale = trace.value(f"scale[{place}]", "float32", level)
-    zero_point = trace.value(f"zero_point[{place}]", "int32", level)
-    bounds = _Bounds(*(trace.value(f"ends[{index}]", "float32", CONSTANT) for index in (0, 1)))
-    y, mask = law.fake_quantize(trace, x, scale, zero_point, None, bounds)  # type: ignore[arg-type]
-    results = [Result("y", y, dtype), Result("mask", mask, "uint8")]
+    trace, x, (scale, zero_point), arguments = _of_channels(dtype, layout)
+    y, mask = law.fake_quantize(trace, x, scale, zero_point, None, _bounds(trace, arguments))  # type: ignore[arg-type]
+    return _load(trace, arguments, [Result("y", y, dtype), Result("mask", mask, "uint8")], layout)
+
+
+@cache
+def quantize(dtype: str, storage: str, layout: str) -> Function | None:
+    """The kernel of `qcore.affine.quantize_affine` for x of a dtype and integers of another.
+
+    A call gives the sizes, then the addresses of x, scale, zero point, the ends of the range and the integers.
+    """
+    trace, x, (scale, zero_point), arguments = _of_channels(dtype, layout)
+    q = law.quantize(trace, x, scale, zero_point, None, _bounds(trace, arguments))  # type: ignore[arg-type]
+    return _load(trace, arguments, [Result("q", q, storage)], layout)
+
+
+@cache
+def dequantize(storage: str, layout: str) -> Function | None:
+    """The kernel of `qcore.affine.dequantize` for integers of a dtype, to float32.
+
+    A call gives the sizes, then the addresses of the integers, scale, zero point and the numbers.
+    """
+    trace, q, (scale, zero_point), arguments = _of_channels(storage, layout, lane="int32")
+    numbers = law.dequantize(trace, q, scale, zero_point, None, "float32")
+    return _load(trace, arguments, [Result("numbers", numbers, "float32")], layout)
+
+
+@cache
+def requantize(storage: str, biased: bool, layout: str) -> Function | None:
+    """The kernel of `qcore.affine.requantize` for sums in int32, weight scales and perhaps biases of channels.
+
+    A call gives the sizes, then the addresses of the sums, the weight's scales, the biases if there are any, the
+    input's scale, the result's scale and zero point, the ends of the range and the integers.
+    """
+    parameters = {"weight_scale": "float32"} | ({"bias": "float32"} if biased else {})
+    trace, sums, (weight_scale, *bias), arguments = _of_channels("int32", layout, parameters)
+    whole = {"input_scale": "float32", "scale": "float32", "zero_point": "int32"}
+    arguments += [Argument(name, kind) for name, kind in whole.items()]
+    input_scale, scale, zero_point = (trace.value(f"{name}[0]", kind, CONSTANT) for name, kind in whole.items())
+    form: Any = _bounds(trace, arguments)
+    parts = input_scale, weight_scale, bias[0] if biased else None, scale, zero_point
+    q = law.requantize(trace, sums, *parts, 0, form)
+    return _load(trace, arguments, [Result("q", q, storage)], layout)
+
+
+_PARAMETERS = {"scale": "float32", "zero_point": "int32"}
+
+
+def _of_channels(
+    dtype: str, layout: str, parameters: dict[str, str] = _PARAMETERS, lane: str = ""
+) -> tuple[AffineTrace, Value, list[Value], list[Argument]]:
+    """A trace with elements, and with parameters of the whole ("flat") or of each block."""
+    trace, level, place = AffineTrace(), *((CONSTANT, "0") if layout == "flat" else (BLOCK, "j"))
+    arguments = [Argument("x", dtype, ELEMENT), *(Argument(name, kind, level) for name, kind in parameters.items())]
+    found = [trace.value(f"{name}[{place}]", kind, level) for name, kind in parameters.items()]
+    return trace, trace.value("x[j]", lane or dtype, ELEMENT), found, arguments
+
+
+def _bounds(trace: Trace, arguments: list[Argument]) -> _Bounds:
+    arguments.append(Argument("ends", "float32"))
+    return _Bounds(*(trace.value(f"ends[{index}]", "float32", CONSTANT) for index in (0, 1)))
+
+
+def _load(trace: Trace, arguments: list[Argument], results: list[Result], layout: str) -> Function | None:
     return load(Kernel(trace, arguments, results, 1 if layout == "flat" else 4, layout == "columns").source())
 
 

@@ -71,6 +71,7 @@ class Value:
     def __ne__(self, other: Any) -> Value: return self.trace.binary("!=", self, other)  # type: ignore[override]
     def __neg__(self) -> Value: return self.trace.note("-{}", self)
     def __invert__(self) -> Value: return self.trace.note("~{}", self)
+    def __abs__(self) -> Value: return self.trace.note("{0} < 0 ? -{0} : {0}", self)
     # fmt: on
 
     def __hash__(self) -> int:

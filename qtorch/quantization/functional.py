@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from qcore import affine
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.quantized import check_convolution, check_linear
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch.quantization.affine import make_qparams
-from qtorch.quantization.array_names import Names
 from qtorch.quantization.dtypes import integers
+from qtorch.quantization.integer import conversion
 from qtorch.quantization.integer.convolution import sums_of_windows
 from qtorch.quantization.integer.products import sums_of_products
 from qtorch.quantization.tensor import QTensor
@@ -72,7 +71,7 @@ def dequantize(q: QTensor) -> torch.Tensor:
 
 
 def _quantize(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> QTensor:
-    return QTensor(affine.quantize_affine(x, qparams, form, Names), qparams, form)
+    return QTensor(conversion.quantize(x, qparams, form), qparams, form)
 
 
 def linear(
@@ -167,7 +166,7 @@ def _requantized(
     sums: torch.Tensor, input: QTensor, weight: QTensor, bias: torch.Tensor | None, output: QParams, form: AffineInteger
 ) -> QTensor:
     scales = input.qparams.scale, weight.qparams.scale
-    return QTensor(affine.requantize(sums, *scales, bias, output, form, xp=Names), output, form)
+    return QTensor(conversion.requantize(sums, *scales, bias, output, form), output, form)
 
 
 def _output(input: QTensor, scale: Any, zero_point: Any) -> QParams:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 import qcore
-from qcore.affine import law
+from qcore.affine import AffineInteger, QParams, law
 from qcore.law.blocks.tiles import as_matrix
 from qtorch._kernels import affine, cuda
 from qtorch._rounding.paths.cuda import LIMIT
@@ -33,8 +33,52 @@ def fake_quantize_on_cpu(
 ) -> tuple[torch.Tensor, ...] | None:
     """The fake-quantized x, and the mask of `law.fake_quantize` as 0 and 1 in uint8; None where there is no kernel.
 
-    x is a plain tensor that has elements.
+    x is a plain tensor that has elements, here and below.
     """
+    parameters = scale, zero_point, _ends(bounds, x.device)
+    return _run_on_cpu(partial(affine.fake_quantize, _name(x.dtype)), x, axis, parameters, (x.dtype, torch.uint8))
+
+
+def quantize_on_cpu(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> torch.Tensor | None:
+    """`qcore.affine.quantize_affine`; None where there is no kernel."""
+    parameters = qparams.scale, qparams.zero_point, _ends(Bounds(form.low, form.high), x.device)
+    kernel = partial(affine.quantize, _name(x.dtype), form.storage)
+    results = _run_on_cpu(kernel, x, qparams.axis, parameters, (getattr(torch, form.storage),))
+    return None if results is None else results[0]
+
+
+def dequantize_on_cpu(values: torch.Tensor, qparams: QParams) -> torch.Tensor | None:
+    """`qcore.affine.dequantize`; None where there is no kernel."""
+    parameters = qparams.scale, qparams.zero_point
+    kernel = partial(affine.dequantize, _name(values.dtype))
+    results = _run_on_cpu(kernel, values, qparams.axis, parameters, (torch.float32,))
+    return None if results is None else results[0]
+
+
+def requantize_on_cpu(
+    sums: torch.Tensor,
+    input_scale: torch.Tensor,
+    weight_scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    output: QParams,
+    form: AffineInteger,
+) -> torch.Tensor | None:
+    """`qcore.affine.requantize` of int32 sums, channels along the last dimension; None where there is no kernel."""
+    of_channels = [weight_scale.expand(sums.shape[-1]), *([] if bias is None else [bias])]
+    of_all = input_scale, output.scale, output.zero_point, _ends(Bounds(form.low, form.high), sums.device)
+    kernel = partial(affine.requantize, form.storage, bias is not None)
+    results = _run_on_cpu(kernel, sums, sums.dim() - 1, (*of_channels, *of_all), (getattr(torch, form.storage),))
+    return None if results is None else results[0]
+
+
+def _run_on_cpu(
+    kernel: Callable[[str], Callable[..., object] | None],
+    x: torch.Tensor,
+    axis: int | None,
+    parameters: tuple[torch.Tensor, ...],
+    dtypes: tuple[torch.dtype, ...],
+) -> tuple[torch.Tensor, ...] | None:
+    """The results of the kernel for a layout, of x's shape and memory format; None where there is no kernel."""
     order = _memory_order(x)
     source = _ordered(x, order)
     sizes, layout = (source.numel(),), "flat"
@@ -44,13 +88,17 @@ def fake_quantize_on_cpu(
         if matrix is None:
             return None
         sizes, layout = matrix, "columns" if matrix.block_columns == 1 else "tiles"
-    kernel = affine.fake_quantize(str(x.dtype).removeprefix("torch."), layout)
-    if kernel is None:
+    function = kernel(layout)
+    if function is None:
         return None
-    results = torch.empty_like(source), torch.empty_like(source, dtype=torch.uint8)
-    parameters = scale.contiguous(), zero_point.contiguous(), _ends(bounds, x.device)
-    kernel(*sizes, *(one.data_ptr() for one in (source, *parameters, *results)))
+    results = tuple(torch.empty_like(source, dtype=dtype) for dtype in dtypes)
+    parameters = tuple(one.contiguous() for one in parameters)
+    function(*sizes, *(one.data_ptr() for one in (source, *parameters, *results)))
     return tuple(_restored(result, order) for result in results)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def straight_through_on_cpu(gradient: torch.Tensor, mask: torch.Tensor) -> torch.Tensor | None:

@@ -16,6 +16,7 @@ from qcore import affine
 from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.quantized import QuantizedArray, rearrangement
 from qtorch.quantization.array_names import Names
+from qtorch.quantization.integer.conversion import dequantize, quantize
 
 _TOKENS = {affine.UINT8: torch.quint8, affine.INT8: torch.qint8, affine.INT32: torch.qint32}
 
@@ -105,7 +106,7 @@ class QTensor(QuantizedArray):
 
     def dequantize(self) -> torch.Tensor:
         """The numbers, in float32."""
-        return affine.dequantize(self.values, self.qparams, self.form, xp=Names)
+        return dequantize(self.values, self.qparams, self.form)
 
     def q_scale(self) -> float:
         """The scale of the whole tensor, as `float`; see `QuantizedArray.q_scale`."""
@@ -148,7 +149,7 @@ class QTensor(QuantizedArray):
     def copy_(self, source: QTensor | torch.Tensor) -> QTensor:
         """Writes source's elements here, quantized with the parameters that are here."""
         numbers = source.dequantize() if isinstance(source, QTensor) else source
-        self.values.copy_(affine.quantize_affine(numbers.expand(self.shape), self.qparams, self.form, Names))
+        self.values.copy_(quantize(numbers.expand(self.shape), self.qparams, self.form))
         return self
 
     def resize_(self, *sizes: Any) -> QTensor:

@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
-from qcore import affine
 from qcore.affine import AffineInteger, QParams
-from qtorch.quantization.array_names import Names
 from qtorch.quantization.dtypes import integers
 from qtorch.quantization.fake_quantize import FakeQuantize
+from qtorch.quantization.integer.conversion import quantize
 from qtorch.quantization.observers.base import RangeObserver
 from qtorch.quantization.tensor import QTensor
 
@@ -74,7 +73,7 @@ def weight_of(module: Any, weight: torch.Tensor) -> QTensor:
     shape = () if axis is None else (-1,)
     qparams = QParams(scale.reshape(shape).clone(), zero_point.reshape(shape).clone(), axis)
     form = _form(observer)
-    return QTensor(affine.quantize_affine(weight, qparams, form, Names), qparams, form)
+    return QTensor(quantize(weight, qparams, form), qparams, form)
 
 
 def float_parameters(module: Any) -> tuple[torch.Tensor, torch.Tensor | None]:

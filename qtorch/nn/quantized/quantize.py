@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
-from qcore import affine
 from qtorch.nn.quantized.base import Quantized, check_quantized
 from qtorch.nn.quantized.observed import output_of
-from qtorch.quantization.array_names import Names
+from qtorch.quantization.integer.conversion import quantize
 from qtorch.quantization.tensor import QTensor
 
 
@@ -40,7 +39,7 @@ class Quantize(Quantized):
                 f"{place}: x is a QTensor; allowed is a tensor of floats: insert a DeQuantStub, or leave "
                 "this QuantStub out"
             )
-        return QTensor(affine.quantize_affine(x, self.output, self.form, Names), self.output, self.form)
+        return QTensor(quantize(x, self.output, self.form), self.output, self.form)
 
     @classmethod
     def from_float(cls, mod: Any) -> Quantize:
