@@ -1,6 +1,6 @@
 """Low-precision arithmetic in PyTorch: QPyTorch's API with the same bits as NumPy (qcore) and JAX (qjax).
 
-`qtorch.auto_low`, `qtorch.optim` and `qtorch.quantization` are imported when they are first used.
+`qtorch.auto_low`, `qtorch.linalg`, `qtorch.optim` and `qtorch.quantization` are imported when they are first used.
 """
 
 from importlib import import_module
@@ -16,13 +16,14 @@ from qtorch._rounding.packing import pack, unpack  # noqa: F401  # replace qcore
 from qtorch.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
-    from qtorch import auto_low, optim, quantization
+    from qtorch import auto_low, linalg, optim, quantization
 
 __all__ = [
     "auto_low",
     "block_quantize",
     "fixed_point_quantize",
     "float_quantize",
+    "linalg",
     "optim",
     "quant",
     "quantization",
@@ -30,7 +31,7 @@ __all__ = [
 ]
 __all__ += qcore.__all__
 
-_LAZY = ("auto_low", "optim", "quantization")
+_LAZY = ("auto_low", "linalg", "optim", "quantization")
 
 
 def __getattr__(name: str) -> ModuleType:
