@@ -31,6 +31,9 @@ class Names:
     clip = staticmethod(np.clip)
     zero = staticmethod(np.zeros_like)
 
+    pad = staticmethod(np.pad)
+    stack = staticmethod(np.stack)
+
     @staticmethod
     def zeros(shape: tuple[int, ...], like: np.ndarray) -> np.ndarray:
         """Float64 zeros where an array lies."""

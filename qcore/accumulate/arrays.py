@@ -8,6 +8,7 @@ import numpy as np
 
 from qcore import arrays
 from qcore.accumulate.array_names import Names
+from qcore.accumulate.form_texts import Form
 from qcore.accumulate.forms import FORWARD, MatrixForm
 from qcore.accumulate.law import multiply
 from qcore.accumulate.product import FIRST, ROLES, SECOND, Product, check_products
@@ -49,7 +50,7 @@ def matmul(
 
 
 def multiply_arrays(
-    form: MatrixForm, which: str, product: Product, first: np.ndarray, second: np.ndarray, other: Any, key: arrays.Key
+    form: Form, which: str, product: Product, first: np.ndarray, second: np.ndarray, other: Any, key: arrays.Key
 ) -> np.ndarray:
     """One of a form's products, with the result's elements in order.
 
@@ -67,8 +68,8 @@ def multiply_arrays(
         x if operand.number is None else arrays.quantize(x, operand.number, operand.rounding, key=_fold(words, role))
         for x, operand, role in zip((first, second), product.operands, (FIRST, SECOND), strict=True)
     ]
-    left, right = form.matrices(which, rounded[0], rounded[1], other)
-    sums = product.sums((first.shape, second.shape), form.axes(which, first.shape, second.shape, other))
+    left, right = form.matrices(Names, which, rounded[0], rounded[1], other)
+    sums = product.sums(first.shape, second.shape, form.contraction(which, first.shape, second.shape, other))
     with np.errstate(over="ignore", invalid="ignore"):
         found = multiply(Names(words), left, right, sums).astype(np.float32)
     found[np.isnan(found)] = np.nan

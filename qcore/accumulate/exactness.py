@@ -56,7 +56,9 @@ def _steps(number: Any) -> int | None:
     return None
 
 
-def chunks_share_scales(number: Number | None, shape: Sequence[int], axes: Sequence[int], chunk: int) -> bool:
+def chunks_share_scales(
+    number: Number | None, shape: Sequence[int], axes: Sequence[int], chunk: int, gathers: bool
+) -> bool:
     """True if all terms of a chunk that one result needs lie in one block of an operand.
 
     Args:
@@ -64,6 +66,7 @@ def chunks_share_scales(number: Number | None, shape: Sequence[int], axes: Seque
         shape: the operand's.
         axes: the axes that the product sums over, in the order of the contraction index, the last one fastest.
         chunk: the terms of a chunk.
+        gathers: True if neighbouring terms are not neighbours in the operand.
     """
     if not isinstance(number, BlockNumber):
         return True
@@ -71,8 +74,8 @@ def chunks_share_scales(number: Number | None, shape: Sequence[int], axes: Seque
         return False  # its numbers are products with the array's scale, rounded to float32
     sizes = number.block_sizes(len(shape))
     whole = [sizes[axis] is None or sizes[axis] >= shape[axis] for axis in axes]  # type: ignore[operator]
-    if all(whole):
-        return True
+    if all(whole) or gathers:
+        return all(whole)
     size, length = sizes[axes[-1]], shape[axes[-1]]
     fits = whole[-1] or (size or 1) % chunk == 0
     return fits and (len(axes) == 1 or length % chunk == 0)

@@ -15,12 +15,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 Shape = tuple[int, ...]
 
 
 FORWARD, GRAD_A, GRAD_B = "forward", "grad_a", "grad_b"
+
+
+class Contraction(NamedTuple):
+    """The sums of a product.
+
+    Attributes:
+        terms: how many terms each has.
+        first, second: the operands' axes that they run along, the last one fastest.
+        gathers: True if neighbouring terms are not neighbours in the operands.
+    """
+
+    terms: int
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    gathers: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,10 +71,11 @@ class MatrixForm:
         """The shape of the result."""
         return (*a[:-1], b[0] if self.transposed else b[-1])
 
-    def matrices(self, which: str, first: Any, second: Any, other: Shape) -> tuple[Any, Any]:
+    def matrices(self, xp: Any, which: str, first: Any, second: Any, other: Shape) -> tuple[Any, Any]:
         """The two arrays whose product a product is.
 
         Args:
+            xp: the array namespace, for forms that gather.
             which: `FORWARD`, `GRAD_A` or `GRAD_B`: in gradients' products the gradient is the first operand.
             first, second: the operands.
             other: the shape of b in forward products, else of the operand whose gradient it is.
@@ -71,29 +87,20 @@ class MatrixForm:
         gradient, a = self._rows(first, other), self._rows(second, other)
         return (gradient.mT, a) if self.transposed else (a.mT, gradient)
 
-    def axes(self, which: str, first: Shape, second: Shape, other: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The axes that a product sums over, of each operand; arguments as for `matrices`, with shapes."""
+    def contraction(self, which: str, first: Shape, second: Shape, other: Shape) -> Contraction:
+        """What a product sums over; arguments as for `matrices`, with shapes."""
         last, dims = len(first) - 1, len(second)
         if which == FORWARD:
-            return (last,), (dims - 1 if self.transposed else dims - 2,)
+            return Contraction(first[-1], (last,), (dims - 1 if self.transposed else dims - 2,))
         if which == GRAD_A:
-            return (last,), (0 if self.transposed else dims - 1,)
+            return Contraction(first[-1], (last,), (0 if self.transposed else dims - 1,))
         rows = (last - 1,) if len(other) > 2 else tuple(range(last))
-        return rows, rows
+        return Contraction(prod(first[axis] for axis in rows), rows, rows)
 
     @staticmethod
     def _rows(x: Any, b: Shape) -> Any:
         """All axes before the last as one, unless b has a matrix for each of a batch."""
         return x if len(b) > 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
-
-
-Form = MatrixForm
-_FORMS = {form.text: form for form in (MatrixForm(), MatrixForm(transposed=True))}
-
-
-def form_of(text: str) -> Form:
-    """The inverse of a form's `text`."""
-    return _FORMS[text]
 
 
 def check_batches(a: Shape, b: Shape) -> None:

@@ -8,6 +8,7 @@ that contracts a product with a sum changes nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from qcore.accumulate.accumulator import Accumulator
@@ -36,7 +37,7 @@ def multiply(xp: Any, a: Any, b: Any, sums: Sums) -> Any:
 
     Args:
         xp: the array namespace.
-        a, b: arrays of numbers of float32, of shapes (..., M, K) and (..., K, N) with the same leading dimensions.
+        a, b: arrays of numbers of float32, of shapes (..., M, K) and (..., K, N), whose leading dimensions broadcast.
         sums: the accumulator, and how its chunks may be summed.
     """
     return _fold(xp, a, b, sums.accumulator, sums.exact, 0)
@@ -53,7 +54,7 @@ def _fold(xp: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first:
     def step(total: Any, index: Any, a: Any, b: Any) -> Any:
         return _add(xp, total, a, b, accumulator, exact, first + index * each)
 
-    return xp.fold(step, xp.zeros((*a.shape[:-1], b.shape[-1]), a), a, b, length)
+    return xp.fold(step, _zeros(xp, a, b), a, b, length)
 
 
 def _add(xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: Any) -> Any:
@@ -80,7 +81,13 @@ def _sum(xp: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: 
     def step(total: Any, index: Any, a: Any, b: Any) -> Any:
         return total + _term(xp, a, b, accumulator, 0)
 
-    return xp.fold(step, xp.zeros((*a.shape[:-1], b.shape[-1]), a), a, b, 1)
+    return xp.fold(step, _zeros(xp, a, b), a, b, 1)
+
+
+def _zeros(xp: Any, a: Any, b: Any) -> Any:
+    pairs = zip_longest(a.shape[-3::-1], b.shape[-3::-1], fillvalue=1)
+    batch = tuple(left if right == 1 else right for left, right in pairs)[::-1]
+    return xp.zeros((*batch, a.shape[-2], b.shape[-1]), a)
 
 
 def _term(xp: Any, a: Any, b: Any, accumulator: Accumulator, k: int) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from qcore.accumulate.accumulator import check_accumulator, optional_number
 from qcore.accumulate.exactness import chunks_share_scales, sums_are_exact
-from qcore.accumulate.forms import GRAD_A, GRAD_B
+from qcore.accumulate.forms import GRAD_A, GRAD_B, Contraction
 from qcore.accumulate.law import Sums
 from qcore.formats.number import Number, check_number
 from qcore.formats.text import Kind, Reader, choice, parse, register, write
@@ -96,19 +96,19 @@ class Product:
         """True if the product needs a key."""
         return self.accumulator.stochastic or any(operand.stochastic for operand in self.operands)
 
-    def sums(self, shapes: Sequence[Sequence[int]], axes: Sequence[Sequence[int]]) -> Sums:
-        """How chunks may be summed, for operands of these shapes that are contracted along these axes."""
-        terms, accumulator = 1, self.accumulator
-        for axis in axes[0]:
-            terms *= shapes[0][axis]
-        chunk = min(accumulator.length(terms), max(terms, 1))
-        while accumulator.inner is not None:
-            accumulator = accumulator.inner
+    def sums(self, first: Sequence[int], second: Sequence[int], contraction: Contraction) -> Sums:
+        """How chunks may be summed, for operands of these shapes."""
+        accumulator, chunk = self.accumulator, max(contraction.terms, 1)
+        while True:
             chunk = min(accumulator.length(chunk), chunk)
-        numbers = [operand.number for operand in self.operands]
-        parts = zip(numbers, shapes, axes, strict=True)
-        shared = all(chunks_share_scales(number, shape, axis, chunk) for number, shape, axis in parts)
-        return Sums(self.accumulator, chunk == 1 or (shared and sums_are_exact(numbers[0], numbers[1], chunk)))
+            if accumulator.inner is None:
+                break
+            accumulator = accumulator.inner
+        a, b = self.first.number, self.second.number
+        shared = chunks_share_scales(a, first, contraction.first, chunk, contraction.gathers) and chunks_share_scales(
+            b, second, contraction.second, chunk, contraction.gathers
+        )
+        return Sums(self.accumulator, chunk == 1 or (shared and sums_are_exact(a, b, chunk)))
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,9 @@ class Names:
     clip = staticmethod(jnp.clip)
     zero = staticmethod(jnp.zeros_like)
 
+    pad = staticmethod(jnp.pad)
+    stack = staticmethod(jnp.stack)
+
     @staticmethod
     def zeros(shape: tuple[int, ...], like: jax.Array) -> jax.Array:
         return jnp.zeros(shape, jnp.float64)

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Form, Shape
+from qcore.accumulate.form_texts import Form
+from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Shape
 from qcore.accumulate.law import multiply
 from qcore.accumulate.product import FIRST, ROLES, SECOND, Operand, Product, Products, check_products
 from qcore.arguments import missing_key
@@ -69,8 +70,8 @@ def multiply_arrays(
         key = fold_in(key, ROLES[which])
     pairs = zip((first, second), product.operands, (FIRST, SECOND), strict=True)
     operands = [_rounded(x, operand, key, role) for x, operand, role in pairs]
-    sums = product.sums((first.shape, second.shape), form.axes(which, first.shape, second.shape, other))
-    left, right = form.matrices(which, operands[0], operands[1], other)
+    sums = product.sums(first.shape, second.shape, form.contraction(which, first.shape, second.shape, other))
+    left, right = form.matrices(Names, which, operands[0], operands[1], other)
     with jax.enable_x64(True):
         words = None if key is None else jnp.asarray(key).view(jnp.int32)
         return narrow(multiply(Names(words), left, right, sums))

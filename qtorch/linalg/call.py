@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from qcore import Number
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Form, form_of
+from qcore.accumulate.form_texts import Form
+from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
 from qcore.accumulate.product import Products, check_products
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, key_tensor
@@ -28,7 +29,7 @@ def prepare(
     names: tuple[str, str],
     key: Key,
 ) -> tuple[Any, ...]:
-    """A call's key, form and products, checked.
+    """A call's key, result's shape, form and products, checked.
 
     Args:
         form: the form.
@@ -51,7 +52,8 @@ def prepare(
         pair = tuple(operands) if isinstance(operands, list) else operands
         products = _checked(pair, accumulator, grad_a, grad_b, names)
         texts, stochastic = products.texts, products.stochastic
-    return _key_words(key, stochastic, is_plain_tensor(a)), form.text, *texts
+    shape = form.result(tuple(a.shape), tuple(b.shape))
+    return _key_words(key, stochastic, is_plain_tensor(a)), shape, form.text, *texts
 
 
 _checked = cached(check_products)
@@ -81,20 +83,19 @@ def _key_words(key: Key, stochastic: bool, plain: bool) -> torch.Tensor | None:
 
 
 class _Product(torch.autograd.Function):
-    """(a, b, key words, form, the three products as text) -> the product."""
+    """(a, b, key words, the result's shape, form, the three products as text) -> the product."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, form: str, forward: str, grad_a: str, grad_b: str
+        a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, shape: Any, form: str, *products: str
     ) -> torch.Tensor:
-        shape = form_of(form).result(tuple(a.shape), tuple(b.shape))
-        return multiply_tensors(a, b, key, b.shape, shape, form, FORWARD, forward)
+        return multiply_tensors(a, b, key, b.shape, shape, form, FORWARD, products[0])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        a, b, key, ctx.form, _, ctx.grad_a, ctx.grad_b = inputs
+        a, b, key, _, ctx.form, _, ctx.grad_a, ctx.grad_b = inputs
         ctx.save_for_backward(a, b, key)
 
     @staticmethod
@@ -105,15 +106,15 @@ class _Product(torch.autograd.Function):
             of_a = multiply_tensors(gradient, b, key, a.shape, a.shape, ctx.form, GRAD_A, ctx.grad_a)
         if ctx.needs_input_grad[1]:
             of_b = multiply_tensors(gradient, a, key, b.shape, b.shape, ctx.form, GRAD_B, ctx.grad_b)
-        return of_a, of_b, None, None, None, None, None
+        return of_a, of_b, None, None, None, None, None, None
 
 
 _apply_plain = apply_directly(_Product)
 
 
 def differentiable_product(
-    a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, form: str, *products: str
+    a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, shape: tuple[int, ...], form: str, *products: str
 ) -> torch.Tensor:
     """The product; its gradients are those of the other two products."""
     plain = is_plain_tensor(a) and is_plain_tensor(b)
-    return (_apply_plain if plain else _Product.apply)(a, b, key, form, *products)
+    return (_apply_plain if plain else _Product.apply)(a, b, key, shape, form, *products)

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from qcore.accumulate.forms import FORWARD, Form, form_of
+from qcore.accumulate.form_texts import Form, form_of
+from qcore.accumulate.forms import FORWARD
 from qcore.accumulate.law import multiply
 from qcore.accumulate.product import FIRST, ROLES, SECOND, Operand, Product
 from qcore.formats.text import parse
@@ -31,7 +32,7 @@ def product_of(text: str) -> Product:
 
 @lru_cache(maxsize=1024)
 def _sums(form: Form, which: str, product: Product, first: Any, second: Any, other: Any) -> Any:
-    return product.sums((first, second), form.axes(which, first, second, other))
+    return product.sums(first, second, form.contraction(which, first, second, other))
 
 
 def multiply_tensors(
@@ -68,7 +69,7 @@ def _multiply(
         for x, operand, role in zip((first, second), how.operands, (FIRST, SECOND), strict=True)
     ]
     other = tuple(other)
-    left, right = made.matrices(which, operands[0], operands[1], other)
+    left, right = made.matrices(Names, which, operands[0], operands[1], other)
     sums = _sums(made, which, how, tuple(first.shape), tuple(second.shape), other)
     found = multiply(Names(None if key is None else key.to(first.device)), left, right, sums)
     result = found.to(torch.float32).reshape(shape)

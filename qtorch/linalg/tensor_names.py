@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -32,6 +32,13 @@ class Names:
     trunc = staticmethod(torch.trunc)
     clip = staticmethod(torch.clip)
     zero = staticmethod(torch.zeros_like)
+
+    stack = staticmethod(torch.stack)
+
+    @staticmethod
+    def pad(x: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> torch.Tensor:
+        """Zeros before and after each dimension."""
+        return torch.nn.functional.pad(x, [size for pair in reversed(pairs) for size in pair])
 
     @staticmethod
     def zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
