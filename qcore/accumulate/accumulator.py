@@ -122,6 +122,12 @@ class Accumulator:
         return self.rounding is Rounding.STOCHASTIC or (self.inner is not None and self.inner.stochastic)
 
     @property
+    def sequential(self) -> bool:
+        """True if R rounds after every exact product."""
+        plain = self.product is None and self.inner is None and not self.tree and self.fraction_bits is None
+        return plain and self.chunk == 1
+
+    @property
     def rounds(self) -> bool:
         """True if R is not the identity of float64."""
         return self.number != FLOAT64_NUMBER

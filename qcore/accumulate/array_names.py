@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from qcore.accumulate.accumulator import rounding_program
-from qcore.accumulate.words import block_of_step, words_of_step
 from qcore.formats.number import Number
 from qcore.law import lanes
 from qcore.law.rounding import Rounding
+from qcore.random.steps import block_of_step, words_of_step
 from qcore.random.threefry import as_lane
 
 
@@ -31,7 +31,20 @@ class Names:
     clip = staticmethod(np.clip)
     zero = staticmethod(np.zeros_like)
 
+    exp = staticmethod(np.exp)
     pad = staticmethod(np.pad)
+    concatenate = staticmethod(np.concatenate)
+
+    @staticmethod
+    def maximum(x: np.ndarray) -> np.ndarray:
+        """The largest numbers along the last axis, which stays."""
+        return np.amax(x, -1, keepdims=True)
+
+    @staticmethod
+    def narrow(x: np.ndarray) -> np.ndarray:
+        """Float64 rounded to float32."""
+        return x.astype(np.float32)
+
     stack = staticmethod(np.stack)
 
     @staticmethod

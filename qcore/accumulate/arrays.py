@@ -8,7 +8,7 @@ import numpy as np
 
 from qcore import arrays
 from qcore.accumulate.array_names import Names
-from qcore.accumulate.form_texts import Form
+from qcore.accumulate.convolution import Form
 from qcore.accumulate.forms import FORWARD, MatrixForm
 from qcore.accumulate.law import multiply
 from qcore.accumulate.product import FIRST, ROLES, SECOND, Product, check_products

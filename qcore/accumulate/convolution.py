@@ -8,11 +8,12 @@ Taps and positions are in row-major order. Where the padding or a stride leaves 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any
 
-from qcore.accumulate.forms import FORWARD, GRAD_A, Contraction, Shape
+from qcore.accumulate.forms import FORWARD, GRAD_A, Contraction, MatrixForm, Shape
 from qcore.arguments import check_int
 
 
@@ -138,11 +139,11 @@ def _interleaved(xp: Any, x: Any, axis: int, step: int) -> Any:
 
 def convolution_form(dims: int, stride: Any, padding: Any, dilation: Any, groups: Any) -> ConvolutionForm:
     """The form of a convolution's arguments: ints, or one for each spatial dimension."""
-    fields = [
+    steps, pads, gaps = (
         _each(name, value, dims, low)
         for name, value, low in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
-    ]
-    return ConvolutionForm(*fields, check_int("groups", groups, 1))
+    )
+    return ConvolutionForm(steps, pads, gaps, check_int("groups", groups, 1))
 
 
 def _each(name: str, value: Any, dims: int, low: int) -> Shape:
@@ -150,3 +151,16 @@ def _each(name: str, value: Any, dims: int, low: int) -> Shape:
     if len(values) != dims:
         raise ValueError(f"{name}={value!r}; allowed is an int, or {dims} of them")
     return tuple(check_int(name, one, low) for one in values)
+
+
+Form = MatrixForm | ConvolutionForm
+_FORMS = {form.text: form for form in (MatrixForm(), MatrixForm(transposed=True))}
+
+
+@lru_cache(maxsize=1024)
+def form_of(text: str) -> Form:
+    """The inverse of a form's `text`."""
+    if text in _FORMS:
+        return _FORMS[text]
+    stride, padding, dilation, groups = (tuple(map(int, field.split(","))) for field in text.split(" ")[1:])
+    return ConvolutionForm(stride, padding, dilation, groups[0])

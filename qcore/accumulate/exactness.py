@@ -10,6 +10,7 @@ from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number, check_number
 from qcore.formats.posit import Posit
+from qcore.law.rounding import Rounding
 
 _FLOAT64_BITS = 53
 
@@ -54,6 +55,25 @@ def _steps(number: Any) -> int | None:
     if isinstance(number, Posit) and number.largest_exponent <= _FLOAT64_BITS:
         return 1 << (2 * number.largest_exponent)
     return None
+
+
+def float32_suffices(a: Number | None, b: Number | None, number: Number, mode: Rounding) -> bool:
+    """True if a sequential accumulator may add in float32: its own rounding then makes the same of the sum.
+
+    Rounding first to 24 bits and then to p changes nothing if 24 >= 2 p + 2 and both summands have at most p bits, to
+    nearest (Figueroa, "When is Double Rounding Innocuous?", 1995). No product or sum may be subnormal, or overflow.
+
+    Args:
+        a, b: the operands' formats; None is float32.
+        number, mode: the accumulator's format and rounding.
+    """
+    known = all(isinstance(one, FloatingPoint | BinaryFloat) for one in (a, b, number))
+    if not known or not mode.to_nearest:
+        return False
+    spans = [one.span for one in (a, b, number)]  # type: ignore[union-attr]
+    products = [first + second for first, second in zip(*spans[:2], strict=True)]
+    bits, step, largest = spans[2]
+    return products[0] <= bits <= 11 and min(products[1], step) >= -126 and max(products[2] + 1, largest) < 120
 
 
 def chunks_share_scales(

@@ -26,10 +26,12 @@ class Sums:
         accumulator: the accumulator.
         exact: True if sums of a chunk are exact, so that any product of float64 matrices has their bits; with an inner
             accumulator, sums of its chunks.
+        narrow: True if sums in float32 have the same bits, as its one rounding more changes no result.
     """
 
     accumulator: Accumulator
     exact: bool
+    narrow: bool = False
 
 
 def multiply(xp: Any, a: Any, b: Any, sums: Sums) -> Any:

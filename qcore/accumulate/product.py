@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qcore.accumulate.accumulator import check_accumulator, optional_number
-from qcore.accumulate.exactness import chunks_share_scales, sums_are_exact
+from qcore.accumulate.exactness import chunks_share_scales, float32_suffices, sums_are_exact
 from qcore.accumulate.forms import GRAD_A, GRAD_B, Contraction
 from qcore.accumulate.law import Sums
 from qcore.formats.number import Number, check_number
@@ -108,7 +108,10 @@ class Product:
         shared = chunks_share_scales(a, first, contraction.first, chunk, contraction.gathers) and chunks_share_scales(
             b, second, contraction.second, chunk, contraction.gathers
         )
-        return Sums(self.accumulator, chunk == 1 or (shared and sums_are_exact(a, b, chunk)))
+        narrow = self.accumulator.sequential and float32_suffices(
+            a, b, self.accumulator.number, self.accumulator.rounding
+        )
+        return Sums(self.accumulator, chunk == 1 or (shared and sums_are_exact(a, b, chunk)), narrow)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ import numpy as np
 
 from qcore import Number, Rounding
 from qcore.accumulate.accumulator import rounding_program
-from qcore.accumulate.words import block_of_step, words_of_step
+from qcore.formats.number import prepare
+from qcore.law.carrier import FLOAT32
+from qcore.random.steps import block_of_step, words_of_step
 from qjax._rounding.array_law import Names as LawNames
 from qjax._rounding.array_law import arange, materialize
 
@@ -37,7 +39,9 @@ class Names:
     clip = staticmethod(jnp.clip)
     zero = staticmethod(jnp.zeros_like)
 
+    exp = staticmethod(jnp.exp)
     pad = staticmethod(jnp.pad)
+    concatenate = staticmethod(jnp.concatenate)
     stack = staticmethod(jnp.stack)
 
     @staticmethod
@@ -63,6 +67,8 @@ class Names:
 
     @classmethod
     def product(cls, a: jax.Array, b: jax.Array) -> jax.Array:
+        if a.shape[-1] == 1:
+            return cls.wide(a) * cls.wide(b)
         return jnp.matmul(cls.wide(a), cls.wide(b), precision=jax.lax.Precision.HIGHEST)
 
     @staticmethod
@@ -104,15 +110,34 @@ class Names:
         words = self.key[0], self.key[1]
         return words_of_step(arange, shape, words, (start[1], start[0]), part.astype(jnp.int32), random_bits)
 
+    @staticmethod
+    def maximum(x: jax.Array) -> jax.Array:
+        return jnp.max(x, -1, keepdims=True)
 
-def narrow(x: jax.Array) -> jax.Array:
-    """Float64 rounded to float32, to nearest; all NaN are one.
+    @staticmethod
+    def narrow(x: jax.Array) -> jax.Array:
+        """Float64 rounded to float32, to nearest; all NaN are one.
 
-    By way of integers: XLA makes zeros of subnormal numbers, and drops a conversion to float32 and back.
-    """
-    small = jnp.rint(x * (1 / _SUBNORMAL))
-    negative = (x.view(jnp.int64) >> 63).astype(jnp.int32) & np.int32(-0x80000000)
-    bits = jnp.where(
-        jnp.abs(x) < _NORMAL, jnp.abs(small).astype(jnp.int32) | negative, x.astype(jnp.float32).view(jnp.int32)
-    )
-    return jnp.where(x == x, bits, np.int32(_NAN)).view(jnp.float32)
+        By way of integers: XLA makes zeros of subnormal numbers, and drops a conversion to float32 and back.
+        """
+        small = jnp.rint(x * (1 / _SUBNORMAL))
+        negative = (x.view(jnp.int64) >> 63).astype(jnp.int32) & np.int32(-0x80000000)
+        subnormal = jnp.abs(small).astype(jnp.int32) | negative
+        bits = jnp.where(jnp.abs(x) < _NORMAL, subnormal, x.astype(jnp.float32).view(jnp.int32))
+        return jnp.where(x == x, bits, np.int32(_NAN)).view(jnp.float32)
+
+
+class NarrowNames(Names):
+    """The same in float32, for sums of which `Sums.narrow` says that they have the same bits."""
+
+    @staticmethod
+    def zeros(shape: tuple[int, ...], like: jax.Array) -> jax.Array:
+        return jnp.zeros(shape, jnp.float32)
+
+    @staticmethod
+    def wide(x: jax.Array) -> jax.Array:
+        return x
+
+    def rounded(self, x: jax.Array, number: Number, mode: Rounding, step: Any, random_bits: int) -> jax.Array:
+        program, constants = prepare(number, mode, FLOAT32, None, coded=False)
+        return program.run(LawNames, x.view(jnp.int32), constants, (), None, materialize).view(jnp.float32)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qcore.accumulate.form_texts import Form
+from qcore.accumulate.convolution import Form
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Shape
 from qcore.accumulate.law import multiply
 from qcore.accumulate.product import FIRST, ROLES, SECOND, Operand, Product, Products, check_products
@@ -17,7 +17,7 @@ from qcore.arguments import missing_key
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.inputs import as_array
 from qjax._rounding.keys import Key, fold_in, key_words
-from qjax.linalg.array_names import Names, narrow
+from qjax.linalg.array_names import Names, NarrowNames
 
 _cached = lru_cache(maxsize=1024)(check_products)
 
@@ -73,8 +73,11 @@ def multiply_arrays(
     sums = product.sums(first.shape, second.shape, form.contraction(which, first.shape, second.shape, other))
     left, right = form.matrices(Names, which, operands[0], operands[1], other)
     with jax.enable_x64(True):
+        if sums.narrow:
+            found = multiply(NarrowNames(), left, right, sums)
+            return jnp.where(found == found, found, jnp.float32(jnp.nan))
         words = None if key is None else jnp.asarray(key).view(jnp.int32)
-        return narrow(multiply(Names(words), left, right, sums))
+        return Names.narrow(multiply(Names(words), left, right, sums))
 
 
 def _rounded(x: jax.Array, operand: Operand, key: Any, role: int) -> jax.Array:

@@ -57,9 +57,9 @@ def conv2d(
 ) -> jax.Array:
     """A convolution of images with a defined accumulator.
 
-    It sums over the channel of the group and the taps, row-major. The gradient of the input sums over the output channel
-    of the group and the taps, that of the weight over the example and the output position. Terms that the padding or a
-    stride leaves out are products with zero. The bias is added in float32, as in `linear`.
+    It sums over the channel of the group and the taps, row-major. The gradient of the input sums over the output
+    channel of the group and the taps, that of the weight over the example and the output position. Terms that the
+    padding or a stride leaves out are products with zero. The bias is added in float32, as in `linear`.
 
     Args:
         input: float32 array of shape (batch, channels, height, width).

@@ -1,6 +1,7 @@
 """Products of tensors with a defined accumulator: the bits of `qcore.accumulate` and `qjax.linalg`."""
 
+from qtorch.linalg.attention import scaled_dot_product_attention
 from qtorch.linalg.convolutions import conv1d, conv2d, conv3d
 from qtorch.linalg.matrices import bmm, linear, matmul
 
-__all__ = ["bmm", "conv1d", "conv2d", "conv3d", "linear", "matmul"]
+__all__ = ["bmm", "conv1d", "conv2d", "conv3d", "linear", "matmul", "scaled_dot_product_attention"]

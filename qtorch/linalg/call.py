@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from qcore import Number
-from qcore.accumulate.form_texts import Form
+from qcore.accumulate.convolution import Form
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
 from qcore.accumulate.product import Products, check_products
 from qtorch._rounding.cache import cached, literal

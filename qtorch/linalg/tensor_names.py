@@ -10,12 +10,41 @@ from typing import Any
 import torch
 
 from qcore import Number, Rounding
-from qcore.accumulate.words import MOST_HALF_BITS, block_of_step, words_of_step
+from qcore.law.program import Program
+from qcore.random.steps import MOST_HALF_BITS, block_of_step, words_of_step
 from qcore.random.threefry import Noise
+from qtorch._kernels import products
 from qtorch._rounding.keys import window_tensor
 from qtorch._rounding.paths.choice import round_tensor
 from qtorch._rounding.paths.operations import Names as LawNames
 from qtorch._rounding.plan import Plan, plan_for
+
+
+def sequential_product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    program: Program | None,
+    constants: tuple[int, ...],
+    key: torch.Tensor | None,
+    random_bits: int,
+) -> torch.Tensor | None:
+    """A product whose accumulators are rounded after every term, in float64; None where there is no kernel.
+
+    Without a program sums are float64, and not rounded.
+    """
+    if not a.is_cpu:
+        return None
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (x.expand(*batch, *x.shape[-2:]).contiguous() for x in (a, b))
+    result = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=torch.float64)
+    if result.numel() == 0:
+        return result
+    function = products.sequential(program, constants, random_bits)
+    if function is None:
+        return None
+    sizes = prod(batch), a.shape[-2], b.shape[-1], a.shape[-1]
+    function(*sizes, a.data_ptr(), b.data_ptr(), 0 if key is None else key.data_ptr(), result.data_ptr())
+    return result
 
 
 class Names:
@@ -33,7 +62,17 @@ class Names:
     clip = staticmethod(torch.clip)
     zero = staticmethod(torch.zeros_like)
 
+    exp = staticmethod(torch.exp)
     stack = staticmethod(torch.stack)
+    concatenate = staticmethod(torch.concatenate)
+
+    @staticmethod
+    def maximum(x: torch.Tensor) -> torch.Tensor:
+        return torch.amax(x, -1, keepdim=True)
+
+    @staticmethod
+    def narrow(x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.float32)
 
     @staticmethod
     def pad(x: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> torch.Tensor:
@@ -62,7 +101,7 @@ class Names:
 
     @staticmethod
     def ascending(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-        return None
+        return sequential_product(a, b, None, (), None, 24)
 
     @staticmethod
     def fold(step: Callable[..., Any], total: Any, a: torch.Tensor, b: torch.Tensor, length: int) -> Any:
