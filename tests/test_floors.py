@@ -22,7 +22,7 @@ FLOORS = {
         "__main__",
     ],
     "qtorch": ["_torch_internals", "_kernels", "_rounding", "quant", "quantization optim auto_low linalg", ""],
-    "qjax": ["_rounding", "quant", "quantization optim auto_low linalg nnx", ""],
+    "qjax": ["_rounding", "quant", "quantization optim auto_low linalg", "nnx", ""],
 }
 APART = {
     "qcore": {"torch", "jax", "qtorch", "qjax"},

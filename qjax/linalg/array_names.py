@@ -69,7 +69,12 @@ class Names:
     def product(cls, a: jax.Array, b: jax.Array) -> jax.Array:
         if a.shape[-1] == 1:
             return cls.wide(a) * cls.wide(b)
-        return jnp.matmul(cls.wide(a), cls.wide(b), precision=jax.lax.Precision.HIGHEST)
+        batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        a, b = (jnp.broadcast_to(cls.wide(x), (*batch, *x.shape[-2:])) for x in (a, b))
+        axes = tuple(range(len(batch)))
+        numbers = ((a.ndim - 1,), (b.ndim - 2,)), (axes, axes)
+        # jnp.matmul names the dtype of the result, which vmap would not find outside of enable_x64
+        return jax.lax.dot_general(a, b, numbers, precision=jax.lax.Precision.HIGHEST)
 
     @staticmethod
     def ascending(a: jax.Array, b: jax.Array) -> jax.Array | None:

@@ -55,7 +55,7 @@ def multiply_tensors(
         shape: of the result.
         form, product: the form and the `Product` as text.
     """
-    if not (is_plain_tensor(first) and is_plain_tensor(second)):
+    if torch.compiler.is_compiling() or not (is_plain_tensor(first) and is_plain_tensor(second)):
         return torch.ops.qtorch.product(first, second, key, other, shape, form, which, product)
     return _multiply(first, second, key, other, shape, form, which, product)
 
