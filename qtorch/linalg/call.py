@@ -11,6 +11,7 @@ from qcore.accumulate.convolution import Form
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
 from qcore.accumulate.product import Products, check_products
 from qtorch._rounding.cache import cached, literal
+from qtorch._rounding.gradients import is_differentiated
 from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, key_tensor
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.plan import text_of
@@ -82,6 +83,12 @@ def _key_words(key: Key, stochastic: bool, plain: bool) -> torch.Tensor | None:
     return draw() if plain else draw_opaquely()
 
 
+def _forward(
+    a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, shape: Any, form: str, *products: str
+) -> torch.Tensor:
+    return multiply_tensors(a, b, key, b.shape, shape, form, FORWARD, products[0])
+
+
 class _Product(torch.autograd.Function):
     """(a, b, key words, the result's shape, form, the three products as text) -> the product."""
 
@@ -91,7 +98,7 @@ class _Product(torch.autograd.Function):
     def forward(
         a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, shape: Any, form: str, *products: str
     ) -> torch.Tensor:
-        return multiply_tensors(a, b, key, b.shape, shape, form, FORWARD, products[0])
+        return _forward(a, b, key, shape, form, *products)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -116,5 +123,8 @@ def differentiable_product(
     a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, shape: tuple[int, ...], form: str, *products: str
 ) -> torch.Tensor:
     """The product; its gradients are those of the other two products."""
-    plain = is_plain_tensor(a) and is_plain_tensor(b)
-    return (_apply_plain if plain else _Product.apply)(a, b, key, shape, form, *products)
+    if torch.compiler.is_compiling():
+        apply = _Product.apply if is_differentiated(a) or is_differentiated(b) else _forward
+    else:
+        apply = _apply_plain if is_plain_tensor(a) and is_plain_tensor(b) else _Product.apply
+    return apply(a, b, key, shape, form, *products)
