@@ -1,5 +1,6 @@
 """Number formats, the rounding law and random bits, framework-agnostic; runs by itself on NumPy arrays."""
 
+from qcore.accumulate import Accumulator, Operand, Product
 from qcore.arrays import decode, encode, quantize
 from qcore.formats.block import NVFP4, BlockFloatingPoint, BlockScaled
 from qcore.formats.fixed import FixedPoint
@@ -16,13 +17,16 @@ from qcore.rules import Quantization, Rule
 __all__ = [
     "NAMED",
     "NVFP4",
+    "Accumulator",
     "BinaryFloat",
     "BlockFloatingPoint",
     "BlockScaled",
     "FixedPoint",
     "FloatingPoint",
     "Number",
+    "Operand",
     "Posit",
+    "Product",
     "Quantization",
     "Rounding",
     "Rule",

@@ -1,7 +1,7 @@
 """Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch).
 
-`qjax.auto_low`, `qjax.nnx`, `qjax.optim` and `qjax.quantization` are imported when they are first used. `qjax.optim`
-needs optax and `qjax.nnx` needs flax.
+`qjax.auto_low`, `qjax.linalg`, `qjax.nnx`, `qjax.optim` and `qjax.quantization` are imported when they are first used.
+`qjax.optim` needs optax and `qjax.nnx` needs flax.
 """
 
 from importlib import import_module
@@ -16,14 +16,23 @@ from qjax._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's
 from qjax.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
-    from qjax import auto_low, quantization
+    from qjax import auto_low, linalg, quantization
     from qjax import nnx as nnx  # not in __all__, as what they need may be missing
     from qjax import optim as optim
 
-__all__ = ["auto_low", "block_quantize", "fixed_point_quantize", "float_quantize", "quant", "quantization", "quantizer"]
+__all__ = [
+    "auto_low",
+    "block_quantize",
+    "fixed_point_quantize",
+    "float_quantize",
+    "linalg",
+    "quant",
+    "quantization",
+    "quantizer",
+]
 __all__ += qcore.__all__
 
-_LAZY = ("auto_low", "nnx", "optim", "quantization")
+_LAZY = ("auto_low", "linalg", "nnx", "optim", "quantization")
 
 
 def __getattr__(name: str) -> ModuleType:

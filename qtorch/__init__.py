@@ -1,6 +1,7 @@
 """Low-precision arithmetic in PyTorch: QPyTorch's API with the same bits as NumPy (qcore) and JAX (qjax).
 
-`qtorch.auto_low`, `qtorch.nn`, `qtorch.optim` and `qtorch.quantization` are imported when they are first used.
+`qtorch.auto_low`, `qtorch.linalg`, `qtorch.nn`, `qtorch.optim` and `qtorch.quantization` are imported when they are first
+used.
 """
 
 from importlib import import_module
@@ -16,13 +17,14 @@ from qtorch._rounding.packing import pack, unpack  # noqa: F401  # replace qcore
 from qtorch.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
-    from qtorch import auto_low, nn, optim, quantization
+    from qtorch import auto_low, linalg, nn, optim, quantization
 
 __all__ = [
     "auto_low",
     "block_quantize",
     "fixed_point_quantize",
     "float_quantize",
+    "linalg",
     "nn",
     "optim",
     "quant",
@@ -31,7 +33,7 @@ __all__ = [
 ]
 __all__ += qcore.__all__
 
-_LAZY = ("auto_low", "nn", "optim", "quantization")
+_LAZY = ("auto_low", "linalg", "nn", "optim", "quantization")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -9,18 +9,29 @@ ROOT = Path(__file__).parent.parent
 
 # Rooms from the ground up; one imports from lower floors, and within itself. "" is what a package itself exports.
 FLOORS = {
-    "qcore": ["arguments", "random packing", "law", "formats", "arrays", "affine", "rules", "cli", "", "__main__"],
+    "qcore": [
+        "arguments",
+        "random packing",
+        "law",
+        "formats",
+        "arrays",
+        "affine accumulate",
+        "rules",
+        "cli",
+        "",
+        "__main__",
+    ],
     "qtorch": [
         "_torch_internals",
         "_kernels",
         "_rounding",
         "quant",
-        "quantization optim auto_low",
+        "quantization optim auto_low linalg",
         "nn",
         "_workflow",
         "",
     ],
-    "qjax": ["_rounding", "quant", "quantization optim auto_low nnx", ""],
+    "qjax": ["_rounding", "quant", "quantization optim auto_low linalg", "nnx", ""],
 }
 APART = {
     "qcore": {"torch", "jax", "qtorch", "qjax"},

@@ -19,7 +19,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from qcore.formats.affine import AffineInteger
 from qcore.formats.block import NVFP4, RULES, BlockFloatingPoint, BlockScaled
@@ -41,15 +41,15 @@ def parse(text: str) -> Any:
     Args:
         text: a name such as "e4m3fn", or a kind with its arguments: "float(5,2)", "fixed(8,4,signed=False)",
             "binary(4,3,specials=fn,overflow=saturate)", "posit(16,1)", "p3109(8,4)", "block(8,dim=0)",
-            "scaled(e4m3fn,{-1:64},rule=rceil)", "nvfp4({-2:16,-1:16})" or "affine(-128,127)". The parameters are those
-            of the classes. FixedPoint, FloatingPoint and BlockFloatingPoint may also be spelled as they are printed.
+            "scaled(e4m3fn,{-1:64},rule=rceil)", "nvfp4({-2:16,-1:16})", "affine(-128,127)", "accumulator(float16)". The
+            parameters are those of the classes. QPyTorch's may also be spelled as they are printed.
 
     Returns:
-        A `Number`; for "affine(...)" an `AffineInteger`.
+        A `Number`; for other kinds an object of their class.
 
     Raises:
         TypeError: if text is no str.
-        ValueError: if it stands for no format. The message shows the position, and what is allowed there.
+        ValueError: if it stands for no format. The message shows the position, and what is allowed.
 
     Example:
         >>> parse("float(5,2)")
@@ -68,25 +68,16 @@ def learn(text: str, argument: str) -> None:
         TextForm.known[text] = _parsed(text, argument, _NUMBER_KINDS)
 
 
-def _parsed(text: str, argument: str, kinds: Mapping[str, _Kind]) -> Any:
-    reader = _Reader(text, argument)
+def _parsed(text: str, argument: str, kinds: Mapping[str, Kind]) -> Any:
+    reader = Reader(text, argument)
     number = reader.format(kinds)
     if reader.token:
         raise reader.error("allowed here is the end")
     return number
 
 
-class _Reader:
-    """Reads a text, token by token.
-
-    Args:
-        text: the text.
-        argument: its name in messages.
-
-    Attributes:
-        index: the number of tokens read.
-        token: the next token; empty at the end.
-    """
+class Reader:
+    """Reads a text, which messages call `argument`, token by token; `index` tokens were read."""
 
     def __init__(self, text: str, argument: str) -> None:
         self.text, self.argument, self.index = text, argument, 0
@@ -94,6 +85,7 @@ class _Reader:
 
     @property
     def token(self) -> str:
+        """The next token; empty at the end."""
         return self.tokens[self.index][0]
 
     def next(self) -> str:
@@ -142,7 +134,13 @@ class _Reader:
     def element(self) -> Number:
         return self.format(_ELEMENT_KINDS)
 
-    def format(self, kinds: Mapping[str, _Kind]) -> Any:
+    def number(self) -> Number:
+        return self.format(_NUMBER_KINDS)
+
+    def registered(self, name: str) -> Any:
+        return self.format({name: _KINDS[name]})
+
+    def format(self, kinds: Mapping[str, Kind]) -> Any:
         """A format of these kinds, or any that has a name."""
         start, name = self.index, self.next()
         if self.token != "(" and name in NAMED:
@@ -159,7 +157,7 @@ class _Reader:
             named = _WORD.match(str(error))
             raise self.error(str(error), positions.get(named[0], start) if named else start) from error
 
-    def _arguments(self, kind: _Kind) -> tuple[dict[str, Any], dict[str, int]]:
+    def _arguments(self, kind: Kind) -> tuple[dict[str, Any], dict[str, int]]:
         """The arguments up to the closing parenthesis, and the tokens of their values."""
         values: dict[str, Any] = {}
         positions: dict[str, int] = {}
@@ -187,49 +185,48 @@ class _Reader:
         return parameter
 
 
-def _choice(allowed: tuple[str, ...]) -> Callable[[_Reader], str]:
+def choice(allowed: tuple[str, ...]) -> Callable[[Reader], str]:
     return lambda reader: reader.take(*allowed)
 
 
-class _Kind(NamedTuple):
+class Kind(NamedTuple):
     """A kind of formats.
 
     Attributes:
         make: the class, or the function that makes a format.
-        parameters: the parameters in order, with the functions that read their values.
-        required: the number of parameters without a default.
-        unnamed: the number of parameters that are written without their names.
-        always: the number of parameters that are written even if they have their defaults.
+        parameters: in order, with the functions that read their values.
+        required, unnamed, always: the numbers of parameters without a default, of those that are written without their
+            names, and of those that are written even if they have their defaults.
     """
 
     make: Callable[..., Any]
-    parameters: dict[str, Callable[[_Reader], Any]]
+    parameters: dict[str, Callable[[Reader], Any]]
     required: int
     unnamed: int
     always: int
 
 
-_int, _flag, _block = _Reader.integer, _Reader.flag, _Reader.block
+_int, _flag, _block = Reader.integer, Reader.flag, Reader.block
 _FIXED = {"wl": _int, "fl": _int, "clamp": _flag, "symmetric": _flag, "signed": _flag, "wrap": _flag}
 _FLOAT = {"exp": _int, "man": _int, "bias": _int, "subnormals": _flag}
-_OVERFLOW = {"overflow": _choice(("saturate", "inf", "nan"))}
-_BINARY = {"exp": _int, "man": _int, "bias": _int, "specials": _choice(SPECIALS), "subnormals": _flag, "signed": _flag}
+_OVERFLOW = {"overflow": choice(("saturate", "inf", "nan"))}
+_BINARY = {"exp": _int, "man": _int, "bias": _int, "specials": choice(SPECIALS), "subnormals": _flag, "signed": _flag}
 _ELEMENT_KINDS = {
-    "float": _Kind(FloatingPoint, _FLOAT, 2, 2, 2),
-    "fixed": _Kind(FixedPoint, _FIXED, 2, 2, 2),
-    "binary": _Kind(BinaryFloat, _BINARY | _OVERFLOW, 2, 2, 2),
-    "p3109": _Kind(p3109, {"bits": _int, "precision": _int, "signed": _flag, "extended": _flag}, 2, 2, 2),
+    "float": Kind(FloatingPoint, _FLOAT, 2, 2, 2),
+    "fixed": Kind(FixedPoint, _FIXED, 2, 2, 2),
+    "binary": Kind(BinaryFloat, _BINARY | _OVERFLOW, 2, 2, 2),
+    "p3109": Kind(p3109, {"bits": _int, "precision": _int, "signed": _flag, "extended": _flag}, 2, 2, 2),
 }
 _NUMBER_KINDS = _ELEMENT_KINDS | {
-    "posit": _Kind(Posit, {"bits": _int, "es": _int}, 1, 2, 1),
-    "block": _Kind(BlockFloatingPoint, {"wl": _int, "dim": _int}, 1, 1, 2),
-    "scaled": _Kind(BlockScaled, {"element": _Reader.element, "block": _block, "rule": _choice(tuple(RULES))}, 2, 2, 2),
-    "nvfp4": _Kind(NVFP4, {"block": _block}, 0, 1, 0),
+    "posit": Kind(Posit, {"bits": _int, "es": _int}, 1, 2, 1),
+    "block": Kind(BlockFloatingPoint, {"wl": _int, "dim": _int}, 1, 1, 2),
+    "scaled": Kind(BlockScaled, {"element": Reader.element, "block": _block, "rule": choice(tuple(RULES))}, 2, 2, 2),
+    "nvfp4": Kind(NVFP4, {"block": _block}, 0, 1, 0),
 }
 _KINDS = _NUMBER_KINDS | {
-    "affine": _Kind(AffineInteger, {"qmin": _int, "qmax": _int, "signed": _flag, "middle": _int}, 2, 2, 2),
+    "affine": Kind(AffineInteger, {"qmin": _int, "qmax": _int, "signed": _flag, "middle": _int}, 2, 2, 2),
 }
-_KIND_OF = {kind.make: name for name, kind in _KINDS.items()}
+_KIND_OF: dict[Any, str] = {kind.make: name for name, kind in _KINDS.items()}
 _NAME_OF = {  # float(5,2) says more than qpytorch8
     number: name for name, (number, _) in NAMED.items() if not isinstance(number, FloatingPoint)
 }
@@ -242,23 +239,26 @@ _QPYTORCH_NAMES = {  # of classes and arguments, as QPyTorch prints them
 }
 
 
+def register(name: str, kind: Kind) -> None:
+    """Adds a kind whose class lies on a higher floor than formats."""
+    _KINDS[name], _KIND_OF[kind.make] = kind, name
+
+
 def _signature(name: str) -> str:
     """A kind and its arguments that have no names."""
     return f"{name}({','.join(list(_KINDS[name].parameters)[: _KINDS[name].unnamed])})"
 
 
 def write(number: Any) -> str:
-    """A format's text.
-
-    Raises:
-        TypeError: if it is of a class that has no text.
-    """
+    """The text of a format, or a TypeError if its class has none."""
     if number in _NAME_OF:
         return _NAME_OF[number]
     if type(number) not in _KIND_OF:
         raise TypeError(f"number={number!r} has no text; allowed are {', '.join(make.__name__ for make in _KIND_OF)}")
     name = _KIND_OF[type(number)]
-    values = {parameter: getattr(number, parameter) for parameter in _KINDS[name].parameters}
+    values: dict[str, Any] = {parameter: getattr(number, parameter) for parameter in _KINDS[name].parameters}
+    if isinstance(values.get("element"), BinaryFloat):  # which saturates anyway
+        values["element"] = replace(values["element"], overflow=None)
     if isinstance(number, BinaryFloat) and number.specials.startswith("p3109"):
         name, values = _p3109_arguments(number) or (name, values)
     return _call(name, values, number)
@@ -283,18 +283,17 @@ def _call(name: str, values: dict[str, Any], number: Any) -> str:
     return f"{name}({','.join(texts)})"
 
 
-def _is_default(kind: _Kind, parameter: str, value: Any, number: Any) -> bool:
+def _is_default(kind: Kind, parameter: str, value: Any, number: Any) -> bool:
     """True if the format is the same without the argument; a default of None may stand for a computed number."""
     default = inspect.signature(kind.make).parameters[parameter].default
-    return value == default or (default is None and replace(number, **{parameter: None}) == number)
+    computed = default is None and isinstance(number, Number | AffineInteger)
+    return value == default or (computed and replace(number, **{parameter: None}) == number)  # type: ignore[type-var]
 
 
 def _value(value: Any) -> str:
     if isinstance(value, tuple):  # the mapping of axes to sizes, in order
-        return block_text(cast("tuple[Any, ...]", value)).replace(" ", "")
-    if isinstance(value, BinaryFloat):
-        value = replace(value, overflow=None)  # elements saturate anyway
-    return write(value) if isinstance(value, Number) else str(value)
+        return block_text(value).replace(" ", "")  # type: ignore[arg-type]
+    return write(value) if type(value) in _KIND_OF else str(getattr(value, "value", value))  # an Enum's
 
 
 TextForm.learn, TextForm.write = learn, write

@@ -97,10 +97,10 @@ class _Passes:
         self.kernel = kernel
         self.tensor_maxima = [one for one in kernel.trace.maxima if one.level == TENSOR]
         self.block_maxima = [one for one in kernel.trace.maxima if one.level == BLOCK]
-        elements = _needed(kernel.values(ELEMENT), ELEMENT)
-        reduced = _needed([one.operands[0] for one in self.block_maxima], ELEMENT)
+        elements = needed(kernel.values(ELEMENT), ELEMENT)
+        reduced = needed([one.operands[0] for one in self.block_maxima], ELEMENT)
         self.block_handed = [value for value in elements if value.level == BLOCK]
-        blocks = _needed(self.block_handed + kernel.values(BLOCK), BLOCK)
+        blocks = needed(self.block_handed + kernel.values(BLOCK), BLOCK)
         handed = {value.name: value for value in elements + reduced + blocks if value.level == TENSOR}
         self.tensor_handed = list(handed.values())
 
@@ -127,7 +127,7 @@ class _Passes:
 
     def loop(self, name: str, targets: list[Value]) -> dict[str, list[str]]:
         """A pass over elements, which writes the results or reduces the targets to maxima."""
-        values = _needed(targets, ELEMENT)
+        values = needed(targets, ELEMENT)
         read = [one for one in self.kernel.arguments if one.level == ELEMENT]
         written = [one for one in self.kernel.results if one.value.level == ELEMENT] if name == "elements" else []
         run = [self._elements(one) for one in (*read, *written)]
@@ -136,10 +136,10 @@ class _Passes:
             place = f"(blocks + {_index(value, self.block_handed)} * stride * SLOT)"
             if self.kernel.columns:
                 run.append(_pointer(f"of_{value.name}", value.dtype, place, "block"))
-                each.append(_declared(value, f"of_{value.name}[j]"))
+                each.append(declared(value, f"of_{value.name}[j]"))
             else:
-                run.append(_declared(value, f"((const {C_TYPES[value.dtype]}*){place})[block]"))
-        each += [_declared(value) for value in values if value.level == ELEMENT]
+                run.append(declared(value, f"((const {C_TYPES[value.dtype]}*){place})[block]"))
+        each += [declared(value) for value in values if value.level == ELEMENT]
         if name == "elements":
             each += self._stored(ELEMENT)
         else:
@@ -205,10 +205,10 @@ class _Passes:
                 end.append(f"*({place}) = m{index};")
 
     def tensor_values(self) -> list[str]:
-        values = _needed(self.tensor_handed + self.kernel.values(TENSOR), TENSOR)
+        values = needed(self.tensor_handed + self.kernel.values(TENSOR), TENSOR)
         maxima = {one.name: f"((const LANE*)maxima)[{index}]" for index, one in enumerate(self.tensor_maxima)}
         lines = self._constants(value for value in values if value.level == CONSTANT)
-        lines += [_declared(value, maxima.get(value.name)) for value in values if value.level == TENSOR]
+        lines += [declared(value, maxima.get(value.name)) for value in values if value.level == TENSOR]
         for index, value in enumerate(self.tensor_handed):
             lines.append(f"*({C_TYPES[value.dtype]}*)(tensor + {index} * SLOT) = {value.name};")
         for result in self.kernel.results:
@@ -217,7 +217,7 @@ class _Passes:
         return lines
 
     def block_values(self) -> dict[str, list[str]]:
-        values = _needed(self.block_handed + self.kernel.values(BLOCK), BLOCK)
+        values = needed(self.block_handed + self.kernel.values(BLOCK), BLOCK)
         read = [one for one in self.kernel.arguments if one.level == BLOCK]
         written = [one for one in self.kernel.results if one.value.level == BLOCK]
         once = self._constants(values) + [self._array(one, "first") for one in (*read, *written)]
@@ -225,7 +225,7 @@ class _Passes:
             one.name: f"((const LANE*)(maxima + {index} * stride * SLOT))[j]"
             for index, one in enumerate(self.block_maxima)
         }
-        each = [_declared(value, maxima.get(value.name)) for value in values if value.level == BLOCK]
+        each = [declared(value, maxima.get(value.name)) for value in values if value.level == BLOCK]
         for index, value in enumerate(self.block_handed):
             each.append(f"(({C_TYPES[value.dtype]}*)(blocks + {index} * stride * SLOT))[j] = {value.name};")
         return {"block_values_once": once, "block_values_each": each + self._stored(BLOCK)}
@@ -235,17 +235,17 @@ class _Passes:
         lines = [self._array(one, "0") for one in self.kernel.arguments if one.level == CONSTANT]
         for value in values:
             if value.level == CONSTANT:
-                lines.append(_declared(value))
+                lines.append(declared(value))
             elif value.level == TENSOR:
                 place = f"(tensor + {_index(value, self.tensor_handed)} * SLOT)"
-                lines.append(_declared(value, f"*(const {C_TYPES[value.dtype]}*){place}"))
+                lines.append(declared(value, f"*(const {C_TYPES[value.dtype]}*){place}"))
         return lines
 
     def _array(self, one: Argument | Result, offset: str) -> str:
         return _pointer(one.name, one.dtype, f"call->pointers[P_{one.name}]", offset, isinstance(one, Result))
 
 
-def _needed(targets: Iterable[Value], level: int) -> list[Value]:
+def needed(targets: Iterable[Value], level: int) -> list[Value]:
     """What a pass of a level needs for its targets, in an order in which it can be computed."""
     found: dict[str, Value] = {}
 
@@ -261,7 +261,7 @@ def _needed(targets: Iterable[Value], level: int) -> list[Value]:
     return sorted(found.values(), key=lambda value: int(value.name[1:]))
 
 
-def _declared(value: Value, text: str | None = None) -> str:
+def declared(value: Value, text: str | None = None) -> str:
     return f"const {C_TYPES[value.dtype]} {value.name} = {text or value.text};"
 
 

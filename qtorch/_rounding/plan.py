@@ -94,6 +94,11 @@ def check_dtype(dtype: Any, argument: str) -> Carrier:
     return DTYPES[dtype]
 
 
+def text_of(number: Number) -> str:
+    """`number.text`, as a literal where a program is traced."""
+    return _text(*_description(number))
+
+
 def block_sizes(number: Number, ndim: int) -> Sizes:
     """`number.block_sizes(ndim)`, as literals where a program is traced."""
     return _sizes(ndim, *_description(number)) if torch.compiler.is_compiling() else number.block_sizes(ndim)

@@ -1,0 +1,89 @@
+"""Products of NumPy arrays: the reference that the other packages must equal bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qcore import arrays
+from qcore.accumulate.array_names import Names
+from qcore.accumulate.convolution import Form
+from qcore.accumulate.forms import FORWARD, MatrixForm
+from qcore.accumulate.law import multiply
+from qcore.accumulate.product import FIRST, ROLES, SECOND, Product, check_products
+from qcore.arguments import check_seed, missing_key
+from qcore.random.keys import fold_in
+
+
+def matmul(
+    a: np.ndarray, b: np.ndarray, *, operands: Any = None, accumulator: Any = None, key: arrays.Key = None
+) -> np.ndarray:
+    """The product of two matrices, or of batches of them, with a defined accumulator.
+
+    Args:
+        a: float32 array of shape (..., M, K).
+        b: float32 array of shape (K, N), or (..., K, N) with a's leading dimensions.
+        operands: how a and b are rounded first: a pair of formats, their texts, `Operand`s or None, which does not
+            round; None is (None, None).
+        accumulator: an `Accumulator`; None is the exact sum, rounded once to float32.
+        key: for stochastic rounding: an int from 0 to 2^64 - 1, or two 32-bit words.
+
+    Returns:
+        A float32 array of shape (..., M, N); all NaN are 0x7fc00000. An accumulator that float32 cannot hold is rounded
+        to nearest.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes do not fit, an argument is out of range, or stochastic rounding has no key.
+
+    Example:
+        >>> from qcore import Accumulator
+        >>> a, b = np.float32([[1.0, 2.0**-12]]), np.float32([[1.0], [1.0]])
+        >>> matmul(a, b), matmul(a, b, accumulator=Accumulator("float(6,9)", chunk=1))
+        (array([[1.0002441]], dtype=float32), array([[1.]], dtype=float32))
+    """
+    form = MatrixForm()
+    _check_arrays(form, a, b)
+    products = check_products(operands, accumulator, None, None, ("grad_a", "grad_b"))
+    return multiply_arrays(form, FORWARD, products.forward, a, b, b.shape, key).reshape(form.result(a.shape, b.shape))
+
+
+def multiply_arrays(
+    form: Form, which: str, product: Product, first: np.ndarray, second: np.ndarray, other: Any, key: arrays.Key
+) -> np.ndarray:
+    """One of a form's products, with the result's elements in order.
+
+    Args:
+        form, which, other: see `MatrixForm.matrices`.
+        product: the formats and the accumulator.
+        first, second: the operands, float32.
+        key: of the forward product, whatever `which` is.
+    """
+    words = None if key is None else check_seed(key)
+    if product.stochastic and words is None:
+        raise missing_key()
+    words = words if which == FORWARD else _fold(words, ROLES[which])
+    rounded = [
+        x if operand.number is None else arrays.quantize(x, operand.number, operand.rounding, key=_fold(words, role))
+        for x, operand, role in zip((first, second), product.operands, (FIRST, SECOND), strict=True)
+    ]
+    left, right = form.matrices(Names, which, rounded[0], rounded[1], other)
+    sums = product.sums(first.shape, second.shape, form.contraction(which, first.shape, second.shape, other))
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = multiply(Names(words), left, right, sums).astype(np.float32)
+    found[np.isnan(found)] = np.nan
+    return found
+
+
+def _fold(words: tuple[int, int] | None, role: int) -> tuple[int, int] | None:
+    return None if words is None else fold_in(words, role)
+
+
+def _check_arrays(form: Any, a: Any, b: Any) -> None:
+    for name, x in zip(form.names, (a, b), strict=True):
+        if not isinstance(x, np.ndarray):
+            raise TypeError(f"{name} is a {type(x).__name__}; allowed is a NumPy array of float32")
+        if x.dtype != np.float32:
+            raise TypeError(f"{name} has dtype {x.dtype}; allowed is float32")
+    form.check(a.shape, b.shape)

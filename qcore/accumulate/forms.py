@@ -1,0 +1,117 @@
+"""Products of tensors as products of matrices: forward, and the two of the gradients, with the orders of their sums.
+
+A form maps the tensors of a call to a pair of arrays (..., M, K) and (..., K, N) whose product has the elements of the
+result in its row-major order. The contraction index, ascending:
+
+| product | forward | gradient of a | gradient of b |
+| --- | --- | --- | --- |
+| a @ b | a's last axis | b's last axis | a's axes before the last, flattened; of batches a's last but one |
+| linear | input features | output features | input's axes before the last, flattened |
+
+All functions are methods that NumPy's, torch's and JAX's arrays have alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+Shape = tuple[int, ...]
+
+
+FORWARD, GRAD_A, GRAD_B = "forward", "grad_a", "grad_b"
+
+
+class Contraction(NamedTuple):
+    """The sums of a product.
+
+    Attributes:
+        terms: how many terms each has.
+        first, second: the operands' axes that they run along, the last one fastest.
+        gathers: True if neighbouring terms are not neighbours in the operands.
+    """
+
+    terms: int
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    gathers: bool = False
+
+
+@dataclass(frozen=True)
+class MatrixForm:
+    """A product of matrices, or of batches of them.
+
+    Attributes:
+        transposed: True if b is (N, K), as a linear layer's weight.
+    """
+
+    transposed: bool = False
+
+    @property
+    def text(self) -> str:
+        """What `form_of` makes the form from."""
+        return "linear" if self.transposed else "matmul"
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What messages call the operands."""
+        return ("input", "weight") if self.transposed else ("a", "b")
+
+    def check(self, a: Shape, b: Shape) -> None:
+        """Refuses shapes that do not fit."""
+        batched = not self.transposed and len(b) > 2 and len(a) == len(b) and a[:-2] == b[:-2]
+        least = 1 if self.transposed else 2
+        terms = b[-1 if self.transposed else -2] if len(b) >= 2 else None
+        if len(a) < least or not (len(b) == 2 or batched) or a[-1] != terms:
+            allowed = "(..., K) and (N, K)" if self.transposed else "(..., M, K) and (K, N), or (*batch, K, N)"
+            raise ValueError(f"{self.names[0]} has shape {a}, {self.names[1]} has shape {b}; allowed are {allowed}")
+
+    def result(self, a: Shape, b: Shape) -> Shape:
+        """The shape of the result."""
+        return (*a[:-1], b[0] if self.transposed else b[-1])
+
+    def matrices(self, xp: Any, which: str, first: Any, second: Any, other: Shape) -> tuple[Any, Any]:
+        """The two arrays whose product a product is.
+
+        Args:
+            xp: the array namespace, for forms that gather.
+            which: `FORWARD`, `GRAD_A` or `GRAD_B`: in gradients' products the gradient is the first operand.
+            first, second: the operands.
+            other: the shape of b in forward products, else of the operand whose gradient it is.
+        """
+        if which == FORWARD:
+            return self._rows(first, other), (second.mT if self.transposed else second)
+        if which == GRAD_A:
+            return self._rows(first, second.shape), (second if self.transposed else second.mT)
+        gradient, a = self._rows(first, other), self._rows(second, other)
+        return (gradient.mT, a) if self.transposed else (a.mT, gradient)
+
+    def contraction(self, which: str, first: Shape, second: Shape, other: Shape) -> Contraction:
+        """What a product sums over; arguments as for `matrices`, with shapes."""
+        last, dims = len(first) - 1, len(second)
+        if which == FORWARD:
+            return Contraction(first[-1], (last,), (dims - 1 if self.transposed else dims - 2,))
+        if which == GRAD_A:
+            return Contraction(first[-1], (last,), (0 if self.transposed else dims - 1,))
+        rows = (last - 1,) if len(other) > 2 else tuple(range(last))
+        return Contraction(prod(first[axis] for axis in rows), rows, rows)
+
+    @staticmethod
+    def _rows(x: Any, b: Shape) -> Any:
+        """All axes before the last as one, unless b has a matrix for each of a batch."""
+        return x if len(b) > 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
+
+
+def check_batches(a: Shape, b: Shape) -> None:
+    """Refuses shapes of `bmm` that have not three dimensions."""
+    if len(a) != 3 or len(b) != 3:
+        raise ValueError(f"a has shape {a}, b has shape {b}; allowed are (batch, M, K) and (batch, K, N)")
+
+
+def check_bias(bias: Shape, dtype: str, outputs: int) -> None:
+    """Refuses a bias that is not one float32 number for each output."""
+    if dtype != "float32":
+        raise TypeError(f"bias has dtype {dtype}; allowed is float32")
+    if bias != (outputs,):
+        raise ValueError(f"bias has shape {bias}; allowed is {(outputs,)}")

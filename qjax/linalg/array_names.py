@@ -1,0 +1,148 @@
+"""What the law of products uses of an array namespace: JAX's, within `jax.enable_x64`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qcore import Number, Rounding
+from qcore.accumulate.accumulator import rounding_program
+from qcore.formats.number import prepare
+from qcore.law.carrier import FLOAT32
+from qcore.random.steps import block_of_step, words_of_step
+from qjax._rounding.array_law import Names as LawNames
+from qjax._rounding.array_law import arange, materialize
+
+_HIDDEN = 1 << 23  # of float32
+_SUBNORMAL = 2.0**-149  # the smallest float32 number
+_NORMAL = 2.0**-126
+_NAN = 0x7FC00000
+
+
+class Names:
+    """JAX's names, see `qcore.accumulate.array_names.Names`.
+
+    Args:
+        key: int32 array of two words for stochastic accumulators, else None.
+    """
+
+    def __init__(self, key: jax.Array | None = None) -> None:
+        self.key = key
+
+    where = staticmethod(jnp.where)
+    trunc = staticmethod(jnp.trunc)
+    clip = staticmethod(jnp.clip)
+    zero = staticmethod(jnp.zeros_like)
+
+    exp = staticmethod(jnp.exp)
+    pad = staticmethod(jnp.pad)
+    concatenate = staticmethod(jnp.concatenate)
+    stack = staticmethod(jnp.stack)
+
+    @staticmethod
+    def zeros(shape: tuple[int, ...], like: jax.Array) -> jax.Array:
+        return jnp.zeros(shape, jnp.float64)
+
+    @staticmethod
+    def lanes(x: jax.Array) -> jax.Array:
+        return x.view(jnp.int64)
+
+    @staticmethod
+    def floats(bits: jax.Array) -> jax.Array:
+        return bits.view(jnp.float64)
+
+    @staticmethod
+    def wide(x: jax.Array) -> jax.Array:
+        """XLA's conversion on CPUs makes zeros of subnormal numbers."""
+        bits = x.view(jnp.int32)
+        magnitude = bits & 0x7FFFFFFF
+        small = magnitude.astype(jnp.float64) * _SUBNORMAL
+        small = jnp.where(bits < 0, -small, small)
+        return jnp.where(magnitude < _HIDDEN, small, x.astype(jnp.float64))
+
+    @classmethod
+    def product(cls, a: jax.Array, b: jax.Array) -> jax.Array:
+        if a.shape[-1] == 1:
+            return cls.wide(a) * cls.wide(b)
+        batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        a, b = (jnp.broadcast_to(cls.wide(x), (*batch, *x.shape[-2:])) for x in (a, b))
+        axes = tuple(range(len(batch)))
+        numbers = ((a.ndim - 1,), (b.ndim - 2,)), (axes, axes)
+        # jnp.matmul names the dtype of the result, which vmap would not find outside of enable_x64
+        return jax.lax.dot_general(a, b, numbers, precision=jax.lax.Precision.HIGHEST)
+
+    @staticmethod
+    def ascending(a: jax.Array, b: jax.Array) -> jax.Array | None:
+        return None
+
+    @staticmethod
+    def fold(step: Callable[..., Any], total: Any, a: jax.Array, b: jax.Array, length: int) -> Any:
+        """A loop of XLA's over the full chunks, then the rest."""
+        terms = a.shape[-1]
+        full = terms // length
+        if full:
+            end = full * length
+            left = jnp.moveaxis(a[..., :end].reshape(*a.shape[:-1], full, length), -2, 0)
+            right = jnp.moveaxis(b[..., :end, :].reshape(*b.shape[:-2], full, length, b.shape[-1]), -3, 0)
+
+            def body(total: Any, chunk: Any) -> Any:
+                return step(total, *chunk), None
+
+            total, _ = jax.lax.scan(body, total, (jnp.arange(full, dtype=jnp.int64), left, right))
+        if terms % length:
+            total = step(total, full, a[..., full * length :], b[..., full * length :, :])
+        return total
+
+    def rounded(self, x: jax.Array, number: Number, mode: Rounding, step: Any, random_bits: int) -> jax.Array:
+        if x.size == 0:
+            return x
+        program, constants = rounding_program(number, mode)
+        word = None
+        if mode is Rounding.STOCHASTIC:
+            word = self._words(x.shape, step, random_bits).astype(jnp.int64) << 32
+        return program.run(LawNames, x.view(jnp.int64), constants, (), word, materialize).view(jnp.float64)
+
+    def _words(self, shape: tuple[int, ...], step: Any, random_bits: int) -> jax.Array:
+        """The random words of a step, which may be traced."""
+        assert self.key is not None  # checked where the key is given
+        block, part = block_of_step(jnp.asarray(step, jnp.int64), random_bits)
+        start = jax.lax.bitcast_convert_type(block * prod(shape), jnp.int32)  # the low word comes first
+        words = self.key[0], self.key[1]
+        return words_of_step(arange, shape, words, (start[1], start[0]), part.astype(jnp.int32), random_bits)
+
+    @staticmethod
+    def maximum(x: jax.Array) -> jax.Array:
+        return jnp.max(x, -1, keepdims=True)
+
+    @staticmethod
+    def narrow(x: jax.Array) -> jax.Array:
+        """Float64 rounded to float32, to nearest; all NaN are one.
+
+        By way of integers: XLA makes zeros of subnormal numbers, and drops a conversion to float32 and back.
+        """
+        small = jnp.rint(x * (1 / _SUBNORMAL))
+        negative = (x.view(jnp.int64) >> 63).astype(jnp.int32) & np.int32(-0x80000000)
+        subnormal = jnp.abs(small).astype(jnp.int32) | negative
+        bits = jnp.where(jnp.abs(x) < _NORMAL, subnormal, x.astype(jnp.float32).view(jnp.int32))
+        return jnp.where(x == x, bits, np.int32(_NAN)).view(jnp.float32)
+
+
+class NarrowNames(Names):
+    """The same in float32, for sums of which `Sums.narrow` says that they have the same bits."""
+
+    @staticmethod
+    def zeros(shape: tuple[int, ...], like: jax.Array) -> jax.Array:
+        return jnp.zeros(shape, jnp.float32)
+
+    @staticmethod
+    def wide(x: jax.Array) -> jax.Array:
+        return x
+
+    def rounded(self, x: jax.Array, number: Number, mode: Rounding, step: Any, random_bits: int) -> jax.Array:
+        program, constants = prepare(number, mode, FLOAT32, None, coded=False)
+        return program.run(LawNames, x.view(jnp.int32), constants, (), None, materialize).view(jnp.float32)

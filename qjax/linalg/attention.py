@@ -1,0 +1,88 @@
+"""Attention whose two products have defined accumulators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from qcore.accumulate.attention import check_attention, softmax, softmax_gradient
+from qjax._rounding.inputs import ArrayLike, as_array
+from qjax._rounding.keys import Key, fold_in, key_words
+from qjax.linalg.array_names import Names
+from qjax.linalg.matrices import matmul
+
+
+@jax.custom_vjp
+def _softmax(scores: jax.Array) -> jax.Array:
+    with jax.enable_x64(True):
+        return softmax(Names, scores)
+
+
+def _forward(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+    found = _softmax(scores)
+    return found, found
+
+
+def _backward(saved: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+    with jax.enable_x64(True):
+        return (softmax_gradient(Names, saved, gradient),)
+
+
+_softmax.defvjp(_forward, _backward)
+
+
+def scaled_dot_product_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    attn_mask: Any = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    *,
+    scores: Any = None,
+    output: Any = None,
+    rounding_key: Key = None,
+) -> jax.Array:
+    """softmax(scale * query @ key^T + mask) @ value, whose two products and their gradients are `matmul`s.
+
+    The query is multiplied with the scale in float32 first. Softmax takes the exponential in float64, rounds it to
+    float32, sums in float64 by halves, and divides; each result is rounded to float32.
+
+    Args:
+        query: float32 array of shape (..., L, E).
+        key: float32 array of shape (..., S, E), with query's leading dimensions.
+        value: float32 array of shape (..., S, V), with the same.
+        attn_mask: bool array that broadcasts to (..., L, S), True where a key counts, or float32 array that is added
+            to the scores; or None.
+        is_causal: True masks keys after the query's position.
+        scale: None is 1 / sqrt(E).
+        scores, output: keyword arguments of the two `matmul`s as dictionaries: operands, accumulator, grad_a, grad_b.
+        rounding_key: for stochastic rounding, see `matmul`; the scores have `fold_in(rounding_key, 1)`, the output
+            `fold_in(rounding_key, 2)`.
+
+    Returns:
+        A float32 array of shape (..., L, V).
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes do not fit, an argument is out of range, or stochastic rounding has no key.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.eye(2)
+        >>> scaled_dot_product_attention(x, x, x, is_causal=True, scores={"operands": ("e4m3fn", "e4m3fn")})[0]
+        Array([1., 0.], dtype=float32)
+    """
+    query, key, value = (as_array(x) for x in (query, key, value))
+    factor = check_attention(query.shape, key.shape, value.shape, attn_mask, is_causal, scale)
+    keys = (None, None) if rounding_key is None else tuple(fold_in(key_words(rounding_key), role) for role in (1, 2))
+    found = matmul(query * factor, key.mT, **(scores or {}), key=keys[0])
+    if is_causal:
+        attn_mask = jnp.tril(jnp.ones((query.shape[-2], key.shape[-2]), bool))
+    if attn_mask is not None and attn_mask.dtype == bool:
+        found = jnp.where(attn_mask, found, -jnp.inf)
+    elif attn_mask is not None:
+        found = found + attn_mask
+    return matmul(_softmax(found), value, **(output or {}), key=keys[1])

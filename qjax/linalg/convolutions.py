@@ -1,0 +1,134 @@
+"""Convolutions with a defined accumulator, and their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from qcore.accumulate.convolution import convolution_form
+from qjax._rounding.inputs import ArrayLike
+from qjax._rounding.keys import Key
+from qjax.linalg.bias import add_bias
+from qjax.linalg.call import call
+
+
+def conv1d(
+    input: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    *,
+    operands: Any = None,
+    accumulator: Any = None,
+    grad_input: Any = None,
+    grad_weight: Any = None,
+    key: Key = None,
+) -> jax.Array:
+    """A convolution of (batch, channels, length); see `conv2d`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> conv1d(jnp.ones((1, 1, 3)), jnp.ones((1, 1, 2))).ravel()
+        Array([2., 2.], dtype=float32)
+    """
+    return _convolution(
+        1, input, weight, bias, stride, padding, dilation, groups, operands, accumulator, grad_input, grad_weight, key
+    )
+
+
+def conv2d(
+    input: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    *,
+    operands: Any = None,
+    accumulator: Any = None,
+    grad_input: Any = None,
+    grad_weight: Any = None,
+    key: Key = None,
+) -> jax.Array:
+    """A convolution of images with a defined accumulator.
+
+    It sums over the channel of the group and the taps, row-major. The gradient of the input sums over the output
+    channel of the group and the taps, that of the weight over the example and the output position. Terms that the
+    padding or a stride leaves out are products with zero. The bias is added in float32, as in `linear`.
+
+    Args:
+        input: float32 array of shape (batch, channels, height, width).
+        weight: float32 array of shape (outputs, channels / groups, height, width).
+        bias: float32 array of shape (outputs,), or None.
+        stride, padding, dilation: an int, or one for each spatial dimension. Padding is zeros on both sides.
+        groups: into how many parts channels and outputs are split.
+        operands, accumulator, key: as for `matmul`.
+        grad_input, grad_weight: the products of these gradients, as grad_a and grad_b of `matmul`.
+
+    Returns:
+        A float32 array of shape (batch, outputs, height, width).
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes do not fit, stochastic rounding has no key, or an argument is out of range.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> conv2d(jnp.ones((1, 1, 2, 2)), jnp.ones((1, 1, 3, 3)), padding=1).ravel()
+        Array([4., 4., 4., 4.], dtype=float32)
+    """
+    return _convolution(
+        2, input, weight, bias, stride, padding, dilation, groups, operands, accumulator, grad_input, grad_weight, key
+    )
+
+
+def conv3d(
+    input: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    *,
+    operands: Any = None,
+    accumulator: Any = None,
+    grad_input: Any = None,
+    grad_weight: Any = None,
+    key: Key = None,
+) -> jax.Array:
+    """A convolution of (batch, channels, depth, height, width); see `conv2d`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> conv3d(jnp.ones((1, 1, 2, 2, 2)), jnp.ones((1, 1, 2, 2, 2))).ravel()
+        Array([8.], dtype=float32)
+    """
+    return _convolution(
+        3, input, weight, bias, stride, padding, dilation, groups, operands, accumulator, grad_input, grad_weight, key
+    )
+
+
+def _convolution(
+    dims: int,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: Any,
+    operands: Any,
+    accumulator: Any,
+    grad_input: Any,
+    grad_weight: Any,
+    key: Key,
+) -> jax.Array:
+    form, names = convolution_form(dims, stride, padding, dilation, groups), ("grad_input", "grad_weight")
+    y = call(form, input, weight, operands, accumulator, grad_input, grad_weight, names, key)
+    return add_bias(y, bias, y.shape[1], -1 - dims)

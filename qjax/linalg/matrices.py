@@ -1,0 +1,120 @@
+"""Products of matrices with a defined accumulator, and their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from qcore.accumulate.forms import MatrixForm, check_batches
+from qjax._rounding.inputs import ArrayLike
+from qjax._rounding.keys import Key
+from qjax.linalg.bias import add_bias
+from qjax.linalg.call import call
+
+_MATMUL, _LINEAR = MatrixForm(), MatrixForm(transposed=True)
+
+
+def matmul(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    operands: Any = None,
+    accumulator: Any = None,
+    grad_a: Any = None,
+    grad_b: Any = None,
+    key: Key = None,
+) -> jax.Array:
+    """The product of two matrices, or of batches of them, with a defined accumulator; see `qcore.accumulate.matmul`.
+
+    It has the same bits in all packages, under jit, vmap and any sharding, and needs no x64 flag. The gradients are
+    products of their own: of the gradient of the result and b transposed, and of a transposed and that gradient, where
+    rows of all leading dimensions are summed if b is a matrix. Rounding passes gradients straight through. All
+    arguments but a, b and key are static.
+
+    Args:
+        a: float32 array of shape (..., M, K).
+        b: float32 array of shape (K, N), or (..., K, N) with a's leading dimensions.
+        operands: how a and b are rounded first: a pair of formats, their texts, `Operand`s or None.
+        accumulator: an `Accumulator` or its text; None is the exact sum, rounded once to float32.
+        grad_a, grad_b: the products of the gradients of a and b: each a `Product` (or its text), whose first operand is
+            the gradient of the result. None takes the other operand as the forward product rounds it, the gradient as
+            it is, and the same accumulator.
+        key: for stochastic rounding, as for `qjax.quantize`.
+
+    Returns:
+        A float32 array of shape (..., M, N).
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes do not fit, an argument is out of range, or stochastic rounding has no key.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from qjax import Accumulator
+        >>> a, b = jnp.float32([[1.0, 2.0**-12]]), jnp.ones((2, 1))
+        >>> matmul(a, b), matmul(a, b, accumulator=Accumulator("float(6,9)", chunk=1))
+        (Array([[1.0002441]], dtype=float32), Array([[1.]], dtype=float32))
+    """
+    return call(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key)
+
+
+def bmm(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    operands: Any = None,
+    accumulator: Any = None,
+    grad_a: Any = None,
+    grad_b: Any = None,
+    key: Key = None,
+) -> jax.Array:
+    """`matmul` of arrays of shapes (batch, M, K) and (batch, K, N).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> bmm(jnp.ones((2, 1, 3)), jnp.ones((2, 3, 1))).ravel()
+        Array([3., 3.], dtype=float32)
+    """
+    check_batches(a.shape, b.shape)
+    return call(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key)
+
+
+def linear(
+    input: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    operands: Any = None,
+    accumulator: Any = None,
+    grad_input: Any = None,
+    grad_weight: Any = None,
+    key: Key = None,
+) -> jax.Array:
+    """input @ weight.T + bias with a defined accumulator.
+
+    The bias is added in float32 after the product. Its gradient is the sum of the rows of the gradient: float64
+    additions in ascending order, rounded once to float32.
+
+    Args:
+        input: float32 array of shape (..., in).
+        weight: float32 array of shape (out, in).
+        bias: float32 array of shape (out,), or None.
+        operands, accumulator, key: as for `matmul`.
+        grad_input, grad_weight: the products of these gradients, as grad_a and grad_b of `matmul`.
+
+    Returns:
+        A float32 array of shape (..., out).
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes do not fit, an argument is out of range, or stochastic rounding has no key.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> linear(jnp.float32([[1, 2]]), jnp.float32([[0.5, 0.25]]), operands=("e4m3fn", "e4m3fn"))
+        Array([[1.]], dtype=float32)
+    """
+    names = ("grad_input", "grad_weight")
+    y = call(_LINEAR, input, weight, operands, accumulator, grad_input, grad_weight, names, key)
+    return add_bias(y, bias, y.shape[-1], -1)

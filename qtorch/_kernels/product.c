@@ -1,0 +1,127 @@
+// A product of matrices with an accumulator that is rounded after every term, in ascending order: a template that
+// `products.py` fills in. What is filled in, marked by a dollar sign, rounds one number; here are the loops around it.
+//
+// Each thread has rows of C, a few at a time, whose accumulators stay in registers while k ascends: one accumulator is a
+// dependent chain of operations, so many must be in flight.
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <omp.h>
+
+typedef float FLOAT32;
+typedef double FLOAT64;
+static inline int32_t bits32(FLOAT32 x) { int32_t y; memcpy(&y, &x, sizeof(y)); return y; }
+static inline int64_t bits64(FLOAT64 x) { int64_t y; memcpy(&y, &x, sizeof(y)); return y; }
+static inline FLOAT32 float32(int32_t x) { FLOAT32 y; memcpy(&y, &x, sizeof(y)); return y; }
+static inline FLOAT64 float64(int64_t x) { FLOAT64 y; memcpy(&y, &x, sizeof(y)); return y; }
+static inline int32_t rotate(int32_t x, int n) { return (int32_t)((uint32_t)x << n | (uint32_t)x >> (32 - n)); }
+
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define ROWS $rows       // of C at a time
+#define COLUMNS $columns // of C at a time
+#define SUM $sum         // the type of the accumulators
+#define WORDS $words     // random words for each rounding: 0 (none), 1, or 4 roundings that share two
+
+#if WORDS
+static inline void threefry(int32_t key0, int32_t key1, int32_t high, int32_t low, int32_t* y0, int32_t* y1) {
+    $threefry
+}
+#endif
+
+typedef struct { const float *a, *b; const int32_t* key; int64_t m, n, k, batch, size; double* total; } Call;
+
+// C's rows from `top` and columns from `left` on, at most ROWS and COLUMNS; b has COLUMNS columns side by side.
+static void tile(const Call* call, const float* a, const SUM* b, int64_t example, int64_t top, int64_t left) {
+    const int64_t rows = MIN(ROWS, call->m - top), columns = MIN(COLUMNS, call->n - left);
+    SUM sums[ROWS][COLUMNS] __attribute__((aligned(64)));
+    for (int i = 0; i < ROWS; ++i) for (int j = 0; j < COLUMNS; ++j) sums[i][j] = 0;
+    const float* of_rows[ROWS];
+    for (int i = 0; i < ROWS; ++i) of_rows[i] = a + (top + MIN(i, rows - 1)) * call->k;
+#if WORDS
+    int32_t words[2][ROWS][COLUMNS] __attribute__((aligned(64)));
+    const int32_t key0 = call->key[0], key1 = call->key[1];
+#endif
+    int64_t ones = -1, one = 1;  // gcc makes vectors of shifts of variables only
+    __asm__("" : "+r"(ones), "+r"(one));
+    for (int64_t k = 0; k < call->k; ++k) {
+        const SUM* const row = b + k * COLUMNS;
+#if WORDS
+        if (WORDS == 1 || k % 4 == 0) {
+            for (int i = 0; i < ROWS; ++i) {
+                const uint64_t first = (uint64_t)(WORDS == 4 ? k / 4 : k) * call->size
+                    + (uint64_t)(example * call->m + top + i) * call->n + left;
+                #pragma GCC ivdep
+                for (int j = 0; j < COLUMNS; ++j) {
+                    const uint64_t index = first + j;
+                    int32_t y0, y1;
+                    threefry(key0, key1, (int32_t)(index >> 32), (int32_t)(uint32_t)index, &y0, &y1);
+                    words[0][i][j] = WORDS == 4 ? y0 : y0 ^ y1;
+                    words[1][i][j] = y1;
+                }
+            }
+        }
+        const int which = WORDS == 4 ? (k & 2) >> 1 : 0, shift = WORDS == 4 ? (k & 1) * 16 : 0;
+#endif
+        for (int i = 0; i < ROWS; ++i) {
+            const SUM factor = of_rows[i][k];
+            #pragma GCC ivdep
+            for (int j = 0; j < COLUMNS; ++j) {
+                const SUM x = sums[i][j] + factor * row[j] + (SUM)0;
+#if WORDS
+                const int32_t drawn = words[which][i][j] << shift;
+#endif
+                $rounded
+                sums[i][j] = rounded;
+            }
+        }
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+        const int64_t at = (example * call->m + top + i) * call->n + left;
+        for (int64_t j = 0; j < columns; ++j) call->total[at + j] = sums[i][j];
+    }
+}
+
+static int run(const Call* call, int threads) {
+    const int64_t down = (call->m + ROWS - 1) / ROWS, across = (call->n + COLUMNS - 1) / COLUMNS;
+    SUM* const packed = malloc(sizeof(SUM) * (call->k * COLUMNS + 1) * threads);
+    if (!packed) return 0;
+    #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+    for (int64_t unit = 0; unit < call->batch * across; ++unit) {
+        const int64_t example = unit / across, left = unit % across * COLUMNS;
+        const float* const a = call->a + example * call->m * call->k;
+        const float* const from = call->b + example * call->k * call->n + left;
+        SUM* const b = packed + omp_get_thread_num() * call->k * COLUMNS;
+        const int64_t columns = MIN(COLUMNS, call->n - left);
+        for (int64_t k = 0; k < call->k; ++k) {
+            for (int64_t j = 0; j < COLUMNS; ++j) b[k * COLUMNS + j] = j < columns ? from[k * call->n + j] : 0;
+        }
+        for (int64_t i = 0; i < down; ++i) tile(call, a, b, example, i * ROWS, left);
+    }
+    free(packed);
+    return 1;
+}
+
+// Python's stable interface, whose headers may not be installed.
+typedef struct Object Object;
+extern long long PyLong_AsLongLong(Object*);
+extern void* PyLong_AsVoidPtr(Object*);
+extern Object* PyLong_FromLong(long);
+extern Object* PyErr_NoMemory(void);
+extern void* PyEval_SaveThread(void);
+extern void PyEval_RestoreThread(void*);
+
+// Takes the lengths of the batch, of m, n and k, and the addresses of a, b, the key (or 0) and the float64 result.
+Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
+    int64_t sizes[4];
+    void* pointers[4];
+    for (int i = 0; i < 4; ++i) sizes[i] = PyLong_AsLongLong(given[i]);
+    for (int i = 0; i < 4; ++i) pointers[i] = PyLong_AsVoidPtr(given[4 + i]);
+    const Call call = {pointers[0], pointers[1], pointers[2], sizes[1], sizes[2], sizes[3], sizes[0],
+                       sizes[0] * sizes[1] * sizes[2], pointers[3]};
+    void* const state = PyEval_SaveThread();
+    const int done = run(&call, call.size * call.k < 65536 ? 1 : omp_get_max_threads());
+    PyEval_RestoreThread(state);
+    return done ? PyLong_FromLong(0) : PyErr_NoMemory();
+}

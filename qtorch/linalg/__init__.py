@@ -1,0 +1,21 @@
+"""Products of tensors with a defined accumulator: the bits of `qcore.accumulate` and `qjax.linalg`."""
+
+from qtorch.linalg.attention import scaled_dot_product_attention
+from qtorch.linalg.convolutions import conv1d, conv2d, conv3d
+from qtorch.linalg.matrices import bmm, linear, matmul
+from qtorch.linalg.modules import Conv1d, Conv2d, Conv3d, Linear, MultiheadAttention
+
+__all__ = [
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "Linear",
+    "MultiheadAttention",
+    "bmm",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "linear",
+    "matmul",
+    "scaled_dot_product_attention",
+]

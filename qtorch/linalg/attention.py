@@ -1,0 +1,90 @@
+"""Attention whose two products have defined accumulators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore.accumulate.attention import check_attention, softmax, softmax_gradient
+from qtorch._rounding.keys import Key, fold_in, key_tensor
+from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch.linalg.matrices import matmul
+from qtorch.linalg.tensor_names import Names
+
+
+class _Softmax(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(scores: torch.Tensor) -> torch.Tensor:
+        return softmax(Names, scores)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return softmax_gradient(Names, ctx.saved_tensors[0], gradient)
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    *,
+    scores: Any = None,
+    output: Any = None,
+    rounding_key: Key = None,
+) -> torch.Tensor:
+    """softmax(scale * query @ key^T + mask) @ value, whose two products and their gradients are `matmul`s.
+
+    The query is multiplied with the scale in float32 first. Softmax takes the exponential in float64, rounds it to
+    float32, sums in float64 by halves, and divides; each result is rounded to float32.
+
+    Args:
+        query: float32 tensor of shape (..., L, E).
+        key: float32 tensor of shape (..., S, E), with query's leading dimensions.
+        value: float32 tensor of shape (..., S, V), with the same.
+        attn_mask: bool tensor that broadcasts to (..., L, S), True where a key counts, or float32 tensor that is added
+            to the scores; or None.
+        is_causal: True masks keys after the query's position.
+        scale: None is 1 / sqrt(E).
+        scores, output: keyword arguments of the two `matmul`s as dictionaries: operands, accumulator, grad_a, grad_b.
+        rounding_key: for stochastic rounding, see `matmul`; the scores have `fold_in(rounding_key, 1)`, the output
+            `fold_in(rounding_key, 2)`.
+
+    Returns:
+        A float32 tensor of shape (..., L, V).
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes do not fit, or an argument is out of range.
+
+    Example:
+        >>> x = torch.eye(2)
+        >>> scaled_dot_product_attention(x, x, x, is_causal=True, scores={"operands": ("e4m3fn", "e4m3fn")})[0]
+        tensor([1., 0.])
+    """
+    factor = check_attention(tuple(query.shape), tuple(key.shape), tuple(value.shape), attn_mask, is_causal, scale)
+    keys = _keys(rounding_key)
+    found = matmul(query * factor, key.mT, **(scores or {}), key=keys[0])
+    if is_causal:
+        attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        found = found.masked_fill(~attn_mask, -torch.inf)
+    elif attn_mask is not None:
+        found = found + attn_mask
+    return matmul(_Softmax.apply(found), value, **(output or {}), key=keys[1])
+
+
+def _keys(key: Key) -> tuple[Any, Any]:
+    if key is None:
+        return None, None
+    words = key_tensor(key)
+    plain = is_plain_tensor(words)
+    return fold_in(words, 1, plain), fold_in(words, 2, plain)

@@ -1,0 +1,49 @@
+"""The sum of a product and a bias, and the bias's gradient."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+
+from qcore.accumulate.forms import GRAD_B, MatrixForm, check_bias
+from qcore.accumulate.product import Product
+from qtorch.linalg.operator import multiply_tensors
+
+_MATMUL, _SUM = MatrixForm().text, Product().text
+
+
+class _AddBias(torch.autograd.Function):
+    """(x, bias, the dimension of outputs) -> their sum."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, bias: torch.Tensor, dim: int) -> torch.Tensor:
+        return x + bias.reshape(-1, *(1,) * (-1 - dim))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.dim = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        rows = gradient.movedim(ctx.dim, -1)
+        rows = rows.reshape(prod(rows.shape[:-1]), rows.shape[-1])
+        ones = torch.ones_like(rows[:, :1])
+        shape = (1, rows.shape[1])
+        return gradient, multiply_tensors(rows, ones, None, shape, shape, _MATMUL, GRAD_B, _SUM)[0], None
+
+
+def add_bias(x: torch.Tensor, bias: torch.Tensor | None, outputs: int, dim: int) -> torch.Tensor:
+    """x + bias in float32, along a dimension counted from the end.
+
+    The bias's gradient is the float64 sum of the gradient's other elements, in ascending order, rounded to float32.
+    """
+    if bias is None:
+        return x
+    if not isinstance(bias, torch.Tensor):
+        raise TypeError(f"bias is a {type(bias).__name__}; allowed are a torch.Tensor of float32 and None")
+    check_bias(tuple(bias.shape), str(bias.dtype).removeprefix("torch."), outputs)
+    return _AddBias.apply(x, bias, dim)

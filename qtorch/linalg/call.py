@@ -1,0 +1,130 @@
+"""A call of a product with its gradients: arguments, checked, and the function that autograd knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore import Number
+from qcore.accumulate.convolution import Form
+from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
+from qcore.accumulate.product import Products, check_products
+from qtorch._rounding.cache import cached, literal
+from qtorch._rounding.gradients import is_differentiated
+from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, key_tensor
+from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._rounding.plan import text_of
+from qtorch._torch_internals import apply_directly, constant
+from qtorch.linalg.operator import multiply_tensors
+
+
+def prepare(
+    form: Form,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    operands: Any,
+    accumulator: Any,
+    grad_a: Any,
+    grad_b: Any,
+    names: tuple[str, str],
+    key: Key,
+) -> tuple[Any, ...]:
+    """A call's key, result's shape, form and products, checked.
+
+    Args:
+        form: the form.
+        a, b: the operands.
+        operands, accumulator, grad_a, grad_b, names: see `qcore.accumulate.product.check_products`.
+        key: as the user gives it.
+    """
+    for name, x in zip(form.names, (a, b), strict=True):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} is a {type(x).__name__}; allowed is a torch.Tensor of float32")
+        if x.dtype is not torch.float32:
+            raise TypeError(f"{name} has dtype {x.dtype}; allowed is torch.float32")
+    if a.device != b.device:
+        raise ValueError(f"{form.names[1]} is on {b.device}; allowed is the device of {form.names[0]}, {a.device}")
+    form.check(tuple(a.shape), tuple(b.shape))
+    if torch.compiler.is_compiling():
+        pair = tuple(map(_literal, operands)) if isinstance(operands, tuple | list) else _literal(operands)
+        *texts, stochastic = _checked_texts(pair, *map(_literal, (accumulator, grad_a, grad_b)), names)
+    else:
+        pair = tuple(operands) if isinstance(operands, list) else operands
+        products = _checked(pair, accumulator, grad_a, grad_b, names)
+        texts, stochastic = products.texts, products.stochastic
+    shape = form.result(tuple(a.shape), tuple(b.shape))
+    return _key_words(key, stochastic, is_plain_tensor(a)), shape, form.text, *texts
+
+
+_checked = cached(check_products)
+
+
+@constant
+def _checked_texts(*arguments: Any) -> tuple[str, str, str, bool]:
+    products: Products = _checked(*arguments)
+    return *products.texts, products.stochastic
+
+
+def _literal(argument: Any) -> Any:
+    """What a traced program can hold in the place of a format, an accumulator or a product."""
+    if isinstance(argument, Number):
+        return text_of(argument)
+    return literal(getattr(argument, "text", argument))
+
+
+def _key_words(key: Key, stochastic: bool, plain: bool) -> torch.Tensor | None:
+    if not stochastic:
+        if key is not None:
+            check_noise(key, 24, 0)
+        return None
+    if key is not None:
+        return key_tensor(key)
+    return draw() if plain else draw_opaquely()
+
+
+def _forward(
+    a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, shape: Any, form: str, *products: str
+) -> torch.Tensor:
+    return multiply_tensors(a, b, key, b.shape, shape, form, FORWARD, products[0])
+
+
+class _Product(torch.autograd.Function):
+    """(a, b, key words, the result's shape, form, the three products as text) -> the product."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, shape: Any, form: str, *products: str
+    ) -> torch.Tensor:
+        return _forward(a, b, key, shape, form, *products)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        a, b, key, _, ctx.form, _, ctx.grad_a, ctx.grad_b = inputs
+        ctx.save_for_backward(a, b, key)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        a, b, key = ctx.saved_tensors
+        of_a = of_b = None
+        if ctx.needs_input_grad[0]:
+            of_a = multiply_tensors(gradient, b, key, a.shape, a.shape, ctx.form, GRAD_A, ctx.grad_a)
+        if ctx.needs_input_grad[1]:
+            of_b = multiply_tensors(gradient, a, key, b.shape, b.shape, ctx.form, GRAD_B, ctx.grad_b)
+        return of_a, of_b, None, None, None, None, None, None
+
+
+_apply_plain = apply_directly(_Product)
+
+
+def differentiable_product(
+    a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, shape: tuple[int, ...], form: str, *products: str
+) -> torch.Tensor:
+    """The product; its gradients are those of the other two products."""
+    if torch.compiler.is_compiling():
+        apply = _Product.apply if is_differentiated(a) or is_differentiated(b) else _forward
+    else:
+        apply = _apply_plain if is_plain_tensor(a) and is_plain_tensor(b) else _Product.apply
+    return apply(a, b, key, shape, form, *products)

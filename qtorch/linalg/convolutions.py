@@ -1,0 +1,130 @@
+"""Convolutions with a defined accumulator, and their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore.accumulate.convolution import convolution_form
+from qtorch._rounding.keys import Key
+from qtorch.linalg.bias import add_bias
+from qtorch.linalg.call import differentiable_product, prepare
+
+
+def conv1d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    *,
+    operands: Any = None,
+    accumulator: Any = None,
+    grad_input: Any = None,
+    grad_weight: Any = None,
+    key: Key = None,
+) -> torch.Tensor:
+    """A convolution of (batch, channels, length); see `conv2d`.
+
+    Example:
+        >>> conv1d(torch.ones(1, 1, 3), torch.ones(1, 1, 2)).flatten()
+        tensor([2., 2.])
+    """
+    return _convolution(
+        1, input, weight, bias, stride, padding, dilation, groups, operands, accumulator, grad_input, grad_weight, key
+    )
+
+
+def conv2d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    *,
+    operands: Any = None,
+    accumulator: Any = None,
+    grad_input: Any = None,
+    grad_weight: Any = None,
+    key: Key = None,
+) -> torch.Tensor:
+    """A convolution of images with a defined accumulator.
+
+    It sums over the channel of the group and the taps, row-major. The gradient of the input sums over the output
+    channel of the group and the taps, that of the weight over the example and the output position. Terms that the
+    padding or a stride leaves out are products with zero. The bias is added in float32, as in `linear`.
+
+    Args:
+        input: float32 tensor of shape (batch, channels, height, width).
+        weight: float32 tensor of shape (outputs, channels / groups, height, width).
+        bias: float32 tensor of shape (outputs,), or None.
+        stride, padding, dilation: an int, or one for each spatial dimension. Padding is zeros on both sides.
+        groups: into how many parts channels and outputs are split.
+        operands, accumulator, key: as for `matmul`.
+        grad_input, grad_weight: the products of these gradients, as grad_a and grad_b of `matmul`.
+
+    Returns:
+        A float32 tensor of shape (batch, outputs, height, width).
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes do not fit, or an argument is out of range.
+
+    Example:
+        >>> conv2d(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 3, 3), padding=1).flatten()
+        tensor([4., 4., 4., 4.])
+    """
+    return _convolution(
+        2, input, weight, bias, stride, padding, dilation, groups, operands, accumulator, grad_input, grad_weight, key
+    )
+
+
+def conv3d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    *,
+    operands: Any = None,
+    accumulator: Any = None,
+    grad_input: Any = None,
+    grad_weight: Any = None,
+    key: Key = None,
+) -> torch.Tensor:
+    """A convolution of (batch, channels, depth, height, width); see `conv2d`.
+
+    Example:
+        >>> conv3d(torch.ones(1, 1, 2, 2, 2), torch.ones(1, 1, 2, 2, 2)).flatten()
+        tensor([8.])
+    """
+    return _convolution(
+        3, input, weight, bias, stride, padding, dilation, groups, operands, accumulator, grad_input, grad_weight, key
+    )
+
+
+def _convolution(
+    dims: int,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: Any,
+    operands: Any,
+    accumulator: Any,
+    grad_input: Any,
+    grad_weight: Any,
+    key: Key,
+) -> torch.Tensor:
+    form, names = convolution_form(dims, stride, padding, dilation, groups), ("grad_input", "grad_weight")
+    call = prepare(form, input, weight, operands, accumulator, grad_input, grad_weight, names, key)
+    return add_bias(differentiable_product(input, weight, *call), bias, weight.shape[0], -1 - dims)

@@ -1,0 +1,118 @@
+"""Products of matrices with a defined accumulator, and their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore.accumulate.forms import MatrixForm, check_batches
+from qtorch._rounding.keys import Key
+from qtorch.linalg.bias import add_bias
+from qtorch.linalg.call import differentiable_product, prepare
+
+_MATMUL, _LINEAR = MatrixForm(), MatrixForm(transposed=True)
+
+
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    operands: Any = None,
+    accumulator: Any = None,
+    grad_a: Any = None,
+    grad_b: Any = None,
+    key: Key = None,
+) -> torch.Tensor:
+    """The product of two matrices, or of batches of them, with a defined accumulator; see `qcore.accumulate.matmul`.
+
+    The gradients are products of their own: of the gradient of the result and b transposed, and of a transposed and
+    that gradient, where rows of all leading dimensions are summed if b is a matrix. Rounding passes gradients straight
+    through.
+
+    Args:
+        a: float32 tensor of shape (..., M, K).
+        b: float32 tensor of shape (K, N), or (..., K, N) with a's leading dimensions.
+        operands: how a and b are rounded first: a pair of formats, their texts, `Operand`s or None.
+        accumulator: an `Accumulator` or its text; None is the exact sum, rounded once to float32.
+        grad_a, grad_b: the products of the gradients of a and b: each a `Product` (or its text), whose first operand is
+            the gradient of the result. None takes the other operand as the forward product rounds it, the gradient as
+            it is, and the same accumulator.
+        key: for stochastic rounding, as for `qtorch.quantize`; None draws one from torch's default generator.
+
+    Returns:
+        A float32 tensor of shape (..., M, N).
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes do not fit, or an argument is out of range.
+
+    Example:
+        >>> from qtorch import Accumulator
+        >>> a, b = torch.tensor([[1.0, 2.0**-12]]), torch.ones(2, 1)
+        >>> matmul(a, b), matmul(a, b, accumulator=Accumulator("float(6,9)", chunk=1))
+        (tensor([[1.0002]]), tensor([[1.]]))
+    """
+    call = prepare(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key)
+    return differentiable_product(a, b, *call)
+
+
+def bmm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    operands: Any = None,
+    accumulator: Any = None,
+    grad_a: Any = None,
+    grad_b: Any = None,
+    key: Key = None,
+) -> torch.Tensor:
+    """`matmul` of tensors of shapes (batch, M, K) and (batch, K, N).
+
+    Example:
+        >>> bmm(torch.ones(2, 1, 3), torch.ones(2, 3, 1)).flatten()
+        tensor([3., 3.])
+    """
+    check_batches(tuple(a.shape), tuple(b.shape))
+    call = prepare(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key)
+    return differentiable_product(a, b, *call)
+
+
+def linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    operands: Any = None,
+    accumulator: Any = None,
+    grad_input: Any = None,
+    grad_weight: Any = None,
+    key: Key = None,
+) -> torch.Tensor:
+    """input @ weight.T + bias with a defined accumulator.
+
+    The bias is added in float32 after the product. Its gradient is the sum of the rows of the gradient: float64
+    additions in ascending order, rounded once to float32.
+
+    Args:
+        input: float32 tensor of shape (..., in).
+        weight: float32 tensor of shape (out, in).
+        bias: float32 tensor of shape (out,), or None.
+        operands, accumulator, key: as for `matmul`.
+        grad_input, grad_weight: the products of these gradients, as grad_a and grad_b of `matmul`.
+
+    Returns:
+        A float32 tensor of shape (..., out).
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes do not fit, or an argument is out of range.
+
+    Example:
+        >>> linear(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.5, 0.25]]), operands=("e4m3fn", "e4m3fn"))
+        tensor([[1.]])
+    """
+    names = ("grad_input", "grad_weight")
+    call = prepare(_LINEAR, input, weight, operands, accumulator, grad_input, grad_weight, names, key)
+    y = differentiable_product(input, weight, *call)
+    return add_bias(y, bias, y.shape[-1], -1)

@@ -1,0 +1,149 @@
+"""Layers of torch.nn whose products have formats and accumulators; parameters and state are torch's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore.accumulate.product import check_products
+from qtorch.linalg.attention import scaled_dot_product_attention
+from qtorch.linalg.convolutions import conv1d, conv2d, conv3d
+from qtorch.linalg.matrices import linear
+
+_NAMES = ("operands", "accumulator", "grad_input", "grad_weight")
+
+
+class _Layer:
+    """What the layers share: the products, as keyword arguments after torch's own.
+
+    Attributes:
+        products: operands, accumulator, grad_input and grad_weight, as for `linear`.
+    """
+
+    products: dict[str, Any]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        products = {name: options.pop(name) for name in _NAMES if name in options}
+        _check(products)
+        super().__init__(*arguments, **options)
+        self.products = products
+
+    def extra_repr(self) -> str:
+        shown = [f"{name}={value}" for name, value in self.products.items() if value is not None]
+        return ", ".join([super().extra_repr(), *shown])  # type: ignore[misc]
+
+
+def _check(products: dict[str, Any]) -> None:
+    check_products(*(products.get(name) for name in _NAMES), names=("grad_input", "grad_weight"))
+
+
+class Linear(_Layer, torch.nn.Linear):
+    """`torch.nn.Linear` by `linear`; the keyword arguments operands, accumulator, grad_input and grad_weight are its.
+
+    Example:
+        >>> layer = Linear(3, 2, operands=("e4m3fn", "e4m3fn"), grad_input="product(e5m2,e4m3fn)")
+        >>> layer(torch.ones(4, 3)).shape
+        torch.Size([4, 2])
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return linear(input, self.weight, self.bias, **self.products)
+
+
+class _Convolution(_Layer):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if self.padding_mode != "zeros" or isinstance(self.padding, str):  # type: ignore[attr-defined]
+            mode, padding = self.padding_mode, self.padding  # type: ignore[attr-defined]
+            raise ValueError(f"padding={padding!r}, padding_mode={mode!r}; allowed are ints, and 'zeros'")
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        one: Any = self
+        function = {1: conv1d, 2: conv2d, 3: conv3d}[len(one.stride)]
+        return function(input, one.weight, one.bias, one.stride, one.padding, one.dilation, one.groups, **self.products)
+
+
+class Conv1d(_Convolution, torch.nn.Conv1d):
+    """`torch.nn.Conv1d` by `conv1d`, see `Conv2d`."""
+
+
+class Conv2d(_Convolution, torch.nn.Conv2d):
+    """`torch.nn.Conv2d` by `conv2d`; the keyword arguments operands, accumulator, grad_input and grad_weight are its.
+
+    Example:
+        >>> from qtorch import Accumulator
+        >>> layer = Conv2d(1, 2, 3, padding=1, accumulator=Accumulator("float(6,9)", chunk=4))
+        >>> layer(torch.ones(1, 1, 4, 4)).shape
+        torch.Size([1, 2, 4, 4])
+    """
+
+
+class Conv3d(_Convolution, torch.nn.Conv3d):
+    """`torch.nn.Conv3d` by `conv3d`, see `Conv2d`."""
+
+
+class MultiheadAttention(torch.nn.MultiheadAttention):
+    """`torch.nn.MultiheadAttention` by `linear` and `scaled_dot_product_attention`.
+
+    Args:
+        embed_dim, num_heads, bias, batch_first: as for torch's; it has no dropout, and keys and values have embed_dim.
+        linear: keyword arguments of `linear` for the four projections, as a dictionary.
+        scores, output: as for `scaled_dot_product_attention`.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> layer = MultiheadAttention(8, 2, linear={"operands": ("e4m3fn", "e4m3fn")})
+        >>> x = torch.ones(1, 3, 8)
+        >>> layer(x, x, x, is_causal=True)[0].shape
+        torch.Size([1, 3, 8])
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        bias: bool = True,
+        batch_first: bool = True,
+        *,
+        linear: dict[str, Any] | None = None,
+        scores: dict[str, Any] | None = None,
+        output: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(embed_dim, num_heads, bias=bias, batch_first=batch_first)
+        self.linear, self.scores, self.output = linear or {}, scores or {}, output or {}
+        _check(self.linear)
+
+    def forward(  # type: ignore[override]
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_padding_mask: torch.Tensor | None = None,
+        need_weights: bool = False,
+        attn_mask: torch.Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[torch.Tensor, None]:
+        """The output, and None: weights are not returned. Masks of bools are True where a key does not count."""
+        if need_weights or key_padding_mask is not None:
+            raise ValueError("need_weights or key_padding_mask is given; allowed are False and None")
+        if not self.batch_first:
+            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        weights = self.in_proj_weight.chunk(3)
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        parts = zip((query, key, value), weights, biases, strict=True)
+        heads = [self._heads(linear(x, weight, bias, **self.linear)) for x, weight, bias in parts]
+        if attn_mask is not None and attn_mask.dtype is torch.bool:
+            attn_mask = ~attn_mask
+        mask = None if is_causal else attn_mask
+        options: dict[str, Any] = {"scores": self.scores, "output": self.output}
+        found = scaled_dot_product_attention(heads[0], heads[1], heads[2], mask, is_causal, **options)
+        found = found.transpose(-3, -2).flatten(-2)
+        found = linear(found, self.out_proj.weight, self.out_proj.bias, **self.linear)
+        return (found if self.batch_first else found.transpose(0, 1)), None
+
+    def _heads(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)

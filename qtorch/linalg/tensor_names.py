@@ -1,0 +1,133 @@
+"""What the law of products uses of an array namespace: torch's, for tensors that are memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+
+from qcore import Number, Rounding
+from qcore.law.program import Program
+from qcore.random.steps import MOST_HALF_BITS, block_of_step, words_of_step
+from qcore.random.threefry import Noise
+from qtorch._kernels import products
+from qtorch._rounding.keys import window_tensor
+from qtorch._rounding.paths.choice import round_tensor
+from qtorch._rounding.paths.operations import Names as LawNames
+from qtorch._rounding.plan import Plan, plan_for
+
+
+def sequential_product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    program: Program | None,
+    constants: tuple[int, ...],
+    key: torch.Tensor | None,
+    random_bits: int,
+) -> torch.Tensor | None:
+    """A product whose accumulators are rounded after every term, in float64; None where there is no kernel.
+
+    Without a program sums are float64, and not rounded.
+    """
+    if not a.is_cpu:
+        return None
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (x.expand(*batch, *x.shape[-2:]).contiguous() for x in (a, b))
+    result = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=torch.float64)
+    if result.numel() == 0:
+        return result
+    function = products.sequential(program, constants, random_bits)
+    if function is None:
+        return None
+    sizes = prod(batch), a.shape[-2], b.shape[-1], a.shape[-1]
+    function(*sizes, a.data_ptr(), b.data_ptr(), 0 if key is None else key.data_ptr(), result.data_ptr())
+    return result
+
+
+class Names:
+    """Torch's names, see `qcore.accumulate.array_names.Names`.
+
+    Args:
+        key: int32 tensor of two words for stochastic accumulators, else None.
+    """
+
+    def __init__(self, key: torch.Tensor | None = None) -> None:
+        self.key = key
+
+    where = staticmethod(torch.where)
+    trunc = staticmethod(torch.trunc)
+    clip = staticmethod(torch.clip)
+    zero = staticmethod(torch.zeros_like)
+
+    exp = staticmethod(torch.exp)
+    stack = staticmethod(torch.stack)
+    concatenate = staticmethod(torch.concatenate)
+
+    @staticmethod
+    def maximum(x: torch.Tensor) -> torch.Tensor:
+        return torch.amax(x, -1, keepdim=True)
+
+    @staticmethod
+    def narrow(x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.float32)
+
+    @staticmethod
+    def pad(x: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> torch.Tensor:
+        """Zeros before and after each dimension."""
+        return torch.nn.functional.pad(x, [size for pair in reversed(pairs) for size in pair])
+
+    @staticmethod
+    def zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(shape, dtype=torch.float64, device=like.device)
+
+    @staticmethod
+    def lanes(x: torch.Tensor) -> torch.Tensor:
+        return x.view(torch.int64)
+
+    @staticmethod
+    def floats(bits: torch.Tensor) -> torch.Tensor:
+        return bits.view(torch.float64)
+
+    @staticmethod
+    def wide(x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.float64)
+
+    @staticmethod
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a.to(torch.float64) @ b.to(torch.float64)
+
+    @staticmethod
+    def ascending(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+        return sequential_product(a, b, None, (), None, 24)
+
+    @staticmethod
+    def fold(step: Callable[..., Any], total: Any, a: torch.Tensor, b: torch.Tensor, length: int) -> Any:
+        for index, begin in enumerate(range(0, a.shape[-1], length)):
+            total = step(total, index, a[..., begin : begin + length], b[..., begin : begin + length, :])
+        return total
+
+    def rounded(self, x: torch.Tensor, number: Number, mode: Rounding, step: int, random_bits: int) -> torch.Tensor:
+        if x.numel() == 0:
+            return x
+        plan = plan_for(number, mode, torch.float64, None, False)
+        if not plan.stochastic:
+            return round_tensor(x, plan, None, True)
+        if random_bits <= MOST_HALF_BITS:
+            return self._rounded_by_halves(x, plan, step, random_bits)
+        assert self.key is not None  # checked where the key is given
+        noise = Noise(self.key, window_tensor(random_bits, step * x.numel(), x.device))
+        return round_tensor(x, plan, noise, True)
+
+    def _rounded_by_halves(self, x: torch.Tensor, plan: Plan, step: int, random_bits: int) -> torch.Tensor:
+        """Stochastic rounding with a part of the words of a block of steps."""
+        assert self.key is not None
+        block, part = block_of_step(step, random_bits)
+        window = window_tensor(random_bits, block * prod(x.shape), x.device)
+        arange = partial(torch.arange, dtype=torch.int32, device=x.device)
+        key, start = (self.key[0], self.key[1]), (window[0], window[1])
+        words = words_of_step(arange, x.shape, key, start, part, random_bits).to(torch.int64) << 32
+        lanes = plan.program.run(LawNames, x.view(torch.int64), plan.constants, (), words)
+        return lanes.view(torch.float64)

@@ -1,0 +1,88 @@
+"""Products in JAX: transformations, shardings, flax's layers, and arguments that are refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+from products_support import ACCUMULATORS
+from support import assert_same_bits
+
+import qjax.nnx
+import qtorch
+from qcore import Accumulator
+from qjax import linalg
+
+HALF = Accumulator("float(6,9)", chunk=2, rounding="stochastic")
+RNG = np.random.default_rng(0)
+A, B = (RNG.standard_normal(shape).astype(np.float32) for shape in ((16, 64), (64, 8)))
+
+
+@pytest.mark.parametrize("name", ["exact", "sequential", "float64", "stochastic chunks", "aligned", "two levels"])
+def test_vmap_and_scan_are_loops(name):
+    examples = jnp.asarray(A[:, :12].reshape(4, 4, 12))
+
+    def call(a):
+        return linalg.matmul(a, B[:12], accumulator=ACCUMULATORS[name], operands=("e5m2", "e4m3fn"), key=5)
+
+    expected = jnp.stack([call(a) for a in examples])
+    assert_same_bits(jax.vmap(call)(examples), expected)
+    assert_same_bits(jax.lax.scan(lambda carry, a: (carry, call(a)), 0, examples)[1], expected)
+
+
+@pytest.mark.parametrize("accumulator", [None, Accumulator("float(6,9)", chunk=1), HALF], ids=["exact", "1", "half"])
+@pytest.mark.parametrize("specs", [("x", None, None, None), (None, "x", "x", None), (None, None, None, "x")])
+def test_shardings_do_not_matter(accumulator, specs):
+    """Of rows, of the contraction, and of columns: the bits of the whole."""
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    a, b = (
+        jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec))) for x, spec in ((A, specs[:2]), (B, specs[2:]))
+    )
+
+    def call(a, b):
+        return linalg.matmul(a, b, accumulator=accumulator, operands=("e4m3fn", "e4m3fn"), key=5)
+
+    assert_same_bits(jax.jit(call)(a, b), call(A, B))
+
+
+def test_the_flag_stays():
+    assert linalg.matmul(A, B).dtype == jnp.float32
+    assert not jax.config.jax_enable_x64
+
+
+@pytest.mark.parametrize("padding", [0, 1, "VALID"])
+def test_flax_layers_have_torchs_bits(padding):
+    options = {"operands": ("e4m3fn", "e5m2"), "accumulator": Accumulator("float(6,9)", chunk=4)}
+    layer = qjax.nnx.Conv(4, 6, (3, 2), strides=2, padding=padding, feature_group_count=2, rngs=nnx.Rngs(0), **options)
+    x = RNG.standard_normal((2, 7, 6, 4)).astype(np.float32)
+    weight = torch.from_numpy(np.moveaxis(np.asarray(layer.kernel[...]), (-1, -2), (0, 1)).copy())
+    bias = torch.from_numpy(np.asarray(layer.bias[...]).copy())
+    images = torch.from_numpy(np.moveaxis(x, -1, 1).copy())
+    size = 0 if padding == "VALID" else padding
+    expected = qtorch.linalg.conv2d(images, weight, bias, 2, size, groups=2, **options)
+    assert_same_bits(layer(x), expected.permute(0, 2, 3, 1))
+    dense = qjax.nnx.Linear(64, 3, rngs=nnx.Rngs(0), **options)
+    expected = linalg.linear(A, dense.kernel[...].T, dense.bias[...], **options)
+    assert_same_bits(nnx.jit(lambda layer, x: layer(x))(dense, A), expected)
+
+
+def test_flax_layers_draw_keys():
+    layer = qjax.nnx.Linear(64, 3, accumulator=HALF, rngs=nnx.Rngs(0))
+    assert not np.array_equal(layer(A), layer(A))
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match="key=None"):
+        linalg.matmul(A, B, accumulator=HALF)
+    with pytest.raises(ValueError, match="a has shape"):
+        linalg.matmul(A, A)
+    with pytest.raises(TypeError, match="a has dtype"):
+        linalg.matmul(A.astype(np.float16), B)
+    with pytest.raises(TypeError, match="grad_a="):
+        linalg.matmul(A, B, grad_a=3)
+    with pytest.raises(TypeError, match="operands="):
+        linalg.linear(A, B.T, operands="e4m3fn")
+    with pytest.raises(ValueError, match="padding='SAME'"):
+        qjax.nnx.Conv(1, 1, (3, 3), rngs=nnx.Rngs(0))(jnp.ones((1, 4, 4, 1)))
