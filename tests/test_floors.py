@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 FLOORS = {
     "qcore": ["arguments", "random packing", "law", "formats", "arrays", "affine", "rules", "cli", "", "__main__"],
     "qtorch": ["_torch_internals", "_kernels", "_rounding", "quant", "quantization optim auto_low", "nn", ""],
-    "qjax": ["_rounding", "quant", "quantization optim auto_low nnx", ""],
+    "qjax": ["_rounding", "quant", "optim auto_low", "quantization", "nnx", ""],
 }
 APART = {
     "qcore": {"torch", "jax", "qtorch", "qjax"},

@@ -1,4 +1,4 @@
-"""`qjax.quantizer` as a module of flax nnx; needs flax, which `import qjax` does not import."""
+"""`qjax.quantizer` as a module of flax nnx."""
 
 from __future__ import annotations
 
@@ -6,18 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
+from flax import nnx
 
 from qcore import Number, Rounding
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.keys import Key
 from qjax.quant import quantizer
-
-try:
-    from flax import nnx
-except ModuleNotFoundError as error:
-    raise ImportError("qjax.nnx needs flax: pip install flax") from error
-
-__all__ = ["Quantizer"]
 
 
 class Quantizer(nnx.Module):
