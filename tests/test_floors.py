@@ -10,7 +10,16 @@ ROOT = Path(__file__).parent.parent
 # Rooms from the ground up; one imports from lower floors, and within itself. "" is what a package itself exports.
 FLOORS = {
     "qcore": ["arguments", "random packing", "law", "formats", "arrays", "affine", "rules", "cli", "", "__main__"],
-    "qtorch": ["_torch_internals", "_kernels", "_rounding", "quant", "quantization optim auto_low", "nn", ""],
+    "qtorch": [
+        "_torch_internals",
+        "_kernels",
+        "_rounding",
+        "quant",
+        "quantization optim auto_low",
+        "nn",
+        "_workflow",
+        "",
+    ],
     "qjax": ["_rounding", "quant", "optim auto_low", "quantization", "nnx", ""],
 }
 APART = {
@@ -38,9 +47,17 @@ def modules():
 FILES = dict(modules())
 
 
+def statements(tree):
+    """All nodes that run: a lazy room names for type checkers what it takes from higher floors when asked."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield node
+            yield from statements(node)
+
+
 def imports(path):
     """The modules that a file imports anywhere, in functions as well."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -25,7 +25,18 @@ def modules_after(statement):
     ("package", "forbidden"),
     [
         ("qcore", {"torch", "jax", "qtorch", "qjax", "ml_dtypes"}),
-        ("qtorch", {"jax", "qjax", "torch._inductor.compile_fx", "torch._dynamo", "qtorch.optim", "qtorch.auto_low"}),
+        (
+            "qtorch",
+            {
+                "jax",
+                "qjax",
+                "torch._inductor.compile_fx",
+                "torch._dynamo",
+                "qtorch.nn",
+                "qtorch.optim",
+                "qtorch.auto_low",
+            },
+        ),
         ("qjax", {"torch", "qtorch", "optax", "flax", "qjax.auto_low"}),
     ],
 )

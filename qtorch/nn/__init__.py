@@ -5,9 +5,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qtorch.nn import intrinsic, quantized
+    from qtorch.nn import intrinsic, qat, quantized, rounded
 
-__all__ = ["intrinsic", "quantized"]
+__all__ = ["intrinsic", "qat", "quantized", "rounded"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,4 +1,10 @@
-"""Affine integer quantization with the names of torch's quantization library, and the bits of qcore.affine."""
+"""Affine integer quantization with the names of torch's quantization library, and the bits of qcore.affine.
+
+What is done to whole models (`prepare`, `convert`, `fuse_modules`, ...) is imported from higher floors when it is used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from qtorch.quantization.affine import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
 from qtorch.quantization.checkpoint import load, save
@@ -49,9 +55,37 @@ from qtorch.quantization.qconfig import (
 )
 from qtorch.quantization.tensor import QTensor
 
+if TYPE_CHECKING:
+    from qtorch._workflow import (
+        DeQuantStub,
+        LayerReport,
+        QuantStub,
+        QuantWrapper,
+        Report,
+        add_observer_,
+        add_quant_dequant,
+        convert,
+        default_eval_fn,
+        fuse_known_modules,
+        fuse_modules,
+        fuse_modules_qat,
+        get_default_qat_module_mappings,
+        get_default_qconfig_propagation_list,
+        get_default_static_quant_module_mappings,
+        prepare,
+        prepare_qat,
+        propagate_qconfig_,
+        quantize,
+        quantize_qat,
+        report,
+        swap_module,
+    )
+
 __all__ = [
+    "DeQuantStub",
     "FakeQuantize",
     "HistogramObserver",
+    "LayerReport",
     "MinMaxObserver",
     "MovingAverageMinMaxObserver",
     "MovingAverageObserver",
@@ -63,13 +97,20 @@ __all__ = [
     "QConfig",
     "QConfigDynamic",
     "QTensor",
+    "QuantStub",
+    "QuantWrapper",
     "RecordingObserver",
+    "Report",
     "RuleObserver",
+    "add_observer_",
+    "add_quant_dequant",
     "conv2d",
+    "convert",
     "default_activation_only_qconfig",
     "default_debug_observer",
     "default_debug_qconfig",
     "default_dynamic_qconfig",
+    "default_eval_fn",
     "default_fake_quant",
     "default_histogram_fake_quant",
     "default_histogram_observer",
@@ -90,13 +131,36 @@ __all__ = [
     "fake_quantize_per_channel_affine",
     "fake_quantize_per_tensor_affine",
     "float16_dynamic_qconfig",
+    "fuse_known_modules",
+    "fuse_modules",
+    "fuse_modules_qat",
+    "get_default_qat_module_mappings",
     "get_default_qat_qconfig",
     "get_default_qconfig",
+    "get_default_qconfig_propagation_list",
+    "get_default_static_quant_module_mappings",
     "get_observer_dict",
     "linear",
     "load",
     "per_channel_dynamic_qconfig",
+    "prepare",
+    "prepare_qat",
+    "propagate_qconfig_",
+    "quantize",
     "quantize_per_channel",
     "quantize_per_tensor",
+    "quantize_qat",
+    "report",
     "save",
+    "swap_module",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("qtorch._workflow"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

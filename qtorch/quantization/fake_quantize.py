@@ -34,6 +34,7 @@ class FakeQuantize(torch.nn.Module):
     Attributes:
         scale, zero_point: the parameters in use; 1 and 0 before any observation.
         activation_post_process: the observer.
+        observes_in_eval: whether it observes in evaluation too, as torch's does; `prepare_qat` makes it False.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -72,7 +73,7 @@ class FakeQuantize(torch.nn.Module):
         self.register_buffer("observer_enabled", torch.tensor([1], dtype=torch.uint8))
         self.register_buffer("scale", torch.tensor([1.0]))
         self.register_buffer("zero_point", torch.tensor([0], dtype=torch.int32))
-        self._rounds = self._observes = True
+        self._rounds = self._observes = self.observes_in_eval = True
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Observes x and rounds it, as far as both are enabled.
@@ -86,7 +87,7 @@ class FakeQuantize(torch.nn.Module):
         """
         plain = is_plain_tensor(x)
         check_input(x, Names)
-        if self._observes and x.numel():
+        if self._observes and (self.training or self.observes_in_eval) and x.numel():
             self.activation_post_process(x.detach())
             self._update_qparams()
         if not self._rounds:

@@ -7,9 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from qcore import Number
 from qcore.affine.parameters import engine
+from qcore.formats.number import check_number
+from qtorch.quant import Quantizer
 from qtorch.quantization.fake_quantize import FakeQuantize
 from qtorch.quantization.observers import observer as observers
+from qtorch.quantization.observers.base import Factory
 
 Maker = Callable[[], Any]
 
@@ -18,16 +22,19 @@ class QConfig(NamedTuple("_QConfig", [("activation", Maker), ("weight", Maker)])
     """Settings of a layer, or of a part of a network.
 
     Args:
-        activation: a class or function without arguments that makes a module for each layer's output.
+        activation: a class or function without arguments that makes a module for each layer's output; or a format, as
+            an object or as text, to which it is rounded to nearest.
         weight: the same for each layer's weight.
 
     Raises:
-        ValueError: if an argument is a module, which layers would share.
+        ValueError: if an argument is a module, which layers would share, or a text that is no format.
 
     Example:
         >>> from qtorch.quantization import MinMaxObserver
         >>> QConfig(MinMaxObserver.with_args(dtype=torch.qint8), default_weight_observer).activation().quant_min
         -128
+        >>> QConfig("e5m2", "mxfp8_e4m3").activation()(torch.tensor([1.2]))
+        tensor([1.2500])
     """
 
     __slots__ = ()
@@ -54,9 +61,12 @@ class QConfigDynamic(NamedTuple("_QConfigDynamic", [("activation", Maker), ("wei
 
 
 def _maker(name: str, maker: Any) -> Maker:
+    if isinstance(maker, (str, Number)):
+        return Factory(Quantizer, {"forward_number": check_number(maker, name), "forward_rounding": "nearest"})
     if isinstance(maker, torch.nn.Module) or not callable(maker):
         raise ValueError(
-            f"{name} is a {type(maker).__name__}; allowed is what makes one: a class, or MinMaxObserver.with_args(...)"
+            f"{name} is a {type(maker).__name__}; allowed is what makes one: a class, MinMaxObserver.with_args(...); "
+            "or a format"
         )
     return maker
 

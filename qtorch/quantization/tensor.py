@@ -20,6 +20,18 @@ from qtorch.quantization.array_names import Names
 _TOKENS = {affine.UINT8: torch.quint8, affine.INT8: torch.qint8, affine.INT32: torch.qint32}
 
 
+def without_scale(name: str) -> Callable[..., Any]:
+    """An operator whose result has no scale that anything says."""
+
+    def operator(self: QTensor, other: Any) -> Any:
+        raise TypeError(
+            f"{name} of a QTensor and a {type(other).__name__}: nothing says the result's scale; allowed is a module "
+            f"that was observed: self.{name} = FloatFunctional() in __init__, self.{name}.{name}(x, y) in forward"
+        )
+
+    return operator
+
+
 class QTensor(QuantizedArray):
     """A tensor of numbers (q - zero_point) * scale, kept as integers q.
 
@@ -107,6 +119,8 @@ class QTensor(QuantizedArray):
         rearrangement, ("view", "expand", "permute", "t", "unsqueeze", "as_strided", "select", "narrow")
     )
 
+    __add__, __radd__, __mul__, __rmul__ = map(without_scale, ("add", "add", "mul", "mul"))
+
     def __setitem__(self, index: Any, source: QTensor | torch.Tensor) -> None:
         self[index].copy_(source)
 
@@ -165,9 +179,42 @@ class QTensor(QuantizedArray):
         sums = self.values.to(torch.int64).sum(dim, keepdim)
         return self._with(law.mean(Names, sums, self.numel() // max(1, sums.numel())).to(self.values.dtype))
 
+    def relu(self, inplace: bool = False) -> QTensor:
+        """max(x, 0)."""
+        return self.relu_() if inplace else super().relu()
+
+    def dropout(self, p: float = 0.5, training: bool = True, inplace: bool = False) -> QTensor:
+        """The same: a converted model is in evaluation.
+
+        Raises:
+            ValueError: if it is in training.
+        """
+        if training:
+            raise ValueError("dropout of a QTensor in training; allowed is evaluation: model.eval()")
+        return self
+
+    dropout1d = dropout2d = dropout3d = feature_dropout = dropout
+
+    def max_pool1d(self, *arguments: Any, **settings: Any) -> QTensor:
+        """The greatest number of each window (`torch.nn.functional.max_pool1d`); padding never is."""
+        return self._pooled(torch.nn.functional.max_pool1d, arguments, settings)
+
+    def max_pool2d(self, *arguments: Any, **settings: Any) -> QTensor:
+        """The greatest number of each window (`torch.nn.functional.max_pool2d`); padding never is."""
+        return self._pooled(torch.nn.functional.max_pool2d, arguments, settings)
+
+    def max_pool3d(self, *arguments: Any, **settings: Any) -> QTensor:
+        """The greatest number of each window (`torch.nn.functional.max_pool3d`); padding never is."""
+        return self._pooled(torch.nn.functional.max_pool3d, arguments, settings)
+
+    def _pooled(self, pool: Any, arguments: Any, settings: Any) -> QTensor:
+        """A choice among integers, which float64 holds."""
+        self._whole(pool.__name__)
+        return self._with(pool(self.values.to(torch.float64), *arguments, **settings).to(self.values.dtype))
+
     def relu_(self) -> QTensor:
         """max(x, 0), written over x."""
-        self.values.copy_(self.relu().values)
+        self.values.copy_(super().relu().values)
         return self
 
     def __repr__(self) -> str:

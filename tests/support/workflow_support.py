@@ -1,66 +1,87 @@
-"""One model in PyTorch and in flax, and what passes between its layers."""
+"""Models that the tests of the workflow quantize, data for them, and what flows through them."""
 
-import jax.numpy as jnp
-import numpy as np
+import copy
+
 import torch
-from flax import nnx
+from sklearn.datasets import load_digits
+from torch import nn
 
-import qjax.nnx as qnn
-import qtorch.quantization as tq
-from qtorch.nn import quantized
+from qtorch.nn.quantized import FloatFunctional
+from qtorch.quantization import DeQuantStub, QTensor, QuantStub, QuantWrapper
 
 
-class TorchNet(torch.nn.Module):
-    """A residual network with a linear layer behind it."""
+def bits(x):
+    return x.detach().view(torch.int32)
 
-    def __init__(self):
+
+def with_qconfig(model, qconfig):
+    model.qconfig = qconfig
+    return model
+
+
+def digits():
+    """Images of shape (1797, 1, 8, 8) from 0 to 1, and labels; the last 400 are for tests."""
+    images, labels = load_digits(return_X_y=True)
+    return torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(labels)
+
+
+def mlp():
+    torch.manual_seed(0)
+    return QuantWrapper(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)))
+
+
+class Residual(nn.Module):
+    """Convolutions with batch norms, a sum, pools and a linear layer."""
+
+    def __init__(self, functional=FloatFunctional, stubs=(QuantStub, DeQuantStub)):
         super().__init__()
-        self.quant, self.dequant = tq_stub("QuantStub"), tq_stub("DeQuantStub")
-        self.first = torch.nn.Conv2d(3, 8, 3, padding=1)
-        self.second = torch.nn.Conv2d(8, 8, 3, stride=2, padding=(1, 0), groups=2)
-        self.side = torch.nn.Conv2d(8, 8, (3, 3), stride=2, padding=(1, 0), bias=False)
-        self.sum, self.gate, self.both = (quantized.FloatFunctional() for _ in range(3))
-        self.layers = torch.nn.Sequential(torch.nn.Linear(48, 20), torch.nn.Linear(20, 5))
+        torch.manual_seed(0)
+        self.quant, self.dequant = (stub() for stub in stubs)
+        self.conv1, self.bn1, self.relu1 = nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()
+        self.conv2, self.bn2 = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.add = functional()
+        self.pool, self.fc = nn.MaxPool2d(2), nn.Linear(128, 10)
 
     def forward(self, x):
-        x = torch.relu(self.first(self.quant(x)))
-        x = self.sum.add_relu(self.second(x), self.side(x))
-        x = self.both.cat([self.gate.mul(x, x), x], 1).permute(0, 2, 3, 1).flatten(1)
-        return self.dequant(self.layers(x[:, :48]))
+        x = self.relu1(self.bn1(self.conv1(self.quant(x))))
+        x = self.add.add_relu(self.bn2(self.conv2(x)), x)
+        return self.dequant(self.fc(torch.flatten(self.pool(x), 1)))
 
 
-class JaxNet(nnx.Module):
-    """The same with channels last."""
-
-    def __init__(self, rngs):
-        self.quant, self.dequant = qnn.QuantStub(), qnn.DeQuantStub()
-        self.first = nnx.Conv(3, 8, (3, 3), padding=1, rngs=rngs)
-        other = {"strides": 2, "padding": (1, 0), "rngs": rngs}
-        self.second = nnx.Conv(8, 8, (3, 3), feature_group_count=2, **other)
-        self.side = nnx.Conv(8, 8, (3, 3), use_bias=False, **other)
-        self.sum, self.gate, self.both = (qnn.FloatFunctional() for _ in range(3))
-        self.layers = nnx.Sequential(nnx.Linear(48, 20, rngs=rngs), nnx.Linear(20, 5, rngs=rngs))
-
-    def __call__(self, x):
-        x = qnn.relu(self.first(self.quant(x)))
-        x = self.sum.add_relu(self.second(x), self.side(x))
-        x = self.both.cat([self.gate.mul(x, x), x], -1)
-        x = x.reshape(x.shape[0], -1)
-        return self.dequant(self.layers(x[:, :48]))
+ROWS = [["conv1", "bn1", "relu1"], ["conv2", "bn2"]]
 
 
-def tq_stub(name):
-    return getattr(tq, name)()
+def trained(model, steps=100):
+    """The model after a short training on digits."""
+    model = copy.deepcopy(model).train()
+    images, labels = digits()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        chosen = torch.randint(1397, (32,), generator=generator)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images[chosen]), labels[chosen]).backward()
+        optimizer.step()
+    return model
 
 
-def tensors_of(model):
-    """A `state_dict` as NumPy arrays, as a safetensors file has them."""
-    return {name: value.numpy() for name, value in model.state_dict().items()}
+def outputs(model, x, names):
+    """What the layers of these names return for x; methods of functional modules are not seen."""
+    found = {}
+    hooks = []
+    for name in names:
+
+        def keep(module, inputs, output, name=name):
+            found[name] = output
+
+        hooks.append(model.get_submodule(name).register_forward_hook(keep))
+    model(x)
+    for hook in hooks:
+        hook.remove()
+    return found
 
 
-def images(count, seed=0):
-    return np.random.default_rng(seed).normal(size=(count, 3, 9, 8)).astype(np.float32)
-
-
-def channels_last(x):
-    return jnp.moveaxis(jnp.asarray(x), 1, -1)
+def steps_apart(numbers, q):
+    """How many steps of q's scale lie between the numbers and q's, at most."""
+    assert isinstance(q, QTensor)
+    return ((numbers - q.dequantize()) / q.q_scale()).abs().max().item()

@@ -1,0 +1,54 @@
+"""Why a layer is in floats, and what observed one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from qtorch.quant import Quantizer
+from qtorch.quantization.fake_quantize import FakeQuantize
+
+# What computes the same with integers as with floats: results have the scale of what goes in.
+PASSING = (
+    *(nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.Upsample),
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
+    *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+)
+
+
+def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
+    """Why `convert` leaves a layer as it is.
+
+    Example:
+        >>> why_float(nn.Linear(1, 1), {nn.Linear: None})
+        'it has no qconfig'
+    """
+    if isinstance(module, PASSING):
+        return "its result has the scale of its input"
+    if not hasattr(module, "qconfig"):
+        return "it has no qconfig"
+    if module.qconfig is None:
+        return "its qconfig is None"
+    if isinstance(module, nn.MultiheadAttention):
+        return "attention is not quantized"
+    bases = [kind.__name__ for kind in mapping if isinstance(module, kind)]
+    if bases and type(module) not in mapping:
+        return f"it is of a subclass of {bases[0]}, and only exact types are swapped: add it to the mapping"
+    return f"there is no quantized {type(module).__name__}"
+
+
+def name_of_observer(observer: Any) -> str:
+    """What an observer is called in a report.
+
+    Example:
+        >>> name_of_observer(FakeQuantize())
+        'FakeQuantize(MovingAverageMinMaxObserver)'
+    """
+    if isinstance(observer, FakeQuantize):
+        return f"FakeQuantize({type(observer.activation_post_process).__name__})"
+    if isinstance(observer, Quantizer) and observer.quantization.forward_number is not None:
+        return f"Quantizer({observer.quantization.forward_number.text})"
+    return type(observer).__name__

@@ -1,0 +1,1 @@
+"""The steps from a float model to a quantized one."""

@@ -1,0 +1,192 @@
+"""Layers that were observed or trained become layers that compute in integers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import nn
+
+from qtorch._workflow.mappings import (
+    UNOBSERVED,
+    get_default_static_quant_module_mappings,
+    is_whole,
+)
+from qtorch._workflow.observing import NAME, CountCalls, detach, has_seen, warn_of_repeats
+from qtorch._workflow.reasons import name_of_observer, why_float
+from qtorch._workflow.steps.rounding import has_weight, rounded_layer, stays_in_floats
+from qtorch._workflow.steps.swap import swap_module
+from qtorch._workflow.stubs import DeQuantStub
+from qtorch._workflow.tree import copied, is_leaf, rebuilt, shown, walk
+from qtorch.nn.quantized import FloatFunctional
+from qtorch.quant import Quantizer
+from qtorch.quantization.fake_quantize import FakeQuantize
+from qtorch.quantization.observers.base import RangeObserver
+from qtorch.quantization.tensor import QTensor
+
+__all__ = ["convert"]
+
+
+def convert(
+    module: nn.Module,
+    mapping: Mapping[Any, Any] | None = None,
+    inplace: bool = False,
+    remove_qconfig: bool = True,
+    convert_custom_config_dict: Mapping[str, Any] | None = None,
+    *,
+    allow_uncalibrated: bool = False,
+) -> nn.Module:
+    """A copy of a prepared model whose layers compute in integers, with the scales that were observed.
+
+    The model itself is converted, too, where it is such a layer. A layer with several names stays one layer.
+
+    Args:
+        module: a model that `prepare` or `prepare_qat` returned and that has run since.
+        mapping: types of observed layers to classes with `from_float(module)`; None for the default.
+        inplace: whether module itself is changed.
+        remove_qconfig: whether settings and what is left of observers go.
+        convert_custom_config_dict: {"observed_to_quantized_custom_module_class": {Observed: Quantized}} puts
+            `Quantized.from_observed(module)` in the place of each module of type Observed.
+        allow_uncalibrated: whether layers may be converted that have seen nothing, with a scale of 1: for a model that
+            a state_dict is then loaded into.
+
+    Returns:
+        The converted model.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if a layer was not prepared or has seen nothing, or if inplace=True and the model itself is such a
+            layer.
+
+    Warns:
+        UserWarning: of layers that ran more than once each time that the model ran.
+
+    Example:
+        >>> from qtorch.quantization import QuantWrapper, default_qconfig, prepare
+        >>> model = QuantWrapper(nn.Linear(2, 2))
+        >>> model.qconfig = default_qconfig
+        >>> observed = prepare(model)
+        >>> y = observed(torch.randn(8, 2))
+        >>> [type(layer).__name__ for layer in convert(observed).children()]
+        ['Quantize', 'DeQuantize', 'Linear']
+    """
+    mapping = get_default_static_quant_module_mappings() if mapping is None else mapping
+    custom = (convert_custom_config_dict or {}).get("observed_to_quantized_custom_module_class", {})
+    model = copied(module, inplace)
+    warn_of_repeats(model)
+    _check_calibrated(model, mapping, custom, allow_uncalibrated)
+    return converted(model, mapping, custom, inplace, remove_qconfig)
+
+
+def converted(
+    model: nn.Module, mapping: Mapping[Any, Any], custom: Mapping[Any, Any], inplace: bool, remove_qconfig: bool
+) -> nn.Module:
+    """The model with every layer swapped that a mapping knows; see `convert`."""
+    in_integers = any(
+        type(layer) in mapping and type(layer) not in UNOBSERVED and _is_on(layer) and not stays_in_floats(layer)
+        for _, layer in walk(model, is_whole)
+    )
+
+    def change(path: str, layer: nn.Module) -> nn.Module:
+        known = type(layer) in mapping and _is_on(layer)
+        observer = getattr(layer, NAME, None)
+        made: Any = layer
+        if known and stays_in_floats(layer):
+            made = rounded_layer(layer).train(layer.training) if has_weight(layer) else layer
+        elif in_integers or not isinstance(layer, DeQuantStub):
+            made = swap_module(layer, mapping, custom, path=path)
+        if made is layer and is_leaf(layer):
+            _explain(path, layer, mapping, in_integers)
+        elif made is not layer and observer is not None:
+            made.observed_by = name_of_observer(observer)
+        return made
+
+    made = rebuilt(model, change, is_whole)
+    if inplace and made is not model:
+        raise ValueError("inplace=True cannot put another layer in the place of the model itself; allowed is False")
+    for layer in made.modules() if remove_qconfig else ():
+        _clean(layer)
+    return made
+
+
+class RefuseIntegers:
+    """A forward pre-hook of a layer that is left in floats.
+
+    Args:
+        path: the layer's, for messages.
+        reason: why it is in floats.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if any(isinstance(value, QTensor) for value in inputs):
+            raise TypeError(
+                f"{shown(self.path)} gets a QTensor and is in floats, since {self.reason}; insert a DeQuantStub before "
+                "it and a QuantStub after it, or quantize it too"
+            )
+
+
+def _explain(path: str, layer: Any, mapping: Mapping[Any, Any], in_integers: bool) -> None:
+    """Notes for reports why a layer is in floats, and for errors if it has parameters."""
+    layer.float_because = why_float(layer, mapping)
+    if in_integers and layer._parameters:
+        layer.register_forward_pre_hook(RefuseIntegers(path, layer.float_because))
+
+
+def _clean(layer: nn.Module) -> None:
+    """Takes settings away, and what is left of observers; what rounds stays."""
+    layer.__dict__.pop("qconfig", None)
+    if isinstance(layer, FloatFunctional) and not isinstance(layer.activation_post_process, Quantizer):
+        layer.activation_post_process = nn.Identity()
+    elif not isinstance(getattr(layer, NAME, None), Quantizer):
+        detach(layer)
+    for key, hook in list(layer._forward_pre_hooks.items()):
+        if isinstance(hook, CountCalls):
+            del layer._forward_pre_hooks[key]
+
+
+def _is_on(layer: nn.Module) -> bool:
+    return getattr(layer, "qconfig", None) is not None
+
+
+def _check_calibrated(model: nn.Module, mapping: Mapping[Any, Any], custom: Mapping[Any, Any], allowed: bool) -> None:
+    """Raises for all layers that have no range; gives them one if that is allowed."""
+    unprepared, unseen, known = [], [], False
+    for path, layer in walk(model, is_whole):
+        known |= type(layer) in mapping and _is_on(layer)
+        if type(layer) not in mapping or type(layer) in UNOBSERVED or not _is_on(layer):
+            continue
+        observer = getattr(layer, NAME, None)
+        if observer is None:
+            unprepared.append(path)
+        elif not has_seen(observer):
+            unseen.append(path)
+            if allowed:
+                setattr(layer, NAME, _with_unit_scale(observer))
+    if not known and not any(type(layer) in custom and _is_on(layer) for layer in model.modules()):
+        raise ValueError("module has no layer to convert; call prepare(model) or prepare_qat(model) first")
+    if unprepared:
+        raise ValueError(f"{_listed(unprepared)} no observer; call prepare(model) or prepare_qat(model) before convert")
+    if unseen and not allowed:
+        raise ValueError(
+            f"{_listed(unseen)} an observer that has seen nothing; run the prepared model on calibration data, switch "
+            "the layer off before prepare (qconfig = None), or pass allow_uncalibrated=True and load a state_dict"
+        )
+
+
+def _listed(paths: list[str]) -> str:
+    names = ", ".join(map(shown, paths[:12])) + (", ..." if len(paths) > 12 else "")
+    return f"{names} {'has' if len(paths) == 1 else 'have'}"
+
+
+def _with_unit_scale(observer: Any) -> Any:
+    """A copy of an observer that has seen the range of its integers."""
+    observer = deepcopy(observer)
+    inner: RangeObserver = observer.activation_post_process if isinstance(observer, FakeQuantize) else observer
+    form = inner.rule.form
+    observer.train()(torch.tensor([0.0, float(form.qmax - form.qmin)], device=inner.eps.device))
+    return observer

@@ -1,0 +1,78 @@
+"""One layer in the place of another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from qtorch._workflow.observing import CountCalls, ObserveOutput
+from qtorch._workflow.tree import check_model, shown
+from qtorch.nn.intrinsic import Fused
+from qtorch.nn.qat.layers import QATLayer
+
+__all__ = ["swap_module"]
+
+
+def swap_module(
+    mod: nn.Module,
+    mapping: Mapping[Any, Any],
+    custom_module_class_mapping: Mapping[Any, Any] | None = None,
+    *,
+    path: str = "",
+) -> nn.Module:
+    """What a mapping has for a module's exact type, made of the module; or the module.
+
+    Users' forward hooks and pre-hooks, the mode (training or evaluation) and the device go over to the new module.
+
+    Args:
+        mod: a module; without a `qconfig` it stays.
+        mapping: types to classes with a method `from_float(module)`.
+        custom_module_class_mapping: types to classes with a method `from_observed(module)`, which come first.
+        path: the module's name in messages.
+
+    Raises:
+        TypeError, ValueError: as the class does, with the module's name; and if its tensors are on several devices.
+
+    Example:
+        >>> from qtorch.nn import qat
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> layer = nn.Linear(2, 2)
+        >>> layer.qconfig = default_qat_qconfig
+        >>> type(swap_module(layer, {nn.Linear: qat.Linear}))
+        <class 'qtorch.nn.qat.layers.Linear'>
+    """
+    check_model("mod", mod)
+    custom = custom_module_class_mapping or {}
+    if getattr(mod, "qconfig", None) is None or (type(mod) not in mapping and type(mod) not in custom):
+        return mod
+    devices = {tensor.device for tensor in [*mod.parameters(), *mod.buffers()]}
+    if len(devices) > 1:
+        raise ValueError(f"{shown(path)} is on the devices {sorted(map(str, devices))}; allowed is one")
+    try:
+        made: Any = custom[type(mod)].from_observed(mod) if type(mod) in custom else _made(mod, mapping[type(mod)])
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{shown(path)}: {error}") from error
+    take_hooks(made, mod, mod)
+    for device in devices:
+        made.to(device)
+    if hasattr(type(made), "layer_name"):
+        made.layer_name = path
+    return made.train(mod.training)
+
+
+def _made(mod: nn.Module, target: Any) -> nn.Module:
+    trains = isinstance(target, type) and issubclass(target, QATLayer)  # which have batch norms of their own
+    return target.from_float(mod.without_norm() if isinstance(mod, Fused) and not trains else mod)
+
+
+def take_hooks(made: nn.Module, first: nn.Module, last: nn.Module) -> None:
+    """Gives a new module users' forward pre-hooks of one module, and the forward hooks of another."""
+    for key, hook in first._forward_pre_hooks.items():
+        if not isinstance(hook, CountCalls):
+            made.register_forward_pre_hook(hook, with_kwargs=key in first._forward_pre_hooks_with_kwargs)
+    for key, hook in last._forward_hooks.items():
+        if not isinstance(hook, ObserveOutput):
+            always = key in last._forward_hooks_always_called
+            made.register_forward_hook(hook, with_kwargs=key in last._forward_hooks_with_kwargs, always_call=always)

@@ -1,0 +1,97 @@
+"""Models as trees of modules with dotted paths, whose branches may be shared."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import torch
+
+Change = Callable[[str, torch.nn.Module], torch.nn.Module]
+Whole = Callable[[str, torch.nn.Module], bool]
+
+
+def joined(path: str, name: str) -> str:
+    """The path of a child; "" is the model itself.
+
+    Example:
+        >>> joined("", "features"), joined("features", "0")
+        ('features', 'features.0')
+    """
+    return f"{path}.{name}" if path else name
+
+
+def shown(path: str) -> str:
+    """A path as messages name it."""
+    return f"layer '{path}'" if path else "the model itself"
+
+
+def check_model(name: str, model: object) -> None:
+    """Raises TypeError unless an argument is a module."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"{name} is a {type(model).__name__}; allowed is a torch.nn.Module")
+
+
+def copied(model: torch.nn.Module, inplace: bool) -> torch.nn.Module:
+    """The model, or a deep copy of it.
+
+    Raises:
+        TypeError: if the model is no module.
+        ValueError: if a module has a tensor as attribute that a graph of gradients made, which torch does not copy.
+    """
+    check_model("model", model)
+    if inplace:
+        return model
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf:
+                raise ValueError(
+                    f"{joined(path, name)} is a tensor that depends on others by gradients, which cannot be copied; "
+                    "detach() it, or pass inplace=True"
+                )
+    return copy.deepcopy(model)
+
+
+def rebuilt(model: torch.nn.Module, change: Change, whole: Whole) -> torch.nn.Module:
+    """The model after `change(path, module)` of each of its modules, children first.
+
+    A module with several names is changed once, by its first, and all names then mean the result.
+
+    Args:
+        model: changed in place below its root.
+        change: returns what takes the module's place, or the module.
+        whole: true of a module whose children stay as they are.
+    """
+    done: dict[int, tuple[torch.nn.Module, torch.nn.Module]] = {}  # the old ones are kept, so that no id is used again
+
+    def visit(path: str, module: torch.nn.Module) -> torch.nn.Module:
+        if id(module) not in done:
+            if not whole(path, module):
+                for name, child in module._modules.items():
+                    if child is not None:
+                        module._modules[name] = visit(joined(path, name), child)
+            done[id(module)] = module, change(path, module)
+        return done[id(module)][1]
+
+    return visit("", model)
+
+
+def walk(model: torch.nn.Module, whole: Whole) -> Iterator[tuple[str, torch.nn.Module]]:
+    """All modules by path, parents first, each once, without what is below one that is whole."""
+    seen: set[int] = set()
+
+    def visit(path: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        yield path, module
+        if not whole(path, module):
+            for name, child in module.named_children():
+                yield from visit(joined(path, name), child)
+
+    return visit("", model)
+
+
+def is_leaf(module: torch.nn.Module) -> bool:
+    """True of a module without children, but for an observer."""
+    return all(name == "activation_post_process" for name, _ in module.named_children())

@@ -1,0 +1,186 @@
+"""Convolutions with their batch norms, trained with the weight that quantization would leave.
+
+The weight that is rounded is w * gamma / s, with the running deviation s after this batch, since that is the weight
+that inference will have; the batch's own statistics then scale and shift the result. The numerically stable form of
+pytorch's pull request 85744: a gamma of 0 is no division by 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from qtorch.nn import intrinsic
+from qtorch.nn.qat.layers import QATConv
+
+
+class QATConvBn(QATConv):
+    """A convolution and a batch norm, whose joint weight is fake-quantized.
+
+    In training, with y = conv(x, w), the batch norm sees y + bias, and the result is
+    conv(x, fq(w * gamma / s)) * s / s' + beta - gamma * mean(y) / s', with the running deviation s and the batch's s',
+    each sqrt(variance + eps). In evaluation, and when statistics are frozen, it is
+    conv(x, fq(w * gamma / s)) + beta + (bias - mean) * gamma / s with running statistics. Gradients reach w through
+    both convolutions.
+
+    Args:
+        eps, momentum: of the batch norm.
+        freeze_bn: whether running statistics stay as they are.
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+        others, settings: as for the convolution; there is no bias by default.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+    """
+
+    norm: ClassVar[type[nn.Module]]
+    bn: Any
+
+    def __init__(
+        self,
+        *others: Any,
+        bias: bool | None = None,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        freeze_bn: bool = False,
+        qconfig: Any = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(*others, bias=bool(bias), qconfig=qconfig, **settings)
+        self.bn = self.norm(self.out_channels, eps, momentum)
+        self.freeze_bn = freeze_bn
+        self.train(self.training)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not self.bn.training:
+            weight, shift = self.folded()
+            return self._conv_forward(input, self.weight_fake_quant(weight), shift)  # type: ignore[operator]
+        plain = self._conv_forward(input, self.weight, None)  # type: ignore[operator]
+        shape = -1, *[1] * (self.weight.dim() - 2)
+        with torch.no_grad():
+            self.bn(plain if self.bias is None else plain + self.bias.reshape(shape))
+        rounded = self.weight_fake_quant(self.folded()[0])
+        channels = [0, *range(2, plain.dim())]
+        mean = plain.mean(channels)
+        deviation = ((plain - mean.reshape(shape)).square().mean(channels) + self.bn.eps).sqrt()
+        result = self._conv_forward(input, rounded, None) * (self._deviation() / deviation).reshape(shape)  # type: ignore[operator]
+        shift = self.bn.bias - self.bn.weight * mean / deviation
+        if self.bias is not None:  # which this mean has not; its gradient is 0, but there is one, as optimizers expect
+            shift = shift + (self.bias - self.bias)
+        return result + shift.reshape(shape)
+
+    def folded(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The weight and bias with running statistics in them."""
+        deviation, bn = self._deviation(), self.bn
+        weight = self.weight * (bn.weight / deviation).reshape(-1, *[1] * (self.weight.dim() - 1))
+        mean = bn.running_mean if self.bias is None else bn.running_mean - self.bias
+        return weight, bn.bias - bn.weight * mean / deviation
+
+    def rounded_weight(self) -> torch.Tensor:
+        return self.weight_fake_quant(self.folded()[0])
+
+    def freeze_bn_stats(self) -> None:
+        """Leaves running statistics as they are from now on, in training too."""
+        self.freeze_bn = True
+        self.bn.eval()
+
+    def update_bn_stats(self) -> None:
+        """Updates running statistics from now on, while the layer is in training."""
+        self.freeze_bn = False
+        self.bn.train(self.training)
+
+    def train(self, mode: bool = True) -> QATConvBn:
+        """As for all modules, but a frozen batch norm stays in evaluation."""
+        super().train(mode)
+        if "bn" in self._modules:
+            self.bn.train(mode and not self.freeze_bn)
+        return self
+
+    def _deviation(self) -> torch.Tensor:
+        return (self.bn.running_var + self.bn.eps).sqrt()
+
+    @classmethod
+    def _more_settings(cls, module: nn.Module) -> dict[str, Any]:
+        bn: Any = module[1]  # type: ignore[index]
+        if not bn.affine or not bn.track_running_stats:
+            raise ValueError("the batch norm has affine=False or track_running_stats=False; allowed is True for both")
+        return {"eps": bn.eps, "momentum": bn.momentum}
+
+    def _take(self, module: nn.Module) -> None:
+        self.bn = module[1]  # type: ignore[index]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        old = {"gamma": "weight", "beta": "bias"} | {name: name for name in _STATISTICS}
+        for name, new in old.items():  # what torch.ao called them at first
+            if (value := state_dict.pop(prefix + name, None)) is not None:
+                state_dict[f"{prefix}bn.{new}"] = value
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
+
+_STATISTICS = "running_mean", "running_var", "num_batches_tracked"
+
+
+class ConvBn1d(QATConvBn, nn.Conv1d):
+    """`QATConvBn` in one dimension."""
+
+    floats, norm = intrinsic.ConvBn1d, nn.BatchNorm1d
+
+
+class ConvBn2d(QATConvBn, nn.Conv2d):
+    """`QATConvBn` in two dimensions.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> layer = ConvBn2d(1, 3, 2, qconfig=default_qat_qconfig)
+        >>> layer(torch.randn(2, 1, 4, 4)).shape, layer.bn.num_batches_tracked
+        (torch.Size([2, 3, 3, 3]), tensor(1))
+    """
+
+    floats, norm = intrinsic.ConvBn2d, nn.BatchNorm2d
+
+
+class ConvBn3d(QATConvBn, nn.Conv3d):
+    """`QATConvBn` in three dimensions."""
+
+    floats, norm = intrinsic.ConvBn3d, nn.BatchNorm3d
+
+
+class ConvBnReLU1d(ConvBn1d):
+    """`ConvBn1d` and a ReLU."""
+
+    floats = intrinsic.ConvBnReLU1d
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return torch.relu(super().forward(input))
+
+
+class ConvBnReLU2d(ConvBn2d):
+    """`ConvBn2d` and a ReLU."""
+
+    floats = intrinsic.ConvBnReLU2d
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return torch.relu(super().forward(input))
+
+
+class ConvBnReLU3d(ConvBn3d):
+    """`ConvBn3d` and a ReLU."""
+
+    floats = intrinsic.ConvBnReLU3d
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return torch.relu(super().forward(input))
+
+
+def freeze_bn_stats(mod: nn.Module) -> None:
+    """`QATConvBn.freeze_bn_stats` for `model.apply`, which leaves other modules alone."""
+    if isinstance(mod, QATConvBn):
+        mod.freeze_bn_stats()
+
+
+def update_bn_stats(mod: nn.Module) -> None:
+    """`QATConvBn.update_bn_stats` for `model.apply`, which leaves other modules alone."""
+    if isinstance(mod, QATConvBn):
+        mod.update_bn_stats()

@@ -1,0 +1,50 @@
+"""Layers with their ReLU, whose weights are fake-quantized."""
+
+from __future__ import annotations
+
+import torch
+
+from qtorch.nn import intrinsic, qat
+
+
+class LinearReLU(qat.Linear):
+    """`qtorch.nn.qat.Linear` and a ReLU.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> layer = LinearReLU(1, 1, bias=False, qconfig=default_qat_qconfig)
+        >>> bool((layer(torch.tensor([[-2.0], [3.0]])) >= 0).all())
+        True
+    """
+
+    floats = intrinsic.LinearReLU
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return torch.relu(super().forward(input))
+
+
+class ConvReLU1d(qat.Conv1d):
+    """`qtorch.nn.qat.Conv1d` and a ReLU."""
+
+    floats = intrinsic.ConvReLU1d
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return torch.relu(super().forward(input))
+
+
+class ConvReLU2d(qat.Conv2d):
+    """`qtorch.nn.qat.Conv2d` and a ReLU."""
+
+    floats = intrinsic.ConvReLU2d
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return torch.relu(super().forward(input))
+
+
+class ConvReLU3d(qat.Conv3d):
+    """`qtorch.nn.qat.Conv3d` and a ReLU."""
+
+    floats = intrinsic.ConvReLU3d
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return torch.relu(super().forward(input))

@@ -1,0 +1,160 @@
+"""Linear layers and convolutions in floats, with the weight that quantization would leave."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from qtorch.quantization.fake_quantize import FakeQuantize
+from qtorch.quantization.qconfig import QConfig
+
+
+def make_weight_fake_quant(layer: nn.Module, qconfig: Any) -> nn.Module:
+    """What rounds a layer's weight, made by its settings; it observes in training only.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`, or makes no module.
+    """
+    name = type(layer).__name__
+    if not isinstance(qconfig, QConfig):
+        raise TypeError(
+            f"qconfig of qat.{name} is a {type(qconfig).__name__}; allowed is a QConfig: default_qat_qconfig"
+        )
+    made = qconfig.weight()
+    if not isinstance(made, nn.Module):
+        raise TypeError(f"qconfig.weight of qat.{name} made a {type(made).__name__}; allowed are modules")
+    if isinstance(made, FakeQuantize):
+        made.observes_in_eval = False
+    return made
+
+
+class QATLayer(nn.Module):
+    """A layer with `weight_fake_quant`; what its classes share.
+
+    Attributes:
+        floats: the type of float layers that `from_float` takes.
+    """
+
+    floats: ClassVar[type[nn.Module]]
+    weight: torch.Tensor
+    weight_fake_quant: nn.Module
+    qconfig: Any
+
+    @classmethod
+    def from_float(cls, module: nn.Module) -> QATLayer:
+        """The layer with the parameters and the qconfig of a float one.
+
+        Args:
+            module: of the type that the class stands for, exactly.
+
+        Raises:
+            TypeError: if it has another type, or no `QConfig`.
+        """
+        if type(module) is not cls.floats:
+            raise TypeError(f"module is a {type(module).__name__}; allowed is exactly {cls.floats.__name__}")
+        layer: Any = module[0] if isinstance(module, nn.Sequential) else module
+        made = cls(**settings_of(layer), qconfig=getattr(module, "qconfig", None), **cls._more_settings(module))
+        made.weight, made.bias = layer.weight, layer.bias
+        made._take(module)
+        made.weight_fake_quant.to(layer.weight.device)
+        return made.train(module.training)
+
+    @classmethod
+    def _more_settings(cls, module: nn.Module) -> dict[str, Any]:
+        """Arguments of the constructor that the first part does not have."""
+        return {}
+
+    def _take(self, module: nn.Module) -> None:
+        """Takes what other parts have."""
+
+    def rounded_weight(self) -> torch.Tensor:
+        """The weight that the forward pass multiplies with."""
+        return self.weight_fake_quant(self.weight)
+
+    @property
+    def has_relu(self) -> bool:
+        """True if a ReLU follows."""
+        return nn.ReLU in getattr(self.floats, "parts", ())
+
+
+def settings_of(layer: nn.Module) -> dict[str, Any]:
+    """The arguments that make another linear layer or convolution like this one."""
+    if isinstance(layer, nn.Linear):
+        return {"in_features": layer.in_features, "out_features": layer.out_features, "bias": layer.bias is not None}
+    names = "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode"
+    return {name: getattr(layer, name) for name in names} | {"bias": layer.bias is not None}
+
+
+class Linear(QATLayer, nn.Linear):
+    """A linear layer whose weight is fake-quantized.
+
+    Args:
+        in_features, out_features, bias: as for `torch.nn.Linear`.
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> Linear(2, 3, qconfig=default_qat_qconfig)(torch.zeros(1, 2)).shape
+        torch.Size([1, 3])
+    """
+
+    floats = nn.Linear
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, qconfig: Any = None) -> None:
+        super().__init__(in_features, out_features, bias)
+        self.qconfig = qconfig
+        self.weight_fake_quant = make_weight_fake_quant(self, qconfig)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(input, self.rounded_weight(), self.bias)
+
+
+class QATConv(QATLayer):
+    """A convolution whose weight is fake-quantized.
+
+    Args:
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+        others, settings: as for the convolution.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+    """
+
+    bias: torch.Tensor | None
+
+    def __init__(self, *others: Any, qconfig: Any = None, **settings: Any) -> None:
+        super().__init__(*others, **settings)
+        self.qconfig = qconfig
+        self.weight_fake_quant = make_weight_fake_quant(self, qconfig)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self._conv_forward(input, self.rounded_weight(), self.bias)  # type: ignore[operator]
+
+
+class Conv1d(QATConv, nn.Conv1d):
+    """`torch.nn.Conv1d` with a fake-quantized weight, and an argument qconfig after its others."""
+
+    floats = nn.Conv1d
+
+
+class Conv2d(QATConv, nn.Conv2d):
+    """`torch.nn.Conv2d` with a fake-quantized weight, and an argument qconfig after its others.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> Conv2d(1, 3, 2, qconfig=default_qat_qconfig)(torch.zeros(1, 1, 4, 4)).shape
+        torch.Size([1, 3, 3, 3])
+    """
+
+    floats = nn.Conv2d
+
+
+class Conv3d(QATConv, nn.Conv3d):
+    """`torch.nn.Conv3d` with a fake-quantized weight, and an argument qconfig after its others."""
+
+    floats = nn.Conv3d

@@ -1,0 +1,111 @@
+"""report: what is quantized, to what, with which scale, and what is in floats and why."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from workflow_support import ROWS, Residual, digits, trained, with_qconfig
+
+from qtorch.nn.rounded import RoundedLayer
+from qtorch.quantization import (
+    QConfig,
+    convert,
+    default_qat_qconfig,
+    default_qconfig,
+    fuse_modules,
+    get_default_qat_qconfig,
+    get_default_qconfig,
+    prepare,
+    prepare_qat,
+    report,
+)
+
+
+def test_a_model_at_each_step():
+    model = with_qconfig(fuse_modules(Residual().eval(), ROWS), get_default_qconfig("fbgemm"))
+    model.fc.qconfig = None
+    prepared = prepare(model)
+    assert report(prepared)["conv1"].reason == "it has seen nothing yet"
+    prepared(digits()[0][:64])
+    rows = report(prepared)
+    assert [row.path for row in rows] == [
+        *("quant", "dequant", "conv1", "bn1", "relu1", "conv2", "bn2", "add", "pool", "fc")
+    ]
+    conv = rows["conv1"]
+    assert (conv.layer, conv.state, conv.observer) == ("ConvReLU2d", "observed", "HistogramObserver")
+    assert (conv.weight, conv.output) == ("affine(-128,127) per channel", "affine(0,127)")
+    assert rows["fc"].reason == "its qconfig is None"
+    assert rows["pool"].reason == rows["bn1"].reason == "its result has the scale of its input"
+    converted = report(convert(prepared))
+    made = converted["conv1"]
+    assert (made.state, made.observer, made.weight) == ("quantized", "HistogramObserver", conv.weight)
+    assert (made.scale, made.zero_point) == (conv.scale, conv.zero_point)
+    assert converted["fc"].state == "float"
+    assert converted["fc"].reason == "its qconfig is None"
+    assert (
+        report(model)["conv1"].reason == "there is no quantized ConvReLU2d" or report(model)["conv1"].state == "float"
+    )
+
+
+def test_why_layers_are_in_floats():
+    class Derived(nn.Linear):
+        pass
+
+    model = nn.ModuleDict({"linear": nn.Linear(2, 2), "derived": Derived(2, 2), "tanh": nn.Tanh()})
+    model["attention"] = nn.MultiheadAttention(2, 1)
+    assert {row.reason for row in report(model)} == {"it has no qconfig"}
+    rows = report(prepare(with_qconfig(model, default_qconfig)))
+    assert rows["linear"].state == "observed"
+    assert "subclass of Linear, and only exact types are swapped" in rows["derived"].reason
+    assert rows["tanh"].reason == "there is no quantized Tanh"
+    assert rows["attention"].reason == "attention is not quantized"
+
+
+def test_training_and_formats():
+    model = with_qconfig(fuse_modules(Residual().train(), ROWS), get_default_qat_qconfig("qnnpack"))
+    model.fc.qconfig = QConfig("e4m3fn", "mxfp4")
+    prepared = trained(prepare_qat(model), 2)
+    rows = report(prepared)
+    conv = rows["conv2"]
+    assert (conv.state, conv.observer) == ("trained", "FakeQuantize(MovingAverageMinMaxObserver)")
+    assert conv.scale == prepared.conv2.activation_post_process.scale.item()
+    assert rows["fc"].weight == prepared.fc.weight_fake_quant.quantization.forward_number.text
+    made = convert(prepared.eval())
+    assert isinstance(made.fc, RoundedLayer)
+    row = report(made)["fc"]
+    assert (row.state, row.output, row.weight) == ("rounded", "e4m3fn", rows["fc"].weight)
+
+
+def test_it_prints():
+    model = with_qconfig(nn.Sequential(nn.Linear(2, 2), nn.Tanh()), default_qconfig)
+    prepared = prepare(model)
+    prepared(torch.ones(1, 2))
+    text = str(report(prepared))
+    assert [line.split()[0] for line in text.splitlines()] == ["path", "0", "1"]
+    assert "MinMaxObserver" in text
+    console = pytest.importorskip("rich.console").Console(width=250)
+    with console.capture() as capture:
+        console.print(report(prepared))
+    assert "MinMaxObserver" in capture.get()
+    assert "(model)" in str(report(nn.Linear(1, 1)))
+    with pytest.raises(TypeError, match="model is a int"):
+        report(3)
+    with pytest.raises(KeyError):
+        report(prepared)["2"]
+
+
+def test_rich_is_imported_when_a_table_is_asked_for():
+    code = "import sys, torch, qtorch.quantization as q; str(q.report(torch.nn.ReLU())); print('rich' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def test_reports_do_not_touch_the_model():
+    model = prepare_qat(with_qconfig(nn.Sequential(nn.Linear(2, 2)), default_qat_qconfig))
+    model(torch.randn(4, 2))
+    before = copy.deepcopy(model.state_dict())
+    report(model)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
