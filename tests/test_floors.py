@@ -31,7 +31,7 @@ FLOORS = {
         "_workflow",
         "",
     ],
-    "qjax": ["_rounding", "quant", "quantization optim auto_low linalg", "nnx", ""],
+    "qjax": ["_rounding", "quant", "optim auto_low linalg", "quantization", "nnx", ""],
 }
 APART = {
     "qcore": {"torch", "jax", "qtorch", "qjax"},

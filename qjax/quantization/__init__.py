@@ -27,7 +27,7 @@ from qjax.quantization.fake_state import (
     enable_observer,
     get_observer_dict,
 )
-from qjax.quantization.functional import conv2d, linear
+from qjax.quantization.functional import conv1d, conv2d, conv3d, linear
 from qjax.quantization.observer import (
     HistogramObserver,
     MinMaxObserver,
@@ -98,7 +98,9 @@ __all__ = [
     "RecordingObserver",
     "RuleObserver",
     "choose_qparams_dynamic",
+    "conv1d",
     "conv2d",
+    "conv3d",
     "default_debug_observer",
     "default_debug_qconfig",
     "default_dynamic_qconfig",

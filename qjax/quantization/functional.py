@@ -1,4 +1,4 @@
-"""Linear layers and convolutions in integers: exact sums of products in int32, requantized by fbgemm's formula."""
+"""Linear layers and convolutions in integers: exact sums of products, requantized by fbgemm's formula."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ import jax.numpy as jnp
 from qcore.affine import AffineInteger, QParams, check_qparams, requantize
 from qcore.affine.quantized import check_convolution, check_linear
 from qjax.quantization.array_names import Names
+from qjax.quantization.integer.convolution import sums_of_windows
+from qjax.quantization.integer.products import sums_of_products
 from qjax.quantization.parameters import Form, form_of, qparams_of
 from qjax.quantization.tensor import QTensor
+
+WIDTHS = (8, 16)  # of integers in memory
 
 
 def linear(
@@ -20,11 +24,12 @@ def linear(
 ) -> QTensor:
     """The linear layer x W^T + b of quantized arrays; see `qcore.affine.requantize` for its rounding.
 
-    Sums are of 32 bits, and what does not fit wraps.
+    Sums are exact: int32 where all fit, else float64, which needs no x64 of the caller.
 
     Args:
-        input: of 8 bits, shape (..., in_features), with one scale.
-        weight: of 8 bits, shape (out_features, in_features), with one scale, or one for each output along axis 0.
+        input: of up to 16 bits, shape (..., in_features), with one scale.
+        weight: of up to 16 bits, shape (out_features, in_features), with one scale, or one for each output along axis
+            0.
         bias: float32 of shape (out_features,).
         scale, zero_point: of the output; None means the input's.
 
@@ -42,9 +47,8 @@ def linear(
         >>> linear(x, w, jnp.float32([0, 0.5])).dequantize()
         Array([[-1.5,  6.5]], dtype=float32)
     """
-    check_linear(input, weight)
-    output = _output(input, weight, scale, zero_point, input.form)
-    return QTensor(_linear(input, weight, bias, output), output, input.form)
+    check_linear(input, weight, WIDTHS)
+    return linear_to(input, weight, bias, output_of(input, weight, scale, zero_point, input.form), input.form)
 
 
 def conv2d(
@@ -63,9 +67,9 @@ def conv2d(
     """The two-dimensional convolution of quantized arrays in torch's layout; see `linear`.
 
     Args:
-        input: of 8 bits, shape (n, in_channels, height, width), with one scale.
-        weight: of 8 bits, shape (out_channels, in_channels / groups, height, width), with one scale, or one for each
-            output along axis 0.
+        input: of up to 16 bits, shape (n, in_channels, height, width), with one scale.
+        weight: of up to 16 bits, shape (out_channels, in_channels / groups, height, width), with one scale, or one for
+            each output along axis 0.
         bias, scale, zero_point: as for `linear`, which raises the same errors.
         stride, padding, dilation: one number, or two.
         groups: into how many the channels are split.
@@ -84,90 +88,92 @@ def conv2d(
                [6, 9, 6],
                [4, 6, 4]], dtype=uint8)
     """
-    stride, padding, dilation = check_convolution(input, weight, stride, padding, dilation, groups, padding_mode)
-    form = form_of(dtype)
-    output = _output(input, weight, scale, zero_point, form)
-    return QTensor(_conv(input, weight, bias, output, form, stride, padding, dilation, groups), output, form)
+    arguments = stride, padding, dilation, groups, padding_mode
+    return _conv_first(input, weight, bias, arguments, scale, zero_point, dtype, 2)
 
 
-@jax.jit
-def _linear(input: QTensor, weight: QTensor, bias: Any, output: QParams) -> jax.Array:
-    (x, x_zero), (w, w_zero) = _signed(input), _signed(weight)
-    x = x[..., None, :]
-    sums = _sums(x, _total(x), x_zero, w[None], w_zero)[..., 0, :]
-    return requantize(sums, input.qparams.scale, weight.qparams.scale, bias, output, input.form, xp=Names)
-
-
-@partial(jax.jit, static_argnums=(4, 5, 6, 7, 8))
-def _conv(
+def conv1d(
     input: QTensor,
     weight: QTensor,
-    bias: Any,
-    output: QParams,
-    form: AffineInteger,
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
-    groups: int,
-) -> jax.Array:
-    (x, x_zero), (w, w_zero) = _signed(input), _signed(weight)
-    x = jax.lax.pad(x, x_zero.astype(jnp.int8), [(0, 0, 0), (0, 0, 0), *((place, place, 0) for place in padding)])
-    x = x.transpose(0, 2, 3, 1)
-    windows = partial(_windows, kernel=w.shape[2:], stride=stride, dilation=dilation, groups=groups)
-    of_x = _total(windows(_total(x.reshape(*x.shape[:3], groups, -1))[..., 0]))
-    w = w.transpose(0, 2, 3, 1).reshape(groups, w.shape[0] // groups, -1)
-    sums = _sums(windows(x), of_x, x_zero, w, w_zero)
-    sums = sums.reshape(*sums.shape[:3], -1)
-    q = requantize(sums, input.qparams.scale, weight.qparams.scale, bias, output, form, xp=Names)
-    return q.transpose(0, 3, 1, 2)
+    bias: jax.Array | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+    scale: Any = 1.0,
+    zero_point: Any = 0,
+    dtype: Form = "quint8",
+) -> QTensor:
+    """The convolution of quantized arrays of shape (n, in_channels, length); see `conv2d`."""
+    arguments = stride, padding, dilation, groups, padding_mode
+    return _conv_first(input, weight, bias, arguments, scale, zero_point, dtype, 1)
 
 
-def _windows(
-    x: jax.Array, kernel: tuple[int, ...], stride: tuple[int, int], dilation: tuple[int, int], groups: int
-) -> jax.Array:
-    """What each output sees, of shape (n, height, width, groups, pixels * channels), for an image with channels last.
+def conv3d(
+    input: QTensor,
+    weight: QTensor,
+    bias: jax.Array | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+    scale: Any = 1.0,
+    zero_point: Any = 0,
+    dtype: Form = "quint8",
+) -> QTensor:
+    """The convolution of quantized arrays of shape (n, in_channels, depth, height, width); see `conv2d`."""
+    arguments = stride, padding, dilation, groups, padding_mode
+    return _conv_first(input, weight, bias, arguments, scale, zero_point, dtype, 3)
 
-    XLA's own convolution of int8 is 50 times slower on CPU than these copies and a product of matrices.
+
+def linear_to(input: QTensor, weight: QTensor, bias: jax.Array | None, output: QParams, form: AffineInteger) -> QTensor:
+    """`linear` with checked operands, and any integers as its result."""
+    return QTensor(_linear(input, weight, bias, output, form), output, form)
+
+
+def conv_to(
+    input: QTensor, weight: QTensor, bias: jax.Array | None, settings: Any, output: QParams, form: AffineInteger
+) -> QTensor:
+    """A convolution of any dimension, with checked operands, of images with channels last.
+
+    Its settings are those of `sums_of_windows`: stride, pairs of paddings, dilation and groups.
     """
-    rows, columns = (
-        [slice(i * step, i * step + size - (count - 1) * step, by) for i in range(count)]
-        for size, count, step, by in zip(x.shape[1:3], kernel, dilation, stride, strict=True)
-    )
-    pixels = jnp.stack([x[:, row, column] for row in rows for column in columns], axis=3)
-    pixels = pixels.reshape(*pixels.shape[:4], groups, -1).swapaxes(3, 4)
-    return pixels.reshape(*pixels.shape[:4], -1)
+    return QTensor(_conv(input, weight, bias, output, form, settings), output, form)
 
 
-def _total(x: jax.Array) -> jax.Array:
-    return x.sum(-1, keepdims=True, dtype=jnp.int32)
+def _conv_first(
+    input: Any, weight: Any, bias: Any, arguments: Any, scale: Any, zero_point: Any, dtype: Form, dimensions: int
+) -> QTensor:
+    """A convolution of images with channels first."""
+    stride, padding, dilation = check_convolution(input, weight, *arguments, dimensions=dimensions, widths=WIDTHS)
+    output = output_of(input, weight, scale, zero_point, form := form_of(dtype))
+    settings = stride, tuple((place, place) for place in padding), dilation, arguments[3]
+    last = QTensor(jnp.moveaxis(input.values, 1, -1), input.qparams, input.form)
+    result = conv_to(last, weight, bias, settings, output, form)
+    return QTensor(jnp.moveaxis(result.values, -1, 1), output, form)
 
 
-def _sums(x: jax.Array, of_x: jax.Array, x_zero: jax.Array, w: jax.Array, w_zero: jax.Array) -> jax.Array:
-    """Sums of (x - x_zero) * (w - w_zero) in int32, of shape (..., groups, outputs).
-
-    Args:
-        x: int8 array of shape (..., groups, n).
-        of_x: its sums over n, int32 of shape (..., groups, 1).
-        x_zero: int32 of shape ().
-        w: int8 array of shape (groups, outputs, n).
-        w_zero: int32 of shape (), or (groups * outputs,).
-    """
-    batch = x.ndim - 2
-    contracted, batched = ((batch + 1,), (2,)), ((batch,), (0,))
-    products = jax.lax.dot_general(x, w, (contracted, batched), preferred_element_type=jnp.int32)
-    products = jnp.moveaxis(products, 0, -2)
-    w_zero = w_zero.reshape(w.shape[:2] if w_zero.ndim else ())
-    return products - x_zero * _total(w)[..., 0] - of_x * w_zero + w.shape[2] * x_zero * w_zero
+@partial(jax.jit, static_argnums=4)
+def _linear(input: QTensor, weight: QTensor, bias: Any, output: QParams, form: AffineInteger) -> jax.Array:
+    grouped = QTensor(input.values[..., None, :], input.qparams, input.form)
+    return _requantized(sums_of_products(grouped, weight), input, weight, bias, output, form)
 
 
-def _signed(q: QTensor) -> tuple[jax.Array, jax.Array]:
-    """Integers and zero point with a sign, for which there is hardware: unsigned ones are 128 less."""
-    if q.form.storage == "int8":
-        return q.values, q.qparams.zero_point
-    return (q.values ^ 0x80).view(jnp.int8), q.qparams.zero_point - 128
+@partial(jax.jit, static_argnums=(4, 5))
+def _conv(input: QTensor, weight: QTensor, bias: Any, output: QParams, form: AffineInteger, settings: Any) -> jax.Array:
+    return _requantized(sums_of_windows(input, weight, *settings), input, weight, bias, output, form)
 
 
-def _output(input: QTensor, weight: QTensor, scale: Any, zero_point: Any, form: AffineInteger) -> QParams:
+def _requantized(
+    sums: jax.Array, input: QTensor, weight: QTensor, bias: Any, output: QParams, form: AffineInteger
+) -> jax.Array:
+    return requantize(sums, input.qparams.scale, weight.qparams.scale, bias, output, form, xp=Names)
+
+
+def output_of(input: QTensor, weight: QTensor, scale: Any, zero_point: Any, form: AffineInteger) -> QParams:
+    """The result's parameters, checked as the operands are; None means the input's."""
     input.check()
     weight.check()
     scale = input.qparams.scale if scale is None else scale

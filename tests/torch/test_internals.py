@@ -181,7 +181,6 @@ def test_without_trees(monkeypatch):
 
 def test_without_packages(monkeypatch, tmp_path):
     """What rounds on a GPU then is the law, operation by operation."""
-    import torch._dynamo  # a part of torch that is imported without it would stay half imported
 
     monkeypatch.setattr(store, "folder", lambda: tmp_path)
     monkeypatch.setitem(sys.modules, "torch._inductor", None)

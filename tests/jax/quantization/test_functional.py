@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from support import assert_same_bits
 
 import qcore.affine as reference
-from qcore.affine import INT8, UINT8, AffineInteger, QParams
+from qcore.affine import INT8, INT32, UINT8, AffineInteger, QParams
 from qjax.quantization import QTensor, conv2d, linear
 
 OUTPUT = QParams.of(0.5, 31)
@@ -154,11 +154,11 @@ def test_strict_promotion():
 RNG = np.random.default_rng(6)
 X, W = operand(RNG, (2, 4), UINT8), operand(RNG, (3, 4), INT8)
 IMAGE, KERNEL = operand(RNG, (1, 4, 5, 5), UINT8), operand(RNG, (6, 2, 3, 3), INT8)
-WIDE = operand(RNG, (3, 4), AffineInteger.of_width(9))
+WIDE = operand(RNG, (3, 4), INT32)
 BAD = {
     "input is a ndarray; allowed is a QTensor": lambda: linear(np.ones((2, 4)), W),
     "weight is a tuple; allowed is a QTensor": lambda: linear(X, (W,)),
-    "weight has integers of int16; allowed are int8, uint8": lambda: linear(X, WIDE),
+    "weight has integers of int32; allowed are int8, uint8, int16, uint16": lambda: linear(X, WIDE),
     "input has axis=0; allowed is None": lambda: linear(operand(RNG, (2, 4), INT8, True), W),
     "weight has axis=1; allowed is None or 0": lambda: linear(
         X, QTensor(W.values, QParams.of([1] * 4, [0] * 4, 1), INT8)

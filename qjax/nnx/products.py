@@ -1,76 +1,16 @@
-"""Modules of flax nnx: `qjax.quantizer` and layers of `qjax.linalg`; needs flax, which `import qjax` leaves alone."""
+"""Layers of flax nnx whose products have formats and accumulators (`qjax.linalg`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
-from qcore import Number, Rounding
 from qcore.accumulate.product import check_products
 from qcore.formats.text import parse
-from qjax._rounding.inputs import ArrayLike
-from qjax._rounding.keys import Key
 from qjax.linalg import conv1d, conv2d, conv3d, linear
-from qjax.quant import quantizer
-
-try:
-    from flax import nnx
-except ModuleNotFoundError as error:
-    raise ImportError("qjax.nnx needs flax: pip install flax") from error
-
-__all__ = ["Conv", "Linear", "Quantizer"]
-
-
-class Quantizer(nnx.Module):
-    """A module that rounds values to one format and their gradients to another; see `qjax.quantizer`.
-
-    Without a key, a stochastic call takes the next key of the module's own stream of random numbers, as `nnx.Dropout`
-    does. The stream is forked from "quantize" of `rngs`, or from its default stream.
-
-    Args:
-        forward_number, backward_number, forward_rounding, backward_rounding, clamping_grad_zero, backward_hooks: as
-            for `qjax.quantizer`.
-        rngs: the source of keys for stochastic calls without a key.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> q = Quantizer("e5m2", rngs=nnx.Rngs(0))
-        >>> q(jnp.full(5, 1.1))
-        Array([1.  , 1.25, 1.  , 1.25, 1.  ], dtype=float32)
-        >>> q(jnp.full(5, 1.1))
-        Array([1.  , 1.  , 1.  , 1.25, 1.  ], dtype=float32)
-    """
-
-    def __init__(
-        self,
-        forward_number: Number | str | None = None,
-        backward_number: Number | str | None = None,
-        forward_rounding: str | Rounding = "stochastic",
-        backward_rounding: str | Rounding = "stochastic",
-        clamping_grad_zero: bool = False,
-        backward_hooks: Iterable[Callable[[Any], Any]] = (),
-        *,
-        rngs: nnx.Rngs | None = None,
-    ) -> None:
-        if not isinstance(rngs, nnx.Rngs | None):
-            raise TypeError(f"rngs={rngs!r} is a {type(rngs).__name__}; allowed are nnx.Rngs and None")
-        arguments = (forward_number, backward_number, forward_rounding, backward_rounding)
-        self.function = quantizer(*arguments, clamping_grad_zero, backward_hooks)
-        self.rngs = nnx.data(None)
-        if rngs is not None and self.function.stochastic:
-            self.rngs = rngs.quantize.fork()
-
-    def __call__(self, x: ArrayLike, key: Key = None) -> jax.Array:
-        """Rounds x, and the gradient on its way back, as `qjax.quantizer`'s functions do."""
-        if key is None and self.rngs is not None:
-            key = self.rngs()
-        return self.function(x, key)
 
 
 class _Layer:

@@ -1,0 +1,130 @@
+"""What all layers that compute with integers are made of: packed weights, the output's parameters, and checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from qcore.affine import AffineInteger, QParams
+from qcore.affine.arithmetic.operands import check_operand
+from qjax._rounding.packing import pack, unpack
+from qjax.quantization import QTensor
+
+_BITS = 4  # of integers that share a byte
+
+
+class IntegerVariable(nnx.Variable):
+    """Integers, scales, zero points and biases of a converted model, which no optimizer changes."""
+
+
+class QuantizedWeight(nnx.Module):
+    """The integers of a weight in variables, which a call gives as a QTensor.
+
+    Integers of at most 4 bits lie two in a byte, along the last dimension, as `qjax.pack` puts them: the variable is
+    then `packed`, else `int_repr`. Names, shapes and bytes are those of `qtorch.nn.quantized`: dimensions are in
+    torch's order, outputs first.
+
+    Args:
+        weight: what it holds, with one scale for all or along axis 0.
+
+    Raises:
+        TypeError, ValueError: if its arrays do not fit each other, or it is none of these.
+
+    Example:
+        >>> from qcore.affine import AffineInteger
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> weight = QuantizedWeight(quantize_per_tensor(jnp.float32([[-1.0, 0.5]]), 0.5, 0, AffineInteger(-8, 7)))
+        >>> weight.packed[...], weight().int_repr()
+        (Array([[30]], dtype=uint8), Array([[-2,  1]], dtype=int8))
+    """
+
+    def __init__(self, weight: QTensor) -> None:
+        weight.check()
+        if weight.qparams.axis not in (None, 0) or weight.form.storage == "int32":
+            raise ValueError(
+                f"weight has axis={weight.qparams.axis} and integers of {weight.form.storage}; allowed are one scale "
+                "for all or axis=0, and integers of up to 16 bits"
+            )
+        self.form, self.shape, self.axis = weight.form, tuple(weight.shape), weight.qparams.axis
+        self.is_packed = packs(weight.form)
+        if self.is_packed:
+            self.packed = IntegerVariable(pack(weight.values, _BITS))
+        else:
+            self.int_repr = IntegerVariable(weight.values)
+        self.scale = IntegerVariable(jnp.asarray(weight.qparams.scale))
+        self.zero_point = IntegerVariable(jnp.asarray(weight.qparams.zero_point))
+
+    def __call__(self) -> QTensor:
+        """The weight."""
+        values = unpacked(self.packed[...], self.form, self.shape[-1]) if self.is_packed else self.int_repr[...]
+        return QTensor(values, QParams(self.scale[...], self.zero_point[...], self.axis), self.form)
+
+
+def packs(form: AffineInteger) -> bool:
+    """True if two integers lie in a byte."""
+    least = -(1 << _BITS - 1) if form.signed else 0
+    return least <= form.qmin and form.qmax < least + (1 << _BITS)
+
+
+def unpacked(packed: jax.Array, form: AffineInteger, size: int) -> jax.Array:
+    """The integers of packed ones."""
+    codes, sign = unpack(packed, _BITS, size), 1 << _BITS - 1
+    return (codes ^ sign).astype(jnp.int8) - jnp.int8(sign) if form.signed else codes
+
+
+class Quantized(nnx.Module):
+    """A layer whose result has the scale and the zero point in its variables.
+
+    Args:
+        output: the parameters of the result.
+        form: the result's integers.
+
+    Attributes:
+        layer_name: where the layer is in a model, for its errors; `convert` writes it.
+        observed_by: what chose the parameters, for `report`.
+    """
+
+    layer_name = observed_by = ""
+
+    def __init__(self, output: QParams, form: AffineInteger) -> None:
+        self.form = form
+        self.scale = IntegerVariable(jnp.asarray(output.scale))
+        self.zero_point = IntegerVariable(jnp.asarray(output.zero_point))
+
+    @property
+    def output(self) -> QParams:
+        """The result's parameters."""
+        return QParams(self.scale[...], self.zero_point[...])
+
+    def check_input(self, x: Any, name: str = "input") -> None:
+        """Raises unless x is a quantized array of up to 16 bits, with one scale.
+
+        Raises:
+            TypeError, ValueError: if it is something else.
+        """
+        check_quantized(self, x, name)
+        check_operand(name, x)
+        if x.form.storage == "int32":
+            raise TypeError(f"{self.layer_name}: {name} has integers of int32; allowed are up to 16 bits")
+
+
+def check_quantized(module: nnx.Module, x: Any, name: str = "input") -> None:
+    """Raises unless a layer's argument is a quantized array.
+
+    Raises:
+        TypeError: if it is something else; the message says where the layer is, and what to insert before it.
+    """
+    if not isinstance(x, QTensor):
+        place = getattr(module, "layer_name", "") or type(module).__name__
+        raise TypeError(
+            f"{place}: {name} is a {type(x).__name__}; allowed is a QTensor: insert a QuantStub before this layer "
+            "(prepare and convert make it a Quantize), or wrap the model in QuantWrapper"
+        )
+
+
+def bias_variable(bias: Any) -> Any:
+    """A bias of float32 in a variable, or None."""
+    return nnx.data(None) if bias is None else IntegerVariable(jnp.asarray(bias, jnp.float32))

@@ -1,0 +1,121 @@
+"""Convolutions in integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from flax import nnx
+
+from qcore.affine import AffineInteger, QParams
+from qcore.affine.quantized import for_each_dimension
+from qjax.nnx.quantized.base import Quantized, QuantizedWeight, bias_variable
+from qjax.quantization import QTensor
+from qjax.quantization.functional import conv_to
+
+
+class Conv(Quantized):
+    """A convolution of images with channels last in integers: exact sums, requantized; around images is the zero point.
+
+    Args:
+        weight: of up to 16 bits, in torch's layout (out_features, in_features / groups, *kernel_size), with one scale
+            or one for each output.
+        bias: float32 of shape (out_features,), or None.
+        output: the parameters of the result.
+        form: the result's integers.
+        strides, kernel_dilation: for all dimensions, or for each.
+        padding: "SAME", "VALID", "CAUSAL", a number, or one number or pair for each dimension, as for `nnx.Conv`.
+        feature_group_count: into how many parts channels and outputs are split.
+        relu: True for a ReLU behind it.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from qcore.affine import UINT8
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> weight = quantize_per_tensor(jnp.ones((1, 1, 3, 3)), 0.25, 0, "qint8")
+        >>> layer = Conv(weight, None, QParams.of(1.0, 0), UINT8)
+        >>> layer(quantize_per_tensor(jnp.ones((1, 3, 3, 1)), 0.5, 7, "quint8")).int_repr()[0, :, :, 0]
+        Array([[4, 6, 4],
+               [6, 9, 6],
+               [4, 6, 4]], dtype=uint8)
+    """
+
+    def __init__(
+        self,
+        weight: QTensor,
+        bias: jax.Array | None,
+        output: QParams,
+        form: AffineInteger,
+        strides: Any = 1,
+        padding: Any = "SAME",
+        kernel_dilation: Any = 1,
+        feature_group_count: int = 1,
+        relu: bool = False,
+    ) -> None:
+        super().__init__(output, form)
+        self.dimensions = weight.ndim - 2
+        self.strides = for_each_dimension("strides", 1 if strides is None else strides, 1, self.dimensions)
+        dilation = 1 if kernel_dilation is None else kernel_dilation
+        self.kernel_dilation = for_each_dimension("kernel_dilation", dilation, 1, self.dimensions)
+        self.padding, self.feature_group_count, self.relu = _padding(padding), feature_group_count, relu
+        self.weight, self.bias = QuantizedWeight(weight), bias_variable(bias)
+        self._pairs((1 << 16,) * self.dimensions)  # wrong paddings raise here
+
+    def __call__(self, input: QTensor) -> QTensor:
+        """The convolution of a quantized array of shape (..., *sizes, in_features).
+
+        Raises:
+            TypeError: if input is no QTensor, or has more than 16 bits.
+            ValueError: if its shape does not fit.
+        """
+        self.check_input(input)
+        weight, bias = self.weight(), None if self.bias is None else self.bias[...]
+        channels = weight.shape[1] * self.feature_group_count
+        if input.ndim <= self.dimensions or input.shape[-1] != channels:
+            sizes = ", ".join(("depth", "height", "width")[-self.dimensions :])
+            raise ValueError(f"input has shape {input.shape}; allowed is (..., {sizes}, {channels}), as weight says")
+        batch, rest = input.shape[: -self.dimensions - 1], input.shape[-self.dimensions - 1 :]
+        settings = self.strides, self._pairs(rest[:-1]), self.kernel_dilation, self.feature_group_count
+        result = conv_to(input.reshape(-1, *rest), weight, bias, settings, self.output, self.form)
+        result = result.reshape(*batch, *result.shape[1:])
+        return result.relu() if self.relu else result
+
+    def _pairs(self, sizes: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        """How many zero points stand before and after images of these sizes."""
+        kernel = self.weight.shape[2:]
+        reach = [gap * (count - 1) + 1 for count, gap in zip(kernel, self.kernel_dilation, strict=True)]
+        if self.padding == "CAUSAL" and self.dimensions == 1:
+            pairs = [(reach[0] - 1, 0)]
+        elif self.padding in ("SAME", "VALID"):
+            pairs = jax.lax.padtype_to_pads(sizes, reach, self.strides, self.padding)
+        elif isinstance(self.padding, str):
+            raise ValueError(f"padding={self.padding!r}; allowed are SAME, VALID, in one dimension CAUSAL, and numbers")
+        else:
+            each = for_pairs(self.padding, self.dimensions)
+            pairs = [for_each_dimension("padding", pair, 0, 2) for pair in each]
+        for size, (before, after), extent in zip(sizes, pairs, reach, strict=True):
+            if size + before + after < extent:
+                raise ValueError(f"images have sizes {sizes}; allowed are none smaller than the kernel, {tuple(reach)}")
+        return tuple((int(before), int(after)) for before, after in pairs)
+
+    @classmethod
+    def of(cls, layer: nnx.Conv, weight: QTensor, bias: Any, output: QParams, form: AffineInteger, relu: bool) -> Conv:
+        """The layer in integers of an `nnx.Conv`."""
+        geometry = layer.strides, layer.padding, layer.kernel_dilation, layer.feature_group_count
+        return cls(weight, bias, output, form, *geometry, relu)
+
+
+def for_pairs(padding: Any, dimensions: int) -> tuple[Any, ...]:
+    """A padding for each dimension, each a number or a pair."""
+    each = padding if isinstance(padding, (tuple, list)) else (padding,) * dimensions
+    if len(each) != dimensions:
+        raise ValueError(f"padding={padding}; allowed are one number, or a number or pair for each of {dimensions}")
+    return tuple(each)
+
+
+def _padding(padding: Any) -> Any:
+    """Lists as tuples, which a module may have as attributes."""
+    return tuple(map(_padding, padding)) if isinstance(padding, (tuple, list)) else padding

@@ -1,0 +1,66 @@
+"""Sums, products and concatenations of quantized arrays as a module that has their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from qcore.affine import arithmetic
+from qjax.nnx.quantized.base import Quantized
+from qjax.quantization import QTensor
+
+
+class QFunctional(Quantized):
+    """The operations of `FloatFunctional` on quantized arrays, by `qcore.affine.arithmetic`.
+
+    Args:
+        output: the parameters of the results of all methods but `add_scalar` and `mul_scalar`.
+        form: the results' integers.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from qcore.affine import UINT8, QParams
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(jnp.float32([1, 2]), 0.5, 0, "quint8")
+        >>> QFunctional(QParams.of(1.0, 0), UINT8).add(x, x).dequantize()
+        Array([2., 4.], dtype=float32)
+    """
+
+    def add(self, x: QTensor, y: QTensor) -> QTensor:
+        """x + y; see `qcore.affine.arithmetic.add`."""
+        self._check(x, y)
+        return arithmetic.add(x, y, self.output, self.form)
+
+    def add_relu(self, x: QTensor, y: QTensor) -> QTensor:
+        """max(x + y, 0)."""
+        self._check(x, y)
+        return arithmetic.add(x, y, self.output, self.form, relu=True)
+
+    def mul(self, x: QTensor, y: QTensor) -> QTensor:
+        """x * y; see `qcore.affine.arithmetic.mul`."""
+        self._check(x, y)
+        return arithmetic.mul(x, y, self.output, self.form)
+
+    def mul_relu(self, x: QTensor, y: QTensor) -> QTensor:
+        """max(x * y, 0)."""
+        self._check(x, y)
+        return arithmetic.mul(x, y, self.output, self.form, relu=True)
+
+    def cat(self, x: Sequence[QTensor], axis: int = 0) -> QTensor:
+        """The arrays one after the other; see `qcore.affine.arithmetic.cat`."""
+        self._check(*x)
+        return arithmetic.cat(x, axis, self.output, self.form)
+
+    def add_scalar(self, x: QTensor, y: float) -> QTensor:
+        """x + y for a number y; see `qcore.affine.arithmetic.add_scalar`."""
+        self._check(x)
+        return arithmetic.add_scalar(x, y)
+
+    def mul_scalar(self, x: QTensor, y: float) -> QTensor:
+        """x * y for a number y; see `qcore.affine.arithmetic.mul_scalar`."""
+        self._check(x)
+        return arithmetic.mul_scalar(x, y)
+
+    def _check(self, *operands: Any) -> None:
+        for number, operand in enumerate(operands):
+            self.check_input(operand, f"operand {number}")

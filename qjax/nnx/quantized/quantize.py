@@ -1,0 +1,56 @@
+"""Where floats become integers, and where they are floats again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from flax import nnx
+
+from qjax.nnx.quantized.base import Quantized, check_quantized
+from qjax.quantization import QTensor, quantize_affine
+
+
+class Quantize(Quantized):
+    """Quantizes floats with fixed parameters; `convert` makes it of a `QuantStub`.
+
+    Args:
+        output: the parameters.
+        form: the integers.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from qcore.affine import UINT8, QParams
+        >>> Quantize(QParams.of(0.5, 3), UINT8)(jnp.float32([1, -9])).int_repr()
+        Array([5, 0], dtype=uint8)
+    """
+
+    def __call__(self, x: Any) -> QTensor:
+        """The integers of floats.
+
+        Raises:
+            TypeError: if x is no array of floats.
+        """
+        if isinstance(x, QTensor):
+            place = self.layer_name or "Quantize"
+            raise TypeError(f"{place}: x is a QTensor; allowed are arrays of floats: remove this QuantStub")
+        return quantize_affine(x, self.output, self.form)
+
+
+class DeQuantize(nnx.Module):
+    """The numbers of quantized arrays, in float32; `convert` makes it of a `DeQuantStub`.
+
+    Attributes:
+        layer_name: where the layer is in a model, for its errors.
+    """
+
+    layer_name = ""
+
+    def __call__(self, x: QTensor) -> jax.Array:
+        """The numbers.
+
+        Raises:
+            TypeError: if x is no QTensor.
+        """
+        check_quantized(self, x, "x")
+        return x.dequantize()

@@ -1,0 +1,1 @@
+"""Models prepared, calibrated, fused, trained and converted."""

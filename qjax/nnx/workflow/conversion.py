@@ -1,0 +1,134 @@
+"""Prepared models become models of integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+
+from qcore.affine import AffineInteger, QParams
+from qjax.nnx import quantized
+from qjax.nnx.workflow.layers import WEIGHTED, bias_of, is_whole, torch_layout
+from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
+from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub
+from qjax.nnx.workflow.tree import check_model, rebuilt, shown
+from qjax.quantization import QTensor, quantize_affine
+from qjax.quantization.observer import RangeObserver
+from qjax.quantization.parameters import form_of
+
+
+def convert(model: nnx.Module) -> nnx.Module:
+    """A copy of a prepared model whose observed layers are those of `qjax.nnx.quantized`.
+
+    It computes with the integers of `qtorch.quantization.convert`'s result, given the same weights and observers.
+
+    Args:
+        model: what `prepare` returned, after calibration; it stays as it is.
+
+    Returns:
+        The converted model. QTensors flow from its `Quantize` to its `DeQuantize`.
+
+    Raises:
+        TypeError: if model is no module, or an observer chooses no parameters.
+        ValueError: if nothing is prepared, or an observer has seen nothing; the message names the layer.
+
+    Example:
+        >>> from qjax.nnx import QuantWrapper, prepare
+        >>> from qjax.quantization import default_qconfig
+        >>> model = prepare(QuantWrapper(nnx.Linear(2, 2, rngs=nnx.Rngs(0))), default_qconfig)
+        >>> _ = model(jnp.ones((3, 2)))
+        >>> type(convert(model).module).__name__
+        'Linear'
+    """
+    check_model("model", model)
+    modules = [module for _, module in nnx.iter_modules(model)]
+    if not any(isinstance(one, Observed) or getattr(one, "qconfig", None) is not None for one in modules):
+        raise ValueError("model is not prepared: no layer has an observer; call prepare first")
+
+    def change(name: str, module: nnx.Module) -> nnx.Module:
+        try:
+            return converted(name, module)
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f"{shown(name)}: {error}. Run the prepared model on data that reaches it, or give it the settings None"
+            ) from error
+
+    return rebuilt(model, change, is_whole)
+
+
+def converted(name: str, module: nnx.Module) -> nnx.Module:
+    """A module's successor, or the module."""
+    made: Any = module
+    if isinstance(module, DeQuantStub):
+        made = quantized.DeQuantize()
+    elif isinstance(module, FloatFunctional):
+        if module.activation_post_process is None:
+            return module
+        made = quantized.QFunctional(*output_of(module.activation_post_process))
+    elif isinstance(module, Observed):
+        output, form = output_of(module.activation_post_process)
+        layer: Any = module.module
+        if isinstance(layer, QuantStub):
+            made = quantized.Quantize(output, form)
+        else:
+            weight = quantized_weight(torch_layout(layer), module.qconfig.weight)
+            made = WEIGHTED[type(layer)].of(layer, weight, bias_of(layer), output, form, False)
+    if made is not module:
+        made.layer_name = name
+        if isinstance(module, (Observed, FloatFunctional)):
+            made.observed_by = observer_name(module.activation_post_process.description)
+    return made
+
+
+def output_of(observer: Observer) -> tuple[QParams, AffineInteger]:
+    """The parameters and the integers of a layer's result.
+
+    An observer with reduce_range leaves room for sums that overflow in 16 bits; here they do not, so that the result
+    may have all the integers of its type. Fake quantization says with which integers the layer was trained.
+
+    Raises:
+        TypeError: if the observer chooses no parameters.
+        ValueError: if it has seen nothing, or chooses a scale for each channel.
+    """
+    return observer.qparams(), output_form(observer.description)
+
+
+def output_form(description: Any) -> AffineInteger:
+    """The integers of a layer's result, as settings say; see `output_of`."""
+    observer = range_observer(description)
+    if observer.axis is not None:
+        raise ValueError("activation has a scale for each channel; allowed is one for all of a result")
+    form = observer.form
+    if observer is description and observer.reduce_range:
+        whole = form_of(observer.dtype)
+        form = AffineInteger(max(2 * form.qmin, whole.qmin), min(2 * form.qmax + 1, whole.qmax), form.signed)
+        form = whole if (form.qmin, form.qmax) == (whole.qmin, whole.qmax) else form
+    return form
+
+
+def range_observer(description: Any) -> RangeObserver:
+    """The observer of ranges that settings describe.
+
+    Raises:
+        TypeError: if they describe another.
+    """
+    observer = getattr(description, "observer", description)
+    if not isinstance(observer, RangeObserver):
+        raise TypeError(f"its settings have a {type(observer).__name__}; allowed are observers of ranges, FakeQuantize")
+    return observer
+
+
+def quantized_weight(numbers: Any, description: Any) -> QTensor:
+    """A weight in torch's layout with the parameters that settings choose for it."""
+    observer = range_observer(description)
+    numbers = numbers.astype(jnp.float32)
+    qparams = observer.qparams(observer.update(observer.init(numbers.shape), numbers))
+    return quantize_affine(numbers, qparams, observer.form)
+
+
+def observer_name(description: Any) -> str:
+    """What settings are called in a report."""
+    inner = getattr(description, "observer", None)
+    name = type(description).__name__
+    return name if inner is None else f"{name}({type(inner).__name__})"

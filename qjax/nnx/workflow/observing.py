@@ -1,0 +1,141 @@
+"""Observers in models: modules that see what passes, and whose states are variables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from qcore.affine import QParams
+from qjax.nnx.workflow.tree import unnamed
+from qjax.quantization import FakeQuantize, QConfig
+
+
+class ObserverState(nnx.Variable):
+    """The state of an observer or of a `FakeQuantize`: a pytree, which `nnx.jit` carries."""
+
+
+class Observer(nnx.Module):
+    """An observer or `FakeQuantize` of `qjax.quantization` with its state.
+
+    Args:
+        description: what observes.
+        shape: of the arrays that will be seen; observers of channels need it.
+
+    Example:
+        >>> from qjax.quantization import MinMaxObserver
+        >>> observer = Observer(MinMaxObserver())
+        >>> observer(jnp.float32([-1, 3]))
+        Array([-1.,  3.], dtype=float32)
+        >>> observer.qparams().zero_point
+        Array(64, dtype=int32)
+    """
+
+    def __init__(self, description: Any, shape: tuple[int, ...] = ()) -> None:
+        self.description = description
+        self.state = ObserverState(description.init(shape))
+
+    @property
+    def rounds(self) -> bool:
+        """True if it fake-quantizes."""
+        return isinstance(self.description, FakeQuantize)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """x, fake-quantized or as it is; what was observed goes into the state."""
+        state = self.state.get_value()
+        if self.rounds:
+            y, state = self.description.apply(state, x)
+        else:
+            y, state = x, self.description.update(state, x)
+        self.state.set_value(state)
+        return y
+
+    def qparams(self) -> QParams:
+        """The parameters that follow from what was seen.
+
+        Raises:
+            ValueError: if nothing was seen.
+            TypeError: if the observer chooses none.
+        """
+        state = self.state.get_value()
+        if self.rounds:
+            seen = state.activation_post_process
+            untouched = (state.scale == 1).all() & (state.zero_point == 0).all()
+            if bool((seen.min_val > seen.max_val).any() & untouched):
+                raise ValueError("it has seen nothing")
+        return self.description.qparams(state)
+
+
+class Observed(nnx.Module):
+    """A layer whose results an observer sees.
+
+    Args:
+        module: the layer.
+        qconfig: the observer's and the weight's settings.
+
+    Attributes:
+        activation_post_process: the observer.
+    """
+
+    def __init__(self, module: nnx.Module, qconfig: QConfig) -> None:
+        self.module, self.qconfig = module, qconfig
+        self.activation_post_process = Observer(qconfig.activation)
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        module: Any = self.module
+        return self.activation_post_process(module(*arguments, **settings))
+
+
+unnamed(Observed, "module")
+
+
+class FloatFunctional(nnx.Module):
+    """Operations of floats whose results an observer sees; `convert` makes a `quantized.QFunctional` of it.
+
+    Use one for each place in a model. Before `prepare` there is no observer.
+
+    Attributes:
+        activation_post_process: sees the results of all methods but `add_scalar` and `mul_scalar`, or None.
+
+    Example:
+        >>> FloatFunctional().add_relu(jnp.float32([1]), jnp.float32([-3]))
+        Array([0.], dtype=float32)
+    """
+
+    def __init__(self) -> None:
+        self.activation_post_process: Any = nnx.data(None)
+        self.qconfig: Any = None
+
+    def add(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        """x + y."""
+        return self._observed(x + y)
+
+    def add_relu(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        """max(x + y, 0)."""
+        return self._observed(jax.nn.relu(x + y))
+
+    def mul(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        """x * y."""
+        return self._observed(x * y)
+
+    def mul_relu(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        """max(x * y, 0)."""
+        return self._observed(jax.nn.relu(x * y))
+
+    def cat(self, x: Sequence[jax.Array], axis: int = 0) -> jax.Array:
+        """The arrays one after the other."""
+        return self._observed(jnp.concatenate(list(x), axis))
+
+    def add_scalar(self, x: jax.Array, y: float) -> jax.Array:
+        """x + y for a number y; not observed, since quantized it only has another zero point."""
+        return x + y
+
+    def mul_scalar(self, x: jax.Array, y: float) -> jax.Array:
+        """x * y for a number y; not observed, since quantized it only has another scale."""
+        return x * y
+
+    def _observed(self, x: jax.Array) -> jax.Array:
+        return x if self.activation_post_process is None else self.activation_post_process(x)

@@ -1,0 +1,67 @@
+"""Models that are observed, for calibration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flax import nnx
+
+from qjax.nnx.workflow.layers import is_whole, why_float
+from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
+from qjax.nnx.workflow.settings import settings_of
+from qjax.nnx.workflow.tree import check_model, rebuilt
+from qjax.quantization import QConfig
+
+
+def prepare(model: nnx.Module, qconfig: Any) -> nnx.Module:
+    """A copy of a model whose layers are observed at their results.
+
+    Then run it on calibration data, under `nnx.jit` if you like, and `convert` it. What is prepared already stays as
+    it is, with all that was observed.
+
+    Args:
+        model: the float model; it stays as it is.
+        qconfig: settings for the whole model; or a mapping of settings, or None for floats, for dotted names ("" is the
+            model) and exact types of modules. The name precedes the type, and the type what the parent has.
+
+    Returns:
+        The prepared model.
+
+    Raises:
+        TypeError: if an argument, or settings, have the wrong type.
+        ValueError: if an entry names nothing, or nothing would be observed.
+
+    Example:
+        >>> from qjax.quantization import default_qconfig
+        >>> model = nnx.Sequential(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.relu)
+        >>> type(prepare(model, default_qconfig).layers[0]).__name__
+        'Observed'
+    """
+    check_model("model", model)
+    settings = settings_of(model, qconfig)
+    found = 0
+
+    def change(name: str, module: nnx.Module) -> nnx.Module:
+        nonlocal found
+        prepared = observed(module, settings[name])
+        found += isinstance(prepared, (Observed, FloatFunctional))
+        return prepared
+
+    prepared = rebuilt(model, change, is_whole)
+    if not found:
+        raise ValueError(
+            "model has no layer to observe: either no layer has settings, or there are none but "
+            f"{', '.join(sorted({type(module).__name__ for _, module in nnx.iter_modules(model)}))}"
+        )
+    return prepared
+
+
+def observed(module: nnx.Module, settings: QConfig | None) -> nnx.Module:
+    """A module with an observer, if there are settings for it and it is a layer that convert knows."""
+    if isinstance(module, FloatFunctional):
+        if settings is not None and module.activation_post_process is None:
+            module.activation_post_process, module.qconfig = Observer(settings.activation), settings
+        return module
+    if settings is None or isinstance(module, Observed) or why_float(module):
+        return module
+    return Observed(module, settings)

@@ -1,0 +1,62 @@
+"""Which settings each module of a model gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flax import nnx
+
+from qjax.nnx.workflow.tree import modules_of, name_of, shown
+from qjax.quantization import QConfig, QConfigDynamic
+
+
+def settings_of(model: nnx.Module, entries: Any, kind: type = QConfig) -> dict[str, Any]:
+    """The settings of all modules by name: those of the name, else of the exact type, else the parent's.
+
+    Args:
+        model: the model.
+        entries: settings for all of the model, or a mapping of settings, or None, for names ("" is the model) and
+            types.
+        kind: what settings are: `QConfig` or `QConfigDynamic`.
+
+    Raises:
+        TypeError: if entries or settings have the wrong type.
+        ValueError: if an entry names nothing that is in the model, so that it would do nothing.
+    """
+    entries = entries if isinstance(entries, Mapping) else {"": entries}
+    modules = {path: module for path, module in modules_of(model).items() if not isinstance(module, nnx.List)}
+    names = {path: name_of(path, modules) for path in modules}
+    check_entries(entries, dict(zip(names.values(), modules.values(), strict=True)), kind)
+    found: dict[str, Any] = {}
+    for path, module in modules.items():
+        outer = next((names[path[:end]] for end in range(len(path) - 1, -1, -1) if path[:end] in names), None)
+        inherited = found.get(outer) if outer is not None else None
+        found[names[path]] = entries.get(names[path], entries.get(type(module), inherited))
+    return found
+
+
+def check_entries(entries: Mapping[Any, Any], modules: Mapping[str, nnx.Module], kind: type) -> None:
+    """Raises unless each entry is of settings, and names a module of the model or the type of one.
+
+    Raises:
+        TypeError, ValueError: if one does not.
+    """
+    types = {type(module) for module in modules.values()}
+    for key, settings in entries.items():
+        if settings is not None and not isinstance(settings, kind):
+            allowed = "QConfig" if kind is QConfig else QConfigDynamic.__name__
+            raise TypeError(f"the entry {key!r} is a {type(settings).__name__}; allowed are {allowed} and None")
+        if isinstance(key, str) and key not in modules:
+            raise ValueError(f"the entry {key!r} names no module; there are {_some(sorted(modules)[1:])}")
+        if isinstance(key, type) and key not in types:
+            derived = [name for name, module in modules.items() if isinstance(module, key)]
+            more = f"; {shown(derived[0])} is of a subclass, which needs an entry of its own" if derived else ""
+            names = _some(sorted({one.__name__ for one in types}))
+            raise ValueError(f"the entry {key.__name__} is the exact type of no module; there are {names}{more}")
+        if not isinstance(key, (str, type)):
+            raise TypeError(f"the entry {key!r} is a {type(key).__name__}; allowed are names and types of modules")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")

@@ -1,0 +1,81 @@
+"""Modules that say where a model's numbers become integers, and where they are floats again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from flax import nnx
+
+from qjax.nnx.functional import relu
+from qjax.nnx.workflow.tree import check_model
+
+
+class QuantStub(nnx.Module):
+    """Marks where floats become integers: `convert` puts `quantized.Quantize` in its place.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> QuantStub()(jnp.float32([0.25]))
+        Array([0.25], dtype=float32)
+    """
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x
+
+
+class DeQuantStub(nnx.Module):
+    """Marks where integers become floats: `convert` puts `quantized.DeQuantize` in its place.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> DeQuantStub()(jnp.float32([0.25]))
+        Array([0.25], dtype=float32)
+    """
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x
+
+
+class QuantWrapper(nnx.Module):
+    """A module between a `QuantStub` and a `DeQuantStub`, so that it takes and returns floats when it is converted.
+
+    Args:
+        module: what is wrapped.
+
+    Raises:
+        TypeError: if module is no module.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> QuantWrapper(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))(jnp.zeros((1, 2))).shape
+        (1, 3)
+    """
+
+    def __init__(self, module: nnx.Module) -> None:
+        check_model("module", module)
+        self.quant, self.dequant, self.module = QuantStub(), DeQuantStub(), module
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        module: Any = self.module
+        return self.dequant(module(self.quant(x)))
+
+
+class ReLU(nnx.Module):
+    """max(x, 0) of arrays and of QTensors, as a module that `fuse_modules` can name.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> ReLU()(jnp.float32([-1, 2]))
+        Array([0., 2.], dtype=float32)
+    """
+
+    def __call__(self, x: Any) -> Any:
+        return relu(x)
+
+
+class Identity(nnx.Module):
+    """Returns what it gets; stands where a layer was fused with the one before it."""
+
+    def __call__(self, x: Any) -> Any:
+        return x

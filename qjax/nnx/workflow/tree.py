@@ -1,0 +1,82 @@
+"""Models as trees of modules, with the dotted names that the same model has in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flax import nnx
+
+Path = tuple[Any, ...]
+
+# Attributes that PyTorch's names do not have: a Sequential's list, and what a module that stands around another holds.
+_UNNAMED: dict[type, str] = {nnx.Sequential: "layers"}
+
+
+def unnamed(kind: type[nnx.Module], attribute: str) -> type[nnx.Module]:
+    """Registers an attribute of a class of modules that names leave out."""
+    _UNNAMED[kind] = attribute
+    return kind
+
+
+def check_model(name: str, model: Any) -> None:
+    """Raises TypeError unless an argument is a module."""
+    if not isinstance(model, nnx.Module):
+        raise TypeError(f"{name} is a {type(model).__name__}; allowed is a flax.nnx.Module")
+
+
+def shown(name: str) -> str:
+    """A name as messages have it."""
+    return f"layer '{name}'" if name else "the model itself"
+
+
+def modules_of(model: nnx.Module) -> dict[Path, nnx.Module]:
+    """All modules by path, parents first, each by its first path."""
+    found = {tuple(path): module for path, module in nnx.iter_modules(model)}
+    return dict(sorted(found.items(), key=lambda item: len(item[0])))
+
+
+def name_of(path: Path, modules: dict[Path, nnx.Module]) -> str:
+    """The dotted name of a path."""
+    parts = []
+    for end, part in enumerate(path):
+        if _UNNAMED.get(type(modules.get(path[:end]))) != part:
+            parts.append(str(part))
+    return ".".join(parts)
+
+
+def names_of(model: nnx.Module) -> dict[str, nnx.Module]:
+    """All modules but lists by name; of several with one name the outermost."""
+    modules = modules_of(model)
+    named: dict[str, nnx.Module] = {}
+    for path, module in modules.items():
+        if not isinstance(module, nnx.List):
+            named.setdefault(name_of(path, modules), module)
+    return named
+
+
+def rebuilt(
+    model: nnx.Module, change: Callable[[str, nnx.Module], nnx.Module], whole: Callable[[nnx.Module], bool]
+) -> nnx.Module:
+    """A copy of a model after `change(name, module)` of each of its modules, children first.
+
+    A module with several names is changed once, by its first, and all names then mean the result.
+
+    Args:
+        model: it stays as it is.
+        change: returns what takes the module's place, or the module.
+        whole: true of a module whose children stay as they are.
+    """
+    copy = nnx.clone(model)
+    modules = modules_of(copy)
+    inside = [path for path, module in modules.items() if whole(module)]
+
+    def visit(path: Path, node: Any) -> Any:
+        if not isinstance(node, nnx.Module) or isinstance(node, nnx.List):
+            return node
+        path = tuple(path)
+        if any(len(path) > len(outer) and path[: len(outer)] == outer for outer in inside):
+            return node
+        return change(name_of(path, modules), node)
+
+    return nnx.recursive_map(visit, copy)

@@ -1,0 +1,1 @@
+"""Exact sums of products of integers."""
