@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qcore.accumulate.accumulator import rounding_program
+from qcore.accumulate.accumulator import Accumulator, rounding_program
 from qcore.formats.number import Number
 from qcore.law import lanes
 from qcore.law.rounding import Rounding
@@ -78,8 +78,16 @@ class Names:
         return None
 
     @staticmethod
-    def fold(step: Callable[..., Any], total: Any, a: Any, b: Any, length: int) -> Any:
-        """Applies step(total, index, a's part, b's part) to all chunks of the contraction index, ascending."""
+    def sequential(a: np.ndarray, b: np.ndarray, accumulator: Accumulator, first: int) -> np.ndarray | None:
+        """The product of float32 matrices by a sequential accumulator; None leaves it to the law."""
+        return None
+
+    @staticmethod
+    def fold(step: Callable[..., Any], total: Any, a: Any, b: Any, length: int, sequential: bool = False) -> Any:
+        """Applies step(total, index, a's part, b's part) to all chunks of the contraction index, ascending.
+
+        `sequential` says that each step rounds once, and nothing else does.
+        """
         for index, begin in enumerate(range(0, a.shape[-1], length)):
             total = step(total, index, a[..., begin : begin + length], b[..., begin : begin + length, :])
         return total
