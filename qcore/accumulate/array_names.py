@@ -29,7 +29,6 @@ class Names:
     where = staticmethod(np.where)
     trunc = staticmethod(np.trunc)
     clip = staticmethod(np.clip)
-    zero = staticmethod(np.zeros_like)
 
     exp = staticmethod(np.exp)
     pad = staticmethod(np.pad)
@@ -51,6 +50,11 @@ class Names:
     def zeros(shape: tuple[int, ...], like: np.ndarray) -> np.ndarray:
         """Float64 zeros where an array lies."""
         return np.zeros(shape)
+
+    @staticmethod
+    def unsigned_zero(x: np.ndarray) -> np.ndarray:
+        """+0 in the place of -0."""
+        return x + 0.0
 
     @staticmethod
     def lanes(x: np.ndarray) -> np.ndarray:

@@ -103,7 +103,7 @@ def _term(xp: Any, a: Any, b: Any, accumulator: Accumulator, k: int) -> Any:
 
 def _rounded(xp: Any, found: Any, accumulator: Accumulator, step: Any) -> Any:
     """R, of a sum that is +0 where it is zero."""
-    found = xp.where(found == 0, xp.zero(found), found)
+    found = xp.unsigned_zero(found)
     if not accumulator.rounds:
         return found
     return xp.rounded(found, accumulator.number, accumulator.rounding, step, accumulator.random_bits)

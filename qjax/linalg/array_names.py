@@ -39,7 +39,6 @@ class Names:
     where = staticmethod(jnp.where)
     trunc = staticmethod(jnp.trunc)
     clip = staticmethod(jnp.clip)
-    zero = staticmethod(jnp.zeros_like)
 
     exp = staticmethod(jnp.exp)
     pad = staticmethod(jnp.pad)
@@ -49,6 +48,11 @@ class Names:
     @staticmethod
     def zeros(shape: tuple[int, ...], like: jax.Array) -> jax.Array:
         return jnp.zeros(shape, jnp.float64)
+
+    @staticmethod
+    def unsigned_zero(x: jax.Array) -> jax.Array:
+        """XLA may leave out a sum with 0."""
+        return jnp.where(x == 0, jnp.zeros_like(x), x)
 
     @staticmethod
     def lanes(x: jax.Array) -> jax.Array:

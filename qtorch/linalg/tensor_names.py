@@ -64,7 +64,6 @@ class Names:
     where = staticmethod(torch.where)
     trunc = staticmethod(torch.trunc)
     clip = staticmethod(torch.clip)
-    zero = staticmethod(torch.zeros_like)
 
     exp = staticmethod(torch.exp)
     stack = staticmethod(torch.stack)
@@ -86,6 +85,10 @@ class Names:
     @staticmethod
     def zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=like.device)
+
+    @staticmethod
+    def unsigned_zero(x: torch.Tensor) -> torch.Tensor:
+        return x + 0.0
 
     @staticmethod
     def lanes(x: torch.Tensor) -> torch.Tensor:
