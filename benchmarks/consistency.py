@@ -5,6 +5,8 @@
     python -m benchmarks.consistency --jobs 1                        one after the other, with steadier times
     python -m benchmarks.consistency --formats "float(5" --rounding stochastic --json bits.json
 
+Products with accumulators follow, forward and backward, unless --formats or --rounding chooses.
+
 A result differs where its bits do: the sign of zero and NaN payloads count. The reference is qcore. Times are of
 rounding alone, without the first call where that compiles; several jobs disturb each other's. The exit status is 1
 where anything differs, else 0. `benchmarks.sweep` goes through all 2^32 inputs of a format.
@@ -28,6 +30,7 @@ from benchmarks.support.arguments import count_of, output_file
 from benchmarks.support.backends import Backend, all_backends, reference
 from benchmarks.support.comparison import Case, Piece, compare
 from benchmarks.support.inputs import BLOCKS, FORMATS, MODES, MORE, hard_inputs
+from benchmarks.support.products import compare_products
 from benchmarks.support.programs import keep_programs
 from benchmarks.support.progress import Progress
 from benchmarks.support.real_data import training_tensors
@@ -58,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"argument --formats: {arguments.formats!r} is in no format's text; the texts are: {names}")
     jobs = arguments.jobs or usable_cores()
     cases = run(formats, arguments.rounding or MODES, arguments.count, arguments.all, jobs)
+    if not arguments.formats and not arguments.rounding:
+        cases += compare_products()
     seconds = perf_counter() - begin
     if arguments.json:
         record = environment() | {"seconds": round(seconds, 1), "cases": [case.record() for case in cases]}

@@ -156,7 +156,7 @@ def main() -> int:
     arguments = parser.parse_args()
     rows = list(measure(arguments.size, arguments.seconds, arguments.only, Console(stderr=True)))
     if arguments.json:
-        record = {"machine": machine(), "versions": versions(), "rows": [row.record() for row in rows]}
+        record = {"machine": machine("cpu"), "versions": versions(), "rows": [row.record() for row in rows]}
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
     if rows:
         Console(width=None if sys.stdout.isatty() else WIDTH).print(table(rows))

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from benchmarks.support.comparison import Case
 from benchmarks.support.timing import machine, versions
-from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Posit, parse
+from qcore import Accumulator, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Posit, parse
 
 WIDTH = 120  # of tables where the output is a file
 SHOWN = 20  # differences that are listed
@@ -26,7 +26,12 @@ def environment() -> dict[str, Any]:
 def kind_of(text: str) -> str:
     """What sort of format a text stands for."""
     number = parse(text)
-    kinds = {"float": (FloatingPoint, BinaryFloat), "fixed": FixedPoint, "posit": Posit, "block": BlockFloatingPoint}
+    kinds = {
+        "float": (FloatingPoint, BinaryFloat),
+        "fixed": FixedPoint,
+        "posit": Posit,
+        "block": BlockFloatingPoint,
+    } | {"product": Accumulator}
     return next((kind for kind, types in kinds.items() if isinstance(number, types)), "scaled block")
 
 

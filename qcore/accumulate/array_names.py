@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qcore.accumulate.accumulator import rounding_program
+from qcore.accumulate.accumulator import Accumulator, rounding_program
 from qcore.formats.number import Number
 from qcore.law import lanes
 from qcore.law.rounding import Rounding
@@ -29,7 +29,6 @@ class Names:
     where = staticmethod(np.where)
     trunc = staticmethod(np.trunc)
     clip = staticmethod(np.clip)
-    zero = staticmethod(np.zeros_like)
 
     exp = staticmethod(np.exp)
     pad = staticmethod(np.pad)
@@ -51,6 +50,11 @@ class Names:
     def zeros(shape: tuple[int, ...], like: np.ndarray) -> np.ndarray:
         """Float64 zeros where an array lies."""
         return np.zeros(shape)
+
+    @staticmethod
+    def unsigned_zero(x: np.ndarray) -> np.ndarray:
+        """+0 in the place of -0."""
+        return x + 0.0
 
     @staticmethod
     def lanes(x: np.ndarray) -> np.ndarray:
@@ -78,8 +82,16 @@ class Names:
         return None
 
     @staticmethod
-    def fold(step: Callable[..., Any], total: Any, a: Any, b: Any, length: int) -> Any:
-        """Applies step(total, index, a's part, b's part) to all chunks of the contraction index, ascending."""
+    def sequential(a: np.ndarray, b: np.ndarray, accumulator: Accumulator, first: int) -> np.ndarray | None:
+        """The product of float32 matrices by a sequential accumulator; None leaves it to the law."""
+        return None
+
+    @staticmethod
+    def fold(step: Callable[..., Any], total: Any, a: Any, b: Any, length: int, sequential: bool = False) -> Any:
+        """Applies step(total, index, a's part, b's part) to all chunks of the contraction index, ascending.
+
+        `sequential` says that each step rounds once, and nothing else does.
+        """
         for index, begin in enumerate(range(0, a.shape[-1], length)):
             total = step(total, index, a[..., begin : begin + length], b[..., begin : begin + length, :])
         return total

@@ -26,7 +26,7 @@ class Sums:
         accumulator: the accumulator.
         exact: True if sums of a chunk are exact, so that any product of float64 matrices has their bits; with an inner
             accumulator, sums of its chunks.
-        narrow: True if sums in float32 have the same bits, as its one rounding more changes no result.
+        narrow: True if sequential sums in float32, of the inner accumulator if there is one, have the same bits.
     """
 
     accumulator: Accumulator
@@ -47,6 +47,9 @@ def multiply(xp: Any, a: Any, b: Any, sums: Sums) -> Any:
 
 def _fold(xp: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: Any) -> Any:
     """The sum of all terms; `first` is how often each element was rounded before."""
+    found = xp.sequential(a, b, accumulator, first) if accumulator.sequential else None
+    if found is not None:
+        return found
     terms = a.shape[-1]
     length = accumulator.length(terms)
     each = 1 + accumulator.roundings_in_chunk(length)
@@ -56,7 +59,7 @@ def _fold(xp: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first:
     def step(total: Any, index: Any, a: Any, b: Any) -> Any:
         return _add(xp, total, a, b, accumulator, exact, first + index * each)
 
-    return xp.fold(step, _zeros(xp, a, b), a, b, length)
+    return xp.fold(step, _zeros(xp, a, b), a, b, length, accumulator.sequential)
 
 
 def _add(xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: Any) -> Any:
@@ -100,7 +103,7 @@ def _term(xp: Any, a: Any, b: Any, accumulator: Accumulator, k: int) -> Any:
 
 def _rounded(xp: Any, found: Any, accumulator: Accumulator, step: Any) -> Any:
     """R, of a sum that is +0 where it is zero."""
-    found = xp.where(found == 0, xp.zero(found), found)
+    found = xp.unsigned_zero(found)
     if not accumulator.rounds:
         return found
     return xp.rounded(found, accumulator.number, accumulator.rounding, step, accumulator.random_bits)

@@ -108,9 +108,7 @@ class Product:
         shared = chunks_share_scales(a, first, contraction.first, chunk, contraction.gathers) and chunks_share_scales(
             b, second, contraction.second, chunk, contraction.gathers
         )
-        narrow = self.accumulator.sequential and float32_suffices(
-            a, b, self.accumulator.number, self.accumulator.rounding
-        )
+        narrow = accumulator.sequential and float32_suffices(a, b, accumulator.number, accumulator.rounding)
         return Sums(self.accumulator, chunk == 1 or (shared and sums_are_exact(a, b, chunk)), narrow)
 
 

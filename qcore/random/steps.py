@@ -19,6 +19,14 @@ def block_of_step(step: Any, random_bits: int) -> tuple[Any, Any]:
     return (step >> 2, step & 3) if random_bits <= MOST_HALF_BITS else (step, step & 0)
 
 
+def word_of_part(y0: Any, y1: Any, part: Any, random_bits: int) -> Any:
+    """A rounding's word of 31 bits, from the block's two words."""
+    word = y0 ^ y1
+    if random_bits <= MOST_HALF_BITS:
+        word = (y0 ^ (word & -(part >> 1))) << ((part & 1) * 16)
+    return leading_bits(word, leading_bits_mask(random_bits))
+
+
 def words_of_step(
     arange: Callable[[Any], Any],
     shape: Sequence[int],
@@ -41,7 +49,4 @@ def words_of_step(
     """
     index = element_index(arange, shape, start, prod(shape) >= 2**31)
     y0, y1 = threefry(*key, *index, materialize)
-    word = y0 ^ y1
-    if random_bits <= MOST_HALF_BITS:
-        word = (y0 ^ (word & -(part >> 1))) << ((part & 1) * 16)
-    return leading_bits(word, leading_bits_mask(random_bits))
+    return word_of_part(y0, y1, part, random_bits)

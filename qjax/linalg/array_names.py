@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore import Number, Rounding
-from qcore.accumulate.accumulator import rounding_program
+from qcore.accumulate.accumulator import Accumulator, rounding_program
 from qcore.formats.number import prepare
 from qcore.law.carrier import FLOAT32
-from qcore.random.steps import block_of_step, words_of_step
+from qcore.random.steps import MOST_HALF_BITS, block_of_step, word_of_part
+from qcore.random.threefry import element_index, threefry
 from qjax._rounding.array_law import Names as LawNames
 from qjax._rounding.array_law import arange, materialize
 
@@ -33,11 +34,11 @@ class Names:
 
     def __init__(self, key: jax.Array | None = None) -> None:
         self.key = key
+        self._shared: Any = None  # while sequential steps are traced: whether it is the first, and a block's words
 
     where = staticmethod(jnp.where)
     trunc = staticmethod(jnp.trunc)
     clip = staticmethod(jnp.clip)
-    zero = staticmethod(jnp.zeros_like)
 
     exp = staticmethod(jnp.exp)
     pad = staticmethod(jnp.pad)
@@ -47,6 +48,11 @@ class Names:
     @staticmethod
     def zeros(shape: tuple[int, ...], like: jax.Array) -> jax.Array:
         return jnp.zeros(shape, jnp.float64)
+
+    @staticmethod
+    def unsigned_zero(x: jax.Array) -> jax.Array:
+        """XLA may leave out a sum with 0."""
+        return jnp.where(x == 0, jnp.zeros_like(x), x)
 
     @staticmethod
     def lanes(x: jax.Array) -> jax.Array:
@@ -81,19 +87,29 @@ class Names:
         return None
 
     @staticmethod
-    def fold(step: Callable[..., Any], total: Any, a: jax.Array, b: jax.Array, length: int) -> Any:
-        """A loop of XLA's over the full chunks, then the rest."""
+    def sequential(a: jax.Array, b: jax.Array, accumulator: Accumulator, first: Any) -> jax.Array | None:
+        return None
+
+    def fold(
+        self, step: Callable[..., Any], total: Any, a: jax.Array, b: jax.Array, length: int, sequential: bool = False
+    ) -> Any:
+        """A loop of XLA's over the full chunks, then the rest; sequential steps hand on the words that four share."""
         terms = a.shape[-1]
-        full = terms // length
+        full, shares = terms // length, sequential and self.key is not None
         if full:
             end = full * length
             left = jnp.moveaxis(a[..., :end].reshape(*a.shape[:-1], full, length), -2, 0)
             right = jnp.moveaxis(b[..., :end, :].reshape(*b.shape[:-2], full, length, b.shape[-1]), -3, 0)
 
-            def body(total: Any, chunk: Any) -> Any:
-                return step(total, *chunk), None
+            def body(carry: Any, chunk: Any) -> Any:
+                total, words = carry
+                outer, self._shared = self._shared, (chunk[0] == 0, *words) if shares else None
+                total = step(total, *chunk)
+                words, self._shared = self._shared[1:] if self._shared else (), outer
+                return (total, words), None
 
-            total, _ = jax.lax.scan(body, total, (jnp.arange(full, dtype=jnp.int64), left, right))
+            words = (jnp.zeros(total.shape, jnp.int32),) * 2 if shares else ()
+            (total, _), _ = jax.lax.scan(body, (total, words), (jnp.arange(full, dtype=jnp.int64), left, right))
         if terms % length:
             total = step(total, full, a[..., full * length :], b[..., full * length :, :])
         return total
@@ -109,11 +125,21 @@ class Names:
 
     def _words(self, shape: tuple[int, ...], step: Any, random_bits: int) -> jax.Array:
         """The random words of a step, which may be traced."""
-        assert self.key is not None  # checked where the key is given
         block, part = block_of_step(jnp.asarray(step, jnp.int64), random_bits)
+        if self._shared is None or random_bits > MOST_HALF_BITS:
+            y0, y1 = self._block(shape, block)
+        else:
+            first, *words = self._shared
+            y0, y1 = jax.lax.cond(first | (part == 0), lambda: self._block(shape, block), lambda: tuple(words))
+            self._shared = first, y0, y1
+        return word_of_part(y0, y1, part.astype(jnp.int32), random_bits)
+
+    def _block(self, shape: tuple[int, ...], block: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Two random words for each element."""
+        assert self.key is not None  # checked where the key is given
         start = jax.lax.bitcast_convert_type(block * prod(shape), jnp.int32)  # the low word comes first
-        words = self.key[0], self.key[1]
-        return words_of_step(arange, shape, words, (start[1], start[0]), part.astype(jnp.int32), random_bits)
+        index = element_index(arange, shape, (start[1], start[0]), prod(shape) >= 2**31)
+        return threefry(self.key[0], self.key[1], *index)
 
     @staticmethod
     def maximum(x: jax.Array) -> jax.Array:

@@ -73,7 +73,7 @@ def multiply_arrays(
     sums = product.sums(first.shape, second.shape, form.contraction(which, first.shape, second.shape, other))
     left, right = form.matrices(Names, which, operands[0], operands[1], other)
     with jax.enable_x64(True):
-        if sums.narrow:
+        if sums.narrow and sums.accumulator.sequential:
             found = multiply(NarrowNames(), left, right, sums)
             return jnp.where(found == found, found, jnp.float32(jnp.nan))
         words = None if key is None else jnp.asarray(key).view(jnp.int32)

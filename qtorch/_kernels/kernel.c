@@ -35,6 +35,7 @@ static inline bfloat16 to_bfloat16(FLOAT32 x) {  // to nearest, ties to even; of
 static inline int64_t hidden(int64_t x) { __asm__("" : "+r"(x)); return x; }  // x, of which a compiler knows nothing
 static inline int32_t rotate(int32_t x, int n) { return (int32_t)((uint32_t)x << n | (uint32_t)x >> (32 - n)); }
 
+#define VARIABLES int64_t ones = -1, one = 1; __asm__("" : "+r"(ones), "+r"(one)); // of whose values gcc knows nothing
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define SLOT 8        // bytes that a value takes where it is handed on, whatever its type

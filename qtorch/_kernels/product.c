@@ -18,6 +18,7 @@ static inline FLOAT32 float32(int32_t x) { FLOAT32 y; memcpy(&y, &x, sizeof(y));
 static inline FLOAT64 float64(int64_t x) { FLOAT64 y; memcpy(&y, &x, sizeof(y)); return y; }
 static inline int32_t rotate(int32_t x, int n) { return (int32_t)((uint32_t)x << n | (uint32_t)x >> (32 - n)); }
 
+#define VARIABLES int64_t ones = -1, one = 1; __asm__("" : "+r"(ones), "+r"(one)); // of whose values gcc knows nothing
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define ROWS $rows       // of C at a time
 #define COLUMNS $columns // of C at a time
@@ -43,8 +44,7 @@ static void tile(const Call* call, const float* a, const SUM* b, int64_t example
     int32_t words[2][ROWS][COLUMNS] __attribute__((aligned(64)));
     const int32_t key0 = call->key[0], key1 = call->key[1];
 #endif
-    int64_t ones = -1, one = 1;  // gcc makes vectors of shifts of variables only
-    __asm__("" : "+r"(ones), "+r"(one));
+    VARIABLES
     for (int64_t k = 0; k < call->k; ++k) {
         const SUM* const row = b + k * COLUMNS;
 #if WORDS

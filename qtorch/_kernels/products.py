@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from qcore.law.program import Program
 from qcore.law.rounding import Rounding
@@ -54,7 +53,7 @@ def _threefry() -> str:
 
 def _rounded(program: Program, constants: tuple[int, ...], random_bits: int) -> str:
     """Declares `rounded`, from x and where words are read `drawn`."""
-    trace, width = _Trace(), program.carrier.lane_bits
+    trace, width = Trace(), program.carrier.lane_bits
     word = None
     if program.mode is Rounding.STOCHASTIC:
         word = leading_bits(trace.value("drawn", "int32", ELEMENT), leading_bits_mask(random_bits))
@@ -62,15 +61,6 @@ def _rounded(program: Program, constants: tuple[int, ...], random_bits: int) -> 
     x = trace.value(f"bits{width}(x)", f"int{width}", ELEMENT)
     result = program.run(trace, x, constants, (), word)
     return "\n                ".join([*_lines(result), f"const SUM rounded = float{width}({result.name});"])
-
-
-class _Trace(Trace):
-    """Shifts of 1 and -1 are written as those of variables, see `product.c`."""
-
-    def binary(self, sign: str, a: Any, b: Any) -> Value:
-        if sign == "<<" and isinstance(a, int) and b.dtype == "int64" and a in (1, -1):
-            return self.note("one << {}" if a == 1 else "ones << {}", b)
-        return super().binary(sign, a, b)
 
 
 def _lines(*targets: Value) -> list[str]:

@@ -232,7 +232,8 @@ class _Passes:
 
     def _constants(self, values: Iterable[Value]) -> list[str]:
         """The values that are the same for all that a pass goes through."""
-        lines = [self._array(one, "0") for one in self.kernel.arguments if one.level == CONSTANT]
+        lines = ["VARIABLES"] if self.kernel.lane == "int64" else []
+        lines += [self._array(one, "0") for one in self.kernel.arguments if one.level == CONSTANT]
         for value in values:
             if value.level == CONSTANT:
                 lines.append(declared(value))

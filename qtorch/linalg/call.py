@@ -15,6 +15,7 @@ from qtorch._rounding.gradients import is_differentiated
 from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, key_tensor
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.plan import text_of
+from qtorch._rounding.sharded import check_not_sharded
 from qtorch._torch_internals import apply_directly, constant
 from qtorch.linalg.operator import multiply_tensors
 
@@ -41,6 +42,7 @@ def prepare(
     for name, x in zip(form.names, (a, b), strict=True):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} is a {type(x).__name__}; allowed is a torch.Tensor of float32")
+        check_not_sharded(x, name)
         if x.dtype is not torch.float32:
             raise TypeError(f"{name} has dtype {x.dtype}; allowed is torch.float32")
     if a.device != b.device:

@@ -10,15 +10,13 @@ import torch
 
 from qcore.accumulate.convolution import Form, form_of
 from qcore.accumulate.forms import FORWARD
-from qcore.accumulate.law import Sums, multiply
+from qcore.accumulate.law import multiply
 from qcore.accumulate.product import FIRST, ROLES, SECOND, Operand, Product
-from qcore.formats.number import prepare
 from qcore.formats.text import parse
-from qcore.law.carrier import FLOAT32, FLOAT64
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import fold_in
 from qtorch._rounding.paths.choice import is_plain_tensor
-from qtorch.linalg.tensor_names import Names, sequential_product
+from qtorch.linalg.tensor_names import Names
 
 _library = torch.library.Library("qtorch", "FRAGMENT")
 _library.define(
@@ -73,23 +71,10 @@ def _multiply(
     other = tuple(other)
     left, right = made.matrices(Names, which, operands[0], operands[1], other)
     sums = _sums(made, which, how, tuple(first.shape), tuple(second.shape), other)
-    found = _accumulated(left, right, sums, None if key is None else key.to(first.device))
+    names = Names(None if key is None else key.to(first.device), sums.narrow)
+    found = multiply(names, left, right, sums)
     result = found.to(torch.float32).reshape(shape)
     return result.masked_fill_(result != result, torch.nan)
-
-
-def _accumulated(a: torch.Tensor, b: torch.Tensor, sums: Sums, key: torch.Tensor | None) -> torch.Tensor:
-    """The law, where there is one by a kernel."""
-    accumulator = sums.accumulator
-    if accumulator.sequential:
-        program, constants = None, ()
-        if accumulator.rounds:
-            carrier = FLOAT32 if sums.narrow else FLOAT64
-            program, constants = prepare(accumulator.number, accumulator.rounding, carrier, None, coded=False)
-        found = sequential_product(a, b, program, tuple(constants), key, accumulator.random_bits)
-        if found is not None:
-            return found
-    return multiply(Names(key), a, b, sums)
 
 
 def _rounded(x: torch.Tensor, operand: Operand, key: torch.Tensor | None, role: int) -> torch.Tensor:

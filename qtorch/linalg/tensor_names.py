@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-from qcore import Number, Rounding
+from qcore import Accumulator, Number, Rounding
+from qcore.formats.number import prepare
+from qcore.law.carrier import FLOAT32, FLOAT64
 from qcore.law.program import Program
 from qcore.random.steps import MOST_HALF_BITS, block_of_step, words_of_step
 from qcore.random.threefry import Noise
@@ -52,15 +54,16 @@ class Names:
 
     Args:
         key: int32 tensor of two words for stochastic accumulators, else None.
+        narrow_sums: see `Sums.narrow`.
     """
 
-    def __init__(self, key: torch.Tensor | None = None) -> None:
+    def __init__(self, key: torch.Tensor | None = None, narrow_sums: bool = False) -> None:
         self.key = key
+        self.narrow_sums = narrow_sums
 
     where = staticmethod(torch.where)
     trunc = staticmethod(torch.trunc)
     clip = staticmethod(torch.clip)
-    zero = staticmethod(torch.zeros_like)
 
     exp = staticmethod(torch.exp)
     stack = staticmethod(torch.stack)
@@ -84,6 +87,10 @@ class Names:
         return torch.zeros(shape, dtype=torch.float64, device=like.device)
 
     @staticmethod
+    def unsigned_zero(x: torch.Tensor) -> torch.Tensor:
+        return x + 0.0
+
+    @staticmethod
     def lanes(x: torch.Tensor) -> torch.Tensor:
         return x.view(torch.int64)
 
@@ -103,8 +110,19 @@ class Names:
     def ascending(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
         return sequential_product(a, b, None, (), None, 24)
 
+    def sequential(self, a: torch.Tensor, b: torch.Tensor, accumulator: Accumulator, first: int) -> torch.Tensor | None:
+        if first and accumulator.stochastic:
+            return None
+        program, constants = None, ()
+        if accumulator.rounds:
+            carrier = FLOAT32 if self.narrow_sums else FLOAT64
+            program, constants = prepare(accumulator.number, accumulator.rounding, carrier, None, coded=False)
+        return sequential_product(a, b, program, tuple(constants), self.key, accumulator.random_bits)
+
     @staticmethod
-    def fold(step: Callable[..., Any], total: Any, a: torch.Tensor, b: torch.Tensor, length: int) -> Any:
+    def fold(
+        step: Callable[..., Any], total: Any, a: torch.Tensor, b: torch.Tensor, length: int, sequential: bool = False
+    ) -> Any:
         for index, begin in enumerate(range(0, a.shape[-1], length)):
             total = step(total, index, a[..., begin : begin + length], b[..., begin : begin + length, :])
         return total

@@ -1,0 +1,29 @@
+"""The benchmark of products, and their part of the consistency run."""
+
+import json
+import sys
+
+import pytest
+
+from benchmarks import linalg
+from benchmarks.support import products
+
+
+def test_a_row_of_each_framework(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "linalg.json"
+    arguments = ["linalg", "--size", "16", "--seconds", "0.01", "--only", "exact", "--json", str(file)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert linalg.main() == 0
+    rows = json.loads(file.read_text())["rows"]
+    assert [(row["framework"], row["limit"]) for row in rows] == [("torch", 2.8), ("jax", 2.8)]
+    assert "limits missed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("chunk", [1, 64])
+def test_a_wrong_bit_is_found(chunk, monkeypatch):
+    monkeypatch.setattr(products, "ACCUMULATORS", (products.Accumulator("float(6,9)", chunk=chunk),))
+    monkeypatch.setattr(products, "OPERANDS", products.OPERANDS[:1])
+    assert [case.differing for case in products.compare_products()] == [0, 0, 0]
+    right = products._by_torch
+    monkeypatch.setattr(products, "_by_torch", lambda *arguments: -right(*arguments))
+    assert [case.differing > 0 for case in products.compare_products()] == [False, True, False]
