@@ -1,7 +1,7 @@
 """Low-precision arithmetic in PyTorch: QPyTorch's API with the same bits as NumPy (qcore) and JAX (qjax).
 
-`qtorch.auto_low`, `qtorch.linalg`, `qtorch.nn`, `qtorch.optim` and `qtorch.quantization` are imported when they are first
-used.
+`qtorch.auto_low`, `qtorch.linalg`, `qtorch.nn`, `qtorch.optim` and `qtorch.quantization` are imported when they are
+first used.
 """
 
 from importlib import import_module

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from qtorch.nn.quantized.base import Quantized, check_quantized
-from qtorch.nn.quantized.observed import output_of
+from qtorch.nn.quantized.common.base import Quantized, check_quantized
+from qtorch.nn.quantized.common.observed import output_of
 from qtorch.quantization.integer.conversion import quantize
 from qtorch.quantization.tensor import QTensor
 
