@@ -20,18 +20,22 @@ class Names:
     - `unsigned(x)`: x with zeros that have no sign: which of 0.0 and -0.0 is less depends on the framework.
     - `divide(a, b)`: a true division, also where b is one number for all of a; never a product with 1 / b.
     - `rounded(product)`: the product itself, which a compiler must not fuse with an addition that follows.
+    - `exp(x)`, `tanh(x)` and `sqrt(x)` of float64; but for `sqrt` they may err by a few units in the last place.
     - `arithmetic()`: what law and rules run in: NumPy does not warn of overflow and NaN, JAX has 64-bit types.
 
     Of arrays:
 
-    - `dtype(x)`, `astype(x, dtype)`, `full(shape, value, dtype)`, `full_like(x, value, dtype)`, `copy(x)`, and
-      `arange(size, like)`, int32 on `like`'s device.
+    - `dtype(x)`, `astype(x, dtype)`, `full(shape, value, dtype)`, `full_like(x, value, dtype)`,
+      `copy(x)`.
+    - Beside an array, on its device: `arange(size, like)`, int32, and `constant(numbers, dtype, like)` of a list.
+    - `concatenate(arrays, axis)`, `pad(x, widths, value)` with (before, after) for each dimension, and `total(x, axes)`,
+      sums in int64 along axes, which stay.
     - `asarray(x)` of a NumPy array, and `concrete(x)`, a NumPy array, or None where the values are not known yet (in
       traced programs) or not worth waiting for.
 
     Of histograms only:
 
-    - `floor(x)`; of one dimension `cumsum(x)`, `concatenate(arrays)`, `repeat(x, count)`, each element count times.
+    - `floor(x)`; of one dimension `cumsum(x)`, `repeat(x, count)`, each element count times.
     - `bincount(index, weight, size)`: float32 sums of each index's weights, added to 0 in the order of the elements
       (and not, as XLA would, to what the sums are added to afterwards).
     - `searchsorted(edges, x, right)`: for each x how many edges are less, with right=True at most equal, as int32.
@@ -44,6 +48,9 @@ class Names:
     rint = staticmethod(np.rint)
     floor = staticmethod(np.floor)
     divide = staticmethod(np.divide)
+    exp = staticmethod(np.exp)
+    tanh = staticmethod(np.tanh)
+    sqrt = staticmethod(np.sqrt)
     minimum = staticmethod(np.minimum)
     maximum = staticmethod(np.maximum)
     full = staticmethod(np.full)
@@ -61,6 +68,9 @@ class Names:
     rounded: Any = staticmethod(lambda product: product)
     dtype: Any = staticmethod(lambda x: x.dtype.name)
     astype: Any = staticmethod(lambda x, dtype: np.asarray(x).astype(dtype, copy=False))
+    total: Any = staticmethod(lambda x, axes: np.sum(x, axes, np.int64, keepdims=True))
+    pad: Any = staticmethod(lambda x, widths, value: np.pad(x, widths, constant_values=value))
+    constant: Any = staticmethod(lambda numbers, dtype, like: np.array(numbers, dtype))
     arange: Any = staticmethod(lambda size, like: np.arange(size, dtype=np.int32))
 
     @staticmethod

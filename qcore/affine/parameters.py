@@ -220,16 +220,21 @@ def choose_qparams_dynamic(low: Any, high: Any, form: AffineInteger, *, xp: Any 
     """
     check_scheme("affine", check_form(form))
     check_range(low, high, xp)
-    steps = form.qmax - form.qmin
     with xp.arithmetic():
-        low, high = xp.clip(low, None, 0), xp.clip(high, 0, None)
-        scale = xp.divide(xp.astype(high, "float64") - xp.astype(low, "float64"), float(steps))
-        scale = xp.where(scale < _NORMAL, xp.full_like(scale, 0.1, "float64"), scale)
-        low, high, scale = _cut_off(xp, low, high, scale)
-        below, above = xp.divide(xp.astype(low, "float64"), scale), xp.divide(xp.astype(high, "float64"), scale)
-        nearer = abs(form.qmin) - abs(below) < abs(form.qmax) - abs(above)
-        offset = xp.where(nearer, form.qmin - below, form.qmax - above)
-        return QParams(xp.astype(scale, "float32"), law.integers(xp, xp.rint(offset), form))
+        return dynamic_qparams(xp, low, high, form)
+
+
+def dynamic_qparams(xp: Any, low: Any, high: Any, form: AffineInteger) -> QParams:
+    """`choose_qparams_dynamic` without checks, within `xp.arithmetic()`."""
+    steps = form.qmax - form.qmin
+    low, high = xp.clip(low, None, 0), xp.clip(high, 0, None)
+    scale = xp.divide(xp.astype(high, "float64") - xp.astype(low, "float64"), float(steps))
+    scale = xp.where(scale < _NORMAL, xp.full_like(scale, 0.1, "float64"), scale)
+    low, high, scale = _cut_off(xp, low, high, scale)
+    below, above = xp.divide(xp.astype(low, "float64"), scale), xp.divide(xp.astype(high, "float64"), scale)
+    nearer = abs(form.qmin) - abs(below) < abs(form.qmax) - abs(above)
+    offset = xp.where(nearer, form.qmin - below, form.qmax - above)
+    return QParams(xp.astype(scale, "float32"), law.integers(xp, xp.rint(offset), form))
 
 
 def _cut_off(xp: Any, low: Any, high: Any, scale: Any) -> tuple[Any, Any, Any]:

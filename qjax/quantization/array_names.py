@@ -20,6 +20,9 @@ class Names(qcore.affine.Names):
     where = staticmethod(jnp.where)
     clip = staticmethod(jnp.clip)
     floor = staticmethod(jnp.floor)
+    exp = staticmethod(jnp.exp)
+    tanh = staticmethod(jnp.tanh)
+    sqrt = staticmethod(jnp.sqrt)
     minimum = staticmethod(jnp.minimum)
     maximum = staticmethod(jnp.maximum)
     full = staticmethod(jnp.full)
@@ -29,6 +32,9 @@ class Names(qcore.affine.Names):
     concatenate = staticmethod(jnp.concatenate)
     copy = staticmethod(jnp.copy)
     asarray = staticmethod(jnp.asarray)
+    constant = staticmethod(lambda numbers, dtype, like: jnp.array(numbers, dtype))
+    total = staticmethod(lambda x, axes: jnp.sum(x, axes, jnp.int64, keepdims=True))
+    pad = staticmethod(lambda x, widths, value: jnp.pad(x, widths, constant_values=value))
     cond = staticmethod(jax.lax.cond)  # type: ignore[assignment]
     while_loop = staticmethod(jax.lax.while_loop)  # type: ignore[assignment]
     arange = staticmethod(lambda size, like: jnp.arange(size, dtype=jnp.int32))
@@ -70,8 +76,12 @@ class Names(qcore.affine.Names):
 
     @staticmethod
     def rounded(product: jax.Array) -> jax.Array:
-        """A choice stands between the product and an addition."""
-        return jnp.where(product == product, product, jnp.nan)
+        """A choice stands between the product and an addition: twice the product, where that is the product too.
+
+        LLVM removes a choice by NaN where it knows both factors, say converted integers and a constant scale.
+        """
+        largest = jnp.finfo(product.dtype).max
+        return jnp.where(jnp.abs(product) <= largest, product, product + product)
 
     @staticmethod
     def bincount(index: jax.Array, weight: jax.Array, size: int) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -22,6 +23,9 @@ class Names(affine.Names):
     clip = staticmethod(torch.clip)
     floor = staticmethod(torch.floor)
     divide = staticmethod(torch.divide)
+    exp = staticmethod(torch.exp)
+    tanh = staticmethod(torch.tanh)
+    sqrt = staticmethod(torch.sqrt)
     minimum = staticmethod(torch.minimum)
     maximum = staticmethod(torch.maximum)
     repeat = staticmethod(torch.repeat_interleave)
@@ -31,6 +35,10 @@ class Names(affine.Names):
     dtype = staticmethod(lambda x: str(x.dtype).removeprefix("torch."))
     full = staticmethod(lambda shape, value, dtype: torch.full(shape, value, dtype=getattr(torch, dtype)))
     full_like = staticmethod(lambda x, value, dtype: torch.full_like(x, value, dtype=getattr(torch, dtype)))
+    total = staticmethod(lambda x, axes: torch.sum(x, axes, keepdim=True, dtype=torch.int64))
+    constant = staticmethod(
+        lambda numbers, dtype, like: torch.tensor(numbers, dtype=getattr(torch, dtype), device=like.device)
+    )
     arange = staticmethod(lambda size, like: torch.arange(size, dtype=torch.int32, device=like.device))
     cumsum = staticmethod(lambda x: torch.cumsum(x, 0))
     copy = staticmethod(torch.clone)
@@ -61,6 +69,10 @@ class Names(affine.Names):
         if result.dtype in (torch.float16, torch.bfloat16) and torch.compiler.is_compiling():
             return _kept_in_memory(result.view(torch.int16)).view(result.dtype)
         return result
+
+    @staticmethod
+    def pad(x: torch.Tensor, widths: Sequence[tuple[int, int]], value: int) -> torch.Tensor:
+        return torch.nn.functional.pad(x, [end for pair in reversed(widths) for end in pair], value=value)
 
     @staticmethod
     def extremes(x: torch.Tensor, axes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:

@@ -7,8 +7,9 @@ import torch
 from arithmetic_support import in_jax, in_torch, operand, params_in_jax, params_in_torch
 from support import assert_same_bits
 
-from qcore.affine import INT8, UINT8, AffineInteger, QParams
+from qcore.affine import INT8, UINT8, AffineInteger, Names, QParams
 from qcore.affine import arithmetic as law
+from qjax.quantization.array_names import Names as JaxNames
 
 FORMS = {
     "uint8": (UINT8, UINT8),
@@ -72,11 +73,29 @@ def test_frameworks(forms, scales):
     same_all(traced(in_jax(a), in_jax(b), params_in_jax(output), unary), expected)
 
 
+@pytest.mark.parametrize("scales", [SCALES[0], (0.0371, 0.0123)], ids=str)
 @pytest.mark.parametrize("forms", ["uint8", "uint16"])
-def test_parameters_that_the_compiler_of_jax_knows(forms):
-    a, b, output = operands(forms, SCALES[2], 2)
+def test_parameters_that_the_compiler_of_jax_knows(forms, scales):
+    """It would see that products of integers with such a scale are no NaN, and fuse them with sums."""
+    a, b, output = operands(forms, scales, 2)
     known = in_jax(a), in_jax(b), params_in_jax(output)
     same_all(jax.jit(lambda: everything(*known))(), everything(a, b, output))
+
+
+def test_sums_of_products_with_scales_that_the_compiler_of_jax_knows():
+    """In the sums themselves the differences are many, where ties of integers are few."""
+    a, b, _ = operands("uint8", (0.0371, 0.0123), 3, (100_000,))
+    zeros = int(a.qparams.zero_point), int(b.qparams.zero_point)
+
+    def sums(xp, x, y):
+        numbers = (
+            xp.rounded(xp.astype(xp.astype(q, "int32") - zero, "float32") * xp.full((), scale, "float32"))
+            for q, zero, scale in zip((x, y), zeros, (0.0371, 0.0123), strict=True)
+        )
+        return next(numbers) + next(numbers)
+
+    actual = jax.jit(lambda x, y: sums(JaxNames, x, y))(a.values, b.values)
+    assert_same_bits(np.asarray(actual), sums(Names, a.values, b.values))
 
 
 @pytest.mark.parametrize("forms", ["int4"])

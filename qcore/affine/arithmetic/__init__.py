@@ -4,6 +4,42 @@ The functions take quantized arrays of any framework (`QArray`, `qtorch.quantiza
 `qjax.quantization.QTensor`) and return arrays of the same kind. docs/affine.md has the law.
 """
 
+from qcore.affine.arithmetic.activations import (
+    celu,
+    elu,
+    hardsigmoid,
+    hardswish,
+    leaky_relu,
+    sigmoid,
+    tanh,
+    unit_qparams,
+)
 from qcore.affine.arithmetic.elementwise import add, add_scalar, cat, clamp, mul, mul_scalar
+from qcore.affine.arithmetic.norms import batch_norm, group_norm, layer_norm
+from qcore.affine.arithmetic.pools import adaptive_avg_pool, avg_pool, max_pool, mean
+from qcore.affine.arithmetic.resize import interpolate
 
-__all__ = ["add", "add_scalar", "cat", "clamp", "mul", "mul_scalar"]
+__all__ = [
+    "adaptive_avg_pool",
+    "add",
+    "add_scalar",
+    "avg_pool",
+    "batch_norm",
+    "cat",
+    "celu",
+    "clamp",
+    "elu",
+    "group_norm",
+    "hardsigmoid",
+    "hardswish",
+    "interpolate",
+    "layer_norm",
+    "leaky_relu",
+    "max_pool",
+    "mean",
+    "mul",
+    "mul_scalar",
+    "sigmoid",
+    "tanh",
+    "unit_qparams",
+]

@@ -1,0 +1,127 @@
+"""Functions of one number on quantized arrays: the law's integers for the function of (q - zero_point) * scale.
+
+Exponentials are computed in float64 and rounded once to float32; all else is float32, in the order written down.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qcore.affine.arithmetic.operands import check_operand, check_output, numbers, quantized
+from qcore.affine.parameters import QParams
+from qcore.formats.affine import AffineInteger
+
+
+def elu(q: Any, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Any:
+    """x where it is above 0, else alpha * (exp(x) - 1).
+
+    Args:
+        q: quantized array.
+        output: the result's scale and zero point.
+        form: the result's integers; None means q's.
+        alpha: any number.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray
+        >>> q = QArray(np.uint8([0, 128, 255]), QParams.of(0.1, 128), UINT8)
+        >>> elu(q, q.qparams).values
+        array([118, 128, 255], dtype=uint8)
+    """
+    return _applied(q, output, form, lambda xp, x: xp.where(x > 0, x, _expm1(xp, x, 1.0) * alpha))
+
+
+def celu(q: Any, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Any:
+    """x where it is above 0, else alpha * (exp(x / alpha) - 1); arguments as for `elu`."""
+    return _applied(q, output, form, lambda xp, x: xp.where(x > 0, x, _expm1(xp, x, alpha) * alpha))
+
+
+def leaky_relu(q: Any, output: QParams, form: AffineInteger | None = None, slope: float = 0.01) -> Any:
+    """x where it is above 0, else x * slope; arguments as for `elu`."""
+    return _applied(q, output, form, lambda xp, x: xp.where(x > 0, x, x * slope))
+
+
+def hardswish(q: Any, output: QParams, form: AffineInteger | None = None) -> Any:
+    """x * clip(x + 3, 0, 6) / 6; arguments as for `elu`."""
+    return _applied(q, output, form, lambda xp, x: xp.divide(x * xp.clip(x + 3.0, 0.0, 6.0), 6.0))
+
+
+def hardsigmoid(q: Any, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
+    """clip(x + 3, 0, 6) / 6.
+
+    Args:
+        q: quantized array.
+        output: the result's scale and zero point; None for those of numbers from 0 to 1, see `unit_qparams`.
+        form: the result's integers; None means q's.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+    """
+    return _applied(q, _unit(q, output, form, False), form, lambda xp, x: xp.divide(xp.clip(x + 3.0, 0.0, 6.0), 6.0))
+
+
+def sigmoid(q: Any, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
+    """1 / (1 + exp(-x)); arguments as for `hardsigmoid`.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray
+        >>> sigmoid(QArray(np.uint8([0, 128, 255]), QParams.of(0.1, 128), UINT8)).values
+        array([  0, 128, 255], dtype=uint8)
+    """
+    return _applied(q, _unit(q, output, form, False), form, sigmoid_of)
+
+
+def tanh(q: Any, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
+    """tanh(x); arguments as for `hardsigmoid`, but parameters of None are those of numbers from -1 to 1."""
+    return _applied(q, _unit(q, output, form, True), form, tanh_of)
+
+
+def unit_qparams(q: Any, form: AffineInteger, signed: bool) -> QParams:
+    """The parameters of numbers from 0 to 1: scale 1 / levels, zero point qmin; or of ones from -1 to 1.
+
+    Args:
+        q: quantized array, beside which they are.
+        form: the integers, of which there are so many levels.
+        signed: True for numbers from -1 to 1: scale 2 / levels and the zero point in the middle.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray
+        >>> unit_qparams(QArray(np.uint8([1]), QParams.of(0.1, 0), UINT8), UINT8, True).zero_point
+        array(128, dtype=int32)
+    """
+    xp, levels = q.names, form.qmax - form.qmin + 1
+    scale = xp.full_like(q.qparams.scale, (2 if signed else 1) / levels, "float32")
+    return QParams(scale, xp.full_like(scale, form.qmin + (levels // 2 if signed else 0), "int32"))
+
+
+def sigmoid_of(xp: Any, x: Any) -> Any:
+    """1 / (1 + exp(-x)) of float32 numbers, computed in float64 and rounded once."""
+    one = xp.full_like(x, 1, "float64")
+    return xp.astype(xp.divide(one, 1.0 + xp.exp(-xp.astype(x, "float64"))), "float32")
+
+
+def tanh_of(xp: Any, x: Any) -> Any:
+    """tanh(x) of float32 numbers, computed in float64 and rounded once."""
+    return xp.astype(xp.tanh(xp.astype(x, "float64")), "float32")
+
+
+def _expm1(xp: Any, x: Any, divisor: float) -> Any:
+    """exp(x / divisor) - 1, rounded once."""
+    return xp.astype(xp.exp(xp.divide(xp.astype(x, "float64"), divisor)) - 1.0, "float32")
+
+
+def _unit(q: Any, output: QParams | None, form: AffineInteger | None, signed: bool) -> QParams:
+    check_operand("q", q)
+    return unit_qparams(q, q.form if form is None else form, signed) if output is None else output
+
+
+def _applied(q: Any, output: QParams, form: AffineInteger | None, function: Any) -> Any:
+    check_operand("q", q)
+    form, xp = check_output(q, output, form), q.names
+    with xp.arithmetic():
+        return quantized(q, xp.rounded(function(xp, numbers(q))), output, form)

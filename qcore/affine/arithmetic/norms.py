@@ -1,0 +1,171 @@
+"""Normalisation of quantized arrays: sums of integers and their squares are exact, and all else is in a fixed order."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from qcore.affine import law
+from qcore.affine.arithmetic.operands import check_operand, check_output, differences, quantized, wrapped
+from qcore.affine.parameters import QParams, check_float, dtype_of
+from qcore.arguments import check_int
+from qcore.formats.affine import AffineInteger
+
+
+def layer_norm(
+    q: Any,
+    normalized_shape: Any,
+    weight: Any,
+    bias: Any,
+    eps: float,
+    output: QParams,
+    form: AffineInteger | None = None,
+) -> Any:
+    """The law's integers for (x - mean) / sqrt(variance + eps) * weight + bias over the last dimensions.
+
+    With integers d = q - zero_point, n of them with the sums s1 of d and s2 of d * d, which are exact in int64:
+    variance = float32((n * s2 - s1 * s1) / (n * n) * scale^2), computed in float64; x - mean = float32((d - s1 / n) *
+    scale), computed in float64; the rest is float32, each operation rounded, the square root too.
+
+    Args:
+        q: quantized array.
+        normalized_shape: the sizes of the last dimensions.
+        weight, bias: float32 arrays of these sizes, or None.
+        eps: added to variances, above 0.
+        output: the result's scale and zero point.
+        form: the result's integers; None means q's.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray
+        >>> q = QArray(np.uint8([[0, 10, 20]]), QParams.of(0.1, 7), UINT8)
+        >>> layer_norm(q, (3,), None, None, 1e-5, QParams.of(0.1, 100)).values
+        array([[ 88, 100, 112]], dtype=uint8)
+    """
+    check_operand("input", q)
+    shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+    if not shape or tuple(q.shape)[-len(shape) :] != shape:
+        raise ValueError(f"input has shape {tuple(q.shape)}; allowed is (..., {', '.join(map(str, shape))})")
+    _check("weight", weight, shape, q)
+    _check("bias", bias, shape, q)
+    axes = tuple(range(q.ndim - len(shape), q.ndim))
+    return _normalized(q, q.values.shape, axes, weight, bias, eps, output, form)
+
+
+def group_norm(
+    q: Any, groups: int, weight: Any, bias: Any, eps: float, output: QParams, form: AffineInteger | None = None
+) -> Any:
+    """`layer_norm`'s law over groups of channels and all sizes; with as many groups as channels it is instance norm.
+
+    Args:
+        q: quantized array of shape (batch, channels, *sizes).
+        groups: into how many the channels are split.
+        weight, bias: float32 arrays of shape (channels,), or None.
+        eps, output, form: as for `layer_norm`, which raises the same errors.
+    """
+    check_operand("input", q)
+    if q.ndim < 2 or q.shape[1] % check_int("groups", groups, 1):
+        raise ValueError(f"input has shape {tuple(q.shape)} and groups={groups}; allowed are (batch, channels, *sizes)")
+    batch, channels, *sizes = q.shape
+    _check("weight", weight, (channels,), q)
+    _check("bias", bias, (channels,), q)
+    split = (batch, groups, channels // groups, *sizes)
+    shape = (1, groups, channels // groups, *(1,) * len(sizes))
+    weight, bias = (None if x is None else x.reshape(shape) for x in (weight, bias))
+    return _normalized(q, split, tuple(range(2, len(split))), weight, bias, eps, output, form)
+
+
+def batch_norm(
+    q: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    variance: Any,
+    eps: float,
+    output: QParams,
+    form: AffineInteger | None = None,
+    relu: bool = False,
+) -> Any:
+    """rint((q - zero_point) * alpha + beta) + the result's zero point, with numbers alpha and beta of each channel.
+
+    In float32, each operation rounded: factor = weight / sqrt(variance + eps), alpha = factor * (its scale / the
+    result's), beta = (bias - mean * factor) / the result's scale.
+
+    Args:
+        q: quantized array of shape (batch, channels, *sizes).
+        weight, bias: float32 arrays of shape (channels,), or None for 1 and 0.
+        mean, variance: float32 arrays of shape (channels,).
+        eps, output, form: as for `layer_norm`, which raises the same errors.
+        relu: True for no integer below the zero point.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray
+        >>> q = QArray(np.uint8([[0, 10, 20]]), QParams.of(0.1, 7), UINT8)
+        >>> ones = np.ones(3, np.float32)
+        >>> batch_norm(q, None, None, ones, ones, 1e-5, QParams.of(0.1, 100)).values
+        array([[ 83,  93, 103]], dtype=uint8)
+    """
+    check_operand("input", q)
+    form = check_output(q, output, form)
+    if q.ndim < 2:
+        raise ValueError(f"input has shape {tuple(q.shape)}; allowed is (batch, channels, *sizes)")
+    for name, x in (("weight", weight), ("bias", bias), ("mean", mean), ("variance", variance)):
+        _check(name, x, (q.shape[1],), q)
+    check_float("eps", eps, 0, 1)
+    xp = q.names
+    with xp.arithmetic():
+        ones = xp.full_like(variance, 1, "float32")
+        factor = xp.divide(ones if weight is None else weight, _root(xp, variance + eps))
+        alpha = factor * xp.divide(q.qparams.scale, output.scale)
+        shift = -xp.rounded(mean * factor) if bias is None else bias - xp.rounded(mean * factor)
+        beta = xp.divide(shift, output.scale)
+        steps = xp.rounded(xp.astype(differences(q), "float32") * law.along(alpha, 1, q.ndim))
+        steps = xp.rint(steps + law.along(beta, 1, q.ndim)) + xp.astype(output.zero_point, "float32")
+        result = wrapped(q, law.integers(xp, steps, form), output, form)
+        return result.relu() if relu else result
+
+
+def _normalized(
+    q: Any,
+    shape: tuple[int, ...],
+    axes: tuple[int, ...],
+    weight: Any,
+    bias: Any,
+    eps: float,
+    output: QParams,
+    form: AffineInteger | None,
+) -> Any:
+    form, xp = check_output(q, output, form), q.names
+    check_float("eps", eps, 0, 1)
+    count = prod([shape[axis] for axis in axes])
+    with xp.arithmetic():
+        d, scale = xp.astype(differences(q), "int64").reshape(shape), xp.astype(q.qparams.scale, "float64")
+        first, second = xp.total(d, axes), xp.total(d * d, axes)
+        spread = xp.divide(xp.astype(count * second - first * first, "float64"), float(count * count))
+        variance = xp.astype(spread * scale * scale, "float32")
+        middle = xp.divide(xp.astype(first, "float64"), float(count))
+        centred = xp.astype((xp.astype(d, "float64") - middle) * scale, "float32")
+        y = xp.divide(centred, _root(xp, variance + eps))
+        if weight is not None:
+            y = xp.rounded(y * weight)
+        if bias is not None:
+            y = y + bias
+        return quantized(q, xp.rounded(y).reshape(tuple(q.shape)), output, form)
+
+
+def _root(xp: Any, x: Any) -> Any:
+    """The square root of float32 numbers, rounded once, which a compiler makes no reciprocal of."""
+    return xp.astype(xp.sqrt(xp.astype(x, "float64")), "float32")
+
+
+def _check(name: str, x: Any, shape: tuple[int, ...], q: Any) -> None:
+    if x is None:
+        return
+    if (actual := dtype_of(x, q.names)) != "float32":
+        raise TypeError(f"{name} is {actual}; allowed is an array of float32")
+    if tuple(x.shape) != shape:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; allowed is {shape}")

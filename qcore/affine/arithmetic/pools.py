@@ -1,0 +1,169 @@
+"""Pools and means of quantized arrays: the parameters stay, sums are exact, and quotients are rounded once, to even."""
+
+from __future__ import annotations
+
+from functools import reduce
+from math import prod
+from typing import Any
+
+from qcore.affine import law
+from qcore.affine.arithmetic.operands import check_operand, differences, wrapped
+from qcore.affine.arithmetic.windows import Windows, make_windows
+from qcore.arguments import check_flag, check_int
+
+
+def max_pool(
+    q: Any,
+    dimensions: int,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Any:
+    """The greatest integer of each window; what lies around the array never is.
+
+    Args:
+        q: quantized array of shape (batch, channels, *sizes), or (channels, *sizes).
+        dimensions: how many sizes there are: 1 or 2.
+        kernel_size, stride, padding, dilation: for all dimensions or for each; stride None means kernel_size.
+        ceil_mode: True if a last window may reach beyond the padding.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray, QParams
+        >>> q = QArray(np.uint8([[[3, 5, 4, 9]]]), QParams.of(0.1, 7), UINT8)
+        >>> max_pool(q, 1, 2).values
+        array([[[5, 9]]], dtype=uint8)
+    """
+    check_operand("input", q)
+    windows = make_windows(tuple(q.shape), kernel_size, stride, padding, dilation, ceil_mode, dimensions)
+    xp = q.names
+    with xp.arithmetic():
+        x = windows.padded(xp, xp.astype(q.values, "int32"), q.form.qmin)
+        return wrapped(q, reduce(xp.maximum, windows.shifted(x)), q.qparams, q.form)
+
+
+def avg_pool(
+    q: Any,
+    dimensions: int,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """rint(sum of (q - zero_point) / count) + zero_point of each window; what lies around the array counts as 0.
+
+    Args:
+        q, kernel_size, stride, padding, ceil_mode: as for `max_pool`, which raises the same errors.
+        dimensions: 2 or 3.
+        count_include_pad: whether the padding is counted.
+        divisor_override: what to divide by in the place of the count.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray, QParams
+        >>> q = QArray(np.uint8([[[3, 5], [4, 9]]]), QParams.of(0.1, 7), UINT8)
+        >>> avg_pool(q, 2, 2).values
+        array([[[5]]], dtype=uint8)
+    """
+    check_operand("input", q)
+    check_flag("count_include_pad", count_include_pad)
+    if divisor_override is not None:
+        check_int("divisor_override", divisor_override, 1)
+    windows = make_windows(tuple(q.shape), kernel_size, stride, padding, 1, ceil_mode, dimensions)
+    xp = q.names
+    with xp.arithmetic():
+        x = windows.padded(xp, xp.astype(differences(q), "int64"), 0)
+        sums = reduce(lambda a, b: a + b, windows.shifted(x))
+        counts = [[divisor_override]] if divisor_override else _counts(windows, tuple(q.shape), count_include_pad)
+        quotients = xp.divide(xp.astype(sums, "float64"), _product(q, counts))
+        return wrapped(q, _rounded(q, quotients, q.qparams.zero_point), q.qparams, q.form)
+
+
+def adaptive_avg_pool(q: Any, output_size: Any, dimensions: int = 2) -> Any:
+    """rint(sum of q / count) of windows that cover each dimension evenly.
+
+    The window i of n over a size s is from floor(i * s / n) to ceil((i + 1) * s / n).
+
+    Args:
+        q: quantized array of shape (batch, channels, *sizes), or (channels, *sizes).
+        output_size: how many windows there are along all dimensions, or each; None leaves a dimension as it is.
+        dimensions: how many sizes there are.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray, QParams
+        >>> q = QArray(np.uint8([[[3, 5, 4], [4, 9, 6]]]), QParams.of(0.1, 7), UINT8)
+        >>> adaptive_avg_pool(q, (1, 2)).values
+        array([[[5, 6]]], dtype=uint8)
+    """
+    check_operand("input", q)
+    shape = tuple(q.shape)
+    if len(shape) not in (dimensions + 1, dimensions + 2):
+        raise ValueError(f"input has shape {shape}; allowed are {dimensions + 1} or {dimensions + 2} dimensions")
+    asked = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * dimensions
+    if len(asked) != dimensions:
+        raise ValueError(f"output_size={output_size}; allowed are one number or {dimensions}")
+    xp, first = q.names, len(shape) - dimensions
+    with xp.arithmetic():
+        sums, counts = xp.astype(q.values, "int64"), []
+        for number, places in enumerate(asked):
+            axis, size = first + number, shape[first + number]
+            places = size if places is None else check_int("output_size", places, 1)
+            spans = [(i * size // places, -(-(i + 1) * size // places)) for i in range(places)]
+            rest = (slice(None),) * axis
+            sums = xp.concatenate([xp.total(sums[(*rest, slice(*span))], (axis,)) for span in spans], axis)
+            counts.append([high - low for low, high in spans])
+        quotients = xp.divide(xp.astype(sums, "float64"), _product(q, counts))
+        return wrapped(q, _rounded(q, quotients, 0), q.qparams, q.form)
+
+
+def mean(q: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
+    """rint(sum of q / count) along dimensions.
+
+    Args:
+        q: quantized array.
+        axes: the dimensions.
+        keepdims: whether they stay, with a size of 1.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+    """
+    check_operand("input", q)
+    axes = tuple(check_int("axes", axis, -q.ndim, q.ndim - 1) % q.ndim for axis in axes)
+    xp, shape = q.names, tuple(q.shape)
+    with xp.arithmetic():
+        sums = xp.total(xp.astype(q.values, "int64"), axes)
+        integers = law.mean(xp, sums, prod([shape[axis] for axis in axes]))
+        if not keepdims:
+            integers = integers.reshape(tuple(size for axis, size in enumerate(shape) if axis not in axes))
+        return wrapped(q, integers, q.qparams, q.form)
+
+
+def _counts(windows: Windows, shape: tuple[int, ...], with_padding: bool) -> list[list[int]]:
+    """How many elements each window has along each dimension."""
+    margins = windows.before if with_padding else (0,) * len(windows.before)
+    sizes = shape[len(shape) - len(margins) :]
+    return [windows.inside(sizes, number, margin) for number, margin in enumerate(margins)]
+
+
+def _product(q: Any, counts: list[list[int]]) -> Any:
+    """The counts of all windows, of those along each dimension: float64."""
+    xp = q.names
+    along = (xp.constant([float(n) for n in line], "float64", q.values) for line in counts)
+    last = len(counts) - 1
+    return reduce(lambda a, b: a * b, (x.reshape((-1, *(1,) * (last - number))) for number, x in enumerate(along)))
+
+
+def _rounded(q: Any, quotients: Any, offset: Any) -> Any:
+    xp = q.names
+    return xp.clip(xp.astype(xp.rint(quotients), "int32") + offset, q.form.qmin, q.form.qmax)

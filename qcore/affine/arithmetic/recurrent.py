@@ -1,0 +1,77 @@
+"""Layers whose activations are quantized when they are there: their parameters, results, and recurrent cells.
+
+Results are float32. Products are rounded before they are added; exponentials are computed in float64 and rounded once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qcore.affine import law
+from qcore.affine.arithmetic.activations import sigmoid_of, tanh_of
+from qcore.affine.parameters import QParams, dynamic_qparams
+from qcore.formats.affine import AffineInteger
+
+
+def quantize_dynamic(xp: Any, x: Any, form: AffineInteger) -> tuple[Any, QParams]:
+    """The integers of a float32 array, int32, by the parameters of its own range (`choose_qparams_dynamic`).
+
+    A NaN or an infinity anywhere makes the scale one, so that every result of `dynamic_output` is NaN.
+    """
+    with xp.arithmetic():
+        low, high = xp.extremes(x, tuple(range(x.ndim)))
+        qparams = dynamic_qparams(xp, low, high, form)
+        finite = (low - low == 0) & (high - high == 0)
+        scale = xp.where(finite, qparams.scale, xp.full_like(qparams.scale, float("nan"), "float32"))
+        q = law.quantize(xp, x, scale, qparams.zero_point, None, form)
+        return q, QParams(scale, qparams.zero_point)
+
+
+def dynamic_output(xp: Any, sums: Any, input_scale: Any, weight_scale: Any, bias: Any) -> Any:
+    """float32(sums) * (input_scale * weight_scale) + bias, each operation rounded; outputs lie along the last axis."""
+    with xp.arithmetic():
+        scale = law.without_subnormals(xp, input_scale * weight_scale)
+        y = xp.rounded(xp.astype(sums, "float32") * scale)
+        return y if bias is None else y + bias
+
+
+def lstm_cell(xp: Any, gates: Any, cell: Any) -> tuple[Any, Any]:
+    """The hidden and the cell state after a step: c = f * c + i * g, h = o * tanh(c).
+
+    Args:
+        xp: the array namespace.
+        gates: float32 of shape (..., 4 * size): i, f, g, o before their functions.
+        cell: float32 of shape (..., size).
+    """
+    size = cell.shape[-1]
+    with xp.arithmetic():
+        i, f, g, o = (gates[..., number * size : (number + 1) * size] for number in range(4))
+        i, f, o = (sigmoid_of(xp, gate) for gate in (i, f, o))
+        cell = xp.rounded(f * cell) + xp.rounded(i * tanh_of(xp, g))
+        return xp.rounded(o * tanh_of(xp, cell)), cell
+
+
+def gru_cell(xp: Any, of_input: Any, of_hidden: Any, hidden: Any) -> Any:
+    """The hidden state after a step: n = tanh(xn + r * hn), h = (h - n) * z + n.
+
+    Args:
+        xp: the array namespace.
+        of_input, of_hidden: float32 of shape (..., 3 * size): r, z, n before their functions.
+        hidden: float32 of shape (..., size).
+    """
+    size = hidden.shape[-1]
+    with xp.arithmetic():
+        (xr, xz, xn), (hr, hz, hn) = (
+            [parts[..., number * size : (number + 1) * size] for number in range(3)] for parts in (of_input, of_hidden)
+        )
+        r, z = sigmoid_of(xp, xr + hr), sigmoid_of(xp, xz + hz)
+        n = tanh_of(xp, xn + xp.rounded(r * hn))
+        return xp.rounded((hidden - n) * z) + n
+
+
+def rnn_cell(xp: Any, sums: Any, nonlinearity: str) -> Any:
+    """tanh of sums, or max(sums, 0) where nonlinearity is "relu"."""
+    with xp.arithmetic():
+        return (
+            tanh_of(xp, sums) if nonlinearity == "tanh" else xp.where(sums < 0, xp.full_like(sums, 0, "float32"), sums)
+        )

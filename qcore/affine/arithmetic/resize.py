@@ -1,0 +1,117 @@
+"""Images of quantized arrays in other sizes: places and weights are those of `torch.nn.functional.interpolate`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from qcore.affine.arithmetic.operands import check_operand, wrapped
+from qcore.arguments import check_choice, check_flag, check_int
+
+
+def interpolate(
+    q: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None
+) -> Any:
+    """The array in another size: the nearest integers, or rint of the bilinear mean of integers.
+
+    The bilinear mean is in float32, h0 * (w0 * a + w1 * b) + h1 * (w0 * c + w1 * d), every operation rounded. The
+    parameters stay.
+
+    Args:
+        q: quantized array of shape (batch, channels, *sizes), with one to three sizes; two for "bilinear".
+        size: of the result, for all dimensions or for each.
+        scale_factor: the same as multiples; one of both is given.
+        mode: "nearest" or "bilinear".
+        align_corners: of "bilinear": whether the elements at corners stay where they are; None means False.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray, QParams
+        >>> q = QArray(np.uint8([[[[0, 100]]]]), QParams.of(0.1, 7), UINT8)
+        >>> interpolate(q, (1, 4), mode="bilinear").values
+        array([[[[  0,  25,  75, 100]]]], dtype=uint8)
+    """
+    check_operand("input", q)
+    check_choice("mode", mode, ("nearest", "bilinear"))
+    sizes = tuple(q.shape)[2:]
+    if len(sizes) not in ((2,) if mode == "bilinear" else (1, 2, 3)):
+        raise ValueError(f"input has shape {tuple(q.shape)} with mode={mode!r}; allowed is (batch, channels, *sizes)")
+    if align_corners is not None:
+        if mode == "nearest":
+            raise ValueError(f"align_corners={align_corners} with mode='nearest'; allowed is None")
+        check_flag("align_corners", align_corners)
+    along = _dimensions(sizes, size, scale_factor)
+    xp = q.names
+    with xp.arithmetic():
+        if mode == "bilinear":
+            return wrapped(q, _bilinear(xp, q, along, bool(align_corners)), q.qparams, q.form)
+        x = q.values
+        for number, dimension in enumerate(along):
+            x = x[(*(slice(None),) * (2 + number), dimension.nearest(xp, x))]
+        return wrapped(q, x, q.qparams, q.form)
+
+
+class _Along(NamedTuple):
+    """A dimension: its size, that of the result, and how far apart the result's neighbours lie here."""
+
+    old: int
+    new: int
+    step: float | None
+
+    def distance(self, aligned: bool) -> float:
+        """What was asked for, or the quotient of both sizes, which is rounded to float32 where it is used."""
+        if aligned:
+            return (self.old - 1) / max(self.new - 1, 1)
+        return self.old / self.new if self.step is None else self.step
+
+    def nearest(self, xp: Any, like: Any) -> Any:
+        """For each place of the result the nearest one here."""
+        return self._index(xp, _times(xp, xp.arange(self.new, like), self.distance(False)))
+
+    def neighbours(self, xp: Any, like: Any, aligned: bool) -> tuple[Any, Any, Any]:
+        """For each place of the result the two around it here, and the weight of the second."""
+        places, step = xp.arange(self.new, like), self.distance(aligned)
+        sources = _times(xp, places, step) if aligned else _times(xp, 2 * places + 1, step / 2) - 0.5
+        sources = xp.clip(sources, 0.0, None)
+        lower = self._index(xp, sources)
+        return lower, xp.clip(lower + 1, 0, self.old - 1), sources - xp.astype(lower, "float32")
+
+    def _index(self, xp: Any, sources: Any) -> Any:
+        return xp.clip(xp.astype(xp.floor(sources), "int32"), 0, self.old - 1)
+
+
+def _times(xp: Any, places: Any, step: float) -> Any:
+    """Integers times float32(step), rounded."""
+    return xp.rounded(xp.astype(places, "float32") * xp.full((), step, "float32"))
+
+
+def _dimensions(sizes: tuple[int, ...], size: Any, scale_factor: Any) -> list[_Along]:
+    if (size is None) == (scale_factor is None):
+        raise ValueError(f"size={size} and scale_factor={scale_factor}; allowed is one of them")
+    asked = scale_factor if size is None else size
+    asked = tuple(asked) if isinstance(asked, (tuple, list)) else (asked,) * len(sizes)
+    if len(asked) != len(sizes):
+        raise ValueError(
+            f"{'scale_factor' if size is None else 'size'}={asked}; allowed are one number or {len(sizes)}"
+        )
+    if size is not None:
+        return [_Along(old, check_int("size", new, 1), None) for old, new in zip(sizes, asked, strict=True)]
+    for factor in asked:
+        if not isinstance(factor, (int, float)) or not 0 < factor < float("inf"):
+            raise ValueError(f"scale_factor={factor!r}; allowed are finite numbers above 0")
+    return [
+        _Along(old, check_int("size * scale_factor", int(old * factor), 1), 1.0 / factor)
+        for old, factor in zip(sizes, asked, strict=True)
+    ]
+
+
+def _bilinear(xp: Any, q: Any, along: list[_Along], aligned: bool) -> Any:
+    x = xp.astype(xp.astype(q.values, "int32"), "float32")
+    for axis, dimension in ((3, along[1]), (2, along[0])):
+        lower, upper, weight = dimension.neighbours(xp, x, aligned)
+        weight = weight.reshape((-1, *(1,) * (3 - axis)))
+        rest = (slice(None),) * axis
+        x = xp.rounded(x[(*rest, lower)] * (1.0 - weight)) + xp.rounded(x[(*rest, upper)] * weight)
+    return xp.clip(xp.rint(x), q.form.low, q.form.high)

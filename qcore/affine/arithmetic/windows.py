@@ -1,0 +1,85 @@
+"""Where the windows of a pool lie: plain integers, known before any array is seen."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from qcore.affine.quantized import for_each_dimension
+from qcore.arguments import check_flag
+
+
+class Windows(NamedTuple):
+    """The windows along the last dimensions of an array.
+
+    Attributes:
+        kernel, stride, dilation, before: of each dimension; `before` is the padding at its start.
+        after: how much is added at its end, so that all windows are inside.
+        places: how many windows there are.
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    places: tuple[int, ...]
+
+    def padded(self, xp: Any, x: Any, value: int) -> Any:
+        """The array with a value around it; what windows do not reach at the end is left out."""
+        inner = [min(0, end) for end in self.after]
+        sizes = x.shape[x.ndim - len(inner) :]
+        x = x[(..., *(slice(0, size + end) for size, end in zip(sizes, inner, strict=True)))]
+        rest = [(0, 0)] * (x.ndim - len(inner))
+        widths = [(start, max(0, end)) for start, end in zip(self.before, self.after, strict=True)]
+        return xp.pad(x, [*rest, *widths], value) if any(map(any, widths)) else x
+
+    def shifted(self, x: Any) -> list[Any]:
+        """For each place of the kernel the padded array's elements there, of all windows."""
+        views = [x]
+        for number, size in enumerate(self.kernel):
+            axis = x.ndim - len(self.kernel) + number
+            rest = (slice(None),) * axis
+            step, gap, count = self.stride[number], self.dilation[number], self.places[number]
+            cuts = [slice(place * gap, place * gap + step * (count - 1) + 1, step) for place in range(size)]
+            views = [view[(*rest, cut)] for view in views for cut in cuts]
+        return views
+
+    def inside(self, sizes: tuple[int, ...], number: int, margin: int) -> list[int]:
+        """How many of each window's elements along a dimension are within the array and so much of its padding."""
+        start, step, size = self.before[number], self.stride[number], self.kernel[number]
+        low, high = -margin, sizes[number] + margin
+        begins = [place * step - start for place in range(self.places[number])]
+        return [min(begin + size, high) - max(begin, low) for begin in begins]
+
+
+def make_windows(
+    shape: tuple[int, ...], kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any, dimensions: int
+) -> Windows:
+    """The windows of a pool over the last dimensions of a shape, as `torch.nn.functional` places them.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if it is out of range, padding is above half a kernel, or there is no place for one.
+    """
+    check_flag("ceil_mode", ceil_mode)
+    if len(shape) not in (dimensions + 1, dimensions + 2):
+        raise ValueError(f"input has shape {shape}; allowed are {dimensions + 1} or {dimensions + 2} dimensions")
+    kernel = for_each_dimension("kernel_size", kernel_size, 1, dimensions)
+    steps = for_each_dimension("stride", kernel if stride in (None, (), []) else stride, 1, dimensions)
+    margins = for_each_dimension("padding", padding, 0, dimensions)
+    gaps = for_each_dimension("dilation", dilation, 1, dimensions)
+    places, after = [], []
+    sizes = shape[-dimensions:]
+    for size, count, step, margin, gap in zip(sizes, kernel, steps, margins, gaps, strict=True):
+        extent, room = gap * (count - 1) + 1, size + 2 * margin
+        if 2 * margin > count or room < extent:
+            raise ValueError(
+                f"input has shape {shape} with kernel_size={kernel}, padding={margins} and dilation={gaps}; allowed "
+                "are paddings of at most half a kernel, and inputs that hold one"
+            )
+        number = -(-(room - extent) // step) + 1 if ceil_mode else (room - extent) // step + 1
+        if (number - 1) * step >= size + margin:  # a window that would lie in the padding alone
+            number -= 1
+        places.append(number)
+        after.append((number - 1) * step + extent - size - margin)
+    return Windows(kernel, steps, gaps, margins, tuple(after), tuple(places))
