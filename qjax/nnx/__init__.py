@@ -20,20 +20,32 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("qjax.nnx needs flax: pip install flax") from error
 
-from qjax.nnx import quantized
+from qjax.nnx import intrinsic, quantized
 from qjax.nnx.functional import relu
 from qjax.nnx.products import Conv, Linear
 from qjax.nnx.quantizer import Quantizer
 from qjax.nnx.workflow.carrying import from_torch
-from qjax.nnx.workflow.conversion import convert
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer, ObserverState
-from qjax.nnx.workflow.preparation import prepare
-from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub, QuantWrapper, ReLU
+from qjax.nnx.workflow.steps.conversion import convert
+from qjax.nnx.workflow.steps.fusion import fuse_modules
+from qjax.nnx.workflow.steps.preparation import prepare
+from qjax.nnx.workflow.steps.training import (
+    Trained,
+    disable_fake_quant,
+    disable_observer,
+    enable_fake_quant,
+    enable_observer,
+    freeze_bn_stats,
+    prepare_qat,
+    update_bn_stats,
+)
+from qjax.nnx.workflow.stubs import DeQuantStub, Identity, QuantStub, QuantWrapper, ReLU
 
 __all__ = [
     "Conv",
     "DeQuantStub",
     "FloatFunctional",
+    "Identity",
     "Linear",
     "Observed",
     "Observer",
@@ -42,9 +54,19 @@ __all__ = [
     "QuantWrapper",
     "Quantizer",
     "ReLU",
+    "Trained",
     "convert",
+    "disable_fake_quant",
+    "disable_observer",
+    "enable_fake_quant",
+    "enable_observer",
+    "freeze_bn_stats",
     "from_torch",
+    "fuse_modules",
+    "intrinsic",
     "prepare",
+    "prepare_qat",
     "quantized",
     "relu",
+    "update_bn_stats",
 ]

@@ -12,11 +12,13 @@ from flax import nnx
 
 from qcore.affine import INT8, UINT8, AffineInteger, QParams, checkpoint
 from qjax.nnx import quantized
+from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantized.base import unpacked
-from qjax.nnx.workflow.conversion import observer_name, output_form, range_observer
 from qjax.nnx.workflow.layers import WEIGHTED, flax_layout, is_whole, why_float
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
-from qjax.nnx.workflow.settings import settings_of
+from qjax.nnx.workflow.steps.conversion import observer_name, output_form, range_observer
+from qjax.nnx.workflow.steps.settings import settings_of
+from qjax.nnx.workflow.steps.training import Trained
 from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub
 from qjax.nnx.workflow.tree import check_model, rebuilt, shown
 from qjax.quantization import QTensor
@@ -106,10 +108,12 @@ class _Entries:
 def _carried(module: nnx.Module, entries: _Entries, settings: Any, name: str) -> nnx.Module:
     if isinstance(module, Observed):
         _fill(module.module, entries)
-        _fill_observer(module.activation_post_process, entries)
+        _fill_observer(module.activation_post_process, entries.of(NAME))
+        if isinstance(module, Trained):
+            _fill_observer(module.weight_fake_quant, entries.of("weight_fake_quant"))
         return module
     if isinstance(module, FloatFunctional) and module.activation_post_process is not None:
-        _fill_observer(module.activation_post_process, entries)
+        _fill_observer(module.activation_post_process, entries.of(NAME))
         return module
     made = _integers(module, entries, settings)
     if made is None:
@@ -133,9 +137,10 @@ def _integers(module: nnx.Module, entries: _Entries, settings: Any) -> Any:
     if why_float(module) or not (packed or "weight.int_repr" in entries):
         return None
     default = _INT4 if packed else INT8
-    weight = _weight(module, entries.of("weight"), default if settings is None else _form(settings.weight))
-    layer: Any = module
-    return WEIGHTED[type(module)].of(layer, weight, entries.maybe("bias"), _parameters(entries), form, False)
+    layer: Any = module.layer if isinstance(module, Fused) else module
+    relu = isinstance(module, Fused) and module.has_relu
+    weight = _weight(layer, entries.of("weight"), default if settings is None else _form(settings.weight))
+    return WEIGHTED[type(layer)].of(layer, weight, entries.maybe("bias"), _parameters(entries), form, relu)
 
 
 def _weight(layer: Any, entries: _Entries, form: AffineInteger) -> Any:
@@ -162,8 +167,8 @@ def _parameters(entries: _Entries) -> QParams:
 
 def _fill_observer(observer: Observer, entries: _Entries) -> None:
     """An observer's state; its arrays may have other shapes of as many elements."""
-    state = checkpoint.restore(observer.state.get_value(), entries.tensors, entries.prefix + NAME)
-    entries.used.update(name for name in entries.tensors if name.startswith(f"{entries.prefix}{NAME}."))
+    state = checkpoint.restore(observer.state.get_value(), entries.tensors, entries.prefix[:-1])
+    entries.used.update(name for name in entries.tensors if name.startswith(entries.prefix))
     observer.state.set_value(jax.tree.map(jnp.asarray, state))
 
 
@@ -184,6 +189,12 @@ _VARIABLES: dict[type[nnx.Module], list[_Way]] = {
 
 
 def _fill(module: nnx.Module, entries: _Entries) -> None:
+    if isinstance(module, Fused):  # PyTorch's is a Sequential, but in training one layer with a part `bn`
+        apart = "0.weight" in entries
+        _fill(module.layer, entries.of("0") if apart else entries)
+        if module.bn is not None:
+            _fill(module.bn, entries.of("1" if apart else "bn"))
+        return
     for attribute, name, way in next((ways for kind, ways in _VARIABLES.items() if isinstance(module, kind)), []):
         variable = getattr(module, attribute)
         if variable is None:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qjax.nnx import quantized
+from qjax.nnx.intrinsic import Fused
 from qjax.nnx.workflow.observing import FloatFunctional, Observed
 from qjax.nnx.workflow.stubs import QuantStub
 
@@ -17,7 +18,7 @@ WEIGHTED: dict[type[nnx.Module], Any] = {nnx.Linear: quantized.Linear, nnx.Conv:
 
 def is_whole(module: nnx.Module) -> bool:
     """True of a module that is observed and converted as one."""
-    return isinstance(module, (Observed, FloatFunctional, quantized.Quantized, quantized.QuantizedWeight))
+    return isinstance(module, (Observed, Fused, FloatFunctional, quantized.Quantized, quantized.QuantizedWeight))
 
 
 def why_float(module: nnx.Module) -> str:
@@ -28,8 +29,10 @@ def why_float(module: nnx.Module) -> str:
         'there is no quantized LayerNorm'
     """
     kind = type(module)
-    if kind in (QuantStub, FloatFunctional):
+    if kind in (QuantStub, FloatFunctional) or isinstance(module, Observed):
         return ""
+    if isinstance(module, Fused):
+        return why_float(module.layer)
     if kind not in WEIGHTED:
         bases = [base.__name__ for base in WEIGHTED if isinstance(module, base)]
         if bases:

@@ -11,7 +11,7 @@ from flax import nnx
 
 from qcore.affine import QParams
 from qjax.nnx.workflow.tree import unnamed
-from qjax.quantization import FakeQuantize, QConfig
+from qjax.quantization import FakeQuantize, QConfig, disable_observer
 
 
 class ObserverState(nnx.Variable):
@@ -25,6 +25,10 @@ class Observer(nnx.Module):
         description: what observes.
         shape: of the arrays that will be seen; observers of channels need it.
 
+    Attributes:
+        state: the state, in a variable.
+        deterministic: True in evaluation (`model.eval()` sets it), where fake quantization leaves its ranges alone.
+
     Example:
         >>> from qjax.quantization import MinMaxObserver
         >>> observer = Observer(MinMaxObserver())
@@ -35,7 +39,7 @@ class Observer(nnx.Module):
     """
 
     def __init__(self, description: Any, shape: tuple[int, ...] = ()) -> None:
-        self.description = description
+        self.description, self.deterministic = description, False
         self.state = ObserverState(description.init(shape))
 
     @property
@@ -47,11 +51,22 @@ class Observer(nnx.Module):
         """x, fake-quantized or as it is; what was observed goes into the state."""
         state = self.state.get_value()
         if self.rounds:
+            if self.deterministic:
+                return self.description.apply(disable_observer(state), x)[0]
             y, state = self.description.apply(state, x)
         else:
             y, state = x, self.description.update(state, x)
         self.state.set_value(state)
         return y
+
+    def set_view(self, deterministic: bool | None = None) -> None:
+        """Evaluation or training, as `nnx.view` asks.
+
+        Args:
+            deterministic: True for evaluation; None changes nothing.
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic
 
     def qparams(self) -> QParams:
         """The parameters that follow from what was seen.

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
 from qjax.nnx import quantized
+from qjax.nnx.intrinsic import Fused
 from qjax.nnx.workflow.layers import WEIGHTED, bias_of, is_whole, torch_layout
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
+from qjax.nnx.workflow.steps.fusion import folded_layer, with_parameters
+from qjax.nnx.workflow.steps.training import Trained, folded
 from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub
 from qjax.nnx.workflow.tree import check_model, rebuilt, shown
 from qjax.quantization import QTensor, quantize_affine
@@ -72,8 +76,10 @@ def converted(name: str, module: nnx.Module) -> nnx.Module:
         if isinstance(layer, QuantStub):
             made = quantized.Quantize(output, form)
         else:
-            weight = quantized_weight(torch_layout(layer), module.qconfig.weight)
-            made = WEIGHTED[type(layer)].of(layer, weight, bias_of(layer), output, form, False)
+            relu = isinstance(layer, Fused) and layer.has_relu
+            layer, kernel, bias = parameters_of(layer, trained := isinstance(module, Trained))
+            weight = quantized_weight(kernel, module.weight_fake_quant if trained else module.qconfig.weight)
+            made = WEIGHTED[type(layer)].of(layer, weight, bias, output, form, relu)
     if made is not module:
         made.layer_name = name
         if isinstance(module, (Observed, FloatFunctional)):
@@ -119,10 +125,26 @@ def range_observer(description: Any) -> RangeObserver:
     return observer
 
 
+def parameters_of(module: Any, trained: bool = False) -> tuple[Any, jax.Array, jax.Array | None]:
+    """A layer, its weight in torch's layout and its bias, with a fused batch norm's running statistics in them.
+
+    Args:
+        module: the layer, or a fused one.
+        trained: True if statistics go in by the operations of training, so that the weight is the one that was rounded.
+    """
+    layer = module.layer if isinstance(module, Fused) else module
+    if isinstance(module, Fused) and module.bn is not None:
+        made = with_parameters(layer, *folded(layer, module.bn)) if trained else folded_layer(layer, module.bn)
+        return layer, torch_layout(made), bias_of(made)
+    return layer, torch_layout(layer), bias_of(layer)
+
+
 def quantized_weight(numbers: Any, description: Any) -> QTensor:
-    """A weight in torch's layout with the parameters that settings choose for it."""
-    observer = range_observer(description)
+    """A weight in torch's layout with the parameters of its fake quantization, or that settings choose for it."""
     numbers = numbers.astype(jnp.float32)
+    if isinstance(description, Observer):
+        return quantize_affine(numbers, description.qparams(), range_observer(description.description).form)
+    observer = range_observer(description)
     qparams = observer.qparams(observer.update(observer.init(numbers.shape), numbers))
     return quantize_affine(numbers, qparams, observer.form)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from flax import nnx
 
 from qjax.nnx.workflow.layers import is_whole, why_float
-from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
-from qjax.nnx.workflow.settings import settings_of
+from qjax.nnx.workflow.observing import FloatFunctional, Observed
+from qjax.nnx.workflow.steps.settings import settings_of
 from qjax.nnx.workflow.tree import check_model, rebuilt
 from qjax.quantization import QConfig
 
@@ -38,14 +39,29 @@ def prepare(model: nnx.Module, qconfig: Any) -> nnx.Module:
         'Observed'
     """
     check_model("model", model)
+    return observed_model(model, qconfig, lambda name, module, settings: Observed(module, settings))
+
+
+def observed_model(
+    model: nnx.Module, qconfig: Any, make: Callable[[str, nnx.Module, QConfig], nnx.Module]
+) -> nnx.Module:
+    """A copy of a model in which `make(name, layer, settings)` takes the place of each layer that has settings."""
     settings = settings_of(model, qconfig)
     found = 0
 
     def change(name: str, module: nnx.Module) -> nnx.Module:
         nonlocal found
-        prepared = observed(module, settings[name])
-        found += isinstance(prepared, (Observed, FloatFunctional))
-        return prepared
+        if settings[name] is None or why_float(module):
+            return module
+        found += 1
+        if isinstance(module, Observed):
+            return module
+        made: Any = make(name, module, settings[name])
+        if not isinstance(module, FloatFunctional):
+            return made
+        if module.activation_post_process is None:
+            module.activation_post_process, module.qconfig = made.activation_post_process, settings[name]
+        return module
 
     prepared = rebuilt(model, change, is_whole)
     if not found:
@@ -54,14 +70,3 @@ def prepare(model: nnx.Module, qconfig: Any) -> nnx.Module:
             f"{', '.join(sorted({type(module).__name__ for _, module in nnx.iter_modules(model)}))}"
         )
     return prepared
-
-
-def observed(module: nnx.Module, settings: QConfig | None) -> nnx.Module:
-    """A module with an observer, if there are settings for it and it is a layer that convert knows."""
-    if isinstance(module, FloatFunctional):
-        if settings is not None and module.activation_post_process is None:
-            module.activation_post_process, module.qconfig = Observer(settings.activation), settings
-        return module
-    if settings is None or isinstance(module, Observed) or why_float(module):
-        return module
-    return Observed(module, settings)

@@ -1,0 +1,71 @@
+"""Layers in a row that are quantized as one: a convolution or linear layer, a batch norm, a ReLU, in this order."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+from flax import nnx
+
+
+class Fused(nnx.Module):
+    """A layer with what follows it, which one observer sees as a whole.
+
+    Args:
+        layer: of the type that the class names.
+        bn: an `nnx.BatchNorm` for the layer's outputs, in `ConvBn` and `ConvBnReLU`.
+
+    Attributes:
+        has_relu: True if max(x, 0) is the last step.
+
+    Raises:
+        TypeError: if a part has another type.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> LinearReLU(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))(jnp.zeros((1, 2))).shape
+        (1, 3)
+    """
+
+    kind: ClassVar[type[nnx.Module]] = nnx.Conv
+    has_norm: ClassVar[bool] = False
+    has_relu: ClassVar[bool] = False
+
+    def __init__(self, layer: Any, bn: nnx.BatchNorm | None = None) -> None:
+        if type(layer) is not self.kind or (type(bn) is nnx.BatchNorm) is not self.has_norm:
+            given = ", ".join(type(part).__name__ for part in (layer, bn) if part is not None)
+            allowed = self.kind.__name__ + (", BatchNorm" if self.has_norm else "")
+            raise TypeError(f"{type(self).__name__} of ({given}); allowed are exactly ({allowed})")
+        self.layer, self.bn = layer, nnx.data(bn)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = self.layer(x)
+        x = x if self.bn is None else self.bn(x)
+        return jax.nn.relu(x) if self.has_relu else x
+
+
+class LinearReLU(Fused):
+    """A linear layer and its ReLU."""
+
+    kind, has_relu = nnx.Linear, True
+
+
+class ConvReLU(Fused):
+    """A convolution and its ReLU."""
+
+    has_relu = True
+
+
+class ConvBn(Fused):
+    """A convolution and its batch norm, for training."""
+
+    has_norm = True
+
+
+class ConvBnReLU(Fused):
+    """A convolution, its batch norm and its ReLU, for training."""
+
+    has_norm = has_relu = True
+
+
+FUSED = {(kind.kind, kind.has_norm, kind.has_relu): kind for kind in (LinearReLU, ConvReLU, ConvBn, ConvBnReLU)}

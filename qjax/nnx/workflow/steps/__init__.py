@@ -1,0 +1,1 @@
+"""The steps of the workflow: settings, fusing, preparing, training, converting."""

@@ -1,0 +1,143 @@
+"""Layers in a row become one, so that what is between them is never rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from qjax.nnx.intrinsic import FUSED, Fused
+from qjax.nnx.workflow.layers import flax_layout, torch_layout
+from qjax.nnx.workflow.stubs import Identity, ReLU
+from qjax.nnx.workflow.tree import check_model, modules_of, name_of, names_of, rebuilt
+
+
+def fuse_modules(model: nnx.Module, modules_to_fuse: Sequence[Any], relu: bool = False) -> nnx.Module:
+    """A copy of a model whose layers in a row are one: conv, bn, relu; conv, bn; conv, relu; linear, relu; linear, bn.
+
+    The first name means the fused layer then, and the others mean `Identity`. A batch norm with
+    use_running_average=True (`model.eval()`) goes into the weights of the layer before it, in the order of PyTorch's
+    operations. Else it stays beside a convolution, for `prepare_qat`.
+
+    Args:
+        model: it stays as it is.
+        modules_to_fuse: a list of dotted names, or a list of such lists, in the order in which the model calls them. A
+            ReLU has a name if it is a `qjax.nnx.ReLU`.
+        relu: True if the model calls `qjax.nnx.relu` after each of the rows; the call may stay, as it changes nothing.
+
+    Returns:
+        The model with fused layers.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if a name is none of the model's, a row is of no known types, a batch norm does not fit, or a layer
+            has several names.
+
+    Example:
+        >>> rngs = nnx.Rngs(0)
+        >>> model = nnx.Sequential(nnx.Conv(1, 2, (3, 3), rngs=rngs), nnx.BatchNorm(2, rngs=rngs), ReLU())
+        >>> [type(layer).__name__ for layer in fuse_modules(model, ["0", "1", "2"]).layers]
+        ['ConvBnReLU', 'Identity', 'Identity']
+    """
+    check_model("model", model)
+    rows = [modules_to_fuse] if all(isinstance(name, str) for name in modules_to_fuse) else modules_to_fuse
+    copy = nnx.clone(model)
+    modules = names_of(copy)
+    made: dict[str, nnx.Module] = {}
+    for row in rows:
+        _check_row(copy, row, modules)
+        try:
+            made[row[0]] = _fused([modules[name] for name in row], relu)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"modules_to_fuse has {list(row)}: {error}") from error
+        made.update({name: Identity() for name in row[1:]})
+    return rebuilt(copy, lambda name, module: made.get(name, module), lambda module: isinstance(module, Fused))
+
+
+def _fused(parts: list[Any], relu: bool) -> nnx.Module:
+    layer, types = parts[0], tuple(map(type, parts))
+    has_norm = len(parts) > 1 and types[1] is nnx.BatchNorm
+    rest = types[1 + has_norm :]
+    if types[0] not in (nnx.Linear, nnx.Conv) or rest not in ((), (ReLU,)) or (relu and rest):
+        names = ", ".join(kind.__name__ for kind in types)
+        raise ValueError(
+            f"there is no fused layer of ({names}) with relu={relu}; allowed are, in this order and exactly, a Conv "
+            "and its BatchNorm, a Conv or Linear and a ReLU, all three, and in evaluation a Linear and its BatchNorm; "
+            "ReLU is qjax.nnx's, or relu=True"
+        )
+    bn = parts[1] if has_norm else None
+    if bn is not None:
+        outputs = layer.kernel.shape[-1]
+        if bn.num_features != outputs:
+            raise ValueError(f"the batch norm has num_features={bn.num_features}; allowed is {outputs}")
+        if bn.use_running_average:
+            layer, bn = folded_layer(layer, bn), None
+        elif types[0] is nnx.Linear or bn.scale is None or bn.bias is None:
+            raise ValueError(
+                "the batch norm is in training; allowed is use_running_average=True (model.eval()), or a Conv before a "
+                "batch norm with scale and bias"
+            )
+    relu = relu or bool(rest)
+    return layer if bn is None and not relu else FUSED[types[0], bn is not None, relu](layer, bn)
+
+
+def folded_layer(layer: Any, bn: nnx.BatchNorm) -> Any:
+    """A convolution or linear layer with a batch norm's running statistics in its weights.
+
+    With r = 1 / sqrt(var + eps), for a convolution: weight * (gamma * r), (bias - mean) * r * gamma + beta; for a
+    linear layer: weight * s, (bias - mean) * s + beta with s = gamma * r; in float32, in this order, in NumPy.
+    """
+    weight = np.asarray(torch_layout(layer), np.float32)
+    mean, var = (np.asarray(one[...], np.float32) for one in (bn.mean, bn.var))
+    gamma = np.ones_like(mean) if bn.scale is None else np.asarray(bn.scale[...], np.float32)
+    beta = np.zeros_like(mean) if bn.bias is None else np.asarray(bn.bias[...], np.float32)
+    bias = np.zeros_like(mean) if layer.bias is None else np.asarray(layer.bias[...], np.float32)
+    inverse = np.float32(1) / np.sqrt(var + np.float32(bn.epsilon))
+    linear = isinstance(layer, nnx.Linear)
+    shift = (bias - mean) * (gamma * inverse) if linear else (bias - mean) * inverse * gamma
+    kernel = weight * (gamma * inverse).reshape(-1, *[1] * (weight.ndim - 1))
+    return with_parameters(layer, flax_layout(kernel), shift + beta)
+
+
+def with_parameters(layer: Any, kernel: Any, bias: Any) -> Any:
+    """A copy of a convolution or linear layer with another kernel and bias, in the layer's dtype."""
+    made: Any = nnx.clone(layer, variables=False)
+    made.kernel = nnx.Param(kernel.astype(layer.kernel.dtype))
+    made.bias = nnx.data(None) if bias is None else nnx.Param(bias.astype(layer.kernel.dtype))
+    made.use_bias = bias is not None
+    return made
+
+
+def _check_row(model: nnx.Module, row: Sequence[str], modules: dict[str, nnx.Module]) -> None:
+    for name in row:
+        if not isinstance(name, str):
+            raise TypeError(f"modules_to_fuse has {name!r}; allowed are lists of names: [['conv', 'bn', 'relu']]")
+        if name not in modules:
+            raise ValueError(f"modules_to_fuse has {name!r}, which names no module; there are {sorted(modules)[1:13]}")
+    if len(set(row)) < len(row):
+        raise ValueError(f"modules_to_fuse has {list(row)}; allowed are different layers")
+    paths = modules_of(model)
+    shared = _aliases(model)
+    for name in row:
+        path = next(path for path in paths if name_of(path, paths) == name)
+        if len(names := shared[id(paths[path])]) > 1:
+            raise ValueError(f"modules_to_fuse has {name!r}, which is one layer with the names {sorted(names)}")
+
+
+def _aliases(model: nnx.Module) -> dict[int, set[str]]:
+    """All names of each module, by its id."""
+    found: dict[int, set[str]] = {}
+
+    def visit(name: str, value: Any) -> None:
+        if isinstance(value, nnx.Module):
+            seen = id(value) in found
+            found.setdefault(id(value), set()).add(name)
+            if not seen:
+                children = enumerate(value) if isinstance(value, nnx.List) else vars(value).items()
+                for key, child in children:
+                    visit(f"{name}.{key}" if name else str(key), child)
+
+    visit("", model)
+    return found

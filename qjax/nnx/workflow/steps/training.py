@@ -1,0 +1,177 @@
+"""Models that are trained with the rounding of their quantized form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from qjax.nnx.intrinsic import Fused
+from qjax.nnx.workflow.layers import WEIGHTED, flax_layout, torch_layout
+from qjax.nnx.workflow.observing import Observed, Observer
+from qjax.nnx.workflow.steps.fusion import with_parameters
+from qjax.nnx.workflow.steps.preparation import observed_model
+from qjax.nnx.workflow.tree import check_model, shown, unnamed
+from qjax.quantization import FakeQuantize, QConfig, fake_state
+
+
+class Trained(Observed):
+    """A layer with a fake-quantized weight, whose results are fake-quantized too.
+
+    With a batch norm, in the form that is stable where gamma is 0: with y = conv(x, w), the batch norm sees y + bias,
+    and the result is conv(x, fq(w * gamma / s)) * s / s' + beta - gamma * mean(y) / s', with the running deviation s
+    after this batch and the batch's s', each sqrt(variance + eps). In evaluation, and when statistics are frozen, it is
+    conv(x, fq(w * gamma / s)) + beta + (bias - mean) * gamma / s with running statistics.
+
+    Args:
+        module: an `nnx.Linear`, an `nnx.Conv`, or a fused one.
+        qconfig: what fake-quantizes results and weights.
+
+    Attributes:
+        weight_fake_quant: the weight's, in torch's layout.
+        frozen: True if running statistics stay as they are; see `freeze_bn_stats`.
+    """
+
+    def __init__(self, module: Any, qconfig: QConfig) -> None:
+        super().__init__(module, qconfig)
+        layer = module.layer if isinstance(module, Fused) else module
+        self.weight_fake_quant = Observer(qconfig.weight, torch_layout(layer).shape)
+        self.frozen = False
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        module: Any = self.module
+        layer: Any = module.layer if isinstance(module, Fused) else module
+        bn = module.bn if isinstance(module, Fused) else None
+        if bn is None:
+            y = self._run(layer, layer.kernel[...], None if layer.bias is None else layer.bias[...], x)
+        elif self.frozen or bn.use_running_average:
+            y = self._run(layer, *folded(layer, bn), x)
+        else:
+            y = self._normalized(layer, bn, x)
+        relu = isinstance(module, Fused) and module.has_relu
+        return self.activation_post_process(jax.nn.relu(y) if relu else y)
+
+    def _run(self, layer: Any, kernel: jax.Array, bias: Any, x: jax.Array) -> jax.Array:
+        return with_parameters(layer, flax_layout(self.weight_fake_quant(_outputs_first(kernel))), bias)(x)
+
+    def _normalized(self, layer: Any, bn: nnx.BatchNorm, x: jax.Array) -> jax.Array:
+        plain = with_parameters(layer, layer.kernel[...], None)(x)
+        bn(jax.lax.stop_gradient(plain if layer.bias is None else plain + layer.bias[...]))
+        axes = tuple(range(plain.ndim - 1))
+        mean = plain.mean(axes)
+        deviation = jnp.sqrt(jnp.square(plain - mean).mean(axes) + bn.epsilon)
+        kernel, _ = folded(layer, bn)
+        result = self._run(layer, kernel, None, x) * (_deviation(bn) / deviation)
+        return result + (bn.bias[...] - bn.scale[...] * mean / deviation)  # type: ignore[index]
+
+
+def folded(layer: Any, bn: Any) -> tuple[jax.Array, jax.Array]:
+    """The kernel and bias of a convolution with its batch norm's running statistics in them."""
+    deviation = _deviation(bn)
+    mean = bn.mean[...] if layer.bias is None else bn.mean[...] - layer.bias[...]
+    return layer.kernel[...] * (bn.scale[...] / deviation), bn.bias[...] - bn.scale[...] * mean / deviation
+
+
+def _deviation(bn: Any) -> jax.Array:
+    return jnp.sqrt(bn.var[...] + bn.epsilon)
+
+
+def _outputs_first(kernel: jax.Array) -> jax.Array:
+    return jnp.moveaxis(kernel, (-1, -2), (0, 1))
+
+
+unnamed(Trained, "module")
+
+
+def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
+    """A copy of a model that is trained with the rounding of its quantized form, and then converted.
+
+    Weights of Linear and Conv, fused ones too, and all results are fake-quantized. Ranges follow what is seen in
+    training; `model.eval()` stops them. Gradients go straight through. All of it works under `nnx.jit` and `nnx.grad`.
+
+    Args:
+        model: the float model, in training, its batch norms fused by `fuse_modules`; it stays as it is.
+        qconfig: as for `prepare`, of `FakeQuantize`.
+
+    Returns:
+        The prepared model.
+
+    Raises:
+        TypeError: if an argument, or settings, have the wrong type.
+        ValueError: if an entry names nothing, or nothing would be quantized.
+
+    Example:
+        >>> from qjax.quantization import default_qat_qconfig
+        >>> model = nnx.Sequential(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.relu)
+        >>> type(prepare_qat(model, default_qat_qconfig).layers[0]).__name__
+        'Trained'
+    """
+    check_model("model", model)
+
+    def make(name: str, module: nnx.Module, settings: QConfig) -> nnx.Module:
+        for part, description in (("activation", settings.activation), ("weight", settings.weight)):
+            if not isinstance(description, FakeQuantize):
+                raise TypeError(
+                    f"{shown(name)} has a QConfig whose {part} is {type(description).__name__}; allowed is "
+                    "FakeQuantize, as in get_default_qat_qconfig()"
+                )
+        layer = module.layer if isinstance(module, Fused) else module
+        return (Trained if type(layer) in WEIGHTED else Observed)(module, settings)
+
+    return observed_model(model, qconfig, make)
+
+
+def disable_observer(model: nnx.Module) -> nnx.Module:
+    """A copy of a model whose ranges and parameters stay as they are; see `prepare_qat`."""
+    return _switched(model, fake_state.disable_observer)
+
+
+def enable_observer(model: nnx.Module) -> nnx.Module:
+    """A copy of a model whose ranges follow what is seen in training."""
+    return _switched(model, fake_state.enable_observer)
+
+
+def disable_fake_quant(model: nnx.Module) -> nnx.Module:
+    """A copy of a model that computes in floats, and still observes."""
+    return _switched(model, fake_state.disable_fake_quant)
+
+
+def enable_fake_quant(model: nnx.Module) -> nnx.Module:
+    """A copy of a model whose weights and results are fake-quantized."""
+    return _switched(model, fake_state.enable_fake_quant)
+
+
+def freeze_bn_stats(model: nnx.Module) -> nnx.Module:
+    """A copy of a model for training whose fused batch norms use their running statistics, and leave them."""
+    return _frozen(model, True)
+
+
+def update_bn_stats(model: nnx.Module) -> nnx.Module:
+    """A copy of a model for training whose fused batch norms use and update statistics of each batch again."""
+    return _frozen(model, False)
+
+
+def _switched(model: nnx.Module, switch: Callable[[Any], Any]) -> nnx.Module:
+    check_model("model", model)
+    copy = nnx.clone(model)
+    observers = [module for _, module in nnx.iter_modules(copy) if isinstance(module, Observer) and module.rounds]
+    if not observers:
+        raise ValueError("model has no fake quantization; allowed is what prepare_qat returned")
+    for observer in observers:
+        observer.state.set_value(switch(observer.state.get_value()))
+    return copy
+
+
+def _frozen(model: nnx.Module, frozen: bool) -> nnx.Module:
+    check_model("model", model)
+    copy = nnx.clone(model)
+    layers = [module for _, module in nnx.iter_modules(copy) if isinstance(module, Trained)]
+    fused = [one for one in layers if isinstance(one.module, Fused) and one.module.bn is not None]
+    if not fused:
+        raise ValueError("model has no batch norm that is fused with a Conv; allowed is what prepare_qat returned")
+    for layer in fused:
+        layer.frozen = frozen
+    return copy

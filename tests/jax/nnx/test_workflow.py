@@ -1,0 +1,246 @@
+"""Preparing, fusing, training and converting models of flax: what happens to which layer, and what is said."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from carrying_support import jax_results
+from flax import nnx
+from support import assert_same_bits
+
+import qjax.nnx as qnn
+from qcore import affine as reference
+from qcore.affine import UINT8, AffineInteger, QParams
+from qjax.quantization import (
+    default_dynamic_qconfig,
+    default_qconfig,
+    get_default_qat_qconfig,
+    quantize_per_tensor,
+)
+
+
+class Net(nnx.Module):
+    """Convolutions with batch norms, a sum and linear layers."""
+
+    def __init__(self, rngs=None, bias=True):
+        rngs = rngs or nnx.Rngs(0)
+        self.quant, self.dequant = qnn.QuantStub(), qnn.DeQuantStub()
+        self.conv1, self.bn1 = nnx.Conv(1, 4, (3, 3), use_bias=bias, rngs=rngs), nnx.BatchNorm(4, rngs=rngs)
+        self.relu1 = qnn.ReLU()
+        self.conv2, self.bn2 = nnx.Conv(4, 4, (3, 3), strides=2, rngs=rngs), nnx.BatchNorm(4, rngs=rngs)
+        self.sum = qnn.FloatFunctional()
+        self.head = nnx.Sequential(nnx.Linear(64, 8, rngs=rngs), qnn.ReLU(), nnx.Linear(8, 3, rngs=rngs))
+
+    def __call__(self, x):
+        x = self.relu1(self.bn1(self.conv1(self.quant(x))))
+        x = qnn.relu(self.bn2(self.conv2(x)))
+        x = self.sum.add(x, x)
+        return self.dequant(self.head(x.reshape(x.shape[0], -1)))
+
+
+ROWS = [["conv1", "bn1", "relu1"], ["conv2", "bn2"], ["head.0", "head.1"]]
+IMAGES = np.random.default_rng(0).normal(size=(32, 8, 8, 1)).astype(np.float32)
+
+
+def net():
+    """With statistics that are not the first ones."""
+    model = Net()
+    nnx.jit(lambda model, x: model(x))(model, IMAGES)
+    return model
+
+
+def state_bits(model):
+    leaves = jax.tree.leaves(nnx.state(model))
+    return [np.asarray(leaf).tobytes() for leaf in leaves]
+
+
+@nnx.jit
+def run(model, x):
+    return model(x)
+
+
+def test_fuse_prepare_and_convert():
+    model = net()
+    model.eval()
+    before = state_bits(model)
+    fused = qnn.fuse_modules(model, ROWS)
+    assert [type(getattr(fused, name)).__name__ for name in ("conv1", "bn1", "relu1", "conv2")] == [
+        *("ConvReLU", "Identity", "Identity", "Conv")
+    ]
+    np.testing.assert_allclose(run(fused, IMAGES), run(model, IMAGES), rtol=1e-4, atol=1e-5)
+    prepared = qnn.prepare(fused, {"": default_qconfig, "head.2": None, qnn.FloatFunctional: default_qconfig})
+    assert type(prepared.head.layers[2]) is nnx.Linear
+    with pytest.raises(ValueError, match=r"layer 'conv1': .*Run the prepared model on data"):
+        qnn.convert(prepared)
+    assert_same_bits(run(prepared, IMAGES), run(fused, IMAGES))
+    assert state_bits(model) == before
+
+
+def calibrated():
+    model = net()
+    model.eval()
+    prepared = qnn.prepare(qnn.fuse_modules(model, ROWS), default_qconfig)
+    run(prepared, IMAGES)
+    return prepared
+
+
+def test_converted_is_near_and_small():
+    prepared = calibrated()
+    converted = qnn.convert(prepared)
+    found, y = nnx.jit(jax_results)(converted, IMAGES)
+    assert set(found) == {"quant", "conv1", "conv2", "sum", "head.0", "head.2"}
+    step = float(converted.head.layers[2].scale[...])
+    assert np.abs(y - run(prepared, IMAGES)).max() < 6 * step
+    assert not jax.tree.leaves(nnx.state(converted, nnx.Param))
+    assert converted.conv2.weight().values.dtype == jnp.int8
+    ones = jax_results(converted, IMAGES[:1])[1]
+    assert_same_bits(ones, y[:1])
+
+
+def test_converted_weights_are_the_laws():
+    prepared = calibrated()
+    weight = qnn.convert(prepared).conv2.weight()
+    numbers = np.moveaxis(np.asarray(prepared.conv2.module.kernel[...]), (-1, -2), (0, 1))
+    observer = default_qconfig.weight.rule
+    qparams = observer.qparams(observer.update(observer.init(numbers.shape), numbers))
+    assert_same_bits(np.asarray(weight.values), reference.quantize_affine(numbers, qparams, observer.form))
+
+
+def test_second_prepare_keeps_what_was_seen():
+    prepared = calibrated()
+    again = qnn.prepare(prepared, default_qconfig)
+    assert state_bits(again) == state_bits(prepared)
+
+
+def test_shared_layers_stay_shared():
+    class Shared(nnx.Module):
+        def __init__(self):
+            self.a = nnx.Linear(3, 3, rngs=nnx.Rngs(0))
+            self.b = self.a
+
+        def __call__(self, x):
+            return self.b(self.a(x))
+
+    prepared = qnn.prepare(qnn.QuantWrapper(Shared()), default_qconfig)
+    assert prepared.module.a is prepared.module.b
+    prepared(jnp.ones((2, 3)))
+    converted = qnn.convert(prepared)
+    assert converted.module.a is converted.module.b
+    assert converted(jnp.ones((2, 3))).shape == (2, 3)
+    with pytest.raises(ValueError, match=r"one layer with the names \['module.a', 'module.b'\]"):
+        qnn.fuse_modules(qnn.QuantWrapper(Shared()), ["module.a", "quant"])
+
+
+def test_the_model_itself_is_converted():
+    prepared = qnn.prepare(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), default_qconfig)
+    prepared(jnp.ones((1, 2)))
+    assert type(qnn.convert(prepared)) is qnn.quantized.Linear
+
+
+def trained(steps=12):
+    model = net()
+    model = qnn.prepare_qat(qnn.fuse_modules(model, ROWS), get_default_qat_qconfig("qnnpack"))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.05), wrt=nnx.Param)
+    labels = np.random.default_rng(1).integers(0, 3, 32)
+
+    @nnx.jit
+    def step(model, optimizer):
+        def loss(model):
+            return optax.softmax_cross_entropy_with_integer_labels(model(IMAGES), labels).mean()
+
+        value, gradients = nnx.value_and_grad(loss)(model)
+        optimizer.update(model, gradients)
+        return value
+
+    return model, [float(step(model, optimizer)) for _ in range(steps)]
+
+
+def test_training_and_conversion_agree():
+    model, losses = trained()
+    assert losses[-1] < 0.9 * losses[0]
+    model.eval()
+    before = state_bits(model)
+    expected = run(model, IMAGES)
+    assert state_bits(model) == before, "evaluation moved ranges"
+    converted = qnn.convert(model)
+    y = run(converted, IMAGES)
+    scale = model.head.layers[2].activation_post_process.qparams().scale
+    assert_same_bits(converted.head.layers[2].scale[...], scale)
+    assert np.abs(np.asarray(y - expected)).max() <= 2.01 * float(scale)
+    weight = converted.conv1.weight()
+    assert_same_bits(weight.qparams.scale, model.conv1.weight_fake_quant.qparams().scale)
+
+
+def test_switches():
+    model, _ = trained(1)
+    frozen = qnn.freeze_bn_stats(qnn.disable_observer(model))
+    before = state_bits(frozen)
+    run(frozen, IMAGES)
+    assert state_bits(frozen) == before
+    moved = qnn.update_bn_stats(qnn.enable_observer(frozen))
+    run(moved, IMAGES)
+    assert state_bits(moved) != before
+    floats = qnn.disable_fake_quant(frozen)
+    y = run(floats, IMAGES)
+    assert len(np.unique(np.asarray(y))) > 90
+    assert len(np.unique(np.asarray(run(qnn.enable_fake_quant(floats), IMAGES)))) < 90
+
+
+def test_gamma_of_zero_trains():
+    model, _ = trained(1)
+    bn = model.conv1.module.bn
+    bn.scale.set_value(bn.scale[...].at[1].set(0.0))
+    gradients = nnx.jit(nnx.grad(lambda model: model(IMAGES[:2]).sum()))(model)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID", ((1, 0), (0, 2)), (1, 0)], ids=str)
+def test_paddings(padding):
+    """Against the float convolution of exact integers."""
+    rng = np.random.default_rng(3)
+    conv = nnx.Conv(3, 5, (3, 2), strides=(2, 1), padding=padding, kernel_dilation=(1, 2), rngs=nnx.Rngs(0))
+    conv.kernel.set_value(jnp.asarray(rng.integers(-9, 10, conv.kernel.shape), jnp.float32))
+    conv.bias.set_value(jnp.asarray(rng.integers(-9, 10, 5), jnp.float32))
+    x = rng.integers(0, 16, (2, 2, 9, 8, 3)).astype(np.float32)
+    weight = quantize_per_tensor(jnp.moveaxis(conv.kernel[...], (-1, -2), (0, 1)), 1.0, 0, "qint8")
+    form = AffineInteger.of_width(16)
+    layer = qnn.quantized.Conv.of(conv, weight, conv.bias[...], QParams.of(1.0, 0), form, False)
+    q = layer(quantize_per_tensor(x, 1.0, 7, UINT8))
+    np.testing.assert_array_equal(q.int_repr(), conv(x))
+
+
+BAD = {
+    "model is a int; allowed is a flax.nnx.Module": lambda: qnn.prepare(3, default_qconfig),
+    "the entry 'conv9' names no module": lambda: qnn.prepare(Net(), {"conv9": default_qconfig}),
+    "the entry ConvTranspose is the exact type": lambda: qnn.prepare(Net(), {nnx.ConvTranspose: default_qconfig}),
+    "the entry '' is a QConfigDynamic; allowed are QConfig and None": lambda: qnn.prepare(
+        Net(), default_dynamic_qconfig
+    ),
+    "model has no layer to observe": lambda: qnn.prepare(nnx.LayerNorm(3, rngs=nnx.Rngs(0)), default_qconfig),
+    "model is not prepared": lambda: qnn.convert(Net()),
+    r"layer 'conv1' has a QConfig whose activation is MinMaxObserver": lambda: qnn.prepare_qat(Net(), default_qconfig),
+    r"there is no fused layer of \(BatchNorm, Conv\)": lambda: qnn.fuse_modules(Net(), ["bn1", "conv1"]),
+    "'conv8', which names no module": lambda: qnn.fuse_modules(Net(), ["conv1", "conv8"]),
+    "num_features=4; allowed is 8": lambda: qnn.fuse_modules(Net(), ["head.0", "bn1"]),
+    "the batch norm is in training": lambda: qnn.fuse_modules(
+        nnx.Sequential(nnx.Linear(2, 4, rngs=nnx.Rngs(0)), nnx.BatchNorm(4, rngs=nnx.Rngs(0))), ["0", "1"]
+    ),
+    "no batch norm that is fused": lambda: qnn.freeze_bn_stats(Net()),
+    "model has no fake quantization": lambda: qnn.disable_observer(Net()),
+    "conv1: input is a Array.*insert a QuantStub": lambda: qnn.convert(calibrated()).conv1(jnp.ones((1, 8, 8, 1))),
+    "quant: x is a QTensor": lambda: (lambda model: model.quant(model.quant(IMAGES)))(qnn.convert(calibrated())),
+    "tensors has no 'weight'": lambda: qnn.from_torch(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), {}),
+    "becomes kernel of shape": lambda: qnn.from_torch(
+        nnx.Linear(2, 2, rngs=nnx.Rngs(0)), {"weight": np.ones((3, 2)), "bias": np.ones(2)}
+    ),
+    "tensors has other.weight, for which model has no module": lambda: qnn.from_torch(
+        qnn.QuantStub(), {"other.weight": np.ones(2)}
+    ),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_wrong_arguments(message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        BAD[message]()
