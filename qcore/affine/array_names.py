@@ -28,7 +28,7 @@ class Names:
     - `dtype(x)`, `astype(x, dtype)`, `full(shape, value, dtype)`, `full_like(x, value, dtype)`,
       `copy(x)`.
     - Beside an array, on its device: `arange(size, like)`, int32, and `constant(numbers, dtype, like)` of a list.
-    - `concatenate(arrays, axis)`, `pad(x, widths, value)` with (before, after) for each dimension, and `total(x, axes)`,
+    - `concatenate(arrays, axis)`, `pad(x, widths, value)` with (before, after) for each dimension; `total(x, axes)`:
       sums in int64 along axes, which stay.
     - `asarray(x)` of a NumPy array, and `concrete(x)`, a NumPy array, or None where the values are not known yet (in
       traced programs) or not worth waiting for.

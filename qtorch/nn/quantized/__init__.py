@@ -1,18 +1,47 @@
 """Layers that compute with integers, with the names and arguments of torch's."""
 
+import qtorch.nn.quantized.dispatch  # noqa: F401  # what torch's modules call
+from qtorch.nn.quantized import dynamic, functional
+from qtorch.nn.quantized.activation import ELU, Hardswish, LeakyReLU, ReLU, ReLU6, Sigmoid
 from qtorch.nn.quantized.conv import Conv1d, Conv2d, Conv3d
+from qtorch.nn.quantized.embedding import Embedding
 from qtorch.nn.quantized.functional_modules import FloatFunctional, FXFloatFunctional, QFunctional
 from qtorch.nn.quantized.linear import Linear
+from qtorch.nn.quantized.normalization import (
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    LayerNorm,
+)
 from qtorch.nn.quantized.quantize import DeQuantize, Quantize
 
 __all__ = [
+    "ELU",
+    "BatchNorm2d",
+    "BatchNorm3d",
     "Conv1d",
     "Conv2d",
     "Conv3d",
     "DeQuantize",
+    "Embedding",
     "FXFloatFunctional",
     "FloatFunctional",
+    "GroupNorm",
+    "Hardswish",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
+    "LayerNorm",
+    "LeakyReLU",
     "Linear",
     "QFunctional",
     "Quantize",
+    "ReLU",
+    "ReLU6",
+    "Sigmoid",
+    "dynamic",
+    "functional",
 ]

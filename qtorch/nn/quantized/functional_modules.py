@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 import torch
 
 from qcore.affine import arithmetic
-from qtorch.nn.quantized.base import Quantized
-from qtorch.nn.quantized.observed import output_of
+from qtorch.nn.quantized.common.base import Quantized
+from qtorch.nn.quantized.common.observed import output_of
 from qtorch.quantization.tensor import QTensor
 
 

@@ -8,9 +8,9 @@ import torch
 
 from qcore.affine.quantized import check_linear
 from qcore.arguments import check_flag, check_int
-from qtorch.nn.quantized.base import Quantized
-from qtorch.nn.quantized.observed import float_parameters, output_of, weight_of
-from qtorch.nn.quantized.weights import QuantizedWeight, empty_weight, finish, set_weight_bias
+from qtorch.nn.quantized.common.base import Quantized
+from qtorch.nn.quantized.common.observed import float_parameters, output_of, weight_of
+from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, finish, set_weight_bias
 from qtorch.quantization.functional import WIDTHS, linear_to
 from qtorch.quantization.tensor import QTensor
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from qcore import affine
-from qtorch.nn.quantized.base import Quantized, check_quantized
-from qtorch.nn.quantized.observed import output_of
+from qtorch.nn.quantized.common.base import Quantized, check_quantized
+from qtorch.nn.quantized.common.observed import output_of
 from qtorch.quantization.array_names import Names
 from qtorch.quantization.tensor import QTensor
 

@@ -8,7 +8,7 @@ import torch
 
 from qcore.affine import QParams
 from qtorch._rounding.packing import pack, unpack
-from qtorch.nn.quantized.base import qparams_of
+from qtorch.nn.quantized.common.base import qparams_of
 from qtorch.quantization.dtypes import integers
 from qtorch.quantization.tensor import QTensor
 
@@ -57,11 +57,19 @@ class QuantizedWeight(torch.nn.Module):
 
     def forward(self) -> QTensor:
         """The weight."""
-        values = self._unpacked() if self.is_packed else self.int_repr
+        values = self._unpacked(self.packed) if self.is_packed else self.int_repr
         return QTensor(values, qparams_of(self, self.axis), self.form)
 
-    def _unpacked(self) -> torch.Tensor:
-        codes, sign = unpack(self.packed, _BITS, self.shape[-1]), 1 << _BITS - 1
+    def rows(self, indices: torch.Tensor) -> torch.Tensor:
+        """Some rows of the weight as numbers, in float32."""
+        values = self._unpacked(self.packed[indices]) if self.is_packed else self.int_repr[indices]
+        zero, scale = self.zero_point, self.scale.to(torch.float32)
+        if self.axis is not None:
+            zero, scale = (parameter[indices].unsqueeze(-1) for parameter in (zero, scale))
+        return (values.to(torch.int32) - zero).to(torch.float32) * scale
+
+    def _unpacked(self, packed: torch.Tensor) -> torch.Tensor:
+        codes, sign = unpack(packed, _BITS, self.shape[-1]), 1 << _BITS - 1
         return (codes ^ sign).to(torch.int8) - sign if self.form.signed else codes
 
     def extra_repr(self) -> str:

@@ -1,0 +1,167 @@
+"""Activations of quantized tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore.affine import arithmetic
+from qcore.arguments import check_flag
+from qtorch.nn.quantized import functional
+from qtorch.nn.quantized.common.base import Quantized, check_quantized
+from qtorch.nn.quantized.common.observed import output_of
+from qtorch.quantization.tensor import QTensor
+
+
+class ReLU(torch.nn.Module):
+    """max(x, 0); the parameters stay.
+
+    Args:
+        inplace: whether the result is written over the input.
+    """
+
+    layer_name = ""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        check_flag("inplace", inplace)
+        self.inplace = inplace
+
+    def forward(self, input: QTensor) -> QTensor:
+        """The result.
+
+        Raises:
+            TypeError: if input is no QTensor.
+        """
+        check_quantized(self, input)
+        return functional.relu(input, self.inplace)
+
+    def extra_repr(self) -> str:
+        return f"inplace={self.inplace}"
+
+    @classmethod
+    def from_float(cls, mod: Any) -> ReLU:
+        """The same layer for quantized tensors."""
+        return cls(mod.inplace)
+
+
+class ReLU6(ReLU):
+    """x between 0 and the quantized 6; the parameters stay.
+
+    Args:
+        inplace: whether the result is written over the input.
+    """
+
+    def forward(self, input: QTensor) -> QTensor:
+        check_quantized(self, input)
+        return functional.relu6(input, self.inplace)
+
+
+class ELU(Quantized):
+    """x where it is above 0, else alpha * (exp(x) - 1).
+
+    Args:
+        scale, zero_point: of the result; unlike torch's, they are in the state_dict.
+        alpha: any number.
+        form: the result's integers.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> ELU(0.01, 100)(quantize_per_tensor(torch.tensor([-9.0, 1.0]), 0.1, 100, torch.quint8)).dequantize()
+        tensor([-1.,  1.])
+    """
+
+    def __init__(self, scale: Any, zero_point: Any, alpha: float = 1.0, *, form: Any = torch.quint8) -> None:
+        super().__init__(scale, zero_point, form)
+        self.alpha = alpha
+
+    def forward(self, input: QTensor) -> QTensor:
+        """The result.
+
+        Raises:
+            TypeError: if input is no QTensor.
+        """
+        self.check_input(input)
+        return arithmetic.elu(input, self.output, self.form, self.alpha)
+
+    @classmethod
+    def from_float(cls, mod: Any) -> ELU:
+        """Of an observed `torch.nn.ELU`."""
+        scale, zero_point, form = output_of(mod)
+        return cls(scale, zero_point, mod.alpha, form=form)
+
+
+class LeakyReLU(Quantized):
+    """x where it is above 0, else x * negative_slope.
+
+    Args:
+        scale, zero_point: of the result.
+        negative_slope: any number.
+        form: the result's integers.
+    """
+
+    def __init__(self, scale: Any, zero_point: Any, negative_slope: float = 0.01, *, form: Any = torch.quint8) -> None:
+        super().__init__(scale, zero_point, form)
+        self.negative_slope = negative_slope
+
+    def forward(self, input: QTensor) -> QTensor:
+        """The result.
+
+        Raises:
+            TypeError: if input is no QTensor.
+        """
+        self.check_input(input)
+        return arithmetic.leaky_relu(input, self.output, self.form, self.negative_slope)
+
+    @classmethod
+    def from_float(cls, mod: Any) -> LeakyReLU:
+        """Of an observed `torch.nn.LeakyReLU`."""
+        scale, zero_point, form = output_of(mod)
+        return cls(scale, zero_point, mod.negative_slope, form=form)
+
+
+class Hardswish(Quantized):
+    """x * clip(x + 3, 0, 6) / 6.
+
+    Args:
+        scale, zero_point: of the result.
+        form: the result's integers.
+    """
+
+    def forward(self, input: QTensor) -> QTensor:
+        """The result.
+
+        Raises:
+            TypeError: if input is no QTensor.
+        """
+        self.check_input(input)
+        return arithmetic.hardswish(input, self.output, self.form)
+
+    @classmethod
+    def from_float(cls, mod: Any) -> Hardswish:
+        """Of an observed `torch.nn.Hardswish`."""
+        return cls(*output_of(mod))
+
+
+class Sigmoid(Quantized):
+    """1 / (1 + exp(-x)).
+
+    Args:
+        scale, zero_point: of the result.
+        form: the result's integers.
+    """
+
+    def forward(self, input: QTensor) -> QTensor:
+        """The result.
+
+        Raises:
+            TypeError: if input is no QTensor.
+        """
+        self.check_input(input)
+        return arithmetic.sigmoid(input, self.output, self.form)
+
+    @classmethod
+    def from_float(cls, mod: Any) -> Sigmoid:
+        """Of an observed `torch.nn.Sigmoid`."""
+        return cls(*output_of(mod))

@@ -1,0 +1,1 @@
+"""What layers in integers have in common."""

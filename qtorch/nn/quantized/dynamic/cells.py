@@ -1,0 +1,123 @@
+"""Recurrent cells of floats, with quantized weights."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from qcore.affine.arithmetic import recurrent
+from qcore.arguments import check_choice, check_flag, check_int
+from qtorch.nn.quantized.dynamic.product import DynamicProduct, dtype_of
+from qtorch.quantization.array_names import Names
+
+
+class _Cell(torch.nn.Module):
+    """Products with the input and with the hidden state, each quantized by its own range, and what follows in float32.
+
+    Args:
+        input_size, hidden_size: of input and state.
+        bias: whether there are biases.
+        dtype: of the weights: torch.qint8, an `AffineInteger`, or torch.float16.
+    """
+
+    gates: ClassVar[int]
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, dtype: Any = torch.qint8) -> None:
+        super().__init__()
+        check_flag("bias", bias)
+        self.input_size = check_int("input_size", input_size, 1)
+        self.hidden_size = check_int("hidden_size", hidden_size, 1)
+        rows = self.gates * hidden_size
+        self.ih = DynamicProduct((rows, input_size), bias, dtype)
+        self.hh = DynamicProduct((rows, hidden_size), bias, dtype)
+
+    def _state(self, input: torch.Tensor, state: torch.Tensor | None) -> torch.Tensor:
+        if state is None:
+            return input.new_zeros((*input.shape[:-1], self.hidden_size), dtype=torch.float32)
+        if state.shape != (*input.shape[:-1], self.hidden_size):
+            raise ValueError(
+                f"hidden state has shape {tuple(state.shape)}; allowed is {(*input.shape[:-1], self.hidden_size)}"
+            )
+        return state.to(torch.float32)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}"
+
+    @classmethod
+    def from_float(cls, mod: Any) -> _Cell:
+        """The dynamic cell of torch's, which has a `qconfig`.
+
+        Raises:
+            TypeError: if it has none.
+        """
+        dtype = dtype_of(mod)
+        cell = cls(mod.input_size, mod.hidden_size, mod.bias, dtype, **cls._more(mod))
+        cell.ih.take(mod, mod.weight_ih, mod.bias_ih, dtype)
+        cell.hh.take(mod, mod.weight_hh, mod.bias_hh, dtype)
+        return cell
+
+    @classmethod
+    def _more(cls, mod: Any) -> dict[str, Any]:
+        return {}
+
+
+class LSTMCell(_Cell):
+    """`torch.nn.LSTMCell` with quantized weights (`qcore.affine.arithmetic.recurrent.lstm_cell`).
+
+    Args:
+        input_size, hidden_size: of input and state.
+        bias: whether there are biases.
+        dtype: of the weights: torch.qint8, an `AffineInteger`, or torch.float16.
+
+    Example:
+        >>> hidden, cell = LSTMCell(2, 3)(torch.ones(1, 2))
+        >>> hidden
+        tensor([[0., 0., 0.]])
+    """
+
+    gates = 4
+
+    def forward(
+        self, input: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The hidden and the cell state after a step, from those before it, or from zeros."""
+        hidden, cell = (self._state(input, one) for one in (state or (None, None)))
+        return recurrent.lstm_cell(Names, self.ih(input) + self.hh(hidden), cell)
+
+
+class GRUCell(_Cell):
+    """`torch.nn.GRUCell` with quantized weights; arguments as for `LSTMCell`."""
+
+    gates = 3
+
+    def forward(self, input: torch.Tensor, state: torch.Tensor | None = None) -> torch.Tensor:
+        """The hidden state after a step, from that before it, or from zeros."""
+        hidden = self._state(input, state)
+        return recurrent.gru_cell(Names, self.ih(input), self.hh(hidden), hidden)
+
+
+class RNNCell(_Cell):
+    """`torch.nn.RNNCell` with quantized weights; arguments as for `LSTMCell`, and nonlinearity, "tanh" or "relu"."""
+
+    gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        dtype: Any = torch.qint8,
+        nonlinearity: str = "tanh",
+    ) -> None:
+        check_choice("nonlinearity", nonlinearity, ("tanh", "relu"))
+        super().__init__(input_size, hidden_size, bias, dtype)
+        self.nonlinearity = nonlinearity
+
+    def forward(self, input: torch.Tensor, state: torch.Tensor | None = None) -> torch.Tensor:
+        """The hidden state after a step, from that before it, or from zeros."""
+        return recurrent.rnn_cell(Names, self.ih(input) + self.hh(self._state(input, state)), self.nonlinearity)
+
+    @classmethod
+    def _more(cls, mod: Any) -> dict[str, Any]:
+        return {"nonlinearity": mod.nonlinearity}

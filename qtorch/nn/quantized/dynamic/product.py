@@ -1,0 +1,105 @@
+"""The product that dynamic layers are made of: quantized weights, or weights of float16, with activations of floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore.affine import UINT8, AffineInteger, QParams
+from qcore.affine.arithmetic import recurrent
+from qcore.affine.parameters import check_input
+from qtorch.nn.quantized.common.observed import weight_of
+from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight
+from qtorch.quantization.array_names import Names
+from qtorch.quantization.integer.products import sums_of_products
+from qtorch.quantization.tensor import QTensor
+
+ACTIVATIONS = UINT8.reduced()
+
+
+class DynamicProduct(torch.nn.Module):
+    """x @ weight.T + bias in float32, of a quantized weight and x quantized by its own range, or of a float16 weight.
+
+    With a quantized weight it is float32(sums) * (scale of x * scale of weight) + bias, where sums are exact
+    (`qcore.affine.arithmetic.recurrent`). A NaN or an infinity in x makes all results NaN. With a float16 weight it is
+    the product of floats with the weight in float32.
+
+    Args:
+        shape: (outputs, features).
+        bias_: whether there is a bias.
+        dtype: of the weight: torch.qint8, an `AffineInteger`, or torch.float16.
+
+    Attributes:
+        weight: `weight()` is a quantized weight; a float16 one is a tensor.
+        bias: float32 of shape (outputs,), or None.
+    """
+
+    bias: torch.Tensor | None
+
+    def __init__(self, shape: tuple[int, int], bias_: bool = True, dtype: Any = torch.qint8) -> None:
+        super().__init__()
+        self.activations: AffineInteger = ACTIVATIONS
+        if dtype is torch.float16:
+            self.register_buffer("weight", torch.zeros(shape, dtype=torch.float16))
+        else:
+            self.weight = QuantizedWeight(empty_weight(shape, dtype))
+        self.register_buffer("bias", torch.zeros(shape[0]) if bias_ else None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The product of a float tensor of shape (..., features), whose range is that of all of it.
+
+        Raises:
+            TypeError: if x is no tensor of floats.
+            ValueError: if its shape does not fit.
+        """
+        weight: Any = self.weight if isinstance(self.weight, torch.Tensor) else self.weight()
+        if isinstance(x, QTensor):
+            raise TypeError("input is a QTensor; allowed is a tensor of floats: insert a DeQuantStub before this layer")
+        check_input(x, Names)
+        if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
+            raise ValueError(f"input has shape {tuple(x.shape)}; allowed is (..., {weight.shape[1]})")
+        if isinstance(weight, torch.Tensor):
+            return torch.nn.functional.linear(x.to(torch.float32), weight.to(torch.float32), self.bias)
+        if x.numel() == 0:
+            return x.new_zeros((*x.shape[:-1], weight.shape[0]), dtype=torch.float32)
+        rows = x.detach().to(torch.float32).reshape(-1, x.shape[-1])
+        q, qparams = recurrent.quantize_dynamic(Names, rows, self.activations)
+        whole = QParams(torch.ones_like(qparams.scale), qparams.zero_point)  # a scale may be NaN
+        values = q.to(getattr(torch, self.activations.storage))
+        sums = sums_of_products(QTensor(values, whole, self.activations), weight)
+        result = recurrent.dynamic_output(Names, sums, qparams.scale, weight.qparams.scale, self.bias)
+        return result.reshape(*x.shape[:-1], weight.shape[0])
+
+    def extra_repr(self) -> str:
+        return "float16 weight" if isinstance(self.weight, torch.Tensor) else f"activations={self.activations}"
+
+    def take(self, owner: Any, weight: torch.Tensor, bias: torch.Tensor | None, dtype: Any) -> None:
+        """Takes a weight and a bias of floats.
+
+        Args:
+            owner: the layer whose `weight_fake_quant` or `qconfig` says how the weight is quantized.
+            weight, bias: the numbers.
+            dtype: torch.float16, else the owner's observer decides.
+        """
+        numbers = weight.detach().to(torch.float32)
+        if dtype is torch.float16:
+            largest = torch.finfo(torch.float16).max
+            self.weight = numbers.clamp(-largest, largest).to(torch.float16)
+        else:
+            self.weight = QuantizedWeight(weight_of(owner, numbers))
+        self.bias = None if bias is None else bias.detach().to(torch.float32).clone()
+
+
+def dtype_of(module: Any) -> Any:
+    """The weight's type that a layer's settings ask for: torch.float16, or what the observer has.
+
+    Raises:
+        TypeError: if the layer has no settings.
+    """
+    fake = getattr(module, "weight_fake_quant", None)
+    if fake is not None:
+        return fake.dtype
+    if getattr(module, "qconfig", None) is None:
+        raise TypeError(f"{type(module).__name__} has no qconfig; allowed is a layer with one: default_dynamic_qconfig")
+    return module.qconfig.weight().dtype

@@ -1,0 +1,158 @@
+"""Recurrent layers of floats, with quantized weights."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from qcore.affine.arithmetic import recurrent
+from qcore.arguments import check_flag, check_int
+from qtorch.nn.quantized.dynamic.product import DynamicProduct, dtype_of
+from qtorch.quantization.array_names import Names
+
+
+class _Recurrent(torch.nn.Module):
+    """Layers of recurrent cells, in one or two directions.
+
+    The input of each layer and direction is quantized once, by the range of all its steps; hidden states at each step.
+    """
+
+    gates: ClassVar[int]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: Any = torch.qint8,
+    ) -> None:
+        super().__init__()
+        for name, flag in (("bias", bias), ("batch_first", batch_first), ("bidirectional", bidirectional)):
+            check_flag(name, flag)
+        self.input_size = check_int("input_size", input_size, 1)
+        self.hidden_size = check_int("hidden_size", hidden_size, 1)
+        self.num_layers = check_int("num_layers", num_layers, 1)
+        self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, dropout, bidirectional
+        directions = 1 + bidirectional
+        widths = [input_size] + [directions * hidden_size] * (num_layers - 1)
+        rows = self.gates * hidden_size
+        self.ih = torch.nn.ModuleList(
+            DynamicProduct((rows, width), bias, dtype) for width in widths for _ in range(directions)
+        )
+        self.hh = torch.nn.ModuleList(DynamicProduct((rows, hidden_size), bias, dtype) for _ in self.ih)
+
+    def _run(self, input: torch.Tensor, states: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """The results of all steps, and the last states: tensors of shape (layers * directions, batch, hidden_size)."""
+        x, directions, last = input, 1 + self.bidirectional, []
+        for layer in range(self.num_layers):
+            if layer and self.dropout and self.training:
+                x = torch.nn.functional.dropout(x, self.dropout)
+            results = []
+            for direction in range(directions):
+                number = layer * directions + direction
+                of_input = self.ih[number](x)
+                state, outputs = tuple(one[number] for one in states), []
+                for step in range(len(x))[:: -1 if direction else 1]:
+                    state = self._step(of_input[step], self.hh[number](state[0]), state)
+                    outputs.append(state[0])
+                results.append(torch.stack(outputs[:: -1 if direction else 1]))
+                last.append(state)
+            x = torch.cat(results, -1)
+        return x, [torch.stack(one) for one in zip(*last, strict=True)]
+
+    def _step(
+        self, of_input: torch.Tensor, of_hidden: torch.Tensor, state: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        raise NotImplementedError
+
+    def _forward(self, input: Any, states: tuple[torch.Tensor, ...] | None, count: int) -> Any:
+        if not isinstance(input, torch.Tensor) or input.ndim not in (2, 3) or input.shape[-1] != self.input_size:
+            shape = tuple(input.shape) if isinstance(input, torch.Tensor) else type(input).__name__
+            raise ValueError(f"input is {shape}; allowed is a tensor of shape (steps, batch, {self.input_size})")
+        batched = input.ndim == 3
+        x = input.to(torch.float32)
+        x = (x.transpose(0, 1) if self.batch_first else x) if batched else x.unsqueeze(1)
+        shape = len(self.ih), x.shape[1], self.hidden_size
+        if states is None:
+            states = (x.new_zeros(shape),) * count
+        elif not batched:
+            states = tuple(one.unsqueeze(1) for one in states)
+        for one in states:
+            if one.shape != shape:
+                raise ValueError(f"state has shape {tuple(one.shape)}; allowed is {shape}")
+        y, last = self._run(x, [one.to(torch.float32) for one in states])
+        if not batched:
+            return y.squeeze(1), [one.squeeze(1) for one in last]
+        return (y.transpose(0, 1) if self.batch_first else y), last
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}, {self.bidirectional=}"
+
+    @classmethod
+    def from_float(cls, mod: Any) -> _Recurrent:
+        """The dynamic layer of torch's, which has a `qconfig`.
+
+        Raises:
+            TypeError: if it has none.
+            ValueError: if it has projections.
+        """
+        if mod.proj_size:
+            raise ValueError(f"proj_size={mod.proj_size}; allowed is 0")
+        dtype = dtype_of(mod)
+        settings = mod.num_layers, mod.bias, mod.batch_first, mod.dropout, mod.bidirectional
+        made = cls(mod.input_size, mod.hidden_size, *settings, dtype)
+        for number, weights in enumerate(mod.all_weights):
+            biases = weights[2:] if mod.bias else (None, None)
+            products: Any = made.ih[number], made.hh[number]
+            for product, weight, bias in zip(products, weights[:2], biases, strict=True):
+                product.take(mod, weight, bias, dtype)
+        return made.train(mod.training)
+
+
+class LSTM(_Recurrent):
+    """`torch.nn.LSTM` with quantized weights (`qcore.affine.arithmetic.recurrent.lstm_cell`).
+
+    Args:
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional: as for `torch.nn.LSTM`.
+        dtype: of the weights: torch.qint8, an `AffineInteger`, or torch.float16.
+
+    Example:
+        >>> y, (hidden, cell) = LSTM(2, 3, num_layers=2)(torch.ones(5, 1, 2))
+        >>> y.shape, hidden.shape
+        (torch.Size([5, 1, 3]), torch.Size([2, 1, 3]))
+    """
+
+    gates = 4
+
+    def forward(
+        self, input: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        """The results of all steps, and the hidden and the cell states after the last."""
+        y, (hidden, cell) = self._forward(input, state, 2)
+        return y, (hidden, cell)
+
+    def _step(
+        self, of_input: torch.Tensor, of_hidden: torch.Tensor, state: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        return recurrent.lstm_cell(Names, of_input + of_hidden, state[1])
+
+
+class GRU(_Recurrent):
+    """`torch.nn.GRU` with quantized weights; arguments as for `LSTM`."""
+
+    gates = 3
+
+    def forward(self, input: torch.Tensor, state: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The results of all steps, and the hidden states after the last."""
+        y, (hidden,) = self._forward(input, None if state is None else (state,), 1)
+        return y, hidden
+
+    def _step(
+        self, of_input: torch.Tensor, of_hidden: torch.Tensor, state: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        return (recurrent.gru_cell(Names, of_input, of_hidden, state[0]),)

@@ -1,0 +1,239 @@
+"""Normalisation of quantized tensors; the law is `qcore.affine.arithmetic`'s."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from qcore.affine import arithmetic
+from qcore.arguments import check_flag, check_int
+from qtorch.nn.quantized.common.base import Quantized
+from qtorch.nn.quantized.common.observed import output_of
+from qtorch.quantization.tensor import QTensor
+
+
+def _float32(x: torch.Tensor | None) -> torch.Tensor | None:
+    return None if x is None else x.detach().to(torch.float32).clone()
+
+
+class LayerNorm(Quantized):
+    """`torch.nn.LayerNorm` of quantized tensors (`qcore.affine.arithmetic.layer_norm`).
+
+    Args:
+        normalized_shape: the sizes of the last dimensions.
+        weight, bias: tensors of these sizes, or None.
+        scale, zero_point: of the result.
+        eps: added to variances.
+        elementwise_affine: False for neither weight nor bias.
+        form: the result's integers.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([[0.0, 1.0, 2.0]]), 0.1, 7, torch.quint8)
+        >>> LayerNorm(3, None, None, 0.1, 100)(x).int_repr()
+        tensor([[ 88, 100, 112]], dtype=torch.uint8)
+    """
+
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        scale: Any,
+        zero_point: Any,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        *,
+        form: Any = torch.quint8,
+    ) -> None:
+        super().__init__(scale, zero_point, form)
+        check_flag("elementwise_affine", elementwise_affine)
+        self.normalized_shape = (
+            tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list, torch.Size)) else (normalized_shape,)
+        )
+        self.eps, self.elementwise_affine = eps, elementwise_affine
+        self.register_buffer("weight", _float32(weight) if elementwise_affine else None)
+        self.register_buffer("bias", _float32(bias) if elementwise_affine else None)
+
+    def forward(self, input: QTensor) -> QTensor:
+        """The result.
+
+        Raises:
+            TypeError: if input is no QTensor.
+            ValueError: if its shape does not fit.
+        """
+        self.check_input(input)
+        return arithmetic.layer_norm(
+            input, self.normalized_shape, self.weight, self.bias, self.eps, self.output, self.form
+        )
+
+    @classmethod
+    def from_float(cls, mod: Any) -> LayerNorm:
+        """Of an observed `torch.nn.LayerNorm`."""
+        scale, zero_point, form = output_of(mod)
+        settings = mod.normalized_shape, mod.weight, mod.bias, scale, zero_point, mod.eps, mod.elementwise_affine
+        return cls(*settings, form=form)
+
+
+class GroupNorm(Quantized):
+    """`torch.nn.GroupNorm` of quantized tensors (`qcore.affine.arithmetic.group_norm`).
+
+    Args:
+        num_groups, num_channels: the channels are split into so many groups.
+        weight, bias: tensors of shape (num_channels,), or None.
+        scale, zero_point: of the result.
+        eps: added to variances.
+        affine: False for neither weight nor bias.
+        form: the result's integers.
+    """
+
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        scale: Any,
+        zero_point: Any,
+        eps: float = 1e-5,
+        affine: bool = True,
+        *,
+        form: Any = torch.quint8,
+    ) -> None:
+        super().__init__(scale, zero_point, form)
+        check_flag("affine", affine)
+        self.num_groups = check_int("num_groups", num_groups, 1)
+        self.num_channels = check_int("num_channels", num_channels, 1)
+        self.eps = eps
+        self.register_buffer("weight", _float32(weight) if affine else None)
+        self.register_buffer("bias", _float32(bias) if affine else None)
+
+    def forward(self, input: QTensor) -> QTensor:
+        """The result.
+
+        Raises:
+            TypeError: if input is no QTensor.
+            ValueError: if its shape does not fit.
+        """
+        self.check_input(input)
+        return arithmetic.group_norm(input, self.num_groups, self.weight, self.bias, self.eps, self.output, self.form)
+
+    @classmethod
+    def from_float(cls, mod: Any) -> GroupNorm:
+        """Of an observed `torch.nn.GroupNorm`."""
+        scale, zero_point, form = output_of(mod)
+        settings = mod.num_groups, mod.num_channels, mod.weight, mod.bias, scale, zero_point, mod.eps, mod.affine
+        return cls(*settings, form=form)
+
+
+class _InstanceNorm(GroupNorm):
+    """Normalisation of each channel of each element of a batch: as many groups as channels."""
+
+    def __init__(
+        self,
+        num_features: int,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        scale: Any,
+        zero_point: Any,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        *,
+        form: Any = torch.quint8,
+    ) -> None:
+        if track_running_stats:
+            raise ValueError("track_running_stats=True; allowed is False: each example has its own statistics")
+        given = affine or weight is not None
+        super().__init__(num_features, num_features, weight, bias, scale, zero_point, eps, given, form=form)
+        self.momentum = momentum
+
+    @classmethod
+    def from_float(cls, mod: Any) -> _InstanceNorm:
+        """Of an observed layer of torch's."""
+        scale, zero_point, form = output_of(mod)
+        settings = mod.eps, mod.momentum, mod.affine, mod.track_running_stats
+        return cls(mod.num_features, mod.weight, mod.bias, scale, zero_point, *settings, form=form)
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """`torch.nn.InstanceNorm1d` of quantized tensors; arguments as for `GroupNorm`, with num_features alone."""
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """`torch.nn.InstanceNorm2d` of quantized tensors; arguments as for `GroupNorm`, with num_features alone."""
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """`torch.nn.InstanceNorm3d` of quantized tensors; arguments as for `GroupNorm`, with num_features alone."""
+
+
+class _BatchNorm(Quantized):
+    """Normalisation by running statistics (`qcore.affine.arithmetic.batch_norm`)."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+    running_mean: torch.Tensor
+    running_var: torch.Tensor
+    _relu: ClassVar[bool] = False
+
+    def __init__(
+        self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, *, form: Any = torch.quint8
+    ) -> None:
+        super().__init__(form=form)
+        self.num_features = check_int("num_features", num_features, 1)
+        self.eps, self.momentum = eps, momentum
+        for name, value in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
+            self.register_buffer(name, torch.full((num_features,), value))
+
+    def forward(self, input: QTensor) -> QTensor:
+        """The result.
+
+        Raises:
+            TypeError: if input is no QTensor.
+            ValueError: if its shape does not fit.
+        """
+        self.check_input(input)
+        statistics = self.weight, self.bias, self.running_mean, self.running_var
+        return arithmetic.batch_norm(input, *statistics, self.eps, self.output, self.form, self._relu)
+
+    @classmethod
+    def from_float(cls, mod: Any) -> _BatchNorm:
+        """Of an observed layer of torch's, or a fused one.
+
+        Raises:
+            ValueError: if it has no running statistics.
+        """
+        norm: Any = mod[0] if isinstance(mod, torch.nn.Sequential) else mod
+        if norm.running_mean is None:
+            raise ValueError("track_running_stats=False; allowed are batch norms with running statistics")
+        scale, zero_point, form = output_of(mod)
+        layer = cls(norm.num_features, norm.eps, norm.momentum, form=form)
+        layer.scale, layer.zero_point = scale.clone(), zero_point.clone()
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            if (value := _float32(getattr(norm, name))) is not None:
+                setattr(layer, name, value)
+        return layer
+
+
+class BatchNorm2d(_BatchNorm):
+    """`torch.nn.BatchNorm2d` of quantized tensors, by its running statistics.
+
+    Args:
+        num_features: how many channels there are.
+        eps: added to variances.
+        momentum: of the layer in floats; not used.
+        form: the result's integers.
+    """
+
+
+class BatchNorm3d(_BatchNorm):
+    """`torch.nn.BatchNorm3d` of quantized tensors; arguments as for `BatchNorm2d`."""
