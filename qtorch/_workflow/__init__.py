@@ -1,6 +1,7 @@
 """What happens to whole models: fuse, prepare, convert. `qtorch.quantization` offers its names."""
 
 from qtorch._workflow.mappings import (
+    get_default_dynamic_quant_module_mappings,
     get_default_qat_module_mappings,
     get_default_qconfig_propagation_list,
     get_default_static_quant_module_mappings,
@@ -13,7 +14,7 @@ from qtorch._workflow.steps.preparation import prepare, prepare_qat
 from qtorch._workflow.steps.propagation import propagate_qconfig_
 from qtorch._workflow.steps.swap import swap_module
 from qtorch._workflow.stubs import DeQuantStub, QuantStub, QuantWrapper, add_quant_dequant
-from qtorch._workflow.toplevel import default_eval_fn, quantize, quantize_qat
+from qtorch._workflow.toplevel import default_eval_fn, quantize, quantize_dynamic, quantize_qat
 from qtorch._workflow.torch_ao import from_torch_ao
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "fuse_known_modules",
     "fuse_modules",
     "fuse_modules_qat",
+    "get_default_dynamic_quant_module_mappings",
     "get_default_qat_module_mappings",
     "get_default_qconfig_propagation_list",
     "get_default_static_quant_module_mappings",
@@ -37,6 +39,7 @@ __all__ = [
     "prepare_qat",
     "propagate_qconfig_",
     "quantize",
+    "quantize_dynamic",
     "quantize_qat",
     "report",
     "swap_module",

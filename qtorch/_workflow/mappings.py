@@ -11,10 +11,12 @@ from qtorch.nn import intrinsic, qat, quantized
 from qtorch.nn.intrinsic import qat as intrinsic_qat
 from qtorch.nn.intrinsic import quantized as intrinsic_quantized
 from qtorch.nn.qat.layers import QATLayer
+from qtorch.nn.quantized import dynamic
 from qtorch.quantization.fake_quantize import FakeQuantize
 from qtorch.quantization.observers.base import ObserverBase
 
 __all__ = [
+    "get_default_dynamic_quant_module_mappings",
     "get_default_qat_module_mappings",
     "get_default_qconfig_propagation_list",
     "get_default_static_quant_module_mappings",
@@ -54,6 +56,28 @@ _STATIC: Mapping = _WEIGHTED | {
     QuantStub: quantized.Quantize,
     DeQuantStub: quantized.DeQuantize,
     quantized.FloatFunctional: quantized.QFunctional,
+    nn.BatchNorm2d: quantized.BatchNorm2d,
+    nn.BatchNorm3d: quantized.BatchNorm3d,
+    intrinsic.BNReLU2d: intrinsic_quantized.BNReLU2d,
+    intrinsic.BNReLU3d: intrinsic_quantized.BNReLU3d,
+    nn.LayerNorm: quantized.LayerNorm,
+    nn.GroupNorm: quantized.GroupNorm,
+    nn.InstanceNorm1d: quantized.InstanceNorm1d,
+    nn.InstanceNorm2d: quantized.InstanceNorm2d,
+    nn.InstanceNorm3d: quantized.InstanceNorm3d,
+    nn.ELU: quantized.ELU,
+    nn.Hardswish: quantized.Hardswish,
+    nn.LeakyReLU: quantized.LeakyReLU,
+    nn.Sigmoid: quantized.Sigmoid,
+    nn.Embedding: quantized.Embedding,
+}
+_DYNAMIC: Mapping = {
+    getattr(nn, made.__name__): made
+    for made in (
+        *(dynamic.Linear, dynamic.LSTM, dynamic.GRU),
+        *(dynamic.LSTMCell, dynamic.GRUCell, dynamic.RNNCell),
+        quantized.Embedding,
+    )
 }
 
 # The results of these keep the scale of what goes in, or are floats.
@@ -80,6 +104,16 @@ def get_default_qat_module_mappings() -> Mapping:
     return dict(_QAT)
 
 
+def get_default_dynamic_quant_module_mappings() -> Mapping:
+    """What `quantize_dynamic` makes of float layers.
+
+    Example:
+        >>> get_default_dynamic_quant_module_mappings()[nn.Linear]
+        <class 'qtorch.nn.quantized.dynamic.linear.Linear'>
+    """
+    return dict(_DYNAMIC)
+
+
 def get_default_qconfig_propagation_list() -> set[type[nn.Module]]:
     """The types of layers that `prepare` observes.
 
@@ -92,7 +126,7 @@ def get_default_qconfig_propagation_list() -> set[type[nn.Module]]:
 
 def is_made_for_quantization(module: nn.Module) -> bool:
     """True of observers, and of layers that compute in integers: what is quantized already."""
-    return isinstance(module, (ObserverBase, FakeQuantize, *_STATIC.values()))
+    return isinstance(module, (ObserverBase, FakeQuantize, *_STATIC.values(), *_DYNAMIC.values()))
 
 
 def is_whole(path: str, module: nn.Module) -> bool:

@@ -12,8 +12,8 @@ from qtorch._workflow.mappings import get_default_static_quant_module_mappings, 
 from qtorch._workflow.observing import NAME, has_seen, is_prepared
 from qtorch._workflow.reasons import name_of_observer, why_float
 from qtorch._workflow.tree import check_model, is_leaf, joined
-from qtorch.nn.quantized.base import Quantized
-from qtorch.nn.quantized.weights import QuantizedWeight
+from qtorch.nn.quantized.common.base import Quantized
+from qtorch.nn.quantized.common.weights import QuantizedWeight
 from qtorch.nn.rounded import CodedWeight, RoundedLayer
 from qtorch.quant import Quantizer
 from qtorch.quantization.fake_quantize import FakeQuantize

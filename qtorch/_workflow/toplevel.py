@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
-from qtorch._workflow.steps.conversion import convert
+from qtorch._workflow.mappings import get_default_dynamic_quant_module_mappings
+from qtorch._workflow.steps.conversion import convert, converted
 from qtorch._workflow.steps.preparation import prepare, prepare_qat
-from qtorch._workflow.tree import copied
+from qtorch._workflow.steps.propagation import propagate_qconfig_
+from qtorch._workflow.tree import copied, shown
+from qtorch.quantization.qconfig import default_dynamic_qconfig, float16_dynamic_qconfig
 
-__all__ = ["default_eval_fn", "quantize", "quantize_qat"]
+__all__ = ["default_eval_fn", "quantize", "quantize_dynamic", "quantize_qat"]
+
+_BY_DTYPE = {torch.qint8: default_dynamic_qconfig, torch.float16: float16_dynamic_qconfig}
 
 
 def quantize(
@@ -81,6 +87,70 @@ def quantize_qat(
     model = prepare_qat(model, inplace=inplace)
     run_fn(model, *run_args)
     return convert(model.eval(), None, inplace)
+
+
+def quantize_dynamic(
+    model: nn.Module,
+    qconfig_spec: Mapping[Any, Any] | Iterable[Any] | None = None,
+    dtype: Any = torch.qint8,
+    mapping: Mapping[Any, Any] | None = None,
+    inplace: bool = False,
+) -> nn.Module:
+    """A copy of a model whose layers have quantized weights, and quantize what goes in by its own range.
+
+    Args:
+        model: the float model.
+        qconfig_spec: settings by name or type of modules, or a set of names and types; what is in a named module is
+            meant as well. None for all types that the mapping has, but for `torch.nn.Embedding`.
+        dtype: torch.qint8 or torch.float16; which settings are meant where qconfig_spec has none.
+        mapping: types of float layers to classes with `from_float(module)`; None for the default.
+        inplace: whether model itself is changed.
+
+    Returns:
+        The converted model, in evaluation.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an entry of qconfig_spec quantizes nothing, or inplace=True and the model itself is such a layer.
+
+    Example:
+        >>> type(quantize_dynamic(nn.Linear(2, 2)))
+        <class 'qtorch.nn.quantized.dynamic.linear.Linear'>
+    """
+    mapping = get_default_dynamic_quant_module_mappings() if mapping is None else mapping
+    if dtype not in _BY_DTYPE:
+        raise ValueError(f"dtype={dtype}; allowed are {', '.join(map(str, _BY_DTYPE))}")
+    model = copied(model, inplace)
+    model.eval()
+    settings = _BY_DTYPE[dtype]
+    if qconfig_spec is None:
+        present = {type(module) for module in model.modules()}
+        qconfig_spec = {kind: settings for kind in mapping if kind in present and kind is not nn.Embedding}
+        if not qconfig_spec:
+            raise ValueError(f"model has no layer that is quantized dynamically; {_allowed(mapping)}")
+    elif not isinstance(qconfig_spec, Mapping):
+        qconfig_spec = dict.fromkeys(qconfig_spec, settings)
+    propagate_qconfig_(model, qconfig_spec)
+    _check_spec(model, qconfig_spec, mapping)
+    return converted(model, mapping, {}, inplace, True)
+
+
+def _check_spec(model: nn.Module, spec: Mapping[Any, Any], mapping: Mapping[Any, Any]) -> None:
+    """Raises unless each entry quantizes something."""
+    for key, settings in spec.items():
+        named = model.get_submodule(key).modules() if isinstance(key, str) else ()
+        typed = (part for module in model.modules() if type(module) is key for part in module.modules())
+        parts = {type(part) for part in (*named, *typed)}
+        if settings is not None and not parts & mapping.keys():
+            what = shown(key) if isinstance(key, str) else key.__name__
+            raise ValueError(
+                f"qconfig_spec has {what}, in which no layer is quantized dynamically; {_allowed(mapping)}"
+            )
+
+
+def _allowed(mapping: Mapping[Any, Any]) -> str:
+    names = ", ".join(kind.__name__ for kind in mapping)
+    return f"allowed are exactly {names}, or a mapping that has more"
 
 
 def default_eval_fn(model: nn.Module, calib_data: Iterable[tuple[Any, Any]]) -> None:

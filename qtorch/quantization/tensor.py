@@ -8,7 +8,7 @@ the same names call them: `torch.relu(q)`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -59,6 +59,7 @@ class QTensor(QuantizedArray):
 
     is_quantized = True
     names = Names
+    functions: ClassVar[dict[str, Callable[..., Any]]] = {}  # those of higher floors, which put them here
 
     def __init__(self, values: torch.Tensor, qparams: QParams, form: AffineInteger) -> None:
         self.values = values
@@ -68,8 +69,8 @@ class QTensor(QuantizedArray):
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), settings: Any = None) -> Any:
-        """torch's functions, by the methods of the same names."""
-        method = getattr(cls, function.__name__, None)
+        """torch's functions, by the methods of the same names, or those of `functions`."""
+        method = getattr(cls, function.__name__, None) or cls.functions.get(function.__name__)
         if method is None or not isinstance(arguments[0], cls):
             return NotImplemented
         return method(*arguments, **settings or {})
@@ -195,23 +196,6 @@ class QTensor(QuantizedArray):
         return self
 
     dropout1d = dropout2d = dropout3d = feature_dropout = dropout
-
-    def max_pool1d(self, *arguments: Any, **settings: Any) -> QTensor:
-        """The greatest number of each window (`torch.nn.functional.max_pool1d`); padding never is."""
-        return self._pooled(torch.nn.functional.max_pool1d, arguments, settings)
-
-    def max_pool2d(self, *arguments: Any, **settings: Any) -> QTensor:
-        """The greatest number of each window (`torch.nn.functional.max_pool2d`); padding never is."""
-        return self._pooled(torch.nn.functional.max_pool2d, arguments, settings)
-
-    def max_pool3d(self, *arguments: Any, **settings: Any) -> QTensor:
-        """The greatest number of each window (`torch.nn.functional.max_pool3d`); padding never is."""
-        return self._pooled(torch.nn.functional.max_pool3d, arguments, settings)
-
-    def _pooled(self, pool: Any, arguments: Any, settings: Any) -> QTensor:
-        """A choice among integers, which float64 holds."""
-        self._whole(pool.__name__)
-        return self._with(pool(self.values.to(torch.float64), *arguments, **settings).to(self.values.dtype))
 
     def relu_(self) -> QTensor:
         """max(x, 0), written over x."""

@@ -21,7 +21,7 @@ from qtorch._workflow.steps.swap import swap_module
 from qtorch._workflow.stubs import DeQuantStub
 from qtorch._workflow.tree import copied, is_leaf, rebuilt, shown, walk
 from qtorch.nn.quantized import FloatFunctional
-from qtorch.nn.quantized.observed import float_parameters
+from qtorch.nn.quantized.common.observed import float_parameters
 from qtorch.quant import Quantizer
 from qtorch.quantization.fake_quantize import FakeQuantize
 from qtorch.quantization.observers.base import RangeObserver

@@ -9,9 +9,9 @@ from torch import nn
 from qtorch._workflow.observing import NAME
 from qtorch.nn.intrinsic import Fused
 from qtorch.nn.qat.layers import QATLayer
-from qtorch.nn.quantized.observed import float_parameters, weight_of
+from qtorch.nn.quantized.common.observed import float_parameters, weight_of
+from qtorch.nn.quantized.common.weights import QuantizedWeight
 from qtorch.nn.quantized.quantize import Quantize
-from qtorch.nn.quantized.weights import QuantizedWeight
 from qtorch.nn.rounded import CodedWeight, Dequantized, RoundedLayer
 from qtorch.quant import Quantizer
 from qtorch.quantization.fake_quantize import FakeQuantize

@@ -1,5 +1,6 @@
 """Layers that compute with integers, with the names and arguments of torch's."""
 
+import qtorch.nn.quantized.dispatch  # noqa: F401  # what torch's modules call
 from qtorch.nn.quantized import dynamic, functional
 from qtorch.nn.quantized.activation import ELU, Hardswish, LeakyReLU, ReLU, ReLU6, Sigmoid
 from qtorch.nn.quantized.conv import Conv1d, Conv2d, Conv3d
