@@ -8,7 +8,7 @@ the same names call them: `torch.relu(q)`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -57,9 +57,27 @@ class QTensor(QuantizedArray):
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), settings: Any = None) -> Any:
         """torch's functions, by the methods of the same names."""
         method = getattr(cls, function.__name__, None)
-        if method is None or not isinstance(arguments[0], cls):
-            return NotImplemented
+        if method is None or not arguments or not isinstance(arguments[0], cls):
+            raise _without_integers(function.__name__)
         return method(*arguments, **settings or {})
+
+    def __add__(self, other: Any) -> NoReturn:
+        """Raises: the sum would have a scale of its own.
+
+        Raises:
+            TypeError: always.
+        """
+        raise _without_integers("+")
+
+    def __mul__(self, other: Any) -> NoReturn:
+        """Raises: the product would have a scale of its own.
+
+        Raises:
+            TypeError: always.
+        """
+        raise _without_integers("*")
+
+    __radd__, __rmul__ = __add__, __mul__
 
     @property
     def device(self) -> torch.device:
@@ -196,6 +214,14 @@ class QTensor(QuantizedArray):
         if isinstance(found, torch.Tensor):
             return self._with(found.to(self.values.dtype))
         return self._with(found[0].to(self.values.dtype)), found[1]
+
+
+def _without_integers(operation: str) -> TypeError:
+    """What users hit who call a model's float layer, or write x + y, where tensors are quantized."""
+    return TypeError(
+        f"{operation} of a QTensor; allowed are its methods, the methods of FloatFunctional in the place of x + y, "
+        "x * y and cat, layers of qtorch.nn.quantized, and floats: insert a DeQuantStub before it"
+    )
 
 
 def _rebuilt(values: Any, scale: Any, zero_point: Any, axis: int | None, *form: Any) -> QTensor:
