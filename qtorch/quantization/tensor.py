@@ -8,7 +8,7 @@ the same names call them: `torch.relu(q)`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 
@@ -19,18 +19,6 @@ from qtorch.quantization.array_names import Names
 from qtorch.quantization.integer.conversion import dequantize, quantize
 
 _TOKENS = {affine.UINT8: torch.quint8, affine.INT8: torch.qint8, affine.INT32: torch.qint32}
-
-
-def without_scale(name: str) -> Callable[..., Any]:
-    """An operator whose result has no scale that anything says."""
-
-    def operator(self: QTensor, other: Any) -> Any:
-        raise TypeError(
-            f"{name} of a QTensor and a {type(other).__name__}: nothing says the result's scale; allowed is a module "
-            f"that was observed: self.{name} = FloatFunctional() in __init__, self.{name}.{name}(x, y) in forward"
-        )
-
-    return operator
 
 
 class QTensor(QuantizedArray):
@@ -71,9 +59,27 @@ class QTensor(QuantizedArray):
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), settings: Any = None) -> Any:
         """torch's functions, by the methods of the same names, or those of `functions`."""
         method = getattr(cls, function.__name__, None) or cls.functions.get(function.__name__)
-        if method is None or not isinstance(arguments[0], cls):
-            return NotImplemented
+        if method is None or not arguments or not isinstance(arguments[0], cls):
+            raise _without_integers(function.__name__)
         return method(*arguments, **settings or {})
+
+    def __add__(self, other: Any) -> NoReturn:
+        """Raises: the sum would have a scale of its own.
+
+        Raises:
+            TypeError: always.
+        """
+        raise _without_integers("+")
+
+    def __mul__(self, other: Any) -> NoReturn:
+        """Raises: the product would have a scale of its own.
+
+        Raises:
+            TypeError: always.
+        """
+        raise _without_integers("*")
+
+    __radd__, __rmul__ = __add__, __mul__
 
     @property
     def device(self) -> torch.device:
@@ -120,8 +126,6 @@ class QTensor(QuantizedArray):
     view, expand, permute, t, unsqueeze, as_strided, select, narrow = map(
         rearrangement, ("view", "expand", "permute", "t", "unsqueeze", "as_strided", "select", "narrow")
     )
-
-    __add__, __radd__, __mul__, __rmul__ = map(without_scale, ("add", "add", "mul", "mul"))
 
     def __setitem__(self, index: Any, source: QTensor | torch.Tensor) -> None:
         self[index].copy_(source)
@@ -228,6 +232,14 @@ class QTensor(QuantizedArray):
         if isinstance(found, torch.Tensor):
             return self._with(found.to(self.values.dtype))
         return self._with(found[0].to(self.values.dtype)), found[1]
+
+
+def _without_integers(operation: str) -> TypeError:
+    """What users hit who call a model's float layer, or write x + y, where tensors are quantized."""
+    return TypeError(
+        f"{operation} of a QTensor; allowed are its methods, the methods of FloatFunctional in the place of x + y, "
+        "x * y and cat, layers of qtorch.nn.quantized, and floats: insert a DeQuantStub before it"
+    )
 
 
 def _rebuilt(values: Any, scale: Any, zero_point: Any, axis: int | None, *form: Any) -> QTensor:

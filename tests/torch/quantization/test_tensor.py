@@ -254,3 +254,20 @@ WRONG = [
 def test_wrong_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda q: q + q,
+        lambda q: 2.0 * q,
+        lambda q: q.dequantize() * q,
+        lambda q: torch.cat([q, q]),
+        lambda q: torch.nn.functional.gelu(q),
+        lambda q: torch.nn.Linear(3, 1)(q),
+    ],
+)
+def test_what_has_no_integers_says_what_to_insert(call):
+    q = quantize_per_tensor(torch.ones(3), 0.5, 2, torch.quint8)
+    with pytest.raises(TypeError, match=r"of a QTensor; allowed are .* FloatFunctional .* insert a DeQuantStub"):
+        call(q)
