@@ -12,7 +12,7 @@ from support import assert_same_bits
 import qjax.nnx as qnn
 from qjax.nnx import quantized as jax_layers
 from qtorch.nn import quantized
-from qtorch.nn.quantized.base import Quantized
+from qtorch.nn.quantized.common.base import Quantized
 from qtorch.quantization import DeQuantStub, QuantStub, prepare
 
 

@@ -20,7 +20,6 @@ from qtorch.quantization import (
     get_default_qconfig,
     prepare,
     prepare_qat,
-    quantize_per_tensor,
 )
 
 
@@ -46,13 +45,6 @@ def test_a_layer_in_floats_that_gets_integers_is_named():
         result(torch.randn(4, 2))
     with pytest.raises(TypeError, match="layer '3' gets a QTensor and is in floats, since there is no quantized LSTM"):
         result[3](result[1](result[0](torch.randn(4, 2))))
-
-
-@pytest.mark.parametrize("operation", [lambda x, y: x + y, lambda x, y: x * y, lambda x, y: 2 + x])
-def test_sums_of_integers_say_what_to_insert(operation):
-    x = quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8)
-    with pytest.raises(TypeError, match="of a QTensor; allowed are .* FloatFunctional"):
-        operation(x, x)
 
 
 def test_all_names_of_a_layer_mean_one_layer():
