@@ -4,40 +4,10 @@
 // A tensor is a matrix in memory, row by row, and its blocks are tiles of it; those at its right and lower edge may be
 // smaller. Without blocks any tensor is one row.
 
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <omp.h>
+$values
 
 $definitions
 
-typedef float FLOAT32;
-typedef double FLOAT64;
-static inline int32_t bits32(FLOAT32 x) { int32_t y; memcpy(&y, &x, sizeof(y)); return y; }
-static inline int64_t bits64(FLOAT64 x) { int64_t y; memcpy(&y, &x, sizeof(y)); return y; }
-static inline FLOAT32 float32(int32_t x) { FLOAT32 y; memcpy(&y, &x, sizeof(y)); return y; }
-static inline FLOAT64 float64(int64_t x) { FLOAT64 y; memcpy(&y, &x, sizeof(y)); return y; }
-static inline FLOAT32 to_float32(int32_t x) { return (FLOAT32)x; }
-#if defined __AVX2__ && !defined __AVX512DQ__  // converts no vectors of int64: two halves, each the end of a large float
-static inline FLOAT64 to_float64(int64_t x) {
-    const FLOAT64 high = float64((int64_t)((uint64_t)x >> 32 ^ 0x4530000080000000)) - 0x1.00000801p84;
-    return high + float64((x & 0xffffffff) | 0x4330000000000000);
-}
-#else
-static inline FLOAT64 to_float64(int64_t x) { return (FLOAT64)x; }
-#endif
-typedef int16_t bfloat16;
-static inline bfloat16 to_bfloat16(FLOAT32 x) {  // to nearest, ties to even; of no NaN
-    const int32_t bits = bits32(x);
-    return (bfloat16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-static inline int64_t hidden(int64_t x) { __asm__("" : "+r"(x)); return x; }  // x, of which a compiler knows nothing
-static inline int32_t rotate(int32_t x, int n) { return (int32_t)((uint32_t)x << n | (uint32_t)x >> (32 - n)); }
-
-#define VARIABLES int64_t ones = -1, one = 1; __asm__("" : "+r"(ones), "+r"(one)); // of whose values gcc knows nothing
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define SLOT 8        // bytes that a value takes where it is handed on, whatever its type
 #define CHUNK 4096    // elements of a row at a time
 #define UNIT 8192     // elements of blocks at a time, so that they are in the cache when they are read again
@@ -259,15 +229,6 @@ static void run_all(const Call* calls, int64_t count, int64_t size, int threads)
         }
     }
 }
-
-// Python's stable interface, whose headers may not be installed.
-typedef struct Object Object;
-extern long long PyLong_AsLongLong(Object*);
-extern void* PyLong_AsVoidPtr(Object*);
-extern Object* PyLong_FromLong(long);
-extern Object* PyErr_NoMemory(void);
-extern void* PyEval_SaveThread(void);
-extern void PyEval_RestoreThread(void*);
 
 // Takes the sizes and addresses of a call; of kernels without blocks, of any number of calls one after the other.
 Object* call_from_python(Object* self, Object* const* given, intptr_t size) {

@@ -4,22 +4,8 @@
 // Each thread has rows of C, a few at a time, whose accumulators stay in registers while k ascends: one accumulator is a
 // dependent chain of operations, so many must be in flight.
 
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+$values
 
-#include <omp.h>
-
-typedef float FLOAT32;
-typedef double FLOAT64;
-static inline int32_t bits32(FLOAT32 x) { int32_t y; memcpy(&y, &x, sizeof(y)); return y; }
-static inline int64_t bits64(FLOAT64 x) { int64_t y; memcpy(&y, &x, sizeof(y)); return y; }
-static inline FLOAT32 float32(int32_t x) { FLOAT32 y; memcpy(&y, &x, sizeof(y)); return y; }
-static inline FLOAT64 float64(int64_t x) { FLOAT64 y; memcpy(&y, &x, sizeof(y)); return y; }
-static inline int32_t rotate(int32_t x, int n) { return (int32_t)((uint32_t)x << n | (uint32_t)x >> (32 - n)); }
-
-#define VARIABLES int64_t ones = -1, one = 1; __asm__("" : "+r"(ones), "+r"(one)); // of whose values gcc knows nothing
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define ROWS $rows       // of C at a time
 #define COLUMNS $columns // of C at a time
 #define SUM $sum         // the type of the accumulators
@@ -44,7 +30,7 @@ static void tile(const Call* call, const float* a, const SUM* b, int64_t example
     int32_t words[2][ROWS][COLUMNS] __attribute__((aligned(64)));
     const int32_t key0 = call->key[0], key1 = call->key[1];
 #endif
-    VARIABLES
+    $constants
     for (int64_t k = 0; k < call->k; ++k) {
         const SUM* const row = b + k * COLUMNS;
 #if WORDS
@@ -102,15 +88,6 @@ static int run(const Call* call, int threads) {
     free(packed);
     return 1;
 }
-
-// Python's stable interface, whose headers may not be installed.
-typedef struct Object Object;
-extern long long PyLong_AsLongLong(Object*);
-extern void* PyLong_AsVoidPtr(Object*);
-extern Object* PyLong_FromLong(long);
-extern Object* PyErr_NoMemory(void);
-extern void* PyEval_SaveThread(void);
-extern void PyEval_RestoreThread(void*);
 
 // Takes the lengths of the batch, of m, n and k, and the addresses of a, b, the key (or 0) and the float64 result.
 Object* call_from_python(Object* self, Object* const* given, intptr_t size) {

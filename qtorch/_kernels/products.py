@@ -10,9 +10,9 @@ from qcore.law.program import Program
 from qcore.law.rounding import Rounding
 from qcore.random.steps import MOST_HALF_BITS
 from qcore.random.threefry import leading_bits, leading_bits_mask, threefry
-from qtorch._kernels.source import declared, needed
+from qtorch._kernels.source import VALUES, declared, needed
 from qtorch._kernels.store import Function, load
-from qtorch._kernels.trace import ELEMENT, Trace, Value
+from qtorch._kernels.trace import CONSTANT, ELEMENT, Trace, Value
 
 TEMPLATE = Path(__file__).with_name("product.c")
 
@@ -31,13 +31,18 @@ def source(program: Program | None, constants: tuple[int, ...], random_bits: int
     """The kernel's C."""
     narrow = program is not None and program.carrier.lane_bits == 32
     stochastic = program is not None and program.mode is Rounding.STOCHASTIC
+    constant, rounded = (
+        ([], ["const double rounded = x;"]) if program is None else _rounded(program, constants, random_bits)
+    )
     fields = {
+        "values": VALUES.read_text(),
         "rows": 4 if narrow else 2,
         "columns": 32,
         "sum": "float" if narrow else "double",
         "words": (4 if random_bits <= MOST_HALF_BITS else 1) if stochastic else 0,
         "threefry": _threefry(),
-        "rounded": "const double rounded = x;" if program is None else _rounded(program, constants, random_bits),
+        "constants": "\n    ".join(constant),
+        "rounded": "\n                ".join(rounded),
     }
     return Template(TEMPLATE.read_text()).substitute(fields)
 
@@ -51,8 +56,8 @@ def _threefry() -> str:
     )
 
 
-def _rounded(program: Program, constants: tuple[int, ...], random_bits: int) -> str:
-    """Declares `rounded`, from x and where words are read `drawn`."""
+def _rounded(program: Program, constants: tuple[int, ...], random_bits: int) -> tuple[list[str], list[str]]:
+    """What comes before loops, and what declares `rounded`, from x and where words are read `drawn`."""
     trace, width = Trace(), program.carrier.lane_bits
     word = None
     if program.mode is Rounding.STOCHASTIC:
@@ -60,7 +65,9 @@ def _rounded(program: Program, constants: tuple[int, ...], random_bits: int) -> 
         word = trace.note("(int64_t){} << 32", word, dtype="int64") if width == 64 else word
     x = trace.value(f"bits{width}(x)", f"int{width}", ELEMENT)
     result = program.run(trace, x, constants, (), word)
-    return "\n                ".join([*_lines(result), f"const SUM rounded = float{width}({result.name});"])
+    values = needed([result], ELEMENT)
+    lines = [[declared(value) for value in values if value.level == level] for level in (CONSTANT, ELEMENT)]
+    return lines[0], [*lines[1], f"const SUM rounded = float{width}({result.name});"]
 
 
 def _lines(*targets: Value) -> list[str]:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from qtorch._kernels.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, TENSOR, Trace, Value
 
 TEMPLATE = Path(__file__).with_name("kernel.c")
+VALUES = Path(__file__).with_name("values.h")
 
 
 class Argument(NamedTuple):
@@ -77,7 +78,7 @@ class Kernel:
             **passes.block_values(),
         }
         return Template(TEMPLATE.read_text()).substitute(
-            {name: "\n            ".join(each) for name, each in lines.items()}
+            {"values": VALUES.read_text()} | {name: "\n            ".join(each) for name, each in lines.items()}
         )
 
     def values(self, level: int) -> list[Value]:
@@ -232,8 +233,7 @@ class _Passes:
 
     def _constants(self, values: Iterable[Value]) -> list[str]:
         """The values that are the same for all that a pass goes through."""
-        lines = ["VARIABLES"] if self.kernel.lane == "int64" else []
-        lines += [self._array(one, "0") for one in self.kernel.arguments if one.level == CONSTANT]
+        lines = [self._array(one, "0") for one in self.kernel.arguments if one.level == CONSTANT]
         for value in values:
             if value.level == CONSTANT:
                 lines.append(declared(value))

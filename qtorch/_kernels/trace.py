@@ -115,10 +115,6 @@ class Trace:
         return self.value(pattern.format(*names), dtype or like, max(one.level for one in values), values)
 
     def binary(self, sign: str, a: Any, b: Any) -> Value:
-        if (
-            sign == "<<" and isinstance(a, int) and a in (1, -1) and b.dtype == "int64"
-        ):  # gcc makes vectors of such shifts of variables only
-            return self.note("one << {}" if a == 1 else "ones << {}", b)
         like = a.dtype if isinstance(a, Value) else b.dtype
         compares = sign in ("<", "<=", ">", ">=", "==", "!=")
         return self.note(f"{{}} {sign} {{}}", a, b, dtype=like.replace("float", "int") if compares else like)

@@ -168,6 +168,7 @@ def described(maker):
 def test_settings():
     names = {name for name in torchq.__all__ if name.startswith(("default_", "per_channel_", "float16_"))}
     names -= {"default_weight_only_qconfig", "default_activation_only_qconfig"}  # torch's Identity, which JAX has not
+    names -= {"default_eval_fn"}  # which is no setting
     assert names == {name for name in jaxq.__all__ if name.startswith(("default_", "per_channel_", "float16_"))}
     pairs = [(getattr(jaxq, name), getattr(torchq, name)) for name in names]
     for backend in ("x86", "fbgemm", "qnnpack", "onednn"):
