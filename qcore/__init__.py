@@ -12,15 +12,18 @@ from qcore.formats.text import parse
 from qcore.law.rounding import Rounding
 from qcore.packing import pack, unpack
 from qcore.random.keys import fold_in
+from qcore.recipes import RECIPES, Entry, Recipe
 from qcore.rules import Quantization, Rule
 
 __all__ = [
     "NAMED",
     "NVFP4",
+    "RECIPES",
     "Accumulator",
     "BinaryFloat",
     "BlockFloatingPoint",
     "BlockScaled",
+    "Entry",
     "FixedPoint",
     "FloatingPoint",
     "Number",
@@ -28,6 +31,7 @@ __all__ = [
     "Posit",
     "Product",
     "Quantization",
+    "Recipe",
     "Rounding",
     "Rule",
     "decode",

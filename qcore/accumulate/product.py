@@ -152,7 +152,7 @@ def check_products(operands: Any, accumulator: Any, grad_a: Any, grad_b: Any, na
     forward = Product(first, second, accumulator)
     found = []
     for grad, name, other in zip((grad_a, grad_b), names, (second, first), strict=True):
-        found.append(Product(None, other, forward.accumulator) if grad is None else _check_product(grad, name))
+        found.append(Product(None, other, forward.accumulator) if grad is None else check_product(grad, name))
     return Products(forward, *found)
 
 
@@ -167,7 +167,8 @@ def check_operand(operand: Any, argument: str) -> Operand:
     return Operand(None if operand is None else check_number(operand, argument))
 
 
-def _check_product(product: Any, argument: str) -> Product:
+def check_product(product: Any, argument: str) -> Product:
+    """A product, given as such or as text."""
     found = parse(product) if isinstance(product, str) else product
     if not isinstance(found, Product):
         raise TypeError(

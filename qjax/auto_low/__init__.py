@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import WRAPPER_ASSIGNMENTS, partial, wraps
 from inspect import Parameter, Signature, signature
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from qcore import Number, Quantization, Rounding, Rule
+from qcore import Number, Quantization, Recipe, Rounding, Rule
 from qcore.arguments import missing_key
+from qcore.recipes import check_alone
 from qjax._rounding.keys import Key, key_words
 from qjax.auto_low.evaluate import evaluate
 from qjax.auto_low.groups import GROUPS
@@ -25,7 +27,7 @@ _MARK = "__lowered__"
 
 def lower(
     fn: Callable[..., Any],
-    layer_types: Iterable[str] = ("conv", "linear"),
+    layer_types: Iterable[str] | Recipe = ("conv", "linear"),
     forward_number: Number | str | None = None,
     backward_number: Number | str | None = None,
     forward_rounding: str | Rounding = "stochastic",
@@ -80,7 +82,9 @@ def lower(
     Args:
         fn: a function, or a module. Arrays among its arguments are traced as under jit, other arguments are not. State
             that a module changes must be a result.
-        layer_types: names of groups.
+        layer_types: names of groups. Or a `qcore.Recipe`, alone: float32 products of a weight become those of
+            `qjax.linalg`, where the weight is a matrix or a convolution has no input dilation; the n-th one has the
+            key fold_in(key, n). Differentiate the lowered function: only its gradients are those of the recipe.
         forward_number, backward_number, forward_rounding, backward_rounding: see `qcore.Quantization`.
         weight_number, weight_rounding: how weights are rounded; their gradient passes unchanged.
         rules: rules that precede the arguments above. The first that matches a layer applies; a rule without formats
@@ -93,7 +97,8 @@ def lower(
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if an argument is out of range, or fn is lowered; in a call: if stochastic rounding has no key, fn
+        ValueError: if an argument is out of range, or fn is lowered; in a call: if an entry of a recipe matches no
+            layer, stochastic rounding has no key, fn
             calls a lowered function, or a layer cannot be rounded where it is.
 
     Example:
@@ -107,13 +112,17 @@ def lower(
     if hasattr(fn, _MARK):
         raise ValueError("fn is lowered; lower once, with rules= for layers of different formats")
     outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding)  # type: ignore[arg-type]
-    weights = {"weight_number": weight_number, "weight_rounding": weight_rounding}
-    groups = [Rule("*", group, outputs, **weights) for group in _check_groups(layer_types)]
-    planner = Planner([*_check_rules(rules), *groups])
+    rule = Rule("*", None, outputs, weight_number, weight_rounding)  # type: ignore[arg-type]
+    if isinstance(layer_types, Recipe):
+        check_alone({"rules": rules, "formats": rule != Rule()})
+        make: Callable[[], Planner] = partial(Planner, (), layer_types)
+    else:
+        groups = [replace(rule, layer_type=group) for group in _check_groups(layer_types)]
+        make = partial(Planner, [*_check_rules(rules), *groups])
 
     @wraps(fn, assigned=WRAPPER_ASSIGNMENTS if _is_named(fn) else (), updated=())
     def lowered(*args: Any, key: Key = None, **kwargs: Any) -> Any:
-        words = None if key is None else key_words(key).view(np.uint32)
+        planner, words = make(), None if key is None else key_words(key).view(np.uint32)
         if planner.stochastic and words is None:
             raise missing_key()
         return _run(planner, fn, args, kwargs, words if planner.stochastic else None)
@@ -152,6 +161,8 @@ def _run(planner: Planner, fn: Callable[..., Any], args: Any, kwargs: Any, words
 
     traced = jax.make_jaxpr(flat)(*arrays)
     plan = planner.plan(traced.jaxpr, traced.consts, origins)
+    if planner.recipe is not None:
+        planner.recipe.check(planner.layers)
     with jax.named_scope(SCOPE):
         return results(evaluate(plan, arrays, words))
 

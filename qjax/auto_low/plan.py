@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 from jax.extend import core
 
-from qcore import Rounding, Rule
+from qcore import Recipe, Rounding, Rule
+from qcore.accumulate.product import Products
 from qjax.auto_low.groups import group_of, is_carrier
 from qjax.auto_low.origins import CAPTURED, COMPUTED, CONSTANT, is_constant, is_input, result_origin
+from qjax.auto_low.products import weight_of
 
 SCOPE = "qjax.lower"  # the name scope of all operations of a lowered function
 
@@ -35,6 +37,20 @@ class Site(NamedTuple):
     rule: Rule
 
 
+class ProductSite(NamedTuple):
+    """A layer that multiplies as a recipe says.
+
+    Attributes:
+        number: the number that is folded into the key for its products.
+        weight: the operand that is the weight.
+        products: the layer's products.
+    """
+
+    number: int
+    weight: int
+    products: Products
+
+
 @dataclass
 class Plan:
     """How a jaxpr is rounded.
@@ -46,6 +62,7 @@ class Plan:
         end: the number of the next layer.
         outputs: the variables that are rounded.
         weights: by the index of an equation: the operand that is rounded.
+        products: by the index of an equation: how it multiplies.
         inner: by the index of an equation that contains programs with layers: their plans, and the number that is
             folded into their key (None for programs that are inlined).
         results: the origins of the jaxpr's results.
@@ -59,11 +76,12 @@ class Plan:
     end: int
     outputs: dict[Any, Site] = field(default_factory=dict)
     weights: dict[int, tuple[int, Site]] = field(default_factory=dict)
+    products: dict[int, ProductSite] = field(default_factory=dict)
     inner: dict[int, tuple[int | None, list[Plan]]] = field(default_factory=dict)
     results: Sequence[int] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.outputs or self.weights or self.inner)
+        return bool(self.outputs or self.weights or self.products or self.inner)
 
     def of_variant(self, traced: Any) -> Plan:
         """The plan of another program for the same arguments and the same scope, with layers numbered from 0."""
@@ -89,11 +107,17 @@ class _Layer:
 
 
 class Planner:
-    """Makes plans from rules; the first rule that matches a layer applies."""
+    """Makes plans from rules, of which the first that matches a layer applies, or from a recipe.
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        self.rules = rules
-        self.stochastic = any(map(_is_stochastic, rules))
+    Attributes:
+        stochastic: True if roundings need a key.
+        layers: the names and types of the layers that a recipe may apply to, of all plans made.
+    """
+
+    def __init__(self, rules: Sequence[Rule], recipe: Recipe | None = None) -> None:
+        self.rules, self.recipe = rules, recipe
+        self.stochastic = any(map(_is_stochastic, rules)) if recipe is None else recipe.stochastic
+        self.layers: dict[tuple[str, str], None] = {}
 
     def plan(self, jaxpr: Any, consts: Sequence[Any], origins: Sequence[int], scope: str = "", first: int = 0) -> Plan:
         """The plan of a jaxpr.
@@ -162,6 +186,8 @@ class _Walk:
         if rule is not None:
             self.layer(index, equation, origins, group, rule)
             return [COMPUTED] * len(equation.outvars)
+        if group is not None and self.multiply(index, equation, origins, group, name):
+            return [COMPUTED]
         results = self.inside(index, equation, origins, name)
         self.extend_layers(equation, origins)
         return results or [result_origin(equation, origins)] * len(equation.outvars)
@@ -180,6 +206,18 @@ class _Walk:
             self.layers.append(layer)
             if group in ("conv", "linear", "pool") and self.uses[variable] == 1:
                 self.open[variable] = layer
+
+    def multiply(self, index: int, equation: Any, origins: Sequence[int], group: str, name: str) -> bool:
+        """Plans an equation's product by the recipe; True if it is not left wide."""
+        weight = None if self.planner.recipe is None else weight_of(equation, origins)
+        if self.planner.recipe is None or weight is None:
+            return False
+        self.planner.layers[name, group] = None
+        products = self.planner.recipe.products_for(name, group)
+        if products is not None:
+            self.plan.products[index] = ProductSite(self.plan.end, weight, products)
+            self.plan.end += 1
+        return products is not None
 
     def extend_layers(self, equation: Any, origins: Sequence[int]) -> None:
         """Moves a layer's output behind an equation that belongs to the layer."""

@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from qcore import Number, Quantization, Rounding, Rule
+from qcore import Number, Quantization, Recipe, Rounding, Rule
+from qcore.recipes import check_alone
 from qtorch.auto_low.groups import GROUPS
 from qtorch.auto_low.layers import Lowered, RoundingHook, is_lowered, keep_encoders_dense, round_weights
+from qtorch.auto_low.products import lower_products
 from qtorch.quant import Quantizer
 
 __all__ = ["GROUPS", "lower", "sequential_lower"]
@@ -22,7 +24,7 @@ LayerTypes = Iterable[str | type[nn.Module]]
 
 def lower(
     model: Model,
-    layer_types: LayerTypes = (),
+    layer_types: LayerTypes | Recipe = (),
     forward_number: Number | str | None = None,
     backward_number: Number | str | None = None,
     forward_rounding: str | Rounding = "stochastic",
@@ -50,7 +52,8 @@ def lower(
     Args:
         model: any module; it may itself be a layer.
         layer_types: groups ("conv", "linear", "pool", "pad", "activation", "normalization", "dropout", "loss",
-            "embedding", "attention", "rnn") and layer classes. Subclasses count.
+            "embedding", "attention", "rnn") and layer classes. Subclasses count. Or a `qcore.Recipe`, alone:
+            `nn.Linear` and `nn.Conv1d` to `Conv3d` (no subclasses) become layers of `qtorch.linalg` with its products.
         forward_number, backward_number, forward_rounding, backward_rounding: as for `qtorch.quant.Quantizer`.
         layer_type: the same as layer_types.
         rules: for single layers, before the arguments above: the first that matches counts, and one that says nothing
@@ -75,6 +78,12 @@ def lower(
         >>> _ = lower(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), rules=rules)
     """
     outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding)  # type: ignore
+    if isinstance(layer_types, Recipe):
+        formats = Rule("*", None, outputs, weight_number, weight_rounding)  # type: ignore[arg-type]
+        check_alone({"layer_type": layer_type, "rules": rules, "formats": formats != Rule()})
+        lower_products(model, layer_types)
+        keep_encoders_dense(model)
+        return model
     chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, rules)
     for layer, rule in _matches(model, chosen).items():
         if rule.outputs != Quantization():

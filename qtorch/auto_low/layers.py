@@ -10,6 +10,7 @@ from torch.nn.utils import parametrize
 
 from qcore import Quantization, Rule
 from qtorch._torch_internals import map_tree
+from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear
 from qtorch.quant import Quantizer
 
 
@@ -49,8 +50,7 @@ class Lowered(nn.Sequential):
 
     def __init__(self, layer: nn.Module, told: Quantization) -> None:
         super().__init__(layer, _quantizer(told))
-        # Transformers do not call layers that have no hooks, where they can go a shorter way.
-        self.register_forward_hook(_called)
+        mark_called(self)
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
         layer, quantizer = self
@@ -68,6 +68,11 @@ class Lowered(nn.Sequential):
             for name in names:
                 state_dict[f"{prefix}0.{name.removeprefix(prefix)}"] = state_dict.pop(name)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def mark_called(layer: nn.Module) -> None:
+    """Makes transformers call a layer, which they do not where it has no hooks and they can go a shorter way."""
+    layer.register_forward_hook(_called)
 
 
 def _called(layer: nn.Module, inputs: Any, outputs: Any) -> None:
@@ -100,11 +105,18 @@ def is_lowered(layer: nn.Module) -> bool:
     return isinstance(layer, Lowered) or rounds_weights or isinstance(vars(layer).get("rounding_hook"), RoundingHook)
 
 
+def multiplies(layer: nn.Module) -> bool:
+    """Whether a layer has products with a defined accumulator."""
+    return isinstance(layer, (Linear, Conv1d, Conv2d, Conv3d))
+
+
 def keep_encoders_dense(model: nn.Module) -> None:
     """Makes encoders of lowered layers pass padding on to these.
 
     In evaluation they would make nested tensors without it, which only layers that are not really called understand.
     """
     for encoder in model.modules():
-        if isinstance(encoder, nn.TransformerEncoder) and any(map(is_lowered, encoder.modules())):
+        if isinstance(encoder, nn.TransformerEncoder) and any(
+            is_lowered(layer) or multiplies(layer) for layer in encoder.modules()
+        ):
             encoder.use_nested_tensor = False

@@ -29,6 +29,10 @@ class _Layer:
         super().__init__(*arguments, **options)
         self.products = products
 
+    @staticmethod
+    def check_layer(layer: Any) -> None:
+        """Refuses a layer of torch.nn that cannot become this one."""
+
     def extra_repr(self) -> str:
         shown = [f"{name}={value}" for name, value in self.products.items() if value is not None]
         return ", ".join([super().extra_repr(), *shown])  # type: ignore[misc]
@@ -54,8 +58,12 @@ class Linear(_Layer, torch.nn.Linear):
 class _Convolution(_Layer):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        if self.padding_mode != "zeros" or isinstance(self.padding, str):  # type: ignore[attr-defined]
-            mode, padding = self.padding_mode, self.padding  # type: ignore[attr-defined]
+        self.check_layer(self)
+
+    @staticmethod
+    def check_layer(layer: Any) -> None:
+        mode, padding = layer.padding_mode, layer.padding
+        if mode != "zeros" or isinstance(padding, str):
             raise ValueError(f"padding={padding!r}, padding_mode={mode!r}; allowed are ints, and 'zeros'")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

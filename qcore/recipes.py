@@ -1,0 +1,228 @@
+"""Recipes: the three products of each layer of a model as data, shared by qtorch and qjax; and published ones."""
+
+# pyright: reportUnnecessaryIsInstance=false
+# Callers need not check types; wrong ones raise here.
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from qcore.accumulate.accumulator import Accumulator
+from qcore.accumulate.product import Product, Products, check_product, check_products
+from qcore.arguments import check_choice
+from qcore.formats.block import BlockScaled
+from qcore.formats.floating import BinaryFloat, FloatingPoint
+from qcore.formats.text import Kind, Reader, choice, register
+
+LAYER_TYPES = ("linear", "conv")
+_QUOTE = "'"
+_PRODUCTS = ("forward", "grad_input", "grad_weight")
+
+Layers = Collection[tuple[str, str]]  # dotted names, and members of LAYER_TYPES
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Layers, and their three products; without products the layers are left wide.
+
+    Args:
+        name: a shell pattern for the layer's dotted name: "features.*", "block?.conv1".
+        layer_type: "linear" or "conv"; None is both.
+        forward: the `Product` of the input and the weight, or its text. None leaves the layers as they are.
+        grad_input: the product of the output's gradient and the weight.
+        grad_weight: the product of the output's gradient and the input. None for one of these takes the other operand
+            as the forward product rounds it, the gradient as it is, and the same accumulator.
+
+    Attributes:
+        text: the entry in the text of a recipe.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> Entry("head").text
+        "entry('head')"
+        >>> Entry(layer_type="conv", forward=Product("int8", "int8")).grad_input.second.number.text
+        'int8'
+    """
+
+    name: str = "*"
+    layer_type: str | None = None
+    forward: Any = None
+    grad_input: Any = None
+    grad_weight: Any = None
+    text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"name={self.name!r} is a {type(self.name).__name__}; allowed is a pattern, a str")
+        if _QUOTE in self.name or not self.name.isprintable():
+            raise ValueError(f"name={self.name!r}; allowed are printable characters but {_QUOTE}")
+        if self.layer_type is not None:
+            check_choice("layer_type", self.layer_type, LAYER_TYPES)
+        if self.forward is not None:
+            forward = check_product(self.forward, "forward")
+            made = check_products(
+                forward.operands, forward.accumulator, self.grad_input, self.grad_weight, _PRODUCTS[1:]
+            )
+            for name, product in zip(_PRODUCTS, (made.forward, made.grad_a, made.grad_b), strict=True):
+                object.__setattr__(self, name, product)
+        elif self.grad_input is not None or self.grad_weight is not None:
+            raise ValueError("forward=None with a product of a gradient; allowed is a Product, or None for all three")
+        object.__setattr__(self, "text", f"entry({','.join(self._arguments())})")
+
+    def _arguments(self) -> list[str]:
+        kind = [] if self.layer_type is None else [f"layer_type={self.layer_type}"]
+        products = [f"{name}={getattr(self, name).text}" for name in _PRODUCTS if getattr(self, name) is not None]
+        return [f"{_QUOTE}{self.name}{_QUOTE}", *kind, *products]
+
+    @property
+    def products(self) -> Products | None:
+        """The three products; None for layers that are left wide."""
+        return None if self.forward is None else Products(self.forward, self.grad_input, self.grad_weight)
+
+    def matches(self, name: str, layer_type: str) -> bool:
+        """True for a layer of this dotted name and type."""
+        return self.layer_type in (None, layer_type) and fnmatchcase(name, self.name)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The products of a model's layers: the first entry that matches a layer counts, others are left wide.
+
+    Args:
+        entries: `Entry`s, in order.
+
+    Attributes:
+        text: what `parse` makes the recipe from.
+
+    Raises:
+        TypeError: if an entry is no `Entry`.
+        ValueError: if there is none.
+
+    Example:
+        >>> recipe = Recipe([Entry("head"), *RECIPES["mxfp8"].entries])
+        >>> recipe.products_for("head", "linear") is None
+        True
+        >>> Recipe([Entry("head")]).text
+        "recipe([entry('head')])"
+    """
+
+    entries: Sequence[Entry]
+    text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.entries, list | tuple):
+            raise TypeError(f"entries={self.entries!r} is a {type(self.entries).__name__}; allowed is a list of Entry")
+        for entry in self.entries:
+            if not isinstance(entry, Entry):
+                raise TypeError(f"entries has {entry!r}, a {type(entry).__name__}; allowed are Entry")
+        if not self.entries:
+            raise ValueError(f"entries={self.entries!r}; allowed is at least one Entry")
+        object.__setattr__(self, "entries", tuple(self.entries))
+        object.__setattr__(self, "text", f"recipe([{','.join(entry.text for entry in self.entries)}])")
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def stochastic(self) -> bool:
+        """True if a product needs a key."""
+        return any(entry.products is not None and entry.products.stochastic for entry in self.entries)
+
+    def products_for(self, name: str, layer_type: str) -> Products | None:
+        """The products of a layer of this dotted name and type; None leaves it wide."""
+        return next((entry.products for entry in self.entries if entry.matches(name, layer_type)), None)
+
+    def check(self, layers: Layers) -> None:
+        """Refuses a model without layers, and patterns other than "*" that match none."""
+        names = ", ".join(f"{name!r} ({kind})" for name, kind in layers) or "none"
+        for entry in self.entries:
+            if entry.name != "*" and not any(entry.matches(*layer) for layer in layers):
+                raise ValueError(f"recipe has {entry.text}, which matches no layer; the layers are {names}")
+        if not layers:
+            raise ValueError("recipe has no layer to apply to; allowed are models with linear layers or convolutions")
+
+
+def check_alone(others: dict[str, Any]) -> None:
+    """Refuses arguments of `lower` that stand beside a recipe."""
+    given = [name for name, is_given in others.items() if is_given]
+    if given:
+        raise ValueError(
+            f"{', '.join(given)} beside a Recipe; allowed is the Recipe alone: its entries have all formats"
+        )
+
+
+def _pattern(reader: Reader) -> str:
+    """Reads a pattern in quotes."""
+    reader.take(_QUOTE)
+    begin = reader.tokens[reader.index - 1][1] + 1
+    while reader.token not in (_QUOTE, ""):
+        reader.next()
+    end = reader.tokens[reader.index][1]
+    reader.take(_QUOTE)
+    return reader.text[begin:end]
+
+
+def _entries(reader: Reader) -> list[Entry]:
+    found: list[Entry] = []
+    reader.take("[")
+    while reader.next_item("]", first=not found):
+        found.append(reader.registered("entry"))
+    return found
+
+
+def _read_product(reader: Reader) -> Product:
+    return reader.registered("product")
+
+
+_PARAMETERS = {"name": _pattern, "layer_type": choice(LAYER_TYPES), **dict.fromkeys(_PRODUCTS, _read_product)}
+register("entry", Kind(Entry, _PARAMETERS, 0, 1, 0))
+register("recipe", Kind(Recipe, {"entries": _entries}, 1, 1, 1))
+
+
+def _mxfp8(axis: int) -> BlockScaled:
+    """OCP MXFP8 E4M3 along an axis, with scales rounded up, so that no element saturates."""
+    return BlockScaled(BinaryFloat(4, 3, specials="fn"), {axis: 32}, "rceil")
+
+
+_E5M2, _FP16 = FloatingPoint(5, 2), FloatingPoint(6, 9)
+# Sun et al. add 4 to the usual bias of 7; what is too large becomes the largest number.
+_E4M3_SUN = BinaryFloat(4, 3, bias=11, specials="fnuz", overflow="saturate")
+_CHUNKED = Accumulator(_FP16, chunk=64, inner=Accumulator(_FP16, chunk=1))
+_BF16 = Product("bfloat16", "bfloat16")
+
+RECIPES: dict[str, Recipe] = {
+    # Mishra et al., "Recipes for Pre-training LLMs with MXFP8", 2025: E4M3 for all tensors, blocks of 32 along the
+    # axis that is summed over, scales 2^ceil(log2(amax / 448)), sums in float32. Linear layers only.
+    "mxfp8": Recipe(
+        [
+            Entry(
+                layer_type="linear",
+                forward=Product(_mxfp8(-1), _mxfp8(-1)),
+                grad_input=Product(_mxfp8(-1), _mxfp8(-2)),
+                grad_weight=Product(_mxfp8(-2), _mxfp8(-2)),
+            )
+        ]
+    ),
+    # Wang et al., "Training Deep Neural Networks with 8-bit Floating Point Numbers", 2018, sections 2 and 3: 1-5-2
+    # operands; 1-6-9 sums, rounded to nearest after every addition, in chunks of 64 whose sums are added alike.
+    "fp8_chunked": Recipe([Entry("*", None, *(Product(_E5M2, _E5M2, _CHUNKED),) * 3)]),
+    # Sun et al., "Hybrid 8-bit Floating Point (HFP8) Training and Inference for Deep Neural Networks", 2019, section 3:
+    # 1-4-3 for inputs and weights, 1-5-2 for gradients; sums as Wang et al.
+    "hfp8": Recipe(
+        [
+            Entry(
+                forward=Product(_E4M3_SUN, _E4M3_SUN, _CHUNKED),
+                grad_input=Product(_E5M2, _E4M3_SUN, _CHUNKED),
+                grad_weight=Product(_E5M2, _E4M3_SUN, _CHUNKED),
+            )
+        ]
+    ),
+    # Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training", 2019, section 3: bfloat16 operands, float32
+    # sums and results.
+    "bf16_mixed": Recipe([Entry("*", None, _BF16, _BF16, _BF16)]),
+}

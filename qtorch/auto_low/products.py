@@ -1,0 +1,47 @@
+"""Layers that multiply as a recipe says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from qcore import Recipe
+from qtorch.auto_low.layers import is_lowered, mark_called, multiplies
+from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear
+
+_LAYERS: dict[type[nn.Module], tuple[str, Any]] = {
+    nn.Linear: ("linear", Linear),
+    nn.Conv1d: ("conv", Conv1d),
+    nn.Conv2d: ("conv", Conv2d),
+    nn.Conv3d: ("conv", Conv3d),
+}
+
+
+def lower_products(model: nn.Module, recipe: Recipe) -> None:
+    """Turns layers into those of `qtorch.linalg`, in place: the same objects with the same parameters and hooks.
+
+    Subclasses are no layers: what their own `forward` computes is not known.
+
+    Raises:
+        ValueError: if a layer is lowered already, is a convolution that `qtorch.linalg` has not, or an entry matches no
+            layer; the model is unchanged then.
+    """
+    layers = {name: layer for name, layer in model.named_modules() if type(layer) in _LAYERS}
+    lowered = [name for name, layer in model.named_modules() if is_lowered(layer) or multiplies(layer)]
+    if lowered:
+        raise ValueError(f"{lowered[0] or type(model).__name__} is lowered already; allowed are layers that are not")
+    recipe.check([(name, _LAYERS[type(layer)][0]) for name, layer in layers.items()])
+    found = {name: recipe.products_for(name, _LAYERS[type(layer)][0]) for name, layer in layers.items()}
+    chosen = {layers[name]: products for name, products in found.items() if products is not None}
+    for layer in chosen:
+        _LAYERS[type(layer)][1].check_layer(layer)
+    for layer, products in chosen.items():
+        layer.products = {  # type: ignore[assignment]
+            "operands": products.forward.operands,
+            "accumulator": products.forward.accumulator,
+            "grad_input": products.grad_a,
+            "grad_weight": products.grad_b,
+        }
+        layer.__class__ = _LAYERS[type(layer)][1]
+        mark_called(layer)

@@ -1,0 +1,69 @@
+"""`lower` with a recipe: what its layers are, their names and numbers, through control flow, and what it refuses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import assert_same_bits
+
+from qcore import RECIPES, Entry, Product, Recipe, Rule
+from qjax import linalg
+from qjax.auto_low import lower
+
+CHUNKED = RECIPES["fp8_chunked"]
+SAID = {"operands": ("float(5,2)", "float(5,2)"), "accumulator": CHUNKED.entries[0].forward.accumulator}
+W = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+X = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
+
+
+def test_layers_are_named_by_scopes_and_the_first_entry_counts():
+    def fn(w, x):
+        with jax.named_scope("body"):
+            x = x @ w["w"]
+        with jax.named_scope("head"):
+            return x @ w["w"]
+
+    recipe = Recipe([Entry("head"), *CHUNKED.entries])
+    assert_same_bits(lower(fn, recipe)({"w": W}, X), linalg.matmul(X, W, **SAID) @ W)
+
+
+def test_products_of_two_computed_values_stay_wide():
+    expected = linalg.matmul(X, W, **SAID)
+    fn = lower(lambda w, x: (x @ w["w"]) @ (x @ w["w"]).T, CHUNKED)
+    assert_same_bits(fn({"w": W}, X), expected @ expected.T)
+
+
+def test_loops_and_jit_hold_layers():
+    def fn(w, x):
+        return jax.lax.scan(lambda carry, _: (jax.jit(jnp.tanh)(carry @ w["w"]), None), x, length=2)[0]
+
+    expected = X
+    for _ in range(2):
+        expected = jnp.tanh(linalg.matmul(expected, W, **SAID))
+    assert_same_bits(jax.jit(lower(fn, CHUNKED))({"w": W}, X), expected)
+
+
+def test_wide_dtypes_and_dilated_inputs_are_no_layers():
+    half = jnp.asarray(W, jnp.bfloat16)
+    with pytest.raises(ValueError, match="no layer to apply to"):
+        lower(lambda w, x: x @ w["w"], CHUNKED)({"w": half}, half)
+    dilated = lambda w, x: jax.lax.conv_general_dilated(x, w["w"], (1,), [(1, 1)], lhs_dilation=(2,))  # noqa: E731
+    with pytest.raises(ValueError, match="no layer to apply to"):
+        lower(dilated, CHUNKED)({"w": W[:, :, None]}, X[:, :, None])
+
+
+def test_an_entry_that_matches_no_layer():
+    fn = lower(lambda w, x: x @ w["w"], Recipe([Entry("head"), *CHUNKED.entries]))
+    with pytest.raises(ValueError, match=r"entry\('head'\), which matches no layer; the layers are '' \(linear\)"):
+        fn({"w": W}, X)
+
+
+@pytest.mark.parametrize("others", [{"rules": [Rule()]}, {"weight_number": "int8"}])
+def test_a_recipe_stands_alone(others):
+    with pytest.raises(ValueError, match="beside a Recipe"):
+        lower(lambda x: x, CHUNKED, **others)
+
+
+def test_lowering_twice_is_refused():
+    with pytest.raises(ValueError, match="lower once"):
+        lower(lower(lambda w, x: x @ w, CHUNKED), Recipe([Entry(forward=Product())]))

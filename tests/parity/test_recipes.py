@@ -1,0 +1,121 @@
+"""Recipes: the same layers lowered in torch and JAX have the same bits, forward and in both gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from support import assert_same_bits
+
+import qjax.auto_low
+import qtorch.auto_low
+from qcore import RECIPES, Entry, Product, Recipe
+from qjax import linalg as jax_linalg
+from qtorch import linalg as torch_linalg
+
+CONV = {"fp8_chunked": RECIPES["fp8_chunked"], "bf16_mixed": RECIPES["bf16_mixed"]}
+
+
+def normal(*shape, seed):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def by_torch(layer, weight, x, gradient, bias=None):
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(weight))
+        if bias is not None:
+            layer.bias.copy_(torch.from_numpy(bias))
+    x = torch.from_numpy(x.copy()).requires_grad_()
+    y = layer(x)
+    return y, *torch.autograd.grad(y, (x, layer.weight), torch.from_numpy(gradient))
+
+
+def by_jax(function, weight, x, gradient):
+    y, pull = jax.vjp(jax.jit(function), jnp.asarray(weight), jnp.asarray(x))
+    of_weight, of_x = pull(jnp.asarray(gradient))
+    return y, of_x, of_weight
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_linear_layers(name):
+    recipe = RECIPES[name]
+    x, gradient = normal(2, 33, 70, seed=1), normal(2, 33, 40, seed=2)
+    weight, bias = normal(40, 70, seed=3), normal(40, seed=4)
+    layer = qtorch.auto_low.lower(torch.nn.Linear(70, 40), recipe)
+    expected = by_torch(layer, weight, x, gradient, bias)
+    wide = by_torch(torch.nn.Linear(70, 40), weight, x, gradient, bias)
+    assert all((a != b).any() for a, b in zip(expected, wide, strict=True))
+    lowered = qjax.auto_low.lower(lambda w, x: x @ w["kernel"].T + bias, recipe)
+    for one, other in zip(by_jax(lambda w, x: lowered({"kernel": w}, x), weight, x, gradient), expected, strict=True):
+        assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize("equation", ["ni,oi->no", "oi,ni->no", "ni,oi->on", "in,io->no"])
+def test_products_in_any_layout(equation):
+    recipe, (first, rest) = RECIPES["mxfp8"], (equation.split(",")[0], equation)
+    x, weight, gradient = normal(35, 40, seed=1), normal(33, 40, seed=2), normal(35, 33, seed=3)
+    expected = by_torch(qtorch.auto_low.lower(torch.nn.Linear(40, 33, bias=False), recipe), weight, x, gradient)
+
+    def function(w, x):
+        if rest == "in,io->no":
+            return jnp.einsum(rest, x.T, w["w"].T)
+        y = jnp.einsum(rest, w["w"], x) if first == "oi" else jnp.einsum(rest, x, w["w"])
+        return y.T if rest.endswith("on") else y
+
+    lowered = qjax.auto_low.lower(function, recipe)
+    for one, other in zip(by_jax(lambda w, x: lowered({"w": w}, x), weight, x, gradient), expected, strict=True):
+        assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize("name", CONV)
+@pytest.mark.parametrize("layout", [("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")])
+def test_convolutions(name, layout):
+    x, weight = normal(2, 4, 6, 5, seed=1), normal(6, 2, 3, 3, seed=2)
+    layer = qtorch.auto_low.lower(torch.nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2, bias=False), CONV[name])
+    gradient = normal(2, 6, 3, 3, seed=3)
+    expected = by_torch(layer, weight, x, gradient)
+    last = layout[0] == "NHWC"
+
+    def function(w, x):
+        x, w = (jnp.moveaxis(x, 1, -1), jnp.transpose(w["w"], (2, 3, 1, 0))) if last else (x, w["w"])
+        y = jax.lax.conv_general_dilated(
+            x, w, (2, 2), [(1, 1), (1, 1)], dimension_numbers=layout, feature_group_count=2
+        )
+        return jnp.moveaxis(y, -1, 1) if last else y
+
+    lowered = qjax.auto_low.lower(function, CONV[name])
+    for one, other in zip(by_jax(lambda w, x: lowered({"w": w}, x), weight, x, gradient), expected, strict=True):
+        assert_same_bits(one, other)
+
+
+def test_uneven_padding_is_zeros():
+    x, weight = normal(1, 2, 5, 5, seed=1), normal(3, 2, 2, 2, seed=2)
+    lowered = qjax.auto_low.lower(
+        lambda w, x: jax.lax.conv_general_dilated(x, w["w"], (1, 1), [(0, 1), (1, -1)]), CONV["fp8_chunked"]
+    )
+    layer = qtorch.auto_low.lower(torch.nn.Conv2d(2, 3, 2, bias=False), CONV["fp8_chunked"])
+    padded = np.pad(x, ((0, 0), (0, 0), (0, 1), (1, 0)))[..., :-1]
+    expected = by_torch(layer, weight, padded, np.zeros((1, 3, 5, 4), np.float32))[0]
+    assert_same_bits(lowered({"w": weight}, x), expected)
+
+
+def test_stochastic_layers_count():
+    """Torch draws a key for each call; JAX folds the number of the layer into the key."""
+    accumulator = "accumulator(float(6,9),rounding=stochastic)"
+    products = (Product("operand(block(8),rounding=stochastic)", "int8", accumulator),) * 3
+    recipe = Recipe([Entry("*", None, *products)])
+    x, weight = normal(5, 40, seed=1), normal(40, 40, seed=2)
+    told = {"operands": products[0].operands, "accumulator": products[0].accumulator}
+    model = qtorch.auto_low.lower(torch.nn.Linear(40, 40, bias=False), recipe)
+    torch.manual_seed(3)
+    y, *_ = by_torch(model, weight, x, x)
+    torch.manual_seed(3)
+    assert_same_bits(y, torch_linalg.linear(torch.from_numpy(x), torch.from_numpy(weight), **told))
+    lowered = qjax.auto_low.lower(lambda w, x: (x @ w["w"].T) @ w["w"].T, recipe)
+    keys = [jax.random.fold_in(jax.random.key(3), number) for number in range(2)]
+    expected = jnp.asarray(x)
+    for key in keys:
+        expected = jax_linalg.linear(expected, weight, **told, key=key)
+    assert_same_bits(lowered({"w": weight}, x, key=jax.random.key(3)), expected)
+    with pytest.raises(ValueError, match="key"):
+        lowered({"w": weight}, x)

@@ -1,0 +1,89 @@
+"""`lower` with a recipe: in place, by name and type, and what it refuses."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from support import assert_same_bits
+from torch import nn
+
+from qcore import RECIPES, Entry, Product, Recipe, Rule
+from qtorch import linalg
+from qtorch.auto_low import lower
+
+CHUNKED = RECIPES["fp8_chunked"]
+
+
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+X = torch.randn(3, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+
+
+def test_layers_change_in_place_and_the_first_entry_counts():
+    model = small()
+    layers, parameters, names = list(model), list(model.parameters()), list(model.state_dict())
+    recipe = Recipe([Entry("4"), Entry("2", forward=Product("int8", "int4")), *CHUNKED.entries])
+    assert lower(model, recipe) is model
+    assert [type(layer) for layer in model] == [linalg.Conv2d, nn.Flatten, linalg.Linear, nn.ReLU, nn.Linear]
+    assert all(one is other for one, other in zip(model, layers, strict=True))
+    assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
+    assert list(model.state_dict()) == names
+    y = linalg.conv2d(X, layers[0].weight, layers[0].bias, operands=("float(5,2)",) * 2, accumulator=_accumulator())
+    y = linalg.linear(y.flatten(1), layers[2].weight, layers[2].bias, operands=("int8", "int4")).relu()
+    assert_same_bits(model(X), nn.functional.linear(y, layers[4].weight, layers[4].bias))
+
+
+def _accumulator():
+    return CHUNKED.entries[0].forward.accumulator
+
+
+def test_copies_and_pickles_are_lowered_too():
+    model = lower(small(), CHUNKED)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert_same_bits(other(X), model(X))
+    assert not torch.equal(model(X), small()(X))
+
+
+def test_a_model_may_be_a_layer():
+    assert type(lower(nn.Linear(3, 2), CHUNKED)) is linalg.Linear
+
+
+def test_transformers_call_their_layers_in_evaluation():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    x = torch.randn(2, 3, 8)
+    with torch.no_grad():
+        wide = layer(x)
+        assert not torch.equal(lower(layer, CHUNKED)(x), wide)
+
+
+@pytest.mark.parametrize(
+    ("model", "recipe", "message"),
+    [
+        (
+            small,
+            Recipe([Entry("head")]),
+            r"entry\('head'\), which matches no layer; the layers are '0' \(conv\), '2' \(lin",
+        ),
+        (nn.ReLU, CHUNKED, "no layer to apply to"),
+        (lambda: lower(small(), CHUNKED), CHUNKED, "0 is lowered already"),
+        (lambda: lower(small(), ["linear"], "int8"), CHUNKED, "2 is lowered already"),
+        (lambda: nn.Sequential(nn.Linear(1, 1), nn.Conv1d(1, 1, 3, padding="same")), CHUNKED, "padding='same'"),
+    ],
+)
+def test_refused_models_are_unchanged(model, recipe, message):
+    model = model()
+    types = [type(layer) for layer in model.modules()]
+    with pytest.raises(ValueError, match=message):
+        lower(model, recipe)
+    assert [type(layer) for layer in model.modules()] == types
+
+
+@pytest.mark.parametrize("others", [{"rules": [Rule()]}, {"layer_type": ["conv"]}, {"weight_number": "int8"}])
+def test_a_recipe_stands_alone(others):
+    with pytest.raises(ValueError, match="beside a Recipe"):
+        lower(small(), CHUNKED, **others)
