@@ -25,6 +25,8 @@ ROWS = {
 }
 QUANTIZED = {  # models of the closing table
     "static_torch": ["fp32", "int8", "int4"],
+    "dynamic_torch": ["fp32", "float16", "int8", "int4"],
+    "qat_torch": ["fp32", "int8", "int4"],
 }
 SLOW = {"cifar10_jax", "wage_jax", "swalp_jax"}  # to compile
 
