@@ -27,8 +27,9 @@ QUANTIZED = {  # models of the closing table
     "static_torch": ["fp32", "int8", "int4"],
     "dynamic_torch": ["fp32", "float16", "int8", "int4"],
     "qat_torch": ["fp32", "int8", "int4"],
+    "torch_to_jax": ["fp32", "int8", "int8 in JAX", "int4", "int4 in JAX"],
 }
-SLOW = {"cifar10_jax", "wage_jax", "swalp_jax"}  # to compile
+SLOW = {"cifar10_jax", "wage_jax", "swalp_jax", "torch_to_jax"}  # to compile
 
 
 def test_every_example_is_tested():
@@ -65,11 +66,13 @@ def test_an_example_ends_with_a_table_and_a_plot(name, tmp_path):
 
 @each(QUANTIZED)
 def test_quantized_models_are_smaller_the_fewer_bits(name, tmp_path):
-    _, lines = run(name, tmp_path / "widths.png", QUANTIZED[name])
+    progress, lines = run(name, tmp_path / "widths.png", QUANTIZED[name])
     sizes = [float(re.search(r"\d %  +([\d.]+) kB  +[\d.]+ ms$", line)[1]) for line in lines]
     size = dict(zip(QUANTIZED[name], sizes, strict=True))
     assert size["fp32"] > 3 * size["int8"]
     assert size["int8"] > 1.3 * size["int4"]
+    if name == "torch_to_jax":
+        assert re.findall(r"(int\d): \d{6,} integers of 12 layers, 0 differ", progress) == ["int8", "int4"]
 
 
 # Images
