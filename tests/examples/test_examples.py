@@ -1,6 +1,7 @@
 """The examples run as their users run them, and the images are what they should be."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,19 +23,28 @@ ROWS = {
     "swalp_torch": ["fp32", "block floating point", "averaged"],
     "swalp_jax": ["fp32", "block floating point", "averaged"],
 }
-SLOW = {"cifar10_jax", "wage_jax", "swalp_jax"}  # to compile
+QUANTIZED = {  # models of the closing table
+    "static_torch": ["fp32", "int8", "int4"],
+    "dynamic_torch": ["fp32", "float16", "int8", "int4"],
+    "qat_torch": ["fp32", "int8", "int4"],
+    "torch_to_jax": ["fp32", "int8", "int8 in JAX", "int4", "int4 in JAX"],
+}
+SLOW = {"cifar10_jax", "wage_jax", "swalp_jax", "torch_to_jax"}  # to compile
 
 
 def test_every_example_is_tested():
     programs = {file.stem for file in (ROOT / "examples").glob("*.py") if "__main__" in file.read_text()}
-    assert programs == set(ROWS)
+    assert programs == set(ROWS) | set(QUANTIZED)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.heavy] if name in SLOW else []) for name in ROWS]
-)
-def test_an_example_ends_with_a_table_and_a_plot(name, tmp_path):
-    plot = tmp_path / "curves.png"
+def each(names):
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=[pytest.mark.heavy] if name in SLOW else []) for name in names]
+    )
+
+
+def run(name, plot, rows):
+    """What an example prints before its closing table, and the table's lines for these rows."""
     command = [sys.executable, "-m", f"examples.{name}", "--epochs", "1", "--limit", "32", "--plot", str(plot)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # threads that wait for each other are slow beside other tests
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -42,11 +52,27 @@ def test_an_example_ends_with_a_table_and_a_plot(name, tmp_path):
     assert "Warning" not in done.stderr
     progress, table = done.stdout.split("test accuracy")
     assert "epoch 1: loss" in progress
-    for row in ROWS[name]:
-        (line,) = [line for line in table.splitlines() if line.strip().startswith(f"{row}  ")]
-        assert line.count("%") == 2
-        assert line.rstrip().endswith(" s")
     assert plot.read_bytes().startswith(b"\x89PNG")
+    lines = [[line for line in table.splitlines() if line.strip().startswith(f"{row}  ")] for row in rows]
+    return progress, [line.rstrip() for (line,) in lines]
+
+
+@each(ROWS)
+def test_an_example_ends_with_a_table_and_a_plot(name, tmp_path):
+    for line in run(name, tmp_path / "curves.png", ROWS[name])[1]:
+        assert line.count("%") == 2
+        assert line.endswith(" s")
+
+
+@each(QUANTIZED)
+def test_quantized_models_are_smaller_the_fewer_bits(name, tmp_path):
+    progress, lines = run(name, tmp_path / "widths.png", QUANTIZED[name])
+    sizes = [float(re.search(r"\d %  +([\d.]+) kB  +[\d.]+ ms$", line)[1]) for line in lines]
+    size = dict(zip(QUANTIZED[name], sizes, strict=True))
+    assert size["fp32"] > 3 * size["int8"]
+    assert size["int8"] > 1.3 * size["int4"]
+    if name == "torch_to_jax":
+        assert re.findall(r"(int\d): \d{6,} integers of 12 layers, 0 differ", progress) == ["int8", "int4"]
 
 
 # Images

@@ -1,0 +1,74 @@
+"""What the examples of quantized models share: what is measured of them, the closing table, accuracy by bit width."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import matplotlib.pyplot as plt
+from rich.box import SIMPLE
+from rich.table import Table
+
+from examples.report import console
+
+WIDTHS = range(2, 9)  # bits of the integers that are drawn
+SHOWN = (8, 4)  # those with a row in the table
+CALIBRATION = 256  # images that observers see
+
+# Layers of the residual network that are one when they are quantized
+FUSED = [
+    ["conv", "bn", "relu"],
+    *(
+        [f"blocks.{i}.{name}" for name in names]
+        for i in range(2)
+        for names in (["conv1", "bn1", "relu"], ["conv2", "bn2"], ["conv3", "bn3"])
+    ),
+]
+
+
+class Row(NamedTuple):
+    """What was measured of a model: test accuracy in percent, bytes on disk, and seconds for a batch of test images."""
+
+    name: str
+    accuracy: float
+    size: int
+    seconds: float
+
+
+def time_of(run: Callable[[], Any]) -> float:
+    """Seconds that a call takes, the median of five; one more goes before them, which may compile."""
+    times = []
+    for _ in range(6):
+        begin = perf_counter()
+        run()
+        times.append(perf_counter() - begin)
+    return statistics.median(times[1:])
+
+
+def finish(title: str, rows: Sequence[Row], curves: Mapping[str, Mapping[int, float]], plot: str) -> None:
+    """Prints the closing table and draws accuracy by bit width.
+
+    Args:
+        title: of the table and the plot.
+        rows: the models; the first one's accuracy is drawn as a line.
+        curves: accuracies by bit width, by name.
+        plot: the file to save; its ending says in which format.
+    """
+    table = Table("", box=SIMPLE, title=title)
+    for column in ("test accuracy", "size on disk", "time per batch"):
+        table.add_column(column, justify="right")
+    for name, accuracy, size, seconds in rows:
+        table.add_row(name, f"{accuracy:.2f} %", f"{size / 1000:.1f} kB", f"{seconds * 1000:.2f} ms")
+    console.print(table)
+    figure, axes = plt.subplots(figsize=(5, 3.4), layout="constrained")
+    axes.axhline(rows[0].accuracy, color="gray", linestyle="--", label=rows[0].name)
+    for name, curve in curves.items():
+        axes.plot(list(curve), list(curve.values()), marker=".", label=name)
+    axes.set(xlabel="bits", ylabel="test accuracy (%)", title=title)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(plot)
+    plt.close(figure)
+    console.print(f"accuracy by bit width saved to {plot}")
