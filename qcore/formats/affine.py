@@ -124,6 +124,16 @@ class AffineInteger:
         """
         return AffineInteger(self.qmin // 2, self.qmax // 2, self.signed)
 
+    def unreduced(self, whole: AffineInteger) -> AffineInteger:
+        """The range that `reduced` made this one from, within that of its type.
+
+        Example:
+            >>> INT8.reduced().unreduced(INT8) == INT8
+            True
+        """
+        form = AffineInteger(max(2 * self.qmin, whole.qmin), min(2 * self.qmax + 1, whole.qmax), self.signed)
+        return whole if (form.qmin, form.qmax) == (whole.qmin, whole.qmax) else form
+
     def part(self, quant_min: int | None, quant_max: int | None, reduce_range: bool) -> AffineInteger:
         """What an observer's arguments leave of the range.
 

@@ -107,9 +107,7 @@ def output_form(description: Any) -> AffineInteger:
         raise ValueError("activation has a scale for each channel; allowed is one for all of a result")
     form = observer.form
     if observer is description and observer.reduce_range:
-        whole = form_of(observer.dtype)
-        form = AffineInteger(max(2 * form.qmin, whole.qmin), min(2 * form.qmax + 1, whole.qmax), form.signed)
-        form = whole if (form.qmin, form.qmax) == (whole.qmin, whole.qmax) else form
+        form = form.unreduced(form_of(observer.dtype))
     return form
 
 

@@ -38,9 +38,7 @@ def output_of(module: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor, Affi
         raise ValueError(f"activation_post_process has {scale.numel()} scales; allowed is one for all of a result")
     form = _form(observer)
     if isinstance(observer, RangeObserver) and observer.reduce_range:
-        whole = integers(observer.dtype)
-        form = AffineInteger(max(2 * form.qmin, whole.qmin), min(2 * form.qmax + 1, whole.qmax), form.signed)
-        form = whole if (form.qmin, form.qmax) == (whole.qmin, whole.qmax) else form
+        form = form.unreduced(integers(observer.dtype))
     return scale.reshape(()), zero_point.reshape(()), form
 
 
