@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("file", metavar="FILE", type=Path, help="vectors with output_bits or codes replaced")
     check.add_argument("--any-nan", action="store_true", help="any NaN will do where the law has one")
 
-    docs = _command(commands, "docs", _docs, "write the page about formats and its pictures")
+    docs = _command(commands, "docs", _docs, "write the page of named formats and its pictures")
     docs.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=Path("docs"), help="default docs")
     return parser
 

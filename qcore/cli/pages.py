@@ -1,4 +1,4 @@
-"""The page about formats in docs, and its pictures."""
+"""The page of named formats in docs, and its pictures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TEXTS = (
 )
 
 _TOP = """\
-# Formats
+# Named formats
 
 Written by `python -m qcore docs`; change nothing here.
 
@@ -47,6 +47,8 @@ sign. "overflow" is what numbers beyond the largest become, unless `overflow=` s
 """
 
 _TEXTS = """\
+## Formats as text
+
 Every format has a text, `number.text`, and `qcore.parse` reads it. Where a format is taken, its text is too:
 `quantize(x, "float(5,2)")`. Arguments are those of the classes, by position or by name; those that have their defaults
 are left out. Formats that have names are written as these, but for QPyTorch's: `qpytorch8` is `float(5,2)`.
@@ -54,6 +56,8 @@ are left out. Formats that have names are written as these, but for QPyTorch's: 
 """
 
 _MORE = """\
+## On the command line
+
 `python -m qcore` prints the table of names, `python -m qcore show FORMAT` a format's properties and values, and with
 `--plot FILE` it draws pictures as those below. FORMAT is a text; shells want quotes around its parentheses:
 `python -m qcore show 'fixed(8,4)'`.
@@ -64,6 +68,8 @@ makes of them, and the codes. Put an implementation's own results in place of th
 """
 
 _PICTURE = """\
+## Pictures
+
 Above, the positive numbers of each format; below, how far rounding to nearest moves what lies between them, relative
 to it. The dotted line is 2^-p for a significand of p bits, which the error of normal numbers stays below; of posits
 only that of those around 1, which have the most bits.
@@ -77,7 +83,7 @@ just below a power of two saturate, NVFP4's down to 2^-15.
 def write_pages(folder: Path) -> Iterator[Path]:
     """Writes the page and its pictures into a folder; yields what it wrote."""
     folder.mkdir(parents=True, exist_ok=True)
-    page = folder / "formats.md"
+    page = folder / "named-formats.md"
     page.write_text("\n".join(_parts()), encoding="utf-8", newline="\n")
     yield page
     for name, (formats, _) in PICTURES.items():
@@ -87,12 +93,13 @@ def write_pages(folder: Path) -> Iterator[Path]:
 
 def _parts() -> Iterator[str]:
     yield _TOP
-    yield _table(COLUMNS, ((f"`{name}`", *row(name)[1:]) for name in NAMED))
+    table = _table(COLUMNS, ((f"`{name}`", *row(name)[1:]) for name in NAMED))
+    yield f'<div class="live" markdown="1">\n\n{table}\n</div>\n'
     yield _TEXTS
     yield _table(("text", "format"), ((f"`{text}`", f"`{parse(text)!r}`") for text in TEXTS))
     yield _MORE
     yield _PICTURE
-    yield "\n".join(f"## {title}\n\n![{', '.join(formats)}]({name})\n" for name, (formats, title) in PICTURES.items())
+    yield "\n".join(f"### {title}\n\n![{', '.join(formats)}]({name})\n" for name, (formats, title) in PICTURES.items())
 
 
 def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

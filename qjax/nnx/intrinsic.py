@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
+__all__ = ["ConvBn", "ConvBnReLU", "ConvReLU", "Fused", "LinearReLU"]
 
 class Fused(nnx.Module):
     """A layer with what follows it, which one observer sees as a whole.

@@ -108,9 +108,12 @@ class QTensor(QuantizedArray):
         return self._with(found if largest else ~found), places
 
 
-dequantize, int_repr = QTensor.dequantize, QTensor.int_repr
-q_scale, q_zero_point = QTensor.q_scale, QTensor.q_zero_point
-q_per_channel_scales, q_per_channel_zero_points = QTensor.q_per_channel_scales, QTensor.q_per_channel_zero_points
+dequantize = QTensor.dequantize
+int_repr = QTensor.int_repr
+q_scale = QTensor.q_scale
+q_zero_point = QTensor.q_zero_point
+q_per_channel_scales = QTensor.q_per_channel_scales
+q_per_channel_zero_points = QTensor.q_per_channel_zero_points
 q_per_channel_axis = QTensor.q_per_channel_axis
 
 

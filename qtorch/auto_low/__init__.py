@@ -113,8 +113,8 @@ def sequential_lower(
 
     Args:
         model: any module; if it is itself a layer, the result is a pair.
-        layer_types, forward_number, backward_number, forward_rounding, backward_rounding, layer_type, rules,
-            weight_number, weight_rounding: as for `lower`.
+        layer_types, forward_number, backward_number, forward_rounding, backward_rounding: as for `lower`.
+        layer_type, rules, weight_number, weight_rounding: as for `lower`.
 
     Returns:
         The new model.

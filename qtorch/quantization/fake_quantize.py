@@ -179,5 +179,11 @@ def _for_apply(name: str) -> Callable[[torch.nn.Module], None]:
     return switch
 
 
-enable_fake_quant, disable_fake_quant = _for_apply("enable_fake_quant"), _for_apply("disable_fake_quant")
-enable_observer, disable_observer = _for_apply("enable_observer"), _for_apply("disable_observer")
+enable_fake_quant = _for_apply("enable_fake_quant")
+"""`FakeQuantize.enable_fake_quant` for `model.apply`."""
+disable_fake_quant = _for_apply("disable_fake_quant")
+"""`FakeQuantize.disable_fake_quant` for `model.apply`."""
+enable_observer = _for_apply("enable_observer")
+"""`FakeQuantize.enable_observer` for `model.apply`."""
+disable_observer = _for_apply("disable_observer")
+"""`FakeQuantize.disable_observer` for `model.apply`."""

@@ -366,11 +366,11 @@ def test_the_page_is_fresh(capsys, tmp_path):
     assert main(["docs", str(tmp_path)]) == 0
     written = sorted(path.name for path in tmp_path.iterdir())
     assert sorted(capsys.readouterr().out.split()) == [str(tmp_path / name) for name in written]
-    assert (tmp_path / "formats.md").read_text() == (ROOT / "docs" / "formats.md").read_text()
+    assert (tmp_path / "named-formats.md").read_text() == (ROOT / "docs" / "named-formats.md").read_text()
     pinned = re.findall(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.M)
     assert len(written) == 5
     for name in written:
-        assert name == "formats.md" or f"]({name})" in (tmp_path / "formats.md").read_text()
+        assert name == "named-formats.md" or f"]({name})" in (tmp_path / "named-formats.md").read_text()
         if pinned == [version("matplotlib")]:
             (text, numbers), (committed, expected) = _drawing(tmp_path / name), _drawing(ROOT / "docs" / name)
             assert text == committed, name

@@ -1,0 +1,13 @@
+"""`python -m website`: writes what is generated in docs, from the formats and from `benchmarks/results`."""
+
+from qcore.cli.pages import write_pages
+from website.figures import ROOT, with_figures
+
+for path in write_pages(ROOT / "docs"):
+    print(path)
+for path in sorted((ROOT / "docs").glob("*.md")):
+    before = path.read_text(encoding="utf-8")
+    after = with_figures(before)
+    if after != before:
+        path.write_text(after, encoding="utf-8", newline="\n")
+        print(path)

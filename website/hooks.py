@@ -1,0 +1,91 @@
+"""mkdocs's hooks: pages of the repository's root, the API reference, notebooks, and links to other files."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from website import notebooks, reference
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+# What the site has from the root, and under which name.
+FROM_ROOT = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+}
+SOURCES = {uri: ROOT / name for name, uri in FROM_ROOT.items()}  # of pages, by their names on the site
+_LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)(?=[)#])")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The navigation gets pages that it does not name, and the modules of the reference."""
+    SOURCES.update({_uri(path): path for path in sorted(DOCS.rglob("*")) if path.suffix in (".md", ".ipynb")})
+    assert config.nav is not None
+    named = set(_leaves(config.nav))
+    more = [uri for uri in SOURCES if uri not in named]
+    config.nav += [{"More": more}] if more else []
+    config.nav.append({"API reference": [{name: f"reference/{name}.md"} for name in reference.pages()]})
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages that are no Markdown in docs, and the files outside of docs that pages link to."""
+    for uri, path in SOURCES.items():
+        if path.suffix == ".ipynb" or path.parent == ROOT:
+            files.append(File.generated(config, uri, content=_text(path)))
+        for target in _linked_files(path):
+            if DOCS not in target.parents and target.parent != ROOT and files.get_file_from_path(_uri(target)) is None:
+                files.append(File.generated(config, _uri(target), abs_src_path=str(target)))
+    for name, text in reference.pages().items():
+        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Links to files of the repository become links within the site."""
+    path = SOURCES.get(page.file.src_uri)
+    if path is None:
+        return markdown
+
+    def linked(match: re.Match[str]) -> str:
+        target = (path.parent / match[1]).resolve()
+        return posixpath.relpath(_uri(target), posixpath.dirname(page.file.src_uri)) if target.is_file() else match[1]
+
+    return _LINK.sub(linked, markdown)
+
+
+def _text(path: Path) -> str:
+    return notebooks.markdown(path) if path.suffix == ".ipynb" else path.read_text(encoding="utf-8")
+
+
+def _linked_files(path: Path) -> Iterator[Path]:
+    for target in _LINK.findall(_text(path)):
+        if (found := (path.parent / target).resolve()).is_file():
+            yield found
+
+
+def _uri(path: Path) -> str:
+    """Where the site has a file of the repository."""
+    if path.parent == ROOT and path.name in FROM_ROOT:
+        return FROM_ROOT[path.name]
+    if DOCS in path.parents:
+        return path.relative_to(DOCS).with_suffix(".md" if path.suffix == ".ipynb" else path.suffix).as_posix()
+    return f"files/{path.relative_to(ROOT).as_posix()}"
+
+
+def _leaves(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for inner in nav.values() if isinstance(nav, dict) else nav:
+            yield from _leaves(inner)

@@ -1,0 +1,48 @@
+"""The pages of the API reference: one for each public module, with every name of its `__all__`."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+
+PACKAGES = ("qcore", "qtorch", "qjax")
+
+
+def public_modules() -> Iterator[ModuleType]:
+    """The modules with an `__all__` and no underscore in their names, packages before what is in them."""
+    for package in map(import_module, PACKAGES):
+        inside = sorted(found.name for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
+        for name in (package.__name__, *inside):
+            if not any(part.startswith("_") for part in name.split(".")):
+                module = import_module(name)
+                if hasattr(module, "__all__"):
+                    yield module
+
+
+@cache
+def pages() -> dict[str, str]:
+    """The pages by the names of their modules. A name that several modules have is described where it is first."""
+    homes: dict[int, str] = {}
+    return {module.__name__: _page(module, homes) for module in public_modules()}
+
+
+def _page(module: ModuleType, homes: dict[int, str]) -> str:
+    """mkdocstrings' directives for a module; adds to homes what is described here."""
+    path = module.__name__
+    parts = [f"# {path}\n\n::: {path}\n    options:\n      members: false\n      show_root_toc_entry: false\n"]
+    elsewhere = []
+    for name in sorted(set(module.__all__), key=str.lower):
+        thing = getattr(module, name)
+        if isinstance(thing, ModuleType):
+            elsewhere.append(f"- [`{path}.{name}`]({path}.{name}.md), a module")
+        elif id(thing) in homes:
+            elsewhere.append(f"- [`{path}.{name}`][{homes[id(thing)]}], the same as `{homes[id(thing)]}`")
+        else:
+            homes[id(thing)] = f"{path}.{name}"
+            parts.append(f"::: {path}.{name}\n")
+    if elsewhere:
+        parts.append("## Described elsewhere\n\n" + "\n".join(elsewhere) + "\n")
+    return "\n".join(parts)
