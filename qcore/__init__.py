@@ -14,6 +14,7 @@ from qcore.packing import pack, unpack
 from qcore.random.keys import fold_in
 from qcore.recipes import RECIPES, Entry, Recipe
 from qcore.rules import Quantization, Rule
+from qcore.version import __version__ as __version__
 
 __all__ = [
     "NAMED",

@@ -49,13 +49,14 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _vectors(options: argparse.Namespace) -> int:
-    from qcore.cli.vectors import Header, version, write
+    from qcore.cli.vectors import Header, write
+    from qcore.version import __version__
 
     key = options.key
     if options.mode != "stochastic" and key is not None:
         raise ValueError(f"--key {key}; allowed is no key with --mode {options.mode}, only with stochastic")
     key = 0 if options.mode == "stochastic" and key is None else key
-    header = Header(options.format, options.mode, options.dtype, options.overflow, key, version())
+    header = Header(options.format, options.mode, options.dtype, options.overflow, key, __version__)
     lines = write(options.output, header, options.count, options.seed)
     print(f"{options.output}: {lines} lines ({header.format}, {header.mode}, {header.dtype})")
     return 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import qcore
 from qcore import *  # noqa: F403
+from qcore import __version__ as __version__
 from qjax import quant
 from qjax._rounding.dispatch import decode, encode, quantize  # noqa: F401  # replace qcore's
 from qjax._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's

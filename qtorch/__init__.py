@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import qcore
 import qtorch._rounding.paths.operator  # noqa: F401  # registers an operator
 from qcore import *  # noqa: F403
+from qcore import __version__ as __version__
 from qtorch import quant
 from qtorch._rounding.dispatch import decode, encode, quantize  # noqa: F401  # replace qcore's
 from qtorch._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's

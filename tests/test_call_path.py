@@ -1,4 +1,4 @@
-"""The lists in docs/how-it-works.md of what a call passes before the kernel are what a profiler sees."""
+"""The lists in docs/a-call.md of what a call passes before the kernel are what a profiler sees."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ import qjax
 import qtorch
 
 ROOT = Path(__file__).parent.parent
-SECTION = (ROOT / "docs" / "how-it-works.md").read_text().split("## What a call passes\n")[1].split("\n## ")[0]
+SECTION = (ROOT / "docs" / "a-call.md").read_text()
 LISTS = {
     call: re.findall(r"^\d+\. `(\w+)` in `([\w/.]+)`: .", steps, re.MULTILINE)
     for call, steps in re.findall(

@@ -1,17 +1,24 @@
-"""The wheel: what is in it, and what a type checker sees of it in a user's program. Needs no network."""
+"""The wheel and the source: what is in them, and what a type checker sees in a user's program. Needs no network."""
 
 import json
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import qcore
+import qjax
+import qtorch
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("qcore", "qtorch", "qjax")
+BESIDE = ("CHANGELOG.md", "CITATION.cff", "SECURITY.md")  # what the source has besides
 
 PROGRAM = """\
 from typing import assert_type
@@ -66,16 +73,21 @@ def run(*command, **options):
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Built of a copy, since setuptools writes beside its sources."""
-    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+def built(tmp_path_factory):
+    """A folder with both, built of a copy, since setuptools writes beside its sources."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", *BESIDE):
         shutil.copy(ROOT / name, source)
-    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-    run(sys.executable, "-c", build, target, cwd=source)
-    (path,) = target.glob("qbits-*.whl")
+    build = "from setuptools import build_meta as b; b.build_sdist(sys.argv[1]); b.build_wheel(sys.argv[1])"
+    run(sys.executable, "-c", f"import sys; {build}", target, cwd=source)
+    return target
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    (path,) = built.glob("qbits-*.whl")
     return path
 
 
@@ -99,6 +111,26 @@ def test_the_wheel_has_everything(wheel):
     files = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
     assert names == files
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
+
+
+def test_the_source_has_everything(built):
+    (path,) = built.glob("qbits-*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    files = {path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
+    files = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
+    assert not {*files, *BESIDE, "LICENSE", "README.md", "pyproject.toml"} - names
+
+
+def test_an_index_would_take_them(built):
+    run(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir())
+
+
+def test_there_is_one_version(built):
+    assert qcore.__version__ == qtorch.__version__ == qjax.__version__
+    assert all(path.name.startswith(f"qbits-{qcore.__version__}") for path in built.iterdir())
+    assert f"version: {qcore.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert "version" not in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_the_wheel_works(python, tmp_path):

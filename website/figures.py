@@ -138,16 +138,18 @@ def training_steps() -> str:
 @figure
 def affine() -> str:
     record = results("affine")
-    what = ("forward", "forward and backward", "FakeQuantize"), "PerChannel", "MinMaxObserver", "HistogramObserver"
 
     def kind(row: Record) -> str:
-        if row["what"] in what[0]:
+        if not row["what"].endswith("Observer"):
             return "fake quantization"
-        return "observers per channel" if what[1] in row["what"] else "observers of whole tensors"
+        return "observers per channel" if "PerChannel" in row["what"] else "observers of whole tensors"
 
     rows = [(kind(row), row["exponent"], row["ratio"]) for row in record["rows"]]
     cells = (
-        (name, *(span(ratio for other, size, ratio in rows if (name, size) == (other, sized)) for sized in (14, 20, 24)))
+        (
+            name,
+            *(span(ratio for other, size, ratio in rows if (name, size) == (other, sized)) for sized in (14, 20, 24)),
+        )
         for name in dict.fromkeys(name for name, *_ in rows)
     )
     shown = table(("times torch's own", "2^14 elements", "2^20", "2^24"), cells)
@@ -208,10 +210,10 @@ def consistency() -> str:
         rows.append((backend, str(len(of)), f"{sum(case['inputs'] for case in of):,}", differing))
     accumulators = {case["format"] for case in cases if case["format"].startswith("accumulator")}
     formats = len({case["format"] for case in cases}) - len(accumulators)
+    differing, inputs = (sum(case[name] for case in compared) for name in ("differing", "inputs"))
     return (
-        f"{sum(case['differing'] for case in compared):,} of {sum(case['inputs'] for case in compared):,} results differ: "
-        f"{formats} formats and {len(accumulators)} accumulators, in {record['seconds'] / 60:.1f} minutes on "
-        f"{where(record)} ({link('consistency', 'all cases')}).\n\n"
+        f"{differing:,} of {inputs:,} results differ: {formats} formats and {len(accumulators)} accumulators, "
+        f"in {record['seconds'] / 60:.1f} minutes on {where(record)} ({link('consistency', 'all cases')}).\n\n"
         + table(("backend", "pairs of format and mode", "results", "differ"), rows)
     )
 

@@ -1,0 +1,59 @@
+// Tables in <div class="live"> can be sorted by a click on a heading, and filtered by words that a row has.
+"use strict";
+
+// The number that a cell stands for: 448, 3.4e+38, 2^-14, "fl 6"; NaN for words.
+function numberOf(text) {
+  const power = text.match(/^2\^(-?\d+)$/);
+  if (power) return 2 ** Number(power[1]);
+  const found = text.match(/^(?:fl |es )?(-?\d[\d.]*(?:e[+-]\d+)?)/);
+  return found ? Number(found[1]) : NaN;
+}
+
+// Numbers before words before nothing.
+function compare(a, b) {
+  const [x, y] = [numberOf(a), numberOf(b)];
+  if (!Number.isNaN(x) && !Number.isNaN(y)) return x - y || a.localeCompare(b);
+  if (Number.isNaN(x) !== Number.isNaN(y)) return Number.isNaN(x) ? 1 : -1;
+  return (a === "-") - (b === "-") || a.localeCompare(b);
+}
+
+function makeLive(place) {
+  const table = place.querySelector("table");
+  const body = table.tBodies[0];
+  const rows = [...body.rows];
+  const textOf = (row, column) => row.cells[column].textContent.trim();
+
+  [...table.tHead.rows[0].cells].forEach((heading, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = heading.textContent;
+    heading.replaceChildren(button);
+    button.addEventListener("click", () => {
+      const order = heading.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
+      for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+      heading.setAttribute("aria-sort", order);
+      const sign = order === "ascending" ? 1 : -1;
+      rows.sort((a, b) => sign * compare(textOf(a, column), textOf(b, column)));
+      body.append(...rows);
+    });
+  });
+
+  const filter = document.createElement("input");
+  filter.type = "search";
+  filter.placeholder = "Filter: saturate 8";
+  filter.setAttribute("aria-label", "Show rows that have all these words");
+  const count = document.createElement("output");
+  const show = () => {
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    for (const row of rows) {
+      const cells = [...row.cells].map((cell) => cell.textContent.toLowerCase());
+      row.hidden = !words.every((word) => cells.some((cell) => (/^\d+$/.test(word) ? cell === word : cell.includes(word))));
+    }
+    count.textContent = ` ${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
+  };
+  filter.addEventListener("input", show);
+  place.prepend(filter, count);
+  show();
+}
+
+document.querySelectorAll("div.live").forEach(makeLive);

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from qcore.cli.inputs import bits_of, dtype_of
-from qcore.cli.vectors import Header, version
+from qcore.cli.vectors import Header
 from qcore.law.carrier import CARRIERS
+from qcore.version import __version__
 
 _NUMBER = re.compile(r"(?:0x)?([0-9a-f]*)", re.IGNORECASE)
 _COLUMNS = ("output", "code", "scale")
@@ -152,8 +153,8 @@ def _first(vectors: Vectors, index: int) -> Iterator[str]:
             continue
         shown = [_shown(header, column, bits[index : index + 1], digits[column]) for bits in (right, actual)]
         yield f"  {_COLUMNS[column]}: expected {shown[0]}, found {shown[1]}"
-    if header.version != version():
-        yield f"the file was written by version {header.version}, checked by {version()}"
+    if header.version != __version__:
+        yield f"the file was written by version {header.version}, checked by {__version__}"
 
 
 def _shown(header: Header, column: int, bits: np.ndarray, digits: int) -> str:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +84,6 @@ class Header:
         elif isinstance(number, BlockScaled | NVFP4):
             number = number.element
         return decode(codes, number, np.float64)
-
-
-def version() -> str:
-    """Of this library."""
-    try:
-        return installed_version("qbits")
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def write(path: Path, header: Header, count: int, seed: int) -> int:

@@ -9,6 +9,7 @@ from flax import nnx
 
 __all__ = ["ConvBn", "ConvBnReLU", "ConvReLU", "Fused", "LinearReLU"]
 
+
 class Fused(nnx.Module):
     """A layer with what follows it, which one observer sees as a whole.
 

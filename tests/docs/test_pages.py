@@ -1,0 +1,86 @@
+"""The pages: their figures are those of result files, their links lead somewhere, and they are short."""
+
+import json
+import re
+
+import pytest
+from documents import DOCS, NAMES, ROOT, text_of
+
+from website import notebooks
+from website.figures import FIGURES, with_figures
+
+MOST_WORDS, MOST_LINES_OF_README = 1500, 150
+# Measured, with units; times a number that is no format's, such as "3x" or "2 times".
+MEASURED = re.compile(r"\b\d[\d.,]* ?(?:[nµm]?s\b|GB/s|GiB|%|(?:times|copies)\b)")
+UNCHECKED = {
+    "CHANGELOG.md": "what was true at the time",
+    "docs/torch-internals.md": "times by hand, of benchmarks.internals; no result file is committed",
+    "docs/recipes.md": "from papers",
+}
+PROSE = re.compile(r"```.*?```|<!-- (?!end)[\w-]+ -->.*?<!-- end -->", re.S)
+LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]*)(#[^)]*)?\)")
+
+
+def prose(name):
+    """A page without its programs and figures."""
+    return PROSE.sub("", text_of(name))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "<!-- " in text_of(name)])
+def test_figures_are_those_of_the_results(name):
+    """If they are not: `python -m website`."""
+    assert text_of(name) == with_figures(text_of(name))
+
+
+def test_all_figures_are_on_pages():
+    used = {figure for name in NAMES for figure in re.findall(r"<!-- ([\w-]+) -->", text_of(name))} - {"end"}
+    assert used == set(FIGURES)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in UNCHECKED])
+def test_nothing_measured_is_written_by_hand(name):
+    assert MEASURED.findall(re.sub(r"`[^`]*`", "", prose(name))) == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "CHANGELOG.md"])
+def test_pages_are_short(name):
+    words = [word for word in prose(name).split() if re.search(r"\w", word)]
+    assert len(words) <= MOST_WORDS
+
+
+def test_the_readme_is_one_page():
+    text = text_of("README.md")
+    assert len(text.splitlines()) <= MOST_LINES_OF_README
+    assert text.index(".view(np.uint32)).all()") < text.index("![") < text.index("## Run it")
+
+
+def test_the_test_command_is_found_by_ci():
+    commands = re.findall(r"^python3 -m venv .*pytest$", text_of("README.md"), re.M)
+    assert len(commands) == 1
+    assert commands[0] in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+@pytest.mark.parametrize("name", [*NAMES, "CONTRIBUTING.md", "SECURITY.md"])
+def test_links_lead_somewhere(name):
+    page = ROOT / name
+    for target, heading in LINK.findall(PROSE.sub(lambda part: part[0] if part[0][0] == "<" else "", text_of(name))):
+        path = (page.parent / target).resolve() if target else page
+        assert path.is_file(), target
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
+            slugs = {re.sub(r"[^\w\- ]", "", text).lower().replace(" ", "-") for text in headings}
+            assert heading[1:] in slugs, heading
+
+
+def test_pictures_have_alternative_texts():
+    texts = [text for name in NAMES for text in re.findall(r"!\[(.*?)\]\(", text_of(name))]
+    assert len(texts) > 5
+    assert all(len(text) > 10 for text in texts)
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.ipynb")), ids=lambda path: path.stem)
+def test_notebooks_hold_no_outputs(path):
+    for cell in json.loads(path.read_text())["cells"]:
+        assert cell.get("outputs", []) == []
+        assert cell.get("execution_count") is None
+    assert notebooks.cells(path)[0][1].startswith("# ")

@@ -1,0 +1,112 @@
+"""The site in a browser: playwright (extra `browser`) and Chromium, the system's or the one that `CHROMIUM` names."""
+
+import functools
+import http.server
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import zlib
+
+import pytest
+from documents import ROOT
+
+from website import reference
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
+pytestmark = [pytest.mark.heavy, pytest.mark.skipif(not CHROMIUM, reason="needs chromium")]
+PHONE, DESK = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+class Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    handler = functools.partial(Silent, directory=site)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as tools:
+        browser = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser):
+    page = browser.new_page(viewport=DESK)
+    page.complaints = []
+    page.on("console", lambda message: page.complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.on("response", lambda response: page.complaints.append(response.url) if response.status >= 400 else None)
+    yield page
+    page.close()
+
+
+def test_the_reference_has_every_name(site):
+    inventory = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
+    described = {line.split(" ")[0] for line in zlib.decompress(inventory).decode().splitlines()}
+    directives = {line[4:] for text in reference.pages().values() for line in text.splitlines() if line[:4] == "::: "}
+    assert len(directives) > 300
+    assert not directives - described
+
+
+def test_every_page_loads(site, address, page):
+    """Without an error on the console; pictures are there, and have texts; nothing is wider than a phone."""
+    found = [path.relative_to(site).as_posix() for path in site.rglob("*.html") if path.name != "404.html"]
+    assert len(found) > 40
+    for name in found:
+        page.set_viewport_size(PHONE)
+        page.goto(f"{address}/{name}")
+        assert page.complaints == [], name
+        assert page.title()
+        pictures = page.eval_on_selector_all(".md-content img", "all => all.map(one => [one.alt, one.naturalWidth])")
+        assert all(alt and width for alt, width in pictures), (name, pictures)
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"], name
+
+
+def test_search_finds_a_name(address, page):
+    page.goto(f"{address}/index.html")
+    page.fill(".md-search__input", "float_quantize")
+    results = page.locator(".md-search-result__link")
+    results.first.wait_for(timeout=60_000)
+    assert any("reference/" in link for link in results.evaluate_all("all => all.map(one => one.href)"))
+    assert page.complaints == []
+
+
+def test_the_table_of_formats_is_live(address, page):
+    page.goto(f"{address}/named-formats.html")
+    table = page.locator(".live")
+
+    def column(number):
+        return table.locator(f"tbody tr:not([hidden]) td:nth-child({number})").all_inner_texts()
+
+    everything = column(1)
+    table.get_by_role("button", name="max").click()
+    assert sorted(column(1)) == sorted(everything)
+    assert column(5)[:2] == ["1", "1.9844"]
+    table.get_by_role("button", name="max").click()
+    assert column(5)[0] == "3.4012e+38"
+    table.locator("input").fill("8 saturate")
+    assert set(column(2)) == {"8"}
+    assert set(column(9)) == {"saturate"}
+    assert 3 < len(column(1)) < len(everything)

@@ -1,0 +1,20 @@
+"""The pages of the documentation, and the programs in them."""
+
+import re
+from pathlib import Path
+
+from website import notebooks
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")])
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+
+
+def text_of(name):
+    page = ROOT / name
+    return notebooks.markdown(page) if page.suffix == ".ipynb" else page.read_text()
+
+
+def programs(name):
+    return re.findall(r"^```python\n(.*?)^```", text_of(name), re.S | re.M)
