@@ -15,6 +15,7 @@ FLOORS = {
         "law",
         "formats",
         "arrays",
+        "numerics",
         "affine accumulate",
         "rules recipes",
         "cli",
@@ -27,12 +28,12 @@ FLOORS = {
         "_rounding",
         "quant",
         "quantization optim linalg",
-        "auto_low",
+        "auto_low reproducible",
         "nn",
         "_workflow",
         "",
     ],
-    "qjax": ["_rounding", "quant", "optim linalg", "auto_low quantization", "nnx", ""],
+    "qjax": ["_rounding", "quant", "optim linalg", "auto_low quantization reproducible", "nnx", ""],
 }
 APART = {
     "qcore": {"torch", "jax", "qtorch", "qjax"},

@@ -1,0 +1,58 @@
+"""What laws of float32 numbers use of an array namespace, for JAX arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from qcore.numerics import operations
+
+
+class Names(operations.Names):
+    """`qcore.numerics.operations.Names` for JAX arrays, traced ones included."""
+
+    where = staticmethod(jnp.where)
+    exp = staticmethod(jnp.exp)
+    expm1 = staticmethod(jnp.expm1)
+    log = staticmethod(jnp.log)
+    log1p = staticmethod(jnp.log1p)
+    tanh = staticmethod(jnp.tanh)
+    erf = staticmethod(jax.lax.erf)
+    erfc = staticmethod(jax.lax.erfc)
+    sin = staticmethod(jnp.sin)
+    cos = staticmethod(jnp.cos)
+    root = staticmethod(jnp.sqrt)
+    maximum = staticmethod(jnp.maximum)
+    concatenate = staticmethod(jnp.concatenate)
+    moveaxis = staticmethod(jnp.moveaxis)
+    broadcast_to = staticmethod(jnp.broadcast_to)
+
+    @staticmethod
+    @contextmanager
+    def arithmetic() -> Iterator[None]:
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            yield
+
+    @staticmethod
+    def is_float32(x: Any) -> bool:
+        return x.dtype == jnp.float32
+
+    @staticmethod
+    def to_float32(x: jax.Array) -> jax.Array:
+        return x.astype(jnp.float32)
+
+    @staticmethod
+    def to_float64(x: jax.Array) -> jax.Array:
+        return x.astype(jnp.float64)
+
+    @staticmethod
+    def zeros(shape: Sequence[int], like: jax.Array) -> jax.Array:
+        return jnp.zeros(shape, like.dtype)
+
+    @staticmethod
+    def greatest(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+        return jnp.max(x, axes, keepdims=True)

@@ -1,0 +1,51 @@
+"""What laws of float32 numbers use of an array namespace, for tensors: eager or traced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+
+from qcore.numerics import operations
+
+
+class Names(operations.Names):
+    """`qcore.numerics.operations.Names` for tensors on any device."""
+
+    where = staticmethod(torch.where)
+    exp = staticmethod(torch.exp)
+    expm1 = staticmethod(torch.expm1)
+    log = staticmethod(torch.log)
+    log1p = staticmethod(torch.log1p)
+    tanh = staticmethod(torch.tanh)
+    erf = staticmethod(torch.erf)
+    erfc = staticmethod(torch.erfc)
+    sin = staticmethod(torch.sin)
+    cos = staticmethod(torch.cos)
+    root = staticmethod(torch.sqrt)
+    maximum = staticmethod(torch.maximum)
+    concatenate = staticmethod(torch.concatenate)
+    moveaxis = staticmethod(torch.movedim)
+    broadcast_to = staticmethod(torch.broadcast_to)
+    arithmetic = staticmethod(nullcontext)
+
+    @staticmethod
+    def is_float32(x: torch.Tensor) -> bool:
+        return x.dtype is torch.float32
+
+    @staticmethod
+    def to_float32(x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.float32)
+
+    @staticmethod
+    def to_float64(x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.float64)
+
+    @staticmethod
+    def zeros(shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
+        return like.new_zeros(shape)
+
+    @staticmethod
+    def greatest(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
+        return torch.amax(x, axes, keepdim=True)
