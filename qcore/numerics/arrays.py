@@ -6,18 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from qcore.numerics.differentiable import apply
-from qcore.numerics.elementary import EXP
-from qcore.numerics.softmax import SOFTMAX, SUM
+from qcore.numerics.differentiable import Differentiable, apply
+from qcore.numerics.layers import Layers
 
 
-def exp(x: Any) -> np.ndarray:
-    return apply(EXP, x)
+class Arrays(Layers):
+    """NumPy's."""
+
+    def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
+        return apply(law, *arrays, **options)
+
+    def float32(self, name: str, x: Any) -> Any:
+        return _of_dtype(name, x, np.float32, "float32")
+
+    def integers(self, name: str, x: Any) -> Any:
+        return _of_dtype(name, x, np.integer, "integers")
 
 
-def sum(x: Any, axis: int = -1) -> np.ndarray:
-    return apply(SUM, x, axes=(axis,), keepdims=False)
-
-
-def softmax(x: Any, axis: int = -1) -> np.ndarray:
-    return apply(SOFTMAX, x, axis=axis)
+def _of_dtype(name: str, x: Any, kind: type, allowed: str) -> Any:
+    found = x.dtype if isinstance(x, np.ndarray | np.generic) else None
+    if found is None or not np.issubdtype(found, kind):
+        came = type(x).__name__ if found is None else f"array of {found}"
+        raise TypeError(f"{name} is a {came}; allowed is a NumPy array of {allowed}")
+    return x

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 SMALLEST = 2.0**-126  # magnitudes up to this one, the smallest normal number, are zeros
-
-_erf, _erfc = (np.frompyfunc(function, 1, 1) for function in (math.erf, math.erfc))
 
 
 class Names:
@@ -28,23 +25,15 @@ class Names:
     sin = staticmethod(np.sin)
     cos = staticmethod(np.cos)
     root = staticmethod(np.sqrt)
-    maximum = staticmethod(np.maximum)
+    floor = staticmethod(np.floor)
+    minimum = staticmethod(np.minimum)
     concatenate = staticmethod(np.concatenate)
-    moveaxis = staticmethod(np.moveaxis)
     broadcast_to = staticmethod(np.broadcast_to)
 
     @staticmethod
     def arithmetic() -> Any:
         """What laws run in: NumPy does not warn of overflow and NaN, JAX has 64-bit types."""
         return np.errstate(all="ignore")
-
-    @staticmethod
-    def erf(x: np.ndarray) -> np.ndarray:
-        return np.asarray(_erf(x)).astype(np.float64)
-
-    @staticmethod
-    def erfc(x: np.ndarray) -> np.ndarray:
-        return np.asarray(_erfc(x)).astype(np.float64)
 
     @staticmethod
     def is_float32(x: Any) -> bool:
@@ -57,6 +46,30 @@ class Names:
     @staticmethod
     def to_float64(x: np.ndarray) -> np.ndarray:
         return np.asarray(x).astype(np.float64)
+
+    @staticmethod
+    def to_int32(x: np.ndarray) -> np.ndarray:
+        return np.asarray(x).astype(np.int32)
+
+    @staticmethod
+    def bits(x: np.ndarray) -> np.ndarray:
+        """Float32 numbers' bits as int32."""
+        return np.asarray(x).view(np.int32)
+
+    @staticmethod
+    def floats(bits: np.ndarray) -> np.ndarray:
+        """The inverse of `bits`."""
+        return np.asarray(bits).view(np.float32)
+
+    @staticmethod
+    def product(a: Any, b: Any) -> Any:
+        """A product of float64 numbers that rounds, and that no compiler contracts with a sum."""
+        return a * b
+
+    @staticmethod
+    def arange(size: int, like: np.ndarray) -> np.ndarray:
+        """The int32 numbers from 0 on, where an array lies."""
+        return np.arange(size, dtype=np.int32)
 
     @staticmethod
     def zeros(shape: Sequence[int], like: np.ndarray) -> np.ndarray:
@@ -82,7 +95,7 @@ class Names:
     @classmethod
     def one_nan(cls, x: Any) -> Any:
         """x with 0x7fc00000 in the place of every NaN."""
-        return cls.where(x == x, x, math.nan)
+        return cls.where(x == x, x, np.nan)
 
     @classmethod
     def wide(cls, x: Any) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 
 def tree_sum(xp: Any, x: Any, axis: int = -1) -> Any:
-    """The sum of float64 numbers along an axis, which stays with the length 1: halves by index, an odd rest appended."""
-    axis %= x.ndim
-    before = (slice(None),) * axis
+    """The sum of float64 numbers along an axis, which stays with length 1: halves by index, an odd rest appended."""
+    before = (slice(None),) * (axis % x.ndim)
+    axis = len(before)
     while (length := x.shape[axis]) > 1:
         half = length // 2
         pairs = x[(*before, slice(half))] + x[(*before, slice(half, 2 * half))]
@@ -18,7 +17,10 @@ def tree_sum(xp: Any, x: Any, axis: int = -1) -> Any:
 
 
 def total(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
-    """The sums of float32 numbers along axes, which stay: in float64, in row-major order, rounded once to float32."""
+    """The sums of float32 numbers along axes, which stay: in float64, axis after axis, rounded once to float32.
+
+    Axes are numbers from 0 on, in ascending order.
+    """
     return xp.narrow(_along(xp, xp.wide(x), axes))
 
 
@@ -28,21 +30,26 @@ def dot(xp: Any, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
 
 
 def _along(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
-    axes = tuple([axis for axis in range(x.ndim) if axis in axes or axis - x.ndim in axes])
-    if not axes:
-        return x
-    kept = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
-    count, first = prod([x.shape[axis] for axis in axes]), axes[0]
-    if axes != tuple(range(first, axes[-1] + 1)):  # brings them together
-        x, first = xp.moveaxis(x, axes, tuple(range(len(axes)))), 0
-    x = x.reshape((*x.shape[:first], count, *x.shape[first + len(axes) :]))
-    return tree_sum(xp, x, first).reshape(kept)
+    for axis in axes:
+        x = tree_sum(xp, x, axis)
+    return x
 
 
 def unbroadcast(xp: Any, gradient: Any, shape: tuple[int, ...]) -> Any:
     """The gradient of an array of a shape, of which copies were made when it met a larger one."""
     extra = gradient.ndim - len(shape)
-    if tuple(gradient.shape) == tuple(shape):
+    axes = [extra + i for i, size in enumerate(shape) if size == 1 and gradient.shape[extra + i] != 1]
+    if not extra and not axes:
         return gradient
-    axes = (*range(extra), *(extra + i for i, size in enumerate(shape) if size == 1 and gradient.shape[extra + i] != 1))
-    return total(xp, gradient, axes).reshape(shape)
+    return total(xp, gradient, (*range(extra), *axes)).reshape(tuple(shape))
+
+
+def squeezed(x: Any, axes: tuple[int, ...]) -> Any:
+    """x without axes of length 1."""
+    return x.reshape(tuple([size for axis, size in enumerate(x.shape) if axis not in axes]))
+
+
+def expanded(x: Any, axes: tuple[int, ...], ndim: int) -> Any:
+    """The inverse of `squeezed`, for a result with so many dimensions."""
+    sizes = iter(tuple(x.shape))
+    return x.reshape(tuple([1 if axis in axes else next(sizes) for axis in range(ndim)]))

@@ -1,5 +1,80 @@
 """Functions of JAX arrays with the same bits in NumPy and PyTorch, gradients too; see `qcore.numerics`."""
 
-from qjax.reproducible.functional import exp, softmax, sum
+from qjax.reproducible.call import Arrays
 
-__all__ = ["exp", "softmax", "sum"]
+_arrays = Arrays()
+add = _arrays.add
+batch_norm = _arrays.batch_norm
+cos = _arrays.cos
+cross_entropy = _arrays.cross_entropy
+divide = _arrays.divide
+erf = _arrays.erf
+exp = _arrays.exp
+expm1 = _arrays.expm1
+gelu = _arrays.gelu
+layer_norm = _arrays.layer_norm
+log = _arrays.log
+log1p = _arrays.log1p
+log_softmax = _arrays.log_softmax
+logsumexp = _arrays.logsumexp
+max = _arrays.max
+mean = _arrays.mean
+moving_average = _arrays.moving_average
+mse = _arrays.mse
+multiply = _arrays.multiply
+norm = _arrays.norm
+normalize = _arrays.normalize
+pow = _arrays.pow
+reciprocal = _arrays.reciprocal
+relu = _arrays.relu
+rms_norm = _arrays.rms_norm
+rsqrt = _arrays.rsqrt
+sigmoid = _arrays.sigmoid
+silu = _arrays.silu
+sin = _arrays.sin
+softmax = _arrays.softmax
+softplus = _arrays.softplus
+sqrt = _arrays.sqrt
+subtract = _arrays.subtract
+sum = _arrays.sum
+tanh = _arrays.tanh
+var = _arrays.var
+
+__all__ = [
+    "add",
+    "batch_norm",
+    "cos",
+    "cross_entropy",
+    "divide",
+    "erf",
+    "exp",
+    "expm1",
+    "gelu",
+    "layer_norm",
+    "log",
+    "log1p",
+    "log_softmax",
+    "logsumexp",
+    "max",
+    "mean",
+    "moving_average",
+    "mse",
+    "multiply",
+    "norm",
+    "normalize",
+    "pow",
+    "reciprocal",
+    "relu",
+    "rms_norm",
+    "rsqrt",
+    "sigmoid",
+    "silu",
+    "sin",
+    "softmax",
+    "softplus",
+    "sqrt",
+    "subtract",
+    "sum",
+    "tanh",
+    "var",
+]

@@ -21,14 +21,12 @@ class Names(operations.Names):
     log = staticmethod(jnp.log)
     log1p = staticmethod(jnp.log1p)
     tanh = staticmethod(jnp.tanh)
-    erf = staticmethod(jax.lax.erf)
-    erfc = staticmethod(jax.lax.erfc)
     sin = staticmethod(jnp.sin)
     cos = staticmethod(jnp.cos)
     root = staticmethod(jnp.sqrt)
-    maximum = staticmethod(jnp.maximum)
+    floor = staticmethod(jnp.floor)
+    minimum = staticmethod(jnp.minimum)
     concatenate = staticmethod(jnp.concatenate)
-    moveaxis = staticmethod(jnp.moveaxis)
     broadcast_to = staticmethod(jnp.broadcast_to)
 
     @staticmethod
@@ -48,6 +46,28 @@ class Names(operations.Names):
     @staticmethod
     def to_float64(x: jax.Array) -> jax.Array:
         return x.astype(jnp.float64)
+
+    @staticmethod
+    def to_int32(x: jax.Array) -> jax.Array:
+        return x.astype(jnp.int32)
+
+    @staticmethod
+    def bits(x: jax.Array) -> jax.Array:
+        return x.view(jnp.int32)
+
+    @staticmethod
+    def floats(bits: jax.Array) -> jax.Array:
+        return bits.view(jnp.float32)
+
+    @staticmethod
+    def product(a: Any, b: Any) -> jax.Array:
+        """A choice stands between the product and a sum: twice the product, where that is the product too."""
+        found = a * b
+        return jnp.where(jnp.abs(found) <= jnp.finfo(jnp.float64).max, found, found + found)
+
+    @staticmethod
+    def arange(size: int, like: jax.Array) -> jax.Array:
+        return jnp.arange(size, dtype=jnp.int32)
 
     @staticmethod
     def zeros(shape: Sequence[int], like: jax.Array) -> jax.Array:

@@ -7,8 +7,11 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from qcore.numerics.differentiable import Differentiable
+from qcore.numerics.layers import Layers
+from qjax._rounding.inputs import as_array, as_integers
 from qjax.reproducible.array_names import Names
 
 Options = tuple[tuple[str, Any], ...]
@@ -43,3 +46,19 @@ def differentiable(law: Differentiable) -> Callable[..., Any]:
         return _apply(law, tuple(options.items()), *arrays)
 
     return function
+
+
+class Arrays(Layers):
+    """JAX's, which also take NumPy's arrays."""
+
+    def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
+        return _apply(law, tuple(options.items()), *arrays)
+
+    def float32(self, name: str, x: Any) -> Any:
+        x = as_array(x)
+        if x.dtype != jnp.float32:
+            raise TypeError(f"{name} is an array of {x.dtype}; allowed is a jax.Array of float32")
+        return x
+
+    def integers(self, name: str, x: Any) -> Any:
+        return as_integers(x, name)

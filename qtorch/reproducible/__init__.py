@@ -1,5 +1,80 @@
 """Functions of tensors with the same bits in NumPy and JAX, gradients too; see `qcore.numerics`."""
 
-from qtorch.reproducible.functional import exp, softmax, sum
+from qtorch.reproducible.call import Tensors
 
-__all__ = ["exp", "softmax", "sum"]
+_tensors = Tensors()
+add = _tensors.add
+batch_norm = _tensors.batch_norm
+cos = _tensors.cos
+cross_entropy = _tensors.cross_entropy
+divide = _tensors.divide
+erf = _tensors.erf
+exp = _tensors.exp
+expm1 = _tensors.expm1
+gelu = _tensors.gelu
+layer_norm = _tensors.layer_norm
+log = _tensors.log
+log1p = _tensors.log1p
+log_softmax = _tensors.log_softmax
+logsumexp = _tensors.logsumexp
+max = _tensors.max
+mean = _tensors.mean
+moving_average = _tensors.moving_average
+mse = _tensors.mse
+multiply = _tensors.multiply
+norm = _tensors.norm
+normalize = _tensors.normalize
+pow = _tensors.pow
+reciprocal = _tensors.reciprocal
+relu = _tensors.relu
+rms_norm = _tensors.rms_norm
+rsqrt = _tensors.rsqrt
+sigmoid = _tensors.sigmoid
+silu = _tensors.silu
+sin = _tensors.sin
+softmax = _tensors.softmax
+softplus = _tensors.softplus
+sqrt = _tensors.sqrt
+subtract = _tensors.subtract
+sum = _tensors.sum
+tanh = _tensors.tanh
+var = _tensors.var
+
+__all__ = [
+    "add",
+    "batch_norm",
+    "cos",
+    "cross_entropy",
+    "divide",
+    "erf",
+    "exp",
+    "expm1",
+    "gelu",
+    "layer_norm",
+    "log",
+    "log1p",
+    "log_softmax",
+    "logsumexp",
+    "max",
+    "mean",
+    "moving_average",
+    "mse",
+    "multiply",
+    "norm",
+    "normalize",
+    "pow",
+    "reciprocal",
+    "relu",
+    "rms_norm",
+    "rsqrt",
+    "sigmoid",
+    "silu",
+    "sin",
+    "softmax",
+    "softplus",
+    "sqrt",
+    "subtract",
+    "sum",
+    "tanh",
+    "var",
+]

@@ -19,14 +19,12 @@ class Names(operations.Names):
     log = staticmethod(torch.log)
     log1p = staticmethod(torch.log1p)
     tanh = staticmethod(torch.tanh)
-    erf = staticmethod(torch.erf)
-    erfc = staticmethod(torch.erfc)
     sin = staticmethod(torch.sin)
     cos = staticmethod(torch.cos)
     root = staticmethod(torch.sqrt)
-    maximum = staticmethod(torch.maximum)
+    floor = staticmethod(torch.floor)
+    minimum = staticmethod(torch.minimum)
     concatenate = staticmethod(torch.concatenate)
-    moveaxis = staticmethod(torch.movedim)
     broadcast_to = staticmethod(torch.broadcast_to)
     arithmetic = staticmethod(nullcontext)
 
@@ -41,6 +39,22 @@ class Names(operations.Names):
     @staticmethod
     def to_float64(x: torch.Tensor) -> torch.Tensor:
         return x.to(torch.float64)
+
+    @staticmethod
+    def to_int32(x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.int32)
+
+    @staticmethod
+    def bits(x: torch.Tensor) -> torch.Tensor:
+        return x.view(torch.int32)
+
+    @staticmethod
+    def floats(bits: torch.Tensor) -> torch.Tensor:
+        return bits.view(torch.float32)
+
+    @staticmethod
+    def arange(size: int, like: torch.Tensor) -> torch.Tensor:
+        return torch.arange(size, dtype=torch.int32, device=like.device)
 
     @staticmethod
     def zeros(shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
