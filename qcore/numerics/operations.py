@@ -30,6 +30,18 @@ class Names:
     concatenate = staticmethod(np.concatenate)
     broadcast_to = staticmethod(np.broadcast_to)
 
+    searchsorted = staticmethod(np.searchsorted)
+
+    @staticmethod
+    def argsort(x: np.ndarray) -> np.ndarray:
+        """Places of numbers in ascending order; equal numbers keep theirs."""
+        return np.argsort(x, kind="stable")
+
+    @staticmethod
+    def materialize(x: np.ndarray) -> np.ndarray:
+        """See `qcore.random.threefry.threefry`."""
+        return x
+
     @staticmethod
     def arithmetic() -> Any:
         """What laws run in: NumPy does not warn of overflow and NaN, JAX has 64-bit types."""

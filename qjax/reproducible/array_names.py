@@ -29,6 +29,13 @@ class Names(operations.Names):
     concatenate = staticmethod(jnp.concatenate)
     broadcast_to = staticmethod(jnp.broadcast_to)
 
+    searchsorted = staticmethod(jnp.searchsorted)
+    materialize = staticmethod(jax.lax.optimization_barrier)
+
+    @staticmethod
+    def argsort(x: jax.Array) -> jax.Array:
+        return jnp.argsort(x, stable=True)
+
     @staticmethod
     @contextmanager
     def arithmetic() -> Iterator[None]:

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import torch
 
 from qcore.numerics import operations
+from qtorch._rounding.paths.operations import materialize
 
 
 class Names(operations.Names):
@@ -27,6 +28,13 @@ class Names(operations.Names):
     concatenate = staticmethod(torch.concatenate)
     broadcast_to = staticmethod(torch.broadcast_to)
     arithmetic = staticmethod(nullcontext)
+
+    searchsorted = staticmethod(torch.searchsorted)
+    materialize = staticmethod(materialize)
+
+    @staticmethod
+    def argsort(x: torch.Tensor) -> torch.Tensor:
+        return torch.argsort(x, stable=True)
 
     @staticmethod
     def is_float32(x: torch.Tensor) -> bool:
