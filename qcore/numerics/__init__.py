@@ -33,14 +33,17 @@ Example:
     >>> import numpy as np
     >>> from qcore import numerics
     >>> numerics.softmax(np.float32([0.0, 1.0, 1e-40])).tolist()
-    [0.2119415551424026, 0.5761169195175171, 0.2119415551424026]
+    [0.21194155514240265, 0.5761168599128723, 0.21194155514240265]
 """
 
 from qcore.numerics.arrays import Arrays
+from qcore.numerics.optimizers.schedules import Cosine, Milestones
 
 _arrays = Arrays()
+adam_step = _arrays.adam_step
 add = _arrays.add
 batch_norm = _arrays.batch_norm
+clip_by_norm = _arrays.clip_by_norm
 cos = _arrays.cos
 cross_entropy = _arrays.cross_entropy
 divide = _arrays.divide
@@ -61,6 +64,7 @@ multiply = _arrays.multiply
 norm = _arrays.norm
 normalize = _arrays.normalize
 pow = _arrays.pow
+rate = _arrays.rate
 reciprocal = _arrays.reciprocal
 relu = _arrays.relu
 rms_norm = _arrays.rms_norm
@@ -77,8 +81,12 @@ tanh = _arrays.tanh
 var = _arrays.var
 
 __all__ = [
+    "Cosine",
+    "Milestones",
+    "adam_step",
     "add",
     "batch_norm",
+    "clip_by_norm",
     "cos",
     "cross_entropy",
     "divide",
@@ -99,6 +107,7 @@ __all__ = [
     "norm",
     "normalize",
     "pow",
+    "rate",
     "reciprocal",
     "relu",
     "rms_norm",

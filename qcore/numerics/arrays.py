@@ -8,9 +8,10 @@ import numpy as np
 
 from qcore.numerics.differentiable import Differentiable, apply
 from qcore.numerics.layers import Layers
+from qcore.numerics.optimizers.functions import Optimizing
 
 
-class Arrays(Layers):
+class Arrays(Layers, Optimizing):
     """NumPy's."""
 
     def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:

@@ -36,6 +36,15 @@ class Differentiable:
             return _returned(xp, found)
 
 
+def without_gradients(function: Callable[..., Any]) -> Differentiable:
+    """The law of function(xp, *arrays, **options), which is not differentiated."""
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise TypeError("this function has no gradients; allowed are arguments that need none")
+
+    return Differentiable(lambda xp, *arrays, **options: (function(xp, *arrays, **options), ()), refuse)
+
+
 def apply(law: Differentiable, *arrays: Any, **options: Any) -> Any:
     """The result of a law on NumPy arrays."""
     return law.run(Names, arrays, options)[0]

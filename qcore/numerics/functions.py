@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from qcore.numerics.arithmetic import ADD, DIV, MUL, POW, SUB
 from qcore.numerics.differentiable import Differentiable
-from qcore.numerics.elementary import ELEMENTARY
+from qcore.numerics.elementary.arithmetic import ADD, DIV, MUL, POW, SUB
+from qcore.numerics.elementary.laws import ELEMENTARY
 from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR
 
 Axis = int | tuple[int, ...] | None
@@ -137,7 +137,7 @@ class Functions:
         return self._two(DIV, a, b)
 
     def pow(self, a: Any, b: Any) -> Any:
-        """a^b of float32 arrays that broadcast, within 0.500001 units in the last place; see `qcore.numerics.power`.
+        """a^b of float32 arrays that broadcast, within 0.500001 units in the last place.
 
         Example:
             >>> import numpy as np

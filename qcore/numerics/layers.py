@@ -80,7 +80,7 @@ class Layers(Functions):
             >>> import numpy as np
             >>> from qcore import numerics
             >>> numerics.layer_norm(np.float32([1, 2, 3]), eps=0.0).tolist()
-            [-1.2247449159622192, 0.0, 1.2247449159622192]
+            [-1.2247447967529297, 0.0, 1.2247447967529297]
         """
         return self._layer_norm(x, weight, bias, axis, eps, True)
 

@@ -7,7 +7,7 @@ from math import inf, prod
 from typing import Any
 
 from qcore.numerics.differentiable import Differentiable
-from qcore.numerics.elementary import rounded
+from qcore.numerics.elementary.laws import rounded
 from qcore.numerics.sums import dot, expanded, squeezed, total
 
 Axes = tuple[int, ...]

@@ -1,10 +1,14 @@
 """Functions of JAX arrays with the same bits in NumPy and PyTorch, gradients too; see `qcore.numerics`."""
 
+from qcore.numerics.optimizers.schedules import Cosine, Milestones
 from qjax.reproducible.call import Arrays
+from qjax.reproducible.optimizers import Optimizer, adam, adamw
 
 _arrays = Arrays()
+adam_step = _arrays.adam_step
 add = _arrays.add
 batch_norm = _arrays.batch_norm
+clip_by_norm = _arrays.clip_by_norm
 cos = _arrays.cos
 cross_entropy = _arrays.cross_entropy
 divide = _arrays.divide
@@ -25,6 +29,7 @@ multiply = _arrays.multiply
 norm = _arrays.norm
 normalize = _arrays.normalize
 pow = _arrays.pow
+rate = _arrays.rate
 reciprocal = _arrays.reciprocal
 relu = _arrays.relu
 rms_norm = _arrays.rms_norm
@@ -41,8 +46,15 @@ tanh = _arrays.tanh
 var = _arrays.var
 
 __all__ = [
+    "Cosine",
+    "Milestones",
+    "Optimizer",
+    "adam",
+    "adam_step",
+    "adamw",
     "add",
     "batch_norm",
+    "clip_by_norm",
     "cos",
     "cross_entropy",
     "divide",
@@ -63,6 +75,7 @@ __all__ = [
     "norm",
     "normalize",
     "pow",
+    "rate",
     "reciprocal",
     "relu",
     "rms_norm",

@@ -17,7 +17,6 @@ class Names(operations.Names):
 
     where = staticmethod(jnp.where)
     exp = staticmethod(jnp.exp)
-    expm1 = staticmethod(jnp.expm1)
     log = staticmethod(jnp.log)
     log1p = staticmethod(jnp.log1p)
     tanh = staticmethod(jnp.tanh)

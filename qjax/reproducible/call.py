@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.layers import Layers
+from qcore.numerics.optimizers.functions import Optimizing
 from qjax._rounding.inputs import as_array, as_integers
 from qjax.reproducible.array_names import Names
 
@@ -48,7 +49,7 @@ def differentiable(law: Differentiable) -> Callable[..., Any]:
     return function
 
 
-class Arrays(Layers):
+class Arrays(Layers, Optimizing):
     """JAX's, which also take NumPy's arrays."""
 
     def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:

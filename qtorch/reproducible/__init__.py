@@ -1,10 +1,14 @@
 """Functions of tensors with the same bits in NumPy and JAX, gradients too; see `qcore.numerics`."""
 
+from qcore.numerics.optimizers.schedules import Cosine, Milestones
 from qtorch.reproducible.call import Tensors
+from qtorch.reproducible.optimizers import Adam, AdamW, clip_grad_norm_
 
 _tensors = Tensors()
+adam_step = _tensors.adam_step
 add = _tensors.add
 batch_norm = _tensors.batch_norm
+clip_by_norm = _tensors.clip_by_norm
 cos = _tensors.cos
 cross_entropy = _tensors.cross_entropy
 divide = _tensors.divide
@@ -25,6 +29,7 @@ multiply = _tensors.multiply
 norm = _tensors.norm
 normalize = _tensors.normalize
 pow = _tensors.pow
+rate = _tensors.rate
 reciprocal = _tensors.reciprocal
 relu = _tensors.relu
 rms_norm = _tensors.rms_norm
@@ -41,8 +46,15 @@ tanh = _tensors.tanh
 var = _tensors.var
 
 __all__ = [
+    "Adam",
+    "AdamW",
+    "Cosine",
+    "Milestones",
+    "adam_step",
     "add",
     "batch_norm",
+    "clip_by_norm",
+    "clip_grad_norm_",
     "cos",
     "cross_entropy",
     "divide",
@@ -63,6 +75,7 @@ __all__ = [
     "norm",
     "normalize",
     "pow",
+    "rate",
     "reciprocal",
     "relu",
     "rms_norm",

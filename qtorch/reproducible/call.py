@@ -7,11 +7,15 @@ from typing import Any
 
 import torch
 
-from qcore.numerics.arithmetic import ADD, DIV, MUL, POW, SUB
 from qcore.numerics.differentiable import Differentiable
-from qcore.numerics.elementary import ELEMENTARY
+from qcore.numerics.elementary.arithmetic import ADD, DIV, MUL, POW, SUB
+from qcore.numerics.elementary.laws import ELEMENTARY
 from qcore.numerics.layers import Layers
 from qcore.numerics.norms import BATCH_NORM, LAYER_NORM, MOVING_AVERAGE, NORMALIZE
+from qcore.numerics.optimizers.adam import ADAM
+from qcore.numerics.optimizers.clipping import CLIP
+from qcore.numerics.optimizers.functions import Optimizing
+from qcore.numerics.optimizers.schedules import RATE
 from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR
 from qcore.numerics.softmax import CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX
 from qtorch.reproducible.tensor_names import Names
@@ -59,11 +63,11 @@ _LAWS = (
     SUM,
     VAR,
 )
-_LAWS += (CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX, *ELEMENTARY.values())
+_LAWS += (CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX, ADAM, CLIP, RATE, *ELEMENTARY.values())
 _FUNCTIONS = {law: differentiable(law) for law in _LAWS}
 
 
-class Tensors(Layers):
+class Tensors(Layers, Optimizing):
     """Torch's."""
 
     def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:

@@ -16,7 +16,6 @@ class Names(operations.Names):
 
     where = staticmethod(torch.where)
     exp = staticmethod(torch.exp)
-    expm1 = staticmethod(torch.expm1)
     log = staticmethod(torch.log)
     log1p = staticmethod(torch.log1p)
     tanh = staticmethod(torch.tanh)

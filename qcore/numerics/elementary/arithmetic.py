@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from qcore.numerics.differentiable import Differentiable
-from qcore.numerics.elementary import rounded
-from qcore.numerics.power import power
+from qcore.numerics.elementary.laws import rounded
+from qcore.numerics.elementary.power import power
 from qcore.numerics.sums import unbroadcast
 
 _log = rounded(lambda xp, x: xp.log(x))

@@ -5,9 +5,10 @@ No library's error function is asked: they differ in accuracy, and NumPy has non
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import pi, sqrt
 from typing import Any
+
+from qcore.numerics.elementary.polynomials import polynomial
 
 # erf(x) / x as a polynomial in x^2, for |x| < 1/2
 _MIDDLE = (
@@ -58,7 +59,7 @@ def erf(xp: Any, x: Any) -> Any:
     """The error function of float64 numbers; the squares of float32 numbers are exact."""
     square = x * x
     tail = 1.0 - xp.exp(-square) * _scaled_tail(xp, abs(x))
-    return xp.where(abs(x) < 0.5, x * _polynomial(_MIDDLE, square), xp.where(x < 0, -tail, tail))
+    return xp.where(abs(x) < 0.5, x * polynomial(_MIDDLE, square), xp.where(x < 0, -tail, tail))
 
 
 def distribution(xp: Any, x: Any) -> Any:
@@ -77,12 +78,4 @@ def density(xp: Any, x: Any) -> Any:
 def _scaled_tail(xp: Any, t: Any) -> Any:
     """exp(t^2) erfc(t), for t >= 0; that of 10 beyond."""
     t = xp.where(t > _FAR, _FAR, t)
-    return _polynomial(_TAIL, (t - 4.0) / (t + 4.0)) / (1.0 + 2.0 * t)
-
-
-def _polynomial(coefficients: Sequence[float], x: Any) -> Any:
-    """By Horner's rule. Who contracts it changes float64's last place, as libraries differ there anyway."""
-    value = coefficients[-1]
-    for coefficient in coefficients[-2::-1]:
-        value = value * x + coefficient
-    return value
+    return polynomial(_TAIL, (t - 4.0) / (t + 4.0)) / (1.0 + 2.0 * t)

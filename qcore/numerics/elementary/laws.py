@@ -10,7 +10,8 @@ from math import pi, sqrt
 from typing import Any
 
 from qcore.numerics.differentiable import Differentiable
-from qcore.numerics.normal import density, distribution, erf
+from qcore.numerics.elementary.normal import density, distribution, erf
+from qcore.numerics.elementary.polynomials import expm1
 
 Function = Callable[[Any, Any], Any]  # (xp, numbers) -> numbers
 
@@ -94,7 +95,7 @@ def _step(xp: Any, x: Any) -> Any:
 
 
 EXP = _in_one_go(_exp, _exp)
-EXPM1 = _in_one_go(lambda xp, x: xp.expm1(x), _exp)
+EXPM1 = _in_one_go(expm1, _exp)
 LOG = _in_one_go(lambda xp, x: xp.log(x), lambda xp, x: 1.0 / x)
 LOG1P = _in_one_go(lambda xp, x: xp.log1p(x), lambda xp, x: 1.0 / (1.0 + x))
 TANH = _in_one_go(lambda xp, x: xp.tanh(x), lambda xp, x: 4.0 * _bell(xp, 2.0 * x))
