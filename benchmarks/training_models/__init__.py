@@ -1,1 +1,1 @@
-"""The models of `benchmarks.same_training`, once in torch.nn and once in flax.nnx, with the same names; and their data."""
+"""The models of `benchmarks.same_training` in torch.nn and in flax.nnx, their data, and how each is trained."""

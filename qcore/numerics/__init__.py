@@ -69,6 +69,7 @@ reciprocal = _arrays.reciprocal
 relu = _arrays.relu
 rms_norm = _arrays.rms_norm
 rsqrt = _arrays.rsqrt
+sgd_step = _arrays.sgd_step
 sigmoid = _arrays.sigmoid
 silu = _arrays.silu
 sin = _arrays.sin
@@ -112,6 +113,7 @@ __all__ = [
     "relu",
     "rms_norm",
     "rsqrt",
+    "sgd_step",
     "sigmoid",
     "silu",
     "sin",

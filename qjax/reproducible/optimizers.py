@@ -1,4 +1,4 @@
-"""Adam and AdamW as pure functions of trees; their steps are those of `qcore.numerics`."""
+"""SGD, Adam and AdamW as pure functions of trees; their steps are those of `qcore.numerics`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,43 @@ class Optimizer(NamedTuple):
 
     init: Callable[..., Any]
     step: Callable[..., Any]
+
+
+def sgd(rate: float = 1e-3, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> Optimizer:
+    """Gradient descent by `qjax.reproducible.sgd_step`, for trees of float32 arrays; the state is that of velocities.
+
+    Args:
+        rate: the learning rate.
+        momentum: the velocity's factor.
+        nesterov: True for Nesterov's momentum.
+        weight_decay: times the parameter is added to its gradient.
+
+    Raises:
+        TypeError, ValueError: at a step, if parameters are not float32, or an argument is out of range.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> optimizer = sgd(0.25)
+        >>> p = jnp.ones(1)
+        >>> optimizer.step(p, jnp.ones(1), optimizer.init(p))[0]
+        Array([0.75], dtype=float32)
+    """
+    options: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+    default = rate
+
+    def init(params: Any) -> Any:
+        return jax.tree.map(jnp.zeros_like, params) if momentum else None
+
+    def step(params: Any, gradients: Any, state: Any, rate: Any = None) -> tuple[Any, Any]:
+        rate = jnp.asarray(default if rate is None else rate, jnp.float32)
+        leaves, tree = jax.tree.flatten(params)
+        velocities = tree.flatten_up_to(state) if momentum else [None] * len(leaves)
+        each = zip(leaves, tree.flatten_up_to(gradients), velocities, strict=True)
+        found = [_arrays.sgd_step(*one, rate, **options) for one in each]
+        new = [velocity for _, velocity in found]
+        return tree.unflatten([p for p, _ in found]), tree.unflatten(new) if momentum else None
+
+    return Optimizer(init, step)
 
 
 class AdamState(NamedTuple):

@@ -16,6 +16,7 @@ from qcore.numerics.optimizers.adam import ADAM
 from qcore.numerics.optimizers.clipping import CLIP
 from qcore.numerics.optimizers.functions import Optimizing
 from qcore.numerics.optimizers.schedules import RATE
+from qcore.numerics.optimizers.sgd import SGD
 from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR
 from qcore.numerics.softmax import CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX
 from qtorch.reproducible.tensor_names import Names
@@ -63,7 +64,7 @@ _LAWS = (
     SUM,
     VAR,
 )
-_LAWS += (CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX, ADAM, CLIP, RATE, *ELEMENTARY.values())
+_LAWS += (CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX, ADAM, CLIP, RATE, SGD, *ELEMENTARY.values())
 _FUNCTIONS = {law: differentiable(law) for law in _LAWS}
 
 

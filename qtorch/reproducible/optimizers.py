@@ -1,4 +1,4 @@
-"""Adam and AdamW as torch's optimizers, and clipping of gradients; their steps are those of `qcore.numerics`."""
+"""SGD, Adam and AdamW as torch's optimizers, and clipping of gradients; their steps are those of `qcore.numerics`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,64 @@ from qtorch.reproducible.call import Tensors
 _tensors = Tensors()
 
 
-class Adam(torch.optim.Optimizer):
+class _Optimizer(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """A step for all parameters that have a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            rate = torch.as_tensor(group["lr"], dtype=torch.float32)
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update(p, rate, group)
+        return loss
+
+    def _update(self, p: torch.Tensor, rate: torch.Tensor, group: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class SGD(_Optimizer):
+    """Gradient descent by `qtorch.reproducible.sgd_step`, for float32 parameters.
+
+    Args:
+        params: parameters, or groups of them, as for `torch.optim.SGD`.
+        lr: the learning rate.
+        momentum: the velocity's factor.
+        nesterov: True for Nesterov's momentum.
+        weight_decay: times the parameter is added to its gradient.
+
+    Raises:
+        TypeError, ValueError: at a step, if parameters are not float32, or an argument is out of range.
+
+    Example:
+        >>> p = torch.nn.Parameter(torch.ones(1))
+        >>> optimizer = SGD([p], lr=0.25)
+        >>> p.grad = torch.ones(1)
+        >>> optimizer.step()
+        >>> p.tolist()
+        [0.75]
+    """
+
+    def __init__(
+        self, params: Any, lr: float = 1e-3, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay})
+
+    def _update(self, p: torch.Tensor, rate: torch.Tensor, group: dict[str, Any]) -> None:
+        options = {name: group[name] for name in ("momentum", "nesterov", "weight_decay")}
+        velocity = None
+        if group["momentum"]:
+            velocity = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+        found, new = _tensors.sgd_step(p, p.grad, velocity, rate.to(p.device), **options)
+        p.copy_(found)
+        if velocity is not None:
+            velocity.copy_(new)
+
+
+class Adam(_Optimizer):
     """Adam by `qtorch.reproducible.adam_step`, for float32 parameters.
 
     Args:
@@ -45,20 +102,6 @@ class Adam(torch.optim.Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """A step for all parameters that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            rate = torch.as_tensor(group["lr"], dtype=torch.float32)
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(p, rate, group)
-        return loss
 
     def _update(self, p: torch.Tensor, rate: torch.Tensor, group: dict[str, Any]) -> None:
         state = self.state[p]

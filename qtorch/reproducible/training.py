@@ -12,14 +12,11 @@ from qcore.numerics.training.embedding import EMBEDDING
 from qcore.numerics.training.parts import CHUNK, SETTLE
 from qcore.numerics.training.pooling import AVG_POOL, MAX_POOL
 from qcore.numerics.training.products import MASKED, ProductFunctions
-from qcore.numerics.training.sgd import SGD
 from qtorch import linalg
 from qtorch._rounding.keys import key_tensor
 from qtorch.reproducible.call import Tensors, differentiable
 
-_FUNCTIONS = {
-    law: differentiable(law) for law in (AVG_POOL, CHUNK, DROPOUT, EMBEDDING, MASKED, MAX_POOL, SETTLE, SGD)
-}
+_FUNCTIONS = {law: differentiable(law) for law in (AVG_POOL, CHUNK, DROPOUT, EMBEDDING, MASKED, MAX_POOL, SETTLE)}
 
 
 class TrainingTensors(Tensors, ProductFunctions):

@@ -10,6 +10,7 @@ from qcore.numerics.functions import Functions
 from qcore.numerics.optimizers.adam import ADAM
 from qcore.numerics.optimizers.clipping import CLIP
 from qcore.numerics.optimizers.schedules import RATE, Cosine, Milestones
+from qcore.numerics.optimizers.sgd import SGD
 
 
 class Optimizing(Functions):
@@ -50,6 +51,48 @@ class Optimizing(Functions):
             raise ValueError(f"betas={betas!r}; allowed are two numbers from 0 to below 1")
         options = {"eps": float(eps), "weight_decay": float(weight_decay), "decoupled": decoupled}
         return self.call(ADAM, *given, betas=tuple(map(float, betas)), **options)
+
+    def sgd_step(
+        self,
+        p: Any,
+        gradient: Any,
+        velocity: Any,
+        rate: Any,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+    ) -> tuple[Any, Any]:
+        """A step of gradient descent, each operation rounded to float32: parameter and velocity.
+
+        gradient <- gradient + weight_decay * p; velocity <- momentum * velocity + gradient; p <- p - rate * velocity,
+        or with Nesterov's momentum p - rate * (gradient + momentum * velocity).
+
+        Args:
+            p, gradient, velocity: float32 arrays of one shape: the parameter, its gradient, and the velocity, which is
+                zeros at first; None without momentum.
+            rate: float32 array without dimensions: the learning rate.
+            momentum: the velocity's factor.
+            nesterov: True for Nesterov's momentum.
+            weight_decay: times the parameter is added to its gradient.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.sgd_step(np.float32([1]), np.float32([0.5]), None, np.float32(0.25))[0].tolist()
+            [0.875]
+        """
+        check_flag("nesterov", nesterov)
+        if (velocity is None) != (momentum == 0) or (nesterov and not momentum):
+            raise ValueError(
+                f"momentum={momentum}, nesterov={nesterov}; allowed is momentum with a velocity, or neither"
+            )
+        arrays = {"p": p, "gradient": gradient, "velocity": velocity, "rate": rate}
+        given = [x if x is None else self.float32(name, x) for name, x in arrays.items()]
+        options = {"momentum": float(momentum), "nesterov": nesterov, "weight_decay": float(weight_decay)}
+        return self.call(SGD, *given, **options)
 
     def clip_by_norm(self, gradients: Sequence[Any], max_norm: float) -> tuple[list[Any], Any]:
         """Gradients times min(1, max_norm / (norm + 1e-6)), and their common norm before.

@@ -1,1 +1,1 @@
-"""Laws of what models need besides arithmetic: embedding, pooling, dropout, parts of tensors, SGD."""
+"""Laws of what models need besides arithmetic: embedding, pooling, dropout, parts of tensors, products."""

@@ -35,7 +35,9 @@ def _sum_by_index(xp: Any, rows: Any, indices: Any, count: int) -> Any:
     while distance < len(indices):
         later, same = rows[distance:], indices[distance:] == indices[:-distance]
         meets = same & (place[:-distance] % (2 * distance) == 0)
-        rows = xp.concatenate([xp.where(meets[:, None], rows[:-distance] + later, rows[:-distance]), rows[-distance:]], 0)
+        rows = xp.concatenate(
+            [xp.where(meets[:, None], rows[:-distance] + later, rows[:-distance]), rows[-distance:]], 0
+        )
         distance *= 2
     found = xp.where(firsts < len(indices), firsts, 0)
     present = indices[found] == xp.arange(count, indices)

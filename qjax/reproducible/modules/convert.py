@@ -18,8 +18,8 @@ from qjax.reproducible.modules.keys import new_key
 Model = TypeVar("Model", bound=nnx.Module)
 
 _SWITCHED: dict[type[nnx.Module], tuple[str | None, type[nnx.Module]]] = {
-    **{kind: ("linear", layers.Linear) for kind in (nnx.Linear, rounded.Linear)},
-    **{kind: ("conv", layers.Conv) for kind in (nnx.Conv, rounded.Conv)},
+    **dict.fromkeys((nnx.Linear, rounded.Linear), ("linear", layers.Linear)),
+    **dict.fromkeys((nnx.Conv, rounded.Conv), ("conv", layers.Conv)),
     nnx.BatchNorm: (None, layers.BatchNorm),
     nnx.LayerNorm: (None, layers.LayerNorm),
     nnx.RMSNorm: (None, layers.RMSNorm),

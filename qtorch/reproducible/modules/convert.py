@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -18,10 +18,10 @@ Model = TypeVar("Model", bound=nn.Module)
 
 _SWITCHED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Dropout: layers.Dropout,
-    **{kind: layers.Linear for kind in (nn.Linear, linalg.Linear, layers.Linear)},
-    **{kind: layers.Conv1d for kind in (nn.Conv1d, linalg.Conv1d, layers.Conv1d)},
-    **{kind: layers.Conv2d for kind in (nn.Conv2d, linalg.Conv2d, layers.Conv2d)},
-    **{kind: layers.Conv3d for kind in (nn.Conv3d, linalg.Conv3d, layers.Conv3d)},
+    **dict.fromkeys((nn.Linear, linalg.Linear, layers.Linear), layers.Linear),
+    **dict.fromkeys((nn.Conv1d, linalg.Conv1d, layers.Conv1d), layers.Conv1d),
+    **dict.fromkeys((nn.Conv2d, linalg.Conv2d, layers.Conv2d), layers.Conv2d),
+    **dict.fromkeys((nn.Conv3d, linalg.Conv3d, layers.Conv3d), layers.Conv3d),
 }
 # Layers whose functions the guard knows, or which have none.
 _KNOWN = {
@@ -101,7 +101,7 @@ def _switch(layer: Any) -> None:
         layers.add_key(layer)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _guarded(kind: type[nn.Module]) -> type[nn.Module]:
     """A class of modules that run under the guard; it has the name of its base."""
 
