@@ -1,6 +1,7 @@
 """Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch).
 
-`qjax.auto_low`, `qjax.linalg`, `qjax.nnx`, `qjax.optim` and `qjax.quantization` are imported when they are first used.
+`qjax.auto_low`, `qjax.linalg`, `qjax.nnx`, `qjax.optim`, `qjax.quantization` and `qjax.reproducible` are imported
+when they are first used.
 `qjax.optim` needs optax and `qjax.nnx` needs flax.
 """
 
@@ -17,7 +18,7 @@ from qjax._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's
 from qjax.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
-    from qjax import auto_low, linalg, quantization
+    from qjax import auto_low, linalg, quantization, reproducible
     from qjax import nnx as nnx  # not in __all__, as what they need may be missing
     from qjax import optim as optim
 
@@ -30,10 +31,11 @@ __all__ = [
     "quant",
     "quantization",
     "quantizer",
+    "reproducible",
 ]
 __all__ += qcore.__all__
 
-_LAZY = ("auto_low", "linalg", "nnx", "optim", "quantization")
+_LAZY = ("auto_low", "linalg", "nnx", "optim", "quantization", "reproducible")
 
 
 def __getattr__(name: str) -> ModuleType:

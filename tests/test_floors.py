@@ -16,6 +16,7 @@ FLOORS = {
         "formats",
         "arrays",
         "affine accumulate",
+        "numerics",
         "rules recipes",
         "cli",
         "",
@@ -28,11 +29,12 @@ FLOORS = {
         "quant",
         "quantization optim linalg",
         "auto_low",
+        "reproducible",
         "nn",
         "_workflow",
         "",
     ],
-    "qjax": ["_rounding", "quant", "optim linalg", "auto_low quantization", "nnx", ""],
+    "qjax": ["_rounding", "quant", "optim linalg", "auto_low quantization", "nnx", "reproducible", ""],
 }
 APART = {
     "qcore": {"torch", "jax", "qtorch", "qjax"},

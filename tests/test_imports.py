@@ -6,8 +6,8 @@ import sys
 import pytest
 
 ROOMS = {
-    "qtorch": ["auto_low", "nn", "optim", "quant", "quantization"],
-    "qjax": ["auto_low", "nnx", "optim", "quant", "quantization"],
+    "qtorch": ["auto_low", "nn", "optim", "quant", "quantization", "reproducible"],
+    "qjax": ["auto_low", "nnx", "optim", "quant", "quantization", "reproducible"],
 }
 
 

@@ -1,0 +1,127 @@
+"""Functions of float32 numbers with defined bits: elementary functions, sums, softmax, norms, losses, optimizers.
+
+The same bits come out in NumPy, PyTorch (eager and compiled) and JAX (eager and jit), forward and backward. Each law is
+written once, over a namespace `xp` of defined operations, and forward and backward by hand; frameworks differentiate
+nothing.
+
+**Operations** (`qcore.numerics.operations.Names`; `qtorch.reproducible` and `qjax.reproducible` have theirs):
+
+- A float32 number of magnitude at most 2^-126 is a zero of its sign, as an operand and as a result. So nothing depends
+  on who flushes subnormal numbers, and whether before or after rounding. `xp.settled(x)` says so.
+- `xp.add`, `xp.sub`, `xp.mul`, `xp.div`, `xp.sqrt`: of float32 arrays and numbers, each rounded once and settled. The
+  choice in `settled` also stands between a product and a sum, so that no compiler contracts them.
+- A function of ONE float32 number is evaluated in float64 by the framework's own library and rounded once:
+  `xp.narrow(xp.exp(xp.wide(x)))`. Products of `wide` numbers are exact, and may be added up in float64.
+- Sums have a fixed order (`qcore.numerics.sums`): float64, halves by index, an odd rest appended, rounded once.
+- `xp.where`, comparisons, `xp.maximum` and shapes round nothing.
+
+**Laws** are `Differentiable(forward, backward)` (`qcore.numerics.differentiable`):
+
+    def forward(xp, x, weight, eps=1e-5):            # float32 arrays, then options that are static
+        ...
+        return y, (x, weight)                        # the result, and the arrays that backward needs
+    def backward(xp, saved, gradient, eps=1e-5):     # of the result
+        ...
+        return of_x, of_weight                       # one for each array; None for one that has no gradient
+
+`qcore.numerics.differentiable.apply(law, *arrays, **options)` runs a law on NumPy arrays,
+`qtorch.reproducible.call.differentiable(law)` makes a function of tensors that autograd knows, and
+`qjax.reproducible.call.differentiable(law)` one of JAX arrays with its custom_vjp. They settle arguments, and make all
+NaN of the results one (0x7fc00000): a law need not.
+
+Example:
+    >>> import numpy as np
+    >>> from qcore import numerics
+    >>> numerics.softmax(np.float32([0.0, 1.0, 1e-40])).tolist()
+    [0.21194155514240265, 0.5761168599128723, 0.21194155514240265]
+"""
+
+from qcore.numerics.arrays import Arrays
+from qcore.numerics.optimizers.schedules import Cosine, Milestones
+
+_arrays = Arrays()
+adam_step = _arrays.adam_step
+add = _arrays.add
+batch_norm = _arrays.batch_norm
+clip_by_norm = _arrays.clip_by_norm
+cos = _arrays.cos
+cross_entropy = _arrays.cross_entropy
+divide = _arrays.divide
+erf = _arrays.erf
+exp = _arrays.exp
+expm1 = _arrays.expm1
+gelu = _arrays.gelu
+layer_norm = _arrays.layer_norm
+log = _arrays.log
+log1p = _arrays.log1p
+log_softmax = _arrays.log_softmax
+logsumexp = _arrays.logsumexp
+max = _arrays.max
+mean = _arrays.mean
+moving_average = _arrays.moving_average
+mse = _arrays.mse
+multiply = _arrays.multiply
+norm = _arrays.norm
+normalize = _arrays.normalize
+pow = _arrays.pow
+rate = _arrays.rate
+reciprocal = _arrays.reciprocal
+relu = _arrays.relu
+rms_norm = _arrays.rms_norm
+rsqrt = _arrays.rsqrt
+sgd_step = _arrays.sgd_step
+sigmoid = _arrays.sigmoid
+silu = _arrays.silu
+sin = _arrays.sin
+softmax = _arrays.softmax
+softplus = _arrays.softplus
+sqrt = _arrays.sqrt
+subtract = _arrays.subtract
+sum = _arrays.sum
+tanh = _arrays.tanh
+var = _arrays.var
+
+__all__ = [
+    "Cosine",
+    "Milestones",
+    "adam_step",
+    "add",
+    "batch_norm",
+    "clip_by_norm",
+    "cos",
+    "cross_entropy",
+    "divide",
+    "erf",
+    "exp",
+    "expm1",
+    "gelu",
+    "layer_norm",
+    "log",
+    "log1p",
+    "log_softmax",
+    "logsumexp",
+    "max",
+    "mean",
+    "moving_average",
+    "mse",
+    "multiply",
+    "norm",
+    "normalize",
+    "pow",
+    "rate",
+    "reciprocal",
+    "relu",
+    "rms_norm",
+    "rsqrt",
+    "sgd_step",
+    "sigmoid",
+    "silu",
+    "sin",
+    "softmax",
+    "softplus",
+    "sqrt",
+    "subtract",
+    "sum",
+    "tanh",
+    "var",
+]

@@ -1,0 +1,32 @@
+"""The laws on NumPy arrays: the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qcore.numerics.differentiable import Differentiable, apply
+from qcore.numerics.layers import Layers
+from qcore.numerics.optimizers.functions import Optimizing
+
+
+class Arrays(Layers, Optimizing):
+    """NumPy's."""
+
+    def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
+        return apply(law, *arrays, **options)
+
+    def float32(self, name: str, x: Any) -> Any:
+        return _of_dtype(name, x, np.float32, "float32")
+
+    def integers(self, name: str, x: Any) -> Any:
+        return _of_dtype(name, x, np.integer, "integers")
+
+
+def _of_dtype(name: str, x: Any, kind: type, allowed: str) -> Any:
+    found = x.dtype if isinstance(x, np.ndarray | np.generic) else None
+    if found is None or not np.issubdtype(found, kind):
+        came = type(x).__name__ if found is None else f"array of {found}"
+        raise TypeError(f"{name} is a {came}; allowed is a NumPy array of {allowed}")
+    return x

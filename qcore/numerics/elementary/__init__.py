@@ -1,0 +1,1 @@
+"""Functions of one float32 number, arithmetic of two, and their gradients."""

@@ -1,0 +1,46 @@
+"""Operations of two float32 arrays that broadcast, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from qcore.numerics.differentiable import Differentiable
+from qcore.numerics.elementary.laws import rounded
+from qcore.numerics.elementary.power import power
+from qcore.numerics.sums import unbroadcast
+
+_log = rounded(lambda xp, x: xp.log(x))
+
+
+def _binary(forward: Callable[..., Any], backward: Callable[..., tuple[Any, Any]]) -> Differentiable:
+    """The law of forward(xp, a, b), and of gradients backward(xp, a, b, gradient) that have the result's shape."""
+
+    def run(xp: Any, a: Any, b: Any) -> tuple[Any, tuple[Any, Any]]:
+        return forward(xp, a, b), (a, b)
+
+    def gradients(xp: Any, saved: tuple[Any, Any], gradient: Any) -> tuple[Any, Any]:
+        of_a, of_b = backward(xp, *saved, gradient)
+        return unbroadcast(xp, of_a, saved[0].shape), unbroadcast(xp, of_b, saved[1].shape)
+
+    return Differentiable(run, gradients)
+
+
+def _of_quotient(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
+    of_a = xp.div(gradient, b)
+    return of_a, -xp.mul(of_a, xp.div(a, b))
+
+
+def _of_power(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
+    """No gradient for a where b is 0, none for b where a is 0."""
+    slope = xp.mul(b, power(xp, a, xp.sub(b, 1.0)))
+    change = xp.mul(power(xp, a, b), _log(xp, a))
+    of_a = xp.mul(gradient, xp.where(b == 0, 0.0, slope))
+    return of_a, xp.mul(gradient, xp.where(a == 0, 0.0, change))
+
+
+ADD = _binary(lambda xp, a, b: xp.add(a, b), lambda xp, a, b, gradient: (gradient, gradient))
+SUB = _binary(lambda xp, a, b: xp.sub(a, b), lambda xp, a, b, gradient: (gradient, -gradient))
+MUL = _binary(lambda xp, a, b: xp.mul(a, b), lambda xp, a, b, gradient: (xp.mul(gradient, b), xp.mul(gradient, a)))
+DIV = _binary(lambda xp, a, b: xp.div(a, b), _of_quotient)
+POW = _binary(power, _of_power)

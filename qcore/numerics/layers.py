@@ -1,0 +1,142 @@
+"""What users call of layers and losses, the same in all packages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qcore.numerics.functions import Functions, check_axes
+from qcore.numerics.norms import BATCH_NORM, LAYER_NORM, MOVING_AVERAGE, NORMALIZE
+from qcore.numerics.softmax import CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX
+
+
+class Layers(Functions):
+    """`Functions`, softmax, norms and losses."""
+
+    def integers(self, name: str, x: Any) -> Any:
+        """An array of integers as the package has it; a TypeError that names the argument if x is none."""
+        raise NotImplementedError
+
+    def softmax(self, x: Any, axis: int = -1) -> Any:
+        """exp(x - max) / sum along an axis, each step rounded to float32.
+
+        Args:
+            x: float32 array.
+            axis: the axis.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.softmax(np.float32([0, 0, -np.inf])).tolist()
+            [0.5, 0.5, 0.0]
+        """
+        x = self.float32("x", x)
+        return self.call(SOFTMAX, x, axis=_axis(axis, x))
+
+    def log_softmax(self, x: Any, axis: int = -1) -> Any:
+        """x - max - log(sum(exp(x - max))) along an axis."""
+        x = self.float32("x", x)
+        return self.call(LOG_SOFTMAX, x, axis=_axis(axis, x))
+
+    def cross_entropy(self, x: Any, target: Any, axis: int = -1) -> Any:
+        """The mean of -log_softmax(x) at the target classes; targets that are no class, such as -100, do not count.
+
+        Args:
+            x: float32 array of logits.
+            target: array of integers, of x's shape without the axis.
+            axis: the axis of classes.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+        """
+        x, target = self.float32("x", x), self.integers("target", target)
+        axis = _axis(axis, x)
+        if tuple(target.shape) != (wanted := tuple(x.shape[:axis] + x.shape[axis + 1 :])):
+            raise ValueError(f"target has shape {tuple(target.shape)}; allowed is {wanted}")
+        return self.call(CROSS_ENTROPY, x, target, axis=axis)
+
+    def mse(self, x: Any, target: Any) -> Any:
+        """The mean of the exact squares of x - target, for float32 arrays of one shape."""
+        x, target = self.float32("x", x), self.float32("target", target)
+        if x.shape != target.shape:
+            raise ValueError(f"target has shape {tuple(target.shape)}; allowed is {tuple(x.shape)}")
+        return self.call(MSE, x, target)
+
+    def layer_norm(self, x: Any, weight: Any = None, bias: Any = None, axis: Any = -1, eps: float = 1e-5) -> Any:
+        """(x - mean) / sqrt(variance + eps) * weight + bias along axes, each step rounded to float32.
+
+        Args:
+            x: float32 array.
+            weight, bias: float32 arrays of the sizes along the axes, which are the last ones; or None.
+            axis: one or several.
+            eps: added to the variance.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.layer_norm(np.float32([1, 2, 3]), eps=0.0).tolist()
+            [-1.2247447967529297, 0.0, 1.2247447967529297]
+        """
+        return self._layer_norm(x, weight, bias, axis, eps, True)
+
+    def rms_norm(self, x: Any, weight: Any = None, axis: Any = -1, eps: float = 1e-5) -> Any:
+        """x / sqrt(mean(x^2) + eps) * weight along axes; arguments as for `layer_norm`."""
+        return self._layer_norm(x, weight, None, axis, eps, False)
+
+    def _layer_norm(self, x: Any, weight: Any, bias: Any, axis: Any, eps: float, centred: bool) -> Any:
+        x = self.float32("x", x)
+        axes = check_axes("axis", axis, x.ndim)
+        if axes != tuple(range(x.ndim - len(axes), x.ndim)):
+            raise ValueError(f"axis={axis!r}; allowed are the last axes")
+        weight, bias = self._parameters(tuple(x.shape[x.ndim - len(axes) :]), weight=weight, bias=bias)
+        return self.call(LAYER_NORM, x, weight, bias, axes=axes, eps=float(eps), centred=centred)
+
+    def batch_norm(self, x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> tuple[Any, Any, Any]:
+        """`layer_norm` of each channel over all axes but the second; also returns means and unbiased variances.
+
+        Args:
+            x: float32 array of shape (batch, channels, ...).
+            weight, bias: float32 arrays of shape (channels,), or None.
+            eps: added to the (biased) variance.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+        """
+        x = self._with_channels(x)
+        weight, bias = self._parameters((x.shape[1],), weight=weight, bias=bias)
+        return self.call(BATCH_NORM, x, weight, bias, eps=float(eps))
+
+    def normalize(
+        self, x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    ) -> Any:
+        """`batch_norm` with given means and variances, which have no gradients."""
+        x = self._with_channels(x)
+        given = self._parameters((x.shape[1],), mean=mean, variance=variance, weight=weight, bias=bias)
+        return self.call(NORMALIZE, x, *given, eps=float(eps))
+
+    def moving_average(self, old: Any, new: Any, momentum: float) -> Any:
+        """(1 - momentum) * old + momentum * new; it has no gradients."""
+        return self.call(MOVING_AVERAGE, self.float32("old", old), self.float32("new", new), momentum=float(momentum))
+
+    def _with_channels(self, x: Any) -> Any:
+        x = self.float32("x", x)
+        if x.ndim < 2:
+            raise ValueError(f"x has shape {tuple(x.shape)}; allowed is (batch, channels, ...)")
+        return x
+
+    def _parameters(self, shape: tuple[int, ...], **parameters: Any) -> list[Any]:
+        found = [p if p is None else self.float32(name, p) for name, p in parameters.items()]
+        for name, p in zip(parameters, found, strict=True):
+            if p is not None and tuple(p.shape) != shape:
+                raise ValueError(f"{name} has shape {tuple(p.shape)}; allowed is {shape}")
+        return found
+
+
+def _axis(axis: Any, x: Any) -> int:
+    (found,) = check_axes("axis", (axis,), x.ndim)
+    return found

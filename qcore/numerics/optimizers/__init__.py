@@ -1,0 +1,1 @@
+"""Steps of optimizers, clipping and schedules; every operation is rounded to float32."""

@@ -1,0 +1,67 @@
+"""Learning rates as functions of the step, a float32 number from 0 on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import pi
+from typing import Any
+
+from qcore.arguments import check_int
+from qcore.numerics.differentiable import without_gradients
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """A linear rise to the rate over the first steps, then half a cosine down to the last rate.
+
+    rate * (step + 1) / warmup, then last + (rate - last) * sin^2(pi / 2 * r), where r is the part of the steps that is
+    left. The sine is evaluated in float64 and its square rounded once; all else is float32.
+
+    Attributes:
+        rate: the highest rate.
+        steps: after which the last rate stays.
+        warmup: steps of the rise, fewer than all.
+        last: the last rate.
+    """
+
+    rate: float
+    steps: int
+    warmup: int = 0
+    last: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_int("steps", self.steps, 1)
+        check_int("warmup", self.warmup, 0, self.steps - 1)
+
+    def at(self, xp: Any, step: Any) -> Any:
+        """The rate at a step, by the law."""
+        left = xp.wide(xp.sub(float(self.steps), step)) / float(self.steps - self.warmup)
+        sine = xp.sin(xp.where(left > 0, left, 0.0) * (pi / 2))
+        falling = xp.add(xp.mul(xp.narrow(sine * sine), self.rate - self.last), self.last)
+        rising = xp.div(xp.mul(xp.add(step, 1.0), self.rate), float(max(self.warmup, 1)))
+        return xp.where(step < self.warmup, rising, falling)
+
+
+@dataclass(frozen=True)
+class Milestones:
+    """A rate that is multiplied with a factor at some steps, each product rounded to float32.
+
+    Attributes:
+        rate: the first rate.
+        milestones: the steps from which on it is multiplied once more, in ascending order.
+        factor: what it is multiplied with.
+    """
+
+    rate: float
+    milestones: tuple[int, ...]
+    factor: float = 0.1
+
+    def at(self, xp: Any, step: Any) -> Any:
+        """The rate at a step, by the law."""
+        rate = step * 0.0 + self.rate
+        for milestone in self.milestones:
+            rate = xp.where(step >= milestone, xp.mul(rate, self.factor), rate)
+        return rate
+
+
+RATE = without_gradients(lambda xp, step, schedule: schedule.at(xp, step))

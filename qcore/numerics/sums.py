@@ -1,0 +1,55 @@
+"""Sums in a fixed order, which depends on neither threads nor layouts nor devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def tree_sum(xp: Any, x: Any, axis: int = -1) -> Any:
+    """The sum of float64 numbers along an axis, which stays with length 1: halves by index, an odd rest appended."""
+    before = (slice(None),) * (axis % x.ndim)
+    axis = len(before)
+    while (length := x.shape[axis]) > 1:
+        half = length // 2
+        pairs = x[(*before, slice(half))] + x[(*before, slice(half, 2 * half))]
+        x = xp.concatenate([pairs, x[(*before, slice(2 * half, None))]], axis) if length % 2 else pairs
+    return x if x.shape[axis] else xp.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x)
+
+
+def total(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
+    """The sums of float32 numbers along axes, which stay: in float64, axis after axis, rounded once to float32.
+
+    Axes are numbers from 0 on, in ascending order.
+    """
+    return xp.narrow(_along(xp, xp.wide(x), axes))
+
+
+def dot(xp: Any, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
+    """The sums of the exact products of float32 numbers, as `total`."""
+    return xp.narrow(_along(xp, xp.wide(a) * xp.wide(b), axes))
+
+
+def _along(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
+    for axis in axes:
+        x = tree_sum(xp, x, axis)
+    return x
+
+
+def unbroadcast(xp: Any, gradient: Any, shape: tuple[int, ...]) -> Any:
+    """The gradient of an array of a shape, of which copies were made when it met a larger one."""
+    extra = gradient.ndim - len(shape)
+    axes = [extra + i for i, size in enumerate(shape) if size == 1 and gradient.shape[extra + i] != 1]
+    if not extra and not axes:
+        return gradient
+    return total(xp, gradient, (*range(extra), *axes)).reshape(tuple(shape))
+
+
+def squeezed(x: Any, axes: tuple[int, ...]) -> Any:
+    """x without axes of length 1."""
+    return x.reshape(tuple([size for axis, size in enumerate(x.shape) if axis not in axes]))
+
+
+def expanded(x: Any, axes: tuple[int, ...], ndim: int) -> Any:
+    """The inverse of `squeezed`, for a result with so many dimensions."""
+    sizes = iter(tuple(x.shape))
+    return x.reshape(tuple([1 if axis in axes else next(sizes) for axis in range(ndim)]))

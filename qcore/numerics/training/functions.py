@@ -1,0 +1,115 @@
+"""What users call of embedding, pooling, dropout and parts of tensors, the same in all packages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qcore.arguments import check_int
+from qcore.numerics.functions import check_axes
+from qcore.numerics.layers import Layers
+from qcore.numerics.training.dropout import DROPOUT
+from qcore.numerics.training.embedding import EMBEDDING
+from qcore.numerics.training.parts import CHUNK, SETTLE
+from qcore.numerics.training.pooling import AVG_POOL, MAX_POOL
+
+
+class TrainingFunctions(Layers):
+    """`Layers`, and what models need besides them."""
+
+    def key_words(self, key: Any) -> Any:
+        """A key as an int32 array of two words."""
+        raise NotImplementedError
+
+    def settle(self, x: Any) -> Any:
+        """x with zeros in the place of numbers of magnitude at most 2^-126, and so is its gradient."""
+        return self.call(SETTLE, self.float32("x", x))
+
+    def chunk(self, x: Any, chunks: int, axis: int = -1) -> tuple[Any, ...]:
+        """Equal parts along an axis.
+
+        Args:
+            x: float32 array.
+            chunks: how many; it divides the length of the axis.
+            axis: the axis.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+        """
+        x, chunks = self.float32("x", x), check_int("chunks", chunks, 1)
+        (axis,) = check_axes("axis", (axis,), x.ndim)
+        if x.shape[axis] % chunks:
+            raise ValueError(f"chunks={chunks}; allowed are divisors of the length {x.shape[axis]}")
+        return self.call(CHUNK, x, chunks=chunks, axis=axis)
+
+    def embedding(self, indices: Any, weight: Any) -> Any:
+        """Rows of a table. The gradient of a row is the sum over its uses: float64, pairs of neighbours, rounded once.
+
+        Args:
+            indices: array of integers from 0 to rows - 1.
+            weight: float32 array of shape (rows, width).
+
+        Returns:
+            A float32 array of shape (*indices.shape, width).
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+        """
+        weight, indices = self.float32("weight", weight), self.integers("indices", indices)
+        if weight.ndim != 2:
+            raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed is (rows, width)")
+        return self.call(EMBEDDING, weight, indices)
+
+    def dropout(self, x: Any, rate: float, key: Any) -> Any:
+        """x / (1 - rate) where the leading 24 bits of an element's random word are at least the rate, else +0.
+
+        Args:
+            x: float32 array.
+            rate: the probability of a zero, at least 0 and below 1.
+            key: of the random words, as for `quantize`.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+        """
+        if not isinstance(rate, int | float) or not 0 <= rate < 1:
+            raise ValueError(f"rate={rate!r}; allowed are numbers from 0 to below 1")
+        return self.call(DROPOUT, self.float32("x", x), self.key_words(key), rate=float(rate))
+
+    def max_pool2d(self, x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
+        """The largest number of each window; its gradient goes to the first place that has it.
+
+        Args:
+            x: float32 array of shape (..., height, width).
+            kernel_size: the window's size, an int or a pair.
+            stride: the distance of windows; None is kernel_size.
+            padding: how many numbers are missing on both sides, at most half of kernel_size.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+        """
+        return self._pool(MAX_POOL, x, kernel_size, stride, padding)
+
+    def avg_pool2d(self, x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
+        """The mean of each window: the float64 sum of its numbers, row by row, rounded, over their count.
+
+        Zeros of the padding count. Arguments as for `max_pool2d`.
+        """
+        return self._pool(AVG_POOL, x, kernel_size, stride, padding)
+
+    def _pool(self, law: Any, x: Any, kernel_size: Any, stride: Any, padding: Any) -> Any:
+        x, kernel = self.float32("x", x), _pair("kernel_size", kernel_size, 1)
+        step = kernel if stride is None else _pair("stride", stride, 1)
+        pads = _pair("padding", padding, 0)
+        lengths = zip(x.shape[-2:], kernel, pads, strict=True) if x.ndim >= 2 else [(0, 1, 0)]
+        if any(length + 2 * pad < size or 2 * pad > size for length, size, pad in lengths):
+            raise ValueError(
+                f"x has shape {tuple(x.shape)} with kernel_size={kernel_size}, padding={padding}; allowed are windows "
+                "within (..., height, width), and padding up to half of them"
+            )
+        return self.call(law, x, kernel=kernel, stride=step, padding=pads)
+
+
+def _pair(name: str, value: Any, low: int) -> tuple[int, int]:
+    values = tuple(value) if isinstance(value, tuple | list) else (value, value)
+    if len(values) != 2:
+        raise ValueError(f"{name}={value!r}; allowed are an int and two ints")
+    return check_int(name, values[0], low), check_int(name, values[1], low)

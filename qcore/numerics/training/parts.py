@@ -1,0 +1,25 @@
+"""Parts of tensors, and tensors as they are, whose gradients have defined bits too.
+
+Frameworks differ in the sign of zeros where the gradients of slices meet, and in who flushes subnormal numbers where
+the gradients of a number that was used twice are added.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qcore.numerics.differentiable import Differentiable
+
+
+def _chunk(xp: Any, x: Any, chunks: int, axis: int) -> tuple[tuple[Any, ...], tuple[()]]:
+    length = x.shape[axis] // chunks
+    before = (slice(None),) * axis
+    return tuple([x[(*before, slice(i * length, (i + 1) * length))] for i in range(chunks)]), ()
+
+
+def _chunk_gradient(xp: Any, saved: tuple[()], gradients: tuple[Any, ...], chunks: int, axis: int) -> tuple[Any]:
+    return (xp.concatenate(list(gradients), axis),)
+
+
+CHUNK = Differentiable(_chunk, _chunk_gradient)
+SETTLE = Differentiable(lambda xp, x: (x, ()), lambda xp, saved, gradient: (gradient,))

@@ -1,0 +1,100 @@
+"""Products of float32 numbers by the sequential float64 law (`qcore.accumulate`), with biases, and attention."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from qcore.accumulate.attention import check_attention
+from qcore.numerics.differentiable import Differentiable
+from qcore.numerics.training.functions import TrainingFunctions
+
+
+def _mask(xp: Any, x: Any, mask: Any) -> Any:
+    if mask is not None:
+        return mask
+    return xp.arange(x.shape[-2], x)[:, None] >= xp.arange(x.shape[-1], x)[None]
+
+
+def _masked(xp: Any, x: Any, mask: Any) -> tuple[Any, tuple[Any]]:
+    """Scores, -inf where the mask is False; without a mask where a key comes after the query."""
+    return xp.where(_mask(xp, x, mask), x, -inf), (mask,)
+
+
+def _masked_gradient(xp: Any, saved: tuple[Any], gradient: Any) -> tuple[Any, None]:
+    return xp.where(_mask(xp, gradient, saved[0]), gradient, xp.zeros((), gradient)), None
+
+
+MASKED = Differentiable(_masked, _masked_gradient)
+
+
+class ProductFunctions(TrainingFunctions):
+    """`TrainingFunctions`, and products of a package's `linalg`, whose default accumulator is that of this law.
+
+    Attributes:
+        linalg: the package's room of products.
+    """
+
+    linalg: Any
+
+    def matmul(self, a: Any, b: Any, **products: Any) -> Any:
+        """a @ b; arguments as for `linalg.matmul`."""
+        return self.settle(self.linalg.matmul(self.float32("a", a), self.float32("b", b), **products))
+
+    def linear(self, x: Any, weight: Any, bias: Any = None, **products: Any) -> Any:
+        """x @ weight.T + bias; the bias's gradient is a `sum`. Arguments as for `linalg.linear`."""
+        y = self.linalg.linear(self.float32("x", x), self.float32("weight", weight), None, **products)
+        return self._plus(y, bias, 0)
+
+    def conv1d(self, x: Any, weight: Any, bias: Any = None, *window: Any, **products: Any) -> Any:
+        """A convolution of (batch, channels, length); arguments as for `linalg.conv1d`."""
+        return self._plus(self.linalg.conv1d(x, weight, None, *window, **products), bias, 1)
+
+    def conv2d(self, x: Any, weight: Any, bias: Any = None, *window: Any, **products: Any) -> Any:
+        """A convolution of images; the bias's gradient is a `sum`. Arguments as for `linalg.conv2d`."""
+        return self._plus(self.linalg.conv2d(x, weight, None, *window, **products), bias, 2)
+
+    def conv3d(self, x: Any, weight: Any, bias: Any = None, *window: Any, **products: Any) -> Any:
+        """A convolution of (batch, channels, depth, height, width); arguments as for `linalg.conv3d`."""
+        return self._plus(self.linalg.conv3d(x, weight, None, *window, **products), bias, 3)
+
+    def _plus(self, y: Any, bias: Any, dims: int) -> Any:
+        if bias is None:
+            return self.settle(y)
+        bias = self.float32("bias", bias)
+        if tuple(bias.shape) != (wanted := (y.shape[-1 - dims],)):
+            raise ValueError(f"bias has shape {tuple(bias.shape)}; allowed is {wanted}")
+        return self.add(y, bias.reshape((-1, *(1,) * dims)))
+
+    def scaled_dot_product_attention(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        is_causal: bool = False,
+        scale: float | None = None,
+    ) -> Any:
+        """softmax(scale * query @ key^T) @ value: `multiply`, `matmul`, `softmax` and `matmul`.
+
+        Args:
+            query: float32 array of shape (..., L, E).
+            key: float32 array of shape (..., S, E), with query's leading dimensions.
+            value: float32 array of shape (..., S, V), with the same.
+            attn_mask: array of bools that broadcasts to (..., L, S), True where a key counts; or None.
+            is_causal: True masks keys after the query's position.
+            scale: None is 1 / sqrt(E).
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+        """
+        shapes = (tuple(x.shape) for x in (query, key, value))
+        factor = self.number(check_attention(*shapes, attn_mask, is_causal, scale), query)
+        scores = self.matmul(self.multiply(query, factor), key.mT)
+        if is_causal or attn_mask is not None:
+            scores = self.call(MASKED, scores, attn_mask)
+        return self.matmul(self.softmax(scores), value)
+
+    def number(self, value: float, like: Any) -> Any:
+        """A float32 array without axes, where an array lies."""
+        raise NotImplementedError

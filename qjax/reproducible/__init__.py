@@ -1,0 +1,132 @@
+"""Functions of JAX arrays with the same bits in NumPy and PyTorch, gradients too; see `qcore.numerics`."""
+
+from importlib import import_module
+from typing import Any
+
+from qcore.numerics.optimizers.schedules import Cosine, Milestones
+from qjax.reproducible.optimizers import Optimizer, adam, adamw, sgd
+from qjax.reproducible.training import FUNCTIONS
+
+_arrays = FUNCTIONS
+adam_step = _arrays.adam_step
+add = _arrays.add
+avg_pool2d = _arrays.avg_pool2d
+batch_norm = _arrays.batch_norm
+chunk = _arrays.chunk
+clip_by_norm = _arrays.clip_by_norm
+conv1d = _arrays.conv1d
+conv2d = _arrays.conv2d
+conv3d = _arrays.conv3d
+cos = _arrays.cos
+cross_entropy = _arrays.cross_entropy
+divide = _arrays.divide
+dropout = _arrays.dropout
+embedding = _arrays.embedding
+erf = _arrays.erf
+exp = _arrays.exp
+expm1 = _arrays.expm1
+gelu = _arrays.gelu
+layer_norm = _arrays.layer_norm
+linear = _arrays.linear
+log = _arrays.log
+log1p = _arrays.log1p
+log_softmax = _arrays.log_softmax
+logsumexp = _arrays.logsumexp
+matmul = _arrays.matmul
+max = _arrays.max
+max_pool2d = _arrays.max_pool2d
+mean = _arrays.mean
+moving_average = _arrays.moving_average
+mse = _arrays.mse
+multiply = _arrays.multiply
+norm = _arrays.norm
+normalize = _arrays.normalize
+pow = _arrays.pow
+rate = _arrays.rate
+reciprocal = _arrays.reciprocal
+relu = _arrays.relu
+rms_norm = _arrays.rms_norm
+rsqrt = _arrays.rsqrt
+scaled_dot_product_attention = _arrays.scaled_dot_product_attention
+settle = _arrays.settle
+sgd_step = _arrays.sgd_step
+sigmoid = _arrays.sigmoid
+silu = _arrays.silu
+sin = _arrays.sin
+softmax = _arrays.softmax
+softplus = _arrays.softplus
+sqrt = _arrays.sqrt
+subtract = _arrays.subtract
+sum = _arrays.sum
+tanh = _arrays.tanh
+var = _arrays.var
+
+__all__ = [
+    "Cosine",
+    "Milestones",
+    "Optimizer",
+    "adam",
+    "adam_step",
+    "adamw",
+    "add",
+    "avg_pool2d",
+    "batch_norm",
+    "chunk",
+    "clip_by_norm",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "cos",
+    "cross_entropy",
+    "divide",
+    "dropout",
+    "embedding",
+    "erf",
+    "exp",
+    "expm1",
+    "gelu",
+    "layer_norm",
+    "linear",
+    "log",
+    "log1p",
+    "log_softmax",
+    "logsumexp",
+    "matmul",
+    "max",
+    "max_pool2d",
+    "mean",
+    "moving_average",
+    "mse",
+    "multiply",
+    "norm",
+    "normalize",
+    "pow",
+    "rate",
+    "reciprocal",
+    "relu",
+    "rms_norm",
+    "rsqrt",
+    "scaled_dot_product_attention",
+    "settle",
+    "sgd",
+    "sgd_step",
+    "sigmoid",
+    "silu",
+    "sin",
+    "softmax",
+    "softplus",
+    "sqrt",
+    "subtract",
+    "sum",
+    "tanh",
+    "var",
+]
+
+_MODULES = {"convert": "convert", "load_state_dict": "checkpoint", "set_key": "keys", "state_dict": "checkpoint"}
+
+
+def __getattr__(name: str) -> Any:
+    """What needs flax is imported when it is first used."""
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.modules.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

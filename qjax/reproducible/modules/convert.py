@@ -1,0 +1,108 @@
+"""An existing model of flax nnx, switched to defined bits."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+from flax import nnx
+
+import qjax.nnx.products as rounded
+from qcore import Recipe
+from qcore.accumulate.product import Products
+from qcore.formats.text import parse
+from qjax.nnx.workflow.tree import check_model, names_of, rebuilt, shown
+from qjax.reproducible.modules import layers
+from qjax.reproducible.modules.keys import new_key
+
+Model = TypeVar("Model", bound=nnx.Module)
+
+_SWITCHED: dict[type[nnx.Module], tuple[str | None, type[nnx.Module]]] = {
+    **dict.fromkeys((nnx.Linear, rounded.Linear), ("linear", layers.Linear)),
+    **dict.fromkeys((nnx.Conv, rounded.Conv), ("conv", layers.Conv)),
+    nnx.BatchNorm: (None, layers.BatchNorm),
+    nnx.LayerNorm: (None, layers.LayerNorm),
+    nnx.RMSNorm: (None, layers.RMSNorm),
+    nnx.Embed: (None, layers.Embed),
+    nnx.Dropout: (None, layers.Dropout),
+}
+_KNOWN = {nnx.Sequential, nnx.List, nnx.Dict}
+
+
+def convert(model: Model, recipe: Recipe | None = None) -> Model:
+    """A copy of a model whose layers compute with the functions of `qjax.reproducible`.
+
+    Functions between layers are the model's own: use those of `qjax.reproducible` (`check` finds others), and its loss
+    and optimizers.
+
+    Args:
+        model: any module; it stays as it is.
+        recipe: the products of its linear layers and convolutions; those that it leaves wide, or all without it, have
+            float32 operands and the sequential float64 sum. Layers of `qjax.nnx` keep the products that they have.
+
+    Returns:
+        The copy. Where products or dropout are random, `set_key` must set their keys before each step.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if a layer of flax has no defined bits (its name is in the message), or the recipe does not fit.
+
+    Example:
+        >>> convert(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))(jnp.ones((1, 2))).shape
+        (1, 3)
+        >>> convert(nnx.Sequential(nnx.GRUCell(2, 3, rngs=nnx.Rngs(0))))
+        Traceback (most recent call last):
+        ValueError: layer '0' is a GRUCell, which has no defined bits; allowed are the layers that qjax.reproducible has
+    """
+    check_model("model", model)
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe is a {type(recipe).__name__}; allowed are a Recipe and None")
+    found = {name: layer for name, layer in names_of(model).items() if type(layer) not in _KNOWN}
+    for name, layer in found.items():
+        _check(name, layer)
+    kinds = {name: _SWITCHED[type(layer)][0] for name, layer in found.items() if type(layer) in _SWITCHED}
+    if recipe is not None:
+        recipe.check([(name, kind) for name, kind in kinds.items() if kind is not None])
+
+    def change(name: str, layer: nnx.Module) -> nnx.Module:
+        kind = kinds.get(name)
+        products = None if recipe is None or kind is None else recipe.products_for(name, kind)
+        return _switched(layer, products) if type(layer) in _SWITCHED else layer
+
+    return rebuilt(model, change, lambda module: False)  # type: ignore[return-value]
+
+
+def _check(name: str, layer: Any) -> None:
+    kind = type(layer)
+    if kind not in _SWITCHED:
+        if kind.__module__.startswith("flax."):
+            allowed = "the layers that qjax.reproducible has"
+            raise ValueError(f"{shown(name)} is a {kind.__name__}, which has no defined bits; allowed are {allowed}")
+        return
+    if isinstance(layer, nnx.Conv) and (isinstance(layer.padding, str) and layer.padding != "VALID"):
+        raise ValueError(f"{shown(name)} has padding={layer.padding!r}; allowed are 'VALID' and ints")
+    if isinstance(layer, nnx.Conv) and (layer.mask is not None or layer.kernel[...].ndim > 5):
+        raise ValueError(f"{shown(name)} has a mask, or more than 3 dimensions; allowed are 1 to 3, without mask")
+    axes = {one: getattr(layer, one, -1) for one in ("axis", "feature_axes", "reduction_axes")}
+    axes.update({"axis_name": getattr(layer, "axis_name", None) or -1})
+    wrong = [one for one, axis in axes.items() if axis not in (-1, (-1,))]
+    if wrong:
+        raise ValueError(f"{shown(name)} has {wrong[0]}={axes[wrong[0]]!r}; allowed is the default")
+    dtypes = [getattr(layer, one, None) for one in ("dtype", "param_dtype")]
+    if any(dtype not in (None, jnp.float32) for dtype in dtypes):
+        raise ValueError(f"{shown(name)} has dtype={dtypes[0]}, param_dtype={dtypes[1]}; allowed is float32")
+
+
+def _switched(layer: Any, products: Products | None) -> nnx.Module:
+    said: Any = None if products is None else products.texts
+    if said is None and isinstance(layer, rounded.Linear | rounded.Conv):
+        said = layer.products[2:]
+    kind, successor = _SWITCHED[type(layer)]
+    made: Any = object.__new__(successor)
+    vars(made).update(vars(layer))
+    if successor is layers.Dropout:
+        made.key = nnx.data(new_key())
+    elif kind is not None:
+        stochastic = said is not None and any(parse(text).stochastic for text in said)
+        made.products, made.key = nnx.static(said), nnx.data(new_key() if stochastic else None)
+    return made

@@ -1,0 +1,121 @@
+"""SGD, Adam and AdamW as pure functions of trees; their steps are those of `qcore.numerics`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from qjax.reproducible.call import Arrays
+
+_arrays = Arrays()
+
+
+class Optimizer(NamedTuple):
+    """An optimizer, whose step makes new parameters itself: an addition outside of the law would not be settled.
+
+    Attributes:
+        init: parameters -> state.
+        step: (parameters, gradients, state, rate=None) -> (parameters, state); a rate, say of a schedule, takes the
+            place of the optimizer's.
+    """
+
+    init: Callable[..., Any]
+    step: Callable[..., Any]
+
+
+def sgd(rate: float = 1e-3, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> Optimizer:
+    """Gradient descent by `qjax.reproducible.sgd_step`, for trees of float32 arrays; the state is that of velocities.
+
+    Args:
+        rate: the learning rate.
+        momentum: the velocity's factor.
+        nesterov: True for Nesterov's momentum.
+        weight_decay: times the parameter is added to its gradient.
+
+    Raises:
+        TypeError, ValueError: at a step, if parameters are not float32, or an argument is out of range.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> optimizer = sgd(0.25)
+        >>> p = jnp.ones(1)
+        >>> optimizer.step(p, jnp.ones(1), optimizer.init(p))[0]
+        Array([0.75], dtype=float32)
+    """
+    options: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+    default = rate
+
+    def init(params: Any) -> Any:
+        return jax.tree.map(jnp.zeros_like, params) if momentum else None
+
+    def step(params: Any, gradients: Any, state: Any, rate: Any = None) -> tuple[Any, Any]:
+        rate = jnp.asarray(default if rate is None else rate, jnp.float32)
+        leaves, tree = jax.tree.flatten(params)
+        velocities = tree.flatten_up_to(state) if momentum else [None] * len(leaves)
+        each = zip(leaves, tree.flatten_up_to(gradients), velocities, strict=True)
+        found = [_arrays.sgd_step(*one, rate, **options) for one in each]
+        new = [velocity for _, velocity in found]
+        return tree.unflatten([p for p, _ in found]), tree.unflatten(new) if momentum else None
+
+    return Optimizer(init, step)
+
+
+class AdamState(NamedTuple):
+    """The number of steps so far, and trees of moments."""
+
+    step: jax.Array
+    first: Any
+    second: Any
+
+
+def adam(
+    rate: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0
+) -> Optimizer:
+    """Adam by `qjax.reproducible.adam_step`, for trees of float32 arrays.
+
+    Args:
+        rate: the learning rate.
+        betas: the moments' factors.
+        eps: added to the root of the second moment.
+        weight_decay: times the parameter is added to its gradient.
+
+    Raises:
+        TypeError, ValueError: at a step, if parameters are not float32, or an argument is out of range.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> optimizer = adam(0.5)
+        >>> p = jnp.ones(1)
+        >>> optimizer.step(p, jnp.ones(1), optimizer.init(p))[0]
+        Array([0.5], dtype=float32)
+    """
+    return _optimizer(rate, betas=betas, eps=eps, weight_decay=weight_decay)
+
+
+def adamw(
+    rate: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01
+) -> Optimizer:
+    """Adam whose weight decay is decoupled: parameters are multiplied with 1 - rate * weight_decay."""
+    return _optimizer(rate, betas=betas, eps=eps, weight_decay=weight_decay, decoupled=True)
+
+
+def _optimizer(rate: float, **options: Any) -> Optimizer:
+    def init(params: Any) -> AdamState:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return AdamState(jnp.zeros((), jnp.float32), zeros, zeros)
+
+    default = rate
+
+    def step(params: Any, gradients: Any, state: AdamState, rate: Any = None) -> tuple[Any, AdamState]:
+        count = state.step + 1
+        rate = jnp.asarray(default if rate is None else rate, jnp.float32)
+        leaves, tree = jax.tree.flatten(params)
+        others = [tree.flatten_up_to(one) for one in (gradients, state.first, state.second)]
+        found = [_arrays.adam_step(*each, count, rate, **options) for each in zip(leaves, *others, strict=True)]
+        params, first, second = (tree.unflatten(part) for part in zip(*found, strict=True))
+        return params, AdamState(count, first, second)
+
+    return Optimizer(init, step)

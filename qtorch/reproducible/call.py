@@ -1,0 +1,89 @@
+"""Laws as functions of tensors that autograd knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from qcore.numerics.differentiable import Differentiable
+from qcore.numerics.elementary.arithmetic import ADD, DIV, MUL, POW, SUB
+from qcore.numerics.elementary.laws import ELEMENTARY
+from qcore.numerics.layers import Layers
+from qcore.numerics.norms import BATCH_NORM, LAYER_NORM, MOVING_AVERAGE, NORMALIZE
+from qcore.numerics.optimizers.adam import ADAM
+from qcore.numerics.optimizers.clipping import CLIP
+from qcore.numerics.optimizers.functions import Optimizing
+from qcore.numerics.optimizers.schedules import RATE
+from qcore.numerics.optimizers.sgd import SGD
+from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR
+from qcore.numerics.softmax import CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX
+from qtorch.reproducible.tensor_names import Names
+
+
+def differentiable(law: Differentiable) -> Callable[..., Any]:
+    """The function (*tensors, **options) of a law, whose gradients are the law's; they have none themselves."""
+
+    class Law(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, options: tuple[tuple[str, Any], ...], *tensors: Any) -> Any:  # type: ignore[override]
+            result, saved = law.run(Names, tensors, dict(options))
+            ctx.save_for_backward(*saved)
+            ctx.options = options
+            return result
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            gradient = gradients if len(gradients) > 1 else gradients[0]
+            return None, *law.gradients(Names, ctx.saved_tensors, gradient, dict(ctx.options))
+
+    def function(*tensors: Any, **options: Any) -> Any:
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+            return Law.apply(tuple(options.items()), *tensors)
+        return law.run(Names, tensors, options)[0]
+
+    return function
+
+
+_LAWS = (
+    ADD,
+    DIV,
+    MUL,
+    POW,
+    SUB,
+    BATCH_NORM,
+    LAYER_NORM,
+    MOVING_AVERAGE,
+    NORMALIZE,
+    LOGSUMEXP,
+    MAX,
+    MEAN,
+    NORM,
+    SUM,
+    VAR,
+)
+_LAWS += (CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX, ADAM, CLIP, RATE, SGD, *ELEMENTARY.values())
+_FUNCTIONS = {law: differentiable(law) for law in _LAWS}
+
+
+class Tensors(Layers, Optimizing):
+    """Torch's."""
+
+    def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
+        return _FUNCTIONS[law](*arrays, **options)
+
+    def float32(self, name: str, x: Any) -> Any:
+        return _checked(name, x, isinstance(x, torch.Tensor) and x.dtype is torch.float32, "float32")
+
+    def integers(self, name: str, x: Any) -> Any:
+        whole = isinstance(x, torch.Tensor) and not x.dtype.is_floating_point and not x.dtype.is_complex
+        return _checked(name, x, whole and x.dtype is not torch.bool, "integers")
+
+
+def _checked(name: str, x: Any, fits: bool, allowed: str) -> Any:
+    if not fits:
+        came = f"tensor of {x.dtype}" if isinstance(x, torch.Tensor) else type(x).__name__
+        raise TypeError(f"{name} is a {came}; allowed is a torch.Tensor of {allowed}")
+    return x

@@ -1,0 +1,1 @@
+"""Modules of torch.nn, and whole models, whose results and gradients have defined bits."""

@@ -1,0 +1,112 @@
+"""An existing model, switched to defined bits."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from qcore import Recipe
+from qtorch import linalg
+from qtorch.auto_low.products import lower_products
+from qtorch.reproducible.modules import layers
+from qtorch.reproducible.modules.guard import Guard
+
+Model = TypeVar("Model", bound=nn.Module)
+
+_SWITCHED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Dropout: layers.Dropout,
+    **dict.fromkeys((nn.Linear, linalg.Linear, layers.Linear), layers.Linear),
+    **dict.fromkeys((nn.Conv1d, linalg.Conv1d, layers.Conv1d), layers.Conv1d),
+    **dict.fromkeys((nn.Conv2d, linalg.Conv2d, layers.Conv2d), layers.Conv2d),
+    **dict.fromkeys((nn.Conv3d, linalg.Conv3d, layers.Conv3d), layers.Conv3d),
+}
+# Layers whose functions the guard knows, or which have none.
+_KNOWN = {
+    *(nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity, nn.Flatten, nn.Unflatten, nn.Embedding),
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.RMSNorm, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh),
+    *(nn.Sigmoid, nn.Softplus, nn.Softmax, nn.LogSoftmax, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+    *(nn.CrossEntropyLoss, nn.MSELoss),
+}
+
+
+def convert(model: Model, recipe: Recipe | None = None) -> Model:
+    """Makes a model compute with the functions of `qtorch.reproducible`, in place: same object, parameters and names.
+
+    Layers of torch.nn and torch's functions between them are replaced by those with defined bits. While the model
+    runs, a function that has none raises. The loss and the optimizer are the caller's: `qtorch.reproducible` has some.
+    Under `torch.compile` the converted model is what is compiled.
+
+    Args:
+        model: any module; its own code and that of its layers may be anything that calls torch's functions.
+        recipe: the products of its linear layers and convolutions, as for `qtorch.auto_low.lower`; those that it
+            leaves wide, or all without it, have float32 operands and the sequential float64 sum. A model that `lower`
+            made keeps its products.
+
+    Returns:
+        The same model. Where products or dropout are random, `set_key` must set their keys before each step.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if a layer of torch.nn has no defined bits (its name is in the message), or the recipe does not fit;
+            the model is unchanged then.
+
+    Example:
+        >>> model = convert(nn.Sequential(nn.Linear(2, 3), nn.GELU()))
+        >>> model(torch.ones(1, 2)).shape
+        torch.Size([1, 3])
+        >>> convert(nn.Sequential(nn.Linear(2, 3), nn.GRU(3, 3)))
+        Traceback (most recent call last):
+        ValueError: layer '1' is a GRU, which has no defined bits; allowed are the layers that qtorch.reproducible has
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}; allowed is a torch.nn.Module")
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe is a {type(recipe).__name__}; allowed are a Recipe and None")
+    for name, layer in model.named_modules():
+        _check(name, layer)
+    if recipe is not None:
+        lower_products(model, recipe)
+    for layer in model.modules():
+        _switch(layer)
+    model.__class__ = _guarded(type(model))
+    return model
+
+
+def _check(name: str, layer: nn.Module) -> None:
+    kind, where = type(layer), f"layer '{name}'" if name else "the model itself"
+    if kind in _SWITCHED:
+        if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            linalg.Conv2d.check_layer(layer)
+    elif kind.__module__.startswith("torch.nn") and kind not in _KNOWN:
+        allowed = "the layers that qtorch.reproducible has"
+        raise ValueError(f"{where} is a {kind.__name__}, which has no defined bits; allowed are {allowed}")
+    for parameter in layer.parameters(recurse=False):
+        if parameter.dtype is not torch.float32:
+            raise ValueError(f"{where} has a parameter of {parameter.dtype}; allowed is torch.float32")
+
+
+def _switch(layer: Any) -> None:
+    successor = _SWITCHED.get(type(layer))
+    if successor is None:
+        return
+    layer.__class__ = successor
+    if isinstance(layer, layers.Dropout):
+        layers.add_key(layer)
+        return
+    layer.products = getattr(layer, "products", {})
+    if layers.is_stochastic(layer.products):
+        layers.add_key(layer)
+
+
+@cache
+def _guarded(kind: type[nn.Module]) -> type[nn.Module]:
+    """A class of modules that run under the guard; it has the name of its base."""
+
+    def forward(self: Any, *arguments: Any, **options: Any) -> Any:
+        with Guard(self):
+            return kind.forward(self, *arguments, **options)
+
+    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__, "__doc__": kind.__doc__})

@@ -1,0 +1,133 @@
+"""Torch's functions with defined bits: which of our functions takes the place of each, and which round nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qtorch.reproducible.training import FUNCTIONS
+
+DEFINED: dict[Any, Callable[..., Any]] = {}
+
+
+def defines(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Says that a function computes what some of torch's do, with the same arguments."""
+
+    def remember(function: Callable[..., Any]) -> Callable[..., Any]:
+        DEFINED.update(dict.fromkeys(functions, function))
+        return function
+
+    return remember
+
+
+def refuse(**given: bool) -> None:
+    """Refuses options that have no law."""
+    wrong = [name for name, is_given in given.items() if is_given]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)} has no defined bits here; allowed is the default")
+
+
+def _numbers(a: Any, b: Any) -> tuple[Any, Any]:
+    """Two operands as tensors."""
+    like = a if isinstance(a, Tensor) else b
+    return tuple(x if isinstance(x, Tensor) else FUNCTIONS.number(x, like) for x in (a, b))  # type: ignore[return-value]
+
+
+@defines(torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__)
+def _add(a: Any, b: Any, alpha: float = 1) -> Tensor:
+    refuse(alpha=alpha != 1)
+    return FUNCTIONS.add(*_numbers(a, b))
+
+
+@defines(torch.sub, torch.subtract, Tensor.sub, Tensor.subtract, Tensor.__sub__)
+def _subtract(a: Any, b: Any, alpha: float = 1) -> Tensor:
+    refuse(alpha=alpha != 1)
+    return FUNCTIONS.subtract(*_numbers(a, b))
+
+
+@defines(Tensor.__rsub__)
+def _subtract_from(a: Any, b: Any) -> Tensor:
+    return FUNCTIONS.subtract(*_numbers(b, a))
+
+
+@defines(torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__)
+def _multiply(a: Any, b: Any) -> Tensor:
+    return FUNCTIONS.multiply(*_numbers(a, b))
+
+
+@defines(torch.div, torch.divide, Tensor.div, Tensor.divide, Tensor.__truediv__)
+def _divide(a: Any, b: Any, rounding_mode: str | None = None) -> Tensor:
+    refuse(rounding_mode=rounding_mode is not None)
+    return FUNCTIONS.divide(*_numbers(a, b))
+
+
+@defines(torch.matmul, torch.bmm, torch.mm, Tensor.matmul, Tensor.bmm, Tensor.mm, Tensor.__matmul__)
+def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    return FUNCTIONS.matmul(a, b)
+
+
+@defines(torch.sum, Tensor.sum)
+def _sum(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    return FUNCTIONS.sum(x, dim, keepdim)
+
+
+@defines(torch.mean, Tensor.mean)
+def _mean(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    return FUNCTIONS.mean(x, dim, keepdim)
+
+
+@defines(torch.chunk, Tensor.chunk)
+def _chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    return FUNCTIONS.chunk(x, chunks, dim)
+
+
+@defines(F.relu, torch.relu, Tensor.relu)
+def _relu(x: Tensor, inplace: bool = False) -> Tensor:
+    return FUNCTIONS.relu(x)
+
+
+@defines(F.gelu)
+def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    return FUNCTIONS.gelu(x, approximate)
+
+
+@defines(F.silu)
+def _silu(x: Tensor, inplace: bool = False) -> Tensor:
+    return FUNCTIONS.silu(x)
+
+
+@defines(F.softplus)
+def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    refuse(beta=beta != 1, threshold=threshold < 20)  # from 20 on log(1 + exp(x)) rounds to x
+    return FUNCTIONS.softplus(x)
+
+
+@defines(F.softmax, torch.softmax, Tensor.softmax)
+def _softmax(x: Tensor, dim: int = -1, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    refuse(dtype=dtype is not None)
+    return FUNCTIONS.softmax(x, dim)
+
+
+@defines(F.log_softmax, torch.log_softmax, Tensor.log_softmax)
+def _log_softmax(x: Tensor, dim: int = -1, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    refuse(dtype=dtype is not None)
+    return FUNCTIONS.log_softmax(x, dim)
+
+
+for _name in ("exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", "reciprocal"):
+    DEFINED[getattr(torch, _name)] = DEFINED[getattr(Tensor, _name)] = getattr(FUNCTIONS, _name)
+DEFINED[F.tanh], DEFINED[F.sigmoid] = FUNCTIONS.tanh, FUNCTIONS.sigmoid
+
+# What moves numbers and rounds none, also in the gradient.
+EXACT = {
+    *(Tensor.reshape, Tensor.view, Tensor.flatten, Tensor.unflatten, Tensor.permute, Tensor.transpose, Tensor.swapaxes),
+    *(Tensor.movedim, Tensor.unsqueeze, Tensor.squeeze, Tensor.contiguous, Tensor.clone, Tensor.detach, Tensor.t),
+    *(torch.reshape, torch.flatten, torch.permute, torch.transpose, torch.swapaxes, torch.movedim, torch.unsqueeze),
+    *(torch.squeeze, torch.clone, torch.cat, torch.concat, torch.stack, Tensor.size, Tensor.dim, Tensor.numel),
+    *(Tensor.masked_fill, Tensor.__len__, Tensor.is_floating_point, Tensor.argmax, torch.argmax, Tensor.neg),
+    *(Tensor.__neg__, torch.neg, Tensor.view_as, Tensor.reshape_as, Tensor.requires_grad_, Tensor.is_contiguous),
+}
