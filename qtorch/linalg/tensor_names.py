@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from qcore import Accumulator, Number, Rounding
-from qcore.formats.number import prepare
+from qcore.accumulate.accumulator import rounding_program
 from qcore.law.carrier import FLOAT32, FLOAT64
 from qcore.law.program import Program
 from qcore.random.steps import MOST_HALF_BITS, block_of_step, words_of_step
@@ -116,8 +116,8 @@ class Names:
         program, constants = None, ()
         if accumulator.rounds:
             carrier = FLOAT32 if self.narrow_sums else FLOAT64
-            program, constants = prepare(accumulator.number, accumulator.rounding, carrier, None, coded=False)
-        return sequential_product(a, b, program, tuple(constants), self.key, accumulator.random_bits)
+            program, constants = rounding_program(accumulator.number, accumulator.rounding, carrier)
+        return sequential_product(a, b, program, constants, self.key, accumulator.random_bits)
 
     @staticmethod
     def fold(
