@@ -132,6 +132,11 @@ class Accumulator:
         """True if R is not the identity of float64."""
         return self.number != FLOAT64_NUMBER
 
+    @property
+    def converts(self) -> bool:
+        """True if the only rounding is that of the sum of all terms to the nearest float32, as of a conversion."""
+        return self.chunk is None and self.number == FLOAT32_NUMBER and self.rounding is Rounding.NEAREST
+
     def length(self, terms: int) -> int:
         """The terms of a full chunk of a sum of so many terms."""
         return max(terms, 1) if self.chunk is None else self.chunk

@@ -11,6 +11,7 @@ import torch
 
 from qcore import Accumulator, Number, Rounding
 from qcore.accumulate.accumulator import rounding_program
+from qcore.accumulate.law import batch_shape
 from qcore.law.carrier import FLOAT32, FLOAT64
 from qcore.law.program import Program
 from qcore.random.steps import MOST_HALF_BITS, block_of_step, words_of_step
@@ -36,7 +37,7 @@ def sequential_product(
     """
     if not a.is_cpu:
         return None
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = batch_shape(a, b)
     a, b = (x.expand(*batch, *x.shape[-2:]).contiguous() for x in (a, b))
     result = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=torch.float64)
     if result.numel() == 0:
@@ -88,7 +89,7 @@ class Names:
 
     @staticmethod
     def unsigned_zero(x: torch.Tensor) -> torch.Tensor:
-        return x + 0.0
+        return x.add_(0.0)
 
     @staticmethod
     def lanes(x: torch.Tensor) -> torch.Tensor:
