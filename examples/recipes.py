@@ -66,18 +66,24 @@ def arguments(description: str | None, argv: list[str] | None) -> argparse.Names
     """Reads the options, and puts the names of runs in order."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="gpt", help="default: gpt")
-    parser.add_argument("--recipe", nargs="+", metavar="NAME", help="recipes, accumulators or fp32; default: all recipes")
+    parser.add_argument(
+        "--recipe", nargs="+", metavar="NAME", help="recipes, accumulators or fp32; default: all recipes"
+    )
     parser.add_argument("--accumulators", action="store_true", help="run the accumulators of the picture")
     parser.add_argument("--steps", type=int, default=20, help="default: 20")
     parser.add_argument("--seed", type=int, default=0, help="of weights, order of data and stochastic rounding")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where to put the results, beside those of other runs")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="where to put the results, beside those of other runs"
+    )
     options = parser.parse_args(argv)
     if options.recipe is None:
         options.recipe = ACCUMULATORS if options.accumulators else ["fp32", *RECIPES, *OWN]
     return options
 
 
-def main(description: str | None, framework: str, trainer: Callable[[str, Recipe | None, int], Step], argv: Any) -> None:
+def main(
+    description: str | None, framework: str, trainer: Callable[[str, Recipe | None, int], Step], argv: Any
+) -> None:
     """Trains a model by each recipe, prints what became of it, and keeps the losses.
 
     Args:

@@ -1,7 +1,7 @@
 """The pictures and the table of docs/recipes.md, from the results that `examples.recipes_torch` and `_jax` have kept.
 
-    python -m examples.recipes_report
-    python -m examples.recipes_report --results my-results --pictures .
+python -m examples.recipes_report
+python -m examples.recipes_report --results my-results --pictures .
 """
 
 from __future__ import annotations

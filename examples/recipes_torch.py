@@ -4,8 +4,8 @@
     python -m examples.recipes_torch --model preresnet20 --recipe fp32 hfp8 --steps 100
     python -m examples.recipes_torch --recipe 'accumulator(float(6,3),chunk=16)' --steps 100
 
-A GPT of two blocks learns the texts of Python's help, PreResNet20 scikit-learn's digits. Parameters and optimizers stay in
-float32; a recipe says what the products of the layers round, forward and backward.
+A GPT of two blocks learns the texts of Python's help, PreResNet20 scikit-learn's digits. Parameters and optimizers stay
+in float32; a recipe says what the products of the layers round, forward and backward.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qcore import Recipe
 
 
 def trainer(name: str, recipe: Recipe | None, seed: int) -> Step:
-    """The steps of a model, whose first layers see the same weights for all recipes."""
+    """The steps of a model, which begin with the same weights for all recipes."""
     torch.manual_seed(seed)
     if name == "gpt":
         model: Any = GPT(LETTERS, LENGTH)

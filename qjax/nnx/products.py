@@ -96,8 +96,8 @@ class Conv(_Layer, nnx.Conv):
 class MultiheadAttention(nnx.Module):
     """Attention by heads whose products have formats and accumulators, with the bits of torch's `MultiheadAttention`.
 
-    Its projections are `Linear` layers, the rest is `qjax.linalg.scaled_dot_product_attention`. Stochastic rounding takes
-    keys from "quantize" of `rngs`.
+    Its projections are `Linear` layers, the rest is `qjax.linalg.scaled_dot_product_attention`. Stochastic rounding
+    takes keys from "quantize" of `rngs`.
 
     Args:
         num_heads: how many heads the features are split into.

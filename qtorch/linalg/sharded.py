@@ -20,7 +20,9 @@ def check_placed(names: tuple[str, str], a: torch.Tensor, b: torch.Tensor) -> No
         raise TypeError(f"{names[0]} or {names[1]} is a DTensor in torch.compile; allowed there are plain tensors")
     meshes = [getattr(x, "device_mesh", None) for x in (a, b)]
     if meshes[0] != meshes[1]:
-        raise TypeError(f"{names[0]} and {names[1]} lie on {meshes[0]} and {meshes[1]}; allowed are DTensors of one mesh")
+        raise TypeError(
+            f"{names[0]} and {names[1]} lie on {meshes[0]} and {meshes[1]}; allowed are DTensors of one mesh"
+        )
 
 
 def multiply_shards(

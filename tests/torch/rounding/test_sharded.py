@@ -104,7 +104,8 @@ def products(kind, a, b, placed, **options):
 
 
 a, b = (torch.randn(shape, generator=torch.Generator().manual_seed(1)) for shape in ((2, 6, 8), (5, 8)))
-half, words = qtorch.Accumulator("float(6,9)", chunk=2), qtorch.Accumulator("float(6,9)", chunk=4, rounding="stochastic")
+half = qtorch.Accumulator("float(6,9)", chunk=2)
+words = qtorch.Accumulator("float(6,9)", chunk=4, rounding="stochastic")
 low = {"operands": ("e4m3fn", "block(6,dim=0)"), "accumulator": half}
 assert products("linear", a, b, (Shard(1), Replicate()), **low) == Shard(1)
 assert products("linear", a, b, (Replicate(), Shard(0)), **low) == Shard(2)
