@@ -1,7 +1,7 @@
 """How long products with a defined accumulator take, as multiples of the float32 product of the same size.
 
 Usage:
-    python -m benchmarks.linalg                          512 x 512 x 512, in torch and JAX
+    python -m benchmarks.linalg                          512 x 512 x 512, and steps of the examples' layers
     python -m benchmarks.linalg --size 256 --json linalg.json
 
 Each call takes turns with the float32 product of its framework, and medians are compared. Rows above their limit are
@@ -31,10 +31,12 @@ import qcore
 import qjax
 import qtorch
 from benchmarks.support.arguments import count_of, output_file
+from benchmarks.support.steps import MACS, STEPS
 from benchmarks.support.timing import Call, by_turns, clock_for, keep_pages, machine, versions
 from qcore import Accumulator
 
 HALF = "float(6,9)"
+STEP_LIMIT = 4.0
 FIRST_LIMIT = 6.0  # seconds, of the first product of a shape
 WIDTH = 120
 
@@ -72,7 +74,7 @@ class Row:
     framework: str
     name: str
     accumulator: str
-    size: int
+    macs: int
     seconds: float
     baseline: float
     first: float
@@ -88,7 +90,7 @@ class Row:
         return None if self.limit is None else self.ratio <= self.limit and self.first <= FIRST_LIMIT
 
     def record(self) -> dict[str, Any]:
-        return asdict(self) | {"ratio": self.ratio, "gmacs": self.size**3 / self.seconds / 1e9, "met": self.met}
+        return asdict(self) | {"ratio": self.ratio, "gmacs": self.macs / self.seconds / 1e9, "met": self.met}
 
 
 def torch_calls(member: Member, a: np.ndarray, b: np.ndarray) -> tuple[Call, Call]:
@@ -115,6 +117,20 @@ FRAMEWORKS: dict[str, Callable[[Member, np.ndarray, np.ndarray], tuple[Call, Cal
 
 
 def measure(size: int, seconds: float, names: str, log: Console) -> Iterator[Row]:
+    """All rows: products of matrices, then steps of layers."""
+    for framework, name, text, limit, macs, make in _cases(size, names):
+        ours, theirs = make()
+        start = perf_counter()
+        ours()
+        first = perf_counter() - start
+        timing, baseline = by_turns((ours, theirs), clock_for("cpu"), seconds)
+        row = Row(framework, name, text, macs, timing.median, baseline.median, first, limit)
+        log.print(f"{framework}, {name}: {row.ratio:.2f}", soft_wrap=True)
+        yield row
+
+
+def _cases(size: int, names: str) -> Iterator[tuple[str, str, str, float | None, int, Callable[[], tuple[Call, Call]]]]:
+    """What to measure: framework, name, accumulator, limit, multiply-adds, and what makes both calls."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((size, size)).astype(np.float32) for _ in range(2))
     for member in (member for member in MEMBERS if names in member.name):
@@ -123,25 +139,21 @@ def measure(size: int, seconds: float, names: str, log: Console) -> Iterator[Row
             for x, number in zip((a, b), member.operands, strict=True)
         ]
         for framework, calls in FRAMEWORKS.items():
-            ours, theirs = calls(member, *pair)
-            start = perf_counter()
-            ours()
-            first = perf_counter() - start
-            timing, baseline = by_turns((ours, theirs), clock_for("cpu"), seconds)
-            text = member.accumulator.text
-            row = Row(framework, member.name, text, size, timing.median, baseline.median, first, member.limit)
-            log.print(f"{framework}, {member.name}: {row.ratio:.2f}", soft_wrap=True)
-            yield row
+            make = partial(calls, member, *pair)
+            yield framework, member.name, member.accumulator.text, member.limit, size**3, make
+    for name, macs in MACS.items():
+        for framework, step in STEPS.items() if names in f"exact, step of {name}" else ():
+            yield framework, f"exact, step of {name}", Accumulator().text, STEP_LIMIT, macs, partial(step, name)
 
 
-def table(rows: list[Row]) -> Table:
-    made = Table(box=SIMPLE, title=f"products of {rows[0].size} x {rows[0].size} matrices, operands' rounding included")
+def table(rows: list[Row], size: int) -> Table:
+    made = Table(box=SIMPLE, title=f"products of {size} x {size} matrices, operands' rounding included, and steps")
     for column in ("accumulator", "framework"):
         made.add_column(column, no_wrap=True)
     for column in ("ms", "GMAC/s", "float32, ms", "ratio", "limit", "first, s"):
         made.add_column(column, justify="right")
     for row in rows:
-        cells = [row.name, row.framework, f"{row.seconds * 1e3:.2f}", f"{row.size**3 / row.seconds / 1e9:.1f}"]
+        cells = [row.name, row.framework, f"{row.seconds * 1e3:.2f}", f"{row.macs / row.seconds / 1e9:.1f}"]
         cells += [f"{row.baseline * 1e3:.2f}", f"{row.ratio:.2f}", "" if row.limit is None else f"{row.limit:.1f}"]
         made.add_row(*cells, f"{row.first:.1f}", style="red" if row.met is False else "")
     return made
@@ -159,7 +171,7 @@ def main() -> int:
         record = {"machine": machine("cpu"), "versions": versions(), "rows": [row.record() for row in rows]}
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
     if rows:
-        Console(width=None if sys.stdout.isatty() else WIDTH).print(table(rows))
+        Console(width=None if sys.stdout.isatty() else WIDTH).print(table(rows, arguments.size))
     missed = [f"{row.name} in {row.framework}" for row in rows if row.met is False]
     limited = sum(row.met is not None for row in rows)
     print(f"{len(missed)} of {limited} limits missed{': ' if missed else ''}{', '.join(missed)}")

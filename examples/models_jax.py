@@ -134,7 +134,7 @@ class Trainer:
 
 
 def right(outputs: jax.Array, labels: jax.Array) -> jax.Array:
-    return (outputs.argmax(1) == labels).sum()
+    return (outputs.argmax(-1) == labels).sum()
 
 
 def plain_updates(params: Any, updates: Any, _: Any) -> Any:

@@ -14,7 +14,7 @@ from qcore.formats.block import BlockNumber
 from qcore.formats.floating import BinaryFloat
 from qcore.formats.number import Number, check_number, prepare
 from qcore.formats.text import Kind, Reader, choice, parse, register, write
-from qcore.law.carrier import FLOAT64
+from qcore.law.carrier import FLOAT64, Carrier
 from qcore.law.program import Program
 from qcore.law.rounding import MODES, Rounding, check_rounding
 
@@ -132,6 +132,11 @@ class Accumulator:
         """True if R is not the identity of float64."""
         return self.number != FLOAT64_NUMBER
 
+    @property
+    def converts(self) -> bool:
+        """True if the only rounding is that of the sum of all terms to the nearest float32, as of a conversion."""
+        return self.chunk is None and self.number == FLOAT32_NUMBER and self.rounding is Rounding.NEAREST
+
     def length(self, terms: int) -> int:
         """The terms of a full chunk of a sum of so many terms."""
         return max(terms, 1) if self.chunk is None else self.chunk
@@ -150,9 +155,9 @@ class Accumulator:
 
 
 @lru_cache(maxsize=1024)
-def rounding_program(number: Number, mode: Rounding) -> tuple[Program, tuple[int, ...]]:
-    """What rounds float64 sums to a format, and its integers."""
-    return prepare(number, mode, FLOAT64, None, coded=False)
+def rounding_program(number: Number, mode: Rounding, carrier: Carrier = FLOAT64) -> tuple[Program, tuple[int, ...]]:
+    """What rounds sums to a format, and its integers."""
+    return prepare(number, mode, carrier, None, coded=False)
 
 
 def check_accumulator(accumulator: Any, argument: str = "accumulator") -> Accumulator:

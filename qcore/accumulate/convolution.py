@@ -67,6 +67,15 @@ class ConvolutionForm:
             return Contraction(prod(second) // second[1] // self.groups, (1, *spatial), (0, *spatial), gathers=True)
         return Contraction(prod(first) // first[1], (0, *spatial), (0, *spatial), gathers=True)
 
+    def kept_axes(self, which: str, first: int, second: int, other: int) -> tuple[dict[int, int], dict[int, int]]:
+        """See `MatrixForm.kept_axes`; channels of several groups are not among them."""
+        one = self.groups == 1
+        if which == FORWARD:
+            return {0: 0}, {0: 1} if one else {}
+        if which == GRAD_A:
+            return {0: 0}, {1: 1} if one else {}
+        return ({1: 0}, {1: 1}) if one else ({}, {})
+
     def matrices(self, xp: Any, which: str, first: Any, second: Any, other: Shape) -> tuple[Any, Any]:
         """See `MatrixForm.matrices`."""
         groups = self.groups

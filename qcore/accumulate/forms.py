@@ -97,6 +97,21 @@ class MatrixForm:
         rows = (last - 1,) if len(other) > 2 else tuple(range(last))
         return Contraction(prod(first[axis] for axis in rows), rows, rows)
 
+    def kept_axes(self, which: str, first: int, second: int, other: int) -> tuple[dict[int, int], dict[int, int]]:
+        """For each operand its axes that are not summed over, and the result's axis for each.
+
+        Args:
+            which: see `matrices`.
+            first, second, other: the dimensions of the operands, and of the shape `other` there.
+        """
+        matrix = other if which == GRAD_B else second  # the dimensions of b
+        batch = {axis: axis for axis in range(matrix - 2)}
+        outputs, inputs = (0, 1) if self.transposed else (matrix - 1, matrix - 2)
+        if which == GRAD_B:
+            return batch | {first - 1: outputs}, batch | {second - 1: inputs}
+        rows = {axis: axis for axis in range(first - 1)}
+        return rows, batch | {outputs if which == FORWARD else inputs: first - 1}
+
     @staticmethod
     def _rows(x: Any, b: Shape) -> Any:
         """All axes before the last as one, unless b has a matrix for each of a batch."""

@@ -35,13 +35,15 @@ class Sums:
 
 
 def multiply(xp: Any, a: Any, b: Any, sums: Sums) -> Any:
-    """The accumulators after all chunks, in float64.
+    """The accumulators after all chunks, in float64; float32 ones of a single chunk are left to the conversion.
 
     Args:
         xp: the array namespace.
         a, b: arrays of numbers of float32, of shapes (..., M, K) and (..., K, N), whose leading dimensions broadcast.
         sums: the accumulator, and how its chunks may be summed.
     """
+    if sums.accumulator.converts:
+        return xp.unsigned_zero(_sum(xp, a, b, sums.accumulator, sums.exact, 0))
     return _fold(xp, a, b, sums.accumulator, sums.exact, 0)
 
 
@@ -68,7 +70,8 @@ def _add(xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, exact: b
         found = _aligned(xp, total, a, b, accumulator, accumulator.fraction_bits)
     else:
         found = _sum(xp, a, b, accumulator, exact, first)
-        found = found if total is None else total + found
+        if total is not None:
+            found += total
     return _rounded(xp, found, accumulator, first + accumulator.roundings_in_chunk(a.shape[-1]))
 
 
@@ -90,9 +93,13 @@ def _sum(xp: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: 
 
 
 def _zeros(xp: Any, a: Any, b: Any) -> Any:
+    return xp.zeros((*batch_shape(a, b), a.shape[-2], b.shape[-1]), a)
+
+
+def batch_shape(a: Any, b: Any) -> tuple[int, ...]:
+    """The leading dimensions of the product of two arrays."""
     pairs = zip_longest(a.shape[-3::-1], b.shape[-3::-1], fillvalue=1)
-    batch = tuple(left if right == 1 else right for left, right in pairs)[::-1]
-    return xp.zeros((*batch, a.shape[-2], b.shape[-1]), a)
+    return tuple(left if right == 1 else right for left, right in pairs)[::-1]
 
 
 def _term(xp: Any, a: Any, b: Any, accumulator: Accumulator, k: int) -> Any:

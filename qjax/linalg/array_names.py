@@ -12,7 +12,6 @@ import numpy as np
 
 from qcore import Number, Rounding
 from qcore.accumulate.accumulator import Accumulator, rounding_program
-from qcore.formats.number import prepare
 from qcore.law.carrier import FLOAT32
 from qcore.random.steps import MOST_HALF_BITS, block_of_step, word_of_part
 from qcore.random.threefry import element_index, threefry
@@ -170,5 +169,5 @@ class NarrowNames(Names):
         return x
 
     def rounded(self, x: jax.Array, number: Number, mode: Rounding, step: Any, random_bits: int) -> jax.Array:
-        program, constants = prepare(number, mode, FLOAT32, None, coded=False)
+        program, constants = rounding_program(number, mode, FLOAT32)
         return program.run(LawNames, x.view(jnp.int32), constants, (), None, materialize).view(jnp.float32)

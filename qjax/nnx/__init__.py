@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
 
 from qjax.nnx import intrinsic, quantized
 from qjax.nnx.functional import relu
-from qjax.nnx.products import Conv, Linear
+from qjax.nnx.products import Conv, Linear, MultiheadAttention
 from qjax.nnx.quantizer import Quantizer
 from qjax.nnx.workflow.carrying import from_torch
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer, ObserverState
@@ -47,6 +47,7 @@ __all__ = [
     "FloatFunctional",
     "Identity",
     "Linear",
+    "MultiheadAttention",
     "Observed",
     "Observer",
     "ObserverState",

@@ -8,28 +8,48 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from qcore.accumulate.product import check_products
+from qcore.accumulate.product import Products, check_products
 from qcore.formats.text import parse
-from qjax.linalg import conv1d, conv2d, conv3d, linear
+from qjax.linalg import conv1d, conv2d, conv3d, linear, scaled_dot_product_attention
+
+_FIELDS = ("operands", "accumulator")
+_OF_LAYERS, _OF_MATRICES = ("grad_input", "grad_weight"), ("grad_a", "grad_b")
+
+
+def _check(options: dict[str, Any], gradients: tuple[str, str]) -> Products:
+    """The products that keyword arguments say; `gradients` are the names of those of the gradients."""
+    names = (*_FIELDS, *gradients)
+    unknown = set(options) - set(names)
+    if unknown:
+        raise TypeError(f"{', '.join(sorted(unknown))} is given; allowed are {', '.join(names)}")
+    return check_products(*(options.get(name) for name in names), names=gradients)
+
+
+def _frozen(products: Products) -> tuple[Any, ...]:
+    """The products as what a graph definition can hold."""
+    return products.forward.first, products.forward.second, *products.texts
+
+
+def _options(frozen: tuple[Any, ...], gradients: tuple[str, str]) -> dict[str, Any]:
+    """The keyword arguments of products from `_frozen`."""
+    first, second, forward, grad_a, grad_b = frozen
+    options = {"operands": (first, second), "accumulator": parse(forward).accumulator}
+    return options | dict(zip(gradients, (grad_a, grad_b), strict=True))
 
 
 class _Layer:
     """What layers share: their products, as keyword arguments after flax's own, and keys for stochastic rounding."""
 
     def __init__(self, *arguments: Any, rngs: nnx.Rngs, **options: Any) -> None:
-        names = ("operands", "accumulator", "grad_input", "grad_weight")
-        products = {name: options.pop(name, None) for name in names}
-        checked = check_products(*products.values(), names=names[2:])
+        names = (*_FIELDS, *_OF_LAYERS)
+        checked = _check({name: options.pop(name) for name in names if name in options}, _OF_LAYERS)
         super().__init__(*arguments, rngs=rngs, **options)  # type: ignore[call-arg]
-        forward, grad_input, grad_weight = checked.texts
-        self.products = nnx.static((checked.forward.first, checked.forward.second, forward, grad_input, grad_weight))
+        self.products = nnx.static(_frozen(checked))
         self.quantize_rngs = nnx.data(rngs.quantize.fork() if checked.stochastic else None)
 
     def _options(self) -> dict[str, Any]:
-        first, second, forward, grad_input, grad_weight = self.products
-        options = {"operands": (first, second), "accumulator": parse(forward).accumulator}
         key = None if self.quantize_rngs is None else self.quantize_rngs()
-        return options | {"grad_input": grad_input, "grad_weight": grad_weight, "key": key}
+        return _options(self.products, _OF_LAYERS) | {"key": key}
 
 
 class Linear(_Layer, nnx.Linear):
@@ -71,3 +91,81 @@ class Conv(_Layer, nnx.Conv):
         settings: Any = (self.strides or 1, padding, self.kernel_dilation or 1, self.feature_group_count)
         y = functions[dims](jnp.moveaxis(inputs, -1, 1), weight, bias, *settings, **self._options())
         return jnp.moveaxis(y, 1, -1)
+
+
+class MultiheadAttention(nnx.Module):
+    """Attention by heads whose products have formats and accumulators, with the bits of torch's `MultiheadAttention`.
+
+    Its projections are `Linear` layers, the rest is `qjax.linalg.scaled_dot_product_attention`. Stochastic rounding
+    takes keys from "quantize" of `rngs`.
+
+    Args:
+        num_heads: how many heads the features are split into.
+        in_features: the length of the last axis of inputs and outputs.
+        use_bias: True adds biases to the projections.
+        linear: keyword arguments of `qjax.linalg.linear` for the four projections, as a dictionary.
+        scores, output: as for `scaled_dot_product_attention`.
+        rngs: for the weights, and keys.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> layer = MultiheadAttention(2, 8, linear={"operands": ("e4m3fn", "e4m3fn")}, rngs=nnx.Rngs(0))
+        >>> layer(jnp.ones((1, 3, 8)), is_causal=True).shape
+        (1, 3, 8)
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        in_features: int,
+        use_bias: bool = True,
+        *,
+        linear: dict[str, Any] | None = None,
+        scores: dict[str, Any] | None = None,
+        output: dict[str, Any] | None = None,
+        rngs: nnx.Rngs,
+    ) -> None:
+        if num_heads < 1 or in_features % num_heads:
+            raise ValueError(f"num_heads={num_heads}; allowed is a divisor of in_features={in_features}")
+        checked = [_check(options or {}, _OF_MATRICES) for options in (scores, output)]
+        _check(linear or {}, _OF_LAYERS)
+        options: dict[str, Any] = {"use_bias": use_bias, "rngs": rngs, **(linear or {})}
+        self.query, self.key, self.value, self.out = (Linear(in_features, in_features, **options) for _ in range(4))
+        self.num_heads = num_heads
+        self.products = nnx.static(tuple(map(_frozen, checked)))
+        stochastic = any(products.stochastic for products in checked)
+        self.quantize_rngs = nnx.data(rngs.quantize.fork() if stochastic else None)
+
+    def __call__(
+        self,
+        inputs_q: jax.Array,
+        inputs_k: jax.Array | None = None,
+        inputs_v: jax.Array | None = None,
+        *,
+        mask: jax.Array | None = None,
+        is_causal: bool = False,
+    ) -> jax.Array:
+        """The output, of shape (..., L, in_features).
+
+        Args:
+            inputs_q: of shape (..., L, in_features).
+            inputs_k: of shape (..., S, in_features); None is inputs_q.
+            inputs_v: of that shape; None is inputs_k.
+            mask: bool array that broadcasts to (..., heads, L, S), True where a key counts, or float32 array that is
+                added to the scores.
+            is_causal: True masks keys after the query's position.
+        """
+        inputs_k = inputs_q if inputs_k is None else inputs_k
+        inputs_v = inputs_k if inputs_v is None else inputs_v
+        pairs = ((self.query, inputs_q), (self.key, inputs_k), (self.value, inputs_v))
+        heads = [self._heads(layer(x)) for layer, x in pairs]
+        key = None if self.quantize_rngs is None else self.quantize_rngs()
+        scores, output = (_options(products, _OF_MATRICES) for products in self.products)
+        options: dict[str, Any] = {"scores": scores, "output": output, "rounding_key": key}
+        found = scaled_dot_product_attention(heads[0], heads[1], heads[2], mask, is_causal, **options)
+        return self.out(found.swapaxes(-3, -2).reshape(inputs_q.shape))
+
+    def _heads(self, x: jax.Array) -> jax.Array:
+        return x.reshape(*x.shape[:-1], self.num_heads, -1).swapaxes(-3, -2)

@@ -15,9 +15,9 @@ from qtorch._rounding.gradients import is_differentiated
 from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, key_tensor
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.plan import text_of
-from qtorch._rounding.sharded import check_not_sharded
 from qtorch._torch_internals import apply_directly, constant
 from qtorch.linalg.operator import multiply_tensors
+from qtorch.linalg.sharded import check_placed
 
 
 def prepare(
@@ -42,9 +42,9 @@ def prepare(
     for name, x in zip(form.names, (a, b), strict=True):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} is a {type(x).__name__}; allowed is a torch.Tensor of float32")
-        check_not_sharded(x, name)
         if x.dtype is not torch.float32:
             raise TypeError(f"{name} has dtype {x.dtype}; allowed is torch.float32")
+    check_placed(form.names, a, b)
     if a.device != b.device:
         raise ValueError(f"{form.names[1]} is on {b.device}; allowed is the device of {form.names[0]}, {a.device}")
     form.check(tuple(a.shape), tuple(b.shape))

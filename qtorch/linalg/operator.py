@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -10,13 +10,18 @@ import torch
 
 from qcore.accumulate.convolution import Form, form_of
 from qcore.accumulate.forms import FORWARD
-from qcore.accumulate.law import multiply
+from qcore.accumulate.law import Sums, batch_shape, multiply
 from qcore.accumulate.product import FIRST, ROLES, SECOND, Operand, Product
 from qcore.formats.text import parse
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import fold_in
 from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._rounding.sharded import is_sharded
+from qtorch.linalg.sharded import multiply_shards
 from qtorch.linalg.tensor_names import Names
+
+BLOCK = 1 << 21  # numbers of which there are float64 copies at a time
+_SIDE = 1024  # rows and columns of a result
 
 _library = torch.library.Library("qtorch", "FRAGMENT")
 _library.define(
@@ -53,6 +58,8 @@ def multiply_tensors(
         shape: of the result.
         form, product: the form and the `Product` as text.
     """
+    if is_sharded(first, second):
+        return _multiply_shards(first, second, key, other, shape, form, which, product)
     if torch.compiler.is_compiling() or not (is_plain_tensor(first) and is_plain_tensor(second)):
         return torch.ops.qtorch.product(first, second, key, other, shape, form, which, product)
     return _multiply(first, second, key, other, shape, form, which, product)
@@ -64,17 +71,64 @@ def _multiply(
     made, how = form_of(form), product_of(product)
     if key is not None and which != FORWARD:
         key = fold_in(key, ROLES[which], True)
-    operands = [
-        _rounded(x.detach(), operand, key, role)
-        for x, operand, role in zip((first, second), how.operands, (FIRST, SECOND), strict=True)
-    ]
-    other = tuple(other)
-    left, right = made.matrices(Names, which, operands[0], operands[1], other)
-    sums = _sums(made, which, how, tuple(first.shape), tuple(second.shape), other)
+    operands = _rounded_operands(first, second, how, key)
+    sums = _sums(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
+    return _multiply_matrices(operands[0], operands[1], key, tuple(other), shape, made, which, sums)
+
+
+def _multiply_matrices(
+    first: torch.Tensor, second: torch.Tensor, key: Any, other: Any, shape: Any, form: Form, which: str, sums: Sums
+) -> torch.Tensor:
+    """The product of operands that are rounded."""
+    left, right = form.matrices(Names, which, first, second, other)
     names = Names(None if key is None else key.to(first.device), sums.narrow)
-    found = multiply(names, left, right, sums)
-    result = found.to(torch.float32).reshape(shape)
-    return result.masked_fill_(result != result, torch.nan)
+    result = left.new_empty((*batch_shape(left, right), left.shape[-2], right.shape[-1]))
+    for part, a, b in _blocks(result, left, right, sums.accumulator.stochastic):
+        part.copy_(multiply(names, a, b, sums))
+    torch.nan_to_num_(result, nan=torch.nan, posinf=torch.inf, neginf=-torch.inf)  # all NaN are one
+    return result.reshape(shape)
+
+
+def _blocks(
+    result: torch.Tensor, a: torch.Tensor, b: torch.Tensor, whole: bool
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Parts of a product and of its operands, so small that float64 copies take little memory; or the whole."""
+    if whole or max(result.numel(), a.numel(), b.numel()) <= BLOCK:
+        yield result, a, b
+    elif result.dim() > 2:
+        for index, part in enumerate(result):
+            parts = (x if x.dim() < result.dim() else x[min(index, len(x) - 1)] for x in (a, b))
+            yield from _blocks(part, *parts, whole)
+    else:
+        length = min(max(BLOCK // a.shape[1], 64), _SIDE)
+        for top in range(0, a.shape[0], length):
+            for left in range(0, b.shape[1], length):
+                rows, columns = slice(top, top + length), slice(left, left + length)
+                yield result[rows, columns], a[rows], b[:, columns]
+
+
+def _multiply_shards(
+    first: torch.Tensor, second: torch.Tensor, key: Any, other: Any, shape: Any, form: str, which: str, product: str
+) -> torch.Tensor:
+    """The same of DTensors; stochastic accumulators need the whole, as their words count its elements."""
+    made, how = form_of(form), product_of(product)
+    if key is not None and which != FORWARD:
+        key = fold_in(key, ROLES[which], True)
+    operands = _rounded_operands(first, second, how, key)
+    sums = _sums(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
+    whole = sums.accumulator.stochastic
+    kept = ({}, {}) if whole else made.kept_axes(which, first.dim(), second.dim(), len(other))
+
+    def multiply_parts(x: torch.Tensor, y: torch.Tensor, part: Any) -> torch.Tensor:
+        others = tuple(y.shape) if which == FORWARD else tuple(part)
+        return _multiply_matrices(x, y, key, others, part, made, which, sums)
+
+    return multiply_shards(operands[0], operands[1], shape, kept, multiply_parts)
+
+
+def _rounded_operands(first: torch.Tensor, second: torch.Tensor, how: Product, key: Any) -> list[torch.Tensor]:
+    pairs = zip((first, second), how.operands, (FIRST, SECOND), strict=True)
+    return [_rounded(x.detach(), operand, key, role) for x, operand, role in pairs]
 
 
 def _rounded(x: torch.Tensor, operand: Operand, key: torch.Tensor | None, role: int) -> torch.Tensor:

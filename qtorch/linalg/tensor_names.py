@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from qcore import Accumulator, Number, Rounding
-from qcore.formats.number import prepare
+from qcore.accumulate.accumulator import rounding_program
+from qcore.accumulate.law import batch_shape
 from qcore.law.carrier import FLOAT32, FLOAT64
 from qcore.law.program import Program
 from qcore.random.steps import MOST_HALF_BITS, block_of_step, words_of_step
@@ -36,7 +37,7 @@ def sequential_product(
     """
     if not a.is_cpu:
         return None
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = batch_shape(a, b)
     a, b = (x.expand(*batch, *x.shape[-2:]).contiguous() for x in (a, b))
     result = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=torch.float64)
     if result.numel() == 0:
@@ -88,7 +89,7 @@ class Names:
 
     @staticmethod
     def unsigned_zero(x: torch.Tensor) -> torch.Tensor:
-        return x + 0.0
+        return x.add_(0.0)
 
     @staticmethod
     def lanes(x: torch.Tensor) -> torch.Tensor:
@@ -116,8 +117,8 @@ class Names:
         program, constants = None, ()
         if accumulator.rounds:
             carrier = FLOAT32 if self.narrow_sums else FLOAT64
-            program, constants = prepare(accumulator.number, accumulator.rounding, carrier, None, coded=False)
-        return sequential_product(a, b, program, tuple(constants), self.key, accumulator.random_bits)
+            program, constants = rounding_program(accumulator.number, accumulator.rounding, carrier)
+        return sequential_product(a, b, program, constants, self.key, accumulator.random_bits)
 
     @staticmethod
     def fold(

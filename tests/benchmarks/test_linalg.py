@@ -15,7 +15,9 @@ def test_a_row_of_each_framework(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", arguments)
     assert linalg.main() == 0
     rows = json.loads(file.read_text())["rows"]
-    assert [(row["framework"], row["limit"]) for row in rows] == [("torch", 2.8), ("jax", 2.8)]
+    found = [(row["framework"], row["name"], row["limit"]) for row in rows]
+    steps = [(one, f"exact, step of {name}", 4.0) for name in ("convolution", "attention") for one in ("torch", "jax")]
+    assert found == [("torch", "exact", 2.8), ("jax", "exact", 2.8), *steps]
     assert "limits missed" in capsys.readouterr().out
 
 

@@ -29,12 +29,13 @@ QUANTIZED = {  # models of the closing table
     "qat_torch": ["fp32", "int8", "int4"],
     "torch_to_jax": ["fp32", "int8", "int8 in JAX", "int4", "int4 in JAX"],
 }
+RECIPES = {"recipes_torch", "recipes_jax", "recipes_report"}  # see test_recipes.py
 SLOW = {"cifar10_jax", "wage_jax", "swalp_jax", "torch_to_jax"}  # to compile
 
 
 def test_every_example_is_tested():
     programs = {file.stem for file in (ROOT / "examples").glob("*.py") if "__main__" in file.read_text()}
-    assert programs == set(ROWS) | set(QUANTIZED)
+    assert programs == set(ROWS) | set(QUANTIZED) | RECIPES
 
 
 def each(names):

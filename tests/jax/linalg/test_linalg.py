@@ -68,6 +68,54 @@ def test_flax_layers_have_torchs_bits(padding):
     assert_same_bits(nnx.jit(lambda layer, x: layer(x))(dense, A), expected)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_flax_attention_has_torchs_bits(causal):
+    low = {"operands": ("e4m3fn", "e5m2"), "accumulator": Accumulator("float(6,9)", chunk=4)}
+    options = {"linear": low, "scores": low, "output": {"operands": ("e4m3fn", "e4m3fn"), "grad_a": "product(e5m2)"}}
+    layer = qjax.nnx.MultiheadAttention(2, 8, **options, rngs=nnx.Rngs(0))
+    theirs = qtorch.linalg.MultiheadAttention(8, 2, **options)
+    inward, weights = (layer.query, layer.key, layer.value), lambda one: torch.from_numpy(np.array(one.kernel[...].T))
+    biases = RNG.standard_normal(24).astype(np.float32)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([weights(one) for one in inward]))
+        theirs.out_proj.weight.copy_(weights(layer.out))
+        theirs.in_proj_bias.copy_(torch.from_numpy(biases))
+    for one, bias in zip(inward, biases.reshape(3, 8), strict=True):
+        one.bias[...] = jnp.asarray(bias)
+    x, others = (RNG.standard_normal((2, length, 8)).astype(np.float32) for length in (5, 3 + 2 * causal))
+    tensors = [torch.from_numpy(one).requires_grad_() for one in (x, others)]
+    allowed = RNG.random((5, 3)) < 0.5
+    allowed[:, 0] = True
+    masks = ({"is_causal": True},) * 2 if causal else ({"attn_mask": torch.from_numpy(~allowed)}, {"mask": allowed})
+    expected = theirs(tensors[0], tensors[1], tensors[1], **masks[0])[0]
+    gradients = torch.autograd.grad(expected, tensors, torch.ones_like(expected))
+
+    @nnx.jit
+    def call(layer, *arrays):
+        y, pull = jax.vjp(lambda x, others: layer(x, others, **masks[1]), *arrays)
+        return y, *pull(jnp.ones_like(y))
+
+    y, of_x, of_others = call(layer, x, others)
+    for found, one in zip((y, of_x), (expected, gradients[0]), strict=True):
+        assert_same_bits(found, one)
+    assert of_others.shape == others.shape  # a sum of two gradients, of which frameworks choose the order
+
+
+def test_flax_attention_refuses_what_torchs_does():
+    for options, message in (
+        ({"num_heads": 3}, "num_heads=3"),
+        ({"scores": {"grad_input": None}}, "grad_input is given"),
+        ({"linear": {"operands": 3}}, "operands=3"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            qjax.nnx.MultiheadAttention(**{"num_heads": 2, "in_features": 8, "rngs": nnx.Rngs(0)} | options)
+
+
+def test_flax_attention_draws_keys():
+    layer = qjax.nnx.MultiheadAttention(2, 8, scores={"accumulator": HALF}, rngs=nnx.Rngs(0))
+    assert not np.array_equal(layer(A[:, :8]), layer(A[:, :8]))
+
+
 def test_flax_layers_draw_keys():
     layer = qjax.nnx.Linear(64, 3, accumulator=HALF, rngs=nnx.Rngs(0))
     assert not np.array_equal(layer(A), layer(A))

@@ -88,6 +88,44 @@ for function in (qtorch.encode, lambda x, number: qtorch.decode(x.to(torch.uint8
         raise AssertionError(function)
 
 
+# Products: sharded results, and sums that are gathered first
+
+def products(kind, a, b, placed, **options):
+    results = []
+    for place in (lambda t, p: t.clone(), lambda t, p: distribute_tensor(t, line, [p])):
+        tensors = [place(t, p).requires_grad_() for t, p in zip((a, b), placed)]
+        y = getattr(qtorch.linalg, kind)(*tensors, key=5, **options)
+        gradient = torch.randn(y.shape, generator=torch.Generator().manual_seed(3))
+        y.backward(distribute_tensor(gradient, line, [Shard(0)]) if isinstance(y, DTensor) else gradient)
+        results.append((y, *(t.grad for t in tensors)))
+    for actual, expected in zip(results[1], results[0]):
+        same(actual.detach(), expected.detach(), f"{kind} {placed} {options}")
+    return results[1][0].placements[0]
+
+
+a, b = (torch.randn(shape, generator=torch.Generator().manual_seed(1)) for shape in ((2, 6, 8), (5, 8)))
+half = qtorch.Accumulator("float(6,9)", chunk=2)
+words = qtorch.Accumulator("float(6,9)", chunk=4, rounding="stochastic")
+low = {"operands": ("e4m3fn", "block(6,dim=0)"), "accumulator": half}
+assert products("linear", a, b, (Shard(1), Replicate()), **low) == Shard(1)
+assert products("linear", a, b, (Replicate(), Shard(0)), **low) == Shard(2)
+assert products("linear", a, b, (Shard(2), Shard(1))) == Replicate()
+assert products("linear", a, b, (Shard(0), Shard(1)), accumulator=words) == Replicate()
+assert products("matmul", a, b.T.contiguous(), (Replicate(), Shard(1)), **low) == Shard(2)
+assert products("bmm", a, a.mT.contiguous(), (Replicate(), Shard(0)), **low) == Shard(0)
+images, taps = torch.randn(5, 2, 4, generator=torch.Generator().manual_seed(2)), b.reshape(5, 2, 4)[..., :3]
+assert products("conv1d", images, taps, (Shard(0), Replicate()), **low) == Shard(0)
+assert products("conv1d", images, taps, (Replicate(), Shard(0)), **low) == Shard(1)
+layer = qtorch.linalg.linear(*(distribute_tensor(t, line, [Shard(0)]) for t in (a, b, b[:, 0])))
+same(layer, qtorch.linalg.linear(a, b, b[:, 0]), "bias")
+try:
+    qtorch.linalg.linear(a, distribute_tensor(b, line, [Shard(0)]))
+except TypeError as error:
+    assert "input and weight lie on None and" in str(error), error
+else:
+    raise AssertionError("a tensor beside a DTensor")
+
+
 # Steps of training, after the second of which others have changed a weight that has no gradient then
 
 def steps(wrap):
