@@ -37,6 +37,7 @@ Example:
 """
 
 from qcore.numerics.arrays import Arrays
+from qcore.numerics.operations import Names
 from qcore.numerics.optimizers.schedules import Cosine, Milestones
 
 _arrays = Arrays()
@@ -83,6 +84,7 @@ var = _arrays.var
 __all__ = [
     "Cosine",
     "Milestones",
+    "Names",
     "adam_step",
     "add",
     "batch_norm",

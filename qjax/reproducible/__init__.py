@@ -1,6 +1,7 @@
 """Functions of JAX arrays with the same bits in NumPy and PyTorch, gradients too; see `qcore.numerics`."""
 
 from qcore.numerics.optimizers.schedules import Cosine, Milestones
+from qjax.reproducible.array_names import Names
 from qjax.reproducible.call import Arrays
 from qjax.reproducible.optimizers import Optimizer, adam, adamw
 
@@ -48,6 +49,7 @@ var = _arrays.var
 __all__ = [
     "Cosine",
     "Milestones",
+    "Names",
     "Optimizer",
     "adam",
     "adam_step",

@@ -3,6 +3,7 @@
 from qcore.numerics.optimizers.schedules import Cosine, Milestones
 from qtorch.reproducible.call import Tensors
 from qtorch.reproducible.optimizers import Adam, AdamW, clip_grad_norm_
+from qtorch.reproducible.tensor_names import Names
 
 _tensors = Tensors()
 adam_step = _tensors.adam_step
@@ -50,6 +51,7 @@ __all__ = [
     "AdamW",
     "Cosine",
     "Milestones",
+    "Names",
     "adam_step",
     "add",
     "batch_norm",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+import numpy as np
 import torch
 
 from qcore.numerics import operations
@@ -26,6 +27,10 @@ class Names(operations.Names):
     concatenate = staticmethod(torch.concatenate)
     broadcast_to = staticmethod(torch.broadcast_to)
     arithmetic = staticmethod(nullcontext)
+
+    @staticmethod
+    def from_numpy(x: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(x)
 
     @staticmethod
     def is_float32(x: torch.Tensor) -> bool:
