@@ -21,8 +21,9 @@ import argparse
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
+from typing import Any
 
 from benchmarks.support.arguments import count_of, elementwise, output_file
 from benchmarks.support.cluster import ClusterError, connected, processes, results
@@ -71,7 +72,14 @@ def all_named() -> list[tuple[Number, str]]:
     return [(number, mode) for name, number in narrow.items() for mode in (MODES if name in ALL_MODES else MODES[:1])]
 
 
-def sweep(known: Results, pieces: Sequence[Span], scheduler: str | None, workers: int, timeout: float) -> int:
+def sweep(
+    known: Results,
+    pieces: Sequence[Span],
+    scheduler: str | None,
+    workers: int,
+    timeout: float,
+    work: Callable[..., Any] = sweep_piece,
+) -> int:
     """Does the pieces, adds what they find to what is known, and reports all of it; returns the exit status."""
     begin, left, problem = perf_counter(), list(pieces), ""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # workers may share a GPU
@@ -81,7 +89,7 @@ def sweep(known: Results, pieces: Sequence[Span], scheduler: str | None, workers
             with Progress(len(pieces), "pieces") as progress, connected(scheduler, workers, timeout) as client:
                 threads = processes(client)
                 progress.show(0, _running(left, threads))
-                for piece, found in results(client, sweep_piece, pieces):
+                for piece, found in results(client, work, pieces):
                     if isinstance(found, BaseException):
                         problem = problem or f"{' '.join(map(str, piece))}: {type(found).__name__}: {found}"
                         continue
@@ -116,7 +124,8 @@ def _report(known: Results, missing: int, total: int, problem: str, seconds: flo
     return 1 if any(case.differing for case in cases) else 3 if missing else 0
 
 
-def _range(text: str) -> tuple[int, int]:
+def patterns_range(text: str) -> tuple[int, int]:
+    """The bit patterns that START:STOP names."""
     try:
         start, stop = (int(part, 0) for part in text.split(":"))
     except ValueError:
@@ -142,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--formats", metavar="FORMAT", type=elementwise, nargs="+", help="names or texts, such as e5m2 'fixed(8,4)'")
     add("--modes", metavar="MODE", choices=MODES, nargs="+", help="rounding modes (default: nearest)")
     add("--all-named", action="store_true", help=f"named formats to nearest, {', '.join(ALL_MODES)} in all modes")
-    add("--range", metavar="START:STOP", type=_range, default=(0, PATTERNS), help="bit patterns (default: all)")
+    add("--range", metavar="START:STOP", type=patterns_range, default=(0, PATTERNS), help="bit patterns (default: all)")
     add("--json", metavar="FILE", type=output_file, help="keep results there, and go on from it")
     add("--plan", action="store_true", help="only say how many pieces there are to do")
     add("--scheduler", metavar="ADDRESS", help="of dask, such as tcp://node1:8786 (default: workers on this machine)")

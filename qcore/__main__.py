@@ -63,6 +63,14 @@ def _vectors(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
+    if (options.file is None) == (options.functions is None):
+        raise ValueError("one of FILE and --functions is needed, and not both")
+    if options.functions:
+        from qcore.cli.functions import report as report_functions
+
+        text, wrong = report_functions(options.functions)
+        print(text)
+        return int(wrong > 0)
     from qcore.cli.check import compare, read, report
 
     vectors = read(options.file)
@@ -102,7 +110,10 @@ def _parser() -> argparse.ArgumentParser:
     vectors.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
 
     check = _command(commands, "check", _check, "compare results in a file of vectors with the law")
-    check.add_argument("file", metavar="FILE", type=Path, help="vectors with output_bits or codes replaced")
+    check.add_argument("file", metavar="FILE", nargs="?", type=Path, help="vectors with output_bits or codes replaced")
+    packages = ("qcore", "qtorch", "qjax")
+    text = "instead of a file: this platform's exp, log, ... in a package, on the inputs where libraries could differ"
+    check.add_argument("--functions", choices=packages, help=text)
     check.add_argument("--any-nan", action="store_true", help="any NaN will do where the law has one")
 
     docs = _command(commands, "docs", _docs, "write the page of named formats and its pictures")

@@ -47,6 +47,11 @@ class Names:
         return np.errstate(all="ignore")
 
     @staticmethod
+    def from_numpy(x: np.ndarray) -> np.ndarray:
+        """A NumPy array as the package has it."""
+        return np.asarray(x)
+
+    @staticmethod
     def is_float32(x: Any) -> bool:
         return x.dtype == np.float32
 

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 from qcore.numerics.optimizers.schedules import Cosine, Milestones
+from qjax.reproducible.array_names import Names
 from qjax.reproducible.optimizers import Optimizer, adam, adamw, sgd
 from qjax.reproducible.training import FUNCTIONS
 
@@ -64,6 +65,7 @@ var = _arrays.var
 __all__ = [
     "Cosine",
     "Milestones",
+    "Names",
     "Optimizer",
     "adam",
     "adam_step",

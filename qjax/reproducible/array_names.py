@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from qcore.numerics import operations
 
@@ -40,6 +41,10 @@ class Names(operations.Names):
     def arithmetic() -> Iterator[None]:
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
             yield
+
+    @staticmethod
+    def from_numpy(x: np.ndarray) -> jax.Array:
+        return jnp.asarray(x)
 
     @staticmethod
     def is_float32(x: Any) -> bool:

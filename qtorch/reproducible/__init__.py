@@ -4,6 +4,7 @@ from qcore.numerics.optimizers.schedules import Cosine, Milestones
 from qtorch.reproducible.modules.convert import convert
 from qtorch.reproducible.modules.layers import set_key
 from qtorch.reproducible.optimizers import SGD, Adam, AdamW, clip_grad_norm_
+from qtorch.reproducible.tensor_names import Names
 from qtorch.reproducible.training import FUNCTIONS
 
 _tensors = FUNCTIONS
@@ -66,6 +67,7 @@ __all__ = [
     "AdamW",
     "Cosine",
     "Milestones",
+    "Names",
     "adam_step",
     "add",
     "avg_pool2d",

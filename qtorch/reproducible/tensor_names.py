@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+import numpy as np
 import torch
 
 from qcore.numerics import operations
@@ -34,6 +35,10 @@ class Names(operations.Names):
     @staticmethod
     def argsort(x: torch.Tensor) -> torch.Tensor:
         return torch.argsort(x, stable=True)
+
+    @staticmethod
+    def from_numpy(x: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(x)
 
     @staticmethod
     def is_float32(x: torch.Tensor) -> bool:

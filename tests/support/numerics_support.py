@@ -85,7 +85,7 @@ def by_numpy(function, arrays):
     gradient = with_gradient(np.shape(result))
     if several:  # batch_norm, of which a case takes one result
         first = with_gradient(law.run(Names, arrays, options)[0][0].shape)
-        gradient = (first if np.shape(result) == first.shape else 0 * first, np.float32(0), np.float32(0))
+        gradient = (first if np.shape(result) == first.shape else np.zeros_like(first), np.float32(0), np.float32(0))
     return [result, *(g for g in law.gradients(Names, saved, gradient, options) if g is not None)]
 
 

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from qcore.numerics.differentiable import Differentiable
-from qcore.numerics.elementary.laws import rounded
+from qcore.numerics.elementary.laws import PARTS
 from qcore.numerics.elementary.power import power
 from qcore.numerics.sums import unbroadcast
-
-_log = rounded(lambda xp, x: xp.log(x))
 
 
 def _binary(forward: Callable[..., Any], backward: Callable[..., tuple[Any, Any]]) -> Differentiable:
@@ -34,7 +32,7 @@ def _of_quotient(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
 def _of_power(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
     """No gradient for a where b is 0, none for b where a is 0."""
     slope = xp.mul(b, power(xp, a, xp.sub(b, 1.0)))
-    change = xp.mul(power(xp, a, b), _log(xp, a))
+    change = xp.mul(power(xp, a, b), PARTS["log"](xp, a))
     of_a = xp.mul(gradient, xp.where(b == 0, 0.0, slope))
     return of_a, xp.mul(gradient, xp.where(a == 0, 0.0, change))
 

@@ -1,6 +1,7 @@
-"""Functions of one float32 number and their derivatives: each is evaluated in float64 and rounded once.
+"""Functions of one float32 number and their derivatives.
 
-What would cancel in float64 is put together of such functions and of defined operations instead.
+Those in `PARTS` are evaluated in float64 and rounded once. What would cancel in float64 is put together of such parts
+and of defined operations instead.
 """
 
 from __future__ import annotations
@@ -36,16 +37,8 @@ def elementwise(function: Function, derivative: Function) -> Differentiable:
     return Differentiable(forward, backward)
 
 
-def _in_one_go(function: Function, derivative: Function) -> Differentiable:
-    return elementwise(rounded(function), rounded(derivative))
-
-
-def _exp(xp: Any, x: Any) -> Any:
-    return xp.exp(x)
-
-
-def _sigmoid(xp: Any, x: Any) -> Any:
-    return 1.0 / (1.0 + xp.exp(-x))
+def _softplus(xp: Any, x: Any) -> Any:
+    return xp.where(x > 0, x, 0.0) + xp.log1p(xp.exp(-abs(x)))
 
 
 def _bell(xp: Any, x: Any) -> Any:
@@ -54,36 +47,61 @@ def _bell(xp: Any, x: Any) -> Any:
     return e / ((1.0 + e) * (1.0 + e))
 
 
-sigmoid, sigmoid_slope = rounded(_sigmoid), rounded(_bell)
+IN_FLOAT64: dict[str, Function] = {
+    "exp": lambda xp, x: xp.exp(x),
+    "expm1": expm1,
+    "log": lambda xp, x: xp.log(x),
+    "log1p": lambda xp, x: xp.log1p(x),
+    "log1p_slope": lambda xp, x: 1.0 / (1.0 + x),
+    "tanh": lambda xp, x: xp.tanh(x),
+    "tanh_slope": lambda xp, x: 4.0 * _bell(xp, 2.0 * x),
+    "sigmoid": lambda xp, x: 1.0 / (1.0 + xp.exp(-x)),
+    "sigmoid_slope": _bell,
+    "erf": erf,
+    "erf_slope": lambda xp, x: xp.exp(-(x * x)) * (2 / sqrt(pi)),
+    "sin": lambda xp, x: xp.sin(x),
+    "cos": lambda xp, x: xp.cos(x),
+    "sqrt": lambda xp, x: xp.root(x),
+    "sqrt_slope": lambda xp, x: 0.5 / xp.root(x),
+    "rsqrt": lambda xp, x: 1.0 / xp.root(x),
+    "rsqrt_slope": lambda xp, x: -0.5 / (x * xp.root(x)),
+    "reciprocal": lambda xp, x: 1.0 / x,
+    "reciprocal_slope": lambda xp, x: -1.0 / (x * x),
+    "softplus": _softplus,
+    "silu": lambda xp, x: x / (1.0 + xp.exp(-x)),
+    "normal_distribution": distribution,
+    "normal_density": density,
+}
+PARTS = {name: rounded(function) for name, function in IN_FLOAT64.items()}
 
 
 def _silu_slope(xp: Any, x: Any) -> Any:
-    return xp.add(sigmoid(xp, x), xp.mul(x, sigmoid_slope(xp, x)))
+    return xp.add(PARTS["sigmoid"](xp, x), xp.mul(x, PARTS["sigmoid_slope"](xp, x)))
 
 
 def _gelu(xp: Any, x: Any) -> Any:
-    return xp.mul(x, distribution(xp, x))
+    return xp.mul(x, PARTS["normal_distribution"](xp, x))
 
 
 def _gelu_slope(xp: Any, x: Any) -> Any:
-    return xp.add(distribution(xp, x), xp.mul(x, density(xp, x)))
+    return xp.add(PARTS["normal_distribution"](xp, x), xp.mul(x, PARTS["normal_density"](xp, x)))
 
 
 def _gelu_argument(xp: Any, x: Any) -> Any:
-    """2u, and the sum in it: x + 0.044715 x^3."""
+    """2u."""
     return xp.mul(xp.add(x, xp.mul(xp.mul(xp.mul(x, x), x), _CUBE)), _TWICE)
 
 
 def _gelu_tanh(xp: Any, x: Any) -> Any:
     """1 + tanh(u) is 2 sigmoid(2u)."""
-    return xp.mul(x, sigmoid(xp, _gelu_argument(xp, x)))
+    return xp.mul(x, PARTS["sigmoid"](xp, _gelu_argument(xp, x)))
 
 
 def _gelu_tanh_slope(xp: Any, x: Any) -> Any:
     argument = _gelu_argument(xp, x)
     slope = xp.mul(xp.add(xp.mul(xp.mul(x, x), 3 * _CUBE), 1.0), _TWICE)
-    bell = xp.mul(xp.mul(x, slope), sigmoid_slope(xp, argument))
-    return xp.add(sigmoid(xp, argument), xp.where(abs(argument) < 200.0, bell, 0.0))
+    bell = xp.mul(xp.mul(x, slope), PARTS["sigmoid_slope"](xp, argument))
+    return xp.add(PARTS["sigmoid"](xp, argument), xp.where(abs(argument) < 200.0, bell, 0.0))
 
 
 def _relu(xp: Any, x: Any) -> Any:
@@ -94,40 +112,22 @@ def _step(xp: Any, x: Any) -> Any:
     return xp.where(x > 0, 1.0, xp.where(x == x, 0.0, x))
 
 
-EXP = _in_one_go(_exp, _exp)
-EXPM1 = _in_one_go(expm1, _exp)
-LOG = _in_one_go(lambda xp, x: xp.log(x), lambda xp, x: 1.0 / x)
-LOG1P = _in_one_go(lambda xp, x: xp.log1p(x), lambda xp, x: 1.0 / (1.0 + x))
-TANH = _in_one_go(lambda xp, x: xp.tanh(x), lambda xp, x: 4.0 * _bell(xp, 2.0 * x))
-SIGMOID = elementwise(sigmoid, sigmoid_slope)
-ERF = _in_one_go(erf, lambda xp, x: xp.exp(-(x * x)) * (2 / sqrt(pi)))
-SIN = _in_one_go(lambda xp, x: xp.sin(x), lambda xp, x: xp.cos(x))
-COS = _in_one_go(lambda xp, x: xp.cos(x), lambda xp, x: -xp.sin(x))
-SQRT = _in_one_go(lambda xp, x: xp.root(x), lambda xp, x: 0.5 / xp.root(x))
-RSQRT = _in_one_go(lambda xp, x: 1.0 / xp.root(x), lambda xp, x: -0.5 / (x * xp.root(x)))
-RECIPROCAL = _in_one_go(lambda xp, x: 1.0 / x, lambda xp, x: -1.0 / (x * x))
-SOFTPLUS = elementwise(rounded(lambda xp, x: xp.where(x > 0, x, 0.0) + xp.log1p(xp.exp(-abs(x)))), sigmoid)
-SILU = elementwise(rounded(lambda xp, x: x / (1.0 + xp.exp(-x))), _silu_slope)
-GELU = elementwise(_gelu, _gelu_slope)
-GELU_TANH = elementwise(_gelu_tanh, _gelu_tanh_slope)
-RELU = elementwise(_relu, _step)
+def _negative_sine(xp: Any, x: Any) -> Any:
+    return -PARTS["sin"](xp, x)
+
 
 ELEMENTARY = {
-    "exp": EXP,
-    "expm1": EXPM1,
-    "log": LOG,
-    "log1p": LOG1P,
-    "tanh": TANH,
-    "sigmoid": SIGMOID,
-    "erf": ERF,
-    "sin": SIN,
-    "cos": COS,
-    "sqrt": SQRT,
-    "rsqrt": RSQRT,
-    "reciprocal": RECIPROCAL,
-    "softplus": SOFTPLUS,
-    "silu": SILU,
-    "gelu": GELU,
-    "gelu_tanh": GELU_TANH,
-    "relu": RELU,
+    "exp": elementwise(PARTS["exp"], PARTS["exp"]),
+    "expm1": elementwise(PARTS["expm1"], PARTS["exp"]),
+    "log": elementwise(PARTS["log"], PARTS["reciprocal"]),
+    "sin": elementwise(PARTS["sin"], PARTS["cos"]),
+    "cos": elementwise(PARTS["cos"], _negative_sine),
+    "softplus": elementwise(PARTS["softplus"], PARTS["sigmoid"]),
+    "silu": elementwise(PARTS["silu"], _silu_slope),
+    "gelu": elementwise(_gelu, _gelu_slope),
+    "gelu_tanh": elementwise(_gelu_tanh, _gelu_tanh_slope),
+    "relu": elementwise(_relu, _step),
+} | {
+    name: elementwise(PARTS[name], PARTS[f"{name}_slope"])
+    for name in ("log1p", "tanh", "sigmoid", "erf", "sqrt", "rsqrt", "reciprocal")
 }

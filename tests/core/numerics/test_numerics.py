@@ -1,0 +1,128 @@
+"""The reference beside exact arithmetic: mpmath's functions and a loop's sums."""
+
+import mpmath
+import numpy as np
+import pytest
+from numerics_support import every_kind, numbers
+from support import assert_same_bits
+
+from benchmarks.hard_inputs import CORRECT, correct
+from qcore import numerics
+from qcore.cli.functions import differing, hard_inputs
+from qcore.numerics import Names
+from qcore.numerics.elementary.laws import ELEMENTARY, PARTS
+
+SMALLEST = np.float32(2.0**-126)
+X = every_kind(np.random.default_rng(1), 3000)
+
+
+def test_every_part_has_a_correct_function():
+    assert set(PARTS) == set(CORRECT)
+    assert set(hard_inputs()) <= set(PARTS)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_are_correctly_rounded(name):
+    """Also where libraries are weakest: near zeros, ends of ranges, and large arguments."""
+    rng = np.random.default_rng(2)
+    x = np.concatenate([numbers(rng, 60), rng.uniform(-110, 110, 40), np.exp2(rng.uniform(-24, 60, 20))])
+    x = x.astype(np.float32)
+    x = x[(abs(x) > SMALLEST) & ((x > 0) | (name not in ("log", "sqrt", "rsqrt", "sqrt_slope", "rsqrt_slope")))]
+    x = x[(x > -1) | ~np.isin(name, ("log1p", "log1p_slope"))]
+    with Names.arithmetic():
+        found = PARTS[name](Names, x)
+        expected = np.uint32([int(correct(name, f"{bits:08x}"), 16) for bits in x.view(np.uint32)]).view(np.float32)
+        assert_same_bits(found, Names.settled(expected))
+
+
+def test_hard_inputs_are_correct():
+    rows = list(differing("qcore"))
+    assert rows
+    assert sum(count for _, count, _ in rows) > 0
+    assert not any(len(wrong) for _, _, wrong in rows)
+
+
+@pytest.mark.parametrize("name", ELEMENTARY)
+def test_numbers_up_to_the_smallest_normal_one_are_zeros(name):
+    function = (lambda x: numerics.gelu(x, "tanh")) if name == "gelu_tanh" else getattr(numerics, name)
+    y = function(X)
+    assert not ((abs(y) > 0) & (abs(y) <= SMALLEST)).any()
+    small = np.float32([1e-40, SMALLEST, -1e-40, -SMALLEST])
+    assert_same_bits(function(small), function(np.float32([0.0, 0.0, -0.0, -0.0])))
+    assert set(y[y != y].view(np.uint32)) == {0x7FC00000}
+
+
+def test_a_product_that_only_rounds_up_to_the_smallest_number_is_zero():
+    """x86 flushes it after rounding, other processors before."""
+    a, b = np.float32([1 - 2.0**-24, -(1 - 2.0**-24)]), np.float32([2.0**-126 * (1 + 2.0**-23)] * 2)
+    assert abs(a * b).tolist() == [SMALLEST] * 2
+    assert_same_bits(numerics.multiply(a, b), np.float32([0.0, -0.0]))
+
+
+def tree(terms):
+    """Halves by index, an odd rest appended."""
+    while len(terms) > 1:
+        half = len(terms) // 2
+        terms = [a + b for a, b in zip(terms[:half], terms[half : 2 * half], strict=True)] + terms[2 * half :]
+    return terms[0] if terms else 0.0
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 5, 8, 13, 100])
+def test_sums(length):
+    x = numbers(np.random.default_rng(length), 3, length, 2)
+    columns = [[tree(list(map(float, row[:, i]))) for i in range(2)] for row in x]
+    with Names.arithmetic():
+        assert_same_bits(numerics.sum(x, 1), Names.settled(np.float32(np.array(columns).reshape(3, 2))))
+    whole = tree([tree(list(map(float, column))) for column in x[0].T])
+    assert_same_bits(numerics.sum(x[0]), np.float32(whole)[...])
+
+
+def test_sums_depend_on_no_layout():
+    x = numbers(np.random.default_rng(3), 7, 9, 5)
+    assert_same_bits(numerics.sum(np.asfortranarray(x), (0, 2)), numerics.sum(x, (0, 2)))
+
+
+def test_powers():
+    rng = np.random.default_rng(4)
+    a, b = np.exp2(rng.uniform(-20, 20, 400)).astype(np.float32), rng.uniform(-4, 4, 400).astype(np.float32)
+    with mpmath.workdps(40):
+        exact = [mpmath.mpf(float(x)) ** mpmath.mpf(float(y)) for x, y in zip(a, b, strict=True)]
+        found = numerics.pow(a, b)
+        errors = [abs(float((e - float(y)) / float(np.spacing(y)))) for e, y in zip(exact, found, strict=True)]
+    assert max(errors) < 0.500001
+
+
+def test_powers_of_special_numbers():
+    special = np.float32([0.0, -0.0, 1, -1, 2, -2, 0.5, -0.5, 3, -3, 2.5, -2.5, np.inf, -np.inf, np.nan])
+    a, b = special[:, None], special[None, :]
+    with np.errstate(all="ignore"):
+        expected = np.power(a, b)
+    found = numerics.pow(a, b)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_array_equal(np.signbit(found[found == 0]), np.signbit(expected[expected == 0]))
+
+
+@pytest.mark.parametrize("axis", [(0, 0), 3, -4, (0, -3)])
+def test_wrong_axes(axis):
+    with pytest.raises(ValueError, match="axis="):
+        numerics.sum(np.ones((2, 3, 4), np.float32), axis)
+
+
+def test_wrong_arguments():
+    x = np.ones((2, 3), np.float32)
+    for error, wrong in [
+        (TypeError, lambda: numerics.exp([1.0])),
+        (TypeError, lambda: numerics.exp(np.ones(3))),
+        (TypeError, lambda: numerics.sum(x, 0.5)),
+        (TypeError, lambda: numerics.cross_entropy(x, x[:, 0])),
+        (ValueError, lambda: numerics.gelu(x, "erf")),
+        (ValueError, lambda: numerics.cross_entropy(x, np.zeros(3, int))),
+        (ValueError, lambda: numerics.layer_norm(x, x)),
+        (ValueError, lambda: numerics.layer_norm(x, axis=0)),
+        (ValueError, lambda: numerics.batch_norm(x[0])),
+        (ValueError, lambda: numerics.clip_by_norm([x], 0.0)),
+        (ValueError, lambda: numerics.Cosine(0.1, 10, 10)),
+        (ValueError, lambda: numerics.mse(x, x[:1])),
+    ]:
+        with pytest.raises(error, match="allowed"):
+            wrong()
