@@ -32,5 +32,5 @@ def test_permutation_sorts_words():
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="count=-1; allowed is an int >= 0"):
         permutation(1, -1)
-    with pytest.raises(TypeError, match="shape=2.5"):
+    with pytest.raises(TypeError, match=r"shape=2\.5"):
         random_bits(1, (2.5,))
