@@ -80,8 +80,9 @@ def built(tmp_path_factory):
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", *BESIDE):
         shutil.copy(ROOT / name, source)
-    build = "from setuptools import build_meta as b; b.build_sdist(sys.argv[1]); b.build_wheel(sys.argv[1])"
-    run(sys.executable, "-c", f"import sys; {build}", target, cwd=source)
+    for kind in ("sdist", "wheel"):  # a process each: setuptools writes into sys.argv
+        build = f"import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
+        run(sys.executable, "-c", build, target, cwd=source)
     return target
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch._dynamo  # before Inductor: torch imports the two in a circle
 from support import assert_all_same_bits, assert_same_bits
 
 import qcore
@@ -119,6 +120,7 @@ def test_without_the_level_of_forward_mode(monkeypatch):
 
 PROGRAM = """
 import torch
+import torch._dynamo  # before Inductor: torch imports the two in a circle
 where, torch.__file__ = torch.__file__, "/nonexistent/torch/__init__.py"
 import qtorch, qcore
 from qtorch import _torch_internals

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -81,7 +81,7 @@ def _name(func: Any) -> str:
 def _layer(model: nn.Module) -> str:
     """The innermost layer that is running, as messages have it."""
     names: dict[Any, str] = {layer: name for name, layer in model.named_modules()}
-    frame: Any = sys._getframe(1)
+    frame: Any = inspect.currentframe()
     while frame is not None:
         running = frame.f_locals.get("self")
         if isinstance(running, nn.Module) and running in names:
