@@ -33,8 +33,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     assert config.nav is not None
     named = set(_leaves(config.nav))
     more = [uri for uri in SOURCES if uri not in named]
-    config.nav += [{"More": more}] if more else []
-    config.nav.append({"API reference": [{name: f"reference/{name}.md"} for name in reference.pages()]})
+    config.nav += [
+        *([{"More": more}] if more else []),
+        {"API reference": [{name: f"reference/{name}.md"} for name in reference.pages()]},
+    ]
     return config
 
 

@@ -19,7 +19,7 @@ TEXTS, WIDTH, HEADS = (16, 64), 64, 4  # of the GPT
 _E4M3 = "product(e4m3fn,e4m3fn)"
 _LAYER = {"operands": ("e4m3fn", "e4m3fn"), "grad_input": _E4M3, "grad_weight": _E4M3}
 _MATRICES = {"operands": ("e4m3fn", "e4m3fn"), "grad_a": _E4M3, "grad_b": _E4M3}
-ATTENTION = {"linear": _LAYER, "scores": _MATRICES, "output": _MATRICES}
+ATTENTION: dict[str, Any] = {"linear": _LAYER, "scores": _MATRICES, "output": _MATRICES}
 
 MACS = {
     "convolution": 3 * CHANNELS * TAPS**2 * int(np.prod(IMAGES)),

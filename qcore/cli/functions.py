@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -19,10 +19,11 @@ ROOMS = {"qcore": "qcore.numerics", "qtorch": "qtorch.reproducible", "qjax": "qj
 def hard_inputs() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """For each function the inputs that were found and the correct results, as bit patterns."""
     rows = json.loads(FILE.read_text())
-    return {
-        name: tuple(np.array([int(one, 16) for one in side], np.uint32) for side in (row["hard"], row["hard"].values()))
-        for name, row in rows.items()
-    }
+    return {name: (_patterns(row["hard"]), _patterns(row["hard"].values())) for name, row in rows.items()}
+
+
+def _patterns(texts: Iterable[str]) -> np.ndarray:
+    return np.array([int(text, 16) for text in texts], np.uint32)
 
 
 def differing(package: str) -> Iterator[tuple[str, int, np.ndarray]]:

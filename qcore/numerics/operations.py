@@ -16,7 +16,7 @@ class Names:
     Besides these names laws use comparisons, negation, `abs`, slices, `shape`, `ndim` and `reshape`.
     """
 
-    where = staticmethod(np.where)
+    where: Any = staticmethod(np.where)
     exp = staticmethod(np.exp)
     log = staticmethod(np.log)
     log1p = staticmethod(np.log1p)
@@ -28,7 +28,6 @@ class Names:
     minimum = staticmethod(np.minimum)
     concatenate = staticmethod(np.concatenate)
     broadcast_to = staticmethod(np.broadcast_to)
-
     searchsorted = staticmethod(np.searchsorted)
 
     @staticmethod
@@ -37,7 +36,7 @@ class Names:
         return np.argsort(x, kind="stable")
 
     @staticmethod
-    def materialize(x: np.ndarray) -> np.ndarray:
+    def materialize(x: Any, /) -> Any:
         """See `qcore.random.threefry.threefry`."""
         return x
 

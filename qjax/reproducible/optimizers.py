@@ -114,7 +114,9 @@ def _optimizer(rate: float, **options: Any) -> Optimizer:
         rate = jnp.asarray(default if rate is None else rate, jnp.float32)
         leaves, tree = jax.tree.flatten(params)
         others = [tree.flatten_up_to(one) for one in (gradients, state.first, state.second)]
-        found = [_arrays.adam_step(*each, count, rate, **options) for each in zip(leaves, *others, strict=True)]
+        found = [
+            _arrays.adam_step(x, g, m, v, count, rate, **options) for x, g, m, v in zip(leaves, *others, strict=True)
+        ]
         params, first, second = (tree.unflatten(part) for part in zip(*found, strict=True))
         return params, AdamState(count, first, second)
 

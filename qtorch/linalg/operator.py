@@ -97,8 +97,8 @@ def _blocks(
         yield result, a, b
     elif result.dim() > 2:
         for index, part in enumerate(result):
-            parts = (x if x.dim() < result.dim() else x[min(index, len(x) - 1)] for x in (a, b))
-            yield from _blocks(part, *parts, whole)
+            left, right = (x if x.dim() < result.dim() else x[min(index, len(x) - 1)] for x in (a, b))
+            yield from _blocks(part, left, right, whole)
     else:
         length = min(max(BLOCK // a.shape[1], 64), _SIDE)
         for top in range(0, a.shape[0], length):

@@ -68,6 +68,6 @@ def _placement(first: Any, second: Any, kept: tuple[Axes, Axes]) -> tuple[Any, A
         of_result = kept[index][placement.dim]
         same = [axis for axis, target in kept[1 - index].items() if target == of_result]  # of batches
         other = Shard(same[0]) if same else Replicate()
-        pair = (placement, other) if index == 0 else (other, placement)
-        return *pair, Shard(of_result)
+        left, right = (placement, other) if index == 0 else (other, placement)
+        return left, right, Shard(of_result)
     return Replicate(), Replicate(), Replicate()

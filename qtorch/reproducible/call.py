@@ -36,7 +36,7 @@ def differentiable(law: Differentiable) -> Callable[..., Any]:
         @staticmethod
         @torch.autograd.function.once_differentiable
         def backward(ctx: Any, *gradients: Any) -> Any:
-            gradient = gradients if len(gradients) > 1 else gradients[0]
+            gradient: Any = gradients[0] if len(gradients) == 1 else gradients
             return None, *law.gradients(Names, ctx.saved_tensors, gradient, dict(ctx.options))
 
     def function(*tensors: Any, **options: Any) -> Any:
