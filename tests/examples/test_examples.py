@@ -30,7 +30,7 @@ QUANTIZED = {  # models of the closing table
     "torch_to_jax": ["fp32", "int8", "int8 in JAX", "int4", "int4 in JAX"],
 }
 RECIPES = {"recipes_torch", "recipes_jax", "recipes_report"}  # see test_recipes.py
-SLOW = {"cifar10_jax", "wage_jax", "swalp_jax", "torch_to_jax"}  # to compile
+SLOW = {*ROWS, *QUANTIZED} - {"overview_torch", "dynamic_torch", "qat_torch"}  # to compile, above all
 
 
 def test_every_example_is_tested():

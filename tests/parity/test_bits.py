@@ -22,22 +22,22 @@ inputs = lru_cache(4)(hard_inputs)
 
 
 def pairs():
-    """Every format of FORMATS in every mode; of the others, which are many, each in the usual ones and some more.
+    """Every format in the usual modes; the formats of a kind share the other modes, and what compiles.
 
-    Those of a kind share what compiles and the other modes; the first one, and FORMATS in the usual modes, are for JAX
-    without jit as well.
+    All modes of all FORMATS are among the heavy tests, and in benchmarks.consistency. JAX without jit takes the
+    first of a kind, and FORMATS in nearest.
     """
     every = [*FORMATS, *MORE]
     kinds = [number.reduce(FLOAT32)[0] for number in every]
     less_usual = [mode for mode in MODES if mode not in USUAL]
     for i, (number, kind) in enumerate(zip(every, kinds, strict=True)):
-        modes, first = MODES, kind not in kinds[:i]
-        if i >= len(FORMATS):
-            place, count = kinds[len(FORMATS) : i].count(kind), kinds[len(FORMATS) :].count(kind)
-            modes = (*USUAL, *(less_usual[place::count] or [less_usual[place % len(less_usual)]]))
-        for mode in modes:
-            backends = BACKENDS if first or (i < len(FORMATS) and mode in USUAL) else OTHERS
-            yield pytest.param(number, mode, backends, id=f"{number}-{mode}")
+        place, count = kinds[:i].count(kind), kinds.count(kind)
+        shared = less_usual[place::count] or [less_usual[place % len(less_usual)]]
+        for mode in MODES:
+            eagerly = mode in USUAL if place == 0 else mode == "nearest" and i < len(FORMATS)
+            if i < len(FORMATS) or mode in (*USUAL, *shared):
+                marks = [] if mode in (*USUAL, *(shared if count > 1 else shared[:2])) else [pytest.mark.heavy]
+                yield pytest.param(number, mode, BACKENDS if eagerly else OTHERS, id=f"{number}-{mode}", marks=marks)
 
 
 @pytest.mark.parametrize(("number", "mode", "backends"), list(pairs()))

@@ -23,11 +23,11 @@ E4M3 = "e4m3fn"
 
 
 def cases(*all_cases):
-    """Each on all backends; JAX without jit has the first in an ordinary run, and the others among the heavy tests."""
-    for place, case in enumerate(all_cases):
+    """Each on all backends; JAX without jit is for the heavy tests: test_bits.py has some of it."""
+    eager = {"jax eager": BACKENDS["jax eager"]}
+    for case in all_cases:
         yield pytest.param(*case, OTHERS, id="-".join(map(str, case)))
-        marks, eager = [pytest.mark.heavy] if place else [], {"jax eager": BACKENDS["jax eager"]}
-        yield pytest.param(*case, eager, id="-".join(map(str, (*case, "eager"))), marks=marks)
+        yield pytest.param(*case, eager, id="-".join(map(str, (*case, "eager"))), marks=pytest.mark.heavy)
 
 
 @pytest.mark.parametrize(("number", "backends"), list(cases(*((number,) for number in BLOCKS))))
