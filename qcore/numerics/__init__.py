@@ -43,11 +43,15 @@ from qcore.numerics.optimizers.schedules import Cosine, Milestones
 _arrays = Arrays()
 adam_step = _arrays.adam_step
 add = _arrays.add
+avg_pool2d = _arrays.avg_pool2d
 batch_norm = _arrays.batch_norm
+chunk = _arrays.chunk
 clip_by_norm = _arrays.clip_by_norm
 cos = _arrays.cos
 cross_entropy = _arrays.cross_entropy
 divide = _arrays.divide
+dropout = _arrays.dropout
+embedding = _arrays.embedding
 erf = _arrays.erf
 exp = _arrays.exp
 expm1 = _arrays.expm1
@@ -58,6 +62,7 @@ log1p = _arrays.log1p
 log_softmax = _arrays.log_softmax
 logsumexp = _arrays.logsumexp
 max = _arrays.max
+max_pool2d = _arrays.max_pool2d
 mean = _arrays.mean
 moving_average = _arrays.moving_average
 mse = _arrays.mse
@@ -70,6 +75,7 @@ reciprocal = _arrays.reciprocal
 relu = _arrays.relu
 rms_norm = _arrays.rms_norm
 rsqrt = _arrays.rsqrt
+settle = _arrays.settle
 sgd_step = _arrays.sgd_step
 sigmoid = _arrays.sigmoid
 silu = _arrays.silu
@@ -88,11 +94,15 @@ __all__ = [
     "Names",
     "adam_step",
     "add",
+    "avg_pool2d",
     "batch_norm",
+    "chunk",
     "clip_by_norm",
     "cos",
     "cross_entropy",
     "divide",
+    "dropout",
+    "embedding",
     "erf",
     "exp",
     "expm1",
@@ -103,6 +113,7 @@ __all__ = [
     "log_softmax",
     "logsumexp",
     "max",
+    "max_pool2d",
     "mean",
     "moving_average",
     "mse",
@@ -115,6 +126,7 @@ __all__ = [
     "relu",
     "rms_norm",
     "rsqrt",
+    "settle",
     "sgd_step",
     "sigmoid",
     "silu",
