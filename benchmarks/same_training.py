@@ -19,15 +19,19 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from benchmarks.support.arguments import count_of, output_file
+from benchmarks.support.timing import keep_pages
 from benchmarks.training_models.environment import open_record
 from benchmarks.training_models.programs import PROGRAMS
-from benchmarks.training_models.record import Record, RecordError, Row, disagreements
 from benchmarks.training_models.recipes import ARITHMETIC
+from benchmarks.training_models.record import Record, RecordError, Row, disagreements
 from benchmarks.training_models.sizes import BATCH
 
 ROOT = Path(__file__).resolve().parent.parent
 STATES = ROOT / "build" / "same_training"
+WIDTH = 100  # of tables where the output is a file
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,8 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--every", metavar="N", type=count_of("step", 1), default=100, help="a hash after so many (default: 100)")
     add("--json", metavar="FILE", type=output_file, help="keep results there, and go on from it")
     add("--states", metavar="FOLDER", type=Path, default=STATES, help="keep weights there (default: build)")
-    add("--time", action="store_true", help="only time steps")
+    add("--time", action="store_true", help="only time steps; float32 and fp8 have limits")
+    add("--seconds", type=float, default=20.0, help="for the steps of a model in a framework (default: 20)")
     arguments = parser.parse_args(argv)
+    if arguments.time:
+        return time(arguments)
     with tempfile.TemporaryDirectory() as folder:
         path, states = arguments.json or Path(folder) / "same_training.json", arguments.states
         record = open_record(path)[0]
@@ -64,11 +71,29 @@ def run_all(path: Path, states: Path, arguments: argparse.Namespace) -> list[str
         if model not in program.models:
             continue
         steps = max(int(arguments.steps * program.share) // every, 1) * every
-        command = [sys.executable, "-m", "benchmarks.training_models.worker", str(path.resolve()), str(states.resolve())]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.training_models.worker",
+            str(path.resolve()),
+            str(states.resolve()),
+        ]
         command += [model, arithmetic, name, str(steps), str(every)]
         if subprocess.run(command, cwd=ROOT, env=program.environment()).returncode:
             failed.append(f"{model}, {arithmetic}, {name}: failed")
     return failed
+
+
+def time(arguments: argparse.Namespace) -> int:
+    """Times steps; the exit status is 0 also where limits are missed: a benchmark reports, it does not judge."""
+    from benchmarks.training_models import timing  # both frameworks
+
+    rows = list(timing.measure(arguments.models, arguments.arithmetic, arguments.seconds))
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(timing.table(rows))
+    missed = [f"{row.model} in {row.arithmetic}, {row.framework}" for row in rows if row.missed]
+    limited = sum(row.limit is not None for row in rows)
+    print(f"{len(missed)} of {limited} limits missed{': ' if missed else ''}{', '.join(missed)}")
+    return 0
 
 
 def report(record: Record, failed: list[str]) -> int:
@@ -86,4 +111,6 @@ def report(record: Record, failed: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    if "--time" in sys.argv:
+        keep_pages()
     sys.exit(main())

@@ -79,6 +79,10 @@ class JaxRun:
         state = jax.device_put((self._params, self._rest, self._slots, key), self._whole)
         self._params, self._rest, self._slots, self._seen = self._train(*state, *batch)
 
+    def results(self) -> Any:
+        """The arrays of the last step, to wait for."""
+        return self._params, self._rest, self._slots
+
     def _named(self, params: Any) -> dict[str, np.ndarray]:
         model = nnx.merge(self._graph, params, self._rest)
         return {name: np.asarray(x) for name, x in reproducible.state_dict(model).items()}

@@ -1,6 +1,6 @@
 """One run of training in a process of its own, which goes on from where it was stopped.
 
-    python -m benchmarks.training_models.worker JSON STATES MODEL ARITHMETIC PROGRAM STEPS EVERY
+python -m benchmarks.training_models.worker JSON STATES MODEL ARITHMETIC PROGRAM STEPS EVERY
 """
 
 from __future__ import annotations

@@ -10,13 +10,14 @@ from support import assert_same_bits
 
 from benchmarks import same_training
 from benchmarks.training_models.data import batch_of
+from benchmarks.training_models.environment import open_record
 from benchmarks.training_models.jax_run import JaxRun
 from benchmarks.training_models.numpy_run import NumpyRun
 from benchmarks.training_models.programs import PROGRAMS
 from benchmarks.training_models.record import Record, RecordError, Row, disagreements
 from benchmarks.training_models.state import DATA, digest, key_for
 from benchmarks.training_models.torch_run import TorchRun
-from benchmarks.training_models.worker import train
+from benchmarks.training_models.worker import train, work
 
 STEPS, HALF = 10, 5
 
@@ -108,17 +109,18 @@ def test_other_hashes_are_found():
 
 
 def test_the_program_goes_on_where_it_was_stopped(tmp_path, capfd):
-    """NumPy alone: four steps, then eight."""
-    options = ["--models", "mlp", "--arithmetic", "fp8", "--programs", "numpy", "--every", "4"]
-    options += ["--json", str(tmp_path / "same.json"), "--states", str(tmp_path)]
-    assert same_training.main([*options, "--steps", "4"]) == 0
-    assert same_training.main([*options, "--steps", "8"]) == 0
+    """NumPy alone: four steps, then four more."""
+    path, job = tmp_path / "same.json", ("mlp", "fp8", "numpy")
+    record, commit = open_record(path)
+    work(record, tmp_path, job, 4, 4, commit)
+    options = ["--models", "mlp", "--arithmetic", "fp8", "--programs", "numpy", "--every", "4", "--steps", "8"]
+    assert same_training.main([*options, "--json", str(path), "--states", str(tmp_path)]) == 0
     out = capfd.readouterr().out
-    assert out.count("step 4:") == 1
+    assert out.count("step 4:") == out.count("step 8:") == 1
     assert "1 runs: one hash for each model and arithmetic" in out
     run = NumpyRun("fp8")
     seen = train(run, "mlp", 0, 8)
-    (row,) = json.loads((tmp_path / "same.json").read_text())["runs"]
+    (row,) = json.loads(path.read_text())["runs"]
     assert (row["weights"][-1], row["intermediates"][-1]) == (digest(run.weights()), seen)
 
 
