@@ -4,9 +4,9 @@
     python -m benchmarks.same_training --models mlp --steps 200 --json same.json
     python -m benchmarks.same_training --time                     steps beside the ordinary float32 step
 
-An MLP, PreResNet20 with batch norm and a GPT of two blocks with AdamW, on handwritten digits and on Python's help texts,
-each in float32, in an FP8 recipe and in MXFP4 with stochastic rounding. Each run has a process of its own. With --json
-the same command goes on from what is there; the exit status is 1 if hashes differ.
+An MLP, PreResNet20 with batch norm and a GPT of two blocks with AdamW, on handwritten digits and on Python's help
+texts, each in float32, in an FP8 recipe and in MXFP4 with stochastic rounding. Each run has a process of its own. With
+--json the same command goes on from what is there; the exit status is 1 if hashes differ.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What computes the runs of `benchmarks.same_training`: frameworks, compiled or not, with so many threads or devices."""
+"""What computes the runs of `benchmarks.same_training`: frameworks, with and without compilers, threads, devices."""
 
 from __future__ import annotations
 

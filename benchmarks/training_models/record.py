@@ -91,9 +91,12 @@ class Record:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with open(self.path.with_name(f".{self.path.name}.lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
             yield
+        finally:
+            os.close(folder)
 
 
 def disagreements(rows: list[Row]) -> list[str]:

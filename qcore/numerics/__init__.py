@@ -9,7 +9,8 @@ nothing.
 - A float32 number of magnitude at most 2^-126 is a zero of its sign, as an operand and as a result. So nothing depends
   on who flushes subnormal numbers, and whether before or after rounding. `xp.settled(x)` says so.
 - `xp.add`, `xp.sub`, `xp.mul`, `xp.div`, `xp.sqrt`: of float32 arrays and Python numbers, of which subnormal ones are
-  not allowed; each rounded once and settled. The choice in `settled` also stands between a product and a sum, so that no compiler contracts them.
+  not allowed; each rounded once and settled. The choice in `settled` also stands between a product and a sum, so that
+  no compiler contracts them.
 - A function of ONE float32 number is evaluated in float64 by the framework's own library and rounded once:
   `xp.narrow(xp.exp(xp.wide(x)))`. Products of `wide` numbers are exact, and may be added up in float64.
 - Sums have a fixed order (`qcore.numerics.sums`): float64, halves by index, an odd rest appended, rounded once.

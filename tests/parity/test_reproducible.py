@@ -196,7 +196,7 @@ def test_what_has_no_law_raises_and_names_the_layer():
     with pytest.raises(ValueError, match=r"layer '1\.0' calls torch\.cumsum.*allowed"):
         qtorch.reproducible.convert(model)(torch.ones(1, 2))
     attention = nn.Sequential(nn.Linear(2, 2), nn.MultiheadAttention(2, 1))
-    with pytest.raises(ValueError, match="layer '1' is a MultiheadAttention.*allowed"):
+    with pytest.raises(ValueError, match=r"layer '1' is a MultiheadAttention.*allowed"):
         qtorch.reproducible.convert(attention)
     assert type(attention[0]) is nn.Linear
     same = nnx.Conv(2, 2, (3,), padding="SAME", rngs=nnx.Rngs(0))
