@@ -1,10 +1,13 @@
-"""Finds the inputs whose float64 result lies within 4 units in the last place of the middle of two float32 numbers.
+"""Finds the inputs whose float64 result lies within 16 units in the last place of the middle of two float32 numbers.
 
-    python -m benchmarks.hard_inputs                       all functions, all 2^32 inputs: 23 passes of about a minute
+    python -m benchmarks.hard_inputs                       all functions, all 2^32 inputs: 23 passes of some minutes
+    python -m benchmarks.hard_inputs --sixteenths 1        every sixteenth input
     python -m benchmarks.hard_inputs --functions exp log --seconds 60
 
-Only there can libraries differ whose float64 functions err by 4 units. It writes qcore/numerics/hard_inputs.json: how
-far the search has come, the inputs, and the correct results, which mpmath computes. The same command goes on from it.
+Only there can libraries differ whose float64 functions err by so much. It writes qcore/numerics/hard_inputs.json: how
+many sixteenths of all inputs were searched (the n-th one has the bit patterns n - 1, n + 15, n + 31 and so on, so that
+each has numbers of all magnitudes), the hard inputs, and the correct results, which mpmath computes. The same command
+goes on from it.
 """
 
 from __future__ import annotations
@@ -19,16 +22,14 @@ from typing import Any
 
 import mpmath
 import numpy as np
-import torch
 
-from benchmarks.support.arguments import output_file
+from benchmarks.support.arguments import count_of, output_file
 from qcore.numerics.elementary.laws import IN_FLOAT64
-from qcore.numerics.operations import SMALLEST
-from qtorch.reproducible.tensor_names import Names
+from qcore.numerics.operations import SMALLEST, Names
 
 FILE = Path(__file__).parent.parent / "qcore" / "numerics" / "hard_inputs.json"
-PATTERNS, CHUNK, SAVED = 1 << 32, 1 << 20, 1 << 28  # all inputs; at a time; after how many the file is written
-DROPPED, UNITS = 29, 4  # bits of float64 that float32 lacks; how near to their middle
+PATTERNS, PARTS, CHUNK = 1 << 32, 16, 1 << 15  # all inputs, in so many parts; so many at a time stay in the cache
+DROPPED, UNITS = 29, 16  # bits of float64 that float32 lacks; how near to their middle
 DIGITS, MANTISSA, BIGGEST = 80, 24, 2.0**128
 
 CORRECT: dict[str, Callable[[Any], Any]] = {
@@ -58,16 +59,12 @@ CORRECT: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def search(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The compiled function that says which float32 numbers are hard."""
-
-    @torch.compile(fullgraph=True)
-    def hard(x: torch.Tensor) -> torch.Tensor:
+def is_hard(name: str, x: np.ndarray) -> np.ndarray:
+    """Which float32 numbers are hard."""
+    with Names.arithmetic():
         y = IN_FLOAT64[name](Names, Names.wide(Names.settled(x)))
-        distance = (y.view(torch.int64) & ((1 << DROPPED) - 1)) - (1 << (DROPPED - 1))
-        return (abs(distance) <= UNITS) & (abs(y) > SMALLEST) & (abs(y) < BIGGEST)
-
-    return hard
+    distance = (y.view(np.int64) & ((1 << DROPPED) - 1)) - (1 << (DROPPED - 1))
+    return (abs(distance) <= UNITS) & (abs(y) > SMALLEST) & (abs(y) < BIGGEST)
 
 
 def correct(name: str, pattern: str) -> str:
@@ -80,35 +77,36 @@ def correct(name: str, pattern: str) -> str:
     return f"{int(found.view(np.uint32)):08x}"
 
 
-def scan(name: str, start: int, stop: int, hard: Callable[[torch.Tensor], torch.Tensor]) -> list[str]:
-    """The hard bit patterns from `start` to below `stop`."""
+def scan(name: str, part: int, stop: int = PATTERNS) -> list[str]:
+    """The hard bit patterns of a part, counted from 0, below `stop`."""
     found = []
-    for begin in range(start, stop, CHUNK):
-        x = np.arange(begin, begin + CHUNK, dtype=np.uint32)
-        found += [f"{begin + place:08x}" for place in torch.nonzero(hard(torch.from_numpy(x.view(np.float32)))).ravel()]
+    for begin in range(part, stop, CHUNK * PARTS):
+        x = np.arange(begin, min(begin + CHUNK * PARTS, stop), PARTS).astype(np.uint32)
+        found += [f"{pattern:08x}" for pattern in x[is_hard(name, x.view(np.float32))]]
     return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.hard_inputs", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--functions", metavar="NAME", choices=list(CORRECT), nargs="+", default=list(CORRECT))
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after these (default: never)")
-    parser.add_argument("--json", metavar="FILE", type=output_file, default=FILE)
+    add = parser.add_argument
+    add("--functions", metavar="NAME", choices=list(CORRECT), nargs="+", default=list(CORRECT))
+    add("--sixteenths", metavar="N", type=count_of("part", 1), default=PARTS, help="of all inputs (default: all 16)")
+    add("--seconds", type=float, default=float("inf"), help="stop after these (default: never)")
+    add("--json", metavar="FILE", type=output_file, default=FILE)
     arguments = parser.parse_args(argv)
     known = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
     end = perf_counter() + arguments.seconds
-    for name in arguments.functions:
-        row = known.setdefault(name, {"searched": 0, "hard": {}})
-        torch._dynamo.reset()
-        hard = search(name)
-        while row["searched"] < PATTERNS:
+    for part in range(min(arguments.sixteenths, PARTS)):
+        for name in arguments.functions:
+            row = known.setdefault(name, {"sixteenths": 0, "hard": {}})
+            if row["sixteenths"] != part:
+                continue
             if perf_counter() > end:
                 return 3
-            stop = row["searched"] + SAVED
-            row["hard"] |= {one: correct(name, one) for one in scan(name, row["searched"], stop, hard)}
-            row["searched"] = stop
+            row["hard"] |= {one: correct(name, one) for one in scan(name, part)}
+            row.update(sixteenths=part + 1, hard=dict(sorted(row["hard"].items())))
             arguments.json.write_text(json.dumps(dict(sorted(known.items())), indent=0) + "\n")
-            print(f"{name}: {stop / PATTERNS:.0%}, {len(row['hard'])} hard inputs", flush=True)
+            print(f"{name}: {part + 1} sixteenths, {len(row['hard'])} hard inputs", flush=True)
     return 0
 
 

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 
 from benchmarks.training_models.sizes import BATCH, CONTEXT
 from qcore import fold_in
-from qcore.random.draws import permutation, random_bits
+from qcore.random import permutation, random_bits
 
 _TEXT_LENGTH = 100_000
 

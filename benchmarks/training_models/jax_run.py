@@ -17,6 +17,7 @@ from benchmarks.training_models.data import LETTERS
 from benchmarks.training_models.recipes import recipe_for
 from benchmarks.training_models.state import MOMENTUM, RATE, ROUNDING, initial, key_for
 from qjax import reproducible
+from qjax.reproducible.optimizers import AdamState
 
 
 def make_model(model: str, functions: Any) -> nnx.Module:
@@ -78,6 +79,10 @@ class JaxRun:
         state = jax.device_put((self._params, self._rest, self._slots, key), self._whole)
         self._params, self._rest, self._slots, self._seen = self._train(*state, *batch)
 
+    def results(self) -> Any:
+        """The arrays of the last step, to wait for."""
+        return self._params, self._rest, self._slots
+
     def _named(self, params: Any) -> dict[str, np.ndarray]:
         model = nnx.merge(self._graph, params, self._rest)
         return {name: np.asarray(x) for name, x in reproducible.state_dict(model).items()}
@@ -102,20 +107,19 @@ class JaxRun:
 
     def load(self, step: int, state: Mapping[str, np.ndarray]) -> None:
         """Goes on from a state after so many steps."""
-        model = nnx.merge(self._graph, self._params, self._rest)
         weights = {name: x for name, x in state.items() if not name.startswith("optimizer")}
-        reproducible.load_state_dict(model, weights)
-        self._params, self._rest = nnx.split(model, nnx.Param, ...)[1:]
+        self._params, self._rest = self._variables(weights)
         slots = []
         for number, _ in enumerate(_trees(self._slots)):
             named = {name: state.get(f"optimizer {number} {name}", x) for name, x in weights.items()}
-            reproducible.load_state_dict(model, named)
-            slots.append(nnx.split(model, nnx.Param, ...)[1])
-        self._slots = (
-            slots[0]
-            if len(slots) == 1
-            else self._slots._replace(step=jnp.float32(step), first=slots[0], second=slots[1])
-        )
+            slots.append(self._variables(named)[0])
+        self._slots = slots[0] if len(slots) == 1 else AdamState(jnp.float32(step), *slots)
+
+    def _variables(self, named: Mapping[str, Any]) -> Any:
+        """Arrays by name as variables of the model: parameters, and the rest."""
+        model = nnx.merge(self._graph, self._params, self._rest, copy=True)
+        reproducible.load_state_dict(model, named)
+        return nnx.split(model, nnx.Param, ...)[1:]
 
 
 def _trees(slots: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
@@ -74,3 +75,12 @@ class NumpyRun:
     def intermediates(self) -> dict[str, np.ndarray]:
         """What the last step had before it was rounded: the loss, the logits and the gradients."""
         return self._seen
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All that the rest of the run needs."""
+        return self._weights | {f"optimizer 0 {name}": x for name, x in self._velocities.items()}
+
+    def load(self, step: int, state: Mapping[str, np.ndarray]) -> None:
+        """Goes on from a state after so many steps."""
+        self._weights = {name: state[name] for name in _SHAPES}
+        self._velocities = {name: state[f"optimizer 0 {name}"] for name in _SHAPES}

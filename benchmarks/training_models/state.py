@@ -10,7 +10,7 @@ from zlib import crc32
 import numpy as np
 
 from qcore import fold_in
-from qcore.random.draws import uniform
+from qcore.random import uniform
 
 SEED = (0, 20_261_123)
 RATE = {"mlp": 0.1, "preresnet20": 0.1, "gpt": 1e-3}

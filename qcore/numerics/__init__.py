@@ -44,11 +44,15 @@ from qcore.numerics.optimizers.schedules import Cosine, Milestones
 _arrays = Arrays()
 adam_step = _arrays.adam_step
 add = _arrays.add
+avg_pool2d = _arrays.avg_pool2d
 batch_norm = _arrays.batch_norm
+chunk = _arrays.chunk
 clip_by_norm = _arrays.clip_by_norm
 cos = _arrays.cos
 cross_entropy = _arrays.cross_entropy
 divide = _arrays.divide
+dropout = _arrays.dropout
+embedding = _arrays.embedding
 erf = _arrays.erf
 exp = _arrays.exp
 expm1 = _arrays.expm1
@@ -59,6 +63,7 @@ log1p = _arrays.log1p
 log_softmax = _arrays.log_softmax
 logsumexp = _arrays.logsumexp
 max = _arrays.max
+max_pool2d = _arrays.max_pool2d
 mean = _arrays.mean
 moving_average = _arrays.moving_average
 mse = _arrays.mse
@@ -71,6 +76,7 @@ reciprocal = _arrays.reciprocal
 relu = _arrays.relu
 rms_norm = _arrays.rms_norm
 rsqrt = _arrays.rsqrt
+settle = _arrays.settle
 sgd_step = _arrays.sgd_step
 sigmoid = _arrays.sigmoid
 silu = _arrays.silu
@@ -89,11 +95,15 @@ __all__ = [
     "Names",
     "adam_step",
     "add",
+    "avg_pool2d",
     "batch_norm",
+    "chunk",
     "clip_by_norm",
     "cos",
     "cross_entropy",
     "divide",
+    "dropout",
+    "embedding",
     "erf",
     "exp",
     "expm1",
@@ -104,6 +114,7 @@ __all__ = [
     "log_softmax",
     "logsumexp",
     "max",
+    "max_pool2d",
     "mean",
     "moving_average",
     "mse",
@@ -116,6 +127,7 @@ __all__ = [
     "relu",
     "rms_norm",
     "rsqrt",
+    "settle",
     "sgd_step",
     "sigmoid",
     "silu",

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from qcore.arguments import check_seed
 from qcore.numerics.differentiable import Differentiable, apply
-from qcore.numerics.layers import Layers
 from qcore.numerics.optimizers.functions import Optimizing
+from qcore.numerics.training.functions import TrainingFunctions
+from qcore.random.threefry import as_lane
 
 
-class Arrays(Layers, Optimizing):
+class Arrays(TrainingFunctions, Optimizing):
     """NumPy's."""
 
     def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
@@ -22,6 +24,9 @@ class Arrays(Layers, Optimizing):
 
     def integers(self, name: str, x: Any) -> Any:
         return _of_dtype(name, x, np.integer, "integers")
+
+    def key_words(self, key: Any) -> np.ndarray:
+        return np.array([as_lane(word) for word in check_seed(key)], np.int32)
 
 
 def _of_dtype(name: str, x: Any, kind: type, allowed: str) -> Any:

@@ -110,7 +110,8 @@ class Names:
     @classmethod
     def one_nan(cls, x: Any) -> Any:
         """x with 0x7fc00000 in the place of every NaN."""
-        return cls.where(x == x, x, np.nan)
+        nan: Any = np.nan
+        return cls.where(x == x, x, nan)
 
     @classmethod
     def wide(cls, x: Any) -> Any:

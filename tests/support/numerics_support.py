@@ -59,6 +59,14 @@ def all_cases():
     yield "batch_norm", lambda room, *a: room.batch_norm(*a)[0], (y, weight, bias)
     yield "statistics", lambda room, *a: room.batch_norm(*a)[2], (y, weight, bias)
     yield "normalize", lambda room, x, w, b: room.normalize(x, b, w * w, w, b), (y, weight, bias)
+    weight, indices = numbers(rng, 6, 3), rng.integers(0, 5, (4, 9))  # of row 5 there is no use
+    yield "embedding", lambda room, weight, indices: room.embedding(indices, weight), (weight, indices)
+    images = hard[:, :, :8].reshape(5, 7, 8)
+    images[4, 2:4, 2:4], images[4, 4, 4] = 1.5, 1.5  # equal ones in a window
+    for name in ("max_pool2d", "avg_pool2d"):
+        yield name, lambda room, x, name=name: getattr(room, name)(x, (3, 2), (1, 2), 1), (images,)
+    yield "dropout", lambda room, x: room.dropout(x, 0.3, 7), (hard,)
+    yield "settle", lambda room, x: room.settle(x), (hard,)
 
 
 CASES = list(all_cases())

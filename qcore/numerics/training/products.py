@@ -88,8 +88,8 @@ class ProductFunctions(TrainingFunctions):
         Raises:
             TypeError, ValueError: if an argument is not as above.
         """
-        of_query, of_key, of_value = (tuple(x.shape) for x in (query, key, value))
-        factor = self.number(check_attention(of_query, of_key, of_value, attn_mask, is_causal, scale), query)
+        q, k, v = (tuple(x.shape) for x in (query, key, value))
+        factor = self.number(check_attention(q, k, v, attn_mask, is_causal, scale), query)
         scores = self.matmul(self.multiply(query, factor), key.mT)
         if is_causal or attn_mask is not None:
             scores = self.call(MASKED, scores, attn_mask)

@@ -36,7 +36,7 @@ def set_key(model: nn.Module, key: int | tuple[int, int]) -> None:
         >>> model = nn.Sequential(Dropout(0.5))
         >>> set_key(model, 7)
         >>> model(torch.ones(6))
-        tensor([2., 2., 0., 0., 2., 2.])
+        tensor([2., 2., 2., 2., 0., 2.])
     """
     for name, layer in model.named_modules():
         if isinstance(getattr(layer, "key", None), torch.Tensor):

@@ -1,0 +1,59 @@
+"""One run of training in a process of its own, which goes on from where it was stopped.
+
+python -m benchmarks.training_models.worker JSON STATES MODEL ARITHMETIC PROGRAM STEPS EVERY
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.training_models.data import batch_of
+from benchmarks.training_models.environment import open_record
+from benchmarks.training_models.programs import PROGRAMS
+from benchmarks.training_models.record import Record, Row
+from benchmarks.training_models.state import DATA, digest, key_for
+
+
+def train(run: Any, model: str, start: int, stop: int, seen: str = "") -> str:
+    """Goes through steps of a run; the hash of the losses, logits and gradients of these and the steps before."""
+    for step in range(start, stop):
+        run.step(step, *batch_of(model, key_for(DATA), step))
+        seen = hashlib.sha256((seen + digest(run.intermediates())).encode()).hexdigest()
+    return seen
+
+
+def work(record: Record, states: Path, job: tuple[str, str, str], steps: int, every: int, commit: str) -> None:
+    """Trains, and writes hashes and the state after every so many steps."""
+    model, arithmetic, program = job
+    row, run = record.row(job), PROGRAMS[program].make(model, arithmetic)
+    file = states / f"{'-'.join(job).replace(' ', '-').replace(',', '')}.npz"
+    if row is not None and row.every == every and row.weights and file.exists():
+        with np.load(file) as found:
+            run.load(row.steps, dict(found))
+        if digest(run.weights()) != row.weights[-1]:
+            raise SystemExit(f"{file} is not the state of {', '.join(job)} after {row.steps} steps; remove it")
+    else:
+        row = Row(*job, commit, every)
+    while row.steps < steps:
+        seen = train(run, model, row.steps, row.steps + every, row.intermediates[-1] if row.intermediates else "")
+        row.weights.append(digest(run.weights()))
+        row.intermediates.append(seen)
+        np.savez(file, **run.state())
+        record.put(row)
+        print(f"{', '.join(job)}, step {row.steps}: {row.weights[-1]}", flush=True)
+
+
+def main() -> None:
+    path, states, *job, steps, every = sys.argv[1:]
+    record, commit = open_record(Path(path))
+    PROGRAMS[job[2]].prepare()
+    work(record, Path(states), (job[0], job[1], job[2]), int(steps), int(every), commit)
+
+
+if __name__ == "__main__":
+    main()
