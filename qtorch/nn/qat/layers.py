@@ -165,7 +165,8 @@ class Conv1d(QATConv, nn.Conv1d):
     """`torch.nn.Conv1d` with a fake-quantized weight, and an argument qconfig after its others.
 
     Args:
-        others, settings: as for `torch.nn.Conv1d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv1d`.
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
 
     Raises:
@@ -184,7 +185,8 @@ class Conv2d(QATConv, nn.Conv2d):
     """`torch.nn.Conv2d` with a fake-quantized weight, and an argument qconfig after its others.
 
     Args:
-        others, settings: as for `torch.nn.Conv2d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv2d`.
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
 
     Raises:
@@ -203,7 +205,8 @@ class Conv3d(QATConv, nn.Conv3d):
     """`torch.nn.Conv3d` with a fake-quantized weight, and an argument qconfig after its others.
 
     Args:
-        others, settings: as for `torch.nn.Conv3d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv3d`.
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
 
     Raises:

@@ -126,7 +126,8 @@ class ConvBn1d(QATConvBn, nn.Conv1d):
     """`QATConvBn` in one dimension.
 
     Args:
-        others, settings: as for `torch.nn.Conv1d`; there is no bias by default.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv1d`; there is no bias by default.
         eps, momentum: of the batch norm.
         freeze_bn: True leaves running statistics as they are.
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
@@ -148,7 +149,8 @@ class ConvBn2d(QATConvBn, nn.Conv2d):
     """`QATConvBn` in two dimensions.
 
     Args:
-        others, settings: as for `torch.nn.Conv2d`; there is no bias by default.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv2d`; there is no bias by default.
         eps, momentum: of the batch norm.
         freeze_bn: True leaves running statistics as they are.
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
@@ -170,7 +172,8 @@ class ConvBn3d(QATConvBn, nn.Conv3d):
     """`QATConvBn` in three dimensions.
 
     Args:
-        others, settings: as for `torch.nn.Conv3d`; there is no bias by default.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv3d`; there is no bias by default.
         eps, momentum: of the batch norm.
         freeze_bn: True leaves running statistics as they are.
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
@@ -192,7 +195,8 @@ class ConvBnReLU1d(ConvBn1d):
     """`ConvBn1d` and a ReLU.
 
     Args:
-        others, bias, eps, momentum, freeze_bn, qconfig, settings: as for `ConvBn1d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, eps, momentum,
+            freeze_bn, qconfig: as for `ConvBn1d`.
 
     Raises:
         TypeError: if qconfig is no `QConfig`.
@@ -214,7 +218,8 @@ class ConvBnReLU2d(ConvBn2d):
     """`ConvBn2d` and a ReLU.
 
     Args:
-        others, bias, eps, momentum, freeze_bn, qconfig, settings: as for `ConvBn2d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, eps, momentum,
+            freeze_bn, qconfig: as for `ConvBn2d`.
 
     Raises:
         TypeError: if qconfig is no `QConfig`.
@@ -236,7 +241,8 @@ class ConvBnReLU3d(ConvBn3d):
     """`ConvBn3d` and a ReLU.
 
     Args:
-        others, bias, eps, momentum, freeze_bn, qconfig, settings: as for `ConvBn3d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, eps, momentum,
+            freeze_bn, qconfig: as for `ConvBn3d`.
 
     Raises:
         TypeError: if qconfig is no `QConfig`.

@@ -34,7 +34,8 @@ class ConvReLU1d(qat.Conv1d):
     """`qtorch.nn.qat.Conv1d` and a ReLU.
 
     Args:
-        others, settings: as for `torch.nn.Conv1d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv1d`.
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
 
     Raises:
@@ -57,7 +58,8 @@ class ConvReLU2d(qat.Conv2d):
     """`qtorch.nn.qat.Conv2d` and a ReLU.
 
     Args:
-        others, settings: as for `torch.nn.Conv2d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv2d`.
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
 
     Raises:
@@ -80,7 +82,8 @@ class ConvReLU3d(qat.Conv3d):
     """`qtorch.nn.qat.Conv3d` and a ReLU.
 
     Args:
-        others, settings: as for `torch.nn.Conv3d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv3d`.
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
 
     Raises:
