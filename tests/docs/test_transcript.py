@@ -1,6 +1,6 @@
-"""A newcomer's ten minutes: README.md and docs/start-pytorch.md, followed to the letter in a copy without anything installed.
+"""A newcomer's ten minutes: README.md and docs/start-pytorch.md, followed to the letter in a fresh environment.
 
-Commands are those of the pages, word for word; Python reads the programs of a page from where a reader would paste them.
+Commands are those of the pages, word for word; Python reads the programs of a page where a reader would paste them.
 """
 
 import os
