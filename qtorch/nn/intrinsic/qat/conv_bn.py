@@ -195,8 +195,9 @@ class ConvBnReLU1d(ConvBn1d):
     """`ConvBn1d` and a ReLU.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, eps, momentum,
-            freeze_bn, qconfig: as for `ConvBn1d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `ConvBn1d`.
+        eps, momentum, freeze_bn, qconfig: as for it.
 
     Raises:
         TypeError: if qconfig is no `QConfig`.
@@ -218,8 +219,9 @@ class ConvBnReLU2d(ConvBn2d):
     """`ConvBn2d` and a ReLU.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, eps, momentum,
-            freeze_bn, qconfig: as for `ConvBn2d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `ConvBn2d`.
+        eps, momentum, freeze_bn, qconfig: as for it.
 
     Raises:
         TypeError: if qconfig is no `QConfig`.
@@ -241,8 +243,9 @@ class ConvBnReLU3d(ConvBn3d):
     """`ConvBn3d` and a ReLU.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, eps, momentum,
-            freeze_bn, qconfig: as for `ConvBn3d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `ConvBn3d`.
+        eps, momentum, freeze_bn, qconfig: as for it.
 
     Raises:
         TypeError: if qconfig is no `QConfig`.
