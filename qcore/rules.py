@@ -49,6 +49,11 @@ class Quantization:
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> outputs = Quantization("e4m3fn", "e5m2", "nearest", "stochastic")
+        >>> outputs.stochastic, str(outputs.backward_number)
+        (True, 'e5m2')
     """
 
     forward_number: Number | None = None
@@ -89,6 +94,11 @@ class Rule:
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> rule = Rule(name="features.*", weight_number="e4m3fn")
+        >>> rule.names("features.0"), rule.names("head")
+        (True, False)
     """
 
     name: str = "*"

@@ -41,6 +41,10 @@ class Names:
     - `searchsorted(edges, x, right)`: for each x how many edges are less, with right=True at most equal, as int32.
     - `cond(flag, true, false, *operands)`: the result of one of two functions, for a 0-d flag.
     - `while_loop(condition, body, state)`: the tuple that is left when `condition(state)` has become false.
+
+    Example:
+        >>> Names.divide(np.float32([1, 2]), 4.0), Names.dtype(np.float32(1))
+        (array([0.25, 0.5 ], dtype=float32), 'float32')
     """
 
     where = staticmethod(np.where)

@@ -14,7 +14,16 @@ from qcore.arguments import check_int
 
 
 class Counts(NamedTuple):
-    """How many elements there were in each of (bins,) equal parts of a range, all float32; inf to -inf at first."""
+    """How many elements there were in each of some equal parts of a range; all fields are float32.
+
+    Attributes:
+        histogram: of shape (bins,).
+        min_val, max_val: the range, of shape (); inf and -inf before any element was seen.
+
+    Example:
+        >>> Histogram(bins=4).init().histogram
+        array([0., 0., 0., 0.], dtype=float32)
+    """
 
     histogram: Any
     min_val: Any

@@ -26,7 +26,15 @@ from qcore.formats.affine import UINT8, AffineInteger
 
 
 class Extremes(NamedTuple):
-    """The least and the greatest element, float32 of shape (), or (channels,); inf and -inf before any was seen."""
+    """The least and the greatest element.
+
+    Attributes:
+        min_val, max_val: float32 of shape (), or (channels,); inf and -inf before any element was seen.
+
+    Example:
+        >>> MinMax().init()
+        Extremes(min_val=array(inf, dtype=float32), max_val=array(-inf, dtype=float32))
+    """
 
     min_val: Any
     max_val: Any
@@ -119,6 +127,18 @@ class MovingAverageMinMax(MinMax):
     Args:
         form, scheme, eps: as for `MinMax`.
         averaging_constant: the share of the newest array, above 0 and at most 1.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> observer = MovingAverageMinMax(averaging_constant=0.5)
+        >>> state = observer.init(())
+        >>> for x in (np.float32([0, 1]), np.float32([0, 3])):
+        ...     state = observer.update(state, x)
+        >>> state.max_val
+        array(2., dtype=float32)
     """
 
     averaging_constant: float = 0.01
@@ -141,6 +161,18 @@ class PerChannelMinMax(MinMax):
     Args:
         form, scheme, eps: as for `MinMax`.
         axis: the dimension of the arrays along which the channels lie.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> observer = PerChannelMinMax()
+        >>> state = observer.init((2, 2))
+        >>> for x in (np.float32([[0, 1], [0, 2]]), np.float32([[0, 3], [0, 1]])):
+        ...     state = observer.update(state, x)
+        >>> state.max_val
+        array([3., 2.], dtype=float32)
     """
 
     axis: int = 0  # type: ignore[misc]
@@ -152,7 +184,25 @@ class PerChannelMinMax(MinMax):
 
 @dataclass(frozen=True)
 class MovingAveragePerChannelMinMax(PerChannelMinMax, MovingAverageMinMax):
-    """Moving averages of the extremes of each channel's elements; the arguments are those of both bases."""
+    """Moving averages of the extremes of each channel's elements.
+
+    Args:
+        form, scheme, eps: as for `MinMax`.
+        axis: as for `PerChannelMinMax`.
+        averaging_constant: as for `MovingAverageMinMax`.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> observer = MovingAveragePerChannelMinMax(averaging_constant=0.5)
+        >>> state = observer.init((2, 2))
+        >>> for x in (np.float32([[0, 1], [0, 2]]), np.float32([[0, 3], [0, 4]])):
+        ...     state = observer.update(state, x)
+        >>> state.max_val
+        array([2., 3.], dtype=float32)
+    """
 
 
 class _WithoutParameters:
@@ -163,7 +213,14 @@ class _WithoutParameters:
 
 @dataclass(frozen=True)
 class Recording(_WithoutParameters):
-    """All arrays seen so far, as the state, a tuple of copies; for debugging."""
+    """All arrays seen so far, as the state, a tuple of copies; for debugging.
+
+    Example:
+        >>> import numpy as np
+        >>> observer = Recording()
+        >>> observer.update(observer.init(), np.float32([1, 2]))
+        (array([1., 2.], dtype=float32),)
+    """
 
     def init(self, shape: tuple[int, ...] = (), xp: Any = Names) -> tuple[Any, ...]:
         """The state before any array was seen."""
@@ -176,7 +233,13 @@ class Recording(_WithoutParameters):
 
 @dataclass(frozen=True)
 class Noop(_WithoutParameters):
-    """Remembers nothing: for arrays that need no range, say in float16."""
+    """Remembers nothing: for arrays that need no range, say in float16.
+
+    Example:
+        >>> import numpy as np
+        >>> Noop().update((), np.float32([1, 2]))
+        ()
+    """
 
     def init(self, shape: tuple[int, ...] = (), xp: Any = Names) -> tuple[()]:
         """The empty state."""

@@ -39,6 +39,12 @@ class QParams:
         scale: float32, of shape () for the whole array, or (channels,).
         zero_point: int32, of the same shape.
         axis: the dimension of the array along which the channels lie; None where there are none.
+
+    Example:
+        >>> QParams(np.float32(0.1), np.int32(3)).zero_point
+        np.int32(3)
+        >>> QParams.of([0.5, 0.25], [0, 10], axis=0).scale
+        array([0.5 , 0.25], dtype=float32)
     """
 
     scale: Any
@@ -66,10 +72,22 @@ class QParams:
 def check_qparams(qparams: Any, form: Any, shape: tuple[int, ...], xp: Any = Names) -> None:
     """Raises unless parameters fit an array of a shape; values that are not concrete are not checked.
 
+    Args:
+        qparams: what is checked: a `QParams`.
+        form: the integers, an `AffineInteger`.
+        shape: of the array.
+        xp: the array namespace.
+
     Raises:
         TypeError: if qparams is no QParams of float32 and int32, or form no AffineInteger.
         ValueError: if shapes or axis do not fit, a scale is not from 2^-125 to 2^125, or a zero point is outside of the
             range.
+
+    Example:
+        >>> from qcore.affine import UINT8
+        >>> check_qparams(QParams.of([0.5, 0.25], [0, 300], axis=0), UINT8, (2, 3))
+        Traceback (most recent call last):
+        ValueError: zero_point=300; allowed are integers from 0 to 255 for affine(0,255,middle=128)
     """
     check_form(form)
     if not isinstance(qparams, QParams):

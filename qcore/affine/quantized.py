@@ -43,7 +43,30 @@ def parameter(name: str, field: str, about: str) -> Callable[..., Any]:
         return getattr(self._channels(name) if channels else self._whole(name), field)
 
     wrong = "there are no channels" if channels else "there is one for each channel"
-    return _named(method, name, f"{about}.\n\n        Raises:\n            ValueError: if {wrong}.\n        ")
+    made, shown = _EXAMPLES[name]
+    return _named(
+        method,
+        name,
+        f"""{about}.
+
+        Raises:
+            ValueError: if {wrong}.
+
+        Example:
+            >>> import numpy as np
+            >>> QArray(np.uint8([[1, 2]]), QParams.of({made}), AffineInteger(0, 255)).{name}()
+            {shown}
+        """,
+    )
+
+
+_EXAMPLES = {  # the parameters of an array, and what is one of them
+    "q_scale": ("0.5, 3", "array(0.5, dtype=float32)"),
+    "q_zero_point": ("0.5, 3", "array(3, dtype=int32)"),
+    "q_per_channel_scales": ("[0.5, 0.25], [0, 3], 1", "array([0.5 , 0.25], dtype=float32)"),
+    "q_per_channel_zero_points": ("[0.5, 0.25], [0, 3], 1", "array([0, 3], dtype=int32)"),
+    "q_per_channel_axis": ("[0.5, 0.25], [0, 3], 1", "1"),
+}
 
 
 def _named(method: Callable[..., Any], name: str, about: str) -> Callable[..., Any]:
@@ -130,6 +153,14 @@ class QuantizedArray:
 @dataclass(frozen=True, eq=False)
 class QArray(QuantizedArray):
     """Quantized NumPy arrays: the reference of the arithmetic in `qcore.affine.arithmetic`.
+
+    Args:
+        values: array of the integers, of the form's dtype.
+        qparams: their scale and zero point, or those of each channel.
+        form: the integers' range.
+
+    Raises:
+        TypeError, ValueError: if they do not fit each other.
 
     Example:
         >>> import numpy as np

@@ -37,7 +37,14 @@ class TextForm:
 
 
 class Number(ABC):
-    """A number format. Formats are immutable, hashable, comparable and picklable."""
+    """A number format. Formats are immutable, hashable, comparable and picklable.
+
+    Example:
+        >>> from qcore import FloatingPoint
+        >>> number = FloatingPoint(exp=5, man=2)
+        >>> isinstance(number, Number), number.text, number == FloatingPoint(5, 2)
+        (True, 'float(5,2)', True)
+    """
 
     @property
     def text(self) -> str:

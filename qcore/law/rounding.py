@@ -24,6 +24,15 @@ class Rounding(Enum):
         ODD: to the odd neighbour (von Neumann rounding), so that another rounding to fewer bits gives the same result
             as one rounding, unless a number overflows.
         STOCHASTIC: away from zero with probability equal to the distance from the neighbour nearer to zero.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore import quantize
+        >>> x = np.float32([2.5])
+        >>> [quantize(x, "int4", mode).item() for mode in (Rounding.NEAREST, "nearest_away", "down", "up")]
+        [2.0, 3.0, 2.0, 3.0]
+        >>> Rounding("nearest") is Rounding.NEAREST
+        True
     """
 
     NEAREST = "nearest"

@@ -7,29 +7,14 @@ from typing import Any
 
 from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.elementary.arithmetic import ADD, DIV, MUL, POW, SUB
-from qcore.numerics.elementary.laws import ELEMENTARY
+from qcore.numerics.elementary.functions import ElementaryFunctions
 from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR
 
 Axis = int | tuple[int, ...] | None
 
 
-class Functions:
-    """Elementary functions, arithmetic and reductions of float32 arrays; their bits are those of `qcore.numerics`.
-
-    A function of one number is evaluated in float64 and rounded once. Numbers of magnitude at most 2^-126 are zeros,
-    as arguments and as results. All functions have gradients.
-    """
-
-    def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
-        """The result of a law."""
-        raise NotImplementedError
-
-    def float32(self, name: str, x: Any) -> Any:
-        """A float32 array as the package has it; a TypeError that names the argument if x is none."""
-        raise NotImplementedError
-
-    def _one(self, name: str, x: Any) -> Any:
-        return self.call(ELEMENTARY[name], self.float32("x", x))
+class Functions(ElementaryFunctions):
+    """`ElementaryFunctions`, arithmetic and reductions of float32 arrays."""
 
     def _two(self, law: Differentiable, a: Any, b: Any) -> Any:
         return self.call(law, self.float32("a", a), self.float32("b", b))
@@ -38,106 +23,68 @@ class Functions:
         x = self.float32("x", x)
         return self.call(law, x, axes=check_axes("axis", axis, x.ndim), keepdims=bool(keepdims), **options)
 
-    def exp(self, x: Any) -> Any:
-        """e^x.
+    def add(self, a: Any, b: Any) -> Any:
+        """a + b of float32 arrays that broadcast.
+
+        Args:
+            a, b: float32 arrays.
 
         Example:
             >>> import numpy as np
             >>> from qcore import numerics
-            >>> numerics.exp(np.float32([0, 1])).tolist()
-            [1.0, 2.7182817459106445]
+            >>> numerics.add(np.float32([1, 2]), np.float32(0.5)).tolist()
+            [1.5, 2.5]
         """
-        return self._one("exp", x)
-
-    def expm1(self, x: Any) -> Any:
-        """e^x - 1."""
-        return self._one("expm1", x)
-
-    def log(self, x: Any) -> Any:
-        """The natural logarithm."""
-        return self._one("log", x)
-
-    def log1p(self, x: Any) -> Any:
-        """log(1 + x)."""
-        return self._one("log1p", x)
-
-    def tanh(self, x: Any) -> Any:
-        """The hyperbolic tangent."""
-        return self._one("tanh", x)
-
-    def sigmoid(self, x: Any) -> Any:
-        """1 / (1 + exp(-x))."""
-        return self._one("sigmoid", x)
-
-    def erf(self, x: Any) -> Any:
-        """The error function."""
-        return self._one("erf", x)
-
-    def sin(self, x: Any) -> Any:
-        """The sine of radians."""
-        return self._one("sin", x)
-
-    def cos(self, x: Any) -> Any:
-        """The cosine of radians."""
-        return self._one("cos", x)
-
-    def sqrt(self, x: Any) -> Any:
-        """The square root."""
-        return self._one("sqrt", x)
-
-    def rsqrt(self, x: Any) -> Any:
-        """1 / sqrt(x), rounded once."""
-        return self._one("rsqrt", x)
-
-    def reciprocal(self, x: Any) -> Any:
-        """1 / x."""
-        return self._one("reciprocal", x)
-
-    def relu(self, x: Any) -> Any:
-        """x where it is above 0, else +0."""
-        return self._one("relu", x)
-
-    def softplus(self, x: Any) -> Any:
-        """log(1 + exp(x))."""
-        return self._one("softplus", x)
-
-    def silu(self, x: Any) -> Any:
-        """x / (1 + exp(-x)), rounded once."""
-        return self._one("silu", x)
-
-    def gelu(self, x: Any, approximate: str = "none") -> Any:
-        """x times the normal distribution function, a product of two float32 numbers.
-
-        Args:
-            x: float32 array.
-            approximate: "none", or "tanh" for x * sigmoid(2u) with u = sqrt(2 / pi) * (x + 0.044715 x^3), each
-                operation rounded to float32.
-
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
-        """
-        if approximate not in ("none", "tanh"):
-            raise ValueError(f"approximate={approximate!r}; allowed are 'none' and 'tanh'")
-        return self._one("gelu" if approximate == "none" else "gelu_tanh", x)
-
-    def add(self, a: Any, b: Any) -> Any:
-        """a + b of float32 arrays that broadcast."""
         return self._two(ADD, a, b)
 
     def subtract(self, a: Any, b: Any) -> Any:
-        """a - b of float32 arrays that broadcast."""
+        """a - b of float32 arrays that broadcast.
+
+        Args:
+            a, b: float32 arrays.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.subtract(np.float32([1, 2]), np.float32(0.5)).tolist()
+            [0.5, 1.5]
+        """
         return self._two(SUB, a, b)
 
     def multiply(self, a: Any, b: Any) -> Any:
-        """a * b of float32 arrays that broadcast, never contracted with a sum."""
+        """a * b of float32 arrays that broadcast, never contracted with a sum.
+
+        Args:
+            a, b: float32 arrays.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.multiply(np.float32([1, 2]), np.float32(0.5)).tolist()
+            [0.5, 1.0]
+        """
         return self._two(MUL, a, b)
 
     def divide(self, a: Any, b: Any) -> Any:
-        """a / b of float32 arrays that broadcast, never a product with 1 / b."""
+        """a / b of float32 arrays that broadcast, never a product with 1 / b.
+
+        Args:
+            a, b: float32 arrays.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.divide(np.float32([1, 2]), np.float32(4)).tolist()
+            [0.25, 0.5]
+        """
         return self._two(DIV, a, b)
 
     def pow(self, a: Any, b: Any) -> Any:
         """a^b of float32 arrays that broadcast, within 0.500001 units in the last place.
+
+        Args:
+            a: float32 array, the base.
+            b: float32 array, the exponent.
 
         Example:
             >>> import numpy as np
@@ -157,27 +104,94 @@ class Functions:
 
         Raises:
             TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.sum(np.float32([[1, 2], [3, 4]]), axis=1).tolist()
+            [3.0, 7.0]
         """
         return self._reduced(SUM, x, axis, keepdims)
 
     def mean(self, x: Any, axis: Axis = None, keepdims: bool = False) -> Any:
-        """`sum`, divided by the number of elements."""
+        """`sum`, divided by the number of elements.
+
+        Args:
+            x: float32 array.
+            axis: one axis, several, or all with None.
+            keepdims: True to keep the axes with length 1.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.mean(np.float32([[1, 2], [3, 4]]), axis=1).tolist()
+            [1.5, 3.5]
+        """
         return self._reduced(MEAN, x, axis, keepdims)
 
     def var(self, x: Any, axis: Axis = None, keepdims: bool = False, correction: int = 1) -> Any:
-        """The sum of the exact squares of x - mean, rounded, divided by the number of elements less a correction."""
+        """The sum of the exact squares of x - mean, rounded, divided by the number of elements less a correction.
+
+        Args:
+            x: float32 array.
+            axis: one axis, several, or all with None.
+            keepdims: True to keep the axes with length 1.
+            correction: 1 for the unbiased variance, 0 for that of the numbers themselves.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.var(np.float32([[1, 2], [3, 5]]), axis=1).tolist()
+            [0.5, 2.0]
+        """
         return self._reduced(VAR, x, axis, keepdims, correction=operator.index(correction))
 
     def norm(self, x: Any, axis: Axis = None, keepdims: bool = False) -> Any:
-        """The square root of the sum of the exact squares, which is rounded."""
+        """The square root of the sum of the exact squares, which is rounded.
+
+        Args:
+            x: float32 array.
+            axis: one axis, several, or all with None.
+            keepdims: True to keep the axes with length 1.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.norm(np.float32([[3, 4], [6, 8]]), axis=1).tolist()
+            [5.0, 10.0]
+        """
         return self._reduced(NORM, x, axis, keepdims)
 
     def max(self, x: Any, axis: Axis = None, keepdims: bool = False) -> Any:
-        """The greatest number, NaN if there is one; a zero is +0. Equal ones share the gradient."""
+        """The greatest number, NaN if there is one; a zero is +0. Equal ones share the gradient.
+
+        Args:
+            x: float32 array.
+            axis: one axis, several, or all with None.
+            keepdims: True to keep the axes with length 1.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.max(np.float32([[1, 2], [-0.0, -3]]), axis=1).tolist()
+            [2.0, 0.0]
+        """
         return self._reduced(MAX, x, axis, keepdims)
 
     def logsumexp(self, x: Any, axis: Axis = None, keepdims: bool = False) -> Any:
-        """max + log(sum(exp(x - max)))."""
+        """max + log(sum(exp(x - max))).
+
+        Args:
+            x: float32 array.
+            axis: one axis, several, or all with None.
+            keepdims: True to keep the axes with length 1.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.logsumexp(np.float32([[0, -np.inf], [5, -np.inf]]), axis=1).tolist()
+            [0.0, 5.0]
+        """
         return self._reduced(LOGSUMEXP, x, axis, keepdims)
 
 

@@ -36,7 +36,21 @@ class Layers(Functions):
         return self.call(SOFTMAX, x, axis=_axis(axis, x))
 
     def log_softmax(self, x: Any, axis: int = -1) -> Any:
-        """x - max - log(sum(exp(x - max))) along an axis."""
+        """x - max - log(sum(exp(x - max))) along an axis.
+
+        Args:
+            x: float32 array.
+            axis: the axis.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.log_softmax(np.float32([0, -np.inf])).tolist()
+            [0.0, -inf]
+        """
         x = self.float32("x", x)
         return self.call(LOG_SOFTMAX, x, axis=_axis(axis, x))
 
@@ -48,8 +62,18 @@ class Layers(Functions):
             target: array of integers, of x's shape without the axis.
             axis: the axis of classes.
 
+        Returns:
+            A float32 array without dimensions.
+
         Raises:
             TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> logits, target = np.float32([[0, -200], [0, -200], [9, 9]]), np.array([0, 1, -100])
+            >>> float(numerics.cross_entropy(logits, target))  # the mean of 0 and 200
+            100.0
         """
         x, target = self.float32("x", x), self.integers("target", target)
         axis = _axis(axis, x)
@@ -58,7 +82,23 @@ class Layers(Functions):
         return self.call(CROSS_ENTROPY, x, target, axis=axis)
 
     def mse(self, x: Any, target: Any) -> Any:
-        """The mean of the exact squares of x - target, for float32 arrays of one shape."""
+        """The mean of the exact squares of x - target, for float32 arrays of one shape.
+
+        Args:
+            x, target: float32 arrays of one shape.
+
+        Returns:
+            A float32 array without dimensions.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> float(numerics.mse(np.float32([1, 2]), np.float32([1, 4])))
+            2.0
+        """
         x, target = self.float32("x", x), self.float32("target", target)
         if x.shape != target.shape:
             raise ValueError(f"target has shape {tuple(target.shape)}; allowed is {tuple(x.shape)}")
@@ -85,7 +125,23 @@ class Layers(Functions):
         return self._layer_norm(x, weight, bias, axis, eps, True)
 
     def rms_norm(self, x: Any, weight: Any = None, axis: Any = -1, eps: float = 1e-5) -> Any:
-        """x / sqrt(mean(x^2) + eps) * weight along axes; arguments as for `layer_norm`."""
+        """x / sqrt(mean(x^2) + eps) * weight along axes, each step rounded to float32.
+
+        Args:
+            x: float32 array.
+            weight: float32 array of the sizes along the axes, which are the last ones; or None.
+            axis: one or several.
+            eps: added to the mean of the squares.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.rms_norm(np.float32([1, 7]), eps=0.0).tolist()  # the root of (1 + 49) / 2 is 5
+            [0.20000000298023224, 1.399999976158142]
+        """
         return self._layer_norm(x, weight, None, axis, eps, False)
 
     def _layer_norm(self, x: Any, weight: Any, bias: Any, axis: Any, eps: float, centred: bool) -> Any:
@@ -104,8 +160,18 @@ class Layers(Functions):
             weight, bias: float32 arrays of shape (channels,), or None.
             eps: added to the (biased) variance.
 
+        Returns:
+            The normalized array, and the means and unbiased variances of shape (channels,).
+
         Raises:
             TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> y, mean, variance = numerics.batch_norm(np.float32([[1], [3]]), eps=0.0)
+            >>> y.tolist(), mean.tolist(), variance.tolist()
+            ([[-1.0], [1.0]], [2.0], [2.0])
         """
         x = self._with_channels(x)
         weight, bias = self._parameters((x.shape[1],), weight=weight, bias=bias)
@@ -114,13 +180,42 @@ class Layers(Functions):
     def normalize(
         self, x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
     ) -> Any:
-        """`batch_norm` with given means and variances, which have no gradients."""
+        """`batch_norm` with given means and variances, which have no gradients.
+
+        Args:
+            x: float32 array of shape (batch, channels, ...).
+            mean, variance, weight, bias: float32 arrays of shape (channels,); the last two may be None.
+            eps: added to the variance.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.normalize(np.float32([[5]]), np.float32([1]), np.float32([4]), eps=0.0).tolist()
+            [[2.0]]
+        """
         x = self._with_channels(x)
         given = self._parameters((x.shape[1],), mean=mean, variance=variance, weight=weight, bias=bias)
         return self.call(NORMALIZE, x, *given, eps=float(eps))
 
     def moving_average(self, old: Any, new: Any, momentum: float) -> Any:
-        """(1 - momentum) * old + momentum * new; it has no gradients."""
+        """(1 - momentum) * old + momentum * new; it has no gradients.
+
+        Args:
+            old, new: float32 arrays that broadcast.
+            momentum: the part of the new numbers.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> float(numerics.moving_average(np.float32(1), np.float32(3), 0.25))
+            1.5
+        """
         return self.call(MOVING_AVERAGE, self.float32("old", old), self.float32("new", new), momentum=float(momentum))
 
     def _with_channels(self, x: Any) -> Any:

@@ -14,6 +14,10 @@ class Names:
     """The vocabulary for NumPy; a framework overrides the primitives, and inherits what is made of them.
 
     Besides these names laws use comparisons, negation, `abs`, slices, `shape`, `ndim` and `reshape`.
+
+    Example:
+        >>> Names.mul(np.float32([1, 2**-100]), np.float32([3, 2**-100])).tolist()  # 2^-200 is a zero
+        [3.0, 0.0]
     """
 
     where: Any = staticmethod(np.where)

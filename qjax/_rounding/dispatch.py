@@ -69,6 +69,15 @@ def encode(
 
     A view of the codes is an array of JAX's own dtype: `encode(x, "e5m2").view(jnp.float8_e5m2)`.
 
+    Args:
+        x, number, rounding, key, random_bits, start, overflow: as for `quantize`.
+
+    Returns:
+        What `qcore.encode` returns, as JAX arrays: unsigned integers of x's shape, and the scales of blocks with them.
+
+    Raises:
+        TypeError, ValueError: as `quantize` does, and if the format has no codes.
+
     Example:
         >>> encode(jnp.float32([1.0, -1.5, 448]), "e4m3fn")
         Array([ 56, 188, 126], dtype=uint8)
@@ -78,6 +87,18 @@ def encode(
 
 def decode(codes: ArrayLike, number: Number | str, dtype: Any = jnp.float32, *, scales: Any = None) -> jax.Array:
     """The numbers that integer codes stand for, exactly; see `qcore.decode`.
+
+    Args:
+        codes: array of integers.
+        number: the format, or its text.
+        dtype: of the result: float32, float16, bfloat16 or, where x64 is enabled, float64.
+        scales: the codes of the blocks' scales, of a format that has them.
+
+    Returns:
+        An array of codes' shape.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> decode(jnp.uint8(jnp.array([56, 188, 126, 127])), "e4m3fn")

@@ -12,6 +12,16 @@ from qjax._rounding.inputs import ArrayLike, as_integers
 def pack(codes: ArrayLike, bits: int) -> jax.Array:
     """Packs codes along the last axis, the first code in the lowest bits; see `qcore.pack`.
 
+    Args:
+        codes: array of integers of shape (..., size).
+        bits: how many each has.
+
+    Returns:
+        A uint8 array of shape (..., ceil(size * bits / 8)).
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
     Example:
         >>> pack(jnp.uint8(jnp.array([1, 2, 3])), 4)
         Array([33,  3], dtype=uint8)
@@ -23,6 +33,17 @@ def pack(codes: ArrayLike, bits: int) -> jax.Array:
 
 def unpack(packed: ArrayLike, bits: int, size: int) -> jax.Array:
     """The inverse of `pack`; see `qcore.unpack`.
+
+    Args:
+        packed: uint8 array of shape (..., bytes).
+        bits: how many each code has.
+        size: how many codes there are along the last axis.
+
+    Returns:
+        An array of shape (..., size) of the smallest unsigned integers that hold the codes.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> unpack(jnp.uint8(jnp.array([33, 3])), 4, 3)

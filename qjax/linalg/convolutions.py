@@ -30,6 +30,17 @@ def conv1d(
 ) -> jax.Array:
     """A convolution of (batch, channels, length); see `conv2d`.
 
+    Args:
+        input: float32 array of shape (batch, channels, length).
+        weight: float32 array of shape (outputs, channels / groups, length).
+        bias, stride, padding, dilation, groups: as for `conv2d`, and so are all others.
+
+    Returns:
+        A float32 array of shape (batch, outputs, length).
+
+    Raises:
+        TypeError, ValueError: as `conv2d` does.
+
     Example:
         >>> import jax.numpy as jnp
         >>> conv1d(jnp.ones((1, 1, 3)), jnp.ones((1, 1, 2))).ravel()
@@ -103,6 +114,17 @@ def conv3d(
     key: Key = None,
 ) -> jax.Array:
     """A convolution of (batch, channels, depth, height, width); see `conv2d`.
+
+    Args:
+        input: float32 array of shape (batch, channels, depth, height, width).
+        weight: float32 array of shape (outputs, channels / groups, depth, height, width).
+        bias, stride, padding, dilation, groups: as for `conv2d`, and so are all others.
+
+    Returns:
+        A float32 array of shape (batch, outputs, depth, height, width).
+
+    Raises:
+        TypeError, ValueError: as `conv2d` does.
 
     Example:
         >>> import jax.numpy as jnp

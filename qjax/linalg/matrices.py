@@ -71,6 +71,16 @@ def bmm(
 ) -> jax.Array:
     """`matmul` of arrays of shapes (batch, M, K) and (batch, K, N).
 
+    Args:
+        a: float32 array of shape (batch, M, K).
+        b: float32 array of shape (batch, K, N); all others are as for `matmul`.
+
+    Returns:
+        A float32 array of shape (batch, M, N).
+
+    Raises:
+        TypeError, ValueError: as `matmul` does.
+
     Example:
         >>> import jax.numpy as jnp
         >>> bmm(jnp.ones((2, 1, 3)), jnp.ones((2, 3, 1))).ravel()

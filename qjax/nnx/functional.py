@@ -12,6 +12,9 @@ from qjax.quantization import QTensor
 def relu(x: Any) -> Any:
     """max(x, 0) of an array or of a QTensor, so that a model keeps its text when it is converted.
 
+    Args:
+        x: array or QTensor.
+
     Example:
         >>> import jax.numpy as jnp
         >>> relu(jnp.float32([-1, 2]))

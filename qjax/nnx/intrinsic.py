@@ -47,25 +47,67 @@ class Fused(nnx.Module):
 
 
 class LinearReLU(Fused):
-    """A linear layer and its ReLU."""
+    """A linear layer and its ReLU.
+
+    Args:
+        layer: an `nnx.Linear`.
+        bn: None.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> LinearReLU(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))(jnp.zeros((1, 2))).shape
+        (1, 3)
+    """
 
     kind, has_relu = nnx.Linear, True
 
 
 class ConvReLU(Fused):
-    """A convolution and its ReLU."""
+    """A convolution and its ReLU.
+
+    Args:
+        layer: an `nnx.Conv`.
+        bn: None.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> ConvReLU(nnx.Conv(2, 3, (2,), rngs=nnx.Rngs(0)))(jnp.zeros((1, 4, 2))).shape
+        (1, 4, 3)
+    """
 
     has_relu = True
 
 
 class ConvBn(Fused):
-    """A convolution and its batch norm, for training."""
+    """A convolution and its batch norm, for training.
+
+    Args:
+        layer: an `nnx.Conv`.
+        bn: an `nnx.BatchNorm` of its outputs.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> conv, bn = nnx.Conv(2, 3, (2,), rngs=nnx.Rngs(0)), nnx.BatchNorm(3, rngs=nnx.Rngs(0))
+        >>> ConvBn(conv, bn)(jnp.zeros((1, 4, 2))).shape
+        (1, 4, 3)
+    """
 
     has_norm = True
 
 
 class ConvBnReLU(Fused):
-    """A convolution, its batch norm and its ReLU, for training."""
+    """A convolution, its batch norm and its ReLU, for training.
+
+    Args:
+        layer: an `nnx.Conv`.
+        bn: an `nnx.BatchNorm` of its outputs.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> conv, bn = nnx.Conv(2, 3, (2,), rngs=nnx.Rngs(0)), nnx.BatchNorm(3, rngs=nnx.Rngs(0))
+        >>> ConvBnReLU(conv, bn)(jnp.zeros((1, 4, 2))).shape
+        (1, 4, 3)
+    """
 
     has_norm = has_relu = True
 

@@ -53,8 +53,17 @@ class _Layer:
 
 
 class Linear(_Layer, nnx.Linear):
-    """`nnx.Linear` by `qjax.linalg.linear`; the keyword arguments operands, accumulator, grad_input and grad_weight are
-    its. Axes of blocks of the weight are those of (out, in). Stochastic rounding takes keys from "quantize" of `rngs`.
+    """`nnx.Linear` by `qjax.linalg.linear`.
+
+    Axes of blocks of the weight are those of (out, in).
+
+    Args:
+        arguments, options: as for `nnx.Linear`; and operands, accumulator, grad_input and grad_weight, as for
+            `qjax.linalg.linear`.
+        rngs: for the weights, and from its stream "quantize" keys of stochastic rounding.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> layer = Linear(3, 2, operands=("e4m3fn", "e4m3fn"), rngs=nnx.Rngs(0))
@@ -68,10 +77,17 @@ class Linear(_Layer, nnx.Linear):
 
 
 class Conv(_Layer, nnx.Conv):
-    """`nnx.Conv` with one to three spatial dimensions by `qjax.linalg.conv2d` and its like; see `Linear`.
+    """`nnx.Conv` with one to three spatial dimensions by `qjax.linalg.conv2d` and its like.
 
-    Channels are last, as in flax; axes of blocks are those of (batch, channels, ...) and (outputs, channels, ...). The
-    padding is "VALID", an int or one for each dimension.
+    Channels are last, as in flax; axes of blocks are those of (batch, channels, ...) and (outputs, channels, ...).
+
+    Args:
+        arguments, options: as for `nnx.Conv`, with the padding "VALID", an int or one for each dimension; and operands,
+            accumulator, grad_input and grad_weight, as for `qjax.linalg.conv2d`.
+        rngs: as for `Linear`.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> layer = Conv(1, 2, (3, 3), padding=1, accumulator="accumulator(float(6,9),chunk=4)", rngs=nnx.Rngs(0))

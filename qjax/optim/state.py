@@ -21,6 +21,13 @@ class LowPrecisionState(NamedTuple):
         written: what `optax.apply_updates` gives: the same parameters, except where no update leads to them.
         accumulators: the parameters in the accumulators' precision; None without acc_quant.
         inner: the state of the inner optimizer.
+
+    Example:
+        >>> from qjax.optim import low_precision
+        >>> optimizer = low_precision(optax.sgd(0.1))
+        >>> state = optimizer.init({"w": jnp.float32([1.5])})
+        >>> int(state.step), state.key
+        (0, None)
     """
 
     step: jax.Array

@@ -24,7 +24,19 @@ def fixed_point_quantize(
     rounding: str | Rounding = "stochastic",
     key: Key = None,
 ) -> jax.Array:
-    """Rounds an array to fixed point; see `FixedPoint` for wl, fl, clamp and symmetric, `quantize` for the rest.
+    """Rounds an array to fixed point.
+
+    Args:
+        x, rounding, key: as for `quantize`.
+        wl, fl: the length of words and of their fraction, in bits.
+        clamp: True clamps to the range of words; False keeps numbers beyond it.
+        symmetric: True leaves out the least number, so that the range is symmetric.
+
+    Returns:
+        An array of x's shape and dtype.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> import jax.numpy as jnp
@@ -37,7 +49,18 @@ def fixed_point_quantize(
 def block_quantize(
     x: ArrayLike, wl: int, dim: int = -1, rounding: str | Rounding = "stochastic", key: Key = None
 ) -> jax.Array:
-    """Rounds an array to block floating point; see `BlockFloatingPoint` for wl and dim, `quantize` for the rest.
+    """Rounds an array to block floating point.
+
+    Args:
+        x, rounding, key: as for `quantize`.
+        wl: the length of words, in bits.
+        dim: the dimension along which indices have an exponent each; -1 for one exponent of all.
+
+    Returns:
+        An array of x's shape and dtype.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> import jax.numpy as jnp
@@ -50,7 +73,17 @@ def block_quantize(
 def float_quantize(
     x: ArrayLike, exp: int, man: int, rounding: str | Rounding = "stochastic", key: Key = None
 ) -> jax.Array:
-    """Rounds an array to floating point; see `FloatingPoint` for exp and man, `quantize` for the rest.
+    """Rounds an array to floating point; see `FloatingPoint`.
+
+    Args:
+        x, rounding, key: as for `quantize`.
+        exp, man: how many bits exponent and mantissa have.
+
+    Returns:
+        An array of x's shape and dtype.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> import jax.numpy as jnp

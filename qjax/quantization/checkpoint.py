@@ -25,6 +25,13 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
         TypeError: if an entry is something else.
         ValueError: if two arrays would have the same name, say "w.scale" next to a QTensor "w".
         ImportError: if safetensors is missing.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(f"{folder}/weights.safetensors", {"w": jnp.float32([1, 2])})
+        ...     load(f"{folder}/weights.safetensors")
+        {'w': Array([1., 2.], dtype=float32)}
     """
     checkpoint.save_file(path, {name: jax.tree.map(np.asarray, value) for name, value in entries.items()})
 
@@ -40,6 +47,14 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         ImportError: if safetensors is missing.
+
+    Example:
+        >>> import tempfile
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(f"{folder}/weights.safetensors", {"w": quantize_per_tensor(jnp.float32([1, 2]), 0.5, 3, "quint8")})
+        ...     load(f"{folder}/weights.safetensors")["w"].int_repr()
+        Array([5, 7], dtype=uint8)
     """
     entries = checkpoint.load_file(path).items()
     return {name: jax.tree.map(jnp.asarray, checkpoint.wrapped(value, QTensor)) for name, value in entries}

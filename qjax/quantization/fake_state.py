@@ -22,6 +22,11 @@ class FakeQuantizeState(NamedTuple):
         scale, zero_point: float32 and int32 of shape (), or (channels,); 1 and 0 before any array was seen.
         fake_quant_enabled, observer_enabled: bool of shape (), which may be traced.
         activation_post_process: the observer's state.
+
+    Example:
+        >>> state = FakeQuantize().init()
+        >>> state.scale, state.observer_enabled
+        (Array(1., dtype=float32), Array(True, dtype=bool))
     """
 
     scale: Any
@@ -121,22 +126,68 @@ def _observed(observer: RangeObserver, state: FakeQuantizeState, x: jax.Array) -
 
 
 def enable_fake_quant(states: Any, enabled: Any = True) -> Any:
-    """A pytree of states in which all fake quantization is switched on, or as `enabled` says, which may be traced."""
+    """A pytree of states in which all fake quantization is switched on, or as `enabled` says, which may be traced.
+
+    Args:
+        states: a pytree; what is no `FakeQuantizeState` in it stays as it is.
+        enabled: a bool, or a traced one.
+
+    Returns:
+        A pytree of the same structure.
+
+    Example:
+        >>> enable_fake_quant([FakeQuantize().init()])[0].fake_quant_enabled
+        Array(True, dtype=bool)
+    """
     return _switched(states, "fake_quant_enabled", enabled)
 
 
 def disable_fake_quant(states: Any) -> Any:
-    """A pytree of states in which all fake quantization is switched off: arrays pass unchanged."""
+    """A pytree of states in which all fake quantization is switched off: arrays pass unchanged.
+
+    Args:
+        states: a pytree; what is no `FakeQuantizeState` in it stays as it is.
+
+    Returns:
+        A pytree of the same structure.
+
+    Example:
+        >>> disable_fake_quant([FakeQuantize().init()])[0].fake_quant_enabled
+        Array(False, dtype=bool)
+    """
     return _switched(states, "fake_quant_enabled", False)
 
 
 def enable_observer(states: Any, enabled: Any = True) -> Any:
-    """A pytree of states in which all observers are switched on, or as `enabled` says, which may be traced."""
+    """A pytree of states in which all observers are switched on, or as `enabled` says, which may be traced.
+
+    Args:
+        states: a pytree; what is no `FakeQuantizeState` in it stays as it is.
+        enabled: a bool, or a traced one.
+
+    Returns:
+        A pytree of the same structure.
+
+    Example:
+        >>> enable_observer([FakeQuantize().init()])[0].observer_enabled
+        Array(True, dtype=bool)
+    """
     return _switched(states, "observer_enabled", enabled)
 
 
 def disable_observer(states: Any) -> Any:
-    """A pytree of states in which all observers are switched off: parameters stay as they are."""
+    """A pytree of states in which all observers are switched off: parameters stay as they are.
+
+    Args:
+        states: a pytree; what is no `FakeQuantizeState` in it stays as it is.
+
+    Returns:
+        A pytree of the same structure.
+
+    Example:
+        >>> disable_observer([FakeQuantize().init()])[0].observer_enabled
+        Array(False, dtype=bool)
+    """
     return _switched(states, "observer_enabled", False)
 
 

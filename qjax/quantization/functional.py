@@ -105,7 +105,23 @@ def conv1d(
     zero_point: Any = 0,
     dtype: Form = "quint8",
 ) -> QTensor:
-    """The convolution of quantized arrays of shape (n, in_channels, length); see `conv2d`."""
+    """The convolution of quantized arrays along one dimension; see `conv2d`.
+
+    Args:
+        input: of up to 16 bits, shape (n, in_channels, length), with one scale.
+        weight: of up to 16 bits, shape (out_channels, in_channels / groups, length), as for `conv2d`.
+        bias, stride, padding, dilation, groups, padding_mode, scale, zero_point, dtype: as for `conv2d`.
+
+    Returns:
+        A QTensor of shape (n, out_channels, length).
+
+    Example:
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(jnp.float32([1, 2, 3]).reshape(1, 1, 3), 0.5, 0, "quint8")
+        >>> w = quantize_per_tensor(jnp.ones((1, 1, 2)), 0.5, 0, "qint8")
+        >>> conv1d(x, w, scale=0.5).int_repr().ravel()
+        Array([ 6, 10], dtype=uint8)
+    """
     arguments = stride, padding, dilation, groups, padding_mode
     return _conv_first(input, weight, bias, arguments, scale, zero_point, dtype, 1)
 
@@ -123,7 +139,23 @@ def conv3d(
     zero_point: Any = 0,
     dtype: Form = "quint8",
 ) -> QTensor:
-    """The convolution of quantized arrays of shape (n, in_channels, depth, height, width); see `conv2d`."""
+    """The convolution of quantized arrays along three dimensions; see `conv2d`.
+
+    Args:
+        input: of up to 16 bits, shape (n, in_channels, depth, height, width), with one scale.
+        weight: of up to 16 bits, shape (out_channels, in_channels / groups, depth, height, width), as for `conv2d`.
+        bias, stride, padding, dilation, groups, padding_mode, scale, zero_point, dtype: as for `conv2d`.
+
+    Returns:
+        A QTensor of shape (n, out_channels, depth, height, width).
+
+    Example:
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(jnp.float32([1, 2, 3]).reshape(1, 1, 1, 1, 3), 0.5, 0, "quint8")
+        >>> w = quantize_per_tensor(jnp.ones((1, 1, 1, 1, 2)), 0.5, 0, "qint8")
+        >>> conv3d(x, w, scale=0.5).int_repr().ravel()
+        Array([ 6, 10], dtype=uint8)
+    """
     arguments = stride, padding, dilation, groups, padding_mode
     return _conv_first(input, weight, bias, arguments, scale, zero_point, dtype, 3)
 

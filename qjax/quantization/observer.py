@@ -37,6 +37,12 @@ class ObserverBase(ABC):
     `qcore.affine`. Observers are values: hashable, comparable and picklable.
 
     `with_args(**arguments)` of a class makes an observer, and that of an observer one with some arguments changed.
+
+    Example:
+        >>> NoopObserver().with_args(dtype="bfloat16")
+        NoopObserver(dtype='bfloat16')
+        >>> NoopObserver() == NoopObserver(), isinstance(NoopObserver(), ObserverBase)
+        (True, True)
     """
 
     with_args = WithArgs(replace)
@@ -167,6 +173,12 @@ class MovingAverageMinMaxObserver(RangeObserver, _Averaging):
     Args:
         averaging_constant: the share of the newest array, above 0 and at most 1.
         dtype, qscheme, reduce_range, quant_min, quant_max, eps: as for `MinMaxObserver`.
+
+    Example:
+        >>> observer = MovingAverageMinMaxObserver(averaging_constant=0.5)
+        >>> state = observer.update(observer.init(), jax.numpy.float32([0, 1]))
+        >>> observer.update(state, jax.numpy.float32([0, 3])).max_val
+        Array(2., dtype=float32)
     """
 
     _rule_class = affine.MovingAverageMinMax
@@ -180,6 +192,11 @@ class PerChannelMinMaxObserver(RangeObserver, _Channels):
         ch_axis: the dimension of the arrays along which the channels lie.
         dtype, reduce_range, quant_min, quant_max, eps: as for `MinMaxObserver`.
         qscheme: "per_channel_affine" or "per_channel_symmetric".
+
+    Example:
+        >>> observer = PerChannelMinMaxObserver()
+        >>> observer.update(observer.init((2, 2)), jax.numpy.float32([[0, 1], [0, 2]])).max_val
+        Array([1., 2.], dtype=float32)
     """
 
     _rule_class = affine.PerChannelMinMax
@@ -193,6 +210,12 @@ class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver, _Averaging
     Args:
         averaging_constant: as for `MovingAverageMinMaxObserver`.
         ch_axis, dtype, qscheme, reduce_range, quant_min, quant_max, eps: as for `PerChannelMinMaxObserver`.
+
+    Example:
+        >>> observer = MovingAveragePerChannelMinMaxObserver(averaging_constant=0.5)
+        >>> state = observer.update(observer.init((2, 2)), jax.numpy.float32([[0, 1], [0, 2]]))
+        >>> observer.update(state, jax.numpy.float32([[0, 3], [0, 4]])).max_val
+        Array([2., 3.], dtype=float32)
     """
 
     _rule_class = affine.MovingAveragePerChannelMinMax
@@ -208,6 +231,11 @@ class HistogramObserver(RangeObserver, _Bins):
         bins: how many.
         upsample_rate: into how many parts a bin is cut when the range grows.
         dtype, qscheme, reduce_range, quant_min, quant_max, eps: as for `MinMaxObserver`.
+
+    Example:
+        >>> observer = HistogramObserver(bins=4)
+        >>> observer.update(observer.init(), jax.numpy.float32([0, 1, 1, 4])).histogram
+        Array([1., 2., 0., 1.], dtype=float32)
     """
 
     _rule_class = affine.Histogram
@@ -215,7 +243,15 @@ class HistogramObserver(RangeObserver, _Bins):
 
 @dataclass(frozen=True, init=False)
 class RuleObserver(RangeObserver):
-    """Any observer of extremes of `qcore.affine`, such as `qcore.affine.MinMax(INT8, "symmetric")`."""
+    """Any observer of extremes of `qcore.affine`.
+
+    Args:
+        rule: such as `qcore.affine.MinMax(INT8, "symmetric")`.
+
+    Example:
+        >>> RuleObserver(affine.MinMax()).qscheme
+        'affine'
+    """
 
     rule: affine.MinMax
 
@@ -227,7 +263,12 @@ class RuleObserver(RangeObserver):
 
 @dataclass(frozen=True)
 class RecordingObserver(ObserverBase):
-    """All arrays seen so far, as the state, a tuple that grows; for debugging."""
+    """All arrays seen so far, as the state, a tuple that grows; for debugging.
+
+    Example:
+        >>> RecordingObserver().update((), jax.numpy.float32([1, 2]))
+        (Array([1., 2.], dtype=float32),)
+    """
 
     rule: ClassVar[Any] = affine.Recording()
 
@@ -241,6 +282,10 @@ class NoopObserver(ObserverBase):
 
     Raises:
         TypeError, ValueError: if dtype is none of these.
+
+    Example:
+        >>> NoopObserver(dtype="bfloat16").init()
+        ()
     """
 
     dtype: str = "float16"

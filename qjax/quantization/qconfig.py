@@ -49,6 +49,10 @@ class QConfigDynamic(_Checked):
 
     Raises:
         TypeError: if weight is none.
+
+    Example:
+        >>> QConfigDynamic(weight=observers.MinMaxObserver.with_args(dtype="qint8")).weight.dtype
+        'qint8'
     """
 
     weight: Any
@@ -99,7 +103,14 @@ def get_default_qat_qconfig(backend: str = "x86") -> QConfig:
     """How torch fake-quantizes for an engine: by moving averages.
 
     Args:
-        backend: as for `get_default_qconfig`, which raises the same errors.
+        backend: as for `get_default_qconfig`.
+
+    Raises:
+        TypeError, ValueError: if backend is none of these.
+
+    Example:
+        >>> get_default_qat_qconfig("qnnpack").activation.observer.reduce_range
+        False
     """
     reduced, channels = engine(backend)
     weight = default_per_channel_weight_fake_quant if channels else default_weight_fake_quant

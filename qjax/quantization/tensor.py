@@ -62,7 +62,12 @@ class QTensor(QuantizedArray):
         return _dequantize(self)
 
     def int_repr(self) -> jax.Array:
-        """The integers."""
+        """The integers.
+
+        Example:
+            >>> quantize_per_tensor(jnp.float32([-1, 0.26, 99]), 0.5, 10, "quint8").int_repr()
+            Array([  8,  11, 208], dtype=uint8)
+        """
         return self.values
 
     def qscheme(self) -> str:
@@ -133,6 +138,10 @@ def quantize_affine(x: ArrayLike, qparams: QParams, dtype: Form) -> QTensor:
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if the parameters do not fit x or the integers, or a scale is not from 2^-125 to 2^125.
+
+    Example:
+        >>> quantize_affine(jnp.float32([-1, 0.26, 99]), QParams(jnp.float32(0.5), jnp.int32(10)), "quint8").int_repr()
+        Array([  8,  11, 208], dtype=uint8)
     """
     x = as_array(x)
     form = form_of(dtype)

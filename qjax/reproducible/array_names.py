@@ -14,7 +14,12 @@ from qcore.numerics import operations
 
 
 class Names(operations.Names):
-    """`qcore.numerics.operations.Names` for JAX arrays, traced ones included."""
+    """`qcore.numerics.operations.Names` for JAX arrays, traced ones included.
+
+    Example:
+        >>> Names.add(jnp.float32(1), jnp.float32(2.0**-140))  # subnormal numbers are zeros
+        Array(1., dtype=float32)
+    """
 
     where = staticmethod(jnp.where)
     exp = staticmethod(jnp.exp)

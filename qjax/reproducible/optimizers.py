@@ -20,6 +20,13 @@ class Optimizer(NamedTuple):
         init: parameters -> state.
         step: (parameters, gradients, state, rate=None) -> (parameters, state); a rate, say of a schedule, takes the
             place of the optimizer's.
+
+    Example:
+        >>> optimizer = sgd(0.25)
+        >>> p = {"weight": jnp.ones(1)}
+        >>> p, state = optimizer.step(p, {"weight": jnp.ones(1)}, optimizer.init(p))
+        >>> p["weight"]
+        Array([0.75], dtype=float32)
     """
 
     init: Callable[..., Any]
@@ -98,7 +105,21 @@ def adam(
 def adamw(
     rate: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01
 ) -> Optimizer:
-    """Adam whose weight decay is decoupled: parameters are multiplied with 1 - rate * weight_decay."""
+    """Adam whose weight decay is decoupled: parameters are multiplied with 1 - rate * weight_decay.
+
+    Args:
+        rate, betas, eps: as for `adam`.
+        weight_decay: the factor of the weights' decay.
+
+    Raises:
+        TypeError, ValueError: at a step, as for `adam`.
+
+    Example:
+        >>> optimizer = adamw(0.25, weight_decay=1.0)
+        >>> p = jnp.ones(1)
+        >>> optimizer.step(p, jnp.ones(1), optimizer.init(p))[0]  # 1 * (1 - 0.25), then a step of 0.25
+        Array([0.5], dtype=float32)
+    """
     return _optimizer(rate, betas=betas, eps=eps, weight_decay=weight_decay, decoupled=True)
 
 

@@ -35,6 +35,14 @@ class LayerReport:
         scale, zero_point: of the output, or None where there is none, or none for the whole.
         observer: what chose them.
         reason: why the layer is in floats, or what is missing.
+
+    Example:
+        >>> from qtorch.quantization import default_qconfig, prepare
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+        >>> model.qconfig = default_qconfig
+        >>> layer = report(prepare(model))["0"]
+        >>> layer.layer, layer.state, layer.observer
+        ('Linear', 'observed', 'MinMaxObserver')
     """
 
     path: str
@@ -54,6 +62,13 @@ class Report:
 
     Attributes:
         layers: one entry for each layer.
+
+    Example:
+        >>> from qtorch.quantization import default_qconfig, prepare
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+        >>> model.qconfig = default_qconfig
+        >>> [layer.path for layer in report(prepare(model))]
+        ['0', '1']
     """
 
     layers: tuple[LayerReport, ...]

@@ -29,6 +29,17 @@ def conv1d(
 ) -> torch.Tensor:
     """A convolution of (batch, channels, length); see `conv2d`.
 
+    Args:
+        input: float32 tensor of shape (batch, channels, length).
+        weight: float32 tensor of shape (outputs, channels / groups, length).
+        bias, stride, padding, dilation, groups: as for `conv2d`, and so are all others.
+
+    Returns:
+        A float32 tensor of shape (batch, outputs, length).
+
+    Raises:
+        TypeError, ValueError: as `conv2d` does.
+
     Example:
         >>> conv1d(torch.ones(1, 1, 3), torch.ones(1, 1, 2)).flatten()
         tensor([2., 2.])
@@ -100,6 +111,17 @@ def conv3d(
     key: Key = None,
 ) -> torch.Tensor:
     """A convolution of (batch, channels, depth, height, width); see `conv2d`.
+
+    Args:
+        input: float32 tensor of shape (batch, channels, depth, height, width).
+        weight: float32 tensor of shape (outputs, channels / groups, depth, height, width).
+        bias, stride, padding, dilation, groups: as for `conv2d`, and so are all others.
+
+    Returns:
+        A float32 tensor of shape (batch, outputs, depth, height, width).
+
+    Raises:
+        TypeError, ValueError: as `conv2d` does.
 
     Example:
         >>> conv3d(torch.ones(1, 1, 2, 2, 2), torch.ones(1, 1, 2, 2, 2)).flatten()

@@ -69,6 +69,16 @@ def bmm(
 ) -> torch.Tensor:
     """`matmul` of tensors of shapes (batch, M, K) and (batch, K, N).
 
+    Args:
+        a: float32 tensor of shape (batch, M, K).
+        b: float32 tensor of shape (batch, K, N); all others are as for `matmul`.
+
+    Returns:
+        A float32 tensor of shape (batch, M, N).
+
+    Raises:
+        TypeError, ValueError: as `matmul` does.
+
     Example:
         >>> bmm(torch.ones(2, 1, 3), torch.ones(2, 3, 1)).flatten()
         tensor([3., 3.])

@@ -43,7 +43,14 @@ def _check(products: dict[str, Any]) -> None:
 
 
 class Linear(_Layer, torch.nn.Linear):
-    """`torch.nn.Linear` by `linear`; the keyword arguments operands, accumulator, grad_input and grad_weight are its.
+    """`torch.nn.Linear` by `linear`.
+
+    Args:
+        arguments, options: as for `torch.nn.Linear`; and operands, accumulator, grad_input and grad_weight, as for
+            `linear`.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> layer = Linear(3, 2, operands=("e4m3fn", "e4m3fn"), grad_input="product(e5m2,e4m3fn)")
@@ -73,11 +80,31 @@ class _Convolution(_Layer):
 
 
 class Conv1d(_Convolution, torch.nn.Conv1d):
-    """`torch.nn.Conv1d` by `conv1d`, see `Conv2d`."""
+    """`torch.nn.Conv1d` by `conv1d`.
+
+    Args:
+        arguments, options: as for `torch.nn.Conv1d`, with padding_mode="zeros" and padding in numbers; and operands,
+            accumulator, grad_input and grad_weight, as for `conv1d`.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> layer = Conv1d(1, 2, 3, padding=1, operands=("e4m3fn", "e4m3fn"))
+        >>> layer(torch.ones(1, 1, 4)).shape
+        torch.Size([1, 2, 4])
+    """
 
 
 class Conv2d(_Convolution, torch.nn.Conv2d):
-    """`torch.nn.Conv2d` by `conv2d`; the keyword arguments operands, accumulator, grad_input and grad_weight are its.
+    """`torch.nn.Conv2d` by `conv2d`.
+
+    Args:
+        arguments, options: as for `torch.nn.Conv2d`, with padding_mode="zeros" and padding in numbers; and operands,
+            accumulator, grad_input and grad_weight, as for `conv2d`.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> from qtorch import Accumulator
@@ -88,7 +115,20 @@ class Conv2d(_Convolution, torch.nn.Conv2d):
 
 
 class Conv3d(_Convolution, torch.nn.Conv3d):
-    """`torch.nn.Conv3d` by `conv3d`, see `Conv2d`."""
+    """`torch.nn.Conv3d` by `conv3d`.
+
+    Args:
+        arguments, options: as for `torch.nn.Conv3d`, with padding_mode="zeros" and padding in numbers; and operands,
+            accumulator, grad_input and grad_weight, as for `conv3d`.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> layer = Conv3d(1, 2, 3, padding=1, operands=("e4m3fn", "e4m3fn"))
+        >>> layer(torch.ones(1, 1, 4, 4, 4)).shape
+        torch.Size([1, 2, 4, 4, 4])
+    """
 
 
 class MultiheadAttention(torch.nn.MultiheadAttention):

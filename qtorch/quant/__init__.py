@@ -23,7 +23,19 @@ def fixed_point_quantize(
     rounding: str | Rounding = "stochastic",
     key: Key = None,
 ) -> torch.Tensor:
-    """Rounds a tensor to fixed point; see `FixedPoint` for wl, fl, clamp and symmetric, `quantize` for the rest.
+    """Rounds a tensor to fixed point.
+
+    Args:
+        x, rounding, key: as for `quantize`.
+        wl, fl: the length of words and of their fraction, in bits.
+        clamp: True clamps to the range of words; False keeps numbers beyond it.
+        symmetric: True leaves out the least number, so that the range is symmetric.
+
+    Returns:
+        A tensor of x's shape and dtype.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> fixed_point_quantize(torch.tensor([0.3, -0.3, 9.0]), wl=4, fl=2, rounding="nearest")
@@ -35,7 +47,18 @@ def fixed_point_quantize(
 def block_quantize(
     x: torch.Tensor, wl: int, dim: int = -1, rounding: str | Rounding = "stochastic", key: Key = None
 ) -> torch.Tensor:
-    """Rounds a tensor to block floating point; see `BlockFloatingPoint` for wl and dim, `quantize` for the rest.
+    """Rounds a tensor to block floating point.
+
+    Args:
+        x, rounding, key: as for `quantize`.
+        wl: the length of words, in bits.
+        dim: the dimension along which indices have an exponent each; -1 for one exponent of all.
+
+    Returns:
+        A tensor of x's shape and dtype.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> block_quantize(torch.tensor([1.0, 0.3, -0.02]), wl=4, rounding="nearest")
@@ -47,7 +70,17 @@ def block_quantize(
 def float_quantize(
     x: torch.Tensor, exp: int, man: int, rounding: str | Rounding = "stochastic", key: Key = None
 ) -> torch.Tensor:
-    """Rounds a tensor to floating point; see `FloatingPoint` for exp and man, `quantize` for the rest.
+    """Rounds a tensor to floating point; see `FloatingPoint`.
+
+    Args:
+        x, rounding, key: as for `quantize`.
+        exp, man: how many bits exponent and mantissa have.
+
+    Returns:
+        A tensor of x's shape and dtype.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> float_quantize(torch.tensor([0.1241, 0.3602]), exp=5, man=2, rounding="nearest")

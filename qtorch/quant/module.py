@@ -32,6 +32,13 @@ class Quantizer(torch.nn.Module):
     Tangents (`torch.func.jvp`, `torch.autograd.forward_ad`) pass straight through and become 0 where the forward pass
     clamped. They exist only where gradients are neither rounded nor given to hooks.
 
+    Args:
+        forward_number, backward_number, forward_rounding, backward_rounding, clamping_grad_zero, backward_hooks: as for
+            `qcore.Quantization`.
+
+    Raises:
+        TypeError, ValueError: as `qcore.Quantization` does.
+
     Example:
         >>> q = Quantizer("int4", "e5m2", "nearest", "nearest", clamping_grad_zero=True)
         >>> x = torch.tensor([0.7, 9.0], requires_grad=True)

@@ -23,6 +23,13 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
         TypeError: if an entry is something else.
         ValueError: if two tensors would have the same name, say "w.scale" next to a QTensor "w".
         ImportError: if safetensors is missing.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(f"{folder}/weights.safetensors", {"w": torch.tensor([1.0, 2.0])})
+        ...     load(f"{folder}/weights.safetensors")
+        {'w': tensor([1., 2.])}
     """
     arrays, metadata = flatten(entries)
     separate = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in arrays.items()}
@@ -40,5 +47,14 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         ImportError: if safetensors is missing.
+
+    Example:
+        >>> import tempfile
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     q = quantize_per_tensor(torch.tensor([1.0, 2.0]), 0.5, 3, torch.quint8)
+        ...     save(f"{folder}/weights.safetensors", {"w": q})
+        ...     load(f"{folder}/weights.safetensors")["w"]
+        QTensor([1., 2.], size=(2,), dtype=torch.quint8, scale=0.5, zero_point=3)
     """
     return {name: wrapped(value, QTensor) for name, value in unflatten(*read_file(path, "torch")).items()}

@@ -175,7 +175,16 @@ def _for_apply(name: str) -> Callable[[torch.nn.Module], None]:
             getattr(module, name)()
 
     switch.__name__ = switch.__qualname__ = name
-    switch.__doc__ = f"`FakeQuantize.{name}` for `model.apply`."
+    switch.__doc__ = f"""`FakeQuantize.{name}` for `model.apply`, which leaves other modules alone.
+
+    Args:
+        module: any module, such as `model.apply` passes.
+
+    Example:
+        >>> model = torch.nn.Sequential(FakeQuantize(), torch.nn.ReLU())
+        >>> model.apply({name})[0].{name.partition("_")[2]}_enabled
+        tensor([{int(name.startswith("enable"))}], dtype=torch.uint8)
+    """
     return switch
 
 

@@ -66,7 +66,15 @@ def quantize_per_channel(x: torch.Tensor, scales: Any, zero_points: Any, axis: i
 
 
 def dequantize(q: QTensor) -> torch.Tensor:
-    """The numbers that a quantized tensor's integers stand for, in float32."""
+    """The numbers that a quantized tensor's integers stand for, in float32.
+
+    Args:
+        q: QTensor.
+
+    Example:
+        >>> dequantize(quantize_per_tensor(torch.tensor([1.2, 3.0]), 0.5, 0, torch.quint8))
+        tensor([1., 3.])
+    """
     return q.dequantize()
 
 
@@ -140,6 +148,12 @@ def conv2d(
 
     Returns:
         A QTensor of shape (batch, outputs, height, width).
+
+    Example:
+        >>> x = quantize_per_tensor(torch.tensor([[[[1.0, 2.0, 3.0]]]]), 0.5, 0, torch.quint8)
+        >>> weight = quantize_per_tensor(torch.ones(1, 1, 1, 2), 0.5, 0, torch.qint8)
+        >>> conv2d(x, weight).dequantize()
+        tensor([[[[3., 5.]]]])
     """
     stride, padding, dilation = check_convolution(
         input, weight, stride, padding, dilation, groups, padding_mode, 2, WIDTHS

@@ -52,6 +52,12 @@ class QConfigDynamic(NamedTuple("_QConfigDynamic", [("activation", Maker), ("wei
 
     Raises:
         ValueError: if an argument is a module, which layers would share.
+
+    Example:
+        >>> from qtorch.quantization import PerChannelMinMaxObserver
+        >>> qconfig = QConfigDynamic(weight=PerChannelMinMaxObserver.with_args(dtype=torch.qint8))
+        >>> qconfig.weight().quant_min
+        -128
     """
 
     __slots__ = ()

@@ -124,6 +124,17 @@ class AdamW(Adam):
     Args:
         params, lr, betas, eps: as for `Adam`.
         weight_decay: 0.01 by default, as in torch.
+
+    Raises:
+        TypeError, ValueError: at a step, as for `Adam`.
+
+    Example:
+        >>> p = torch.nn.Parameter(torch.ones(1))
+        >>> optimizer = AdamW([p], lr=0.25, weight_decay=1.0)
+        >>> p.grad = torch.ones(1)
+        >>> optimizer.step()
+        >>> p.tolist()  # 1 * (1 - 0.25), then a step of 0.25
+        [0.5]
     """
 
     decoupled = True
@@ -141,7 +152,26 @@ class AdamW(Adam):
 
 @torch.no_grad()
 def clip_grad_norm_(parameters: Iterable[torch.Tensor], max_norm: float) -> torch.Tensor:
-    """Clips the gradients of parameters in place, by `qtorch.reproducible.clip_by_norm`; returns their norm before."""
+    """Clips the gradients of parameters in place, by `qtorch.reproducible.clip_by_norm`.
+
+    Args:
+        parameters: tensors; those without a gradient do not count.
+        max_norm: the largest norm that changes nothing.
+
+    Returns:
+        The gradients' common norm before: a float32 tensor without dimensions.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> p = torch.nn.Parameter(torch.zeros(2))
+        >>> p.grad = torch.tensor([3.0, 4.0])
+        >>> clip_grad_norm_([p], max_norm=10.0)
+        tensor(5.)
+        >>> p.grad  # within the norm: as it was
+        tensor([3., 4.])
+    """
     gradients = [p.grad for p in parameters if p.grad is not None]
     clipped, norm = _tensors.clip_by_norm(gradients, max_norm)
     for old, new in zip(gradients, clipped, strict=True):

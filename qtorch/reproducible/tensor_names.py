@@ -13,7 +13,12 @@ from qtorch._rounding.paths.operations import materialize
 
 
 class Names(operations.Names):
-    """`qcore.numerics.operations.Names` for tensors on any device."""
+    """`qcore.numerics.operations.Names` for tensors on any device.
+
+    Example:
+        >>> Names.mul(torch.tensor([1.0, 2.0**-100]), torch.tensor([3.0, 2.0**-100]))  # 2^-200 is a zero
+        tensor([3., 0.])
+    """
 
     where = staticmethod(torch.where)
     exp = staticmethod(torch.exp)

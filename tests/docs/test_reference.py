@@ -1,6 +1,8 @@
 """The API reference has every public name of the three packages."""
 
+import enum
 import importlib
+import inspect
 import pkgutil
 import re
 from types import ModuleType
@@ -40,3 +42,38 @@ def test_every_name_has_a_docstring(name):
     # A constant's words stand behind it, where `inspect` does not look.
     callables = {public: thing for public, thing in things.items() if callable(thing) or isinstance(thing, ModuleType)}
     assert [public for public, thing in callables.items() if not thing.__doc__] == []
+
+
+def functions_and_classes(name):
+    """The public functions and classes of a module, by their names; what calls make, such as observers, is neither."""
+    module = importlib.import_module(name)
+    for public in module.__all__:
+        thing = getattr(module, public)
+        if inspect.isclass(thing) or inspect.isroutine(inspect.unwrap(thing)):
+            yield public, thing
+
+
+def own_parameters(thing):
+    """The parameters of a function, or of a class whose constructor is of these packages."""
+    function = thing
+    if inspect.isclass(thing):
+        function = thing.__new__ if hasattr(thing, "_fields") else thing.__init__
+        if issubclass(thing, enum.Enum) or getattr(function, "__module__", None) is None:
+            return []
+        if function.__module__.split(".")[0] not in reference.PACKAGES and not hasattr(thing, "_fields"):
+            return []
+    return [name for name in inspect.signature(function).parameters if name not in ("self", "cls", "_cls")]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_function_and_class_has_an_example(name):
+    """In the docstring that the reference shows: that of functions with defined bits serves three packages."""
+    things = functions_and_classes(name)
+    assert [public for public, thing in things if ">>>" not in (thing.__doc__ or "")] == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_parameter_is_explained(name):
+    section = re.compile(r"^ *(Args|Attributes):$", re.M)
+    things = [(public, thing) for public, thing in functions_and_classes(name) if own_parameters(thing)]
+    assert [public for public, thing in things if not section.search(thing.__doc__ or "")] == []

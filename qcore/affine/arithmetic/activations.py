@@ -35,17 +35,67 @@ def elu(q: Any, output: QParams, form: AffineInteger | None = None, alpha: float
 
 
 def celu(q: Any, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Any:
-    """x where it is above 0, else alpha * (exp(x / alpha) - 1); arguments as for `elu`."""
+    """x where it is above 0, else alpha * (exp(x / alpha) - 1).
+
+    Args:
+        q: quantized array.
+        output: the result's scale and zero point.
+        form: the result's integers; None means q's.
+        alpha: any number but 0.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray
+        >>> q = QArray(np.uint8([0, 120, 128]), QParams.of(0.5, 120), UINT8)
+        >>> celu(q, q.qparams, alpha=0.5).values  # -60, 0 and 4 become -0.5, 0 and 4
+        array([119, 120, 128], dtype=uint8)
+    """
     return _applied(q, output, form, lambda xp, x: xp.where(x > 0, x, _expm1(xp, x, alpha) * alpha))
 
 
 def leaky_relu(q: Any, output: QParams, form: AffineInteger | None = None, slope: float = 0.01) -> Any:
-    """x where it is above 0, else x * slope; arguments as for `elu`."""
+    """x where it is above 0, else x * slope.
+
+    Args:
+        q: quantized array.
+        output: the result's scale and zero point.
+        form: the result's integers; None means q's.
+        slope: any number.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray
+        >>> q = QArray(np.uint8([112, 120, 128]), QParams.of(0.5, 120), UINT8)
+        >>> leaky_relu(q, q.qparams, slope=0.25).values  # -4, 0 and 4 become -1, 0 and 4
+        array([118, 120, 128], dtype=uint8)
+    """
     return _applied(q, output, form, lambda xp, x: xp.where(x > 0, x, x * slope))
 
 
 def hardswish(q: Any, output: QParams, form: AffineInteger | None = None) -> Any:
-    """x * clip(x + 3, 0, 6) / 6; arguments as for `elu`."""
+    """x * clip(x + 3, 0, 6) / 6.
+
+    Args:
+        q: quantized array.
+        output: the result's scale and zero point.
+        form: the result's integers; None means q's.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray
+        >>> q = QArray(np.uint8([112, 120, 128]), QParams.of(0.5, 120), UINT8)
+        >>> hardswish(q, q.qparams).values  # -4, 0 and 4 become 0, 0 and 4
+        array([120, 120, 128], dtype=uint8)
+    """
     return _applied(q, output, form, lambda xp, x: xp.divide(x * xp.clip(x + 3.0, 0.0, 6.0), 6.0))
 
 
@@ -59,12 +109,25 @@ def hardsigmoid(q: Any, output: QParams | None = None, form: AffineInteger | Non
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray
+        >>> q = QArray(np.uint8([112, 120, 128]), QParams.of(0.5, 120), UINT8)
+        >>> hardsigmoid(q).dequantize()
+        array([0.        , 0.5       , 0.99609375], dtype=float32)
     """
     return _applied(q, _unit(q, output, form, False), form, lambda xp, x: xp.divide(xp.clip(x + 3.0, 0.0, 6.0), 6.0))
 
 
 def sigmoid(q: Any, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
-    """1 / (1 + exp(-x)); arguments as for `hardsigmoid`.
+    """1 / (1 + exp(-x)).
+
+    Args:
+        q, output, form: as for `hardsigmoid`.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> import numpy as np
@@ -76,7 +139,22 @@ def sigmoid(q: Any, output: QParams | None = None, form: AffineInteger | None = 
 
 
 def tanh(q: Any, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
-    """tanh(x); arguments as for `hardsigmoid`, but parameters of None are those of numbers from -1 to 1."""
+    """tanh(x).
+
+    Args:
+        q, form: as for `hardsigmoid`.
+        output: the result's scale and zero point; None for those of numbers from -1 to 1, see `unit_qparams`.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray
+        >>> q = QArray(np.uint8([0, 120, 240]), QParams.of(0.5, 120), UINT8)
+        >>> tanh(q).dequantize()
+        array([-1.       ,  0.       ,  0.9921875], dtype=float32)
+    """
     return _applied(q, _unit(q, output, form, True), form, tanh_of)
 
 

@@ -65,6 +65,13 @@ def group_norm(
         groups: into how many the channels are split.
         weight, bias: float32 arrays of shape (channels,), or None.
         eps, output, form: as for `layer_norm`, which raises the same errors.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray, QParams
+        >>> q = QArray(np.uint8([[1, 3, 5, 9]]), QParams.of(1.0, 0), UINT8)
+        >>> group_norm(q, 2, None, None, 1e-5, QParams.of(0.5, 100)).dequantize()  # two groups of two channels
+        array([[-1.,  1., -1.,  1.]], dtype=float32)
     """
     check_operand("input", q)
     if q.ndim < 2 or q.shape[1] % check_int("groups", groups, 1):

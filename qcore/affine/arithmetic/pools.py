@@ -137,6 +137,13 @@ def mean(q: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray, QParams
+        >>> q = QArray(np.uint8([[1, 3], [4, 4]]), QParams.of(0.5, 0), UINT8)
+        >>> mean(q, (1,)).values
+        array([2, 4], dtype=uint8)
     """
     check_operand("input", q)
     axes = tuple(check_int("axes", axis, -q.ndim, q.ndim - 1) % q.ndim for axis in axes)

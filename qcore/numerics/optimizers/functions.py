@@ -41,8 +41,19 @@ class Optimizing(Functions):
             weight_decay: the factor of the weight's decay.
             decoupled: True for AdamW.
 
+        Returns:
+            The parameter and both moments after the step.
+
         Raises:
             TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> one, zero = np.float32(1), np.float32(0)
+            >>> p, *moments = numerics.adam_step(one, one, zero, zero, one, np.float32(0.25))
+            >>> float(p)  # the first step is one rate long, whatever the gradient
+            0.75
         """
         arrays = {"p": p, "gradient": gradient, "first": first, "second": second, "step": step, "rate": rate}
         given = [self.float32(name, x) for name, x in arrays.items()]
@@ -120,7 +131,21 @@ class Optimizing(Functions):
         return clipped, norm
 
     def rate(self, schedule: Cosine | Milestones, step: Any) -> Any:
-        """The learning rate of a schedule at a step, a float32 array without dimensions from 0 on."""
+        """The learning rate of a schedule at a step, a float32 array without dimensions from 0 on.
+
+        Args:
+            schedule: a `Cosine` or `Milestones`.
+            step: float32 array without dimensions: the number of steps made so far.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> float(numerics.rate(numerics.Milestones(1.0, (10,), 0.5), np.float32(10)))
+            0.5
+        """
         if not isinstance(schedule, Cosine | Milestones):
             raise TypeError(f"schedule is a {type(schedule).__name__}; allowed are Cosine and Milestones")
         return self.call(RATE, self.float32("step", step), schedule=schedule)

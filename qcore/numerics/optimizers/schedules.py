@@ -22,6 +22,15 @@ class Cosine:
         steps: after which the last rate stays.
         warmup: steps of the rise, fewer than all.
         last: the last rate.
+
+    Raises:
+        TypeError, ValueError: if steps or warmup are not as above.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore import numerics
+        >>> [float(numerics.rate(Cosine(1.0, 10, warmup=2), np.float32(step))) for step in (0, 1, 6, 10)]
+        [0.5, 1.0, 0.5, 0.0]
     """
 
     rate: float
@@ -50,6 +59,12 @@ class Milestones:
         rate: the first rate.
         milestones: the steps from which on it is multiplied once more, in ascending order.
         factor: what it is multiplied with.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore import numerics
+        >>> [float(numerics.rate(Milestones(1.0, (10, 20), 0.5), np.float32(step))) for step in (9, 10, 20)]
+        [1.0, 0.5, 0.25]
     """
 
     rate: float

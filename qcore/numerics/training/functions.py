@@ -21,7 +21,17 @@ class TrainingFunctions(Layers):
         raise NotImplementedError
 
     def settle(self, x: Any) -> Any:
-        """x with zeros in the place of numbers of magnitude at most 2^-126, and so is its gradient."""
+        """x with zeros in the place of numbers of magnitude at most 2^-126, and so is its gradient.
+
+        Args:
+            x: float32 array.
+
+        Example:
+            >>> import torch
+            >>> from qtorch import reproducible
+            >>> reproducible.settle(torch.tensor([1.0, 2.0**-126, 2.0**-125]))  # the second one is too small
+            tensor([1.0000e+00, 0.0000e+00, 2.3510e-38])
+        """
         return self.call(SETTLE, self.float32("x", x))
 
     def chunk(self, x: Any, chunks: int, axis: int = -1) -> tuple[Any, ...]:
@@ -34,6 +44,12 @@ class TrainingFunctions(Layers):
 
         Raises:
             TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import torch
+            >>> from qtorch import reproducible
+            >>> reproducible.chunk(torch.tensor([1.0, 2.0, 3.0, 4.0]), 2)
+            (tensor([1., 2.]), tensor([3., 4.]))
         """
         x, chunks = self.float32("x", x), check_int("chunks", chunks, 1)
         (axis,) = check_axes("axis", (axis,), x.ndim)
@@ -53,6 +69,12 @@ class TrainingFunctions(Layers):
 
         Raises:
             TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import torch
+            >>> from qtorch import reproducible
+            >>> reproducible.embedding(torch.tensor([1, 0, 1]), torch.tensor([[10.0], [20.0]])).tolist()
+            [[20.0], [10.0], [20.0]]
         """
         weight, indices = self.float32("weight", weight), self.integers("indices", indices)
         if weight.ndim != 2:
@@ -67,8 +89,17 @@ class TrainingFunctions(Layers):
             rate: the probability of a zero, at least 0 and below 1.
             key: of the random words, as for `quantize`.
 
+        Returns:
+            A float32 array of x's shape.
+
         Raises:
             TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import torch
+            >>> from qtorch import reproducible
+            >>> reproducible.dropout(torch.ones(6), 0.5, key=0).tolist()
+            [2.0, 2.0, 0.0, 0.0, 2.0, 0.0]
         """
         if not isinstance(rate, int | float) or not 0 <= rate < 1:
             raise ValueError(f"rate={rate!r}; allowed are numbers from 0 to below 1")
@@ -83,15 +114,40 @@ class TrainingFunctions(Layers):
             stride: the distance of windows; None is kernel_size.
             padding: how many numbers are missing on both sides, at most half of kernel_size.
 
+        Returns:
+            A float32 array of shape (..., windows down, windows across).
+
         Raises:
             TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import torch
+            >>> from qtorch import reproducible
+            >>> reproducible.max_pool2d(torch.arange(8.0).reshape(2, 4), 2).tolist()
+            [[5.0, 7.0]]
         """
         return self._pool(MAX_POOL, x, kernel_size, stride, padding)
 
     def avg_pool2d(self, x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
         """The mean of each window: the float64 sum of its numbers, row by row, rounded, over their count.
 
-        Zeros of the padding count. Arguments as for `max_pool2d`.
+        Zeros of the padding count.
+
+        Args:
+            x: float32 array of shape (..., height, width).
+            kernel_size, stride, padding: as for `max_pool2d`.
+
+        Returns:
+            A float32 array of shape (..., windows down, windows across).
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import torch
+            >>> from qtorch import reproducible
+            >>> reproducible.avg_pool2d(torch.arange(8.0).reshape(2, 4), 2).tolist()
+            [[2.5, 4.5]]
         """
         return self._pool(AVG_POOL, x, kernel_size, stride, padding)
 

@@ -38,24 +38,115 @@ class ProductFunctions(TrainingFunctions):
     linalg: Any
 
     def matmul(self, a: Any, b: Any, **products: Any) -> Any:
-        """a @ b; arguments as for `linalg.matmul`."""
+        """a @ b.
+
+        Args:
+            a: float32 array of shape (..., M, K).
+            b: float32 array of shape (..., K, N).
+            products: the named arguments of `linalg.matmul`.
+
+        Returns:
+            A float32 array of shape (..., M, N).
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import torch
+            >>> from qtorch import reproducible
+            >>> reproducible.matmul(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]]))
+            tensor([[11.]])
+        """
         return self.settle(self.linalg.matmul(self.float32("a", a), self.float32("b", b), **products))
 
     def linear(self, x: Any, weight: Any, bias: Any = None, **products: Any) -> Any:
-        """x @ weight.T + bias; the bias's gradient is a `sum`. Arguments as for `linalg.linear`."""
+        """x @ weight.T + bias; the bias's gradient is a `sum`.
+
+        Args:
+            x: float32 array of shape (..., inputs).
+            weight: float32 array of shape (outputs, inputs).
+            bias: float32 array of shape (outputs,), or None.
+            products: the named arguments of `linalg.linear`.
+
+        Returns:
+            A float32 array of shape (..., outputs).
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import torch
+            >>> from qtorch import reproducible
+            >>> reproducible.linear(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]), torch.tensor([0.5]))
+            tensor([[11.5000]])
+        """
         y = self.linalg.linear(self.float32("x", x), self.float32("weight", weight), None, **products)
         return self._plus(y, bias, 0)
 
     def conv1d(self, x: Any, weight: Any, bias: Any = None, *window: Any, **products: Any) -> Any:
-        """A convolution of (batch, channels, length); arguments as for `linalg.conv1d`."""
+        """A convolution along one axis; the bias's gradient is a `sum`.
+
+        Args:
+            x: float32 array of shape (batch, channels, length).
+            weight: float32 array of shape (outputs, channels / groups, kernel).
+            bias: float32 array of shape (outputs,), or None.
+            window: stride, padding, dilation and groups, as for `linalg.conv1d`.
+            products: the named arguments of `linalg.conv1d`.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import torch
+            >>> from qtorch import reproducible
+            >>> x, weight = torch.tensor([1.0, 2.0, 3.0]).reshape(1, 1, 3), torch.ones(1, 1, 2)
+            >>> reproducible.conv1d(x, weight).flatten().tolist()
+            [3.0, 5.0]
+        """
         return self._plus(self.linalg.conv1d(x, weight, None, *window, **products), bias, 1)
 
     def conv2d(self, x: Any, weight: Any, bias: Any = None, *window: Any, **products: Any) -> Any:
-        """A convolution of images; the bias's gradient is a `sum`. Arguments as for `linalg.conv2d`."""
+        """A convolution of images; the bias's gradient is a `sum`.
+
+        Args:
+            x: float32 array of shape (batch, channels, height, width).
+            weight: float32 array of shape (outputs, channels / groups, kernel height, kernel width).
+            bias: float32 array of shape (outputs,), or None.
+            window: stride, padding, dilation and groups, as for `linalg.conv2d`.
+            products: the named arguments of `linalg.conv2d`.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import torch
+            >>> from qtorch import reproducible
+            >>> x, weight = torch.tensor([1.0, 2.0, 3.0]).reshape(1, 1, 1, 3), torch.ones(1, 1, 1, 2)
+            >>> reproducible.conv2d(x, weight).flatten().tolist()
+            [3.0, 5.0]
+        """
         return self._plus(self.linalg.conv2d(x, weight, None, *window, **products), bias, 2)
 
     def conv3d(self, x: Any, weight: Any, bias: Any = None, *window: Any, **products: Any) -> Any:
-        """A convolution of (batch, channels, depth, height, width); arguments as for `linalg.conv3d`."""
+        """A convolution of volumes; the bias's gradient is a `sum`.
+
+        Args:
+            x: float32 array of shape (batch, channels, depth, height, width).
+            weight: float32 array of shape (outputs, channels / groups, kernel depth, kernel height, kernel width).
+            bias: float32 array of shape (outputs,), or None.
+            window: stride, padding, dilation and groups, as for `linalg.conv3d`.
+            products: the named arguments of `linalg.conv3d`.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import torch
+            >>> from qtorch import reproducible
+            >>> x, weight = torch.tensor([1.0, 2.0, 3.0]).reshape(1, 1, 1, 1, 3), torch.ones(1, 1, 1, 1, 2)
+            >>> reproducible.conv3d(x, weight).flatten().tolist()
+            [3.0, 5.0]
+        """
         return self._plus(self.linalg.conv3d(x, weight, None, *window, **products), bias, 3)
 
     def _plus(self, y: Any, bias: Any, dims: int) -> Any:
@@ -85,8 +176,18 @@ class ProductFunctions(TrainingFunctions):
             is_causal: True masks keys after the query's position.
             scale: None is 1 / sqrt(E).
 
+        Returns:
+            A float32 array of shape (..., L, V).
+
         Raises:
             TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import torch
+            >>> from qtorch import reproducible
+            >>> query, value = torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
+            >>> reproducible.scaled_dot_product_attention(query, query, value, is_causal=True).tolist()
+            [[1.0], [2.0]]
         """
         q, k, v = (tuple(x.shape) for x in (query, key, value))
         factor = self.number(check_attention(q, k, v, attn_mask, is_causal, scale), query)

@@ -17,7 +17,13 @@ _BITS = 4  # of integers that share a byte
 
 
 class IntegerVariable(nnx.Variable):
-    """Integers, scales, zero points and biases of a converted model, which no optimizer changes."""
+    """Integers, scales, zero points and biases of a converted model, which no optimizer changes.
+
+    Example:
+        >>> from flax import nnx
+        >>> nnx.state(nnx.Dict(scale=IntegerVariable(jnp.float32(0.5))), nnx.Param)  # optimizers see no parameter
+        State({})
+    """
 
 
 class QuantizedWeight(nnx.Module):
@@ -85,6 +91,12 @@ class Quantized(nnx.Module):
     Attributes:
         layer_name: where the layer is in a model, for its errors; `convert` writes it.
         observed_by: what chose the parameters, for `report`.
+
+    Example:
+        >>> from qcore.affine import UINT8
+        >>> layer = Quantized(QParams.of(0.5, 3), UINT8)
+        >>> layer.output.zero_point
+        Array(3, dtype=int32)
     """
 
     layer_name = observed_by = ""

@@ -42,6 +42,12 @@ class DeQuantize(nnx.Module):
 
     Attributes:
         layer_name: where the layer is in a model, for its errors.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> DeQuantize()(quantize_per_tensor(jnp.float32([1.1, -9]), 0.5, 3, "quint8"))
+        Array([ 1. , -1.5], dtype=float32)
     """
 
     layer_name = ""

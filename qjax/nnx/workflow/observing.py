@@ -15,7 +15,13 @@ from qjax.quantization import FakeQuantize, QConfig, disable_observer
 
 
 class ObserverState(nnx.Variable):
-    """The state of an observer or of a `FakeQuantize`: a pytree, which `nnx.jit` carries."""
+    """The state of an observer or of a `FakeQuantize`: a pytree, which `nnx.jit` carries.
+
+    Example:
+        >>> from qjax.quantization import MinMaxObserver
+        >>> list(nnx.state(Observer(MinMaxObserver()), ObserverState))
+        ['state']
+    """
 
 
 class Observer(nnx.Module):
@@ -93,6 +99,14 @@ class Observed(nnx.Module):
 
     Attributes:
         activation_post_process: the observer.
+
+    Example:
+        >>> from qjax.quantization import default_qconfig
+        >>> layer = Observed(jax.numpy.negative, default_qconfig)
+        >>> layer(jnp.float32([-1, 3]))
+        Array([ 1., -3.], dtype=float32)
+        >>> layer.activation_post_process.state.get_value().max_val
+        Array(1., dtype=float32)
     """
 
     def __init__(self, module: nnx.Module, qconfig: QConfig) -> None:

@@ -75,7 +75,13 @@ class ReLU(nnx.Module):
 
 
 class Identity(nnx.Module):
-    """Returns what it gets; stands where a layer was fused with the one before it."""
+    """Returns what it gets; stands where a layer was fused with the one before it.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> Identity()(jnp.float32([0.25]))
+        Array([0.25], dtype=float32)
+    """
 
     def __call__(self, x: Any) -> Any:
         return x

@@ -49,73 +49,169 @@ class Fused(nn.Sequential):
 
 
 class LinearReLU(Fused):
-    """A linear layer and its ReLU."""
+    """A linear layer and its ReLU.
+
+    Args:
+        parts: a `torch.nn.Linear` and a `torch.nn.ReLU`.
+
+    Example:
+        >>> LinearReLU(nn.Linear(2, 3), nn.ReLU())(torch.zeros(1, 2)).shape
+        torch.Size([1, 3])
+    """
 
     parts = nn.Linear, nn.ReLU
 
 
 class ConvReLU1d(Fused):
-    """A convolution and its ReLU."""
+    """A convolution and its ReLU.
+
+    Args:
+        parts: a `torch.nn.Conv1d` and a `torch.nn.ReLU`.
+
+    Example:
+        >>> ConvReLU1d(nn.Conv1d(2, 3, 2), nn.ReLU())(torch.zeros(1, 2, 4)).shape
+        torch.Size([1, 3, 3])
+    """
 
     parts = nn.Conv1d, nn.ReLU
 
 
 class ConvReLU2d(Fused):
-    """A convolution and its ReLU."""
+    """A convolution and its ReLU.
+
+    Args:
+        parts: a `torch.nn.Conv2d` and a `torch.nn.ReLU`.
+
+    Example:
+        >>> ConvReLU2d(nn.Conv2d(2, 3, 2), nn.ReLU())(torch.zeros(1, 2, 4, 4)).shape
+        torch.Size([1, 3, 3, 3])
+    """
 
     parts = nn.Conv2d, nn.ReLU
 
 
 class ConvReLU3d(Fused):
-    """A convolution and its ReLU."""
+    """A convolution and its ReLU.
+
+    Args:
+        parts: a `torch.nn.Conv3d` and a `torch.nn.ReLU`.
+
+    Example:
+        >>> ConvReLU3d(nn.Conv3d(2, 3, 2), nn.ReLU())(torch.zeros(1, 2, 4, 4, 4)).shape
+        torch.Size([1, 3, 3, 3, 3])
+    """
 
     parts = nn.Conv3d, nn.ReLU
 
 
 class ConvBn1d(Fused):
-    """A convolution and its batch norm, for training."""
+    """A convolution and its batch norm, for training.
+
+    Args:
+        parts: a `torch.nn.Conv1d` and a `torch.nn.BatchNorm1d`.
+
+    Example:
+        >>> ConvBn1d(nn.Conv1d(2, 3, 2), nn.BatchNorm1d(3))(torch.zeros(1, 2, 4)).shape
+        torch.Size([1, 3, 3])
+    """
 
     parts = nn.Conv1d, nn.BatchNorm1d
 
 
 class ConvBn2d(Fused):
-    """A convolution and its batch norm, for training."""
+    """A convolution and its batch norm, for training.
+
+    Args:
+        parts: a `torch.nn.Conv2d` and a `torch.nn.BatchNorm2d`.
+
+    Example:
+        >>> ConvBn2d(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3))(torch.zeros(1, 2, 4, 4)).shape
+        torch.Size([1, 3, 3, 3])
+    """
 
     parts = nn.Conv2d, nn.BatchNorm2d
 
 
 class ConvBn3d(Fused):
-    """A convolution and its batch norm, for training."""
+    """A convolution and its batch norm, for training.
+
+    Args:
+        parts: a `torch.nn.Conv3d` and a `torch.nn.BatchNorm3d`.
+
+    Example:
+        >>> ConvBn3d(nn.Conv3d(2, 3, 2), nn.BatchNorm3d(3))(torch.zeros(1, 2, 4, 4, 4)).shape
+        torch.Size([1, 3, 3, 3, 3])
+    """
 
     parts = nn.Conv3d, nn.BatchNorm3d
 
 
 class ConvBnReLU1d(Fused):
-    """A convolution, its batch norm and ReLU, for training."""
+    """A convolution, its batch norm and ReLU, for training.
+
+    Args:
+        parts: a `torch.nn.Conv1d`, a `torch.nn.BatchNorm1d` and a `torch.nn.ReLU`.
+
+    Example:
+        >>> ConvBnReLU1d(nn.Conv1d(2, 3, 2), nn.BatchNorm1d(3), nn.ReLU())(torch.zeros(1, 2, 4)).shape
+        torch.Size([1, 3, 3])
+    """
 
     parts = nn.Conv1d, nn.BatchNorm1d, nn.ReLU
 
 
 class ConvBnReLU2d(Fused):
-    """A convolution, its batch norm and ReLU, for training."""
+    """A convolution, its batch norm and ReLU, for training.
+
+    Args:
+        parts: a `torch.nn.Conv2d`, a `torch.nn.BatchNorm2d` and a `torch.nn.ReLU`.
+
+    Example:
+        >>> ConvBnReLU2d(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3), nn.ReLU())(torch.zeros(1, 2, 4, 4)).shape
+        torch.Size([1, 3, 3, 3])
+    """
 
     parts = nn.Conv2d, nn.BatchNorm2d, nn.ReLU
 
 
 class ConvBnReLU3d(Fused):
-    """A convolution, its batch norm and ReLU, for training."""
+    """A convolution, its batch norm and ReLU, for training.
+
+    Args:
+        parts: a `torch.nn.Conv3d`, a `torch.nn.BatchNorm3d` and a `torch.nn.ReLU`.
+
+    Example:
+        >>> ConvBnReLU3d(nn.Conv3d(2, 3, 2), nn.BatchNorm3d(3), nn.ReLU())(torch.zeros(1, 2, 4, 4, 4)).shape
+        torch.Size([1, 3, 3, 3, 3])
+    """
 
     parts = nn.Conv3d, nn.BatchNorm3d, nn.ReLU
 
 
 class BNReLU2d(Fused):
-    """A batch norm and its ReLU."""
+    """A batch norm and its ReLU.
+
+    Args:
+        parts: a `torch.nn.BatchNorm2d` and a `torch.nn.ReLU`.
+
+    Example:
+        >>> BNReLU2d(nn.BatchNorm2d(3), nn.ReLU())(torch.zeros(1, 3, 4, 4)).shape
+        torch.Size([1, 3, 4, 4])
+    """
 
     parts = nn.BatchNorm2d, nn.ReLU
 
 
 class BNReLU3d(Fused):
-    """A batch norm and its ReLU."""
+    """A batch norm and its ReLU.
+
+    Args:
+        parts: a `torch.nn.BatchNorm3d` and a `torch.nn.ReLU`.
+
+    Example:
+        >>> BNReLU3d(nn.BatchNorm3d(3), nn.ReLU())(torch.zeros(1, 3, 4, 4, 4)).shape
+        torch.Size([1, 3, 4, 4, 4])
+    """
 
     parts = nn.BatchNorm3d, nn.ReLU
 

@@ -162,13 +162,35 @@ class QATConv(QATLayer):
 
 
 class Conv1d(QATConv, nn.Conv1d):
-    """`torch.nn.Conv1d` with a fake-quantized weight, and an argument qconfig after its others."""
+    """`torch.nn.Conv1d` with a fake-quantized weight, and an argument qconfig after its others.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv1d`.
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> Conv1d(1, 3, 2, qconfig=default_qat_qconfig)(torch.zeros(1, 1, 4)).shape
+        torch.Size([1, 3, 3])
+    """
 
     floats = nn.Conv1d
 
 
 class Conv2d(QATConv, nn.Conv2d):
     """`torch.nn.Conv2d` with a fake-quantized weight, and an argument qconfig after its others.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv2d`.
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
 
     Example:
         >>> from qtorch.quantization import default_qat_qconfig
@@ -180,6 +202,20 @@ class Conv2d(QATConv, nn.Conv2d):
 
 
 class Conv3d(QATConv, nn.Conv3d):
-    """`torch.nn.Conv3d` with a fake-quantized weight, and an argument qconfig after its others."""
+    """`torch.nn.Conv3d` with a fake-quantized weight, and an argument qconfig after its others.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv3d`.
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> Conv3d(1, 3, 2, qconfig=default_qat_qconfig)(torch.zeros(1, 1, 4, 4, 4)).shape
+        torch.Size([1, 3, 3, 3, 3])
+    """
 
     floats = nn.Conv3d

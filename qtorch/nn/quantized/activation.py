@@ -19,6 +19,11 @@ class ReLU(torch.nn.Module):
 
     Args:
         inplace: whether the result is written over the input.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> ReLU()(quantize_per_tensor(torch.tensor([-4.0, 0.0, 8.0]), 0.5, 120, torch.quint8)).dequantize()
+        tensor([0., 0., 8.])
     """
 
     layer_name = ""
@@ -51,6 +56,11 @@ class ReLU6(ReLU):
 
     Args:
         inplace: whether the result is written over the input.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> ReLU6()(quantize_per_tensor(torch.tensor([-4.0, 0.0, 8.0]), 0.5, 120, torch.quint8)).dequantize()
+        tensor([0., 0., 6.])
     """
 
     def forward(self, input: QTensor) -> QTensor:
@@ -99,6 +109,12 @@ class LeakyReLU(Quantized):
         scale, zero_point: of the result.
         negative_slope: any number.
         form: the result's integers.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([-4.0, 0.0, 8.0]), 0.5, 120, torch.quint8)
+        >>> LeakyReLU(0.5, 120, negative_slope=0.25)(x).dequantize()
+        tensor([-1.,  0.,  8.])
     """
 
     def __init__(self, scale: Any, zero_point: Any, negative_slope: float = 0.01, *, form: Any = torch.quint8) -> None:
@@ -127,6 +143,11 @@ class Hardswish(Quantized):
     Args:
         scale, zero_point: of the result.
         form: the result's integers.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> Hardswish(0.5, 0)(quantize_per_tensor(torch.tensor([-4.0, 0.0, 8.0]), 0.5, 120, torch.quint8)).dequantize()
+        tensor([0., 0., 8.])
     """
 
     def forward(self, input: QTensor) -> QTensor:
@@ -150,6 +171,11 @@ class Sigmoid(Quantized):
     Args:
         scale, zero_point: of the result.
         form: the result's integers.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> Sigmoid(0.5, 0)(quantize_per_tensor(torch.tensor([-60.0, 0.0, 60.0]), 0.5, 120, torch.quint8)).dequantize()
+        tensor([0.0000, 0.5000, 1.0000])
     """
 
     def forward(self, input: QTensor) -> QTensor:

@@ -147,10 +147,18 @@ class _Conv(Quantized):
 
 
 class Conv1d(_Conv):
-    """A convolution of one dimension in integers; its arguments are those of `torch.nn.Conv1d`.
+    """A convolution of one dimension in integers, with the arguments of `torch.nn.Conv1d`.
 
-    `dtype` is the type of the weight's integers, torch.qint8 or an `AffineInteger` of up to 16 bits, and `output_dtype`
-    that of the result's. `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
+    `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv1d`; padding_mode is "zeros".
+        dtype: the type of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
+        output_dtype: the type of the result's integers.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -163,10 +171,18 @@ class Conv1d(_Conv):
 
 
 class Conv2d(_Conv):
-    """A convolution of two dimensions in integers; its arguments are those of `torch.nn.Conv2d`.
+    """A convolution of two dimensions in integers, with the arguments of `torch.nn.Conv2d`.
 
-    `dtype` is the type of the weight's integers, torch.qint8 or an `AffineInteger` of up to 16 bits, and `output_dtype`
-    that of the result's. `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
+    `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv2d`; padding_mode is "zeros".
+        dtype: the type of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
+        output_dtype: the type of the result's integers.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -179,10 +195,18 @@ class Conv2d(_Conv):
 
 
 class Conv3d(_Conv):
-    """A convolution of three dimensions in integers; its arguments are those of `torch.nn.Conv3d`.
+    """A convolution of three dimensions in integers, with the arguments of `torch.nn.Conv3d`.
 
-    `dtype` is the type of the weight's integers, torch.qint8 or an `AffineInteger` of up to 16 bits, and `output_dtype`
-    that of the result's. `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
+    `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv3d`; padding_mode is "zeros".
+        dtype: the type of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
+        output_dtype: the type of the result's integers.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor

@@ -89,6 +89,15 @@ class GroupNorm(Quantized):
         eps: added to variances.
         affine: False for neither weight nor bias.
         form: the result's integers.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([[1.0, 3.0, 5.0, 9.0]]), 0.5, 0, torch.quint8)
+        >>> GroupNorm(2, 4, None, None, 0.5, 100, affine=False)(x).dequantize()  # two groups of two channels
+        tensor([[-1.,  1., -1.,  1.]])
     """
 
     weight: torch.Tensor | None
@@ -165,15 +174,51 @@ class _InstanceNorm(GroupNorm):
 
 
 class InstanceNorm1d(_InstanceNorm):
-    """`torch.nn.InstanceNorm1d` of quantized tensors; arguments as for `GroupNorm`, with num_features alone."""
+    """`torch.nn.InstanceNorm1d` of quantized tensors: `GroupNorm` with as many groups as channels.
+
+    Args:
+        num_features: how many channels there are.
+        weight, bias, scale, zero_point, eps, affine, form: as for `GroupNorm`.
+        momentum, track_running_stats: of the layer in floats, not used; and False.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([1.0, 3.0]).reshape(1, 1, 2), 0.5, 0, torch.quint8)
+        >>> InstanceNorm1d(1, None, None, 0.5, 100)(x).dequantize().flatten()
+        tensor([-1.,  1.])
+    """
 
 
 class InstanceNorm2d(_InstanceNorm):
-    """`torch.nn.InstanceNorm2d` of quantized tensors; arguments as for `GroupNorm`, with num_features alone."""
+    """`torch.nn.InstanceNorm2d` of quantized tensors: `GroupNorm` with as many groups as channels.
+
+    Args:
+        num_features: how many channels there are.
+        weight, bias, scale, zero_point, eps, affine, form: as for `GroupNorm`.
+        momentum, track_running_stats: of the layer in floats, not used; and False.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([1.0, 3.0]).reshape(1, 1, 1, 2), 0.5, 0, torch.quint8)
+        >>> InstanceNorm2d(1, None, None, 0.5, 100)(x).dequantize().flatten()
+        tensor([-1.,  1.])
+    """
 
 
 class InstanceNorm3d(_InstanceNorm):
-    """`torch.nn.InstanceNorm3d` of quantized tensors; arguments as for `GroupNorm`, with num_features alone."""
+    """`torch.nn.InstanceNorm3d` of quantized tensors: `GroupNorm` with as many groups as channels.
+
+    Args:
+        num_features: how many channels there are.
+        weight, bias, scale, zero_point, eps, affine, form: as for `GroupNorm`.
+        momentum, track_running_stats: of the layer in floats, not used; and False.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([1.0, 3.0]).reshape(1, 1, 1, 1, 2), 0.5, 0, torch.quint8)
+        >>> InstanceNorm3d(1, None, None, 0.5, 100)(x).dequantize().flatten()
+        tensor([-1.,  1.])
+    """
 
 
 class _BatchNorm(Quantized):
@@ -232,8 +277,24 @@ class BatchNorm2d(_BatchNorm):
         eps: added to variances.
         momentum: of the layer in floats; not used.
         form: the result's integers.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([1.0, 3.0]).reshape(1, 1, 1, 2), 0.5, 0, torch.quint8)
+        >>> BatchNorm2d(1)(x).dequantize().flatten()
+        tensor([1., 3.])
     """
 
 
 class BatchNorm3d(_BatchNorm):
-    """`torch.nn.BatchNorm3d` of quantized tensors; arguments as for `BatchNorm2d`."""
+    """`torch.nn.BatchNorm3d` of quantized tensors, by its running statistics.
+
+    Args:
+        num_features, eps, momentum, form: as for `BatchNorm2d`.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([1.0, 3.0]).reshape(1, 1, 1, 1, 2), 0.5, 0, torch.quint8)
+        >>> BatchNorm3d(1)(x).dequantize().flatten()
+        tensor([1., 3.])
+    """

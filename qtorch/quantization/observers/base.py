@@ -43,6 +43,12 @@ class ObserverBase(ABC, torch.nn.Module):
 
     Args:
         dtype: the type that values will be quantized to.
+
+    Example:
+        >>> from qtorch.quantization import NoopObserver
+        >>> observer = NoopObserver()
+        >>> isinstance(observer, ObserverBase), observer(torch.tensor([1.0]))
+        (True, tensor([1.]))
     """
 
     def __init__(self, dtype: Any) -> None:

@@ -109,6 +109,13 @@ class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver):
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> observer = MovingAveragePerChannelMinMaxObserver(averaging_constant=0.5)
+        >>> for x in (torch.tensor([[0.0, 1.0], [0.0, 2.0]]), torch.tensor([[0.0, 3.0], [0.0, 4.0]])):
+        ...     x = observer(x)
+        >>> observer.max_val
+        tensor([2., 3.])
     """
 
     _rule_class = affine.MovingAveragePerChannelMinMax
@@ -201,6 +208,11 @@ class NoopObserver(ObserverBase):
 
     Args:
         dtype: the type that values will be converted to.
+
+    Example:
+        >>> observer = NoopObserver()
+        >>> observer(torch.tensor([1.0])), observer.dtype
+        (tensor([1.]), torch.float16)
     """
 
     rule = affine.Noop()

@@ -33,6 +33,12 @@ class Trained(Observed):
     Attributes:
         weight_fake_quant: the weight's, in torch's layout.
         frozen: True if running statistics stay as they are; see `freeze_bn_stats`.
+
+    Example:
+        >>> from qjax.quantization import default_qat_qconfig
+        >>> layer = Trained(nnx.Linear(1, 1, use_bias=False, rngs=nnx.Rngs(0)), default_qat_qconfig)
+        >>> layer.weight_fake_quant.rounds, layer.frozen
+        (True, False)
     """
 
     def __init__(self, module: Any, qconfig: QConfig) -> None:
@@ -125,32 +131,118 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
 
 
 def disable_observer(model: nnx.Module) -> nnx.Module:
-    """A copy of a model whose ranges and parameters stay as they are; see `prepare_qat`."""
+    """A copy of a model whose ranges and parameters stay as they are; see `prepare_qat`.
+
+    Args:
+        model: what `prepare_qat` returned.
+
+    Raises:
+        TypeError, ValueError: if it is something else.
+
+    Example:
+        >>> from qjax.nnx import prepare_qat
+        >>> from qjax.quantization import default_qat_qconfig
+        >>> model = prepare_qat(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), default_qat_qconfig)
+        >>> disable_observer(model).weight_fake_quant.state.get_value().observer_enabled
+        Array(False, dtype=bool)
+    """
     return _switched(model, fake_state.disable_observer)
 
 
 def enable_observer(model: nnx.Module) -> nnx.Module:
-    """A copy of a model whose ranges follow what is seen in training."""
+    """A copy of a model whose ranges follow what is seen in training.
+
+    Args:
+        model: what `prepare_qat` returned.
+
+    Raises:
+        TypeError, ValueError: if it is something else.
+
+    Example:
+        >>> from qjax.nnx import prepare_qat
+        >>> from qjax.quantization import default_qat_qconfig
+        >>> model = prepare_qat(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), default_qat_qconfig)
+        >>> enable_observer(disable_observer(model)).weight_fake_quant.state.get_value().observer_enabled
+        Array(True, dtype=bool)
+    """
     return _switched(model, fake_state.enable_observer)
 
 
 def disable_fake_quant(model: nnx.Module) -> nnx.Module:
-    """A copy of a model that computes in floats, and still observes."""
+    """A copy of a model that computes in floats, and still observes.
+
+    Args:
+        model: what `prepare_qat` returned.
+
+    Raises:
+        TypeError, ValueError: if it is something else.
+
+    Example:
+        >>> from qjax.nnx import prepare_qat
+        >>> from qjax.quantization import default_qat_qconfig
+        >>> model = prepare_qat(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), default_qat_qconfig)
+        >>> disable_fake_quant(model).weight_fake_quant.state.get_value().fake_quant_enabled
+        Array(False, dtype=bool)
+    """
     return _switched(model, fake_state.disable_fake_quant)
 
 
 def enable_fake_quant(model: nnx.Module) -> nnx.Module:
-    """A copy of a model whose weights and results are fake-quantized."""
+    """A copy of a model whose weights and results are fake-quantized.
+
+    Args:
+        model: what `prepare_qat` returned.
+
+    Raises:
+        TypeError, ValueError: if it is something else.
+
+    Example:
+        >>> from qjax.nnx import prepare_qat
+        >>> from qjax.quantization import default_qat_qconfig
+        >>> model = prepare_qat(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), default_qat_qconfig)
+        >>> enable_fake_quant(disable_fake_quant(model)).weight_fake_quant.state.get_value().fake_quant_enabled
+        Array(True, dtype=bool)
+    """
     return _switched(model, fake_state.enable_fake_quant)
 
 
 def freeze_bn_stats(model: nnx.Module) -> nnx.Module:
-    """A copy of a model for training whose fused batch norms use their running statistics, and leave them."""
+    """A copy of a model for training whose fused batch norms use their running statistics, and leave them.
+
+    Args:
+        model: what `prepare_qat` returned.
+
+    Raises:
+        TypeError, ValueError: if it is something else, or has no fused batch norm.
+
+    Example:
+        >>> from qjax.nnx.intrinsic import ConvBn
+        >>> from qjax.quantization import default_qat_qconfig
+        >>> layers = nnx.Conv(1, 1, (1,), rngs=nnx.Rngs(0)), nnx.BatchNorm(1, rngs=nnx.Rngs(0))
+        >>> model = Trained(ConvBn(*layers), default_qat_qconfig)
+        >>> freeze_bn_stats(model).frozen
+        True
+    """
     return _frozen(model, True)
 
 
 def update_bn_stats(model: nnx.Module) -> nnx.Module:
-    """A copy of a model for training whose fused batch norms use and update statistics of each batch again."""
+    """A copy of a model for training whose fused batch norms use and update statistics of each batch again.
+
+    Args:
+        model: what `prepare_qat` returned.
+
+    Raises:
+        TypeError, ValueError: if it is something else, or has no fused batch norm.
+
+    Example:
+        >>> from qjax.nnx.intrinsic import ConvBn
+        >>> from qjax.quantization import default_qat_qconfig
+        >>> layers = nnx.Conv(1, 1, (1,), rngs=nnx.Rngs(0)), nnx.BatchNorm(1, rngs=nnx.Rngs(0))
+        >>> model = Trained(ConvBn(*layers), default_qat_qconfig)
+        >>> update_bn_stats(freeze_bn_stats(model)).frozen
+        False
+    """
     return _frozen(model, False)
 
 

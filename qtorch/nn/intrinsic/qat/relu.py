@@ -10,6 +10,13 @@ from qtorch.nn import intrinsic, qat
 class LinearReLU(qat.Linear):
     """`qtorch.nn.qat.Linear` and a ReLU.
 
+    Args:
+        in_features, out_features, bias: as for `torch.nn.Linear`.
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
     Example:
         >>> from qtorch.quantization import default_qat_qconfig
         >>> layer = LinearReLU(1, 1, bias=False, qconfig=default_qat_qconfig)
@@ -24,7 +31,22 @@ class LinearReLU(qat.Linear):
 
 
 class ConvReLU1d(qat.Conv1d):
-    """`qtorch.nn.qat.Conv1d` and a ReLU."""
+    """`qtorch.nn.qat.Conv1d` and a ReLU.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv1d`.
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> layer = ConvReLU1d(1, 3, 2, qconfig=default_qat_qconfig)
+        >>> bool((layer(torch.ones(2, 1, 4)) >= 0).all())
+        True
+    """
 
     floats = intrinsic.ConvReLU1d
 
@@ -33,7 +55,22 @@ class ConvReLU1d(qat.Conv1d):
 
 
 class ConvReLU2d(qat.Conv2d):
-    """`qtorch.nn.qat.Conv2d` and a ReLU."""
+    """`qtorch.nn.qat.Conv2d` and a ReLU.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv2d`.
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> layer = ConvReLU2d(1, 3, 2, qconfig=default_qat_qconfig)
+        >>> bool((layer(torch.ones(2, 1, 4, 4)) >= 0).all())
+        True
+    """
 
     floats = intrinsic.ConvReLU2d
 
@@ -42,7 +79,22 @@ class ConvReLU2d(qat.Conv2d):
 
 
 class ConvReLU3d(qat.Conv3d):
-    """`qtorch.nn.qat.Conv3d` and a ReLU."""
+    """`qtorch.nn.qat.Conv3d` and a ReLU.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv3d`.
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> layer = ConvReLU3d(1, 3, 2, qconfig=default_qat_qconfig)
+        >>> bool((layer(torch.ones(2, 1, 4, 4, 4)) >= 0).all())
+        True
+    """
 
     floats = intrinsic.ConvReLU3d
 

@@ -87,7 +87,18 @@ class LSTMCell(_Cell):
 
 
 class GRUCell(_Cell):
-    """`torch.nn.GRUCell` with quantized weights; arguments as for `LSTMCell`."""
+    """`torch.nn.GRUCell` with quantized weights (`qcore.affine.arithmetic.recurrent.gru_cell`).
+
+    Args:
+        input_size, hidden_size, bias, dtype: as for `LSTMCell`.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> GRUCell(2, 3)(torch.ones(1, 2))
+        tensor([[0., 0., 0.]])
+    """
 
     gates = 3
 
@@ -98,7 +109,19 @@ class GRUCell(_Cell):
 
 
 class RNNCell(_Cell):
-    """`torch.nn.RNNCell` with quantized weights; arguments as for `LSTMCell`, and nonlinearity, "tanh" or "relu"."""
+    """`torch.nn.RNNCell` with quantized weights (`qcore.affine.arithmetic.recurrent.rnn_cell`).
+
+    Args:
+        input_size, hidden_size, bias, dtype: as for `LSTMCell`.
+        nonlinearity: "tanh" or "relu".
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> RNNCell(2, 3, nonlinearity="relu")(torch.ones(1, 2))
+        tensor([[0., 0., 0.]])
+    """
 
     gates = 1
 

@@ -143,7 +143,19 @@ class LSTM(_Recurrent):
 
 
 class GRU(_Recurrent):
-    """`torch.nn.GRU` with quantized weights; arguments as for `LSTM`."""
+    """`torch.nn.GRU` with quantized weights (`qcore.affine.arithmetic.recurrent.gru_cell`).
+
+    Args:
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype: as for `LSTM`.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> y, hidden = GRU(2, 3, bidirectional=True)(torch.ones(5, 1, 2))
+        >>> y.shape, hidden.shape
+        (torch.Size([5, 1, 6]), torch.Size([2, 1, 3]))
+    """
 
     gates = 3
 

@@ -1,0 +1,59 @@
+"""Functions of quantized tensors, with the names and arguments of torch's; the law is `qcore.affine.arithmetic`.
+
+Pools, interpolation and clamps keep the parameters of what goes in; the others take a scale and a zero point.
+"""
+
+from qtorch.nn.quantized.functional.activations import (
+    celu,
+    clamp,
+    elu,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    leaky_relu,
+    relu,
+    relu6,
+)
+from qtorch.nn.quantized.functional.convolutions import (
+    conv1d,
+    conv3d,
+)
+from qtorch.nn.quantized.functional.images import (
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    avg_pool2d,
+    avg_pool3d,
+    interpolate,
+    max_pool1d,
+    max_pool2d,
+    upsample,
+    upsample_bilinear,
+    upsample_nearest,
+)
+from qtorch.quantization.functional import conv2d, linear
+
+__all__ = [
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "celu",
+    "clamp",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "elu",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "interpolate",
+    "leaky_relu",
+    "linear",
+    "max_pool1d",
+    "max_pool2d",
+    "relu",
+    "relu6",
+    "upsample",
+    "upsample_bilinear",
+    "upsample_nearest",
+]
