@@ -27,7 +27,7 @@ from qjax.quantization.fake_state import (
     enable_observer,
     get_observer_dict,
 )
-from qjax.quantization.functional import conv1d, conv2d, conv3d, linear
+from qjax.quantization.functional.products import conv1d, conv2d, conv3d, linear
 from qjax.quantization.observer import (
     HistogramObserver,
     MinMaxObserver,

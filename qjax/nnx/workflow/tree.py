@@ -45,14 +45,15 @@ def name_of(path: Path, modules: dict[Path, nnx.Module]) -> str:
     return ".".join(parts)
 
 
+def all_names(model: nnx.Module) -> list[tuple[str, nnx.Module]]:
+    """The names of all modules but lists, with the modules, outer ones first; several may have one name."""
+    modules = modules_of(model)
+    return [(name_of(path, modules), module) for path, module in modules.items() if not isinstance(module, nnx.List)]
+
+
 def names_of(model: nnx.Module) -> dict[str, nnx.Module]:
     """All modules but lists by name; of several with one name the outermost."""
-    modules = modules_of(model)
-    named: dict[str, nnx.Module] = {}
-    for path, module in modules.items():
-        if not isinstance(module, nnx.List):
-            named.setdefault(name_of(path, modules), module)
-    return named
+    return dict(reversed(all_names(model)))
 
 
 def rebuilt(

@@ -10,8 +10,9 @@ from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
 from qjax.nnx import quantized
+from qjax.nnx.activations import Activation
 from qjax.nnx.intrinsic import Fused
-from qjax.nnx.workflow.layers import WEIGHTED, bias_of, is_whole, torch_layout
+from qjax.nnx.workflow.layers import NORMS, WEIGHTED, bias_of, is_whole, torch_layout
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.workflow.steps.fusion import folded_layer, with_parameters
 from qjax.nnx.workflow.steps.training import Trained, folded
@@ -71,20 +72,28 @@ def converted(name: str, module: nnx.Module) -> nnx.Module:
             return module
         made = quantized.QFunctional(*output_of(module.activation_post_process))
     elif isinstance(module, Observed):
-        output, form = output_of(module.activation_post_process)
-        layer: Any = module.module
-        if isinstance(layer, QuantStub):
-            made = quantized.Quantize(output, form)
-        else:
-            relu = isinstance(layer, Fused) and layer.has_relu
-            layer, kernel, bias = parameters_of(layer, trained := isinstance(module, Trained))
-            weight = quantized_weight(kernel, module.weight_fake_quant if trained else module.qconfig.weight)
-            made = WEIGHTED[type(layer)].of(layer, weight, bias, output, form, relu)
+        made = _of_observed(module, *output_of(module.activation_post_process))
     if made is not module:
         made.layer_name = name
         if isinstance(module, (Observed, FloatFunctional)):
             made.observed_by = observer_name(module.activation_post_process.description)
     return made
+
+
+def _of_observed(observed: Any, output: QParams, form: AffineInteger) -> Any:
+    """The successor of an observed layer, for a result of these parameters and integers."""
+    layer = observed.module
+    if isinstance(layer, QuantStub):
+        return quantized.Quantize(output, form)
+    if isinstance(layer, Activation):
+        return quantized.Activation(layer.law, output, form, **dict(layer.settings))
+    relu = isinstance(layer, Fused) and layer.has_relu
+    first = layer.layer if isinstance(layer, Fused) else layer
+    if type(first) in NORMS:
+        return NORMS[type(first)].of(first, output, form, **({"relu": True} if relu else {}))
+    first, kernel, bias = parameters_of(layer, trained := isinstance(observed, Trained))
+    weight = quantized_weight(kernel, observed.weight_fake_quant if trained else observed.qconfig.weight)
+    return WEIGHTED[type(first)].of(first, weight, bias, output, form, relu)
 
 
 def output_of(observer: Observer) -> tuple[QParams, AffineInteger]:
