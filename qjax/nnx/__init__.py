@@ -25,7 +25,8 @@ from qjax.nnx.activations import ELU, Hardswish, LeakyReLU, ReLU, ReLU6, Sigmoid
 from qjax.nnx.functional import avg_pool, hard_tanh, max_pool, relu, relu6
 from qjax.nnx.products import Conv, Linear, MultiheadAttention
 from qjax.nnx.quantizer import Quantizer
-from qjax.nnx.workflow.carrying import from_torch
+from qjax.nnx.workflow.carrying.loading import from_torch
+from qjax.nnx.workflow.carrying.saving import to_torch
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer, ObserverState
 from qjax.nnx.workflow.steps.conversion import convert
 from qjax.nnx.workflow.steps.dynamic import quantize_dynamic
@@ -81,5 +82,6 @@ __all__ = [
     "quantized",
     "relu",
     "relu6",
+    "to_torch",
     "update_bn_stats",
 ]
