@@ -236,7 +236,6 @@ def test_halves(floats):
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-@pytest.mark.usefixtures("compile_quickly")
 def test_functions_over_layers_and_directions(kind):
     torch.manual_seed(1)
     layer = {"lstm": nn.LSTM, "gru": nn.GRU}[kind](4, 3, num_layers=2, bidirectional=True)

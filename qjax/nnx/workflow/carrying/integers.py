@@ -18,10 +18,10 @@ from qjax.nnx.quantized.base import unpacked
 from qjax.nnx.workflow.carrying.entries import Entries
 from qjax.nnx.workflow.layers import NORMS, WEIGHTED, why_float
 from qjax.nnx.workflow.observing import FloatFunctional
-from qjax.nnx.workflow.steps.conversion import output_form, range_observer
 from qjax.nnx.workflow.steps.dynamic import parts_of, why_not_dynamic, with_cell
 from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub
 from qjax.quantization import QConfig, QTensor
+from qjax.quantization.qconfig import output_form, range_observer
 
 _INT4 = AffineInteger.of_width(4)
 _BY_DTYPE = {"int8": INT8, "uint8": UINT8, "int16": AffineInteger.of_width(16), "uint16": AffineInteger(0, 65535)}

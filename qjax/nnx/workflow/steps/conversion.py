@@ -19,8 +19,7 @@ from qjax.nnx.workflow.steps.training import Trained, folded
 from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub
 from qjax.nnx.workflow.tree import check_model, rebuilt, shown
 from qjax.quantization import QTensor, quantize_affine
-from qjax.quantization.observer import RangeObserver
-from qjax.quantization.parameters import form_of
+from qjax.quantization.qconfig import output_form, range_observer
 
 
 def convert(model: nnx.Module) -> nnx.Module:
@@ -107,29 +106,6 @@ def output_of(observer: Observer) -> tuple[QParams, AffineInteger]:
         ValueError: if it has seen nothing, or chooses a scale for each channel.
     """
     return observer.qparams(), output_form(observer.description)
-
-
-def output_form(description: Any) -> AffineInteger:
-    """The integers of a layer's result, as settings say; see `output_of`."""
-    observer = range_observer(description)
-    if observer.axis is not None:
-        raise ValueError("activation has a scale for each channel; allowed is one for all of a result")
-    form = observer.form
-    if observer is description and observer.reduce_range:
-        form = form.unreduced(form_of(observer.dtype))
-    return form
-
-
-def range_observer(description: Any) -> RangeObserver:
-    """The observer of ranges that settings describe.
-
-    Raises:
-        TypeError: if they describe another.
-    """
-    observer = getattr(description, "observer", description)
-    if not isinstance(observer, RangeObserver):
-        raise TypeError(f"its settings have a {type(observer).__name__}; allowed are observers of ranges, FakeQuantize")
-    return observer
 
 
 def parameters_of(module: Any, trained: bool = False) -> tuple[Any, jax.Array, jax.Array | None]:
