@@ -17,7 +17,7 @@ FLOORS = {
         "arrays",
         "affine accumulate",
         "numerics",
-        "rules recipes",
+        "rules recipes report",
         "cli",
         "",
         "__main__",

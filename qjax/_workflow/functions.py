@@ -9,10 +9,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from qcore.affine import QParams
-from qjax._workflow.layers import Layer, LayerState, LayerWeight, Source, Use, in_integers
+from qjax._workflow.layers import Layer, LayerState, LayerWeight, Source, Use, in_integers, inverse
 from qjax._workflow.walk import States, Walk, find_layers
 from qjax.auto_low.arrays import is_array, take_arrays
 from qjax.auto_low.evaluate import bind
@@ -65,7 +64,7 @@ def prepare_fn(apply_fn: Callable[..., Any], rules: Rules) -> tuple[Callable[...
         >>> list(state), state["w1"].input.min_val
         (['w1', 'w2'], Array(-2., dtype=float32))
         >>> convert_fn(apply_fn)(convert_params(params, state, default_qconfig), x)
-        Array([[-0.20241478]], dtype=float32)
+        Array([[-0.20301433]], dtype=float32)
     """
     settings = _Settings(rules)
     if not callable(apply_fn):
@@ -259,7 +258,7 @@ def _observed(settings: Any, layer: Layer, operands: list[Any], own: LayerState)
         return operands, LayerState(settings.activation.update(own.input, x), None, own.use)
     x, seen = settings.activation.apply(own.input, x)
     rounded, of_weight = settings.weight.apply(own.weight, jnp.transpose(weight, layer.axes))
-    weight = jnp.transpose(rounded, np.argsort(layer.axes))
+    weight = jnp.transpose(rounded, inverse(layer.axes))
     return [weight, x] if layer.weight == 0 else [x, weight], LayerState(seen, of_weight, own.use)
 
 
@@ -285,7 +284,7 @@ def _converted(settings: Any, leaf: Any, own: LayerState) -> LayerWeight:
             qparams = description.qparams(state)
         q = quantize_affine(numbers, qparams, observer.form)
         axis = None if qparams.axis is None else use.order[0]
-        values = jnp.transpose(q.values, np.argsort(use.order))
+        values = jnp.transpose(q.values, inverse(use.order))
         return QTensor(values, QParams(qparams.scale, qparams.zero_point, axis), q.form)
 
     weight = _stacked(quantized, use)(leaf, own.weight)

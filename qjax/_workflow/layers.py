@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.arithmetic import recurrent
@@ -171,7 +170,7 @@ def in_integers(equation: Any, number: int, x: jax.Array, weight: LayerWeight) -
         settings = params["window_strides"], params["padding"], params["rhs_dilation"]
         sums = sums_of_windows(images, w, *settings, params["feature_group_count"])
         y = jnp.moveaxis(recurrent.dynamic_output(Names, sums, scale, w.qparams.scale, None), -1, 1)
-        y = jnp.transpose(y, np.argsort(layout.out_spec))
+        y = jnp.transpose(y, inverse(layout.out_spec))
     return y.astype(equation.outvars[0].aval.dtype)
 
 
@@ -186,3 +185,8 @@ def _quantized(x: jax.Array, weight: LayerWeight) -> tuple[QTensor, jax.Array]:
             q = law.quantize(Names, x, qparams.scale, qparams.zero_point, None, form)
     whole = QParams(jnp.ones_like(qparams.scale), qparams.zero_point)
     return QTensor(q.astype(form.storage), whole, form), qparams.scale
+
+
+def inverse(order: Sequence[int]) -> tuple[int, ...]:
+    """The transposition that undoes another one."""
+    return tuple(sorted(range(len(order)), key=order.__getitem__))

@@ -67,7 +67,7 @@ def _programs(equation: Any, inputs: Sequence[Any]) -> list[tuple[Any, Sequence[
     programs = inner_programs(equation, list(inputs)) or []
     found = []
     for jaxpr, consts, origins in programs:
-        kept = [one if isinstance(one, Source) else None for one in origins]
+        kept: list[Any] = [one if isinstance(one, Source) else None for one in origins]
         if equation.primitive.name == "scan":
             first = equation.params["num_consts"] + equation.params["num_carry"]
             kept[first:] = [None if one is None else one.sliced() for one in kept[first:]]

@@ -28,6 +28,7 @@ from qjax.nnx.quantizer import Quantizer
 from qjax.nnx.workflow.carrying.loading import from_torch
 from qjax.nnx.workflow.carrying.saving import to_torch
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer, ObserverState
+from qjax.nnx.workflow.report import report
 from qjax.nnx.workflow.steps.conversion import convert
 from qjax.nnx.workflow.steps.dynamic import quantize_dynamic
 from qjax.nnx.workflow.steps.fusion import fuse_modules
@@ -82,6 +83,7 @@ __all__ = [
     "quantized",
     "relu",
     "relu6",
+    "report",
     "to_torch",
     "update_bn_stats",
 ]

@@ -15,7 +15,7 @@ from qjax.quantization import QTensor, functional
 
 __all__ = ["avg_pool", "hard_tanh", "max_pool", "relu", "relu6"]
 
-Padding = str | Sequence[tuple[int, int]]
+Padding = Any  # a str, or pairs: flax says str alone
 
 
 def relu(x: Any) -> Any:

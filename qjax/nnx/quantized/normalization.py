@@ -105,7 +105,8 @@ class LayerNorm(Norm):
     def __call__(self, input: QTensor) -> QTensor:
         """The result for a quantized array of shape (..., features)."""
         self.check_input(input)
-        return layer_norm(input, input.shape[-1:], *self._parameters, self.epsilon, self.output, self.form)
+        weight, bias = self._parameters
+        return layer_norm(input, input.shape[-1:], weight, bias, self.epsilon, self.output, self.form)
 
     @classmethod
     def of(cls, layer: Any, output: QParams, form: AffineInteger) -> LayerNorm:

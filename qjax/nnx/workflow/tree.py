@@ -30,6 +30,13 @@ def shown(name: str) -> str:
     return f"layer '{name}'" if name else "the model itself"
 
 
+def children_of(module: nnx.Module) -> list[tuple[str, nnx.Module]]:
+    """The modules in a module, in flax's order of its attributes, by name; "" where names leave one out."""
+    inner = enumerate(module) if isinstance(module, nnx.List) else vars(module).items()
+    unnamed = _UNNAMED.get(type(module))
+    return [("" if key == unnamed else str(key), child) for key, child in inner if isinstance(child, nnx.Module)]
+
+
 def modules_of(model: nnx.Module) -> dict[Path, nnx.Module]:
     """All modules by path, parents first, each by its first path."""
     found = {tuple(path): module for path, module in nnx.iter_modules(model)}

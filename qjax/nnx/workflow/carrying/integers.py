@@ -46,7 +46,8 @@ def _static(module: Any, entries: Entries, settings: QConfig | None, form: Affin
         return kind(output, form)
     if isinstance(module, Activation):
         return quantized.Activation(module.law, output, form, **dict(module.settings))
-    layer, relu = (module.layer, module.has_relu) if isinstance(module, Fused) else (module, False)
+    layer: Any = module.layer if isinstance(module, Fused) else module
+    relu = isinstance(module, Fused) and module.has_relu
     if type(layer) in NORMS:
         return _norm(layer, entries, output, form, relu)
     weight = _weight(layer.kernel, entries.of("weight"), None if settings is None else _form(settings.weight))
