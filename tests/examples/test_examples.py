@@ -27,10 +27,13 @@ QUANTIZED = {  # models of the closing table
     "static_torch": ["fp32", "int8", "int4"],
     "dynamic_torch": ["fp32", "float16", "int8", "int4"],
     "qat_torch": ["fp32", "int8", "int4"],
+    "static_jax": ["fp32", "int8", "int4"],
+    "dynamic_jax": ["fp32", "float16", "int8", "int4"],
+    "qat_jax": ["fp32", "int8", "int4"],
     "torch_to_jax": ["fp32", "int8", "int8 in JAX", "int4", "int4 in JAX"],
 }
 RECIPES = {"recipes_torch", "recipes_jax", "recipes_report"}  # see test_recipes.py
-SLOW = {"cifar10_jax", "wage_jax", "swalp_jax", "torch_to_jax"}  # to compile
+SLOW = {"cifar10_jax", "wage_jax", "swalp_jax", "static_jax", "dynamic_jax", "qat_jax", "torch_to_jax"}  # to compile
 
 
 def test_every_example_is_tested():

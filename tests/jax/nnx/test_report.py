@@ -11,7 +11,7 @@ from qcore.affine import AffineInteger
 from qjax.quantization import default_dynamic_qconfig, default_qconfig, get_default_qat_qconfig
 
 RNGS = nnx.Rngs(0)
-UINT8, INT8 = "affine(0,255)", "affine(-128,127)"
+UINT8, INT8 = "affine(0,255,middle=128)", "affine(-128,127)"
 
 
 class Net(nnx.Module):
@@ -38,7 +38,7 @@ def lines(model):
 def test_each_step():
     prepared = qnn.prepare(Net(), {"": default_qconfig, "after": None})
     nothing = ("MinMaxObserver", "it has seen nothing yet")
-    expected = [("add", ""), ("first.0", INT8), ("last", INT8), ("norm", INT8), ("quant", "")]
+    expected = [("add", ""), ("first.0", INT8), ("last", INT8), ("norm", ""), ("quant", "")]
     found = [line for line in lines(prepared) if line[1] == "observed"]
     assert found == [(name, "observed", weight, "affine(0,127)", *nothing) for name, weight in expected]
     prepared(jnp.ones((2, 4)))
