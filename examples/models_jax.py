@@ -132,6 +132,11 @@ class Trainer:
         """The number of right answers."""
         return right(nnx.merge(self._models[1], params, statistics)(images), labels)
 
+    def trained(self) -> nnx.Module:
+        """The model with its state, in evaluation."""
+        params, statistics, _ = self.state
+        return nnx.merge(self._models[1], params, statistics)
+
 
 def right(outputs: jax.Array, labels: jax.Array) -> jax.Array:
     return (outputs.argmax(-1) == labels).sum()

@@ -7,12 +7,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
+import numpy as np
+import optax
 from flax import nnx
 
 import qjax.nnx as qnn
 from examples.data import Data
-from examples.models_jax import conv, norm, right
-from examples.quantized_report import Row, time_of
+from examples.models_jax import Trainer, conv, fit, norm, plain_updates, right
+from examples.quantized_report import CALIBRATION, Row, time_of
+from examples.report import follow
 from qcore.affine import AffineInteger
 from qjax.quantization import HistogramObserver, PerChannelMinMaxObserver, QConfig, save
 
@@ -65,12 +68,35 @@ def run(model: Any, images: Any) -> jax.Array:
     return model(images)
 
 
-def settings(bits: int) -> QConfig:
-    """Integers of so many bits for what layers return, with one scale for all of it, and for weights."""
-    result, weight = AffineInteger.of_width(bits, signed=False), AffineInteger.of_width(bits)
-    return QConfig(
-        HistogramObserver(dtype=result), PerChannelMinMaxObserver(dtype=weight, qscheme="per_channel_symmetric")
-    )
+def trained(model: nnx.Module, data: Data, epochs: int, seed: int, name: str = "fp32") -> Any:
+    """The model after its training, in evaluation."""
+    trainer = Trainer(model, optax.adam(0.002), apply=plain_updates)
+    follow(name, fit(trainer, data, epochs, seed))
+    return trainer.trained()
+
+
+def weight_observer(bits: int) -> PerChannelMinMaxObserver:
+    """Integers of so many bits, with a scale for each output channel."""
+    return PerChannelMinMaxObserver(dtype=AffineInteger.of_width(bits), qscheme="per_channel_symmetric")
+
+
+def settings(bits: int, weight_bits: int | None = None) -> QConfig:
+    """Integers of so many bits for what layers return, with one scale for all of it, and for weights.
+
+    Args:
+        bits: for results.
+        weight_bits: for weights; None for as many.
+    """
+    results = HistogramObserver(dtype=AffineInteger.of_width(bits, signed=False))
+    return QConfig(results, weight_observer(weight_bits or bits))
+
+
+def calibrated(model: nnx.Module, qconfig: QConfig, images: np.ndarray) -> nnx.Module:
+    """A copy of a model with observers that have seen what its layers return for images."""
+    prepared = qnn.prepare(model, qconfig)
+    for first in range(0, min(CALIBRATION, len(images)), 64):
+        run(prepared, images[first : first + 64])
+    return prepared
 
 
 def accuracy(model: nnx.Module, data: Data) -> float:

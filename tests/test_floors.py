@@ -17,7 +17,7 @@ FLOORS = {
         "arrays",
         "affine accumulate",
         "numerics",
-        "rules recipes",
+        "rules recipes report",
         "cli",
         "",
         "__main__",
@@ -34,7 +34,7 @@ FLOORS = {
         "_workflow",
         "",
     ],
-    "qjax": ["_rounding", "quant", "optim linalg", "auto_low quantization", "nnx", "reproducible", ""],
+    "qjax": ["_rounding", "quant", "optim linalg", "auto_low quantization", "_workflow nnx", "reproducible", ""],
 }
 APART = {
     "qcore": {"torch", "jax", "qtorch", "qjax"},

@@ -15,6 +15,7 @@ from qcore import Number, Quantization, Recipe, Rounding, Rule
 from qcore.arguments import missing_key
 from qcore.recipes import check_alone
 from qjax._rounding.keys import Key, key_words
+from qjax.auto_low.arrays import is_array, take_arrays
 from qjax.auto_low.evaluate import evaluate
 from qjax.auto_low.groups import GROUPS
 from qjax.auto_low.origins import BARE
@@ -149,14 +150,14 @@ def _signature(fn: Callable[..., Any]) -> Signature | None:
 def _run(planner: Planner, fn: Callable[..., Any], args: Any, kwargs: Any, words: Any) -> Any:
     paths, _ = jax.tree_util.tree_flatten_with_path((args, kwargs))
     arguments = list(dict.fromkeys(path[:2] for path, _ in paths))
-    origins = [BARE if len(path) == 2 else arguments.index(path[:2]) for path, leaf in paths if _is_array(leaf)]
-    arrays, rebuild = _take_arrays((args, kwargs))
+    origins = [BARE if len(path) == 2 else arguments.index(path[:2]) for path, leaf in paths if is_array(leaf)]
+    arrays, rebuild = take_arrays((args, kwargs))
     results: Any = None
 
     def flat(*arrays: Any) -> Sequence[Any]:
         nonlocal results
         args, kwargs = rebuild(arrays)
-        computed, results = _take_arrays(fn(*args, **kwargs))
+        computed, results = take_arrays(fn(*args, **kwargs))
         return computed
 
     traced = jax.make_jaxpr(flat)(*arrays)
@@ -165,23 +166,6 @@ def _run(planner: Planner, fn: Callable[..., Any], args: Any, kwargs: Any, words
         planner.recipe.check(planner.layers)
     with jax.named_scope(SCOPE):
         return results(evaluate(plan, arrays, words))
-
-
-def _take_arrays(tree: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
-    """The arrays of a pytree, and the function that rebuilds the tree with other arrays."""
-    leaves, structure = jax.tree.flatten(tree)
-    arrays = [leaf for leaf in leaves if _is_array(leaf)]
-    others = [None if _is_array(leaf) else (leaf,) for leaf in leaves]  # None where an array belongs
-    return arrays, partial(_put_arrays, structure, others)
-
-
-def _put_arrays(structure: Any, others: Sequence[tuple[Any] | None], arrays: Sequence[Any]) -> Any:
-    remaining = iter(arrays)
-    return jax.tree.unflatten(structure, [next(remaining) if one is None else one[0] for one in others])
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, (jax.Array, np.ndarray))
 
 
 def _check_groups(layer_types: Any) -> list[str]:

@@ -21,12 +21,16 @@ except ModuleNotFoundError as error:
     raise ImportError("qjax.nnx needs flax: pip install flax") from error
 
 from qjax.nnx import intrinsic, quantized
-from qjax.nnx.functional import relu
+from qjax.nnx.activations import ELU, Hardswish, LeakyReLU, ReLU, ReLU6, Sigmoid
+from qjax.nnx.functional import avg_pool, hard_tanh, max_pool, relu, relu6
 from qjax.nnx.products import Conv, Linear, MultiheadAttention
 from qjax.nnx.quantizer import Quantizer
-from qjax.nnx.workflow.carrying import from_torch
+from qjax.nnx.workflow.carrying.loading import from_torch
+from qjax.nnx.workflow.carrying.saving import to_torch
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer, ObserverState
+from qjax.nnx.workflow.report import report
 from qjax.nnx.workflow.steps.conversion import convert
+from qjax.nnx.workflow.steps.dynamic import quantize_dynamic
 from qjax.nnx.workflow.steps.fusion import fuse_modules
 from qjax.nnx.workflow.steps.preparation import prepare
 from qjax.nnx.workflow.steps.training import (
@@ -39,13 +43,16 @@ from qjax.nnx.workflow.steps.training import (
     prepare_qat,
     update_bn_stats,
 )
-from qjax.nnx.workflow.stubs import DeQuantStub, Identity, QuantStub, QuantWrapper, ReLU
+from qjax.nnx.workflow.stubs import DeQuantStub, Identity, QuantStub, QuantWrapper
 
 __all__ = [
+    "ELU",
     "Conv",
     "DeQuantStub",
     "FloatFunctional",
+    "Hardswish",
     "Identity",
+    "LeakyReLU",
     "Linear",
     "MultiheadAttention",
     "Observed",
@@ -55,7 +62,10 @@ __all__ = [
     "QuantWrapper",
     "Quantizer",
     "ReLU",
+    "ReLU6",
+    "Sigmoid",
     "Trained",
+    "avg_pool",
     "convert",
     "disable_fake_quant",
     "disable_observer",
@@ -64,10 +74,16 @@ __all__ = [
     "freeze_bn_stats",
     "from_torch",
     "fuse_modules",
+    "hard_tanh",
     "intrinsic",
+    "max_pool",
     "prepare",
     "prepare_qat",
+    "quantize_dynamic",
     "quantized",
     "relu",
+    "relu6",
+    "report",
+    "to_torch",
     "update_bn_stats",
 ]

@@ -1,23 +1,95 @@
-"""Functions of arrays and of quantized arrays, for models that are converted."""
+"""Functions of arrays and of quantized arrays, so that a model keeps its text when it is converted."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from flax import nnx
 
-from qjax.quantization import QTensor
+from qcore.affine import arithmetic
+from qcore.affine.quantized import for_each_dimension
+from qjax.quantization import QTensor, functional
+
+__all__ = ["avg_pool", "hard_tanh", "max_pool", "relu", "relu6"]
+
+Padding = Any  # a str, or pairs: flax says str alone
 
 
 def relu(x: Any) -> Any:
-    """max(x, 0) of an array or of a QTensor, so that a model keeps its text when it is converted.
+    """max(x, 0) of an array or of a QTensor.
 
     Args:
         x: array or QTensor.
 
     Example:
-        >>> import jax.numpy as jnp
         >>> relu(jnp.float32([-1, 2]))
         Array([0., 2.], dtype=float32)
     """
     return x.relu() if isinstance(x, QTensor) else jax.nn.relu(x)
+
+
+def relu6(x: Any) -> Any:
+    """min(max(x, 0), 6) of an array or of a QTensor, whose 6 is the quantized one."""
+    return arithmetic.clamp(x, 0, 6) if isinstance(x, QTensor) else jax.nn.relu6(x)
+
+
+def hard_tanh(x: Any) -> Any:
+    """x between -1 and 1, of an array or of a QTensor, whose bounds are the quantized ones."""
+    return arithmetic.clamp(x, -1, 1) if isinstance(x, QTensor) else jax.nn.hard_tanh(x)
+
+
+def max_pool(
+    inputs: Any, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
+) -> Any:
+    """The greatest number of each window, of an array or of a QTensor.
+
+    Args:
+        inputs: of shape (batch, *sizes, features), with one or two sizes if it is a QTensor.
+        window_shape, strides, padding: as for `nnx.max_pool`; strides None is 1.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(jnp.float32([[[1], [3], [2]]]), 0.5, 0, "quint8")
+        >>> max_pool(x, (2,)).dequantize().ravel()
+        Array([3., 3.], dtype=float32)
+    """
+    if not isinstance(inputs, QTensor):
+        return nnx.max_pool(inputs, window_shape, strides, padding)
+    x, settings = _padded(inputs, window_shape, strides, padding, inputs.form.qmin)
+    return functional.max_pool(x, *settings, channels_last=True)
+
+
+def avg_pool(
+    inputs: Any, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
+) -> Any:
+    """The mean of each window, of an array or of a QTensor; what lies around it counts as 0.
+
+    Args:
+        inputs, window_shape, strides, padding: as for `max_pool`, with two or three sizes if it is a QTensor.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+    """
+    if not isinstance(inputs, QTensor):
+        return nnx.avg_pool(inputs, window_shape, strides, padding)
+    x, settings = _padded(inputs, window_shape, strides, padding, inputs.qparams.zero_point)
+    return functional.avg_pool(x, *settings, channels_last=True)
+
+
+def _padded(q: QTensor, window: Sequence[int], strides: Any, padding: Any, value: Any) -> tuple[QTensor, Any]:
+    """The array with integers around it, and the arguments of a pool without padding."""
+    dims = len(window)
+    if q.ndim != dims + 2:
+        raise ValueError(f"inputs has shape {tuple(q.shape)}; allowed is (batch, *sizes, features), {dims} sizes")
+    steps = for_each_dimension("strides", (1,) * dims if strides is None else strides, 1, dims)
+    if isinstance(padding, str):
+        padding = jax.lax.padtype_to_pads(q.shape[1:-1], window, steps, padding)
+    widths = [(0, 0, 0), *((int(low), int(high), 0) for low, high in padding), (0, 0, 0)]
+    values = jax.lax.pad(q.values, jnp.asarray(value).astype(q.values.dtype), widths)
+    return QTensor(values, q.qparams, q.form), (dims, tuple(window), steps)

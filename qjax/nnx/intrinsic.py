@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
-__all__ = ["ConvBn", "ConvBnReLU", "ConvReLU", "Fused", "LinearReLU"]
+__all__ = ["BNReLU", "ConvBn", "ConvBnReLU", "ConvReLU", "Fused", "LinearReLU"]
 
 
 class Fused(nnx.Module):
@@ -78,6 +78,12 @@ class ConvReLU(Fused):
     has_relu = True
 
 
+class BNReLU(Fused):
+    """A batch norm and its ReLU."""
+
+    kind, has_relu = nnx.BatchNorm, True
+
+
 class ConvBn(Fused):
     """A convolution and its batch norm, for training.
 
@@ -112,4 +118,4 @@ class ConvBnReLU(Fused):
     has_norm = has_relu = True
 
 
-FUSED = {(kind.kind, kind.has_norm, kind.has_relu): kind for kind in (LinearReLU, ConvReLU, ConvBn, ConvBnReLU)}
+FUSED = {(kind.kind, kind.has_norm, kind.has_relu): kind for kind in (LinearReLU, ConvReLU, BNReLU, ConvBn, ConvBnReLU)}

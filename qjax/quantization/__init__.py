@@ -15,6 +15,9 @@ In traced programs the values of parameters are not known and so not checked. Ob
 `choose_qparams_dynamic`, compute with 64-bit types also where x64 is not enabled.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from qcore.affine import AffineInteger, QParams
 from qjax.quantization.affine import fake_quantize, fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
 from qjax.quantization.checkpoint import load, restore, save
@@ -27,7 +30,7 @@ from qjax.quantization.fake_state import (
     enable_observer,
     get_observer_dict,
 )
-from qjax.quantization.functional import conv1d, conv2d, conv3d, linear
+from qjax.quantization.functional.products import conv1d, conv2d, conv3d, linear
 from qjax.quantization.observer import (
     HistogramObserver,
     MinMaxObserver,
@@ -78,11 +81,16 @@ from qjax.quantization.tensor import (
     quantize_per_tensor,
 )
 
+if TYPE_CHECKING:
+    from qjax._workflow import LayerState, LayerWeight, convert_fn, convert_params, prepare_fn
+
 __all__ = [
     "AffineInteger",
     "FakeQuantize",
     "FakeQuantizeState",
     "HistogramObserver",
+    "LayerState",
+    "LayerWeight",
     "MinMaxObserver",
     "MovingAverageMinMaxObserver",
     "MovingAverageObserver",
@@ -101,6 +109,8 @@ __all__ = [
     "conv1d",
     "conv2d",
     "conv3d",
+    "convert_fn",
+    "convert_params",
     "default_debug_observer",
     "default_debug_qconfig",
     "default_dynamic_qconfig",
@@ -131,6 +141,7 @@ __all__ = [
     "linear",
     "load",
     "per_channel_dynamic_qconfig",
+    "prepare_fn",
     "q_per_channel_axis",
     "q_per_channel_scales",
     "q_per_channel_zero_points",
@@ -142,3 +153,13 @@ __all__ = [
     "restore",
     "save",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("qjax._workflow"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from qcore.affine import AffineInteger
 from qcore.affine.parameters import engine
 from qjax.quantization import observer as observers
 from qjax.quantization.fake_state import FakeQuantize
+from qjax.quantization.parameters import form_of
 
 _KINDS = (observers.ObserverBase, FakeQuantize)
 
@@ -115,3 +117,26 @@ def get_default_qat_qconfig(backend: str = "x86") -> QConfig:
     reduced, channels = engine(backend)
     weight = default_per_channel_weight_fake_quant if channels else default_weight_fake_quant
     return QConfig(FakeQuantize(reduce_range=reduced), weight)
+
+
+def output_form(description: Any) -> AffineInteger:
+    """The integers of a layer's result, as settings say; an observer's reduce_range is left out."""
+    observer = range_observer(description)
+    if observer.axis is not None:
+        raise ValueError("activation has a scale for each channel; allowed is one for all of a result")
+    form = observer.form
+    if observer is description and observer.reduce_range:
+        form = form.unreduced(form_of(observer.dtype))
+    return form
+
+
+def range_observer(description: Any) -> observers.RangeObserver:
+    """The observer of ranges that settings describe.
+
+    Raises:
+        TypeError: if they describe another.
+    """
+    observer = getattr(description, "observer", description)
+    if not isinstance(observer, observers.RangeObserver):
+        raise TypeError(f"its settings have a {type(observer).__name__}; allowed are observers of ranges, FakeQuantize")
+    return observer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,27 @@ class QTensor(QuantizedArray):
     names = Names
 
     ravel, swapaxes = rearrangement("ravel"), rearrangement("swapaxes")
+
+    def __jax_array__(self) -> NoReturn:
+        """Raises: a layer in floats, or a function of JAX, got integers.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("a QTensor is where numbers are needed: insert a DeQuantStub before it, or call dequantize()")
+
+    def __add__(self, other: Any) -> NoReturn:
+        """Raises: the result would have a scale of its own.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "arithmetic of a QTensor; allowed are the methods of FloatFunctional in the place of x + y, x * y and "
+            "concatenate, qjax.quantization.functional, and floats: insert a DeQuantStub before it"
+        )
+
+    __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = __add__
 
     def dequantize(self) -> jax.Array:
         """The numbers, as float32.

@@ -1,5 +1,6 @@
 """What happens to whole models: fuse, prepare, convert. `qtorch.quantization` offers its names."""
 
+from qcore.report import LayerReport, Report
 from qtorch._workflow.mappings import (
     get_default_dynamic_quant_module_mappings,
     get_default_qat_module_mappings,
@@ -7,7 +8,7 @@ from qtorch._workflow.mappings import (
     get_default_static_quant_module_mappings,
 )
 from qtorch._workflow.observing import add_observer_
-from qtorch._workflow.report import LayerReport, Report, report
+from qtorch._workflow.report import report
 from qtorch._workflow.steps.conversion import convert
 from qtorch._workflow.steps.fusion import fuse_known_modules, fuse_modules, fuse_modules_qat
 from qtorch._workflow.steps.preparation import prepare, prepare_qat

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 from torch import nn
 
+from qcore.report import LayerReport, Report
 from qtorch._workflow.mappings import get_default_static_quant_module_mappings, is_whole
 from qtorch._workflow.observing import NAME, has_seen, is_prepared
 from qtorch._workflow.reasons import name_of_observer, why_float
@@ -19,93 +19,7 @@ from qtorch.quant import Quantizer
 from qtorch.quantization.fake_quantize import FakeQuantize
 from qtorch.quantization.observers.base import RangeObserver
 
-__all__ = ["LayerReport", "Report", "report"]
-
-
-@dataclass(frozen=True)
-class LayerReport:
-    """A layer of a model.
-
-    Attributes:
-        path: its dotted name; "" is the model itself.
-        layer: its class.
-        state: "float", "observed", "trained" with simulated quantization, "quantized", or "rounded": in floats, with a
-            coded weight.
-        weight, output: their formats as text, or "" where they are floats, or not of the layer's own.
-        scale, zero_point: of the output, or None where there is none, or none for the whole.
-        observer: what chose them.
-        reason: why the layer is in floats, or what is missing.
-
-    Example:
-        >>> from qtorch.quantization import default_qconfig, prepare
-        >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-        >>> model.qconfig = default_qconfig
-        >>> layer = report(prepare(model))["0"]
-        >>> layer.layer, layer.state, layer.observer
-        ('Linear', 'observed', 'MinMaxObserver')
-    """
-
-    path: str
-    layer: str
-    state: str
-    weight: str = ""
-    output: str = ""
-    scale: float | None = None
-    zero_point: int | None = None
-    observer: str = ""
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Report:
-    """All layers of a model, in order. `rich.print` shows a table, `print` the same in plain text.
-
-    Attributes:
-        layers: one entry for each layer.
-
-    Example:
-        >>> from qtorch.quantization import default_qconfig, prepare
-        >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-        >>> model.qconfig = default_qconfig
-        >>> [layer.path for layer in report(prepare(model))]
-        ['0', '1']
-    """
-
-    layers: tuple[LayerReport, ...]
-
-    def __getitem__(self, path: str) -> LayerReport:
-        """The layer of a name.
-
-        Raises:
-            KeyError: if there is none.
-        """
-        return {layer.path: layer for layer in self.layers}[path]
-
-    def __iter__(self) -> Iterator[LayerReport]:
-        return iter(self.layers)
-
-    def __str__(self) -> str:
-        rows = [_HEAD, *map(_cells, self.layers)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-        return "\n".join(line.rstrip() for line in lines)
-
-    def __rich__(self) -> Any:
-        from rich.table import Table
-
-        table = Table(*_HEAD)
-        for layer in self.layers:
-            table.add_row(*_cells(layer), style="dim" if layer.state == "float" else None)
-        return table
-
-
-_HEAD = tuple(field.name.replace("_", " ") for field in fields(LayerReport))
-
-
-def _cells(layer: LayerReport) -> tuple[str, ...]:
-    cells = (f"{value:.6g}" if isinstance(value, float) else value for value in astuple(layer))
-    path, *others = ("" if cell is None else str(cell) for cell in cells)
-    return path or "(model)", *others
+__all__ = ["report"]
 
 
 def report(model: nn.Module) -> Report:

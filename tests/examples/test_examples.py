@@ -27,6 +27,9 @@ QUANTIZED = {  # models of the closing table
     "static_torch": ["fp32", "int8", "int4"],
     "dynamic_torch": ["fp32", "float16", "int8", "int4"],
     "qat_torch": ["fp32", "int8", "int4"],
+    "static_jax": ["fp32", "int8", "int4"],
+    "dynamic_jax": ["fp32", "float16", "int8", "int4"],
+    "qat_jax": ["fp32", "int8", "int4"],
     "torch_to_jax": ["fp32", "int8", "int8 in JAX", "int4", "int4 in JAX"],
 }
 RECIPES = {"recipes_torch", "recipes_jax", "recipes_report"}  # see test_recipes.py

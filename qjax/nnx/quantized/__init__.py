@@ -1,18 +1,26 @@
 """Layers that compute with integers, with the names of `qtorch.nn.quantized`."""
 
+from qjax.nnx.quantized import dynamic
+from qjax.nnx.quantized.activation import Activation
 from qjax.nnx.quantized.base import IntegerVariable, Quantized, QuantizedWeight
 from qjax.nnx.quantized.conv import Conv
 from qjax.nnx.quantized.functional_modules import QFunctional
 from qjax.nnx.quantized.linear import Linear
+from qjax.nnx.quantized.normalization import BatchNorm, GroupNorm, LayerNorm
 from qjax.nnx.quantized.quantize import DeQuantize, Quantize
 
 __all__ = [
+    "Activation",
+    "BatchNorm",
     "Conv",
     "DeQuantize",
+    "GroupNorm",
     "IntegerVariable",
+    "LayerNorm",
     "Linear",
     "QFunctional",
     "Quantize",
     "Quantized",
     "QuantizedWeight",
+    "dynamic",
 ]

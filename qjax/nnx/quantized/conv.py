@@ -11,7 +11,7 @@ from qcore.affine import AffineInteger, QParams
 from qcore.affine.quantized import for_each_dimension
 from qjax.nnx.quantized.base import Quantized, QuantizedWeight, bias_variable
 from qjax.quantization import QTensor
-from qjax.quantization.functional import conv_to
+from qjax.quantization.functional.products import conv_to
 
 
 class Conv(Quantized):

@@ -10,7 +10,7 @@ from qcore.affine import AffineInteger, QParams
 from qcore.affine.quantized import check_linear
 from qjax.nnx.quantized.base import Quantized, QuantizedWeight, bias_variable
 from qjax.quantization import QTensor
-from qjax.quantization.functional import WIDTHS, linear_to
+from qjax.quantization.functional.products import WIDTHS, linear_to
 
 
 class Linear(Quantized):

@@ -9,32 +9,51 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qjax.nnx import quantized
+from qjax.nnx.activations import Activation, ReLU, ReLU6
 from qjax.nnx.intrinsic import Fused
+from qjax.nnx.quantized import dynamic
 from qjax.nnx.workflow.observing import FloatFunctional, Observed
-from qjax.nnx.workflow.stubs import QuantStub
+from qjax.nnx.workflow.stubs import Identity, QuantStub
 
 WEIGHTED: dict[type[nnx.Module], Any] = {nnx.Linear: quantized.Linear, nnx.Conv: quantized.Conv}
+NORMS: dict[type[nnx.Module], Any] = {
+    nnx.BatchNorm: quantized.BatchNorm,
+    nnx.LayerNorm: quantized.LayerNorm,
+    nnx.GroupNorm: quantized.GroupNorm,
+    nnx.InstanceNorm: quantized.GroupNorm,
+}
+
+PASSING = (ReLU, ReLU6, Identity, nnx.Dropout)
+CELLS = (nnx.OptimizedLSTMCell, nnx.LSTMCell, nnx.GRUCell, nnx.SimpleCell)
+_WHOLE = (Observed, Fused, FloatFunctional, quantized.Quantized, quantized.QuantizedWeight)
+_DYNAMIC = (dynamic.Linear, dynamic.Cell)
 
 
 def is_whole(module: nnx.Module) -> bool:
     """True of a module that is observed and converted as one."""
-    return isinstance(module, (Observed, Fused, FloatFunctional, quantized.Quantized, quantized.QuantizedWeight))
+    if isinstance(module, nnx.RNN):
+        return isinstance(module.cell, (*CELLS, dynamic.Cell))
+    return isinstance(module, (*_WHOLE, *CELLS, *_DYNAMIC))
 
 
 def why_float(module: nnx.Module) -> str:
     """Why `prepare` leaves a module as it is, or "" where it does not.
 
     Example:
-        >>> why_float(nnx.LayerNorm(2, rngs=nnx.Rngs(0)))
-        'there is no quantized LayerNorm'
+        >>> why_float(nnx.RMSNorm(2, rngs=nnx.Rngs(0)))
+        'there is no quantized RMSNorm'
     """
     kind = type(module)
-    if kind in (QuantStub, FloatFunctional) or isinstance(module, Observed):
+    if kind in (QuantStub, FloatFunctional) or isinstance(module, (Observed, Activation)):
         return ""
+    if isinstance(module, PASSING):
+        return "its result has the scale of its input"
     if isinstance(module, Fused):
         return why_float(module.layer)
+    if kind in NORMS:
+        return _unusual_norm(module)
     if kind not in WEIGHTED:
-        bases = [base.__name__ for base in WEIGHTED if isinstance(module, base)]
+        bases = [base.__name__ for base in (*WEIGHTED, *NORMS) if isinstance(module, base)]
         if bases:
             return f"it is of a subclass of {bases[0]}, and only exact types are swapped"
         return f"there is no quantized {kind.__name__}"
@@ -49,6 +68,16 @@ def _unusual_conv(conv: nnx.Conv) -> str:
         return "it has a mask"
     if isinstance(conv.padding, str) and conv.padding not in ("SAME", "VALID", "CAUSAL"):
         return f"it has padding={conv.padding!r}"
+    return ""
+
+
+def _unusual_norm(norm: Any) -> str:
+    for name in ("axis", "feature_axes", "reduction_axes"):
+        axes = getattr(norm, name, None)
+        if axes is not None and (name, type(norm)) != ("reduction_axes", nnx.GroupNorm) and axes not in (-1, (-1,)):
+            return f"it has {name}={axes}"
+    if isinstance(norm, nnx.GroupNorm) and norm.reduction_axes is not None:
+        return f"it has reduction_axes={norm.reduction_axes}"
     return ""
 
 

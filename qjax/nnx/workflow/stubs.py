@@ -7,7 +7,6 @@ from typing import Any
 import jax
 from flax import nnx
 
-from qjax.nnx.functional import relu
 from qjax.nnx.workflow.tree import check_model
 
 
@@ -59,19 +58,6 @@ class QuantWrapper(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         module: Any = self.module
         return self.dequant(module(self.quant(x)))
-
-
-class ReLU(nnx.Module):
-    """max(x, 0) of arrays and of QTensors, as a module that `fuse_modules` can name.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> ReLU()(jnp.float32([-1, 2]))
-        Array([0., 2.], dtype=float32)
-    """
-
-    def __call__(self, x: Any) -> Any:
-        return relu(x)
 
 
 class Identity(nnx.Module):

@@ -30,6 +30,13 @@ def shown(name: str) -> str:
     return f"layer '{name}'" if name else "the model itself"
 
 
+def children_of(module: nnx.Module) -> list[tuple[str, nnx.Module]]:
+    """The modules in a module, in flax's order of its attributes, by name; "" where names leave one out."""
+    inner = enumerate(module) if isinstance(module, nnx.List) else vars(module).items()
+    unnamed = _UNNAMED.get(type(module))
+    return [("" if key == unnamed else str(key), child) for key, child in inner if isinstance(child, nnx.Module)]
+
+
 def modules_of(model: nnx.Module) -> dict[Path, nnx.Module]:
     """All modules by path, parents first, each by its first path."""
     found = {tuple(path): module for path, module in nnx.iter_modules(model)}
@@ -45,14 +52,15 @@ def name_of(path: Path, modules: dict[Path, nnx.Module]) -> str:
     return ".".join(parts)
 
 
+def all_names(model: nnx.Module) -> list[tuple[str, nnx.Module]]:
+    """The names of all modules but lists, with the modules, outer ones first; several may have one name."""
+    modules = modules_of(model)
+    return [(name_of(path, modules), module) for path, module in modules.items() if not isinstance(module, nnx.List)]
+
+
 def names_of(model: nnx.Module) -> dict[str, nnx.Module]:
     """All modules but lists by name; of several with one name the outermost."""
-    modules = modules_of(model)
-    named: dict[str, nnx.Module] = {}
-    for path, module in modules.items():
-        if not isinstance(module, nnx.List):
-            named.setdefault(name_of(path, modules), module)
-    return named
+    return dict(reversed(all_names(model)))
 
 
 def rebuilt(

@@ -217,9 +217,9 @@ BAD = {
     "the entry '' is a QConfigDynamic; allowed are QConfig and None": lambda: qnn.prepare(
         Net(), default_dynamic_qconfig
     ),
-    "model has no layer to observe": lambda: qnn.prepare(nnx.LayerNorm(3, rngs=nnx.Rngs(0)), default_qconfig),
+    "model has no layer to observe": lambda: qnn.prepare(nnx.RMSNorm(3, rngs=nnx.Rngs(0)), default_qconfig),
     "model is not prepared": lambda: qnn.convert(Net()),
-    r"layer 'conv1' has a QConfig whose activation is MinMaxObserver": lambda: qnn.prepare_qat(Net(), default_qconfig),
+    r"layer '.*' has a QConfig whose activation is MinMaxObserver": lambda: qnn.prepare_qat(Net(), default_qconfig),
     r"there is no fused layer of \(BatchNorm, Conv\)": lambda: qnn.fuse_modules(Net(), ["bn1", "conv1"]),
     "'conv8', which names no module": lambda: qnn.fuse_modules(Net(), ["conv1", "conv8"]),
     "num_features=4; allowed is 8": lambda: qnn.fuse_modules(Net(), ["head.0", "bn1"]),

@@ -10,16 +10,16 @@ from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
 from qjax.nnx import quantized
+from qjax.nnx.activations import Activation
 from qjax.nnx.intrinsic import Fused
-from qjax.nnx.workflow.layers import WEIGHTED, bias_of, is_whole, torch_layout
+from qjax.nnx.workflow.layers import NORMS, WEIGHTED, bias_of, is_whole, torch_layout
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.workflow.steps.fusion import folded_layer, with_parameters
 from qjax.nnx.workflow.steps.training import Trained, folded
 from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub
 from qjax.nnx.workflow.tree import check_model, rebuilt, shown
 from qjax.quantization import QTensor, quantize_affine
-from qjax.quantization.observer import RangeObserver
-from qjax.quantization.parameters import form_of
+from qjax.quantization.qconfig import output_form, range_observer
 
 
 def convert(model: nnx.Module) -> nnx.Module:
@@ -71,20 +71,28 @@ def converted(name: str, module: nnx.Module) -> nnx.Module:
             return module
         made = quantized.QFunctional(*output_of(module.activation_post_process))
     elif isinstance(module, Observed):
-        output, form = output_of(module.activation_post_process)
-        layer: Any = module.module
-        if isinstance(layer, QuantStub):
-            made = quantized.Quantize(output, form)
-        else:
-            relu = isinstance(layer, Fused) and layer.has_relu
-            layer, kernel, bias = parameters_of(layer, trained := isinstance(module, Trained))
-            weight = quantized_weight(kernel, module.weight_fake_quant if trained else module.qconfig.weight)
-            made = WEIGHTED[type(layer)].of(layer, weight, bias, output, form, relu)
+        made = _of_observed(module, *output_of(module.activation_post_process))
     if made is not module:
         made.layer_name = name
         if isinstance(module, (Observed, FloatFunctional)):
             made.observed_by = observer_name(module.activation_post_process.description)
     return made
+
+
+def _of_observed(observed: Any, output: QParams, form: AffineInteger) -> Any:
+    """The successor of an observed layer, for a result of these parameters and integers."""
+    layer = observed.module
+    if isinstance(layer, QuantStub):
+        return quantized.Quantize(output, form)
+    if isinstance(layer, Activation):
+        return quantized.Activation(layer.law, output, form, **dict(layer.settings))
+    relu = isinstance(layer, Fused) and layer.has_relu
+    first = layer.layer if isinstance(layer, Fused) else layer
+    if type(first) in NORMS:
+        return NORMS[type(first)].of(first, output, form, **({"relu": True} if relu else {}))
+    first, kernel, bias = parameters_of(layer, trained := isinstance(observed, Trained))
+    weight = quantized_weight(kernel, observed.weight_fake_quant if trained else observed.qconfig.weight)
+    return WEIGHTED[type(first)].of(first, weight, bias, output, form, relu)
 
 
 def output_of(observer: Observer) -> tuple[QParams, AffineInteger]:
@@ -98,29 +106,6 @@ def output_of(observer: Observer) -> tuple[QParams, AffineInteger]:
         ValueError: if it has seen nothing, or chooses a scale for each channel.
     """
     return observer.qparams(), output_form(observer.description)
-
-
-def output_form(description: Any) -> AffineInteger:
-    """The integers of a layer's result, as settings say; see `output_of`."""
-    observer = range_observer(description)
-    if observer.axis is not None:
-        raise ValueError("activation has a scale for each channel; allowed is one for all of a result")
-    form = observer.form
-    if observer is description and observer.reduce_range:
-        form = form.unreduced(form_of(observer.dtype))
-    return form
-
-
-def range_observer(description: Any) -> RangeObserver:
-    """The observer of ranges that settings describe.
-
-    Raises:
-        TypeError: if they describe another.
-    """
-    observer = getattr(description, "observer", description)
-    if not isinstance(observer, RangeObserver):
-        raise TypeError(f"its settings have a {type(observer).__name__}; allowed are observers of ranges, FakeQuantize")
-    return observer
 
 
 def parameters_of(module: Any, trained: bool = False) -> tuple[Any, jax.Array, jax.Array | None]:

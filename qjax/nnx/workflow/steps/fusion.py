@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
+from qjax.nnx.activations import ReLU
 from qjax.nnx.intrinsic import FUSED, Fused
 from qjax.nnx.workflow.layers import flax_layout, torch_layout
-from qjax.nnx.workflow.stubs import Identity, ReLU
+from qjax.nnx.workflow.stubs import Identity
 from qjax.nnx.workflow.tree import check_model, modules_of, name_of, names_of, rebuilt
 
 
 def fuse_modules(model: nnx.Module, modules_to_fuse: Sequence[Any], relu: bool = False) -> nnx.Module:
-    """A copy of a model whose layers in a row are one: conv, bn, relu; conv, bn; conv, relu; linear, relu; linear, bn.
+    """A copy of a model whose layers in a row are one: conv, bn, relu; conv, bn; conv, relu; linear, relu;
+    linear, bn; bn, relu.
 
     The first name means the fused layer then, and the others mean `Identity`. A batch norm with
     use_running_average=True (`model.eval()`) goes into the weights of the layer before it, in the order of PyTorch's
@@ -60,11 +62,14 @@ def _fused(parts: list[Any], relu: bool) -> nnx.Module:
     layer, types = parts[0], tuple(map(type, parts))
     has_norm = len(parts) > 1 and types[1] is nnx.BatchNorm
     rest = types[1 + has_norm :]
-    if types[0] not in (nnx.Linear, nnx.Conv) or rest not in ((), (ReLU,)) or (relu and rest):
+    alone = types[0] is nnx.BatchNorm and not has_norm and (rest or relu)
+    known = alone or types[0] in (nnx.Linear, nnx.Conv)
+    if not known or rest not in ((), (ReLU,)) or (relu and rest):
         names = ", ".join(kind.__name__ for kind in types)
         raise ValueError(
             f"there is no fused layer of ({names}) with relu={relu}; allowed are, in this order and exactly, a Conv "
-            "and its BatchNorm, a Conv or Linear and a ReLU, all three, and in evaluation a Linear and its BatchNorm; "
+            "and its BatchNorm, a Conv, Linear or BatchNorm and a ReLU, all three, and in evaluation a Linear and its "
+            "BatchNorm; "
             "ReLU is qjax.nnx's, or relu=True"
         )
     bn = parts[1] if has_norm else None

@@ -9,7 +9,7 @@ from flax import nnx
 
 from qjax.nnx.workflow.layers import is_whole, why_float
 from qjax.nnx.workflow.observing import FloatFunctional, Observed
-from qjax.nnx.workflow.steps.settings import settings_of
+from qjax.nnx.workflow.steps.settings import check_effects, settings_of
 from qjax.nnx.workflow.tree import check_model, rebuilt
 from qjax.quantization import QConfig
 
@@ -47,13 +47,12 @@ def observed_model(
 ) -> nnx.Module:
     """A copy of a model in which `make(name, layer, settings)` takes the place of each layer that has settings."""
     settings = settings_of(model, qconfig)
-    found = 0
+    done: set[str] = set()
 
     def change(name: str, module: nnx.Module) -> nnx.Module:
-        nonlocal found
         if settings[name] is None or why_float(module):
             return module
-        found += 1
+        done.add(name)
         if isinstance(module, Observed):
             return module
         made: Any = make(name, module, settings[name])
@@ -64,9 +63,5 @@ def observed_model(
         return module
 
     prepared = rebuilt(model, change, is_whole)
-    if not found:
-        raise ValueError(
-            "model has no layer to observe: either no layer has settings, or there are none but "
-            f"{', '.join(sorted({type(module).__name__ for _, module in nnx.iter_modules(model)}))}"
-        )
+    check_effects(qconfig, model, done, "layer to observe")
     return prepared

@@ -7,7 +7,7 @@ from typing import Any
 
 from flax import nnx
 
-from qjax.nnx.workflow.tree import modules_of, name_of, shown
+from qjax.nnx.workflow.tree import all_names, modules_of, name_of, shown
 from qjax.quantization import QConfig, QConfigDynamic
 
 
@@ -27,7 +27,7 @@ def settings_of(model: nnx.Module, entries: Any, kind: type = QConfig) -> dict[s
     entries = entries if isinstance(entries, Mapping) else {"": entries}
     modules = {path: module for path, module in modules_of(model).items() if not isinstance(module, nnx.List)}
     names = {path: name_of(path, modules) for path in modules}
-    check_entries(entries, dict(zip(names.values(), modules.values(), strict=True)), kind)
+    check_entries(entries, all_names(model), kind)
     found: dict[str, Any] = {}
     for path, module in modules.items():
         outer = next((names[path[:end]] for end in range(len(path) - 1, -1, -1) if path[:end] in names), None)
@@ -36,26 +36,54 @@ def settings_of(model: nnx.Module, entries: Any, kind: type = QConfig) -> dict[s
     return found
 
 
-def check_entries(entries: Mapping[Any, Any], modules: Mapping[str, nnx.Module], kind: type) -> None:
+def check_entries(entries: Mapping[Any, Any], modules: list[tuple[str, nnx.Module]], kind: type) -> None:
     """Raises unless each entry is of settings, and names a module of the model or the type of one.
 
     Raises:
         TypeError, ValueError: if one does not.
     """
-    types = {type(module) for module in modules.values()}
+    types = {type(module) for _, module in modules}
+    names = {name for name, _ in modules}
     for key, settings in entries.items():
         if settings is not None and not isinstance(settings, kind):
             allowed = "QConfig" if kind is QConfig else QConfigDynamic.__name__
             raise TypeError(f"the entry {key!r} is a {type(settings).__name__}; allowed are {allowed} and None")
-        if isinstance(key, str) and key not in modules:
-            raise ValueError(f"the entry {key!r} names no module; there are {_some(sorted(modules)[1:])}")
+        if isinstance(key, str) and key not in names:
+            raise ValueError(f"the entry {key!r} names no module; there are {_some(sorted(names)[1:])}")
         if isinstance(key, type) and key not in types:
-            derived = [name for name, module in modules.items() if isinstance(module, key)]
+            derived = [name for name, module in modules if isinstance(module, key)]
             more = f"; {shown(derived[0])} is of a subclass, which needs an entry of its own" if derived else ""
-            names = _some(sorted({one.__name__ for one in types}))
-            raise ValueError(f"the entry {key.__name__} is the exact type of no module; there are {names}{more}")
+            kinds = _some(sorted({one.__name__ for one in types}))
+            raise ValueError(f"the entry {key.__name__} is the exact type of no module; there are {kinds}{more}")
         if not isinstance(key, (str, type)):
             raise TypeError(f"the entry {key!r} is a {type(key).__name__}; allowed are names and types of modules")
+
+
+def check_effects(entries: Any, model: nnx.Module, done: set[str], what: str) -> None:
+    """Raises unless each entry with settings has changed a layer.
+
+    Args:
+        entries: as for `settings_of`.
+        model: the model before it was changed.
+        done: the names of the layers that were changed.
+        what: the layers that could have been, as a message has them.
+
+    Raises:
+        ValueError: if an entry has changed none.
+    """
+    entries = entries if isinstance(entries, Mapping) else {"": entries}
+    for key, settings in entries.items():
+        roots = [name for name, module in all_names(model) if key in (name, type(module))]
+        if settings is None or any(_is_in(name, root) for name in done for root in roots):
+            continue
+        if key == "":
+            kinds = ", ".join(sorted({type(module).__name__ for _, module in nnx.iter_modules(model)}))
+            raise ValueError(f"model has no {what}; there are {kinds}")
+        raise ValueError(f"the entry {key if isinstance(key, str) else key.__name__} has no {what}")
+
+
+def _is_in(name: str, root: str) -> bool:
+    return not root or name == root or name.startswith(root + ".")
 
 
 def _some(names: list[str]) -> str:

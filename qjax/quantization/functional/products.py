@@ -10,7 +10,9 @@ import jax.numpy as jnp
 
 from qcore.affine import AffineInteger, QParams, check_qparams, requantize
 from qcore.affine.quantized import check_convolution, check_linear
+from qcore.arguments import check_flag
 from qjax.quantization.array_names import Names
+from qjax.quantization.functional.images import channels_first, channels_last
 from qjax.quantization.integer.convolution import sums_of_windows
 from qjax.quantization.integer.products import sums_of_products
 from qjax.quantization.parameters import Form, form_of, qparams_of
@@ -63,6 +65,7 @@ def conv2d(
     scale: Any = 1.0,
     zero_point: Any = 0,
     dtype: Form = "quint8",
+    channels_last: bool = False,
 ) -> QTensor:
     """The two-dimensional convolution of quantized arrays in torch's layout; see `linear`.
 
@@ -75,6 +78,7 @@ def conv2d(
         groups: into how many the channels are split.
         padding_mode: "zeros": around the image lies the zero point.
         dtype: of the output.
+        channels_last: True for images of shape (n, height, width, channels), of input and output; the weight stays.
 
     Returns:
         A QTensor of shape (n, out_channels, height, width).
@@ -89,7 +93,7 @@ def conv2d(
                [4, 6, 4]], dtype=uint8)
     """
     arguments = stride, padding, dilation, groups, padding_mode
-    return _conv_first(input, weight, bias, arguments, scale, zero_point, dtype, 2)
+    return _conv(input, weight, bias, arguments, scale, zero_point, dtype, 2, channels_last)
 
 
 def conv1d(
@@ -104,6 +108,7 @@ def conv1d(
     scale: Any = 1.0,
     zero_point: Any = 0,
     dtype: Form = "quint8",
+    channels_last: bool = False,
 ) -> QTensor:
     """The convolution of quantized arrays along one dimension; see `conv2d`.
 
@@ -123,7 +128,7 @@ def conv1d(
         Array([ 6, 10], dtype=uint8)
     """
     arguments = stride, padding, dilation, groups, padding_mode
-    return _conv_first(input, weight, bias, arguments, scale, zero_point, dtype, 1)
+    return _conv(input, weight, bias, arguments, scale, zero_point, dtype, 1, channels_last)
 
 
 def conv3d(
@@ -138,6 +143,7 @@ def conv3d(
     scale: Any = 1.0,
     zero_point: Any = 0,
     dtype: Form = "quint8",
+    channels_last: bool = False,
 ) -> QTensor:
     """The convolution of quantized arrays along three dimensions; see `conv2d`.
 
@@ -157,7 +163,7 @@ def conv3d(
         Array([ 6, 10], dtype=uint8)
     """
     arguments = stride, padding, dilation, groups, padding_mode
-    return _conv_first(input, weight, bias, arguments, scale, zero_point, dtype, 3)
+    return _conv(input, weight, bias, arguments, scale, zero_point, dtype, 3, channels_last)
 
 
 def linear_to(input: QTensor, weight: QTensor, bias: jax.Array | None, output: QParams, form: AffineInteger) -> QTensor:
@@ -172,19 +178,28 @@ def conv_to(
 
     Its settings are those of `sums_of_windows`: stride, pairs of paddings, dilation and groups.
     """
-    return QTensor(_conv(input, weight, bias, output, form, settings), output, form)
+    return QTensor(_windows(input, weight, bias, output, form, settings), output, form)
 
 
-def _conv_first(
-    input: Any, weight: Any, bias: Any, arguments: Any, scale: Any, zero_point: Any, dtype: Form, dimensions: int
+def _conv(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    arguments: Any,
+    scale: Any,
+    zero_point: Any,
+    dtype: Form,
+    dimensions: int,
+    last: bool,
 ) -> QTensor:
-    """A convolution of images with channels first."""
-    stride, padding, dilation = check_convolution(input, weight, *arguments, dimensions=dimensions, widths=WIDTHS)
+    """A convolution of images with channels first, or last."""
+    check_flag("channels_last", last)
+    first = channels_first(input) if last and isinstance(input, QTensor) else input
+    stride, padding, dilation = check_convolution(first, weight, *arguments, dimensions=dimensions, widths=WIDTHS)
     output = output_of(input, weight, scale, zero_point, form := form_of(dtype))
     settings = stride, tuple((place, place) for place in padding), dilation, arguments[3]
-    last = QTensor(jnp.moveaxis(input.values, 1, -1), input.qparams, input.form)
-    result = conv_to(last, weight, bias, settings, output, form)
-    return QTensor(jnp.moveaxis(result.values, -1, 1), output, form)
+    result = conv_to(input if last else channels_last(input), weight, bias, settings, output, form)
+    return result if last else channels_first(result)
 
 
 @partial(jax.jit, static_argnums=4)
@@ -194,7 +209,9 @@ def _linear(input: QTensor, weight: QTensor, bias: Any, output: QParams, form: A
 
 
 @partial(jax.jit, static_argnums=(4, 5))
-def _conv(input: QTensor, weight: QTensor, bias: Any, output: QParams, form: AffineInteger, settings: Any) -> jax.Array:
+def _windows(
+    input: QTensor, weight: QTensor, bias: Any, output: QParams, form: AffineInteger, settings: Any
+) -> jax.Array:
     return _requantized(sums_of_windows(input, weight, *settings), input, weight, bias, output, form)
 
 

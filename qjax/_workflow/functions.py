@@ -1,0 +1,294 @@
+"""Quantized models of any pytree: observe a function's layers, convert its parameters, run it in integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from qcore.affine import QParams
+from qjax._workflow.layers import Layer, LayerState, LayerWeight, Source, Use, in_integers, inverse
+from qjax._workflow.walk import States, Walk, find_layers
+from qjax.auto_low.arrays import is_array, take_arrays
+from qjax.auto_low.evaluate import bind
+from qjax.quantization import (
+    FakeQuantize,
+    QConfig,
+    QConfigDynamic,
+    QTensor,
+    quantize_affine,
+)
+from qjax.quantization.functional.recurrent import ACTIVATIONS
+from qjax.quantization.observer import RangeObserver
+from qjax.quantization.qconfig import output_form, range_observer
+
+Rules = Mapping[str, QConfig | QConfigDynamic | None] | QConfig | QConfigDynamic
+
+
+def prepare_fn(apply_fn: Callable[..., Any], rules: Rules) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Functions that make the state of observers for a function's layers, and run the function with it.
+
+    A layer is a product of matrices or a convolution, of floats, of which one operand is a parameter: an array in the
+    function's first argument, perhaps transposed or cast. Its name is the parameter's path in that argument. Layers are
+    found at any depth: in jit, checkpoint, scan (also over stacked parameters, which then have a state for each),
+    while_loop, cond, and functions with their own derivative, whose own rule is left out where it holds layers.
+
+    Args:
+        apply_fn: apply_fn(params, *args, **kwargs), of any pytree of parameters: an equinox module, a dictionary.
+        rules: settings for all layers; or a mapping of settings, or None for floats, by shell patterns for names such
+            as "layers.*.weight", of which the first that matches applies. A `QConfig`'s activation sees what goes into
+            a layer; with `FakeQuantize` that and the weight are fake-quantized, for training. With a `QConfigDynamic`
+            nothing is observed, and what goes in is later quantized by its own range.
+
+    Returns:
+        init(params, *args, **kwargs), the state, a dictionary of `LayerState` by name; it computes shapes only. And
+        apply(params, state, *args, **kwargs), the result and the next state. Both work under jit, vmap, grad and scan,
+        with any sharding. Each call traces apply_fn, so put it under jit.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: in a call, if a pattern matches no layer, or a layer cannot be replaced where it is.
+
+    Example:
+        >>> from qjax.quantization import default_qconfig
+        >>> def apply_fn(params, x):
+        ...     return jnp.tanh(x @ params["w1"]) @ params["w2"]
+        >>> params = {"w1": jnp.eye(2), "w2": jnp.ones((2, 1))}
+        >>> init, apply = prepare_fn(apply_fn, default_qconfig)
+        >>> x = jnp.float32([[1, -2]])
+        >>> y, state = jax.jit(apply)(params, init(params, x), x)
+        >>> list(state), state["w1"].input.min_val
+        (['w1', 'w2'], Array(-2., dtype=float32))
+        >>> convert_fn(apply_fn)(convert_params(params, state, default_qconfig), x)
+        Array([[-0.20301433]], dtype=float32)
+    """
+    settings = _Settings(rules)
+    if not callable(apply_fn):
+        raise TypeError(f"apply_fn is a {type(apply_fn).__name__}; allowed is a function")
+
+    def init(params: Any, *args: Any, **kwargs: Any) -> States:
+        traced = _Traced(apply_fn, params, args, kwargs)
+        return {path: _first_state(settings.of(path), shape, use) for path, shape, use in traced.layers(settings)}
+
+    def apply(params: Any, state: States, *args: Any, **kwargs: Any) -> tuple[Any, States]:
+        def observe(equation: Any, layer: Layer, operands: list[Any], own: LayerState) -> tuple[Any, LayerState]:
+            operands, own = _observed(settings.of(layer.source.path), layer, operands, own)
+            return bind(equation, operands)[0], own
+
+        traced = _Traced(apply_fn, params, args, kwargs)
+        return traced.run(observe, {path: one.use for path, one in state.items()}, state)
+
+    return init, apply
+
+
+def convert_params(params: Any, state: States, rules: Rules) -> Any:
+    """Parameters with integers in the place of those of layers.
+
+    Args:
+        params: the function's parameters.
+        state: what `prepare_fn`'s functions returned.
+        rules: those that `prepare_fn` had.
+
+    Returns:
+        The pytree with a `LayerWeight`, which holds a QTensor, in the place of each parameter that has a state; for
+        `convert_fn`. Stacked parameters have parameters of quantization for each weight.
+
+    Raises:
+        TypeError: if an argument has the wrong type, or an observer chooses no parameters.
+        ValueError: if the state is of other parameters, or observers have seen nothing: the message names the layers.
+    """
+    settings, left, unseen = _Settings(rules), dict(state), []
+
+    def convert(path: Any, leaf: Any) -> Any:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        own = left.pop(name, None)
+        if own is None:
+            return leaf
+        if _has_not_seen(settings.of(name), own):
+            unseen.append(name)
+            return leaf
+        return _converted(settings.of(name), leaf, own)
+
+    made = jax.tree_util.tree_map_with_path(convert, params)
+    if left:
+        raise ValueError(f"state has {', '.join(left)}, which params has not; allowed is a state of these parameters")
+    if unseen:
+        raise ValueError(
+            f"layers {', '.join(unseen)} have seen nothing; run apply on data that reaches them, or give them None"
+        )
+    return made
+
+
+def convert_fn(apply_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that takes what `convert_params` returns, and computes its layers in integers.
+
+    A layer's result is float32(sums) * (scale of its input * scale of its weight), where sums are exact; all else is
+    that of apply_fn. Parameters that are used otherwise as well are dequantized there.
+
+    Args:
+        apply_fn: what `prepare_fn` had.
+
+    Returns:
+        fn(params, *args, **kwargs), for jit, vmap, scan and any sharding; each call traces apply_fn.
+
+    Raises:
+        TypeError: if apply_fn is no function; in a call, if no parameter is converted.
+    """
+    if not callable(apply_fn):
+        raise TypeError(f"apply_fn is a {type(apply_fn).__name__}; allowed is a function")
+
+    def converted(params: Any, *args: Any, **kwargs: Any) -> Any:
+        def replace(equation: Any, layer: Layer, operands: list[Any], _: Any) -> tuple[Any, Any]:
+            return in_integers(equation, layer.weight, operands[1 - layer.weight], operands[layer.weight]), None
+
+        traced = _Traced(apply_fn, params, args, kwargs)
+        uses = {path: leaf.use for path, leaf in traced.params() if isinstance(leaf, LayerWeight)}
+        if not uses:
+            raise TypeError("params has no LayerWeight; allowed is what convert_params returned")
+        return traced.run(replace, uses, dict.fromkeys(uses))[0]
+
+    return converted
+
+
+class _Settings:
+    """Settings by patterns for names."""
+
+    def __init__(self, rules: Any) -> None:
+        self.rules: dict[str, Any] = dict(rules) if isinstance(rules, Mapping) else {"*": rules}
+        for pattern, one in self.rules.items():
+            if not isinstance(pattern, str):
+                raise TypeError(f"rules has the key {pattern!r}; allowed are patterns for names, as str")
+            if not isinstance(one, QConfig | QConfigDynamic | None):
+                kind = type(one).__name__
+                raise TypeError(f"rules has for {pattern!r} a {kind}; allowed are QConfig, QConfigDynamic and None")
+            if isinstance(one, QConfig) and isinstance(one.activation, FakeQuantize) != isinstance(
+                one.weight, FakeQuantize
+            ):
+                raise TypeError(f"rules has for {pattern!r} a QConfig of which one is FakeQuantize; allowed are both")
+
+    def pattern_of(self, name: str) -> str | None:
+        """The first pattern that matches."""
+        return next((pattern for pattern in self.rules if fnmatchcase(name, pattern)), None)
+
+    def of(self, name: str) -> Any:
+        """The settings of a layer, or None."""
+        pattern = self.pattern_of(name)
+        return None if pattern is None else self.rules[pattern]
+
+    def check_used(self, names: list[str]) -> None:
+        """Raises ValueError if a pattern is the first of no layer's, or no layer has settings."""
+        used = {self.pattern_of(name) for name in names}
+        unused = [pattern for pattern in self.rules if pattern not in used]
+        if unused or not any(self.of(name) for name in names):
+            what = f"the pattern {unused[0]!r} applies to no layer" if unused else "no layer has settings"
+            raise ValueError(f"{what}; there are {', '.join(names) or 'none'}")
+
+
+class _Traced:
+    """A function's program for some arguments, of which the first holds parameters."""
+
+    def __init__(self, fn: Callable[..., Any], params: Any, args: Any, kwargs: Any) -> None:
+        self.tree = params
+        self.arrays, rebuild = take_arrays((params, args, kwargs), LayerWeight)
+        self.results: Any = None
+
+        def flat(*arrays: Any) -> list[Any]:
+            params, args, kwargs = rebuild(arrays)
+            computed, self.results = take_arrays(fn(params, *args, **kwargs))
+            return computed
+
+        self.program = jax.make_jaxpr(flat)(*map(_abstract, self.arrays))
+        named = [(path, leaf) for path, leaf in self.params() if is_array(leaf, LayerWeight)]
+        self.sources: list[Any] = [Source(path, Use(tuple(range(len(leaf.shape))))) for path, leaf in named]
+        self.shapes = {path: tuple(leaf.shape) for path, leaf in named}
+        self.sources += [None] * (len(self.arrays) - len(self.sources))
+
+    def params(self) -> list[tuple[str, Any]]:
+        """The leaves of the parameters by name."""
+        whole = jax.tree_util.tree_flatten_with_path(self.tree, is_leaf=lambda node: isinstance(node, LayerWeight))[0]
+        return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in whole]
+
+    def layers(self, settings: _Settings) -> list[tuple[str, tuple[int, ...], Use]]:
+        """The names, shapes and uses of the layers with settings."""
+        found = find_layers(self.program.jaxpr, self.sources)
+        settings.check_used(list(found))
+        return [(path, self.shapes[path], use) for path, use in found.items() if settings.of(path) is not None]
+
+    def run(self, replace: Any, uses: dict[str, Use], states: States) -> tuple[Any, States]:
+        """The results with layers replaced, and the states after it."""
+        walk = Walk(replace, uses)
+        results, states = walk.run(self.program.jaxpr, self.program.consts, self.arrays, self.sources, states)
+        return self.results(results), states
+
+
+def _abstract(array: Any) -> Any:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype) if isinstance(array, LayerWeight) else array
+
+
+def _stacked(function: Callable[..., Any], use: Use) -> Callable[..., Any]:
+    """A function of one weight, for stacked ones."""
+    for _ in range(use.stacked):
+        function = jax.vmap(function)
+    return function
+
+
+def _first_state(settings: Any, shape: tuple[int, ...], use: Use) -> LayerState:
+    stack, own = shape[: use.stacked], shape[use.stacked :]
+    of_weight = tuple(own[axis] for axis in use.order)
+
+    def repeated(tree: Any) -> Any:
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (*stack, *jnp.shape(x))), tree)
+
+    if isinstance(settings, QConfigDynamic):
+        return LayerState(None, None, use)
+    weight = settings.weight.init(of_weight) if isinstance(settings.weight, FakeQuantize) else None
+    return LayerState(repeated(settings.activation.init()), repeated(weight), use)
+
+
+def _observed(settings: Any, layer: Layer, operands: list[Any], own: LayerState) -> tuple[list[Any], LayerState]:
+    """A layer's operands, fake-quantized where settings say so, and its next state."""
+    if isinstance(settings, QConfigDynamic):
+        return operands, own
+    x, weight = operands[1 - layer.weight], operands[layer.weight]
+    if not isinstance(settings.activation, FakeQuantize):
+        return operands, LayerState(settings.activation.update(own.input, x), None, own.use)
+    x, seen = settings.activation.apply(own.input, x)
+    rounded, of_weight = settings.weight.apply(own.weight, jnp.transpose(weight, layer.axes))
+    weight = jnp.transpose(rounded, inverse(layer.axes))
+    return [weight, x] if layer.weight == 0 else [x, weight], LayerState(seen, of_weight, own.use)
+
+
+def _has_not_seen(settings: Any, own: LayerState) -> bool:
+    if isinstance(settings, QConfigDynamic):
+        return False
+    seen = getattr(own.input, "activation_post_process", own.input)
+    return hasattr(seen, "min_val") and bool((seen.min_val > seen.max_val).any())
+
+
+def _converted(settings: Any, leaf: Any, own: LayerState) -> LayerWeight:
+    use = own.use
+    description = settings.weight
+    if getattr(description, "axis", getattr(getattr(description, "observer", None), "axis", None)) not in (None, 0):
+        raise ValueError(f"weight has {description}; allowed is one scale, or ch_axis=0, for outputs")
+
+    def quantized(weight: Any, state: Any) -> QTensor:
+        numbers = jnp.transpose(weight, use.order).astype(jnp.float32)
+        observer: RangeObserver = range_observer(description)
+        if state is None:
+            qparams = observer.qparams(observer.update(observer.init(numbers.shape), numbers))
+        else:
+            qparams = description.qparams(state)
+        q = quantize_affine(numbers, qparams, observer.form)
+        axis = None if qparams.axis is None else use.order[0]
+        values = jnp.transpose(q.values, inverse(use.order))
+        return QTensor(values, QParams(qparams.scale, qparams.zero_point, axis), q.form)
+
+    weight = _stacked(quantized, use)(leaf, own.weight)
+    if isinstance(settings, QConfigDynamic):
+        return LayerWeight(weight, None, ACTIVATIONS, use, leaf.dtype.name)
+    qparams = _stacked(partial(type(settings.activation).qparams, settings.activation), use)(own.input)
+    return LayerWeight(weight, qparams, output_form(settings.activation), use, leaf.dtype.name)

@@ -1,0 +1,192 @@
+"""Layers of a traced program: products of an activation with a parameter, and what they have in the place of floats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from qcore.affine import AffineInteger, QParams, law
+from qcore.affine.arithmetic import recurrent
+from qjax.quantization import QTensor
+from qjax.quantization.array_names import Names
+from qjax.quantization.integer.convolution import sums_of_windows
+from qjax.quantization.integer.products import sums_of_products
+
+_FLOATS = ("float32", "bfloat16", "float16")
+
+
+class Use(NamedTuple):
+    """How a layer uses a parameter.
+
+    Attributes:
+        order: the parameter's axes in torch's order: outputs, inputs, sizes of the kernel.
+        stacked: along how many axes before these scans take one weight after the other.
+    """
+
+    order: tuple[int, ...]
+    stacked: int = 0
+
+
+class Source(NamedTuple):
+    """What a variable of a program is: a parameter, with its axes in some order.
+
+    Attributes:
+        path: of the parameter.
+        use: the order of the variable's axes.
+    """
+
+    path: str
+    use: Use
+
+    def transposed(self, order: Sequence[int]) -> Source:
+        """The same behind a transposition."""
+        return self._replace(use=self.use._replace(order=tuple(self.use.order[axis] for axis in order)))
+
+    def sliced(self) -> Source | None:
+        """One slice along the first axis, if that is the first of what is left of the parameter's."""
+        if not self.use.order or self.use.order[0] != 0:
+            return None
+        return Source(self.path, Use(tuple(axis - 1 for axis in self.use.order[1:]), self.use.stacked + 1))
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["input", "weight"], meta_fields=["use"])
+@dataclass(frozen=True)
+class LayerState:
+    """What was observed of a layer: a pytree.
+
+    Attributes:
+        input: the state of the observer, or of the `FakeQuantize`, of what goes into the layer; None if it is quantized
+            by its own range.
+        weight: the state of the weight's `FakeQuantize`, else None.
+        use: how the layer uses its parameter.
+    """
+
+    input: Any
+    weight: Any
+    use: Use
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["weight", "input"], meta_fields=["form", "use", "dtype"])
+@dataclass(frozen=True)
+class LayerWeight:
+    """What `convert_params` puts in a parameter's place: a pytree.
+
+    Attributes:
+        weight: the quantized parameter, its axes in their places.
+        input: the parameters of what goes into the layer, or None if it is quantized by its own range.
+        form: the integers of what goes in.
+        use: how the layer uses the parameter.
+        dtype: of the parameter in floats.
+    """
+
+    weight: QTensor
+    input: QParams | None
+    form: AffineInteger
+    use: Use
+    dtype: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The parameter's."""
+        return tuple(self.weight.shape)
+
+    def dequantize(self) -> jax.Array:
+        """The parameter in floats."""
+        numbers = QTensor.dequantize
+        for _ in range(self.weight.ndim - len(self.use.order)):
+            numbers = jax.vmap(numbers)
+        return numbers(self.weight).astype(self.dtype)
+
+    def in_torch_layout(self) -> QTensor:
+        """One weight with its outputs first."""
+        q = self.weight
+        axis = None if q.qparams.axis is None else 0
+        return QTensor(
+            jnp.transpose(q.values, self.use.order), QParams(q.qparams.scale, q.qparams.zero_point, axis), q.form
+        )
+
+
+class Layer(NamedTuple):
+    """An equation that is a layer.
+
+    Attributes:
+        weight: which operand is the parameter.
+        source: what the parameter is, with its axes in torch's order.
+        axes: the operand's axes in torch's order.
+    """
+
+    weight: int
+    source: Source
+    axes: tuple[int, ...]
+
+
+def layer_of(equation: Any, sources: Sequence[Any]) -> Layer | None:
+    """The layer that an equation is, or None: a product or a convolution of floats, of which one is a parameter."""
+    known = [number for number, source in enumerate(sources) if isinstance(source, Source)]
+    name = equation.primitive.name
+    if len(known) != 1 or any(atom.aval.dtype.name not in _FLOATS for atom in (*equation.invars, *equation.outvars)):
+        return None
+    (number,) = known
+    if name == "dot_general":
+        contracted, batch = equation.params["dimension_numbers"]
+        if len(contracted[0]) != 1 or batch[0] or len(equation.invars[number].aval.shape) != 2:
+            return None
+        inputs = contracted[number][0]
+        return _layer(number, sources[number], (1 - inputs, inputs))
+    if name != "conv_general_dilated" or number != 1 or not _is_plain(equation.params):
+        return None
+    return _layer(1, sources[1], tuple(equation.params["dimension_numbers"].rhs_spec))
+
+
+def _layer(number: int, source: Source, axes: tuple[int, ...]) -> Layer:
+    return Layer(number, source.transposed(axes), axes)
+
+
+def _is_plain(params: Any) -> bool:
+    steps = params["lhs_dilation"]
+    pads = all(low >= 0 and high >= 0 for low, high in params["padding"])
+    return params["batch_group_count"] == 1 and pads and all(step == 1 for step in steps) and 1 <= len(steps) <= 3
+
+
+def in_integers(equation: Any, number: int, x: jax.Array, weight: LayerWeight) -> jax.Array:
+    """The layer's result: exact sums of integers, times both scales (`qcore.affine.arithmetic.recurrent`)."""
+    w = weight.in_torch_layout()
+    q, scale = _quantized(x, weight)
+    if equation.primitive.name == "dot_general":
+        axis = equation.params["dimension_numbers"][0][1 - number][0]
+        sums = sums_of_products(q._with(jnp.moveaxis(q.values, axis, -1)[..., None, :]), w)
+        y = recurrent.dynamic_output(Names, sums, scale, w.qparams.scale, None)
+        y = y if number == 1 else jnp.moveaxis(y, -1, 0)
+    else:
+        params = equation.params
+        layout = params["dimension_numbers"]
+        batch, features, *sizes = layout.lhs_spec
+        images = q._with(jnp.transpose(q.values, (batch, *sizes, features)))
+        settings = params["window_strides"], params["padding"], params["rhs_dilation"]
+        sums = sums_of_windows(images, w, *settings, params["feature_group_count"])
+        y = jnp.moveaxis(recurrent.dynamic_output(Names, sums, scale, w.qparams.scale, None), -1, 1)
+        y = jnp.transpose(y, inverse(layout.out_spec))
+    return y.astype(equation.outvars[0].aval.dtype)
+
+
+def _quantized(x: jax.Array, weight: LayerWeight) -> tuple[QTensor, jax.Array]:
+    """The integers of what goes in, and their scale, which may be NaN."""
+    x, form = Names.astype(x, "float32"), weight.form
+    if weight.input is None:
+        q, qparams = recurrent.quantize_dynamic(Names, x, form)
+    else:
+        qparams = weight.input
+        with Names.arithmetic():
+            q = law.quantize(Names, x, qparams.scale, qparams.zero_point, None, form)
+    whole = QParams(jnp.ones_like(qparams.scale), qparams.zero_point)
+    return QTensor(q.astype(form.storage), whole, form), qparams.scale
+
+
+def inverse(order: Sequence[int]) -> tuple[int, ...]:
+    """The transposition that undoes another one."""
+    return tuple(sorted(range(len(order)), key=order.__getitem__))

@@ -1,0 +1,122 @@
+"""Activations as modules: those that `convert` gives parameters of their own, and ReLUs, which keep their input's."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+from flax import nnx
+
+from qjax.nnx.functional import relu, relu6
+
+__all__ = ["ELU", "Activation", "Hardswish", "LeakyReLU", "ReLU", "ReLU6", "Sigmoid"]
+
+
+class ReLU(nnx.Module):
+    """max(x, 0) of arrays and of QTensors, as a module that `fuse_modules` can name.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> ReLU()(jnp.float32([-1, 2]))
+        Array([0., 2.], dtype=float32)
+    """
+
+    def __call__(self, x: Any) -> Any:
+        return relu(x)
+
+
+class ReLU6(nnx.Module):
+    """min(max(x, 0), 6) of arrays and of QTensors.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> ReLU6()(jnp.float32([-1, 2, 8]))
+        Array([0., 2., 6.], dtype=float32)
+    """
+
+    def __call__(self, x: Any) -> Any:
+        return relu6(x)
+
+
+class Activation(nnx.Module):
+    """A function of floats whose result is observed; `convert` makes a `quantized.Activation` of it.
+
+    Attributes:
+        law: the name of the function of quantized arrays.
+        settings: its arguments.
+    """
+
+    law: ClassVar[str]
+    settings: tuple[tuple[str, float], ...] = ()
+
+
+class ELU(Activation):
+    """x where it is above 0, else alpha * (exp(x) - 1).
+
+    Args:
+        alpha: any number.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> ELU(2.0)(jnp.float32([-99, 2]))
+        Array([-2.,  2.], dtype=float32)
+    """
+
+    law = "elu"
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        self.settings = (("alpha", alpha),)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jax.nn.elu(x, self.settings[0][1])
+
+
+class LeakyReLU(Activation):
+    """x where it is above 0, else x * slope.
+
+    Args:
+        slope: any number.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> LeakyReLU(0.5)(jnp.float32([-1, 2]))
+        Array([-0.5,  2. ], dtype=float32)
+    """
+
+    law = "leaky_relu"
+
+    def __init__(self, slope: float = 0.01) -> None:
+        self.settings = (("slope", slope),)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jax.nn.leaky_relu(x, self.settings[0][1])
+
+
+class Hardswish(Activation):
+    """x * clip(x + 3, 0, 6) / 6.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> Hardswish()(jnp.float32([-4, 4]))
+        Array([-0.,  4.], dtype=float32)
+    """
+
+    law = "hardswish"
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jax.nn.hard_swish(x)
+
+
+class Sigmoid(Activation):
+    """1 / (1 + exp(-x)).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> Sigmoid()(jnp.float32([0]))
+        Array([0.5], dtype=float32)
+    """
+
+    law = "sigmoid"
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jax.nn.sigmoid(x)

@@ -1,0 +1,49 @@
+"""Activations of quantized arrays whose results have parameters of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qcore.affine import AffineInteger, QParams, arithmetic
+from qjax.nnx.quantized.base import Quantized
+from qjax.quantization import QTensor
+
+LAWS = {
+    "elu": arithmetic.elu,
+    "leaky_relu": arithmetic.leaky_relu,
+    "hardswish": arithmetic.hardswish,
+    "sigmoid": arithmetic.sigmoid,
+}
+
+
+class Activation(Quantized):
+    """A function of `qcore.affine.arithmetic.activations` with the result's parameters.
+
+    Args:
+        law: its name: "elu", "leaky_relu", "hardswish" or "sigmoid".
+        output: the parameters of the result.
+        form: the result's integers.
+        settings: of the function: alpha of "elu", slope of "leaky_relu".
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from qcore.affine import UINT8
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> layer = Activation("elu", QParams.of(0.01, 100), UINT8)
+        >>> layer(quantize_per_tensor(jnp.float32([-9, 1]), 0.1, 100, "quint8")).dequantize()
+        Array([-1.,  1.], dtype=float32)
+    """
+
+    def __init__(self, law: str, output: QParams, form: AffineInteger, **settings: float) -> None:
+        super().__init__(output, form)
+        self.law, self.settings = law, tuple(settings.items())
+
+    def __call__(self, input: QTensor) -> QTensor:
+        """The result.
+
+        Raises:
+            TypeError: if input is no QTensor.
+        """
+        self.check_input(input)
+        law: Any = LAWS[self.law]
+        return law(input, self.output, self.form, **dict(self.settings))

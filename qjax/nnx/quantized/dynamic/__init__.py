@@ -1,0 +1,11 @@
+"""Layers of floats with quantized weights, whose activations are quantized when they are there.
+
+Names, shapes and bytes of their variables are those of `qtorch.nn.quantized.dynamic`; the law is
+`qcore.affine.arithmetic.recurrent`.
+"""
+
+from qjax.nnx.quantized.dynamic.cells import Cell, GRUCell, LSTMCell, SimpleCell
+from qjax.nnx.quantized.dynamic.product import Linear
+from qjax.nnx.quantized.dynamic.rnn import RNN
+
+__all__ = ["RNN", "Cell", "GRUCell", "LSTMCell", "Linear", "SimpleCell"]

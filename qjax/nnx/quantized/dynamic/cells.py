@@ -1,0 +1,107 @@
+"""Recurrent cells of floats, with quantized weights."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from qcore.affine.arithmetic import recurrent
+from qcore.arguments import check_choice
+from qjax.nnx.quantized.dynamic.product import Linear
+from qjax.quantization.array_names import Names
+
+
+class Cell(nnx.Module):
+    """Products with the input and with the hidden state, each quantized by its own range, and what follows in float32.
+
+    Args:
+        ih, hh: the products; their outputs are gates in torch's order.
+
+    Attributes:
+        layer_name: where the cell is in a model.
+        of_products: True in an `RNN`, which computes the products with all inputs at once: a call then gets these.
+    """
+
+    gates: ClassVar[int]
+    layer_name = ""
+    num_feature_axes = 1
+
+    def __init__(self, ih: Linear, hh: Linear) -> None:
+        self.ih, self.hh, self.of_products = ih, hh, False
+        size = hh.weight.shape[1]
+        for name, product in (("ih", ih), ("hh", hh)):
+            if product.weight.shape[0] != self.gates * size:
+                raise ValueError(
+                    f"{name} has {product.weight.shape[0]} outputs; allowed are {self.gates} of {size} each, as hh says"
+                )
+
+    @property
+    def hidden_features(self) -> int:
+        """The size of the hidden state."""
+        return self.hh.weight.shape[1]
+
+    def __call__(self, carry: Any, inputs: jax.Array) -> tuple[Any, jax.Array]:
+        """The carry after a step, and the hidden state, as the cells of flax return them."""
+        carry = self._step(carry, inputs if self.of_products else self.ih(inputs))
+        return carry, carry if isinstance(carry, jax.Array) else carry[1]
+
+    def initialize_carry(self, input_shape: tuple[int, ...], rngs: Any = None) -> Any:
+        """Zeros, for inputs of a shape."""
+        return jnp.zeros((*input_shape[:-1], self.hidden_features))
+
+    def _step(self, carry: Any, of_input: jax.Array) -> Any:
+        raise NotImplementedError
+
+
+class LSTMCell(Cell):
+    """`nnx.OptimizedLSTMCell` with quantized weights; the carry is the cell and the hidden state.
+
+    Args:
+        ih, hh: products whose outputs are the gates i, f, g, o.
+
+    Raises:
+        ValueError: if their sizes do not fit.
+
+    Example:
+        >>> cell = LSTMCell(Linear(jnp.ones((12, 2)), None), Linear(jnp.ones((12, 3)), None))
+        >>> (c, h), y = cell(cell.initialize_carry((1, 2)), jnp.ones((1, 2)))
+        >>> y.shape
+        (1, 3)
+    """
+
+    gates = 4
+
+    def initialize_carry(self, input_shape: tuple[int, ...], rngs: Any = None) -> tuple[jax.Array, jax.Array]:
+        zeros = super().initialize_carry(input_shape)
+        return zeros, zeros
+
+    def _step(self, carry: tuple[jax.Array, jax.Array], of_input: jax.Array) -> tuple[jax.Array, jax.Array]:
+        cell, hidden = carry
+        hidden, cell = recurrent.lstm_cell(Names, of_input + self.hh(hidden), cell)
+        return cell, hidden
+
+
+class GRUCell(Cell):
+    """`nnx.GRUCell` with quantized weights, whose gates are r, z, n; arguments as for `LSTMCell`."""
+
+    gates = 3
+
+    def _step(self, carry: jax.Array, of_input: jax.Array) -> jax.Array:
+        return recurrent.gru_cell(Names, of_input, self.hh(carry), carry)
+
+
+class SimpleCell(Cell):
+    """`nnx.SimpleCell` with quantized weights; arguments as for `LSTMCell`, and nonlinearity, "tanh" or "relu"."""
+
+    gates = 1
+
+    def __init__(self, ih: Linear, hh: Linear, nonlinearity: str = "tanh") -> None:
+        check_choice("nonlinearity", nonlinearity, ("tanh", "relu"))
+        super().__init__(ih, hh)
+        self.nonlinearity = nonlinearity
+
+    def _step(self, carry: jax.Array, of_input: jax.Array) -> jax.Array:
+        return recurrent.rnn_cell(Names, of_input + self.hh(carry), self.nonlinearity)

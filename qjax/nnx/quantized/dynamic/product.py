@@ -1,0 +1,56 @@
+"""The product that dynamic layers are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from qjax.nnx.quantized.base import IntegerVariable, QuantizedWeight, bias_variable
+from qjax.quantization import QTensor
+from qjax.quantization.functional import dynamic_linear
+
+_LARGEST = 65504.0  # of float16
+
+
+class Linear(nnx.Module):
+    """x @ weight.T + bias in float32, of a quantized weight and x quantized by its own range, or of a float16 weight.
+
+    Args:
+        weight: QTensor of shape (outputs, features), of up to 16 bits; or floats, which become float16.
+        bias: of shape (outputs,), or None.
+
+    Attributes:
+        layer_name: where the layer is in a model, for its errors; `quantize_dynamic` writes it.
+
+    Raises:
+        TypeError, ValueError: if the weight's arrays do not fit each other.
+
+    Example:
+        >>> Linear(jnp.float32([[0.1, 70000.0]]), None)(jnp.float32([[1, 0]]))
+        Array([[0.09997559]], dtype=float32)
+    """
+
+    layer_name = ""
+
+    def __init__(self, weight: Any, bias: Any) -> None:
+        self.bias = bias_variable(bias)
+        if isinstance(weight, QTensor):
+            self.weight: Any = QuantizedWeight(weight)
+        else:
+            self.weight = IntegerVariable(jnp.clip(jnp.asarray(weight), -_LARGEST, _LARGEST).astype(jnp.float16))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """The product; see `qjax.quantization.functional.dynamic_linear`.
+
+        Raises:
+            TypeError: if x is no array of floats.
+            ValueError: if its shape does not fit.
+        """
+        weight = self.weight() if isinstance(self.weight, QuantizedWeight) else self.weight[...]
+        try:
+            return dynamic_linear(x, weight, None if self.bias is None else self.bias[...])
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self.layer_name or type(self).__name__}: {error}") from error

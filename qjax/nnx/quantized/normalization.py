@@ -1,0 +1,148 @@
+"""Normalisation of quantized arrays with channels last; the law is `qcore.affine.arithmetic`'s."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+
+from qcore.affine import AffineInteger, QParams
+from qjax.nnx.quantized.base import IntegerVariable, Quantized
+from qjax.quantization import QTensor
+from qjax.quantization.functional import batch_norm, group_norm, layer_norm
+
+
+def float_variable(value: Any) -> Any:
+    """Numbers of float32 in a variable of a converted model, or None."""
+    return nnx.data(None) if value is None else IntegerVariable(jnp.asarray(value, jnp.float32))
+
+
+def _value(variable: Any) -> Any:
+    return None if variable is None else variable[...]
+
+
+class Norm(Quantized):
+    """What the layers have in common.
+
+    Args:
+        weight, bias: float32 of shape (features,), or None.
+        epsilon: added to variances.
+        output: the parameters of the result.
+        form: the result's integers.
+    """
+
+    def __init__(self, weight: Any, bias: Any, epsilon: float, output: QParams, form: AffineInteger) -> None:
+        super().__init__(output, form)
+        self.weight, self.bias, self.epsilon = float_variable(weight), float_variable(bias), epsilon
+
+    @property
+    def _parameters(self) -> tuple[Any, ...]:
+        return _value(self.weight), _value(self.bias)
+
+
+class BatchNorm(Norm):
+    """`nnx.BatchNorm` of quantized arrays, by its running statistics (`qcore.affine.arithmetic.batch_norm`).
+
+    Args:
+        weight, bias: float32 of shape (features,), or None.
+        running_mean, running_var: float32 of that shape.
+        epsilon: added to variances.
+        output: the parameters of the result.
+        form: the result's integers.
+        relu: True for a ReLU behind it.
+
+    Example:
+        >>> from qcore.affine import UINT8
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> ones = jnp.ones(1)
+        >>> layer = BatchNorm(ones, None, ones, ones, 1e-5, QParams.of(0.1, 100), UINT8)
+        >>> layer(quantize_per_tensor(jnp.float32([[1], [3]]), 0.1, 7, "quint8")).int_repr()
+        Array([[100],
+               [120]], dtype=uint8)
+    """
+
+    def __init__(
+        self,
+        weight: Any,
+        bias: Any,
+        running_mean: Any,
+        running_var: Any,
+        epsilon: float,
+        output: QParams,
+        form: AffineInteger,
+        relu: bool = False,
+    ) -> None:
+        super().__init__(weight, bias, epsilon, output, form)
+        self.running_mean, self.running_var = float_variable(running_mean), float_variable(running_var)
+        self.relu = relu
+
+    def __call__(self, input: QTensor) -> QTensor:
+        """The result for a quantized array of shape (batch, *sizes, features).
+
+        Raises:
+            TypeError: if input is no QTensor.
+            ValueError: if its shape does not fit.
+        """
+        self.check_input(input)
+        given = *self._parameters, self.running_mean[...], self.running_var[...]
+        return batch_norm(input, *given, self.epsilon, self.output, self.form, self.relu, channels_last=True)
+
+    @classmethod
+    def of(cls, layer: Any, output: QParams, form: AffineInteger, relu: bool = False) -> BatchNorm:
+        """The layer in integers of an `nnx.BatchNorm`."""
+        given = _value(layer.scale), _value(layer.bias), layer.mean[...], layer.var[...]
+        return cls(*given, layer.epsilon, output, form, relu)
+
+
+class LayerNorm(Norm):
+    """`nnx.LayerNorm` of quantized arrays over their last axis (`qcore.affine.arithmetic.layer_norm`).
+
+    Args:
+        weight, bias, epsilon, output, form: as for `BatchNorm`.
+    """
+
+    def __call__(self, input: QTensor) -> QTensor:
+        """The result for a quantized array of shape (..., features)."""
+        self.check_input(input)
+        weight, bias = self._parameters
+        return layer_norm(input, input.shape[-1:], weight, bias, self.epsilon, self.output, self.form)
+
+    @classmethod
+    def of(cls, layer: Any, output: QParams, form: AffineInteger) -> LayerNorm:
+        """The layer in integers of an `nnx.LayerNorm`."""
+        return cls(_value(layer.scale), _value(layer.bias), layer.epsilon, output, form)
+
+
+class GroupNorm(Norm):
+    """`nnx.GroupNorm` of quantized arrays (`qcore.affine.arithmetic.group_norm`).
+
+    Args:
+        weight, bias, epsilon, output, form: as for `BatchNorm`.
+        num_groups: into how many the features are split; None for as many as there are, which is instance norm.
+    """
+
+    def __init__(
+        self,
+        weight: Any,
+        bias: Any,
+        epsilon: float,
+        output: QParams,
+        form: AffineInteger,
+        num_groups: int | None = None,
+    ) -> None:
+        super().__init__(weight, bias, epsilon, output, form)
+        self.num_groups = num_groups
+
+    def __call__(self, input: QTensor) -> QTensor:
+        """The result for a quantized array of shape (batch, *sizes, features)."""
+        self.check_input(input)
+        groups = input.shape[-1] if self.num_groups is None else self.num_groups
+        given = groups, *self._parameters, self.epsilon, self.output, self.form
+        return group_norm(input, *given, channels_last=True)
+
+    @classmethod
+    def of(cls, layer: Any, output: QParams, form: AffineInteger) -> GroupNorm:
+        """The layer in integers of an `nnx.GroupNorm` or `nnx.InstanceNorm`."""
+        groups = getattr(layer, "num_groups", None)
+        return cls(_value(layer.scale), _value(layer.bias), layer.epsilon, output, form, groups)

@@ -1,0 +1,190 @@
+"""Weights are quantized at once, and what comes in by its own range when it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from qcore.affine import AffineInteger
+from qjax.nnx.quantized import dynamic
+from qjax.nnx.workflow.layers import CELLS, bias_of, is_whole, torch_layout
+from qjax.nnx.workflow.steps.conversion import quantized_weight
+from qjax.nnx.workflow.steps.settings import check_effects, settings_of
+from qjax.nnx.workflow.tree import check_model, rebuilt
+from qjax.quantization import (
+    MinMaxObserver,
+    NoopObserver,
+    QConfigDynamic,
+    default_dynamic_qconfig,
+    float16_dynamic_qconfig,
+)
+
+_BY_DTYPE = {"qint8": default_dynamic_qconfig, "float16": float16_dynamic_qconfig}
+_SIGMOID, _TANH, _RELU = (nnx.sigmoid, jax.nn.sigmoid), (nnx.tanh, jnp.tanh, jax.lax.tanh), (nnx.relu, jax.nn.relu)
+
+
+def quantize_dynamic(
+    model: nnx.Module,
+    qconfig_spec: Mapping[Any, Any] | Iterable[Any] | None = None,
+    dtype: str | AffineInteger = "qint8",
+) -> nnx.Module:
+    """A copy of a model whose layers have quantized weights, and quantize what goes in by its own range.
+
+    The layers are exactly `nnx.Linear`, `nnx.OptimizedLSTMCell`, `nnx.LSTMCell`, `nnx.GRUCell`, `nnx.SimpleCell`, and
+    `nnx.RNN` of these cells, which quantizes its input once, by the range of all steps. They take and return floats, so
+    that nothing else of the model changes. Integers are those of `qtorch.quantization.quantize_dynamic`.
+
+    Args:
+        model: the float model; it stays as it is.
+        qconfig_spec: settings by dotted name or exact type of modules, or a set of names and types; what is in a named
+            module is meant as well. None for all of these layers.
+        dtype: of weights where qconfig_spec has no settings: "qint8", integers of other widths, or "float16".
+
+    Returns:
+        The model, in evaluation.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if dtype is none of these, an entry quantizes nothing, or no layer is quantized.
+
+    Example:
+        >>> type(quantize_dynamic(nnx.Linear(2, 3, rngs=nnx.Rngs(0))))
+        <class 'qjax.nnx.quantized.dynamic.product.Linear'>
+    """
+    check_model("model", model)
+    default = _settings_for(dtype)
+    if qconfig_spec is None:
+        qconfig_spec = {"": default}
+    elif isinstance(qconfig_spec, str) or not isinstance(qconfig_spec, Iterable):
+        kind = type(qconfig_spec).__name__
+        raise TypeError(f"qconfig_spec is a {kind}; allowed are a mapping or a set of names and types, and None")
+    elif not isinstance(qconfig_spec, Mapping):
+        qconfig_spec = dict.fromkeys(qconfig_spec, default)
+    settings = settings_of(model, qconfig_spec, QConfigDynamic)
+    done: set[str] = set()
+
+    def change(name: str, module: nnx.Module) -> nnx.Module:
+        inner = f"{name}.cell" if name else "cell"
+        place = inner if isinstance(module, nnx.RNN) and inner in settings else name
+        if settings[place] is None or why_not_dynamic(module):
+            return module
+        done.add(place)
+        return _made(name, module, settings[place])
+
+    made: Any = rebuilt(model, change, is_whole)
+    check_effects(qconfig_spec, model, done, f"layer that is quantized dynamically; allowed are exactly {_NAMES}")
+    made.eval()
+    return made
+
+
+def _settings_for(dtype: Any) -> QConfigDynamic:
+    if isinstance(dtype, AffineInteger):
+        return QConfigDynamic(MinMaxObserver(dtype=dtype, qscheme="per_tensor_symmetric"))
+    if dtype not in _BY_DTYPE:
+        raise ValueError(f"dtype={dtype!r}; allowed are {', '.join(_BY_DTYPE)} and an AffineInteger")
+    return _BY_DTYPE[dtype]
+
+
+class Parts(NamedTuple):
+    """A float layer's weights in torch's layout, each with its bias or None, and what makes the dynamic one of them."""
+
+    make: Callable[..., Any]
+    weights: list[tuple[jax.Array, jax.Array | None]]
+
+
+def _linear(layer: Any) -> tuple[jax.Array, jax.Array | None]:
+    return torch_layout(layer), bias_of(layer)
+
+
+def _gates(layers: list[Any]) -> tuple[jax.Array, jax.Array | None]:
+    weights, biases = zip(*map(_linear, layers), strict=True)
+    return jnp.concatenate(weights), None if biases[0] is None else jnp.concatenate(biases)
+
+
+def parts_of(module: Any) -> Parts:
+    """What a layer is made of, whose type is one that is quantized."""
+    if isinstance(module, nnx.Linear):
+        return Parts(dynamic.Linear, [_linear(module)])
+    if isinstance(module, nnx.LSTMCell):
+        of_input, of_hidden = ([getattr(module, name) for name in names] for names in LSTM_GATES)
+        return Parts(_cell(dynamic.LSTMCell), [_gates(of_input), _gates(of_hidden)])
+    kinds = {nnx.OptimizedLSTMCell: dynamic.LSTMCell, nnx.GRUCell: dynamic.GRUCell, nnx.SimpleCell: dynamic.SimpleCell}
+    more = {"nonlinearity": _nonlinearity(module)} if isinstance(module, nnx.SimpleCell) else {}
+    return Parts(_cell(kinds[type(module)], **more), [_linear(module.dense_i), _linear(module.dense_h)])
+
+
+LSTM_GATES = ("ii", "if_", "ig", "io"), ("hi", "hf", "hg", "ho")
+
+
+def _cell(kind: Any, **more: Any) -> Callable[..., Any]:
+    def make(ih: dynamic.Linear, hh: dynamic.Linear) -> Any:
+        return kind(ih, hh, **more)
+
+    return make
+
+
+def _nonlinearity(cell: nnx.SimpleCell) -> str:
+    return "relu" if cell.activation_fn in _RELU else "tanh"
+
+
+def _made(name: str, module: Any, settings: QConfigDynamic) -> Any:
+    """The dynamic layer of one in floats."""
+    if isinstance(module, nnx.RNN):
+        return with_cell(name, module, _made(name, module.cell, settings))
+    make, weights = parts_of(module)
+    products = [dynamic.Linear(_weight(weight, settings), bias) for weight, bias in weights]
+    for product in products:
+        product.layer_name = name
+    return products[0] if make is dynamic.Linear else _named(make(*products), name)
+
+
+def _weight(weight: jax.Array, settings: QConfigDynamic) -> Any:
+    if isinstance(settings.weight, NoopObserver):
+        if settings.weight.dtype != "float16":
+            raise ValueError(f"weight is observed by {settings.weight}; allowed is dtype='float16', or a range")
+        return weight
+    return quantized_weight(weight, settings.weight)
+
+
+def with_cell(name: str, rnn: Any, cell: Any) -> dynamic.RNN:
+    """The dynamic layer of an `nnx.RNN` with a dynamic cell."""
+    names = ("time_major", "return_carry", "reverse", "keep_order", "unroll")
+    return _named(dynamic.RNN(cell, **{one: getattr(rnn, one) for one in names}), name)
+
+
+def _named(module: Any, name: str) -> Any:
+    module.layer_name = name
+    return module
+
+
+def why_not_dynamic(module: Any) -> str:
+    """Why `quantize_dynamic` leaves a module as it is, or "" where it does not.
+
+    Example:
+        >>> why_not_dynamic(nnx.Conv(1, 1, (1,), rngs=nnx.Rngs(0)))
+        'there is no dynamic Conv'
+    """
+    kind = type(module)
+    if kind is nnx.Linear:
+        return ""
+    if kind is nnx.RNN:
+        return why_not_dynamic(module.cell)
+    if kind not in CELLS:
+        bases = [base.__name__ for base in (nnx.Linear, nnx.RNN, *CELLS) if isinstance(module, base)]
+        if bases:
+            return f"it is of a subclass of {bases[0]}, and only exact types are swapped"
+        return f"there is no dynamic {kind.__name__}"
+    if getattr(module, "gate_fn", nnx.sigmoid) not in _SIGMOID:
+        return "its gate_fn is not sigmoid"
+    if module.activation_fn not in (_TANH + _RELU if kind is nnx.SimpleCell else _TANH):
+        return "its activation_fn is not tanh" + (" or relu" if kind is nnx.SimpleCell else "")
+    if getattr(module, "residual", False):
+        return "its residual is True"
+    return ""
+
+
+_NAMES = ", ".join(kind.__name__ for kind in (nnx.Linear, *CELLS)) + " and RNN of these cells"

@@ -1,0 +1,85 @@
+"""Pure functions of quantized arrays: layers, pools, norms, activations and sums, by one law for all frameworks.
+
+They take and return QTensors, which are pytrees, under jit, vmap, scan and any sharding. The results of most have the
+parameters that `output`, or `scale` and `zero_point`, say; those of pools and clamps have the parameters of what goes
+in. Images have channels first; with channels_last=True, pools, norms and convolutions take them last. Products of
+floats with quantized weights, and recurrent layers, quantize what goes in by its own range.
+
+    >>> import jax.numpy as jnp
+    >>> from qjax.quantization import quantize_per_tensor
+    >>> images = quantize_per_tensor(jnp.arange(16.0).reshape(1, 4, 4, 1), 0.1, 0, "quint8")
+    >>> max_pool(images, 2, kernel_size=2, channels_last=True).dequantize()[0, :, :, 0]
+    Array([[ 5.,  7.],
+           [13., 15.]], dtype=float32)
+"""
+
+from qcore.affine.arithmetic import (
+    add,
+    add_scalar,
+    cat,
+    celu,
+    clamp,
+    elu,
+    hardsigmoid,
+    hardswish,
+    layer_norm,
+    leaky_relu,
+    mean,
+    mul,
+    mul_scalar,
+    sigmoid,
+    tanh,
+)
+from qjax.quantization.functional.images import (
+    adaptive_avg_pool,
+    avg_pool,
+    batch_norm,
+    group_norm,
+    interpolate,
+    max_pool,
+)
+from qjax.quantization.functional.products import conv1d, conv2d, conv3d, linear
+from qjax.quantization.functional.recurrent import (
+    CellWeights,
+    dynamic_linear,
+    gru,
+    gru_cell,
+    lstm,
+    lstm_cell,
+    rnn_cell,
+)
+
+__all__ = [
+    "CellWeights",
+    "adaptive_avg_pool",
+    "add",
+    "add_scalar",
+    "avg_pool",
+    "batch_norm",
+    "cat",
+    "celu",
+    "clamp",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "dynamic_linear",
+    "elu",
+    "group_norm",
+    "gru",
+    "gru_cell",
+    "hardsigmoid",
+    "hardswish",
+    "interpolate",
+    "layer_norm",
+    "leaky_relu",
+    "linear",
+    "lstm",
+    "lstm_cell",
+    "max_pool",
+    "mean",
+    "mul",
+    "mul_scalar",
+    "rnn_cell",
+    "sigmoid",
+    "tanh",
+]

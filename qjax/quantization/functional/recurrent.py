@@ -1,0 +1,204 @@
+"""Products and recurrent layers of floats with quantized weights, whose activations are quantized when they are there.
+
+The law is `qcore.affine.arithmetic.recurrent`; weights and rows of gates are in torch's layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from qcore.affine import UINT8, AffineInteger, QParams
+from qcore.affine.arithmetic import recurrent
+from qcore.arguments import check_choice
+from qjax._rounding.inputs import ArrayLike, as_array
+from qjax.quantization.array_names import Names
+from qjax.quantization.integer.products import sums_of_products
+from qjax.quantization.tensor import QTensor
+
+ACTIVATIONS = UINT8.reduced()
+Weight = QTensor | jax.Array  # integers, or float16
+State = tuple[jax.Array, ...]
+
+
+class CellWeights(NamedTuple):
+    """The weights of a recurrent cell, or of one layer of cells in one direction.
+
+    Attributes:
+        ih, hh: of the products with the input and with the hidden state: QTensors or float16 arrays of shapes (gates *
+            size, features) and (gates * size, size). Rows are those of i, f, g, o in an LSTM, and of r, z, n in a GRU.
+        bias_ih, bias_hh: float32 of shape (gates * size,), or None.
+    """
+
+    ih: Weight
+    hh: Weight
+    bias_ih: jax.Array | None = None
+    bias_hh: jax.Array | None = None
+
+
+def dynamic_linear(x: ArrayLike, weight: Weight, bias: jax.Array | None = None) -> jax.Array:
+    """x @ weight.T + bias in float32, of a quantized weight and x quantized by its own range, or of a float16 weight.
+
+    With a quantized weight it is float32(sums) * (scale of x * scale of weight) + bias, where sums are exact. The range
+    is that of all of x; under `jax.vmap` of each example. A NaN or an infinity in x makes all results NaN.
+
+    Args:
+        x: floats of shape (..., features).
+        weight: of up to 16 bits, shape (outputs, features), with one scale or one for each output; or float16.
+        bias: float32 of shape (outputs,), or None.
+
+    Raises:
+        TypeError: if x is no array of floats, or the weight of none of these types.
+        ValueError: if shapes do not fit.
+
+    Example:
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> weight = quantize_per_tensor(jnp.float32([[1, 0], [0.5, -1]]), 0.01, 0, "qint8")
+        >>> dynamic_linear(jnp.float32([1, 0]), weight)
+        Array([1. , 0.5], dtype=float32)
+    """
+    if isinstance(x, QTensor):
+        raise TypeError("x is a QTensor; allowed is an array of floats: insert a DeQuantStub before this layer")
+    x = as_array(x)
+    _check_weight("weight", weight)
+    if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(f"x has shape {x.shape}; allowed is (..., {weight.shape[1]})")
+    return _product(x.astype(jnp.float32), weight, bias)
+
+
+def lstm_cell(x: ArrayLike, state: State, weights: CellWeights) -> State:
+    """The hidden and the cell state of an LSTM after a step.
+
+    Args:
+        x: floats of shape (..., features).
+        state: the hidden and the cell state before, float32 of shape (..., size).
+        weights: of four gates.
+
+    Raises:
+        TypeError, ValueError: as `dynamic_linear` does.
+    """
+    return _lstm_step(dynamic_linear(x, weights.ih, weights.bias_ih), weights, state)
+
+
+def gru_cell(x: ArrayLike, hidden: jax.Array, weights: CellWeights) -> jax.Array:
+    """The hidden state of a GRU after a step; arguments as for `lstm_cell`, of three gates."""
+    return _gru_step(dynamic_linear(x, weights.ih, weights.bias_ih), weights, (hidden,))[0]
+
+
+def rnn_cell(x: ArrayLike, hidden: jax.Array, weights: CellWeights, nonlinearity: str = "tanh") -> jax.Array:
+    """The hidden state of a simple cell after a step; arguments as for `lstm_cell`, and "tanh" or "relu"."""
+    check_choice("nonlinearity", nonlinearity, ("tanh", "relu"))
+    sums = dynamic_linear(x, weights.ih, weights.bias_ih) + dynamic_linear(hidden, weights.hh, weights.bias_hh)
+    return recurrent.rnn_cell(Names, sums, nonlinearity)
+
+
+def lstm(
+    x: jax.Array, layers: Sequence[Sequence[CellWeights]], state: tuple[jax.Array, jax.Array] | None = None
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """Layers of LSTM cells in one or two directions, over whole sequences, by `jax.lax.scan`.
+
+    The input of each layer and direction is quantized once, by the range of all its steps; hidden states at each step.
+
+    Args:
+        x: floats of shape (steps, batch, features).
+        layers: for each layer its weights in each direction, one or two.
+        state: the first hidden and cell states, each of shape (layers * directions, batch, size); None for zeros.
+
+    Returns:
+        The results of all steps, of shape (steps, batch, directions * size), and the hidden and cell states after the
+        last.
+
+    Raises:
+        TypeError, ValueError: if shapes do not fit; see `dynamic_linear`.
+
+    Example:
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> weight = quantize_per_tensor(jnp.ones((4, 1)), 0.01, 0, "qint8")
+        >>> y, (hidden, cell) = lstm(jnp.ones((3, 2, 1)), [[CellWeights(weight, weight)]])
+        >>> y.shape, hidden.shape
+        ((3, 2, 1), (1, 2, 1))
+    """
+    y, (hidden, cell) = _over_layers(_lstm_step, x, layers, state, 2)
+    return y, (hidden, cell)
+
+
+def gru(
+    x: jax.Array, layers: Sequence[Sequence[CellWeights]], state: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Layers of GRU cells; arguments as for `lstm`, with hidden states alone."""
+    y, (hidden,) = _over_layers(_gru_step, x, layers, None if state is None else (state,), 1)
+    return y, hidden
+
+
+def _lstm_step(of_input: jax.Array, weights: CellWeights, state: State) -> State:
+    return recurrent.lstm_cell(Names, of_input + dynamic_linear(state[0], weights.hh, weights.bias_hh), state[1])
+
+
+def _gru_step(of_input: jax.Array, weights: CellWeights, state: State) -> State:
+    of_hidden = dynamic_linear(state[0], weights.hh, weights.bias_hh)
+    return (recurrent.gru_cell(Names, of_input, of_hidden, state[0]),)
+
+
+def _over_layers(step: Callable[..., State], x: Any, layers: Any, states: State | None, count: int) -> Any:
+    x = as_array(x)
+    if x.ndim != 3:
+        raise ValueError(f"x has shape {x.shape}; allowed is (steps, batch, features)")
+    directions = {len(layer) for layer in layers}
+    if directions not in ({1}, {2}):
+        raise ValueError(f"layers have {sorted(directions)} directions; allowed are 1 or 2, the same for all")
+    shape = len(layers) * len(layers[0]), x.shape[1], layers[0][0].hh.shape[1]
+    states = (jnp.zeros(shape),) * count if states is None else states
+    for one in states:
+        if one.shape != shape:
+            raise ValueError(f"state has shape {one.shape}; allowed is {shape}")
+    last = []
+    for layer in layers:
+        results = []
+        for direction, weights in enumerate(layer):
+            first = tuple(one[len(last)] for one in states)
+            state, y = _over_steps(step, dynamic_linear(x, weights.ih, weights.bias_ih), weights, first, direction)
+            results.append(y)
+            last.append(state)
+        x = jnp.concatenate(results, -1)
+    return x, tuple(jnp.stack(one) for one in zip(*last, strict=True))
+
+
+@partial(jax.jit, static_argnums=(0, 4))
+def _over_steps(step: Any, of_input: jax.Array, weights: CellWeights, state: State, reverse: int) -> Any:
+    def body(state: State, of_step: jax.Array) -> tuple[State, jax.Array]:
+        state = step(of_step, weights, state)
+        return state, state[0]
+
+    return jax.lax.scan(body, state, of_input, reverse=bool(reverse))
+
+
+def _check_weight(name: str, weight: Any) -> None:
+    if isinstance(weight, QTensor):
+        if weight.form.storage == "int32" or weight.qparams.axis not in (None, 0):
+            raise ValueError(
+                f"{name} has integers of {weight.form.storage} and axis={weight.qparams.axis}; allowed are up to 16 "
+                "bits, and one scale or axis 0"
+            )
+    elif getattr(weight, "dtype", None) != jnp.float16:
+        raise TypeError(f"{name} is {getattr(weight, 'dtype', type(weight).__name__)}; allowed is a QTensor or float16")
+    if weight.ndim != 2:
+        raise ValueError(f"{name} has shape {tuple(weight.shape)}; allowed is (outputs, features)")
+
+
+@jax.jit
+def _product(x: jax.Array, weight: Weight, bias: Any) -> jax.Array:
+    if not isinstance(weight, QTensor):
+        y = x @ weight.astype(jnp.float32).T
+        return y if bias is None else y + bias
+    if x.size == 0:
+        return jnp.zeros((*x.shape[:-1], weight.shape[0]))
+    form: AffineInteger = ACTIVATIONS
+    q, qparams = recurrent.quantize_dynamic(Names, jax.lax.stop_gradient(x), form)
+    whole = QParams(jnp.ones_like(qparams.scale), qparams.zero_point)  # a scale may be NaN
+    grouped = QTensor(q.astype(form.storage)[..., None, :], whole, form)
+    sums = sums_of_products(grouped, weight)
+    return recurrent.dynamic_output(Names, sums, qparams.scale, weight.qparams.scale, bias)

@@ -1,0 +1,152 @@
+"""The report of a model of flax: which layers, in which order and state, and why."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from rich.console import Console
+
+import qjax.nnx as qnn
+from qcore.affine import AffineInteger
+from qjax.quantization import default_dynamic_qconfig, default_qconfig, get_default_qat_qconfig
+
+RNGS = nnx.Rngs(0)
+UINT8, INT8 = "affine(0,255,middle=128)", "affine(-128,127)"
+
+
+class Net(nnx.Module):
+    def __init__(self):
+        self.quant, self.first = qnn.QuantStub(), nnx.Sequential(nnx.Linear(4, 8, rngs=RNGS), qnn.ReLU())
+        self.norm, self.add = nnx.LayerNorm(8, rngs=RNGS), qnn.FloatFunctional()
+        self.last, self.dequant, self.after = (
+            nnx.Linear(8, 2, rngs=RNGS),
+            qnn.DeQuantStub(),
+            nnx.Linear(2, 2, rngs=RNGS),
+        )
+
+    def __call__(self, x):
+        x = self.norm(self.first(self.quant(x)))
+        return self.after(self.dequant(self.last(self.add.add(x, x))))
+
+
+def lines(model):
+    """In the order of names, as flax has them."""
+    rows = [(one.path, one.state, one.weight, one.output, one.observer, one.reason) for one in qnn.report(model)]
+    return sorted(rows)
+
+
+def test_each_step():
+    prepared = qnn.prepare(Net(), {"": default_qconfig, "after": None})
+    nothing = ("MinMaxObserver", "it has seen nothing yet")
+    expected = [("add", ""), ("first.0", INT8), ("last", INT8), ("norm", ""), ("quant", "")]
+    found = [line for line in lines(prepared) if line[1] == "observed"]
+    assert found == [(name, "observed", weight, "affine(0,127)", *nothing) for name, weight in expected]
+    prepared(jnp.ones((2, 4)))
+    converted = qnn.convert(prepared)
+    found = qnn.report(converted)
+    assert lines(converted) == sorted(
+        [
+            ("quant", "quantized", "", UINT8, "MinMaxObserver", ""),
+            ("first.0", "quantized", INT8, UINT8, "MinMaxObserver", ""),
+            ("first.1", "float", "", "", "", "its result has the scale of its input"),
+            ("norm", "quantized", "", UINT8, "MinMaxObserver", ""),
+            ("add", "quantized", "", UINT8, "MinMaxObserver", ""),
+            ("last", "quantized", INT8, UINT8, "MinMaxObserver", ""),
+            ("dequant", "quantized", "", "", "", ""),
+            ("after", "float", "", "", "", "it has no settings, or is not prepared"),
+        ]
+    )
+    assert found["last"].scale == pytest.approx(float(converted.last.scale[...]))
+    assert found["last"].zero_point == int(converted.last.zero_point[...])
+    console = Console(width=200)
+    with console.capture() as text:
+        console.print(found)
+    assert "first.0" in text.get()
+    assert ["quant", "Quantize", "quantized"] in [line.split()[:3] for line in str(found).splitlines()]
+
+
+def test_training_and_dynamic_models():
+    trained = qnn.report(qnn.prepare_qat(Net(), get_default_qat_qconfig()))["first.0"]
+    assert (trained.state, trained.layer, trained.weight) == ("trained", "Linear", f"{INT8} per channel")
+    assert trained.observer == "FakeQuantize(MovingAverageMinMaxObserver)"
+    model = nnx.Sequential(
+        nnx.RNN(nnx.GRUCell(2, 3, rngs=RNGS)), nnx.Linear(3, 2, rngs=RNGS), nnx.RMSNorm(2, rngs=RNGS)
+    )
+    dynamic = qnn.quantize_dynamic(model, dtype=AffineInteger.of_width(4))
+    assert [line[:3] for line in lines(dynamic)] == [
+        ("0", "quantized", "affine(-8,7)"),
+        ("1", "quantized", "affine(-8,7)"),
+        ("2", "float", ""),
+    ]
+    assert qnn.report(qnn.quantize_dynamic(model, {"1"}, "float16"))["1"].weight == "float16"
+    assert qnn.report(qnn.quantize_dynamic(nnx.Linear(2, 2, rngs=RNGS)))[""].state == "quantized"
+    with pytest.raises(TypeError, match="model is a int"):
+        qnn.report(3)
+
+
+# Where torch did nothing, and said nothing
+
+
+class Derived(nnx.Linear):
+    pass
+
+
+dynamic = qnn.quantize_dynamic
+TRAPS = {
+    "the entry Derived has no layer that is quantized dynamically": lambda model: dynamic(model, {Derived}),
+    "the entry Conv has no layer that is quantized dynamically": lambda model: dynamic(model, {nnx.Conv}),
+    "the entry '9' names no module": lambda model: dynamic(model, {"9"}),
+    "the entry GRUCell is the exact type of no module": lambda model: dynamic(model, {nnx.GRUCell}),
+    "the entry 2 has no layer that is quantized dynamically": lambda model: dynamic(
+        model, {"2": default_dynamic_qconfig}
+    ),
+    "the entry 3 has no layer to observe": lambda model: qnn.prepare(
+        model, {"0": default_qconfig, "3": default_qconfig}
+    ),
+    "the entry 'x' is a QConfig; allowed are QConfigDynamic": lambda model: dynamic(model, {"x": default_qconfig}),
+    "dtype='int32'; allowed are qint8, float16": lambda model: dynamic(model, dtype="int32"),
+    "qconfig_spec is a str": lambda model: dynamic(model, "0"),
+    "model has no layer that is quantized dynamically; .* there are Conv": lambda _: dynamic(
+        nnx.Conv(1, 1, (1,), rngs=RNGS)
+    ),
+    "0: x has shape": lambda model: dynamic(model).layers[0](jnp.ones((1, 5))),
+}
+
+
+@pytest.mark.parametrize("message", TRAPS)
+def test_what_does_nothing_is_said(message):
+    model = nnx.Sequential(
+        *(nnx.Linear(2, 2, rngs=RNGS), Derived(2, 2, rngs=RNGS), nnx.Conv(2, 2, (1,), rngs=RNGS)),
+        nnx.RMSNorm(2, rngs=RNGS),
+    )
+    with pytest.raises((TypeError, ValueError), match=message):
+        TRAPS[message](model)
+
+
+def test_cells_are_not_observed_and_work():
+    """Observers inside would see floats that no integers take the place of."""
+    model = nnx.Sequential(nnx.RNN(nnx.GRUCell(2, 3, rngs=RNGS)), qnn.QuantWrapper(nnx.Linear(3, 2, rngs=RNGS)))
+    prepared = qnn.prepare(model, default_qconfig)
+    assert type(prepared.layers[0].cell.dense_i) is nnx.Linear
+    x = np.ones((1, 4, 2), np.float32)
+    prepared(x)
+    np.testing.assert_allclose(qnn.convert(prepared)(x), model(x), atol=0.05)
+
+
+def test_a_range_that_is_not_finite_is_not_swallowed():
+    model = qnn.quantize_dynamic(nnx.Linear(2, 2, rngs=RNGS))
+    assert np.isnan(model(jnp.float32([[1, 2], [jnp.nan, 1]]))).all()
+
+
+def test_a_layer_in_floats_says_what_to_insert():
+    model = nnx.Sequential(qnn.QuantStub(), nnx.Linear(2, 2, rngs=RNGS), nnx.RMSNorm(2, rngs=RNGS))
+    prepared = qnn.prepare(model, default_qconfig)
+    x = jnp.ones((2, 2))
+    prepared(x)
+    converted = qnn.convert(prepared)
+    with pytest.raises(TypeError, match="a QTensor is where numbers are needed: insert a DeQuantStub"):
+        converted(x)
+    q = converted.layers[0](x)
+    for operation in (lambda: q + q, lambda: q * 2, lambda: 1 - q):
+        with pytest.raises(TypeError, match="arithmetic of a QTensor; allowed are the methods of FloatFunctional"):
+            operation()
