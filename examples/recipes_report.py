@@ -64,7 +64,7 @@ def draw_losses(runs: Sequence[Run], path: Path) -> None:
                     axes.plot(np.arange(len(means)) + _SMOOTH, means, label=run.run, linewidth=1)
             axes.set(title=f"{TITLES[model]}, {TITLES[framework]}", xlabel="step", ylabel="training loss")
             axes.grid(alpha=0.3)
-    rows[0][0].legend(fontsize="small")
+    _legend(rows[0][0])
     _save(figure, path)
 
 
@@ -84,8 +84,14 @@ def draw_accumulators(runs: Sequence[Run], path: Path) -> None:
             axes.axhline(final(run.losses[:steps]), color="gray", linestyle="--", label="fp32")
     axes.set(xlabel="bits of fraction of the accumulator", ylabel=f"training loss after {steps} steps")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    _legend(axes)
     _save(figure, path)
+
+
+def _legend(axes: Any) -> None:
+    """Names the lines, if there are any."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize="x-small")
 
 
 def _save(figure: Any, path: Path) -> None:

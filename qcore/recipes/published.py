@@ -43,7 +43,7 @@ def _deepseek() -> Recipe:
 
     E4M3 for all operands; scales amax / 448 in float32, just in time, of 1 x 128 tiles of inputs and gradients along
     the sum and of 128 x 128 blocks of weights; sums promoted to float32 every 128 terms. Here those 128 are summed
-    exactly; Hopper's sums are the inner accumulator "accumulator(binary(8,13),chunk=32,fraction_bits=13,rounding=toward_zero)".
+    exactly; sums as Hopper's (docs/products.md) can be the inner accumulator.
     Linear layers but the head, which is the last one; norms, gating, attention and embedding stay wide. Scales that are
     powers of two, of the inputs of linear layers after attention, and E5M6 for those in caches (†) are not in it.
     """
@@ -86,8 +86,8 @@ def _delayed() -> Recipe:
     """NVIDIA Transformer Engine's documentation of `DelayedScaling` with `Format.HYBRID`.
 
     E4M3 for inputs and weights, E5M2 for gradients; a scale for each tensor, 448 or 57344 / the largest of the past
-    1024 largest magnitudes / 2^margin, margin 0, unchanged where that is 0 or not finite (†); to nearest, saturating; sums
-    in float32. Linear layers.
+    1024 largest magnitudes / 2^margin, margin 0, unchanged where that is 0 or not finite (†); to nearest, saturating;
+    sums in float32. Linear layers.
     """
     kept, gradient = (Operand(number, scale=Scale(history=1024)) for number in (_E4M3_SATURATING, _E5M2_SATURATING))
     backward = Product(gradient, kept)
