@@ -37,7 +37,14 @@ OWN = {
 }
 # WAGE has its own initial weights, scales of layers and optimizer: see examples.wage_torch.
 RUNS = ["fp32", *(name for name in RECIPES if name != "wage"), *OWN]
-ACCUMULATORS = [Accumulator(f"float(6,{man})", chunk=chunk).text for man in WIDTHS for chunk in CHUNKS]
+
+
+def accumulator_text(man: int, chunk: int) -> str:
+    """An accumulator of the picture: 6 bits of exponent, so many of fraction, rounded after so many terms."""
+    return Accumulator(f"float(6,{man})", chunk=chunk).text
+
+
+ACCUMULATORS = [accumulator_text(man, chunk) for man in WIDTHS for chunk in CHUNKS]
 RESULTS = Path(__file__).parent / "results"
 
 Batch = tuple[np.ndarray, np.ndarray]

@@ -1,4 +1,4 @@
-"""The pictures and the table of docs/recipes.md, from the results that `examples.recipes_torch` and `_jax` have kept.
+"""The pictures and the tables of docs/recipes.md, from the results that `examples.recipes_torch` and `_jax` have kept.
 
 python -m examples.recipes_report
 python -m examples.recipes_report --results my-results --pictures .
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 
-from examples.recipes import ACCUMULATORS, MODELS, RESULTS, final
+from examples.recipes import ACCUMULATORS, CHUNKS, MODELS, RESULTS, WIDTHS, accumulator_text, final
 from qcore import parse
 
 FRAMEWORKS = ("torch", "jax")
@@ -50,6 +50,17 @@ def table(runs: Sequence[Run]) -> str:
     for recipe in recipes:
         cells = [found.get((recipe, *column), "") for column in columns]
         lines.append(f"| {' | '.join([f'`{recipe}`', *cells])} |")
+    return "\n".join(lines)
+
+
+def accumulator_table(runs: Sequence[Run]) -> str:
+    """Markdown: the final loss of the GPT by the accumulator's bits of fraction and chunk."""
+    found = {run.run: f"{final(run.losses):.3f}" for run in runs if run.framework == "torch"}
+    heads = ["bits of fraction", *(f"chunks of {chunk}" for chunk in CHUNKS)]
+    lines = [f"| {' | '.join(heads)} |", "| ---: |" + " ---: |" * len(CHUNKS)]
+    for man in WIDTHS:
+        cells = [found.get(accumulator_text(man, chunk), "") for chunk in CHUNKS]
+        lines.append(f"| {' | '.join([str(man), *cells])} |")
     return "\n".join(lines)
 
 
@@ -108,7 +119,7 @@ def main(argv: list[str] | None = None) -> None:
     runs = read(options.results)
     draw_losses(runs, options.pictures / "recipes-losses.svg")
     draw_accumulators(runs, options.pictures / "recipes-accumulators.svg")
-    print(table(runs))
+    print(table(runs), accumulator_table(runs), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -112,11 +112,9 @@ def first_scaling(history: int) -> np.ndarray:
     return state
 
 
-def next_scaling(
-    products: Products, state: np.ndarray, a: np.ndarray, b: np.ndarray, gradient: np.ndarray
-) -> np.ndarray:
-    """The state of delayed scales after a call with its gradients."""
-    rows = zip(state, (a, b, gradient), products.rows, strict=True)
+def next_scaling(products: Products, state: np.ndarray, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
+    """The state of delayed scales after a call with its gradients, of its two operands and the result's gradient."""
+    rows = zip(state, tensors, products.rows, strict=True)
     with np.errstate(all="ignore"):
         return np.stack([next_row(Names, row, x, how) if how.delayed else row for row, x, how in rows])
 

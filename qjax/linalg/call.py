@@ -61,10 +61,10 @@ def call(
 
 
 def _float32(x: Any, name: str) -> jax.Array:
-    x = as_array(x)
-    if x.dtype != jnp.float32:
-        raise TypeError(f"{name} has dtype {x.dtype}; allowed is float32")
-    return x
+    dtype = getattr(x, "dtype", jnp.float32)
+    if dtype != jnp.float32:
+        raise TypeError(f"{name} has dtype {dtype}; allowed is float32")
+    return as_array(x)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 6))

@@ -40,7 +40,7 @@ class Operand:
         >>> Operand("e5m2", "stochastic").text
         'operand(e5m2,rounding=stochastic)'
         >>> Operand("e4m3fn", scale=Scale(1, 128)).text
-        'operand(e4m3fn,scale=scale(1,128))'
+        'operand(e4m3fn,scale=scale(outer=1,terms=128))'
     """
 
     number: Any = None

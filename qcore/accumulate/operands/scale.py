@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from qcore.arguments import check_int
 from qcore.formats.text import Kind, Reader, register, write
@@ -50,7 +49,7 @@ class Scale:
 
     Example:
         >>> Scale(1, 128).text, Scale(history=1024).text
-        ('scale(1,128)', 'scale(history=1024)')
+        ('scale(outer=1,terms=128)', 'scale(history=1024)')
     """
 
     outer: int | None = None
@@ -78,9 +77,5 @@ class Scale:
         return (None,) * ndim if self.whole else (*(1,) * (ndim - 2), self.outer, self.terms)
 
 
-def _size(reader: Reader) -> Any:
-    return reader.integer() if reader.token != "None" else reader.next() and None
-
-
-_PARAMETERS = {"outer": _size, "terms": _size, "history": Reader.integer, "margin": Reader.integer}
-register("scale", Kind(Scale, _PARAMETERS, 0, 2, 0))
+_PARAMETERS = dict.fromkeys(("outer", "terms", "history", "margin"), Reader.integer)
+register("scale", Kind(Scale, _PARAMETERS, 0, 0, 0))
