@@ -35,7 +35,16 @@ OWN = {
     # Integers of 8 bits with one exponent for each example of an input, and each output of a weight.
     "bfp8": Recipe([Entry("*", None, *(Product(_BLOCKS, _BLOCKS),) * 3)]),
 }
-ACCUMULATORS = [Accumulator(f"float(6,{man})", chunk=chunk).text for man in WIDTHS for chunk in CHUNKS]
+# WAGE has its own initial weights, scales of layers and optimizer: see examples.wage_torch.
+RUNS = ["fp32", *(name for name in RECIPES if name != "wage"), *OWN]
+
+
+def accumulator_text(man: int, chunk: int) -> str:
+    """An accumulator of the picture: 6 bits of exponent, so many of fraction, rounded after so many terms."""
+    return Accumulator(f"float(6,{man})", chunk=chunk).text
+
+
+ACCUMULATORS = [accumulator_text(man, chunk) for man in WIDTHS for chunk in CHUNKS]
 RESULTS = Path(__file__).parent / "results"
 
 Batch = tuple[np.ndarray, np.ndarray]
@@ -77,7 +86,7 @@ def arguments(description: str | None, argv: list[str] | None) -> argparse.Names
     )
     options = parser.parse_args(argv)
     if options.recipe is None:
-        options.recipe = ACCUMULATORS if options.accumulators else ["fp32", *RECIPES, *OWN]
+        options.recipe = ACCUMULATORS if options.accumulators else RUNS
     return options
 
 

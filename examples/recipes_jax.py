@@ -17,29 +17,57 @@ from flax import nnx
 
 from examples.gpt_jax import GPT
 from examples.models_jax import PreResNet20, Trainer, plain_updates
-from examples.recipes import LENGTH, LETTERS, LOSS_SCALE, Step, main
+from examples.recipes import LENGTH, LETTERS, LOSS_SCALE, Step, batches, main
 from qcore import Recipe
-from qjax.auto_low import lower
+from qjax.auto_low import first_scaling, lower
 
 
 class Lowered(nnx.Module):
-    """A model whose layers multiply as a recipe says, each time with another key."""
+    """A model whose layers multiply as a recipe says, each time with another key.
 
-    def __init__(self, model: nnx.Module, recipe: Recipe, rngs: nnx.Rngs) -> None:
+    Args:
+        model: the model.
+        recipe: the recipe.
+        inputs: an input of the model, of which only the shape counts.
+        rngs: for keys.
+    """
+
+    def __init__(self, model: nnx.Module, recipe: Recipe, inputs: np.ndarray, rngs: nnx.Rngs) -> None:
         self.model = model
         self.recipe = recipe
         self.keys = rngs.quantize.fork()
+        function, state = self._lowered()
+        states = first_scaling(function, state, inputs) if recipe.delayed else ()
+        self.scaling = nnx.List([nnx.Param(one) for one in states])
 
-    def __call__(self, inputs: jax.Array) -> jax.Array:
+    def _lowered(self) -> tuple[Any, Any]:
+        """The lowered function of the model's state and inputs, and the state."""
         graph, state = nnx.split(self.model)
 
         def forward(state: Any, inputs: jax.Array) -> tuple[jax.Array, Any]:
             model: Any = nnx.merge(graph, state, copy=True)
             return model(inputs), nnx.state(model, nnx.BatchStat)
 
-        outputs, statistics = lower(forward, self.recipe)(state, inputs, key=self.keys())
+        return lower(forward, self.recipe), state
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        function, state = self._lowered()
+        scaling = {"scaling": [one[...] for one in self.scaling]} if self.recipe.delayed else {}
+        outputs, statistics = function(state, inputs, key=self.keys(), **scaling)
         nnx.update(self.model, statistics)
         return outputs
+
+
+def _kinds(params: Any) -> Any:
+    """For each parameter "scaling", if it is a state of delayed scales, else "weights"."""
+    return jax.tree.map_with_path(lambda path, _: "scaling" if path[0].key == "scaling" else "weights", params)
+
+
+def _apply(params: Any, updates: Any, _: Any) -> Any:
+    """Weights and their updates; states of delayed scales are their own updates."""
+    return jax.tree.map(
+        lambda kind, one, update: update if kind == "scaling" else one + update, _kinds(params), params, updates
+    )
 
 
 def trainer(name: str, recipe: Recipe | None, seed: int) -> Step:
@@ -51,9 +79,10 @@ def trainer(name: str, recipe: Recipe | None, seed: int) -> Step:
     else:
         model = PreResNet20(rngs=rngs)
         tx = optax.chain(unscaled, optax.add_decayed_weights(5e-4), optax.sgd(0.05, momentum=0.9))
-    made = Trainer(
-        model if recipe is None else Lowered(model, recipe, rngs), tx, loss_scale=LOSS_SCALE, apply=plain_updates
-    )
+    if recipe is not None:
+        model = Lowered(model, recipe, next(batches(name, seed))[0], rngs)
+        tx = optax.transforms.partition({"weights": tx, "scaling": optax.identity()}, _kinds)
+    made = Trainer(model, tx, loss_scale=LOSS_SCALE, apply=plain_updates if recipe is None else _apply)
 
     def step(inputs: np.ndarray, targets: np.ndarray) -> jax.Array:
         made.state, (loss, _) = made.step(made.state, inputs, targets)

@@ -1,4 +1,4 @@
-"""The pictures and the table of docs/recipes.md, from the results that `examples.recipes_torch` and `_jax` have kept.
+"""The pictures and the tables of docs/recipes.md, from the results that `examples.recipes_torch` and `_jax` have kept.
 
 python -m examples.recipes_report
 python -m examples.recipes_report --results my-results --pictures .
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 
-from examples.recipes import ACCUMULATORS, MODELS, RESULTS, final
+from examples.recipes import ACCUMULATORS, CHUNKS, MODELS, RESULTS, WIDTHS, accumulator_text, final
 from qcore import parse
 
 FRAMEWORKS = ("torch", "jax")
@@ -53,6 +53,17 @@ def table(runs: Sequence[Run]) -> str:
     return "\n".join(lines)
 
 
+def accumulator_table(runs: Sequence[Run]) -> str:
+    """Markdown: the final loss of the GPT by the accumulator's bits of fraction and chunk."""
+    found = {run.run: f"{final(run.losses):.3f}" for run in runs if run.framework == "torch"}
+    heads = ["bits of fraction", *(f"chunks of {chunk}" for chunk in CHUNKS)]
+    lines = [f"| {' | '.join(heads)} |", "| ---: |" + " ---: |" * len(CHUNKS)]
+    for man in WIDTHS:
+        cells = [found.get(accumulator_text(man, chunk), "") for chunk in CHUNKS]
+        lines.append(f"| {' | '.join([str(man), *cells])} |")
+    return "\n".join(lines)
+
+
 def draw_losses(runs: Sequence[Run], path: Path) -> None:
     """Loss by step: a row of plots for each model, a column for each framework."""
     figure, rows = plt.subplots(2, 2, figsize=(9, 6), layout="constrained", sharey="row", squeeze=False)
@@ -64,7 +75,7 @@ def draw_losses(runs: Sequence[Run], path: Path) -> None:
                     axes.plot(np.arange(len(means)) + _SMOOTH, means, label=run.run, linewidth=1)
             axes.set(title=f"{TITLES[model]}, {TITLES[framework]}", xlabel="step", ylabel="training loss")
             axes.grid(alpha=0.3)
-    rows[0][0].legend(fontsize="small")
+    _legend(rows[0][0])
     _save(figure, path)
 
 
@@ -84,8 +95,14 @@ def draw_accumulators(runs: Sequence[Run], path: Path) -> None:
             axes.axhline(final(run.losses[:steps]), color="gray", linestyle="--", label="fp32")
     axes.set(xlabel="bits of fraction of the accumulator", ylabel=f"training loss after {steps} steps")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    _legend(axes)
     _save(figure, path)
+
+
+def _legend(axes: Any) -> None:
+    """Names the lines, if there are any."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize="x-small")
 
 
 def _save(figure: Any, path: Path) -> None:
@@ -102,7 +119,7 @@ def main(argv: list[str] | None = None) -> None:
     runs = read(options.results)
     draw_losses(runs, options.pictures / "recipes-losses.svg")
     draw_accumulators(runs, options.pictures / "recipes-accumulators.svg")
-    print(table(runs))
+    print(table(runs), accumulator_table(runs), sep="\n\n")
 
 
 if __name__ == "__main__":

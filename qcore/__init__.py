@@ -1,6 +1,6 @@
 """Number formats, the rounding law and random bits, framework-agnostic; runs by itself on NumPy arrays."""
 
-from qcore.accumulate import Accumulator, Operand, Product
+from qcore.accumulate import Accumulator, Hadamard, Operand, Product, Scale
 from qcore.arrays import decode, encode, quantize
 from qcore.formats.block import NVFP4, BlockFloatingPoint, BlockScaled
 from qcore.formats.fixed import FixedPoint
@@ -27,6 +27,7 @@ __all__ = [
     "Entry",
     "FixedPoint",
     "FloatingPoint",
+    "Hadamard",
     "Number",
     "Operand",
     "Posit",
@@ -35,6 +36,7 @@ __all__ = [
     "Recipe",
     "Rounding",
     "Rule",
+    "Scale",
     "decode",
     "encode",
     "fold_in",

@@ -63,7 +63,7 @@ def _variants(number: Number) -> Iterator[Number]:
 # Elements, blocks and rules beyond those of the named block formats.
 BLOCKS: tuple[Number, ...] = (
     NVFP4({-2: 16, -1: 16}),
-    *(BlockScaled("e4m3fn", {-1: 32}, rule) for rule in ("ceil", "even", "rceil")),
+    *(BlockScaled("e4m3fn", {-1: 32}, rule) for rule in ("ceil", "even", "rceil", "round")),
     BlockScaled("e2m1fn", {-2: 32}, "rceil"),
     BlockScaled("e5m2", {-2: 16, -1: 16}, "even"),
     BlockScaled("int8", {0: 1, ...: None}, "ceil"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from qcore.arguments import check_choice, check_flag, check_int
 from qcore.formats.block import BlockNumber
+from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat
 from qcore.formats.number import Number, check_number, prepare
 from qcore.formats.text import Kind, Reader, choice, parse, register, write
@@ -174,6 +175,8 @@ def _check_scalar(name: str, number: Any) -> Number:
     number = check_number(number, name)
     if isinstance(number, BlockNumber):
         raise ValueError(f"{name}={number.text!r}; allowed are formats without shared scales")
+    if isinstance(number, FixedPoint) and number.wl == number.signed:
+        raise ValueError(f"{name}={number.text!r}; allowed are formats with numbers above zero")
     rounding_program(number, Rounding.NEAREST)
     return number
 

@@ -45,6 +45,32 @@ class Names:
         return x.astype(np.float32)
 
     stack = staticmethod(np.stack)
+    repeat = staticmethod(np.repeat)
+
+    @staticmethod
+    def materialize(x: np.ndarray) -> np.ndarray:
+        """See `qcore.random.threefry.threefry`."""
+        return x
+
+    @staticmethod
+    def float32_bits(x: np.ndarray) -> np.ndarray:
+        """The bits of float32 numbers as int32."""
+        return x.view(np.int32)
+
+    @staticmethod
+    def float32_from(bits: np.ndarray) -> np.ndarray:
+        """The inverse of `float32_bits`."""
+        return bits.view(np.float32)
+
+    @staticmethod
+    def greatest(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        """The largest integers along axes, which stay."""
+        return np.amax(x, axes, keepdims=True)
+
+    @staticmethod
+    def part(x: np.ndarray, index: int, axis: int) -> np.ndarray:
+        """What is at an index of an axis, which stays."""
+        return np.take(x, [index], axis)
 
     @staticmethod
     def zeros(shape: tuple[int, ...], like: np.ndarray) -> np.ndarray:

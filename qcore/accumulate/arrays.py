@@ -11,8 +11,11 @@ from qcore.accumulate.array_names import Names
 from qcore.accumulate.convolution import Form
 from qcore.accumulate.forms import FORWARD, MatrixForm
 from qcore.accumulate.law import multiply
-from qcore.accumulate.product import FIRST, ROLES, SECOND, Product, check_products
-from qcore.arguments import check_seed, missing_key
+from qcore.accumulate.operands.matrices import matrices
+from qcore.accumulate.operands.operand import Operand
+from qcore.accumulate.operands.scaling import next_row, prepared, rescaled
+from qcore.accumulate.product import ROLES, ROWS, Product, Products, check_products
+from qcore.arguments import check_int, check_seed, missing_key
 from qcore.random.keys import fold_in
 
 
@@ -50,7 +53,14 @@ def matmul(
 
 
 def multiply_arrays(
-    form: Form, which: str, product: Product, first: np.ndarray, second: np.ndarray, other: Any, key: arrays.Key
+    form: Form,
+    which: str,
+    product: Product,
+    first: np.ndarray,
+    second: np.ndarray,
+    other: Any,
+    key: arrays.Key,
+    state: np.ndarray | None = None,
 ) -> np.ndarray:
     """One of a form's products, with the result's elements in order.
 
@@ -59,21 +69,54 @@ def multiply_arrays(
         product: the formats and the accumulator.
         first, second: the operands, float32.
         key: of the forward product, whatever `which` is.
+        state: of delayed scales, see `first_scaling`.
     """
     words = None if key is None else check_seed(key)
     if product.stochastic and words is None:
         raise missing_key()
     words = words if which == FORWARD else _fold(words, ROLES[which])
-    rounded = [
-        x if operand.number is None else arrays.quantize(x, operand.number, operand.rounding, key=_fold(words, role))
-        for x, operand, role in zip((first, second), product.operands, (FIRST, SECOND), strict=True)
-    ]
-    left, right = form.matrices(Names, which, rounded[0], rounded[1], other)
+
+    def round_(x: np.ndarray, operand: Operand, given: Any, role: int) -> tuple[np.ndarray, Any]:
+        x, inverse = prepared(Names, x, operand, given)
+        if operand.number is not None:
+            x = arrays.quantize(x, operand.number, operand.rounding, key=_fold(words, role))
+        return x, inverse
+
+    rows = zip(product.operands, ROWS[which], strict=True)
+    given = [state[row, 0] if state is not None and operand.delayed else None for operand, row in rows]
     sums = product.sums(first.shape, second.shape, form.contraction(which, first.shape, second.shape, other))
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = multiply(Names(words), left, right, sums).astype(np.float32)
+    with np.errstate(all="ignore"):
+        left, right, scales, factor = matrices(Names, form, which, product, (first, second), other, round_, given)
+        found = multiply(Names(words), left, right, sums, scales)
+        found = (found if factor is None else rescaled(Names, found, factor)).astype(np.float32)
     found[np.isnan(found)] = np.nan
     return found
+
+
+def first_scaling(history: int) -> np.ndarray:
+    """The state of delayed scales before the first call: scales of 1, and no magnitudes.
+
+    Args:
+        history: of the scales, how many past tensors they follow from.
+
+    Returns:
+        A float32 array of shape (3, 1 + history), with a row for the first operand, the second one and the gradient of
+        the result: the scale that counts, then the largest magnitudes of past calls, the newest first.
+
+    Example:
+        >>> first_scaling(2)[0]
+        array([1., 0., 0.], dtype=float32)
+    """
+    state = np.zeros((3, 1 + check_int("history", history, 1)), np.float32)
+    state[:, 0] = 1.0
+    return state
+
+
+def next_scaling(products: Products, state: np.ndarray, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
+    """The state of delayed scales after a call with its gradients, of its two operands and the result's gradient."""
+    rows = zip(state, tensors, products.rows, strict=True)
+    with np.errstate(all="ignore"):
+        return np.stack([next_row(Names, row, x, how) if how.delayed else row for row, x, how in rows])
 
 
 def _fold(words: tuple[int, int] | None, role: int) -> tuple[int, int] | None:

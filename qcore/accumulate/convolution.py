@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from qcore.accumulate.forms import FORWARD, GRAD_A, Contraction, MatrixForm, Shape
+from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Contraction, MatrixForm, Shape
 from qcore.arguments import check_int
 
 
@@ -66,6 +66,10 @@ class ConvolutionForm:
         if which == GRAD_A:
             return Contraction(prod(second) // second[1] // self.groups, (1, *spatial), (0, *spatial), gathers=True)
         return Contraction(prod(first) // first[1], (0, *spatial), (0, *spatial), gathers=True)
+
+    def is_swapped(self, which: str) -> bool:
+        """See `MatrixForm.is_swapped`."""
+        return which != GRAD_B
 
     def kept_axes(self, which: str, first: int, second: int, other: int) -> tuple[dict[int, int], dict[int, int]]:
         """See `MatrixForm.kept_axes`; channels of several groups are not among them."""

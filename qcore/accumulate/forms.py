@@ -87,6 +87,10 @@ class MatrixForm:
         gradient, a = self._rows(first, other), self._rows(second, other)
         return (gradient.mT, a) if self.transposed else (a.mT, gradient)
 
+    def is_swapped(self, which: str) -> bool:
+        """True if the second operand is the left matrix."""
+        return which == GRAD_B and not self.transposed
+
     def contraction(self, which: str, first: Shape, second: Shape, other: Shape) -> Contraction:
         """What a product sums over; arguments as for `matrices`, with shapes."""
         last, dims = len(first) - 1, len(second)

@@ -12,6 +12,7 @@ from itertools import zip_longest
 from typing import Any
 
 from qcore.accumulate.accumulator import Accumulator
+from qcore.accumulate.operands.scaling import of_both, rescaled
 from qcore.law.rounding import Rounding
 
 _EXPONENT_BIAS, _MANTISSA_BITS = 1023, 52
@@ -34,42 +35,60 @@ class Sums:
     narrow: bool = False
 
 
-def multiply(xp: Any, a: Any, b: Any, sums: Sums) -> Any:
+def multiply(xp: Any, a: Any, b: Any, sums: Sums, scales: tuple[Any, Any] | None = None) -> Any:
     """The accumulators after all chunks, in float64; float32 ones of a single chunk are left to the conversion.
 
     Args:
         xp: the array namespace.
         a, b: arrays of numbers of float32, of shapes (..., M, K) and (..., K, N), whose leading dimensions broadcast.
         sums: the accumulator, and how its chunks may be summed.
+        scales: what each chunk's sum is multiplied with: float32 arrays (..., M, chunks) and (..., chunks, N), of
+            which one may be None.
     """
-    if sums.accumulator.converts:
+    if sums.accumulator.converts and scales is None:
         return xp.unsigned_zero(_sum(xp, a, b, sums.accumulator, sums.exact, 0))
-    return _fold(xp, a, b, sums.accumulator, sums.exact, 0)
+    return _fold(xp, a, b, sums.accumulator, sums.exact, 0, scales)
 
 
-def _fold(xp: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: Any) -> Any:
+def _fold(
+    xp: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: Any, scales: tuple[Any, Any] | None = None
+) -> Any:
     """The sum of all terms; `first` is how often each element was rounded before."""
-    found = xp.sequential(a, b, accumulator, first) if accumulator.sequential else None
+    found = xp.sequential(a, b, accumulator, first) if accumulator.sequential and scales is None else None
     if found is not None:
         return found
     terms = a.shape[-1]
     length = accumulator.length(terms)
     each = 1 + accumulator.roundings_in_chunk(length)
     if length >= terms > 0 and accumulator.fraction_bits is None:
-        return _add(xp, None, a, b, accumulator, exact, first)
+        return _add(xp, None, a, b, accumulator, exact, first, _factor(xp, scales, 0))
 
     def step(total: Any, index: Any, a: Any, b: Any) -> Any:
-        return _add(xp, total, a, b, accumulator, exact, first + index * each)
+        return _add(xp, total, a, b, accumulator, exact, first + index * each, _factor(xp, scales, index))
 
     return xp.fold(step, _zeros(xp, a, b), a, b, length, accumulator.sequential)
 
 
-def _add(xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: Any) -> Any:
+def _factor(xp: Any, scales: tuple[Any, Any] | None, index: Any) -> Any:
+    """What the sum of a chunk is multiplied with."""
+    if scales is None:
+        return None
+    first, second = scales
+    return of_both(
+        xp, None if first is None else xp.part(first, index, -1), None if second is None else xp.part(second, index, -2)
+    )
+
+
+def _add(
+    xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: Any, factor: Any = None
+) -> Any:
     """R(total + S) for the chunk that a and b are; without a total +0."""
     if accumulator.fraction_bits is not None:
         found = _aligned(xp, total, a, b, accumulator, accumulator.fraction_bits)
     else:
         found = _sum(xp, a, b, accumulator, exact, first)
+        if factor is not None:
+            found = rescaled(xp, found, factor)
         if total is not None:
             found += total
     return _rounded(xp, found, accumulator, first + accumulator.roundings_in_chunk(a.shape[-1]))

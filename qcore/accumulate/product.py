@@ -6,54 +6,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from qcore.accumulate.accumulator import check_accumulator, optional_number
+from qcore.accumulate.accumulator import check_accumulator
 from qcore.accumulate.exactness import chunks_share_scales, float32_suffices, sums_are_exact
-from qcore.accumulate.forms import GRAD_A, GRAD_B, Contraction
+from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Contraction
 from qcore.accumulate.law import Sums
-from qcore.formats.number import Number, check_number
-from qcore.formats.text import Kind, Reader, choice, parse, register, write
-from qcore.law.rounding import MODES, Rounding, check_rounding
+from qcore.accumulate.operands.hadamard import SIZE
+from qcore.accumulate.operands.operand import Operand, check_operand
+from qcore.formats.text import Kind, Reader, parse, register, write
 
 # What keys are folded with: that of a layer for the products of gradients, and that of a product for its operands.
 ROLES = {GRAD_A: 1, GRAD_B: 2}
 FIRST, SECOND = 3, 4
-
-
-@dataclass(frozen=True)
-class Operand:
-    """How an operand of a product is rounded.
-
-    Args:
-        number: a format or its text; None does not round. Axes of blocks are those of the tensor that is passed.
-        rounding: a name or member of `Rounding`.
-
-    Attributes:
-        text: what `parse` makes the operand from.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
-    Example:
-        >>> Operand("e5m2", "stochastic").text
-        'operand(e5m2,rounding=stochastic)'
-    """
-
-    number: Any = None
-    rounding: Any = Rounding.NEAREST
-    text: str = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "number", None if self.number is None else check_number(self.number))
-        object.__setattr__(self, "rounding", check_rounding(self.rounding))
-        object.__setattr__(self, "text", write(self))
-
-    @property
-    def stochastic(self) -> bool:
-        """True if rounding needs a key."""
-        return self.number is not None and self.rounding is Rounding.STOCHASTIC
+# The rows of the state of delayed scales, for the two operands of each product: a's, b's, and the gradient's.
+ROWS = {FORWARD: (0, 1), GRAD_A: (2, 1), GRAD_B: (2, 0)}
 
 
 @dataclass(frozen=True)
@@ -85,7 +53,28 @@ class Product:
         for name in ("first", "second"):
             object.__setattr__(self, name, check_operand(getattr(self, name), name))
         object.__setattr__(self, "accumulator", check_accumulator(self.accumulator))
+        self._check_operands()
         object.__setattr__(self, "text", write(self))
+
+    def _check_operands(self) -> None:
+        """One transform for both operands, and chunks that lie in tiles."""
+        first, second = (operand.transform for operand in self.operands)
+        if first != second:
+            texts = [None if one is None else one.text for one in (first, second)]
+            raise ValueError(f"first has transform={texts[0]}, second {texts[1]}; allowed is the same in both")
+        chunk, aligned = self.accumulator.chunk, self.accumulator.fraction_bits is not None
+        for name, operand in zip(("first", "second"), self.operands, strict=True):
+            if not operand.tiled:
+                continue
+            if aligned:
+                raise ValueError(
+                    f"{name} has {operand.scale.text} with fraction_bits; allowed are aligned sums as inner accumulator"
+                )
+            if operand.scale.terms is not None and (chunk is None or operand.scale.terms % chunk):
+                raise ValueError(
+                    f"{name} has {operand.scale.text}, accumulator has chunk={chunk}; allowed is a divisor of "
+                    f"{operand.scale.terms}"
+                )
 
     @property
     def operands(self) -> tuple[Operand, Operand]:
@@ -96,20 +85,40 @@ class Product:
         """True if the product needs a key."""
         return self.accumulator.stochastic or any(operand.stochastic for operand in self.operands)
 
+    @property
+    def tiled(self) -> bool:
+        """True if each chunk of a sum has scales of its own."""
+        return any(operand.tiled for operand in self.operands)
+
+    @property
+    def as_matrices(self) -> bool:
+        """True if an operand is rounded as the matrix that is multiplied."""
+        return any(operand.as_matrix for operand in self.operands)
+
     def sums(self, first: Sequence[int], second: Sequence[int], contraction: Contraction) -> Sums:
         """How chunks may be summed, for operands of these shapes."""
-        accumulator, chunk = self.accumulator, max(contraction.terms, 1)
+        terms = contraction.terms
+        terms = terms if self.first.transform is None else -(-terms // SIZE) * SIZE
+        accumulator, chunk = self.accumulator, max(terms, 1)
         while True:
             chunk = min(accumulator.length(chunk), chunk)
             if accumulator.inner is None:
                 break
             accumulator = accumulator.inner
         a, b = self.first.number, self.second.number
-        shared = chunks_share_scales(a, first, contraction.first, chunk, contraction.gathers) and chunks_share_scales(
-            b, second, contraction.second, chunk, contraction.gathers
-        )
+        shared = self._shares(self.first, first, contraction.first, chunk, contraction.gathers, terms)
+        shared = shared and self._shares(self.second, second, contraction.second, chunk, contraction.gathers, terms)
         narrow = accumulator.sequential and float32_suffices(a, b, accumulator.number, accumulator.rounding)
-        return Sums(self.accumulator, chunk == 1 or (shared and sums_are_exact(a, b, chunk)), narrow)
+        return Sums(self.accumulator, chunk == 1 or (shared and sums_are_exact(a, b, chunk)), narrow and not self.tiled)
+
+    @staticmethod
+    def _shares(
+        operand: Operand, shape: Sequence[int], axes: tuple[int, ...], chunk: int, gathers: bool, terms: int
+    ) -> bool:
+        """`chunks_share_scales` of an operand, which may be rounded as a matrix: then only the last axis counts."""
+        if operand.as_matrix:
+            shape, axes, gathers = (1, 1, 1, terms), (3,), False
+        return chunks_share_scales(operand.number, shape, axes, chunk, gathers)
 
 
 @dataclass(frozen=True)
@@ -119,11 +128,44 @@ class Products:
     Attributes:
         forward, grad_a, grad_b: `Product`s.
         stochastic: True if one of them needs a key.
+
+    Raises:
+        ValueError: if a tensor has a delayed scale in one product, and is rounded otherwise in another one.
     """
 
     forward: Product
     grad_a: Product
     grad_b: Product
+
+    def __post_init__(self) -> None:
+        for name, pair in zip(("a", "b", "gradient"), self._pairs(), strict=True):
+            if any(operand.delayed for operand in pair) and len({(one.scale, one.number) for one in pair}) > 1:
+                texts = " and ".join(operand.text for operand in pair)
+                raise ValueError(f"{name} is {texts} in two products; allowed is one format and scale if it is delayed")
+        if len({operand.scale.history for operand in self.rows if operand.delayed}) > 1:
+            raise ValueError("delayed scales have different histories; allowed is one length in all three products")
+
+    def _pairs(self) -> tuple[tuple[Operand, Operand], ...]:
+        """The two operands that each tensor is: a, b and the gradient."""
+        forward, grad_a, grad_b = self.forward, self.grad_a, self.grad_b
+        return (forward.first, grad_b.second), (forward.second, grad_a.second), (grad_a.first, grad_b.first)
+
+    @property
+    def rows(self) -> tuple[Operand, Operand, Operand]:
+        """How a, b and the gradient are rounded, where their scales are delayed."""
+        first, second, third = (pair[0] for pair in self._pairs())
+        return first, second, third
+
+    @property
+    def history(self) -> int | None:
+        """How many past tensors delayed scales follow from; None if there are none."""
+        return next((operand.scale.history for operand in self.rows if operand.delayed), None)
+
+    @property
+    def plain(self) -> bool:
+        """True if no operand has a scale or a transform."""
+        pairs = (product.operands for product in (self.forward, self.grad_a, self.grad_b))
+        return all(operand.scale is None and operand.transform is None for pair in pairs for operand in pair)
 
     @property
     def texts(self) -> tuple[str, str, str]:
@@ -142,7 +184,7 @@ def check_products(operands: Any, accumulator: Any, grad_a: Any, grad_b: Any, na
         operands: a pair, of which each is as for `Product`; None is (None, None).
         accumulator: as for `Product`.
         grad_a, grad_b: `Product`s or their texts; None multiplies the gradient as it is with the other operand as it is
-            rounded there, with the same accumulator.
+            rounded there, without its transform, with the same accumulator.
         names: what the latter two are called.
     """
     pair = (None, None) if operands is None else operands
@@ -152,19 +194,23 @@ def check_products(operands: Any, accumulator: Any, grad_a: Any, grad_b: Any, na
     forward = Product(first, second, accumulator)
     found = []
     for grad, name, other in zip((grad_a, grad_b), names, (second, first), strict=True):
-        found.append(Product(None, other, forward.accumulator) if grad is None else check_product(grad, name))
+        default = Product(None, replace(other, transform=None), forward.accumulator)
+        found.append(default if grad is None else check_product(grad, name))
     return Products(forward, *found)
 
 
-def check_operand(operand: Any, argument: str) -> Operand:
-    """An operand, given as a format, a text, an `Operand` or None."""
-    operand = parse(operand) if isinstance(operand, str) and operand.startswith("operand") else operand
-    if isinstance(operand, Operand):
-        return operand
-    if operand is not None and not isinstance(operand, Number | str):
-        kind = type(operand).__name__
-        raise TypeError(f"{argument}={operand!r} is a {kind}; allowed are a format, its text, an Operand and None")
-    return Operand(None if operand is None else check_number(operand, argument))
+def check_scaling(history: int | None, given: tuple[tuple[int, ...], str] | None) -> None:
+    """Refuses a state that delayed scales do not have, or that is missing.
+
+    Args:
+        history: of the scales; None if there are no delayed ones.
+        given: the shape and the dtype of the argument `scaling`, if it is given.
+    """
+    allowed = "None: no scale is delayed" if history is None else f"a float32 array of shape {(3, 1 + history)}"
+    if given is None and history is not None:
+        raise ValueError(f"scaling=None; delayed scales need {allowed}, see `first_scaling`")
+    if given is not None and (history is None or given[0] != (3, 1 + history) or "float32" not in given[1]):
+        raise ValueError(f"scaling has shape {given[0]} and dtype {given[1]}; allowed is {allowed}")
 
 
 def check_product(product: Any, argument: str) -> Product:
@@ -185,5 +231,4 @@ def _operand(reader: Reader) -> Any:
 
 
 _PARAMETERS = {"first": _operand, "second": _operand, "accumulator": lambda reader: reader.registered("accumulator")}
-register("operand", Kind(Operand, {"number": optional_number, "rounding": choice(tuple(MODES))}, 0, 1, 0))
 register("product", Kind(Product, _PARAMETERS, 0, 2, 0))

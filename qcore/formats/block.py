@@ -113,11 +113,13 @@ class BlockScaled(_TiledNumber):
     | "ceil" | ceil(log2 a) - emax |
     | "even" | as floor, after a is rounded to the elements' significant bits, ties to even |
     | "rceil" | the least k for which a is at most 2^k times the element's largest number |
+    | "round" | round(log2 a) - round(log2 of the element's largest number) |
 
     Scales are E8M0 numbers, so k lies between -127 and 127; blocks of zeros have k = -127. All elements of a block with
     a NaN or an infinity become NaN. Elements saturate at their largest number, or at the largest one of the array's
     dtype if that is smaller. Source: OCP Microscaling Formats Specification 1.0
-    (floor); Mishra et al., "Recipes for Pre-training LLMs with MXFP8", 2025 (rceil).
+    (floor); Mishra et al., "Recipes for Pre-training LLMs with MXFP8", 2025 (rceil); Wu et al., "Training and Inference
+    with Integers in Deep Neural Networks", 2018 (round).
 
     Args:
         element: a `FixedPoint`, `FloatingPoint` or `BinaryFloat`, or its text.
@@ -126,7 +128,7 @@ class BlockScaled(_TiledNumber):
             tiles of 32 in a row, {-2: 128, -1: 128} is square tiles, {-1: None} is whole rows, {0: 1, ...: None} is one
             block for each index along dimension 0, {...: None} is the whole array. The last blocks along an axis may
             be smaller.
-        rule: "floor", "ceil", "even" or "rceil".
+        rule: "floor", "ceil", "even", "rceil" or "round".
 
     Raises:
         TypeError: if an argument has the wrong type.

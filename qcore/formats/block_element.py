@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isqrt
 from typing import Any
 
 from qcore.formats.fixed import FixedPoint
@@ -18,7 +19,15 @@ RULES: dict[str, Callable[[Carrier, int, int], int]] = {
     "ceil": lambda carrier, precision, mantissa: carrier.hidden - 1,  # above 1.0
     "even": lambda carrier, precision, mantissa: carrier.hidden >> precision,  # what rounds up to 2 in those bits
     "rceil": lambda carrier, precision, mantissa: carrier.hidden - 1 - mantissa,  # above the largest number's
+    "round": lambda carrier, precision, mantissa: (
+        _from_root(carrier) - (_from_root(carrier) + mantissa & carrier.hidden)
+    ),
 }
+
+
+def _from_root(carrier: Carrier) -> int:
+    """What carries mantissas above that of the square root of 2, whose logarithms round up."""
+    return 2 * carrier.hidden - 1 - isqrt(2 * carrier.hidden**2)
 
 
 def check_element(element: Any) -> Number:

@@ -14,14 +14,15 @@ import numpy as np
 from qcore import Number, Quantization, Recipe, Rounding, Rule
 from qcore.arguments import missing_key
 from qcore.recipes import check_alone
+from qjax import linalg
 from qjax._rounding.keys import Key, key_words
 from qjax.auto_low.arrays import is_array, take_arrays
 from qjax.auto_low.evaluate import evaluate
 from qjax.auto_low.groups import GROUPS
 from qjax.auto_low.origins import BARE
-from qjax.auto_low.plan import SCOPE, Planner
+from qjax.auto_low.plan import SCOPE, Plan, Planner
 
-__all__ = ["GROUPS", "lower"]
+__all__ = ["GROUPS", "first_scaling", "lower"]
 
 _MARK = "__lowered__"
 
@@ -85,7 +86,8 @@ def lower(
             that a module changes must be a result.
         layer_types: names of groups. Or a `qcore.Recipe`, alone: float32 products of a weight become those of
             `qjax.linalg`, where the weight is a matrix or a convolution has no input dilation; the n-th one has the
-            key fold_in(key, n). Differentiate the lowered function: only its gradients are those of the recipe.
+            key fold_in(key, n). Differentiate the lowered function: only its gradients are those of the recipe, and a
+            derivative inside fn is an error.
         forward_number, backward_number, forward_rounding, backward_rounding: see `qcore.Quantization`.
         weight_number, weight_rounding: how weights are rounded; their gradient passes unchanged.
         rules: rules that precede the arguments above. The first that matches a layer applies; a rule without formats
@@ -114,22 +116,74 @@ def lower(
         raise ValueError("fn is lowered; lower once, with rules= for layers of different formats")
     outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding)  # type: ignore[arg-type]
     rule = Rule("*", None, outputs, weight_number, weight_rounding)  # type: ignore[arg-type]
+    delayed = isinstance(layer_types, Recipe) and layer_types.delayed
     if isinstance(layer_types, Recipe):
         check_alone({"rules": rules, "formats": rule != Rule()})
-        make: Callable[[], Planner] = partial(Planner, (), layer_types)
+        make: Callable[..., Planner] = partial(Planner, (), layer_types)
     else:
         groups = [replace(rule, layer_type=group) for group in _check_groups(layer_types)]
         make = partial(Planner, [*_check_rules(rules), *groups])
 
     @wraps(fn, assigned=WRAPPER_ASSIGNMENTS if _is_named(fn) else (), updated=())
     def lowered(*args: Any, key: Key = None, **kwargs: Any) -> Any:
-        planner, words = make(), None if key is None else key_words(key).view(np.uint32)
-        if planner.stochastic and words is None:
+        scaling = kwargs.pop("scaling", None) if delayed else None
+        words = None if key is None else key_words(key).view(np.uint32)
+        if words is None and make().stochastic:
             raise missing_key()
-        return _run(planner, fn, args, kwargs, words if planner.stochastic else None)
+        traced = _Traced(fn, args, kwargs)
+        plan = traced.plan(make)
+        plan.planner.scaling = _check_states(plan.planner.histories, scaling)
+        return traced.run(plan, words if plan.planner.stochastic else None)
 
-    vars(lowered).update({_MARK: True, "__signature__": _signature(fn)})
+    def histories(args: Any, kwargs: Any) -> list[int]:
+        return _Traced(fn, args, kwargs).plan(make).planner.histories
+
+    vars(lowered).update(
+        {_MARK: histories, "__signature__": _signature(fn, ("key", "scaling") if delayed else ("key",))}
+    )
     return lowered
+
+
+def first_scaling(lowered: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[jax.Array, ...]:
+    """The states of delayed scales that a lowered function takes as `scaling=`, before the first call.
+
+    The next states are the derivative with respect to them: `jax.grad` of a loss with respect to parameters and
+    scaling gives both. Not under vmap, which adds up states of examples.
+
+    Args:
+        lowered: what `lower` returned for a recipe.
+        args, kwargs: arguments of the function; only shapes count.
+
+    Returns:
+        For each layer with delayed scales, in the program's order, what `qjax.linalg.first_scaling` returns.
+
+    Raises:
+        TypeError: if the function is not lowered.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from qcore import RECIPES
+        >>> f = lower(lambda w, x: (x @ w["w"]).sum(), RECIPES["fp8_delayed"])
+        >>> w, x = {"w": 2 * jnp.eye(3)}, jnp.ones((2, 3))
+        >>> states = first_scaling(f, w, x)
+        >>> gradients, states = jax.grad(lambda w, states: f(w, x, scaling=states), (0, 1))(w, states)
+        >>> [row[:2].tolist() for row in states[0]]
+        [[448.0, 1.0], [224.0, 2.0], [57344.0, 1.0]]
+    """
+    if not hasattr(lowered, _MARK):
+        raise TypeError(f"lowered={lowered!r} is a {type(lowered).__name__}; allowed is what lower returned")
+    return tuple(map(linalg.first_scaling, vars(lowered)[_MARK](args, kwargs)))
+
+
+def _check_states(histories: Sequence[int], scaling: Any) -> Sequence[Any]:
+    """The states of the layers with delayed scales; `linear` and its like check each."""
+    given = () if scaling is None else tuple(scaling)
+    if len(given) != len(histories):
+        came = "None" if scaling is None else f"{len(given)} arrays"
+        raise ValueError(
+            f"scaling is {came}; allowed are {len(histories)}, for each layer with delayed scales, see first_scaling"
+        )
+    return given
 
 
 def _is_named(fn: Callable[..., Any]) -> bool:
@@ -137,35 +191,45 @@ def _is_named(fn: Callable[..., Any]) -> bool:
     return isinstance(getattr(fn, "__name__", None), str)
 
 
-def _signature(fn: Callable[..., Any]) -> Signature | None:
-    """fn's signature with `key`; decorators such as equinox's read it."""
+def _signature(fn: Callable[..., Any], more: tuple[str, ...]) -> Signature | None:
+    """fn's signature with `key` and its like; decorators such as equinox's read it."""
     try:
         parameters = dict(signature(fn).parameters)
     except ValueError:  # some functions in C
         return None
-    parameters.setdefault("key", Parameter("key", Parameter.KEYWORD_ONLY, default=None))
+    for name in more:
+        parameters.setdefault(name, Parameter(name, Parameter.KEYWORD_ONLY, default=None))
     return Signature(sorted(parameters.values(), key=lambda parameter: parameter.kind))
 
 
-def _run(planner: Planner, fn: Callable[..., Any], args: Any, kwargs: Any, words: Any) -> Any:
-    paths, _ = jax.tree_util.tree_flatten_with_path((args, kwargs))
-    arguments = list(dict.fromkeys(path[:2] for path, _ in paths))
-    origins = [BARE if len(path) == 2 else arguments.index(path[:2]) for path, leaf in paths if is_array(leaf)]
-    arrays, rebuild = take_arrays((args, kwargs))
-    results: Any = None
+class _Traced:
+    """A call of a function as a program."""
 
-    def flat(*arrays: Any) -> Sequence[Any]:
-        nonlocal results
-        args, kwargs = rebuild(arrays)
-        computed, results = take_arrays(fn(*args, **kwargs))
-        return computed
+    def __init__(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        paths, _ = jax.tree_util.tree_flatten_with_path((args, kwargs))
+        arguments = list(dict.fromkeys(path[:2] for path, _ in paths))
+        self.origins = [BARE if len(path) == 2 else arguments.index(path[:2]) for path, leaf in paths if is_array(leaf)]
+        self.arrays, rebuild = take_arrays((args, kwargs))
+        self.results: Any = None
 
-    traced = jax.make_jaxpr(flat)(*arrays)
-    plan = planner.plan(traced.jaxpr, traced.consts, origins)
-    if planner.recipe is not None:
+        def flat(*arrays: Any) -> Sequence[Any]:
+            args, kwargs = rebuild(arrays)
+            computed, self.results = take_arrays(fn(*args, **kwargs))
+            return computed
+
+        self.program = jax.make_jaxpr(flat)(*self.arrays)
+
+    def plan(self, make: Callable[..., Planner]) -> Plan:
+        planner = make()
+        plan = planner.plan(self.program.jaxpr, self.program.consts, self.origins)
+        if planner.recipe is None:
+            return plan
         planner.recipe.check(planner.layers)
-    with jax.named_scope(SCOPE):
-        return results(evaluate(plan, arrays, words))
+        return make(planner.layers).plan(self.program.jaxpr, self.program.consts, self.origins)
+
+    def run(self, plan: Plan, words: Any) -> Any:
+        with jax.named_scope(SCOPE):
+            return self.results(evaluate(plan, self.arrays, words))
 
 
 def _check_groups(layer_types: Any) -> list[str]:

@@ -15,8 +15,9 @@ from jax.extend.source_info_util import current_name_stack, user_context
 
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.keys import fold_in
-from qjax.auto_low.plan import INLINED, Plan, Site
+from qjax.auto_low.plan import Plan, Site
 from qjax.auto_low.products import multiply
+from qjax.auto_low.programs import INLINED
 from qjax.quant import quantizer
 
 Words = jax.Array | None  # of a key: a uint32 array, or None where nothing is stochastic
@@ -41,8 +42,9 @@ def evaluate(plan: Plan, args: Sequence[Any], words: Words) -> list[Any]:
                 key = words if number is None else _fold(words, number)
                 results = _CALLS[equation.primitive.name](equation, plans, operands, key)
             elif index in plan.products:
-                number, weight, products = plan.products[index]
-                results = [multiply(equation, operands, weight, products, _fold(words, number))]
+                number, weight, products, state = plan.products[index]
+                scaling = None if state is None else plan.planner.scaling[state]
+                results = [multiply(equation, operands, weight, products, _fold(words, number), scaling)]
             else:
                 results = bind(equation, operands)
             for variable, value in zip(equation.outvars, results, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,15 +13,15 @@ from jax.extend import core
 from qcore import Recipe, Rounding, Rule
 from qcore.accumulate.product import Products
 from qjax.auto_low.groups import group_of, is_carrier
-from qjax.auto_low.origins import CAPTURED, COMPUTED, CONSTANT, is_constant, is_input, result_origin
+from qjax.auto_low.origins import CAPTURED, COMPUTED, CONSTANT, is_input, result_origin
 from qjax.auto_low.products import weight_of
+from qjax.auto_low.programs import INLINED, inner_programs, is_backward, name_of
 
 SCOPE = "qjax.lower"  # the name scope of all operations of a lowered function
 
-INLINED = frozenset(("jit", "pjit", "closed_call", "core_call", core.primitives.remat_p.name))
 _OPAQUE = frozenset(("custom_linear_solve", "pallas_call"))
 _MOVES = frozenset(("reshape", "squeeze", "transpose"))
-_TRANSFORMATION = re.compile(r"\w+\(|\)")
+BACKWARD = "a derivative"
 
 
 class Site(NamedTuple):
@@ -44,11 +43,13 @@ class ProductSite(NamedTuple):
         number: the number that is folded into the key for its products.
         weight: the operand that is the weight.
         products: the layer's products.
+        state: the number of its state of delayed scales, or None.
     """
 
     number: int
     weight: int
     products: Products
+    state: int | None
 
 
 @dataclass
@@ -60,6 +61,7 @@ class Plan:
         jaxpr, consts: the program and the arrays that it captured.
         scope, origins: the jaxpr's name scope, and the origins of its inputs.
         end: the number of the next layer.
+        place: how many layers that a recipe may apply to come before.
         outputs: the variables that are rounded.
         weights: by the index of an equation: the operand that is rounded.
         products: by the index of an equation: how it multiplies.
@@ -74,6 +76,7 @@ class Plan:
     scope: str
     origins: Sequence[int]
     end: int
+    place: int
     outputs: dict[Any, Site] = field(default_factory=dict)
     weights: dict[int, tuple[int, Site]] = field(default_factory=dict)
     products: dict[int, ProductSite] = field(default_factory=dict)
@@ -85,6 +88,7 @@ class Plan:
 
     def of_variant(self, traced: Any) -> Plan:
         """The plan of another program for the same arguments and the same scope, with layers numbered from 0."""
+        self.planner.place = self.place
         return self.planner.plan(traced.jaxpr, traced.consts, self.origins, self.scope)
 
 
@@ -111,13 +115,25 @@ class Planner:
 
     Attributes:
         stochastic: True if roundings need a key.
-        layers: the names and types of the layers that a recipe may apply to, of all plans made.
+        layers: the names and types of the layers that a recipe may apply to, in order.
+        scaling: the states of the layers with delayed scales, while a program runs.
+        histories: how many past tensors each of these states has.
+        place: the number of the next layer in `layers`.
+        around: the primitives around what is planned: derivatives, and those that are not inlined.
     """
 
-    def __init__(self, rules: Sequence[Rule], recipe: Recipe | None = None) -> None:
+    def __init__(
+        self, rules: Sequence[Rule], recipe: Recipe | None = None, layers: Sequence[tuple[str, str]] | None = None
+    ) -> None:
+        """A recipe is planned twice: first for the `layers`, then with them, as it counts them from both ends."""
         self.rules, self.recipe = rules, recipe
         self.stochastic = any(map(_is_stochastic, rules)) if recipe is None else recipe.stochastic
-        self.layers: dict[tuple[str, str], None] = {}
+        self.layers: list[tuple[str, str]] = []
+        self.chosen = None if recipe is None or layers is None else recipe.products_of(layers)
+        self.scaling: Sequence[Any] = ()
+        self.histories: list[int] = []
+        self.place = 0
+        self.around: list[str] = []
 
     def plan(self, jaxpr: Any, consts: Sequence[Any], origins: Sequence[int], scope: str = "", first: int = 0) -> Plan:
         """The plan of a jaxpr.
@@ -131,7 +147,7 @@ class Planner:
         Raises:
             ValueError: if a layer cannot be rounded where it is, or another call of `lower` has rounded it.
         """
-        plan = Plan(self, jaxpr, consts, scope, origins, first)
+        plan = Plan(self, jaxpr, consts, scope, origins, first, self.place)
         _Walk(self, plan).run()
         return plan
 
@@ -209,15 +225,35 @@ class _Walk:
 
     def multiply(self, index: int, equation: Any, origins: Sequence[int], group: str, name: str) -> bool:
         """Plans an equation's product by the recipe; True if it is not left wide."""
-        weight = None if self.planner.recipe is None else weight_of(equation, origins)
-        if self.planner.recipe is None or weight is None:
+        planner = self.planner
+        weight = None if planner.recipe is None else weight_of(equation, origins)
+        if weight is None:
             return False
-        self.planner.layers[name, group] = None
-        products = self.planner.recipe.products_for(name, group)
-        if products is not None:
-            self.plan.products[index] = ProductSite(self.plan.end, weight, products)
-            self.plan.end += 1
-        return products is not None
+        planner.layers.append((name, group))
+        products = None if planner.chosen is None else planner.chosen[planner.place]
+        planner.place += 1
+        if products is None:
+            return False
+        if is_backward(equation) or BACKWARD in planner.around:
+            raise ValueError(
+                f"fn has a derivative, whose product in scope {name!r} a recipe would take for a forward one; allowed "
+                "is the derivative of what lower returns: jax.grad(lower(fn, recipe)), not lower(jax.grad(fn), recipe)"
+            )
+        self.plan.products[index] = ProductSite(self.plan.end, weight, products, self.state(products, name))
+        self.plan.end += 1
+        return True
+
+    def state(self, products: Products, name: str) -> int | None:
+        """The number of a layer's state of delayed scales."""
+        if products.history is None:
+            return None
+        if self.planner.around:
+            raise ValueError(
+                f"the layer in scope {name!r} has delayed scales inside {self.planner.around[-1]}, where it has no "
+                "state of its own; allowed are jit and checkpoint"
+            )
+        self.planner.histories.append(products.history)
+        return len(self.planner.histories) - 1
 
     def extend_layers(self, equation: Any, origins: Sequence[int]) -> None:
         """Moves a layer's output behind an equation that belongs to the layer."""
@@ -251,45 +287,14 @@ class _Walk:
                 )
             return None
         plans, first = [], self.plan.end if inlined else 0
+        around = [BACKWARD] if is_backward(equation) else [] if inlined else [primitive]
+        self.planner.around += around
         for jaxpr, consts, inputs in programs:
             plans.append(self.planner.plan(jaxpr, consts, inputs, name, first))
             if primitive == "while":
                 first = plans[-1].end
+        del self.planner.around[len(self.planner.around) - len(around) :]
         if any(plans):
             self.plan.inner[index] = None if inlined else self.plan.end, plans
             self.plan.end = plans[0].end if inlined else self.plan.end + 1
         return plans[0].results if inlined else None
-
-
-def name_of(scope: str, equation: Any) -> str:
-    """The dotted name scope of an equation of a jaxpr that runs in a scope; without transformations' names."""
-    own = _TRANSFORMATION.sub("", str(equation.source_info.name_stack))
-    return ".".join(part for part in (scope, *own.split("/")) if part)
-
-
-def inner_programs(equation: Any, origins: Sequence[int]) -> list[tuple[Any, Sequence[Any], Sequence[int]]] | None:
-    """The programs that an equation runs, each with its captured arrays and the origins of its inputs."""
-    params, name = equation.params, equation.primitive.name
-    carried = CONSTANT if all(map(is_constant, origins)) else COMPUTED
-    if name == "scan":
-        first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
-        carry = [carried] * params["num_carry"]
-        return [_closed(params["jaxpr"], [*origins[:first], *carry, *origins[second:]])]
-    if name == "while":
-        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-        carry = [carried] * (len(origins) - second)
-        return [
-            _closed(params["cond_jaxpr"], [*origins[:first], *carry]),
-            _closed(params["body_jaxpr"], [*origins[first:second], *carry]),
-        ]
-    if name == "cond":
-        return [_closed(branch, origins[1:]) for branch in params["branches"]]
-    if name in ("custom_jvp_call", "custom_vjp_call"):
-        return [_closed(params["call_jaxpr"], origins)]
-    if name == "shard_map" or name in INLINED:
-        return [_closed(params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"], origins)]
-    return None
-
-
-def _closed(jaxpr: Any, origins: Sequence[int]) -> tuple[Any, Sequence[Any], Sequence[int]]:
-    return (jaxpr.jaxpr, jaxpr.consts, origins) if isinstance(jaxpr, core.ClosedJaxpr) else (jaxpr, (), origins)

@@ -34,7 +34,9 @@ def _weight_of_product(equation: Any, origins: Sequence[int]) -> int | None:
     return weight if plain and is_input(origins[weight]) else None
 
 
-def multiply(equation: Any, operands: Sequence[Any], weight: int, products: Products, key: Any) -> jax.Array:
+def multiply(
+    equation: Any, operands: Sequence[Any], weight: int, products: Products, key: Any, scaling: Any
+) -> jax.Array:
     """The result of a layer's equation, whose operand `weight` is the weight, with defined products."""
     said = {
         "operands": products.forward.operands,
@@ -42,6 +44,7 @@ def multiply(equation: Any, operands: Sequence[Any], weight: int, products: Prod
         "grad_input": products.grad_a,
         "grad_weight": products.grad_b,
         "key": key,
+        "scaling": scaling,
     }
     if equation.primitive.name == "dot_general":
         (axes, _) = equation.params["dimension_numbers"]

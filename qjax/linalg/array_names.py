@@ -43,6 +43,24 @@ class Names:
     pad = staticmethod(jnp.pad)
     concatenate = staticmethod(jnp.concatenate)
     stack = staticmethod(jnp.stack)
+    repeat = staticmethod(jnp.repeat)
+    materialize = staticmethod(materialize)
+
+    @staticmethod
+    def float32_bits(x: jax.Array) -> jax.Array:
+        return x.view(jnp.int32)
+
+    @staticmethod
+    def float32_from(bits: jax.Array) -> jax.Array:
+        return bits.view(jnp.float32)
+
+    @staticmethod
+    def greatest(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+        return jnp.max(x, axes, keepdims=True)
+
+    @staticmethod
+    def part(x: jax.Array, index: Any, axis: int) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(x, index, 1, axis)
 
     @staticmethod
     def zeros(shape: tuple[int, ...], like: jax.Array) -> jax.Array:

@@ -9,10 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from qcore.accumulate import arrays
 from qcore.accumulate.convolution import Form
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Shape
 from qcore.accumulate.law import multiply
-from qcore.accumulate.product import FIRST, ROLES, SECOND, Operand, Product, Products, check_products
+from qcore.accumulate.operands.matrices import matrices
+from qcore.accumulate.operands.operand import Operand
+from qcore.accumulate.operands.scaling import next_row, prepared, rescaled
+from qcore.accumulate.product import ROLES, ROWS, Product, Products, check_products, check_scaling
 from qcore.arguments import missing_key
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.inputs import as_array
@@ -32,6 +36,7 @@ def call(
     grad_b: Any,
     names: tuple[str, str],
     key: Key,
+    scaling: Any = None,
 ) -> jax.Array:
     """A form's product with its gradients.
 
@@ -39,7 +44,7 @@ def call(
         form: the form.
         a, b: the operands.
         operands, accumulator, grad_a, grad_b, names: see `qcore.accumulate.product.check_products`.
-        key: as the user gives it.
+        key, scaling: as the user gives them.
     """
     a, b = (_float32(x, name) for x, name in zip((a, b), form.names, strict=True))
     form.check(a.shape, b.shape)
@@ -51,56 +56,91 @@ def call(
     words = None if key is None else key_words(key).view(np.uint32)
     if words is None and products.stochastic:
         raise missing_key()
-    return _differentiable(form, products, a, b, words if products.stochastic else None)
+    check_scaling(products.history, None if scaling is None else (scaling.shape, str(scaling.dtype)))
+    return _differentiable(form, products, a, b, words if products.stochastic else None, scaling)
 
 
 def _float32(x: Any, name: str) -> jax.Array:
-    x = as_array(x)
-    if x.dtype != jnp.float32:
-        raise TypeError(f"{name} has dtype {x.dtype}; allowed is float32")
-    return x
+    dtype = getattr(x, "dtype", jnp.float32)
+    if dtype != jnp.float32:
+        raise TypeError(f"{name} has dtype {dtype}; allowed is float32")
+    return as_array(x)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 6))
 def multiply_arrays(
-    form: Form, which: str, product: Product, first: jax.Array, second: jax.Array, key: Any, other: Shape
+    form: Form,
+    which: str,
+    product: Product,
+    first: jax.Array,
+    second: jax.Array,
+    key: Any,
+    other: Shape,
+    state: Any = None,
 ) -> jax.Array:
     """One of a form's products, with the result's elements in order; see `qcore.accumulate.arrays.multiply_arrays`."""
     if key is not None and which != FORWARD:
         key = fold_in(key, ROLES[which])
-    pairs = zip((first, second), product.operands, (FIRST, SECOND), strict=True)
-    operands = [_rounded(x, operand, key, role) for x, operand, role in pairs]
+    rows = zip(product.operands, ROWS[which], strict=True)
+    given = [state[row, 0] if state is not None and operand.delayed else None for operand, row in rows]
     sums = product.sums(first.shape, second.shape, form.contraction(which, first.shape, second.shape, other))
-    left, right = form.matrices(Names, which, operands[0], operands[1], other)
     with jax.enable_x64(True):
+        tensors, round_ = (first, second), partial(_rounded, key)
+        left, right, scales, factor = matrices(Names, form, which, product, tensors, other, round_, given)
         if sums.narrow and sums.accumulator.sequential:
             found = multiply(NarrowNames(), left, right, sums)
-            return jnp.where(found == found, found, jnp.float32(jnp.nan))
-        words = None if key is None else jnp.asarray(key).view(jnp.int32)
-        return Names.narrow(multiply(Names(words), left, right, sums))
+            if factor is None:
+                return jnp.where(found == found, found, jnp.float32(jnp.nan))
+            found = Names.wide(found)
+        else:
+            words = None if key is None else jnp.asarray(key).view(jnp.int32)
+            found = multiply(Names(words), left, right, sums, scales)
+        return Names.narrow(found if factor is None else rescaled(Names, found, factor))
 
 
-def _rounded(x: jax.Array, operand: Operand, key: Any, role: int) -> jax.Array:
+def _rounded(key: Any, x: jax.Array, operand: Operand, given: Any, role: int) -> tuple[jax.Array, Any]:
+    """An operand rounded, and r of its scales."""
+    x, inverse = prepared(Names, x, operand, given)
     if operand.number is None:
-        return x
-    key = fold_in(key, role) if operand.stochastic else None
-    return quantize(x, operand.number, operand.rounding, key=key)
+        return x, inverse
+    with jax.enable_x64(False):
+        key = fold_in(key, role) if operand.stochastic else None
+        return quantize(x, operand.number, operand.rounding, key=key), inverse
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _differentiable(form: Form, products: Products, a: jax.Array, b: jax.Array, key: Any) -> jax.Array:
-    return multiply_arrays(form, FORWARD, products.forward, a, b, key, b.shape).reshape(form.result(a.shape, b.shape))
+def _differentiable(form: Form, products: Products, a: jax.Array, b: jax.Array, key: Any, state: Any) -> jax.Array:
+    found = multiply_arrays(form, FORWARD, products.forward, a, b, key, b.shape, state)
+    return found.reshape(form.result(a.shape, b.shape))
 
 
-def _forward(form: Form, products: Products, a: jax.Array, b: jax.Array, key: Any) -> tuple[jax.Array, Any]:
-    return _differentiable(form, products, a, b, key), (a, b, key)
+def _forward(form: Form, products: Products, a: jax.Array, b: jax.Array, key: Any, state: Any) -> tuple[jax.Array, Any]:
+    return _differentiable(form, products, a, b, key, state), (a, b, key, state)
 
 
 def _backward(form: Form, products: Products, saved: Any, gradient: jax.Array) -> tuple[Any, ...]:
-    a, b, key = saved
-    of_a = multiply_arrays(form, GRAD_A, products.grad_a, gradient, b, key, a.shape).reshape(a.shape)
-    of_b = multiply_arrays(form, GRAD_B, products.grad_b, gradient, a, key, b.shape).reshape(b.shape)
-    return of_a, of_b, None
+    a, b, key, state = saved
+    of_a = multiply_arrays(form, GRAD_A, products.grad_a, gradient, b, key, a.shape, state).reshape(a.shape)
+    of_b = multiply_arrays(form, GRAD_B, products.grad_b, gradient, a, key, b.shape, state).reshape(b.shape)
+    return of_a, of_b, None, None if state is None else _next_scaling(products, state, (a, b, gradient))
 
 
 _differentiable.defvjp(_forward, _backward)
+
+
+@partial(jax.jit, static_argnums=0)
+def _next_scaling(products: Products, state: jax.Array, tensors: tuple[jax.Array, ...]) -> jax.Array:
+    """See `qcore.accumulate.arrays.next_scaling`."""
+    with jax.enable_x64(True):
+        rows = zip(state, tensors, products.rows, strict=True)
+        return jnp.stack([next_row(Names, row, x, how) if how.delayed else row for row, x, how in rows])
+
+
+def first_scaling(history: int) -> jax.Array:
+    """The state of delayed scales before the first call, see `qcore.accumulate.first_scaling`.
+
+    Example:
+        >>> first_scaling(2)[0]
+        Array([1., 0., 0.], dtype=float32)
+    """
+    return jnp.asarray(arrays.first_scaling(history))

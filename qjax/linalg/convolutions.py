@@ -27,6 +27,7 @@ def conv1d(
     grad_input: Any = None,
     grad_weight: Any = None,
     key: Key = None,
+    scaling: jax.Array | None = None,
 ) -> jax.Array:
     """A convolution of (batch, channels, length); see `conv2d`.
 
@@ -46,9 +47,8 @@ def conv1d(
         >>> conv1d(jnp.ones((1, 1, 3)), jnp.ones((1, 1, 2))).ravel()
         Array([2., 2.], dtype=float32)
     """
-    return _convolution(
-        1, input, weight, bias, stride, padding, dilation, groups, operands, accumulator, grad_input, grad_weight, key
-    )
+    products = operands, accumulator, grad_input, grad_weight
+    return _convolution(1, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling)
 
 
 def conv2d(
@@ -65,6 +65,7 @@ def conv2d(
     grad_input: Any = None,
     grad_weight: Any = None,
     key: Key = None,
+    scaling: jax.Array | None = None,
 ) -> jax.Array:
     """A convolution of images with a defined accumulator.
 
@@ -78,7 +79,7 @@ def conv2d(
         bias: float32 array of shape (outputs,), or None.
         stride, padding, dilation: an int, or one for each spatial dimension. Padding is zeros on both sides.
         groups: into how many parts channels and outputs are split.
-        operands, accumulator, key: as for `matmul`.
+        operands, accumulator, key, scaling: as for `matmul`.
         grad_input, grad_weight: the products of these gradients, as grad_a and grad_b of `matmul`.
 
     Returns:
@@ -93,9 +94,8 @@ def conv2d(
         >>> conv2d(jnp.ones((1, 1, 2, 2)), jnp.ones((1, 1, 3, 3)), padding=1).ravel()
         Array([4., 4., 4., 4.], dtype=float32)
     """
-    return _convolution(
-        2, input, weight, bias, stride, padding, dilation, groups, operands, accumulator, grad_input, grad_weight, key
-    )
+    products = operands, accumulator, grad_input, grad_weight
+    return _convolution(2, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling)
 
 
 def conv3d(
@@ -112,6 +112,7 @@ def conv3d(
     grad_input: Any = None,
     grad_weight: Any = None,
     key: Key = None,
+    scaling: jax.Array | None = None,
 ) -> jax.Array:
     """A convolution of (batch, channels, depth, height, width); see `conv2d`.
 
@@ -131,9 +132,8 @@ def conv3d(
         >>> conv3d(jnp.ones((1, 1, 2, 2, 2)), jnp.ones((1, 1, 2, 2, 2))).ravel()
         Array([8.], dtype=float32)
     """
-    return _convolution(
-        3, input, weight, bias, stride, padding, dilation, groups, operands, accumulator, grad_input, grad_weight, key
-    )
+    products = operands, accumulator, grad_input, grad_weight
+    return _convolution(3, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling)
 
 
 def _convolution(
@@ -141,16 +141,11 @@ def _convolution(
     input: Any,
     weight: Any,
     bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: Any,
-    operands: Any,
-    accumulator: Any,
-    grad_input: Any,
-    grad_weight: Any,
+    settings: tuple[Any, Any, Any, Any],
+    products: tuple[Any, Any, Any, Any],
     key: Key,
+    scaling: Any,
 ) -> jax.Array:
-    form, names = convolution_form(dims, stride, padding, dilation, groups), ("grad_input", "grad_weight")
-    y = call(form, input, weight, operands, accumulator, grad_input, grad_weight, names, key)
+    form, names = convolution_form(dims, *settings), ("grad_input", "grad_weight")
+    y = call(form, input, weight, *products, names, key, scaling)
     return add_bias(y, bias, y.shape[1], -1 - dims)

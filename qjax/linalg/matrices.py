@@ -24,6 +24,7 @@ def matmul(
     grad_a: Any = None,
     grad_b: Any = None,
     key: Key = None,
+    scaling: jax.Array | None = None,
 ) -> jax.Array:
     """The product of two matrices, or of batches of them, with a defined accumulator; see `qcore.accumulate.matmul`.
 
@@ -41,6 +42,9 @@ def matmul(
             the gradient of the result. None takes the other operand as the forward product rounds it, the gradient as
             it is, and the same accumulator.
         key: for stochastic rounding, as for `qjax.quantize`.
+        scaling: the state of delayed scales, a float32 array that starts as `first_scaling(history)`;
+            its gradient is the next state, not a
+            derivative. Each state belongs to one call.
 
     Returns:
         A float32 array of shape (..., M, N).
@@ -56,7 +60,7 @@ def matmul(
         >>> matmul(a, b), matmul(a, b, accumulator=Accumulator("float(6,9)", chunk=1))
         (Array([[1.0002441]], dtype=float32), Array([[1.]], dtype=float32))
     """
-    return call(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key)
+    return call(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
 
 
 def bmm(
@@ -68,6 +72,7 @@ def bmm(
     grad_a: Any = None,
     grad_b: Any = None,
     key: Key = None,
+    scaling: jax.Array | None = None,
 ) -> jax.Array:
     """`matmul` of arrays of shapes (batch, M, K) and (batch, K, N).
 
@@ -87,7 +92,7 @@ def bmm(
         Array([3., 3.], dtype=float32)
     """
     check_batches(a.shape, b.shape)
-    return call(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key)
+    return call(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
 
 
 def linear(
@@ -100,6 +105,7 @@ def linear(
     grad_input: Any = None,
     grad_weight: Any = None,
     key: Key = None,
+    scaling: jax.Array | None = None,
 ) -> jax.Array:
     """input @ weight.T + bias with a defined accumulator.
 
@@ -110,7 +116,7 @@ def linear(
         input: float32 array of shape (..., in).
         weight: float32 array of shape (out, in).
         bias: float32 array of shape (out,), or None.
-        operands, accumulator, key: as for `matmul`.
+        operands, accumulator, key, scaling: as for `matmul`.
         grad_input, grad_weight: the products of these gradients, as grad_a and grad_b of `matmul`.
 
     Returns:
@@ -126,5 +132,5 @@ def linear(
         Array([[1.]], dtype=float32)
     """
     names = ("grad_input", "grad_weight")
-    y = call(_LINEAR, input, weight, operands, accumulator, grad_input, grad_weight, names, key)
+    y = call(_LINEAR, input, weight, operands, accumulator, grad_input, grad_weight, names, key, scaling)
     return add_bias(y, bias, y.shape[-1], -1)

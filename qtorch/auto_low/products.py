@@ -31,17 +31,20 @@ def lower_products(model: nn.Module, recipe: Recipe) -> None:
     lowered = [name for name, layer in model.named_modules() if is_lowered(layer) or multiplies(layer)]
     if lowered:
         raise ValueError(f"{lowered[0] or type(model).__name__} is lowered already; allowed are layers that are not")
-    recipe.check([(name, _LAYERS[type(layer)][0]) for name, layer in layers.items()])
-    found = {name: recipe.products_for(name, _LAYERS[type(layer)][0]) for name, layer in layers.items()}
-    chosen = {layers[name]: products for name, products in found.items() if products is not None}
+    named = [(name, _LAYERS[type(layer)][0]) for name, layer in layers.items()]
+    recipe.check(named)
+    found = zip(layers.values(), recipe.products_of(named), strict=True)
+    chosen = {layer: products for layer, products in found if products is not None}
     for layer in chosen:
         _LAYERS[type(layer)][1].check_layer(layer)
     for layer, products in chosen.items():
-        layer.products = {  # type: ignore[assignment]
-            "operands": products.forward.operands,
-            "accumulator": products.forward.accumulator,
-            "grad_input": products.grad_a,
-            "grad_weight": products.grad_b,
-        }
         layer.__class__ = _LAYERS[type(layer)][1]
+        layer.set_products(  # type: ignore[operator]
+            {
+                "operands": products.forward.operands,
+                "accumulator": products.forward.accumulator,
+                "grad_input": products.grad_a,
+                "grad_weight": products.grad_b,
+            }
+        )
         mark_called(layer)

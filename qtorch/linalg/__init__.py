@@ -1,6 +1,7 @@
 """Products of tensors with a defined accumulator: the bits of `qcore.accumulate` and `qjax.linalg`."""
 
 from qtorch.linalg.attention import scaled_dot_product_attention
+from qtorch.linalg.call import first_scaling
 from qtorch.linalg.convolutions import conv1d, conv2d, conv3d
 from qtorch.linalg.matrices import bmm, linear, matmul
 from qtorch.linalg.modules import Conv1d, Conv2d, Conv3d, Linear, MultiheadAttention
@@ -15,6 +16,7 @@ __all__ = [
     "conv1d",
     "conv2d",
     "conv3d",
+    "first_scaling",
     "linear",
     "matmul",
     "scaled_dot_product_attention",

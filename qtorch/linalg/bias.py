@@ -33,7 +33,7 @@ class _AddBias(torch.autograd.Function):
         rows = rows.reshape(prod(rows.shape[:-1]), rows.shape[-1])
         ones = torch.ones_like(rows[:, :1])
         shape = (1, rows.shape[1])
-        return gradient, multiply_tensors(rows, ones, None, shape, shape, _MATMUL, GRAD_B, _SUM)[0], None
+        return gradient, multiply_tensors(rows, ones, None, None, shape, shape, _MATMUL, GRAD_B, _SUM)[0], None
 
 
 def add_bias(x: torch.Tensor, bias: torch.Tensor | None, outputs: int, dim: int) -> torch.Tensor:

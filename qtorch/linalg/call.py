@@ -7,17 +7,31 @@ from typing import Any
 import torch
 
 from qcore import Number
+from qcore.accumulate import arrays
 from qcore.accumulate.convolution import Form
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
-from qcore.accumulate.product import Products, check_products
+from qcore.accumulate.operands.scaling import next_row
+from qcore.accumulate.product import Products, check_products, check_scaling
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.gradients import is_differentiated
 from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, key_tensor
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.plan import text_of
+from qtorch._rounding.sharded import is_sharded
 from qtorch._torch_internals import apply_directly, constant
-from qtorch.linalg.operator import multiply_tensors
+from qtorch.linalg.operator import multiply_tensors, product_of
 from qtorch.linalg.sharded import check_placed
+from qtorch.linalg.tensor_names import Names
+
+
+def first_scaling(history: int, device: torch.device | str | None = None) -> torch.Tensor:
+    """The state of delayed scales before the first call, see `qcore.accumulate.first_scaling`.
+
+    Example:
+        >>> first_scaling(2)[0]
+        tensor([1., 0., 0.])
+    """
+    return torch.from_numpy(arrays.first_scaling(history)).to(device or "cpu")
 
 
 def prepare(
@@ -30,14 +44,15 @@ def prepare(
     grad_b: Any,
     names: tuple[str, str],
     key: Key,
+    scaling: torch.Tensor | None = None,
 ) -> tuple[Any, ...]:
-    """A call's key, result's shape, form and products, checked.
+    """A call's key, state of delayed scales, result's shape, form and products, checked.
 
     Args:
         form: the form.
         a, b: the operands.
         operands, accumulator, grad_a, grad_b, names: see `qcore.accumulate.product.check_products`.
-        key: as the user gives it.
+        key, scaling: as the user gives them.
     """
     for name, x in zip(form.names, (a, b), strict=True):
         if not isinstance(x, torch.Tensor):
@@ -50,22 +65,26 @@ def prepare(
     form.check(tuple(a.shape), tuple(b.shape))
     if torch.compiler.is_compiling():
         pair = tuple(map(_literal, operands)) if isinstance(operands, tuple | list) else _literal(operands)
-        *texts, stochastic = _checked_texts(pair, *map(_literal, (accumulator, grad_a, grad_b)), names)
+        *texts, stochastic, history, plain = _checked_texts(pair, *map(_literal, (accumulator, grad_a, grad_b)), names)
     else:
         pair = tuple(operands) if isinstance(operands, list) else operands
         products = _checked(pair, accumulator, grad_a, grad_b, names)
-        texts, stochastic = products.texts, products.stochastic
+        texts, stochastic, history, plain = products.texts, products.stochastic, products.history, products.plain
+    if not plain and is_sharded(a, b):
+        raise TypeError(f"{form.names[0]} or {form.names[1]} is a DTensor; allowed are operands without scales there")
+    shapes = None if scaling is None else (tuple(scaling.shape), str(scaling.dtype))
+    check_scaling(history, shapes)
     shape = form.result(tuple(a.shape), tuple(b.shape))
-    return _key_words(key, stochastic, is_plain_tensor(a)), shape, form.text, *texts
+    return _key_words(key, stochastic, is_plain_tensor(a)), scaling, shape, form.text, *texts
 
 
 _checked = cached(check_products)
 
 
 @constant
-def _checked_texts(*arguments: Any) -> tuple[str, str, str, bool]:
+def _checked_texts(*arguments: Any) -> tuple[str, str, str, bool, int | None, bool]:
     products: Products = _checked(*arguments)
-    return *products.texts, products.stochastic
+    return *products.texts, products.stochastic, products.history, products.plain
 
 
 def _literal(argument: Any) -> Any:
@@ -86,47 +105,58 @@ def _key_words(key: Key, stochastic: bool, plain: bool) -> torch.Tensor | None:
 
 
 def _forward(
-    a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, shape: Any, form: str, *products: str
+    a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, state: Any, shape: Any, form: str, *products: str
 ) -> torch.Tensor:
-    return multiply_tensors(a, b, key, b.shape, shape, form, FORWARD, products[0])
+    return multiply_tensors(a, b, key, state, b.shape, shape, form, FORWARD, products[0])
 
 
 class _Product(torch.autograd.Function):
-    """(a, b, key words, the result's shape, form, the three products as text) -> the product."""
+    """(a, b, key words, state, the result's shape, form, the three products as text) -> the product."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, shape: Any, form: str, *products: str
+        a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, state: Any, shape: Any, form: str, *products: str
     ) -> torch.Tensor:
-        return _forward(a, b, key, shape, form, *products)
+        return _forward(a, b, key, state, shape, form, *products)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        a, b, key, _, ctx.form, _, ctx.grad_a, ctx.grad_b = inputs
-        ctx.save_for_backward(a, b, key)
+        a, b, key, state, _, ctx.form, ctx.forward_product, ctx.grad_a, ctx.grad_b = inputs
+        ctx.state = state
+        ctx.save_for_backward(a, b, key, None if state is None else state[:, :1].clone())
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        a, b, key = ctx.saved_tensors
+        a, b, key, scales = ctx.saved_tensors
         of_a = of_b = None
         if ctx.needs_input_grad[0]:
-            of_a = multiply_tensors(gradient, b, key, a.shape, a.shape, ctx.form, GRAD_A, ctx.grad_a)
+            of_a = multiply_tensors(gradient, b, key, scales, a.shape, a.shape, ctx.form, GRAD_A, ctx.grad_a)
         if ctx.needs_input_grad[1]:
-            of_b = multiply_tensors(gradient, a, key, b.shape, b.shape, ctx.form, GRAD_B, ctx.grad_b)
-        return of_a, of_b, None, None, None, None, None, None
+            of_b = multiply_tensors(gradient, a, key, scales, b.shape, b.shape, ctx.form, GRAD_B, ctx.grad_b)
+        if ctx.state is not None:
+            products = Products(*map(product_of, (ctx.forward_product, ctx.grad_a, ctx.grad_b)))
+            advance(products, ctx.state, (a.detach(), b.detach(), gradient.detach()))
+        return of_a, of_b, None, None, None, None, None, None, None
+
+
+def advance(products: Products, state: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> None:
+    """Puts a call's largest magnitudes into the state of delayed scales, in place."""
+    for row, x, operand in zip(state, tensors, products.rows, strict=True):
+        if operand.delayed:
+            row.copy_(next_row(Names, row, x.contiguous(), operand))
 
 
 _apply_plain = apply_directly(_Product)
 
 
 def differentiable_product(
-    a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, shape: tuple[int, ...], form: str, *products: str
+    a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, state: Any, shape: Any, form: str, *products: str
 ) -> torch.Tensor:
-    """The product; its gradients are those of the other two products."""
+    """The product; its gradients are those of the other two products, and advance the state of delayed scales."""
     if torch.compiler.is_compiling():
         apply = _Product.apply if is_differentiated(a) or is_differentiated(b) else _forward
     else:
         apply = _apply_plain if is_plain_tensor(a) and is_plain_tensor(b) else _Product.apply
-    return apply(a, b, key, shape, form, *products)
+    return apply(a, b, key, state, shape, form, *products)

@@ -26,6 +26,7 @@ def conv1d(
     grad_input: Any = None,
     grad_weight: Any = None,
     key: Key = None,
+    scaling: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """A convolution of (batch, channels, length); see `conv2d`.
 
@@ -44,9 +45,8 @@ def conv1d(
         >>> conv1d(torch.ones(1, 1, 3), torch.ones(1, 1, 2)).flatten()
         tensor([2., 2.])
     """
-    return _convolution(
-        1, input, weight, bias, stride, padding, dilation, groups, operands, accumulator, grad_input, grad_weight, key
-    )
+    products = operands, accumulator, grad_input, grad_weight
+    return _convolution(1, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling)
 
 
 def conv2d(
@@ -63,6 +63,7 @@ def conv2d(
     grad_input: Any = None,
     grad_weight: Any = None,
     key: Key = None,
+    scaling: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """A convolution of images with a defined accumulator.
 
@@ -76,7 +77,7 @@ def conv2d(
         bias: float32 tensor of shape (outputs,), or None.
         stride, padding, dilation: an int, or one for each spatial dimension. Padding is zeros on both sides.
         groups: into how many parts channels and outputs are split.
-        operands, accumulator, key: as for `matmul`.
+        operands, accumulator, key, scaling: as for `matmul`.
         grad_input, grad_weight: the products of these gradients, as grad_a and grad_b of `matmul`.
 
     Returns:
@@ -90,9 +91,8 @@ def conv2d(
         >>> conv2d(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 3, 3), padding=1).flatten()
         tensor([4., 4., 4., 4.])
     """
-    return _convolution(
-        2, input, weight, bias, stride, padding, dilation, groups, operands, accumulator, grad_input, grad_weight, key
-    )
+    products = operands, accumulator, grad_input, grad_weight
+    return _convolution(2, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling)
 
 
 def conv3d(
@@ -109,6 +109,7 @@ def conv3d(
     grad_input: Any = None,
     grad_weight: Any = None,
     key: Key = None,
+    scaling: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """A convolution of (batch, channels, depth, height, width); see `conv2d`.
 
@@ -127,9 +128,8 @@ def conv3d(
         >>> conv3d(torch.ones(1, 1, 2, 2, 2), torch.ones(1, 1, 2, 2, 2)).flatten()
         tensor([8.])
     """
-    return _convolution(
-        3, input, weight, bias, stride, padding, dilation, groups, operands, accumulator, grad_input, grad_weight, key
-    )
+    products = operands, accumulator, grad_input, grad_weight
+    return _convolution(3, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling)
 
 
 def _convolution(
@@ -137,16 +137,11 @@ def _convolution(
     input: Any,
     weight: Any,
     bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: Any,
-    operands: Any,
-    accumulator: Any,
-    grad_input: Any,
-    grad_weight: Any,
+    settings: tuple[Any, Any, Any, Any],
+    products: tuple[Any, Any, Any, Any],
     key: Key,
+    scaling: Any,
 ) -> torch.Tensor:
-    form, names = convolution_form(dims, stride, padding, dilation, groups), ("grad_input", "grad_weight")
-    call = prepare(form, input, weight, operands, accumulator, grad_input, grad_weight, names, key)
+    form, names = convolution_form(dims, *settings), ("grad_input", "grad_weight")
+    call = prepare(form, input, weight, *products, names, key, scaling)
     return add_bias(differentiable_product(input, weight, *call), bias, weight.shape[0], -1 - dims)

@@ -23,6 +23,7 @@ def matmul(
     grad_a: Any = None,
     grad_b: Any = None,
     key: Key = None,
+    scaling: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The product of two matrices, or of batches of them, with a defined accumulator; see `qcore.accumulate.matmul`.
 
@@ -39,6 +40,8 @@ def matmul(
             the gradient of the result. None takes the other operand as the forward product rounds it, the gradient as
             it is, and the same accumulator.
         key: for stochastic rounding, as for `qtorch.quantize`; None draws one from torch's default generator.
+        scaling: the state of delayed scales, a float32 tensor that starts as `first_scaling(history)`;
+            the gradients' products put the next state into it, in place.
 
     Returns:
         A float32 tensor of shape (..., M, N).
@@ -53,7 +56,7 @@ def matmul(
         >>> matmul(a, b), matmul(a, b, accumulator=Accumulator("float(6,9)", chunk=1))
         (tensor([[1.0002]]), tensor([[1.]]))
     """
-    call = prepare(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key)
+    call = prepare(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
     return differentiable_product(a, b, *call)
 
 
@@ -66,6 +69,7 @@ def bmm(
     grad_a: Any = None,
     grad_b: Any = None,
     key: Key = None,
+    scaling: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`matmul` of tensors of shapes (batch, M, K) and (batch, K, N).
 
@@ -84,7 +88,7 @@ def bmm(
         tensor([3., 3.])
     """
     check_batches(tuple(a.shape), tuple(b.shape))
-    call = prepare(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key)
+    call = prepare(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
     return differentiable_product(a, b, *call)
 
 
@@ -98,6 +102,7 @@ def linear(
     grad_input: Any = None,
     grad_weight: Any = None,
     key: Key = None,
+    scaling: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """input @ weight.T + bias with a defined accumulator.
 
@@ -108,7 +113,7 @@ def linear(
         input: float32 tensor of shape (..., in).
         weight: float32 tensor of shape (out, in).
         bias: float32 tensor of shape (out,), or None.
-        operands, accumulator, key: as for `matmul`.
+        operands, accumulator, key, scaling: as for `matmul`.
         grad_input, grad_weight: the products of these gradients, as grad_a and grad_b of `matmul`.
 
     Returns:
@@ -123,6 +128,6 @@ def linear(
         tensor([[1.]])
     """
     names = ("grad_input", "grad_weight")
-    call = prepare(_LINEAR, input, weight, operands, accumulator, grad_input, grad_weight, names, key)
+    call = prepare(_LINEAR, input, weight, operands, accumulator, grad_input, grad_weight, names, key, scaling)
     y = differentiable_product(input, weight, *call)
     return add_bias(y, bias, y.shape[-1], -1)

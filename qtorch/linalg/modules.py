@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from qcore.accumulate.product import check_products
+from qcore.accumulate.product import Products, check_products
 from qtorch.linalg.attention import scaled_dot_product_attention
+from qtorch.linalg.call import first_scaling
 from qtorch.linalg.convolutions import conv1d, conv2d, conv3d
 from qtorch.linalg.matrices import linear
 
@@ -19,15 +20,31 @@ class _Layer:
 
     Attributes:
         products: operands, accumulator, grad_input and grad_weight, as for `linear`.
+        scaling: a buffer, the state of delayed scales, which backward passes advance; None where there are none.
+            Checkpoints without it are loaded too.
     """
 
     products: dict[str, Any]
+    scaling: torch.Tensor | None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         products = {name: options.pop(name) for name in _NAMES if name in options}
         _check(products)
         super().__init__(*arguments, **options)
+        self.set_products(products)
+
+    def set_products(self, products: dict[str, Any]) -> None:
+        """Gives the layer its products, and the state that they need."""
         self.products = products
+        history = _check(products).history
+        device = self.weight.device  # type: ignore[attr-defined]
+        scaling = None if history is None else first_scaling(history, device)
+        self.register_buffer("scaling", scaling)  # type: ignore[attr-defined]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        if self.scaling is not None:
+            state_dict.setdefault(f"{prefix}scaling", self.scaling)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)  # type: ignore[misc]
 
     @staticmethod
     def check_layer(layer: Any) -> None:
@@ -38,8 +55,8 @@ class _Layer:
         return ", ".join([super().extra_repr(), *shown])  # type: ignore[misc]
 
 
-def _check(products: dict[str, Any]) -> None:
-    check_products(*(products.get(name) for name in _NAMES), names=("grad_input", "grad_weight"))
+def _check(products: dict[str, Any]) -> Products:
+    return check_products(*(products.get(name) for name in _NAMES), names=("grad_input", "grad_weight"))
 
 
 class Linear(_Layer, torch.nn.Linear):
@@ -59,7 +76,7 @@ class Linear(_Layer, torch.nn.Linear):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return linear(input, self.weight, self.bias, **self.products)
+        return linear(input, self.weight, self.bias, **self.products, scaling=self.scaling)
 
 
 class _Convolution(_Layer):
@@ -76,7 +93,8 @@ class _Convolution(_Layer):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         one: Any = self
         function = {1: conv1d, 2: conv2d, 3: conv3d}[len(one.stride)]
-        return function(input, one.weight, one.bias, one.stride, one.padding, one.dilation, one.groups, **self.products)
+        settings = one.stride, one.padding, one.dilation, one.groups
+        return function(input, one.weight, one.bias, *settings, **self.products, scaling=self.scaling)
 
 
 class Conv1d(_Convolution, torch.nn.Conv1d):

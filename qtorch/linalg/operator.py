@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -11,7 +11,10 @@ import torch
 from qcore.accumulate.convolution import Form, form_of
 from qcore.accumulate.forms import FORWARD
 from qcore.accumulate.law import Sums, batch_shape, multiply
-from qcore.accumulate.product import FIRST, ROLES, SECOND, Operand, Product
+from qcore.accumulate.operands.matrices import Matrices, matrices
+from qcore.accumulate.operands.operand import Operand
+from qcore.accumulate.operands.scaling import prepared, rescaled
+from qcore.accumulate.product import FIRST, ROLES, ROWS, SECOND, Product
 from qcore.formats.text import parse
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import fold_in
@@ -25,8 +28,8 @@ _SIDE = 1024  # rows and columns of a result
 
 _library = torch.library.Library("qtorch", "FRAGMENT")
 _library.define(
-    "product(Tensor first, Tensor second, Tensor? key, SymInt[] other, SymInt[] shape, str form, str which, "
-    "str product) -> Tensor"
+    "product(Tensor first, Tensor second, Tensor? key, Tensor? state, SymInt[] other, SymInt[] shape, str form, "
+    "str which, str product) -> Tensor"
 )
 
 
@@ -44,6 +47,7 @@ def multiply_tensors(
     first: torch.Tensor,
     second: torch.Tensor,
     key: torch.Tensor | None,
+    state: torch.Tensor | None,
     other: Sequence[int],
     shape: Sequence[int],
     form: str,
@@ -55,56 +59,74 @@ def multiply_tensors(
     Args:
         first, second, other, which: see `qcore.accumulate.forms.MatrixForm.matrices`.
         key: int32 tensor of two words, of the forward product; None where nothing is stochastic.
+        state: of delayed scales, of which the first column counts; None where there are none.
         shape: of the result.
         form, product: the form and the `Product` as text.
     """
     if is_sharded(first, second):
         return _multiply_shards(first, second, key, other, shape, form, which, product)
     if torch.compiler.is_compiling() or not (is_plain_tensor(first) and is_plain_tensor(second)):
-        return torch.ops.qtorch.product(first, second, key, other, shape, form, which, product)
-    return _multiply(first, second, key, other, shape, form, which, product)
+        return torch.ops.qtorch.product(first, second, key, state, other, shape, form, which, product)
+    return _multiply(first, second, key, state, other, shape, form, which, product)
 
 
 def _multiply(
-    first: torch.Tensor, second: torch.Tensor, key: Any, other: Any, shape: Any, form: str, which: str, product: str
+    first: torch.Tensor,
+    second: torch.Tensor,
+    key: Any,
+    state: Any,
+    other: Any,
+    shape: Any,
+    form: str,
+    which: str,
+    product: str,
 ) -> torch.Tensor:
     made, how = form_of(form), product_of(product)
     if key is not None and which != FORWARD:
         key = fold_in(key, ROLES[which], True)
-    operands = _rounded_operands(first, second, how, key)
+    rows = zip(how.operands, ROWS[which], strict=True)
+    given = [state[row, 0] if state is not None and operand.delayed else None for operand, row in rows]
+    tensors = first.detach(), second.detach()
+    found = matrices(Names, made, which, how, tensors, tuple(other), partial(_rounded, key), given)
     sums = _sums(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
-    return _multiply_matrices(operands[0], operands[1], key, tuple(other), shape, made, which, sums)
+    return _multiply_matrices(found, key, shape, sums)
 
 
-def _multiply_matrices(
-    first: torch.Tensor, second: torch.Tensor, key: Any, other: Any, shape: Any, form: Form, which: str, sums: Sums
-) -> torch.Tensor:
-    """The product of operands that are rounded."""
-    left, right = form.matrices(Names, which, first, second, other)
-    names = Names(None if key is None else key.to(first.device), sums.narrow)
+def _multiply_matrices(found: Matrices, key: Any, shape: Any, sums: Sums) -> torch.Tensor:
+    """The product of matrices that are rounded."""
+    left, right, scales, factor = found
+    names = Names(None if key is None else key.to(left.device), sums.narrow)
     result = left.new_empty((*batch_shape(left, right), left.shape[-2], right.shape[-1]))
-    for part, a, b in _blocks(result, left, right, sums.accumulator.stochastic):
-        part.copy_(multiply(names, a, b, sums))
+    pair = (left, right) if scales is None else (left, right, *scales)
+    for part, a, b, *of_part in _blocks(result, pair, sums.accumulator.stochastic):
+        sum_ = multiply(names, a, b, sums, (of_part[0], of_part[1]) if of_part else None)
+        part.copy_(sum_ if factor is None else rescaled(names, sum_, factor))
     torch.nan_to_num_(result, nan=torch.nan, posinf=torch.inf, neginf=-torch.inf)  # all NaN are one
     return result.reshape(shape)
 
 
-def _blocks(
-    result: torch.Tensor, a: torch.Tensor, b: torch.Tensor, whole: bool
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Parts of a product and of its operands, so small that float64 copies take little memory; or the whole."""
+def _blocks(result: torch.Tensor, operands: Sequence[Any], whole: bool) -> Iterator[tuple[Any, ...]]:
+    """Parts of a product and of its operands, so small that float64 copies take little memory; or the whole.
+
+    Operands are a left and a right matrix, or two such pairs, of which one or the other may be None.
+    """
+    a, b = operands[:2]
     if whole or max(result.numel(), a.numel(), b.numel()) <= BLOCK:
-        yield result, a, b
+        yield result, *operands
     elif result.dim() > 2:
         for index, part in enumerate(result):
-            left, right = (x if x.dim() < result.dim() else x[min(index, len(x) - 1)] for x in (a, b))
-            yield from _blocks(part, left, right, whole)
+            parts = [x if x is None or x.dim() < result.dim() else x[min(index, len(x) - 1)] for x in operands]
+            yield from _blocks(part, parts, whole)
     else:
         length = min(max(BLOCK // a.shape[1], 64), _SIDE)
         for top in range(0, a.shape[0], length):
             for left in range(0, b.shape[1], length):
                 rows, columns = slice(top, top + length), slice(left, left + length)
-                yield result[rows, columns], a[rows], b[:, columns]
+                places = (rows, (slice(None), columns)) * 2
+                yield (
+                    result[rows, columns],
+                    *(None if x is None else x[place] for x, place in zip(operands, places, strict=False)),
+                )
 
 
 def _multiply_shards(
@@ -114,39 +136,41 @@ def _multiply_shards(
     made, how = form_of(form), product_of(product)
     if key is not None and which != FORWARD:
         key = fold_in(key, ROLES[which], True)
-    operands = _rounded_operands(first, second, how, key)
+    pairs = zip((first, second), how.operands, (FIRST, SECOND), strict=True)
+    operands = [_rounded(key, x.detach(), operand, None, role)[0] for x, operand, role in pairs]
     sums = _sums(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
     whole = sums.accumulator.stochastic
     kept = ({}, {}) if whole else made.kept_axes(which, first.dim(), second.dim(), len(other))
 
     def multiply_parts(x: torch.Tensor, y: torch.Tensor, part: Any) -> torch.Tensor:
         others = tuple(y.shape) if which == FORWARD else tuple(part)
-        return _multiply_matrices(x, y, key, others, part, made, which, sums)
+        left, right = made.matrices(Names, which, x, y, others)
+        return _multiply_matrices(Matrices(left, right, None, None), key, part, sums)
 
     return multiply_shards(operands[0], operands[1], shape, kept, multiply_parts)
 
 
-def _rounded_operands(first: torch.Tensor, second: torch.Tensor, how: Product, key: Any) -> list[torch.Tensor]:
-    pairs = zip((first, second), how.operands, (FIRST, SECOND), strict=True)
-    return [_rounded(x.detach(), operand, key, role) for x, operand, role in pairs]
-
-
-def _rounded(x: torch.Tensor, operand: Operand, key: torch.Tensor | None, role: int) -> torch.Tensor:
+def _rounded(
+    key: torch.Tensor | None, x: torch.Tensor, operand: Operand, given: Any, role: int
+) -> tuple[torch.Tensor, Any]:
+    """An operand rounded, and r of its scales."""
+    x, inverse = prepared(Names, x, operand, given)
     if operand.number is None:
-        return x
+        return x, inverse
     key = fold_in(key, role, True) if operand.stochastic and key is not None else None
-    return quantize(x, operand.number, operand.rounding, key=key)
+    return quantize(x, operand.number, operand.rounding, key=key), inverse
 
 
-def _shape(first: torch.Tensor, second: torch.Tensor, key: Any, other: Any, shape: Any, *text: str) -> torch.Tensor:
+def _shape(first: torch.Tensor, second: torch.Tensor, key: Any, state: Any, other: Any, shape: Any, *text: str) -> Any:
     return first.new_empty(shape)
 
 
-def _batched(info: Any, in_dims: tuple[Any, ...], first: Any, second: Any, key: Any, *rest: Any) -> tuple[Any, int]:
+def _batched(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, int]:
     """Under vmap each example is a product of its own."""
+    rest = arguments[4:]
     tensors = [
         [x] * info.batch_size if dim is None else x.unbind(dim)
-        for x, dim in zip((first, second, key), in_dims[:3], strict=True)
+        for x, dim in zip(arguments[:4], in_dims[:4], strict=True)
     ]
     return torch.stack([torch.ops.qtorch.product(*each, *rest) for each in zip(*tensors, strict=True)]), 0
 

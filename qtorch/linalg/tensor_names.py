@@ -68,6 +68,25 @@ class Names:
 
     exp = staticmethod(torch.exp)
     stack = staticmethod(torch.stack)
+    repeat = staticmethod(torch.repeat_interleave)
+    greatest = staticmethod(partial(torch.amax, keepdim=True))
+
+    @staticmethod
+    def materialize(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @staticmethod
+    def float32_bits(x: torch.Tensor) -> torch.Tensor:
+        return x.view(torch.int32)
+
+    @staticmethod
+    def float32_from(bits: torch.Tensor) -> torch.Tensor:
+        return bits.view(torch.float32)
+
+    @staticmethod
+    def part(x: torch.Tensor, index: int, axis: int) -> torch.Tensor:
+        return x.narrow(axis, index, 1)
+
     concatenate = staticmethod(torch.concatenate)
 
     @staticmethod

@@ -61,7 +61,15 @@ def scale_exponent(a, largest, precision, rule):
         k += 1
     if rule == "rceil":
         k = next(k for k in (k - 1, k, k + 1) if a <= largest * Fraction(2) ** k)
+    if rule == "round":
+        k = round_log2(a) - round_log2(largest)
     return min(max(k, -127), 127)
+
+
+def round_log2(a):
+    """Returns the integer nearest to log2 of a Fraction above zero: no power of two has a square root between."""
+    e = floor_log2(a)
+    return e + (a * a > Fraction(2) ** (2 * e + 1))
 
 
 def element_rule(carrier, element):

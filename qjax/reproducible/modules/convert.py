@@ -61,13 +61,14 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
     for name, layer in found.items():
         _check(name, layer)
     kinds = {name: _SWITCHED[type(layer)][0] for name, layer in found.items() if type(layer) in _SWITCHED}
+    products: dict[str, Products | None] = {}
     if recipe is not None:
-        recipe.check([(name, kind) for name, kind in kinds.items() if kind is not None])
+        multiplied = [(name, kind) for name, kind in kinds.items() if kind is not None]
+        recipe.check(multiplied)
+        products = {name: found for (name, _), found in zip(multiplied, recipe.products_of(multiplied), strict=True)}
 
     def change(name: str, layer: nnx.Module) -> nnx.Module:
-        kind = kinds.get(name)
-        products = None if recipe is None or kind is None else recipe.products_for(name, kind)
-        return _switched(layer, products) if type(layer) in _SWITCHED else layer
+        return _switched(layer, products.get(name)) if type(layer) in _SWITCHED else layer
 
     return rebuilt(model, change, lambda module: False)  # type: ignore[return-value]
 

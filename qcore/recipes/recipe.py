@@ -1,27 +1,24 @@
-"""Recipes: the three products of each layer of a model as data, shared by qtorch and qjax; and published ones."""
+"""Recipes: which layers of a model have which three products."""
 
 # pyright: reportUnnecessaryIsInstance=false
 # Callers need not check types; wrong ones raise here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from qcore.accumulate.accumulator import Accumulator
 from qcore.accumulate.product import Product, Products, check_product, check_products
-from qcore.arguments import check_choice
-from qcore.formats.block import BlockScaled
-from qcore.formats.floating import BinaryFloat, FloatingPoint
+from qcore.arguments import check_choice, check_int
 from qcore.formats.text import Kind, Reader, choice, register
 
 LAYER_TYPES = ("linear", "conv")
 _QUOTE = "'"
-_PRODUCTS = ("forward", "grad_input", "grad_weight")
+_PRODUCTS, _ENDS = ("forward", "grad_input", "grad_weight"), ("first", "last")
 
-Layers = Collection[tuple[str, str]]  # dotted names, and members of LAYER_TYPES
+Layers = Sequence[tuple[str, str]]  # dotted names, and members of LAYER_TYPES
 
 
 @dataclass(frozen=True)
@@ -31,6 +28,8 @@ class Entry:
     Args:
         name: a shell pattern for the layer's dotted name: "features.*", "block?.conv1".
         layer_type: "linear" or "conv"; None is both.
+        first, last: if given, only so many of the layers that the name and the type match, in the model's order, from
+            the first and from the last on; the one that is not given is 0.
         forward: the `Product` of the input and the weight, or its text. None leaves the layers as they are.
         grad_input: the product of the output's gradient and the weight.
         grad_weight: the product of the output's gradient and the input. None for one of these takes the other operand
@@ -54,9 +53,14 @@ class Entry:
     forward: Any = None
     grad_input: Any = None
     grad_weight: Any = None
+    first: int | None = None
+    last: int | None = None
     text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        for name in _ENDS:
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, check_int(name, getattr(self, name), 0))
         if not isinstance(self.name, str):
             raise TypeError(f"name={self.name!r} is a {type(self.name).__name__}; allowed is a pattern, a str")
         if _QUOTE in self.name or not self.name.isprintable():
@@ -77,7 +81,8 @@ class Entry:
     def _arguments(self) -> list[str]:
         kind = [] if self.layer_type is None else [f"layer_type={self.layer_type}"]
         products = [f"{name}={getattr(self, name).text}" for name in _PRODUCTS if getattr(self, name) is not None]
-        return [f"{_QUOTE}{self.name}{_QUOTE}", *kind, *products]
+        ends = [f"{name}={getattr(self, name)}" for name in _ENDS if getattr(self, name) is not None]
+        return [f"{_QUOTE}{self.name}{_QUOTE}", *kind, *products, *ends]
 
     @property
     def products(self) -> Products | None:
@@ -87,6 +92,14 @@ class Entry:
     def matches(self, name: str, layer_type: str) -> bool:
         """True for a layer of this dotted name and type."""
         return self.layer_type in (None, layer_type) and fnmatchcase(name, self.name)
+
+    def places(self, layers: Layers) -> list[int]:
+        """The numbers of the layers that the entry is for."""
+        found = [place for place, layer in enumerate(layers) if self.matches(*layer)]
+        if self.first is None and self.last is None:
+            return found
+        begin, end = self.first or 0, len(found) - (self.last or 0)
+        return [place for rank, place in enumerate(found) if rank < begin or rank >= end]
 
 
 @dataclass(frozen=True)
@@ -104,7 +117,7 @@ class Recipe:
         ValueError: if there is none.
 
     Example:
-        >>> recipe = Recipe([Entry("head"), *RECIPES["mxfp8"].entries])
+        >>> recipe = Recipe([Entry("head"), Entry("*", "linear", Product("e5m2", "e4m3fn"))])
         >>> recipe.products_for("head", "linear") is None
         True
         >>> Recipe([Entry("head")]).text
@@ -133,13 +146,26 @@ class Recipe:
         """True if a product needs a key."""
         return any(entry.products is not None and entry.products.stochastic for entry in self.entries)
 
+    @property
+    def delayed(self) -> bool:
+        """True if a product has scales that are state."""
+        return any(entry.products is not None and entry.products.history is not None for entry in self.entries)
+
+    def products_of(self, layers: Layers) -> list[Products | None]:
+        """The products of each layer of a model, given in order with names and types; None leaves it wide."""
+        found: dict[int, Products | None] = {}
+        for entry in self.entries:
+            for place in entry.places(layers):
+                found.setdefault(place, entry.products)
+        return [found.get(place) for place in range(len(layers))]
+
     def products_for(self, name: str, layer_type: str) -> Products | None:
-        """The products of a layer of this dotted name and type; None leaves it wide."""
-        return next((entry.products for entry in self.entries if entry.matches(name, layer_type)), None)
+        """The products of a layer of this dotted name and type that is the only one; None leaves it wide."""
+        return self.products_of([(name, layer_type)])[0]
 
     def check(self, layers: Layers) -> None:
         """Refuses a model without layers, and patterns other than "*" that match none."""
-        names = ", ".join(f"{name!r} ({kind})" for name, kind in layers) or "none"
+        names = ", ".join(f"{name!r} ({kind})" for name, kind in dict.fromkeys(layers)) or "none"
         for entry in self.entries:
             if entry.name != "*" and not any(entry.matches(*layer) for layer in layers):
                 raise ValueError(f"recipe has {entry.text}, which matches no layer; the layers are {names}")
@@ -179,50 +205,7 @@ def _read_product(reader: Reader) -> Product:
     return reader.registered("product")
 
 
-_PARAMETERS = {"name": _pattern, "layer_type": choice(LAYER_TYPES), **dict.fromkeys(_PRODUCTS, _read_product)}
+_PARAMETERS: dict[str, Callable[[Reader], Any]] = {"name": _pattern, "layer_type": choice(LAYER_TYPES)}
+_PARAMETERS |= {**dict.fromkeys(_PRODUCTS, _read_product), **dict.fromkeys(_ENDS, Reader.integer)}
 register("entry", Kind(Entry, _PARAMETERS, 0, 1, 0))
 register("recipe", Kind(Recipe, {"entries": _entries}, 1, 1, 1))
-
-
-def _mxfp8(axis: int) -> BlockScaled:
-    """OCP MXFP8 E4M3 along an axis, with scales rounded up, so that no element saturates."""
-    return BlockScaled(BinaryFloat(4, 3, specials="fn"), {axis: 32}, "rceil")
-
-
-_E5M2, _FP16 = FloatingPoint(5, 2), FloatingPoint(6, 9)
-# Sun et al. add 4 to the usual bias of 7; what is too large becomes the largest number.
-_E4M3_SUN = BinaryFloat(4, 3, bias=11, specials="fnuz", overflow="saturate")
-_CHUNKED = Accumulator(_FP16, chunk=64, inner=Accumulator(_FP16, chunk=1))
-_BF16 = Product("bfloat16", "bfloat16")
-
-RECIPES: dict[str, Recipe] = {
-    # Mishra et al., "Recipes for Pre-training LLMs with MXFP8", 2025: E4M3 for all tensors, blocks of 32 along the
-    # axis that is summed over, scales 2^ceil(log2(amax / 448)), sums in float32. Linear layers only.
-    "mxfp8": Recipe(
-        [
-            Entry(
-                layer_type="linear",
-                forward=Product(_mxfp8(-1), _mxfp8(-1)),
-                grad_input=Product(_mxfp8(-1), _mxfp8(-2)),
-                grad_weight=Product(_mxfp8(-2), _mxfp8(-2)),
-            )
-        ]
-    ),
-    # Wang et al., "Training Deep Neural Networks with 8-bit Floating Point Numbers", 2018, sections 2 and 3: 1-5-2
-    # operands; 1-6-9 sums, rounded to nearest after every addition, in chunks of 64 whose sums are added alike.
-    "fp8_chunked": Recipe([Entry("*", None, *(Product(_E5M2, _E5M2, _CHUNKED),) * 3)]),
-    # Sun et al., "Hybrid 8-bit Floating Point (HFP8) Training and Inference for Deep Neural Networks", 2019, section 3:
-    # 1-4-3 for inputs and weights, 1-5-2 for gradients; sums as Wang et al.
-    "hfp8": Recipe(
-        [
-            Entry(
-                forward=Product(_E4M3_SUN, _E4M3_SUN, _CHUNKED),
-                grad_input=Product(_E5M2, _E4M3_SUN, _CHUNKED),
-                grad_weight=Product(_E5M2, _E4M3_SUN, _CHUNKED),
-            )
-        ]
-    ),
-    # Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training", 2019, section 3: bfloat16 operands, float32
-    # sums and results.
-    "bf16_mixed": Recipe([Entry("*", None, _BF16, _BF16, _BF16)]),
-}

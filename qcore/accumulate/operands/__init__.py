@@ -1,0 +1,1 @@
+"""What happens to an operand before it is multiplied: transforms, scales, and its rounding."""

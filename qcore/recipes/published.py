@@ -1,0 +1,160 @@
+"""Published recipes. Sections are from memory; a dagger marks what was not read again in the paper.
+
+They say what the products of layers do. Optimizers' formats, loss scales and what a model computes between its layers
+are the program's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qcore.accumulate.accumulator import Accumulator
+from qcore.accumulate.operands.hadamard import Hadamard
+from qcore.accumulate.operands.operand import Operand
+from qcore.accumulate.operands.scale import Scale
+from qcore.accumulate.product import Product
+from qcore.formats.block import NVFP4, BlockFloatingPoint, BlockScaled
+from qcore.formats.fixed import FixedPoint
+from qcore.formats.floating import BinaryFloat, FloatingPoint
+from qcore.formats.number import Number
+from qcore.recipes.recipe import Entry, Recipe
+
+_E5M2, _FP16 = FloatingPoint(5, 2), FloatingPoint(6, 9)
+_E4M3_SATURATING = BinaryFloat(4, 3, specials="fn", overflow="saturate")
+_E5M2_SATURATING = BinaryFloat(5, 2, specials="ieee", overflow="saturate")
+# Sun et al. add 4 to the usual bias of 7 (†); what is too large becomes the largest number.
+_E4M3_SUN = BinaryFloat(4, 3, bias=11, specials="fnuz", overflow="saturate")
+_CHUNKED = Accumulator(_FP16, chunk=64, inner=Accumulator(_FP16, chunk=1))
+_BF16 = Product("bfloat16", "bfloat16")
+
+
+def _alike(product: Product) -> dict[str, Product]:
+    """One product for all three."""
+    return {"forward": product, "grad_input": product, "grad_weight": product}
+
+
+def _mxfp8(axis: int) -> BlockScaled:
+    """OCP MXFP8 E4M3 along an axis, with scales rounded up, so that no element saturates."""
+    return BlockScaled(BinaryFloat(4, 3, specials="fn"), {axis: 32}, "rceil")
+
+
+def _deepseek() -> Recipe:
+    """DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.3.
+
+    E4M3 for all operands; scales amax / 448 in float32, just in time, of 1 x 128 tiles of inputs and gradients along
+    the sum and of 128 x 128 blocks of weights; sums promoted to float32 every 128 terms. Here those 128 are summed
+    exactly; sums as Hopper's (docs/products.md) can be the inner accumulator.
+    Linear layers but the head, which is the last one; norms, gating, attention and embedding stay wide. Scales that are
+    powers of two, of the inputs of linear layers after attention, and E5M6 for those in caches (†) are not in it.
+    """
+    tile, block = (Operand(_E4M3_SATURATING, scale=Scale(rows, 128)) for rows in (1, 128))
+    promoted = Accumulator(chunk=128)
+    by_weight = Product(tile, block, promoted)
+    return Recipe(
+        [
+            Entry(layer_type="linear", last=1),
+            Entry("*", "linear", by_weight, by_weight, Product(tile, tile, promoted)),
+        ]
+    )
+
+
+def _nvfp4() -> Recipe:
+    """NVIDIA, "Pretraining Large Language Models with NVFP4", 2025, section 4.
+
+    NVFP4 for all operands of linear layers: tiles of 1 x 16 along the sum, of 16 x 16 for weights; gradients rounded
+    stochastically, the rest to nearest; both operands of the weight's gradient after a random Hadamard transform of 16,
+    with one vector of signs. Sums in float32. About 15 % of the linear layers stay in bfloat16, of the 12B model those
+    of its first 2 and last 8 blocks (†): here the first and the last layer; put entries for more in front.
+    """
+    signs = Hadamard()
+    tile, block = NVFP4(), NVFP4({-2: 16, -1: 16})
+    gradient = Operand(tile, "stochastic")
+    return Recipe(
+        [
+            Entry("*", "linear", _BF16, _BF16, _BF16, first=1, last=1),
+            Entry(
+                layer_type="linear",
+                forward=Product(tile, block),
+                grad_input=Product(gradient, block),
+                grad_weight=Product(Operand(tile, "stochastic", transform=signs), Operand(tile, transform=signs)),
+            ),
+        ]
+    )
+
+
+def _delayed() -> Recipe:
+    """NVIDIA Transformer Engine's documentation of `DelayedScaling` with `Format.HYBRID`.
+
+    E4M3 for inputs and weights, E5M2 for gradients; a scale for each tensor, 448 or 57344 / the largest of the past
+    1024 largest magnitudes / 2^margin, margin 0, unchanged where that is 0 or not finite (†); to nearest, saturating;
+    sums in float32. Linear layers.
+    """
+    kept, gradient = (Operand(number, scale=Scale(history=1024)) for number in (_E4M3_SATURATING, _E5M2_SATURATING))
+    backward = Product(gradient, kept)
+    return Recipe([Entry("*", "linear", Product(kept, kept), backward, backward)])
+
+
+def _wage() -> Recipe:
+    """Wu et al., "Training and Inference with Integers in Deep Neural Networks", 2018, section 3.
+
+    Inputs of 8 bits and weights of 2, clipped to +-(1 - 2^(1 - bits)); errors of 8 bits, divided by 2^round(log2 of the
+    largest) and clipped alike; to nearest; integer sums are exact. The errors' power of two is multiplied back here;
+    WAGE drops it, as its next division would. Layers' scales 2^k, the random rounding of updates and the weights' 8
+    bits are the program's (examples.wage_torch).
+    """
+    weight, activation = (FixedPoint(bits, bits - 1, symmetric=True) for bits in (2, 8))
+    error: Number = BlockScaled(activation, {...: None}, "round")
+    return Recipe([Entry("*", None, Product(activation, weight), Product(error, weight), Product(error, activation))])
+
+
+def _swalp() -> Recipe:
+    """Yang et al., "SWALP: Stochastic Weight Averaging in Low-Precision Training", 2019, section 5.
+
+    8-bit block floating point for all operands, rounded stochastically, a block for each example of inputs and
+    gradients and for each output of a weight ("small" blocks); sums in float32. A tensor that stands in two products is
+    rounded in each with words of its own: with the same expectation, independently, where SWALP rounds it once. The
+    states of the optimizer, and the averages in float32, are the program's (examples.swalp_torch).
+    """
+    rounded: Any = Operand(BlockFloatingPoint(8, dim=0), "stochastic")
+    return Recipe([Entry("*", None, **_alike(Product(rounded, rounded)))])
+
+
+RECIPES: dict[str, Recipe] = {
+    # Mishra et al., "Recipes for Pre-training LLMs with MXFP8", 2025: E4M3 for all tensors, blocks of 32 along the
+    # axis that is summed over, scales 2^ceil(log2(amax / 448)), to nearest even, saturating, sums in float32. Linear
+    # layers only; embedding, head, attention's products and softmax stay in bfloat16 (†).
+    "mxfp8": Recipe(
+        [
+            Entry(
+                layer_type="linear",
+                forward=Product(_mxfp8(-1), _mxfp8(-1)),
+                grad_input=Product(_mxfp8(-1), _mxfp8(-2)),
+                grad_weight=Product(_mxfp8(-2), _mxfp8(-2)),
+            )
+        ]
+    ),
+    "deepseek_v3_fp8": _deepseek(),
+    "nvfp4_pretraining": _nvfp4(),
+    "fp8_delayed": _delayed(),
+    # Wang et al., "Training Deep Neural Networks with 8-bit Floating Point Numbers", 2018, sections 2 and 3: 1-5-2
+    # operands, to nearest (†); 1-6-9 sums, rounded to nearest after every addition, in chunks of 64 whose sums are
+    # added alike. The first layer's input and the last layer have 1-6-9 (†): put entries for them in front.
+    "fp8_chunked": Recipe([Entry("*", None, **_alike(Product(_E5M2, _E5M2, _CHUNKED)))]),
+    # Sun et al., "Hybrid 8-bit Floating Point (HFP8) Training and Inference for Deep Neural Networks", 2019, section 3:
+    # 1-4-3 for inputs and weights, 1-5-2 for gradients, to nearest (†); 1-6-9 sums in chunks of 64 (†). The first and
+    # the last layer have 16 bits (†): put entries for them in front.
+    "hfp8": Recipe(
+        [
+            Entry(
+                forward=Product(_E4M3_SUN, _E4M3_SUN, _CHUNKED),
+                grad_input=Product(_E5M2, _E4M3_SUN, _CHUNKED),
+                grad_weight=Product(_E5M2, _E4M3_SUN, _CHUNKED),
+            )
+        ]
+    ),
+    "wage": _wage(),
+    "swalp": _swalp(),
+    # Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training", 2019, section 3 (†): bfloat16 operands, float32
+    # sums and results.
+    "bf16_mixed": Recipe([Entry("*", None, **_alike(_BF16))]),
+}

@@ -1,0 +1,53 @@
+"""Equations of traced programs: their names, and the programs that they contain."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from jax.extend import core
+
+from qjax.auto_low.origins import COMPUTED, CONSTANT, is_constant
+
+INLINED = frozenset(("jit", "pjit", "closed_call", "core_call", core.primitives.remat_p.name))
+_TRANSFORMATION = re.compile(r"\w+\(|\)")
+
+
+def is_backward(equation: Any) -> bool:
+    """True if an equation is a part of a reverse-mode derivative."""
+    return "transpose(" in str(equation.source_info.name_stack)
+
+
+def name_of(scope: str, equation: Any) -> str:
+    """The dotted name scope of an equation of a jaxpr that runs in a scope; without transformations' names."""
+    own = _TRANSFORMATION.sub("", str(equation.source_info.name_stack))
+    return ".".join(part for part in (scope, *own.split("/")) if part)
+
+
+def inner_programs(equation: Any, origins: Sequence[int]) -> list[tuple[Any, Sequence[Any], Sequence[int]]] | None:
+    """The programs that an equation runs, each with its captured arrays and the origins of its inputs."""
+    params, name = equation.params, equation.primitive.name
+    carried = CONSTANT if all(map(is_constant, origins)) else COMPUTED
+    if name == "scan":
+        first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
+        carry = [carried] * params["num_carry"]
+        return [_closed(params["jaxpr"], [*origins[:first], *carry, *origins[second:]])]
+    if name == "while":
+        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        carry = [carried] * (len(origins) - second)
+        return [
+            _closed(params["cond_jaxpr"], [*origins[:first], *carry]),
+            _closed(params["body_jaxpr"], [*origins[first:second], *carry]),
+        ]
+    if name == "cond":
+        return [_closed(branch, origins[1:]) for branch in params["branches"]]
+    if name in ("custom_jvp_call", "custom_vjp_call"):
+        return [_closed(params["call_jaxpr"], origins)]
+    if name == "shard_map" or name in INLINED:
+        return [_closed(params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"], origins)]
+    return None
+
+
+def _closed(jaxpr: Any, origins: Sequence[int]) -> tuple[Any, Sequence[Any], Sequence[int]]:
+    return (jaxpr.jaxpr, jaxpr.consts, origins) if isinstance(jaxpr, core.ClosedJaxpr) else (jaxpr, (), origins)

@@ -1,0 +1,81 @@
+"""Wrong arguments of products raise the same kind of error, with the same words, in NumPy, torch and JAX."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import qcore.accumulate
+import qjax
+import qjax.auto_low
+import qtorch
+import qtorch.auto_low
+from qcore import RECIPES, Accumulator, Entry, Operand, Product, Recipe, Scale, parse
+
+A, B = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32)
+DELAYED = Operand("e4m3fn", scale=Scale(history=2))
+PACKAGES = {
+    "qcore": (qcore.accumulate, np.asarray),
+    "qtorch": (qtorch.linalg, torch.from_numpy),
+    "qjax": (qjax.linalg, jnp.asarray),
+}
+# arrays, further arguments, the error, words of its message, and the packages that have the argument
+CALLS = [
+    ((A, A), {}, ValueError, "a has shape (2, 3), b has shape (2, 3); allowed are", 3),
+    ((A[0], B), {}, ValueError, "a has shape (3,), b has shape (3, 4); allowed are", 3),
+    ((A.astype(np.float16), B), {}, TypeError, "a has dtype", 3),
+    ((A, B.astype(np.int32)), {}, TypeError, "b has dtype", 3),
+    ((A, B), {"operands": ("e5m2",)}, TypeError, "operands=('e5m2',); allowed are None and a pair", 3),
+    ((A, B), {"operands": ("e5m2", 3)}, TypeError, "operands[1]=3 is a int", 3),
+    ((A, B), {"operands": ("e5m3", None)}, ValueError, "operands[0]='e5m3'", 3),
+    ((A, B), {"accumulator": "accumulator(chunk=0)"}, ValueError, "chunk=0; allowed is an int >= 1", 3),
+    ((A, B), {"accumulator": "accumulator(fixed(1,0))"}, ValueError, "allowed are formats with numbers above zero", 3),
+    ((A, B), {"accumulator": "accumulator(nvfp4)"}, ValueError, "allowed are formats without shared scales", 3),
+    ((A, B), {"accumulator": "e5m2"}, TypeError, "allowed are an Accumulator, its text, and None", 3),
+    ((A, B), {"grad_a": "e5m2"}, TypeError, "allowed are a Product, its text, and None", 2),
+    (
+        (A, B),
+        {"operands": (DELAYED, None)},
+        ValueError,
+        "scaling=None; delayed scales need a float32 array of shape",
+        2,
+    ),
+    ((A, B), {"scaling": A}, ValueError, "scaling has shape (2, 3)", 2),
+]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize(("arrays", "arguments", "error", "words", "count"), CALLS, ids=[case[3] for case in CALLS])
+def test_calls(package, arrays, arguments, error, words, count):
+    room, make = PACKAGES[package]
+    if package == "qcore" and count == 2:
+        pytest.skip("without gradients")
+    given = {name: make(x) if isinstance(x, np.ndarray) else x for name, x in arguments.items()}
+    with pytest.raises(error) as caught:
+        room.matmul(*map(make, arrays), **given)
+    assert type(caught.value) is error
+    assert words in str(caught.value)
+
+
+def lowered_by_torch(recipe):
+    return qtorch.auto_low.lower(torch.nn.Linear(3, 3), recipe)
+
+
+def lowered_by_jax(recipe):
+    return qjax.auto_low.lower(lambda w, x: x @ w["w"], recipe)({"w": jnp.eye(3)}, jnp.ones((2, 3)))
+
+
+@pytest.mark.parametrize("lowered", [lowered_by_torch, lowered_by_jax])
+def test_recipes_for_layers_that_are_not_there(lowered):
+    with pytest.raises(ValueError, match=r"entry\('head'\), which matches no layer; the layers are '' \(linear\)"):
+        lowered(Recipe([Entry("head"), *RECIPES["mxfp8"].entries]))
+    with pytest.raises(ValueError, match=r"layer_type=conv.*, which matches no layer"):
+        lowered(Recipe([Entry("c*", "conv", Product("int8", "int8", Accumulator(chunk=4)))]))
+
+
+@pytest.mark.parametrize(
+    "text", ["recipe([entry('a',optimizer=product())])", "recipe([entry('a',forward=product(third=e5m2))])"]
+)
+def test_recipes_with_unknown_tensors(text):
+    with pytest.raises(ValueError, match="allowed here are"):
+        parse(text)
