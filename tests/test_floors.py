@@ -16,7 +16,7 @@ FLOORS = {
         "formats",
         "arrays",
         "affine accumulate",
-        "numerics",
+        "numerics insight",
         "rules recipes",
         "cli",
         "",
@@ -29,12 +29,12 @@ FLOORS = {
         "quant",
         "quantization optim linalg",
         "auto_low",
-        "reproducible",
+        "reproducible insight",
         "nn",
         "_workflow",
         "",
     ],
-    "qjax": ["_rounding", "quant", "optim linalg", "auto_low quantization", "nnx", "reproducible", ""],
+    "qjax": ["_rounding", "quant", "optim linalg", "auto_low quantization", "insight nnx", "reproducible", ""],
 }
 APART = {
     "qcore": {"torch", "jax", "qtorch", "qjax"},

@@ -1,0 +1,7 @@
+"""What roundings did to tensors: statistics, records of runs, and where two runs differ."""
+
+from qcore.insight.arrays import statistics_between, statistics_of
+from qcore.insight.record import Entry, Record, Site
+from qcore.insight.statistics import Statistics
+
+__all__ = ["Entry", "Record", "Site", "Statistics", "statistics_between", "statistics_of"]
