@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from qcore import Number, Rounding
 from qcore.formats.number import check_number
@@ -14,6 +15,7 @@ from qcore.insight.bounds import Range, bounds, check_carrier, range_of
 from qcore.insight.law import ERROR_FIELDS, FIELDS, Bounds, Effects, effects, to_float32
 from qcore.insight.statistics import DIGIT, LENGTH, Statistics
 from qcore.law.blocks.tiles import Sizes, tiles
+from qcore.law.carrier import Carrier
 from qjax._rounding.array_law import Names, pad, to_lanes
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.inputs import ArrayLike, as_array
@@ -71,12 +73,15 @@ def statistics_between(x: ArrayLike, y: ArrayLike, number: Number | str) -> Stat
     found, sizes = range_of(number, carrier), number.block_sizes(x.ndim)
     if x.size == 0:
         return Statistics(jnp.zeros(LENGTH, jnp.int32))
-    return Statistics(_lanes(found, sizes, *map(jax.lax.stop_gradient, (x, y))))
+    constants = tuple(map(np.int32, found.constants))
+    return Statistics(_lanes(carrier, found.kind, sizes, constants, *map(jax.lax.stop_gradient, (x, y))))
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _lanes(found: Range, sizes: Sizes, x: jax.Array, y: jax.Array) -> jax.Array:
-    carrier = found.carrier
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _lanes(
+    carrier: Carrier, kind: str, sizes: Sizes, constants: tuple[Any, ...], x: jax.Array, y: jax.Array
+) -> jax.Array:
+    found = Range(carrier, kind, constants)
     bits, result = (to_lanes(one, carrier).reshape(x.shape or (1,)) for one in (x, y))
     blocks = tiles(bits.shape, sizes or (1,))
     ends = bounds(Names, blocks.split(bits, pad), found, blocks)
@@ -86,7 +91,7 @@ def _lanes(found: Range, sizes: Sizes, x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _spread(end: Any, blocks: Any) -> Any:
-    return end if isinstance(end, int) else blocks.merge(jnp.broadcast_to(end, blocks.tiled))
+    return end if jnp.ndim(end) == 0 else blocks.merge(jnp.broadcast_to(end, blocks.tiled))
 
 
 def _tabulate(found: Effects) -> jax.Array:
