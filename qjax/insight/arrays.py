@@ -21,7 +21,11 @@ from qjax._rounding.dispatch import quantize
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax._rounding.keys import Key
 
-jax.tree_util.register_pytree_node(Statistics, lambda one: ((one.lanes,), None), lambda _, lanes: Statistics(*lanes))
+jax.tree_util.register_pytree_node(
+    Statistics, lambda one: ((one.lanes,), one.number), lambda number, lanes: Statistics(number, *lanes)
+)
+    Statistics, lambda one: ((one.lanes,), one.number), lambda number, lanes: Statistics(number, *lanes)
+)
 
 _CHUNK = 14  # sums of 2^14 squares of at most 2^16 fit int32
 _HALF = 15  # bits of a chunk's sums that are added up by themselves
@@ -48,7 +52,7 @@ def statistics_of(
 
     Example:
         >>> jax.jit(lambda x: statistics_of(x, "e4m3fn"))(jnp.float32([0.1, 900, 1e-9]))
-        Statistics (elements=3, underflowed=1, overflowed=1, sqnr=33.6 dB)
+        Statistics (number=e4m3fn, elements=3, underflowed=1, overflowed=1, nan_results=1, sqnr=36.1 dB)
     """
     x = as_array(x)
     check_carrier(x.dtype.name)
@@ -62,7 +66,7 @@ def statistics_between(x: ArrayLike, y: ArrayLike, number: Number | str) -> Stat
 
     Example:
         >>> statistics_between(jnp.float32([0.1, 900]), jnp.float32([0, 448]), "e4m3fn")
-        Statistics (elements=2, underflowed=1, saturated=1, sqnr=6.0 dB)
+        Statistics (number=e4m3fn, elements=2, underflowed=1, saturated=1, sqnr=6.0 dB)
     """
     x, y = as_array(x), as_array(y)
     carrier, number = check_carrier(x.dtype.name), check_number(number)
@@ -72,9 +76,9 @@ def statistics_between(x: ArrayLike, y: ArrayLike, number: Number | str) -> Stat
         raise ValueError(f"x has {x.size} elements; allowed are fewer than {_MOST}: merge the statistics of parts")
     found, sizes = range_of(number, carrier), number.block_sizes(x.ndim)
     if x.size == 0:
-        return Statistics(jnp.zeros(LENGTH, jnp.int32))
+        return Statistics(number.text, jnp.zeros(LENGTH, jnp.int32))
     constants = tuple(map(np.int32, found.constants))
-    return Statistics(_lanes(carrier, found.kind, sizes, constants, *map(jax.lax.stop_gradient, (x, y))))
+    return Statistics(number.text, _lanes(carrier, found.kind, sizes, constants, *map(jax.lax.stop_gradient, (x, y))))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

@@ -44,7 +44,7 @@ def statistics_of(
 
     Example:
         >>> statistics_of(torch.tensor([0.1, 900, 1e-9]), "e4m3fn")
-        Statistics (elements=3, underflowed=1, overflowed=1, sqnr=33.6 dB)
+        Statistics (number=e4m3fn, elements=3, underflowed=1, overflowed=1, nan_results=1, sqnr=36.1 dB)
     """
     _check(x, "x")
     x = x.detach()
@@ -58,15 +58,15 @@ def statistics_between(x: torch.Tensor, y: torch.Tensor, number: Number | str) -
 
     Example:
         >>> statistics_between(torch.tensor([0.1, 900]), torch.tensor([0.0, 448]), "e4m3fn")
-        Statistics (elements=2, underflowed=1, saturated=1, sqnr=6.0 dB)
+        Statistics (number=e4m3fn, elements=2, underflowed=1, saturated=1, sqnr=6.0 dB)
     """
-    return Statistics(lanes_between(x, y, number))
+    number = check_number(number)
+    return Statistics(number.text, lanes_between(x, y, number))
 
 
-def lanes_between(x: torch.Tensor, y: torch.Tensor, number: Number | str) -> torch.Tensor:
+def lanes_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Tensor:
     """The lanes of these statistics, on x's device."""
     _check(x, "x")
-    number = check_number(number)
     if y.dtype != x.dtype or y.shape != x.shape:
         raise ValueError(f"y is {y.dtype}{list(y.shape)}; allowed is x's {x.dtype}{list(x.shape)}")
     x, y = (one.detach().full_tensor() if is_sharded(one) else one.detach() for one in (x, y))  # type: ignore[operator]
