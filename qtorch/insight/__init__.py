@@ -2,5 +2,6 @@
 
 from qcore.insight import Entry, Record, Site, Statistics
 from qtorch.insight.tensors import statistics_between, statistics_of
+from qtorch.insight.watching import Watch, watch
 
-__all__ = ["Entry", "Record", "Site", "Statistics", "statistics_between", "statistics_of"]
+__all__ = ["Entry", "Record", "Site", "Statistics", "Watch", "statistics_between", "statistics_of", "watch"]
