@@ -115,9 +115,9 @@ def _run(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any],
     if rounded is not None:
         results = _bind(equation, operands)
         return results, {rounded.site: _statistics(rounded, operands[0], results[0])}
-    if not any(has_sites(inner, stack) for inner in core.jaxprs_in_params(equation.params)):
-        if product_of(stack, equation) is None:
-            return _bind(equation, operands), {}
+    inside = any(has_sites(inner, stack) for inner in core.jaxprs_in_params(equation.params))
+    if not inside and product_of(stack, equation) is None:
+        return _bind(equation, operands), {}
     if name not in _CALLS:
         raise ValueError(f"fn rounds within {name}, out of which no statistics come; allowed are {', '.join(_CALLS)}")
     return _CALLS[name](equation, operands, stack)
