@@ -9,8 +9,9 @@ import numpy as np
 from qcore.arrays import Key, check_array, quantize, to_lanes
 from qcore.formats.number import Number, check_number
 from qcore.insight.bounds import bounds, check_carrier, range_of
+from qcore.insight.lanes import LENGTH, lanes_of
 from qcore.insight.law import ERROR_FIELDS, FIELDS, Bounds, Effects, effects, to_float32
-from qcore.insight.statistics import LENGTH, Statistics, lanes_of
+from qcore.insight.statistics import Statistics
 from qcore.law.blocks.tiles import tiles
 from qcore.law.lanes import Names
 from qcore.law.rounding import Rounding

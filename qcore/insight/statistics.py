@@ -6,34 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, log10, nan
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from qcore.insight.law import (
-    COUNTS,
-    ERROR_COLUMNS,
-    ERROR_FIELDS,
-    ERROR_UNIT,
-    FIELDS,
-    MAGNITUDES,
-    NUMBER_COLUMNS,
-    NUMBER_UNIT,
-)
+from qcore.insight.lanes import NUMBERS, SUMS, Packed, as_numpy, lanes_of, sums_of
+from qcore.insight.law import COUNTS, ERROR_FIELDS, ERROR_UNIT, FIELDS, MAGNITUDES, NUMBER_UNIT
 
-DIGIT = 30  # bits of the lower half of a sum
-_NUMBERS, _ERRORS = FIELDS * len(NUMBER_COLUMNS), ERROR_FIELDS * len(ERROR_COLUMNS)
-SUMS = len(COUNTS) + _NUMBERS + _ERRORS
-LENGTH = 2 * SUMS + len(MAGNITUDES)
 _INFINITY = 0x7F800000
 _JSON = ("number", *COUNTS, *MAGNITUDES, "numbers", "errors")
-
-
-class Packed(NamedTuple):
-    """Lanes without zeros: the places of the others, and these."""
-
-    places: np.ndarray
-    values: np.ndarray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,7 +68,7 @@ class Statistics:
         """All sums in int64, and the magnitudes' lanes; kept, unless the lanes are packed."""
         known = vars(self).get("_known")
         if known is None:
-            sums, magnitudes = _parts(_as_numpy(self.lanes))
+            sums, magnitudes = sums_of(as_numpy(self.lanes))
             known = sums.reshape(-1, SUMS).sum(0), magnitudes.reshape(-1, len(MAGNITUDES)).max(0, initial=0)
             if not isinstance(self.lanes, Packed):
                 vars(self)["_known"] = known
@@ -95,13 +76,13 @@ class Statistics:
 
     def pack(self) -> Statistics:
         """The same statistics in a tenth of the memory; reading them takes longer."""
-        lanes = _as_numpy(self.lanes)
+        lanes = as_numpy(self.lanes)
         lanes = lanes if lanes.ndim == 1 else lanes_of(*self._whole)
         places = np.flatnonzero(lanes)
         return type(self)(self.number, Packed(places.astype(np.int16), lanes[places]))
 
     def _unpack(self) -> Statistics:
-        return type(self)(self.number, _as_numpy(self.lanes))
+        return type(self)(self.number, as_numpy(self.lanes))
 
     def __getattr__(self, name: str) -> Any:
         if name in COUNTS:
@@ -118,11 +99,11 @@ class Statistics:
 
     @property
     def _numbers(self) -> np.ndarray:
-        return self._whole[0][len(COUNTS) :][:_NUMBERS].reshape(FIELDS, -1)
+        return self._whole[0][len(COUNTS) :][:NUMBERS].reshape(FIELDS, -1)
 
     @property
     def _errors(self) -> np.ndarray:
-        return self._whole[0][len(COUNTS) + _NUMBERS :].reshape(ERROR_FIELDS, -1)
+        return self._whole[0][len(COUNTS) + NUMBERS :].reshape(ERROR_FIELDS, -1)
 
     @property
     def finite(self) -> int:
@@ -191,7 +172,7 @@ class Statistics:
 
     def parts(self) -> list[Statistics]:
         """The statistics along the first dimension of lanes that have several: a scan's iterations."""
-        return [type(self)(self.number, lanes) for lanes in _as_numpy(self.lanes)]
+        return [type(self)(self.number, lanes) for lanes in as_numpy(self.lanes)]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Statistics):
@@ -248,36 +229,9 @@ class Statistics:
         return counts | {name: _float(getattr(one, name)) for name in sums} | derived
 
 
-def merge_lanes(xp: Any, a: Any, b: Any) -> Any:
-    """The lanes of two statistics merged, in an array namespace that has `maximum` and `concatenate`."""
-    low = a[..., SUMS : 2 * SUMS] + b[..., SUMS : 2 * SUMS]
-    high = a[..., :SUMS] + b[..., :SUMS] + (low >> DIGIT)
-    magnitudes = xp.maximum(a[..., 2 * SUMS :], b[..., 2 * SUMS :])
-    return xp.concatenate([high, low & ((1 << DIGIT) - 1), magnitudes], -1)
-
-
-def lanes_of(sums: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
-    """Lanes from sums in int64."""
-    halves = sums >> DIGIT, sums & ((1 << DIGIT) - 1)
-    return np.concatenate([*halves, magnitudes], -1).astype(np.int32)
-
-
-def _parts(lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    high, low = lanes[..., :SUMS].astype(np.int64), lanes[..., SUMS : 2 * SUMS]
-    return (high << DIGIT) + low, lanes[..., 2 * SUMS :]
-
-
-def _as_numpy(lanes: Any) -> np.ndarray:
-    if isinstance(lanes, Packed):
-        whole = np.zeros(LENGTH, np.int32)
-        whole[lanes.places] = lanes.values
-        return whole
-    return np.asarray(lanes.cpu() if hasattr(lanes, "cpu") else lanes)
-
-
 def _is_concrete(lanes: Any) -> bool:
     try:
-        _as_numpy(lanes)
+        as_numpy(lanes)
     except Exception:  # whatever a package raises for its tracers
         return False
     return True

@@ -12,8 +12,9 @@ import numpy as np
 from qcore import Number, Rounding
 from qcore.formats.number import check_number
 from qcore.insight.bounds import Range, bounds, check_carrier, range_of
+from qcore.insight.lanes import DIGIT, LENGTH
 from qcore.insight.law import ERROR_FIELDS, FIELDS, Bounds, Effects, effects, to_float32
-from qcore.insight.statistics import DIGIT, LENGTH, Statistics
+from qcore.insight.statistics import Statistics
 from qcore.law.blocks.tiles import Sizes, tiles
 from qcore.law.carrier import Carrier
 from qjax._rounding.array_law import Names, pad, to_lanes

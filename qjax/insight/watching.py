@@ -19,7 +19,7 @@ from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
 from qcore.formats.text import parse
 from qcore.insight import Site, Statistics
-from qcore.insight.statistics import LENGTH, merge_lanes
+from qcore.insight.lanes import LENGTH, merge_lanes
 from qjax.insight.arrays import statistics_between
 from qjax.insight.sites import Rounded, has_sites, product_of, product_site, site_of, stack_of
 from qjax.linalg.call import multiply_arrays

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
+from qcore.insight.lanes import DIGIT
 from qcore.insight.law import COUNTS, ERROR_FIELDS, FIELDS, Bounds, effects, to_float32
-from qcore.insight.statistics import DIGIT
 from qcore.law.carrier import Carrier
 from qtorch._kernels.source import VALUES, declared, needed
 from qtorch._kernels.store import Function, load

@@ -11,8 +11,9 @@ from qcore import Number, Rounding
 from qcore.formats.number import check_number
 from qcore.formats.text import parse
 from qcore.insight.bounds import Range, bounds, check_carrier, range_of
+from qcore.insight.lanes import DIGIT, LENGTH
 from qcore.insight.law import ERROR_FIELDS, FIELDS, Bounds, Effects, effects, to_float32
-from qcore.insight.statistics import DIGIT, LENGTH, Statistics
+from qcore.insight.statistics import Statistics
 from qcore.law.blocks.tiles import Tiles, tiles
 from qtorch._kernels.insight import statistics
 from qtorch._rounding.dispatch import quantize

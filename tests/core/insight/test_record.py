@@ -87,7 +87,7 @@ def test_bad_arguments():
     x = np.ones((2, 2), np.float32)
     with pytest.raises(TypeError, match="x has dtype float64; allowed are float32, float16, bfloat16"):
         statistics_of(x.astype(np.float64), "e5m2")
-    with pytest.raises(ValueError, match="y is float32.*allowed is x's"):
+    with pytest.raises(ValueError, match=r"y is float32.*allowed is x's"):
         statistics_between(x, x[0], "e5m2")
     with pytest.raises(ValueError, match="name='nans'; allowed are"):
         statistics_of(x, "e5m2").rate("nans")

@@ -39,11 +39,11 @@ def test_bad_arguments():
     model = nn.Sequential(nn.Linear(2, 2), Quantizer("e4m3fn"))
     with pytest.raises(ValueError, match="model has no site: Linear rounds nothing"):
         watch(nn.Linear(2, 2))
-    with pytest.raises(TypeError, match="model is a int; allowed is a torch.nn.Module"):
+    with pytest.raises(TypeError, match=r"model is a int; allowed is a torch.nn.Module"):
         watch(3)
     with pytest.raises(TypeError, match="optimizer is a SGD; allowed is an OptimLP"):
         watch(model, torch.optim.SGD(model.parameters(), 0.1))
-    with pytest.raises(ValueError, match="model is compiled; allowed is the module that was given to torch.compile"):
+    with pytest.raises(ValueError, match=r"model is compiled; allowed is the module that was given to torch.compile"):
         watch(torch.compile(model))
     with watch(model) as watching, pytest.raises(RuntimeError, match="nothing was rounded in this step"):
         watching.step()
