@@ -16,13 +16,19 @@ from qcore.accumulate.law import multiply
 from qcore.accumulate.operands.matrices import matrices
 from qcore.accumulate.operands.operand import Operand
 from qcore.accumulate.operands.scaling import next_row, prepared, rescaled
-from qcore.accumulate.product import ROLES, ROWS, Product, Products, check_products, check_scaling
+from qcore.accumulate.product import FIRST, ROLES, ROWS, SECOND, Product, Products, check_products, check_scaling
 from qcore.arguments import missing_key
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.inputs import as_array
 from qjax._rounding.keys import Key, fold_in, key_words
+from qjax._rounding.scopes import PRODUCT, kind_scope
 from qjax.linalg.array_names import Names, NarrowNames
 
+_OPERANDS = {
+    FORWARD: {FIRST: "input", SECOND: "weight"},
+    GRAD_A: {FIRST: "grad_input.gradient", SECOND: "grad_input.weight"},
+    GRAD_B: {FIRST: "grad_weight.gradient", SECOND: "grad_weight.input"},
+}
 _cached = lru_cache(maxsize=1024)(check_products)
 
 
@@ -85,7 +91,7 @@ def multiply_arrays(
     given = [state[row, 0] if state is not None and operand.delayed else None for operand, row in rows]
     sums = product.sums(first.shape, second.shape, form.contraction(which, first.shape, second.shape, other))
     with jax.enable_x64(True):
-        tensors, round_ = (first, second), partial(_rounded, key)
+        tensors, round_ = (first, second), partial(_rounded, key, which)
         left, right, scales, factor = matrices(Names, form, which, product, tensors, other, round_, given)
         if sums.narrow and sums.accumulator.sequential:
             found = multiply(NarrowNames(), left, right, sums)
@@ -98,20 +104,28 @@ def multiply_arrays(
         return Names.narrow(found if factor is None else rescaled(Names, found, factor))
 
 
-def _rounded(key: Any, x: jax.Array, operand: Operand, given: Any, role: int) -> tuple[jax.Array, Any]:
+def _rounded(key: Any, which: str, x: jax.Array, operand: Operand, given: Any, role: int) -> tuple[jax.Array, Any]:
     """An operand rounded, and r of its scales."""
     x, inverse = prepared(Names, x, operand, given)
     if operand.number is None:
         return x, inverse
-    with jax.enable_x64(False):
+    with jax.enable_x64(False), kind_scope("operand", _OPERANDS[which][role]):
         key = fold_in(key, role) if operand.stochastic else None
         return quantize(x, operand.number, operand.rounding, key=key), inverse
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _differentiable(form: Form, products: Products, a: jax.Array, b: jax.Array, key: Any, state: Any) -> jax.Array:
-    found = multiply_arrays(form, FORWARD, products.forward, a, b, key, b.shape, state)
+    found = _multiply(form, FORWARD, products.forward, a, b, key, b.shape, state)
     return found.reshape(form.result(a.shape, b.shape))
+
+
+def _multiply(
+    form: Form, which: str, product: Product, a: jax.Array, b: jax.Array, key: Any, other: Shape, state: Any
+) -> jax.Array:
+    """`multiply_arrays`, in a scope that says what is multiplied."""
+    with jax.named_scope(f"{PRODUCT}{which}:{form.text}:{product.text}:{','.join(map(str, other))}"):
+        return multiply_arrays(form, which, product, a, b, key, other, state)
 
 
 def _forward(form: Form, products: Products, a: jax.Array, b: jax.Array, key: Any, state: Any) -> tuple[jax.Array, Any]:
@@ -120,8 +134,8 @@ def _forward(form: Form, products: Products, a: jax.Array, b: jax.Array, key: An
 
 def _backward(form: Form, products: Products, saved: Any, gradient: jax.Array) -> tuple[Any, ...]:
     a, b, key, state = saved
-    of_a = multiply_arrays(form, GRAD_A, products.grad_a, gradient, b, key, a.shape, state).reshape(a.shape)
-    of_b = multiply_arrays(form, GRAD_B, products.grad_b, gradient, a, key, b.shape, state).reshape(b.shape)
+    of_a = _multiply(form, GRAD_A, products.grad_a, gradient, b, key, a.shape, state).reshape(a.shape)
+    of_b = _multiply(form, GRAD_B, products.grad_b, gradient, a, key, b.shape, state).reshape(b.shape)
     return of_a, of_b, None, None if state is None else _next_scaling(products, state, (a, b, gradient))
 
 

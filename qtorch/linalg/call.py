@@ -19,7 +19,7 @@ from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.plan import text_of
 from qtorch._rounding.sharded import is_sharded
 from qtorch._torch_internals import apply_directly, constant
-from qtorch.linalg.operator import multiply_tensors, product_of
+from qtorch.linalg.operator import Observation, multiply_tensors, observed_by, product_of
 from qtorch.linalg.sharded import check_placed
 from qtorch.linalg.tensor_names import Names
 
@@ -124,21 +124,28 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         a, b, key, state, _, ctx.form, ctx.forward_product, ctx.grad_a, ctx.grad_b = inputs
-        ctx.state = state
+        ctx.state, ctx.observer = state, Observation.observer
         ctx.save_for_backward(a, b, key, None if state is None else state[:, :1].clone())
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        a, b, key, scales = ctx.saved_tensors
-        of_a = of_b = None
-        if ctx.needs_input_grad[0]:
-            of_a = multiply_tensors(gradient, b, key, scales, a.shape, a.shape, ctx.form, GRAD_A, ctx.grad_a)
-        if ctx.needs_input_grad[1]:
-            of_b = multiply_tensors(gradient, a, key, scales, b.shape, b.shape, ctx.form, GRAD_B, ctx.grad_b)
-        if ctx.state is not None:
-            products = Products(*map(product_of, (ctx.forward_product, ctx.grad_a, ctx.grad_b)))
-            advance(products, ctx.state, (a.detach(), b.detach(), gradient.detach()))
-        return of_a, of_b, None, None, None, None, None, None, None
+        if ctx.observer is None:
+            return _gradients(ctx, gradient)
+        with observed_by(ctx.observer):
+            return _gradients(ctx, gradient)
+
+
+def _gradients(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+    a, b, key, scales = ctx.saved_tensors
+    of_a = of_b = None
+    if ctx.needs_input_grad[0]:
+        of_a = multiply_tensors(gradient, b, key, scales, a.shape, a.shape, ctx.form, GRAD_A, ctx.grad_a)
+    if ctx.needs_input_grad[1]:
+        of_b = multiply_tensors(gradient, a, key, scales, b.shape, b.shape, ctx.form, GRAD_B, ctx.grad_b)
+    if ctx.state is not None:
+        products = Products(*map(product_of, (ctx.forward_product, ctx.grad_a, ctx.grad_b)))
+        advance(products, ctx.state, (a.detach(), b.detach(), gradient.detach()))
+    return of_a, of_b, None, None, None, None, None, None, None
 
 
 def advance(products: Products, state: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
+from qcore import Accumulator, Number
 from qcore.accumulate.convolution import Form, form_of
-from qcore.accumulate.forms import FORWARD
+from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
 from qcore.accumulate.law import Sums, batch_shape, multiply
 from qcore.accumulate.operands.matrices import Matrices, matrices
 from qcore.accumulate.operands.operand import Operand
@@ -31,6 +34,32 @@ _library.define(
     "product(Tensor first, Tensor second, Tensor? key, Tensor? state, SymInt[] other, SymInt[] shape, str form, "
     "str which, str product) -> Tensor"
 )
+
+
+# Is told of the kind and role of a site (see `qcore.insight.Site`), the tensor before and after, and the format.
+Observer = Callable[[str, str, torch.Tensor, torch.Tensor, Number], None]
+_OPERANDS = {
+    FORWARD: {FIRST: "input", SECOND: "weight"},
+    GRAD_A: {FIRST: "grad_input.gradient", SECOND: "grad_input.weight"},
+    GRAD_B: {FIRST: "grad_weight.gradient", SECOND: "grad_weight.input"},
+}
+_GRADIENTS = {FORWARD: "", GRAD_A: "grad_input", GRAD_B: "grad_weight"}
+
+
+class Observation:
+    """The observer of the products that are computed now; None unless a model is watched."""
+
+    observer: Observer | None = None
+
+
+@contextmanager
+def observed_by(observer: Observer | None) -> Iterator[None]:
+    """Products within, and those of their gradients, whenever these are computed, are told to an observer."""
+    before, Observation.observer = Observation.observer, observer
+    try:
+        yield
+    finally:
+        Observation.observer = before
 
 
 @lru_cache(maxsize=1024)
@@ -87,9 +116,15 @@ def _multiply(
     rows = zip(how.operands, ROWS[which], strict=True)
     given = [state[row, 0] if state is not None and operand.delayed else None for operand, row in rows]
     tensors = first.detach(), second.detach()
-    found = matrices(Names, made, which, how, tensors, tuple(other), partial(_rounded, key), given)
+    found = matrices(Names, made, which, how, tensors, tuple(other), partial(_rounded, key, which), given)
     sums = _sums(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
-    return _multiply_matrices(found, key, shape, sums)
+    result = _multiply_matrices(found, key, shape, sums)
+    if Observation.observer is not None and how.accumulator != Accumulator() and not how.tiled:
+        exact = replace(how, accumulator=Accumulator())
+        sums = _sums(made, which, exact, tuple(first.shape), tuple(second.shape), tuple(other))
+        wide = _multiply_matrices(found, None, shape, sums)
+        Observation.observer("accumulator", _GRADIENTS[which], wide, result, how.accumulator.number)
+    return result
 
 
 def _multiply_matrices(found: Matrices, key: Any, shape: Any, sums: Sums) -> torch.Tensor:
@@ -137,7 +172,7 @@ def _multiply_shards(
     if key is not None and which != FORWARD:
         key = fold_in(key, ROLES[which], True)
     pairs = zip((first, second), how.operands, (FIRST, SECOND), strict=True)
-    operands = [_rounded(key, x.detach(), operand, None, role)[0] for x, operand, role in pairs]
+    operands = [_rounded(key, which, x.detach(), operand, None, role)[0] for x, operand, role in pairs]
     sums = _sums(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
     whole = sums.accumulator.stochastic
     kept = ({}, {}) if whole else made.kept_axes(which, first.dim(), second.dim(), len(other))
@@ -151,14 +186,17 @@ def _multiply_shards(
 
 
 def _rounded(
-    key: torch.Tensor | None, x: torch.Tensor, operand: Operand, given: Any, role: int
+    key: torch.Tensor | None, which: str, x: torch.Tensor, operand: Operand, given: Any, role: int
 ) -> tuple[torch.Tensor, Any]:
     """An operand rounded, and r of its scales."""
     x, inverse = prepared(Names, x, operand, given)
     if operand.number is None:
         return x, inverse
     key = fold_in(key, role, True) if operand.stochastic and key is not None else None
-    return quantize(x, operand.number, operand.rounding, key=key), inverse
+    y = quantize(x, operand.number, operand.rounding, key=key)
+    if Observation.observer is not None and is_plain_tensor(x):
+        Observation.observer("operand", _OPERANDS[which][role], x, y, operand.number)
+    return y, inverse
 
 
 def _shape(first: torch.Tensor, second: torch.Tensor, key: Any, state: Any, other: Any, shape: Any, *text: str) -> Any:

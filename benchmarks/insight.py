@@ -1,0 +1,147 @@
+"""How long a training step takes that is watched, against the same step unwatched.
+
+Usage:
+    python -m benchmarks.insight                       torch and JAX, an MLP whose layers and weights are rounded
+    python -m benchmarks.insight --json insight.json
+
+Both steps take turns; medians are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.support.results import write_results
+from benchmarks.support.timing import by_turns, clock_for, keep_pages, machine, versions
+
+LIMIT = 1.3  # times the unwatched step
+WIDTHS = (784, 512, 512, 10)
+BATCH = 256
+FORMATS = {"forward_number": "e4m3fn", "backward_number": "e5m2", "weight_number": "e4m3fn"}
+
+Step = Callable[[], object]
+
+
+def parameters() -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    shapes = pairwise(WIDTHS)
+    return [(rng.normal(size=(n, m)).astype("f4") / m**0.5, np.zeros(n, "f4")) for m, n in shapes]
+
+
+def torch_steps(rounding: str) -> tuple[Step, Step]:
+    """A watched step and an unwatched one, of models of their own."""
+    import torch
+
+    from qtorch.auto_low import lower
+    from qtorch.insight import watch
+    from qtorch.optim import OptimLP
+
+    x = torch.from_numpy(np.random.default_rng(1).normal(size=(BATCH, WIDTHS[0])).astype("f4"))
+
+    def make(watched: bool) -> Step:
+        layers: list[torch.nn.Module] = []
+        for weight, bias in parameters():
+            layer = torch.nn.Linear(weight.shape[1], weight.shape[0])
+            layer.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
+            layers += [layer, torch.nn.ReLU()]
+        model = lower(
+            torch.nn.Sequential(*layers[:-1]),
+            ["linear", "activation"],
+            **FORMATS,  # type: ignore[arg-type]
+            forward_rounding=rounding,
+            backward_rounding=rounding,
+        )
+        optimizer = OptimLP(torch.optim.SGD(model.parameters(), lr=1e-3), weight_quant="bfloat16")
+        watching = watch(model, optimizer) if watched else None
+
+        def step() -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            if watching is not None:
+                watching.step()
+
+        return step
+
+    return make(True), make(False)
+
+
+def jax_steps(rounding: str) -> tuple[Step, Step]:
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    from qjax.auto_low import lower
+    from qjax.insight import watch
+    from qjax.optim import apply_updates, low_precision
+
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(BATCH, WIDTHS[0])).astype("f4"))
+    params = [tuple(map(jnp.asarray, pair)) for pair in parameters()]
+    tx = low_precision(optax.sgd(1e-3), weight_quant="bfloat16")
+
+    def model(params: list[tuple[jax.Array, jax.Array]], x: jax.Array) -> jax.Array:
+        for i, (weight, bias) in enumerate(params):
+            with jax.named_scope(f"layer{i}"):
+                x = x @ weight.T + bias
+            if i + 1 < len(params):
+                with jax.named_scope(f"relu{i}"):
+                    x = jax.nn.relu(x)
+        return x
+
+    ways = {"forward_rounding": rounding, "backward_rounding": rounding}
+    lowered = lower(model, ["linear", "activation"], **FORMATS, **ways)  # type: ignore[arg-type]
+
+    def step(params: object, state: object, key: jax.Array) -> object:
+        grads = jax.grad(lambda params: jnp.mean(lowered(params, x, key=key) ** 2))(params)
+        updates, state = tx.update(grads, state, params)  # type: ignore[arg-type]
+        return apply_updates(params, updates, state), state  # type: ignore[arg-type]
+
+    state, key = tx.init(params), jnp.zeros(2, jnp.uint32)  # type: ignore[arg-type]
+    watched, plain = jax.jit(watch(step)), jax.jit(step)
+    return (
+        lambda: jax.block_until_ready(watched(params, state, key)),
+        lambda: jax.block_until_ready(plain(params, state, key)),
+    )
+
+
+def measure(package: str, rounding: str, seconds: float) -> dict[str, object]:
+    """One row: medians in seconds a step."""
+    steps = {"torch": torch_steps, "jax": jax_steps}[package](rounding)
+    watched, plain = by_turns(steps, clock_for("cpu"), seconds)
+    ratio = watched.median / plain.median
+    times = {"watched": watched.median, "plain": plain.median}
+    return {"package": package, "rounding": rounding, **times, "ratio": ratio, "limit": LIMIT, "met": ratio <= LIMIT}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Time a watched training step against an unwatched one.")
+    parser.add_argument("--seconds", type=float, default=5.0, help="time for each row, five turns at least")
+    parser.add_argument("--json", metavar="FILE", help="write versions, machine and rows there")
+    options = parser.parse_args(argv)
+    console = Console(highlight=False)
+    facts = {"versions": versions(), "machine": machine("cpu")}
+    for name, values in facts.items():
+        console.print(f"{name}: " + ", ".join(f"{what} {value}" for what, value in values.items()), soft_wrap=True)
+    rows = [measure(name, way, options.seconds) for name in ("torch", "jax") for way in ("nearest", "stochastic")]
+    table = Table("package", "rounding", "watched", "unwatched", "ratio", "limit", box=SIMPLE)
+    for row in rows:
+        watched, plain = (f"{row[name] * 1e3:.1f} ms" for name in ("watched", "plain"))  # type: ignore[operator]
+        limit = f"<= {LIMIT:g} {'met' if row['met'] else 'MISSED'}"
+        table.add_row(str(row["package"]), str(row["rounding"]), watched, plain, f"{row['ratio']:.2f}", limit)
+    console.print(table)
+    if options.json:
+        write_results(options.json, facts | {"rows": rows})
+    return 0
+
+
+if __name__ == "__main__":
+    keep_pages()
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""Records, comparisons and what is wrong with their arguments."""
+
+import json
+
+import numpy as np
+import pytest
+
+from qcore.insight import Record, Site, Statistics, compare, statistics_between, statistics_of
+
+SITE = Site("features.0", "output")
+
+
+def record(values, model="digits"):
+    made = Record(model)
+    for step, x in enumerate(values):
+        made.add(step, SITE, statistics_of(np.float32(x), "e4m3fn"))
+    return made
+
+
+def test_merge_has_no_order():
+    x = np.random.default_rng(0).normal(size=300).astype(np.float32) * 100
+    parts = [statistics_of(part, "e4m3fn") for part in np.split(x, (7, 120, 250))]
+    whole = statistics_of(x, "e4m3fn")
+    assert parts[2].merge(parts[0], parts[3], parts[1]) == whole == parts[0].merge(*parts[1:])
+    assert hash(whole) == hash(whole.pack())
+    assert whole.pack() == whole
+    assert Statistics.from_json(json.loads(json.dumps(whole.to_json()))) == whole
+    assert statistics_of(x[:0], "e4m3fn").elements == 0
+    stacked = Statistics("e4m3fn", np.stack([part.lanes for part in parts]))
+    assert stacked == whole
+    assert stacked.parts() == parts
+
+
+def test_derived():
+    found = statistics_of(np.float32([1, -3, 1.0625]), "e4m3fn")
+    assert found.bias == -0.0625 / 3
+    assert found.sqnr == pytest.approx(10 * np.log10((1 + 9 + 1.0625**2) / 0.0625**2))
+    assert (found.smallest_after, found.largest_after, found.exponent_bits_used) == (1, 3, 2)
+    assert found.exponents == {0: 2, 1: 1}
+    assert found.rate("zeros") == 0
+
+
+def test_round_trip(tmp_path):
+    made = record([[1, 500], [0.001, 3]])
+    made.save(tmp_path / "run.json")
+    read = Record.load(tmp_path / "run.json", model="digits")
+    assert read == made
+    assert compare(made, read) is None
+    row = read.rows()[0]
+    assert (row["step"], row["path"], row["kind"], row["number"], row["overflowed"]) == (
+        0,
+        "features.0",
+        "output",
+        "e4m3fn",
+        1,
+    )
+    assert {type(value) for value in row.values()} <= {int, float, str, type(None)}
+    assert read.merge(made).at(0, SITE).statistics.elements == 4
+    assert read.site(SITE).elements == 4
+
+
+def test_bad_records(tmp_path):
+    fields = record([[1]]).to_json()
+    for wrong, message in (
+        ({"version": 2}, "record has version 2; allowed is 1"),
+        ({"entries": [{"step": 0}]}, "entry=.*allowed is what Entry.to_json returns"),
+        ({"entries": [fields["entries"][0] | {"statistics": {"zeros": 1}}]}, "statistics=.*allowed is what"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Record.from_json(fields | wrong)
+    with pytest.raises(ValueError, match="record is of model 'digits'; allowed is 'other'"):
+        Record.from_json(fields, model="other")
+    with pytest.raises(ValueError, match="allowed is a record"):
+        Record.from_json([])
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ValueError, match="is no JSON"):
+        Record.load(tmp_path / "run.json")
+    with pytest.raises(ValueError, match="kind='outputs'; allowed are"):
+        record([]).add(0, Site("a", "outputs"), statistics_of(np.ones(1, np.float32), "e5m2"))
+    with pytest.raises(ValueError, match="others has statistics of 'e5m2'; allowed is 'e4m3fn'"):
+        record([[1]]).add(0, SITE, statistics_of(np.ones(1, np.float32), "e5m2"))
+    with pytest.raises(ValueError, match="other is a record of model 'b'; allowed is 'a'"):
+        record([], "a").merge(record([], "b"))
+
+
+def test_bad_arguments():
+    x = np.ones((2, 2), np.float32)
+    with pytest.raises(TypeError, match="x has dtype float64; allowed are float32, float16, bfloat16"):
+        statistics_of(x.astype(np.float64), "e5m2")
+    with pytest.raises(ValueError, match=r"y is float32.*allowed is x's"):
+        statistics_between(x, x[0], "e5m2")
+    with pytest.raises(ValueError, match="name='nans'; allowed are"):
+        statistics_of(x, "e5m2").rate("nans")
+    one = record([[1]])
+    for arguments, kind, message in (
+        ((one, {}), TypeError, "run_b is a dict; allowed is a Record"),
+        ((Record("digits"), one), ValueError, "run_a has no entries"),
+        ((one, record([[1]], "b")), ValueError, "run_b is of model 'b'; allowed is that of run_a, 'digits'"),
+        ((one, one, -1), ValueError, "tolerance=-1; allowed is a number from 0 on"),
+        ((one, one, "1"), TypeError, "tolerance='1' is a str"),
+    ):
+        with pytest.raises(kind, match=message):
+            compare(*arguments)
+
+
+def test_compare():
+    one, other = record([[1, 2], [1, 500], [0.3, 1]]), record([[1, 2], [1, 400], [0.4, 1]])
+    found = compare(one, other)
+    assert (found.step, found.site) == (1, SITE)
+    assert {"overflowed", "nan_results", "errors"} <= set(found.fields)
+    assert compare(one, record([[1, 2]])).fields == ("missing",)
+    near = record([[1, 2.03125]])
+    assert compare(record([[1, 2]]), near).fields
+    assert compare(record([[1, 2]]), near, tolerance=1.0) is None

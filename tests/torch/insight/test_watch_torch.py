@@ -1,0 +1,63 @@
+"""The watch over torch models: sites, removal, and what is wrong with its arguments."""
+
+import pytest
+import torch
+from torch import nn
+
+from qcore.insight import Site
+from qtorch.auto_low import lower, sequential_lower
+from qtorch.insight import statistics_of, watch
+from qtorch.optim import OptimLP
+from qtorch.quant import Quantizer
+
+
+def test_sites_are_paths():
+    model = nn.Sequential(nn.ModuleDict({"inner": nn.Linear(3, 3)}), nn.Linear(3, 2), Quantizer("e4m3fn"))
+    model[0].forward = lambda x: model[0]["inner"](x)
+    lower(model[0], ["linear"], "e5m2", "e5m2", weight_number="e4m3fn")
+    model[1] = sequential_lower(model[1], ["linear"], "int8", None, "nearest")
+    with watch(model) as watching:
+        for _ in range(2):
+            model(torch.randn(4, 3, requires_grad=True)).sum().backward()
+        watching.step()
+    sites = [str(site) for site in watching.record.sites]
+    assert sites == ["0.inner:weight", "0.inner:output", "1:output", "2:output", "0.inner:gradient"]
+    assert watching.record.at(0, Site("1", "output")).statistics.elements == 16
+
+
+def test_nothing_stays_behind():
+    model = nn.Sequential(nn.Linear(2, 2), Quantizer("e4m3fn", "e5m2"))
+    before = str(model[1]._forward_hooks), str(model[1]._forward_pre_hooks)
+    with watch(model) as watching:
+        model(torch.ones(1, 2))
+    assert (str(model[1]._forward_hooks), str(model[1]._forward_pre_hooks)) == before
+    model(torch.ones(1, 2))
+    assert watching.record.entries == []
+
+
+def test_bad_arguments():
+    model = nn.Sequential(nn.Linear(2, 2), Quantizer("e4m3fn"))
+    with pytest.raises(ValueError, match="model has no site: Linear rounds nothing"):
+        watch(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match=r"model is a int; allowed is a torch.nn.Module"):
+        watch(3)
+    with pytest.raises(TypeError, match="optimizer is a SGD; allowed is an OptimLP"):
+        watch(model, torch.optim.SGD(model.parameters(), 0.1))
+    with pytest.raises(ValueError, match=r"model is compiled; allowed is the module that was given to torch.compile"):
+        watch(torch.compile(model))
+    with watch(model) as watching, pytest.raises(RuntimeError, match="nothing was rounded in this step"):
+        watching.step()
+    other = nn.Parameter(torch.ones(2))
+    optimizer = OptimLP(torch.optim.SGD([other], 0.1), weight_quant="e5m2")
+    other.grad = torch.ones(2)
+    with watch(model, optimizer), pytest.raises(ValueError, match="optimizer has a parameter that is not the model's"):
+        optimizer.step()
+    with pytest.raises(TypeError, match="x has dtype float64"):
+        statistics_of(torch.ones(1, dtype=torch.float64), "e5m2")
+
+
+def test_compiled_statistics():
+    """In a compiled program an operator calls the kernel."""
+    x = torch.linspace(-600, 600, 77)
+    compiled = torch.compile(lambda x: statistics_of(x, "e4m3fn").lanes, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x), statistics_of(x, "e4m3fn").lanes)
