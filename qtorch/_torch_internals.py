@@ -6,6 +6,7 @@ tests/torch/test_internals.py runs without each.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -92,6 +93,39 @@ def int8_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if _int_mm is not None:
         return _int_mm(a, b)
     return (a.to(torch.float64) @ b.to(torch.float64)).to(torch.int32)
+
+
+def with_versions(state_dict: OrderedDict[str, Any], versions: dict[str, int]) -> OrderedDict[str, Any]:
+    """A state_dict that tells modules of torch which version of their layout it has; without the private part none."""
+    state_dict._metadata = OrderedDict((name, {"version": version}) for name, version in versions.items())  # type: ignore[attr-defined]
+    return state_dict
+
+
+def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
+    """A weight as torch's quantized recurrent cells keep it: quantized, or in float32 for one of float16.
+
+    Raises:
+        ValueError: if torch has no such cells any more.
+    """
+    pack = _find("ops.quantized.linear_prepack" if weight.is_quantized else "ops.quantized.linear_prepack_fp16")
+    if pack is None:
+        raise ValueError(f"torch {torch.__version__} has no packed weights, in which torch.ao keeps recurrent layers")
+    return pack(weight, bias)
+
+
+def pack_recurrent(
+    ih: torch.Tensor, ih_bias: torch.Tensor | None, hh: torch.Tensor, hh_bias: torch.Tensor | None
+) -> Any:
+    """The weights and biases of the two products of a recurrent layer, as torch's quantized ones keep them.
+
+    Raises:
+        ValueError: if torch has no such layers any more.
+    """
+    biases = [torch.zeros(len(ih)) if bias is None else bias for bias in (ih_bias, hh_bias)]
+    packed = [pack_linear(weight, bias) for weight, bias in zip((ih, hh), biases, strict=True)]
+    if ih.is_quantized:
+        return _find("ops.quantized.make_quantized_cell_params_dynamic")(*packed, *biases, True)
+    return _find("ops.quantized.make_quantized_cell_params_fp16")(*packed)
 
 
 def forward_hooks(module: torch.nn.Module, before: bool) -> list[tuple[Any, dict[str, bool]]]:

@@ -33,7 +33,9 @@ from qtorch.quantization import (
     functional,
     fuse_modules,
     prepare,
+    quantize_dynamic,
     quantize_per_tensor,
+    to_torch_ao,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -159,6 +161,15 @@ def test_without_a_look_at_hooks(monkeypatch):
     expected = quantized()
     monkeypatch.setattr(internals, "_HOOKS", {True: "_hooks_of_later", False: "_hooks_of_later"})
     assert_same_bits(quantized(), expected)
+
+
+def test_without_packed_weights(monkeypatch):
+    layer = torch.nn.LSTM(2, 2)
+    state = quantize_dynamic(layer).state_dict()
+    assert list(to_torch_ao(state)) == ["_all_weight_values.0.param"]
+    monkeypatch.setattr(internals, "_find", lambda path: None)
+    with pytest.raises(ValueError, match=r"has no packed weights, in which torch\.ao keeps recurrent layers"):
+        to_torch_ao(state)
 
 
 Pair = namedtuple("Pair", "first second")
