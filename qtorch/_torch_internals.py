@@ -35,6 +35,11 @@ _dispatch_modes = _find("_C._len_torch_dispatch_stack")
 _transforms = _find("_C._functorch.peek_interpreter_stack")
 _apply = _find("_C._FunctionBase.apply")
 _int_mm = _find("_int_mm")
+_capabilities = _find("cpu.get_capabilities")
+_has_int8_instructions = _capabilities is not None and any(
+    map(_capabilities().get, ("avx512_vnni", "avx_vnni", "amx_int8"))
+)
+INT8_TERMS = 1024  # whose products, of at most 2^14, have sums that float32 holds
 _tree_map = _find("utils._pytree.tree_map")
 _HOOKS = {True: "_forward_pre_hooks", False: "_forward_hooks"}
 _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
@@ -86,13 +91,24 @@ def constant(function: Callable[..., T]) -> Callable[..., T]:
     return function
 
 
+def multiplies_int8(device: torch.device) -> bool:
+    """True if `torch._int_mm` has instructions for int8 on a device; without them floats are faster."""
+    return _int_mm is not None and (device.type != "cpu" or _has_int8_instructions)
+
+
 def int8_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The matrix product of int8 matrices in int32; float64 holds its sums exactly, and takes longer."""
+    """The matrix product of int8 matrices: in int32, which wraps around, or in float32 if that holds all sums."""
     if a.shape[1] == 1:  # torch 2.13's gives wrong numbers where both strides of b are 1
         return a.to(torch.int32) * b.to(torch.int32)
-    if _int_mm is not None:
+    if multiplies_int8(a.device):
         return _int_mm(a, b)
-    return (a.to(torch.float64) @ b.to(torch.float64)).to(torch.int32)
+    parts = [slice(first, first + INT8_TERMS) for first in range(0, max(1, a.shape[1]), INT8_TERMS)]
+    with torch.autocast(a.device.type, enabled=False):
+        sums = a[:, parts[0]].to(torch.float32) @ b[parts[0]].to(torch.float32)
+        for part in parts[1:]:
+            more = a[:, part].to(torch.float32) @ b[part].to(torch.float32)
+            sums = sums.to(torch.int32).add_(more.to(torch.int32))
+    return sums
 
 
 def with_versions(state_dict: OrderedDict[str, Any], versions: dict[str, int]) -> OrderedDict[str, Any]:

@@ -37,6 +37,7 @@ from qtorch.quantization import (
     quantize_per_tensor,
     to_torch_ao,
 )
+from qtorch.quantization.integer import convolution, products
 
 ROOT = Path(__file__).parents[2]
 F = qtorch.FloatingPoint(5, 2)
@@ -76,6 +77,7 @@ def test_with_all_parts():
     assert is_plain_tensor(X)
     assert internals._marks_constants
     assert internals._int_mm is not None
+    assert internals._capabilities is not None
     assert internals.apply_directly(dispatch._WithTangent) != dispatch._WithTangent.apply
     check_rounding()
 
@@ -147,6 +149,28 @@ def test_without_products_of_int8(monkeypatch):
     assert torch.equal(functional.linear(q, weight).int_repr(), expected)
     ends = torch.full((1, 1 << 17), -128, dtype=torch.int8)
     assert internals.int8_product(ends, ends.t()).item() == -(2**31)  # wraps, as int32 does
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+@pytest.mark.parametrize("terms", [40, 1024, 3 * 1024 + 5])
+def test_products_of_int8_with_and_without_instructions(terms, zero, monkeypatch):
+    """Extreme integers, whose sums float32 just holds, as a product of matrices and as a convolution in parts."""
+    generator = torch.Generator().manual_seed(terms)
+    values = torch.randint(-128, 128, (7, terms), generator=generator).float()
+    values[0], values[1] = -128, 127
+    x = quantize_per_tensor(values - 3, 1.0, 3, torch.qint8)
+    weight = quantize_per_tensor(values[:5] - zero, 1.0, zero, torch.qint8)
+    images = x.reshape(7, terms, 1).expand(7, terms, 4)
+    filters = weight.reshape(5, terms, 1).expand(5, terms, 3)
+    results = []
+    for has_instructions in (True, False):
+        monkeypatch.setattr(internals, "_has_int8_instructions", has_instructions)
+        sums = products.sums_of_products(x, weight), convolution.sums_of_windows(images, filters, (1,), (1,), (1,), 1)
+        results.append([one.to(torch.float64).float() for one in sums])
+    exact = (x.values.double() - 3) @ (weight.values.double() - zero).t()
+    assert torch.equal(results[0][0], exact.float())
+    for some, others in zip(*results, strict=True):
+        assert_same_bits(some, others)
 
 
 def test_without_a_look_at_hooks(monkeypatch):

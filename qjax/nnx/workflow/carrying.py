@@ -148,7 +148,7 @@ def _weight(layer: Any, entries: _Entries, form: AffineInteger) -> Any:
     scale, zero_point = entries.take("scale"), entries.take("zero_point")
     qparams = QParams(jnp.asarray(scale), jnp.asarray(zero_point), 0 if scale.ndim else None)
     if "packed" in entries:
-        values = unpacked(jnp.asarray(entries.take("packed")), form, outputs_first[-1])
+        values = unpacked(jnp.asarray(entries.take("packed")), form, outputs_first)
     else:
         values = jnp.asarray(entries.take("int_repr"))
     if values.shape != outputs_first:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from quantization_support import torch_ao
+from quantization_support import torch_ao, torch_engine
 from record_torch_ao import ROWS, Net, Recurrent
 from torch import nn
 from workflow_support import recorded
@@ -156,8 +156,7 @@ def test_torch_ao_loads_what_is_saved_here(name):
     saved = recorded(name)
     state = to_torch_ao(from_torch_ao(saved["state"]))
     x = saved["input"]
-    with torch_ao() as ao:
-        torch.backends.quantized.engine = "qnnpack" if name.endswith("qnnpack") else "fbgemm"
+    with torch_ao() as ao, torch_engine("qnnpack" if name.endswith("qnnpack") else "fbgemm"):
         backend = "fbgemm" if name in ("quantized_fbgemm", "qat") else "qnnpack"
         if name.startswith("dynamic"):
             head, x = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 5)), x.flatten(1)
@@ -185,8 +184,7 @@ def test_recurrent_layers_in_torch_ao():
     torch.manual_seed(2)
     model, x = Recurrent(), torch.randn(5, 3, 4)
     ours = quantize_dynamic(model)
-    with torch_ao() as ao:
-        torch.backends.quantized.engine = "fbgemm"
+    with torch_ao() as ao, torch_engine("fbgemm"):
         theirs = ao.quantize_dynamic(Recurrent())
         theirs.load_state_dict(to_torch_ao(ours.state_dict()))
         torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=2e-6)
