@@ -156,7 +156,7 @@ def test_state_dicts(weight_form):
 
 def test_autocast_changes_nothing():
     x, weight = (
-        quantize_per_tensor(torch.randn(9, 700, generator=torch.Generator().manual_seed(0)), 0.02, 3, torch.qint8)
+        quantize_per_tensor(torch.randn(90, 700, generator=torch.Generator().manual_seed(0)), 0.02, 3, torch.qint8)
         for _ in range(2)
     )
     with torch.autocast("cpu", dtype=torch.bfloat16):
