@@ -6,6 +6,7 @@ tests/torch/test_internals.py runs without each.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +35,11 @@ _dispatch_modes = _find("_C._len_torch_dispatch_stack")
 _transforms = _find("_C._functorch.peek_interpreter_stack")
 _apply = _find("_C._FunctionBase.apply")
 _int_mm = _find("_int_mm")
+_capabilities = _find("cpu.get_capabilities")
+_has_int8_instructions = _capabilities is not None and any(
+    map(_capabilities().get, ("avx512_vnni", "avx_vnni", "amx_int8"))
+)
+INT8_TERMS = 1024  # whose products, of at most 2^14, have sums that float32 holds
 _tree_map = _find("utils._pytree.tree_map")
 _HOOKS = {True: "_forward_pre_hooks", False: "_forward_hooks"}
 _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
@@ -85,13 +91,57 @@ def constant(function: Callable[..., T]) -> Callable[..., T]:
     return function
 
 
+def multiplies_int8(device: torch.device) -> bool:
+    """True if `torch._int_mm` has instructions for int8 on a device; without them floats are faster."""
+    return _int_mm is not None and (device.type != "cpu" or _has_int8_instructions)
+
+
 def int8_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The matrix product of int8 matrices in int32; float64 holds its sums exactly, and takes longer."""
+    """The matrix product of int8 matrices: in int32, which wraps around, or in float32 if that holds all sums."""
     if a.shape[1] == 1:  # torch 2.13's gives wrong numbers where both strides of b are 1
         return a.to(torch.int32) * b.to(torch.int32)
-    if _int_mm is not None:
+    if multiplies_int8(a.device):
         return _int_mm(a, b)
-    return (a.to(torch.float64) @ b.to(torch.float64)).to(torch.int32)
+    parts = [slice(first, first + INT8_TERMS) for first in range(0, max(1, a.shape[1]), INT8_TERMS)]
+    with torch.autocast(a.device.type, enabled=False):
+        sums = a[:, parts[0]].to(torch.float32) @ b[parts[0]].to(torch.float32)
+        for part in parts[1:]:
+            more = a[:, part].to(torch.float32) @ b[part].to(torch.float32)
+            sums = sums.to(torch.int32).add_(more.to(torch.int32))
+    return sums
+
+
+def with_versions(state_dict: OrderedDict[str, Any], versions: dict[str, int]) -> OrderedDict[str, Any]:
+    """A state_dict that tells modules of torch which version of their layout it has; without the private part none."""
+    state_dict._metadata = OrderedDict((name, {"version": version}) for name, version in versions.items())  # type: ignore[attr-defined]
+    return state_dict
+
+
+def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
+    """A weight as torch's quantized recurrent cells keep it: quantized, or in float32 for one of float16.
+
+    Raises:
+        ValueError: if torch has no such cells any more.
+    """
+    pack = _find("ops.quantized.linear_prepack" if weight.is_quantized else "ops.quantized.linear_prepack_fp16")
+    if pack is None:
+        raise ValueError(f"torch {torch.__version__} has no packed weights, in which torch.ao keeps recurrent layers")
+    return pack(weight, bias)
+
+
+def pack_recurrent(
+    ih: torch.Tensor, ih_bias: torch.Tensor | None, hh: torch.Tensor, hh_bias: torch.Tensor | None
+) -> Any:
+    """The weights and biases of the two products of a recurrent layer, as torch's quantized ones keep them.
+
+    Raises:
+        ValueError: if torch has no such layers any more.
+    """
+    biases = [torch.zeros(len(ih)) if bias is None else bias for bias in (ih_bias, hh_bias)]
+    packed = [pack_linear(weight, bias) for weight, bias in zip((ih, hh), biases, strict=True)]
+    if ih.is_quantized:
+        return _find("ops.quantized.make_quantized_cell_params_dynamic")(*packed, *biases, True)
+    return _find("ops.quantized.make_quantized_cell_params_fp16")(*packed)
 
 
 def forward_hooks(module: torch.nn.Module, before: bool) -> list[tuple[Any, dict[str, bool]]]:

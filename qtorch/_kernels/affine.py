@@ -78,14 +78,14 @@ def dequantize(storage: str, layout: str) -> Function | None:
 
 
 @cache
-def requantize(storage: str, biased: bool, layout: str) -> Function | None:
-    """The kernel of `qcore.affine.requantize` for sums in int32, weight scales and perhaps biases of channels.
+def requantize(dtype: str, storage: str, biased: bool, layout: str) -> Function | None:
+    """The kernel of `qcore.affine.requantize` for int32 or float32 sums, weight scales and maybe biases of channels.
 
     A call gives the sizes, then the addresses of the sums, the weight's scales, the biases if there are any, the
     input's scale, the result's scale and zero point, the ends of the range and the integers.
     """
     parameters = {"weight_scale": "float32"} | ({"bias": "float32"} if biased else {})
-    trace, sums, (weight_scale, *bias), arguments = _of_channels("int32", layout, parameters)
+    trace, sums, (weight_scale, *bias), arguments = _of_channels(dtype, layout, parameters)
     whole = {"input_scale": "float32", "scale": "float32", "zero_point": "int32"}
     arguments += [Argument(name, kind) for name, kind in whole.items()]
     input_scale, scale, zero_point = (trace.value(f"{name}[0]", kind, CONSTANT) for name, kind in whole.items())

@@ -1,6 +1,7 @@
 """What happens to whole models: fuse, prepare, convert. `qtorch.quantization` offers its names."""
 
 from qcore.report import LayerReport, Report
+from qtorch._workflow.loading import load_converted
 from qtorch._workflow.mappings import (
     get_default_dynamic_quant_module_mappings,
     get_default_qat_module_mappings,
@@ -16,7 +17,7 @@ from qtorch._workflow.steps.propagation import propagate_qconfig_
 from qtorch._workflow.steps.swap import swap_module
 from qtorch._workflow.stubs import DeQuantStub, QuantStub, QuantWrapper, add_quant_dequant
 from qtorch._workflow.toplevel import default_eval_fn, quantize, quantize_dynamic, quantize_qat
-from qtorch._workflow.torch_ao import from_torch_ao
+from qtorch._workflow.torch_ao import from_torch_ao, to_torch_ao
 
 __all__ = [
     "DeQuantStub",
@@ -36,6 +37,7 @@ __all__ = [
     "get_default_qat_module_mappings",
     "get_default_qconfig_propagation_list",
     "get_default_static_quant_module_mappings",
+    "load_converted",
     "prepare",
     "prepare_qat",
     "propagate_qconfig_",
@@ -44,4 +46,5 @@ __all__ = [
     "quantize_qat",
     "report",
     "swap_module",
+    "to_torch_ao",
 ]

@@ -64,7 +64,7 @@ def calls_of(module: Any) -> CountCalls | None:
     return getattr(module, "call_count", None)
 
 
-def attach(path: str, module: torch.nn.Module, settings: Any, by_hook: bool = True) -> None:
+def attach(path: str, module: torch.nn.Module, settings: Any, by_hook: bool = True, device: Any = None) -> None:
     """Gives a module the observer that its settings make.
 
     Args:
@@ -72,6 +72,7 @@ def attach(path: str, module: torch.nn.Module, settings: Any, by_hook: bool = Tr
         module: changed in place.
         settings: its qconfig.
         by_hook: whether a hook calls the observer, before users' hooks; else the module's methods do.
+        device: the observer's; None for that of the module's parameters.
 
     Raises:
         TypeError: if the settings make no module, or are for dynamic quantization.
@@ -82,7 +83,7 @@ def attach(path: str, module: torch.nn.Module, settings: Any, by_hook: bool = Tr
     observer = settings.activation()
     if not isinstance(observer, torch.nn.Module):
         raise TypeError(f"{shown(path)}: qconfig.activation made a {type(observer).__name__}; allowed are modules")
-    device = next((tensor.device for tensor in module.parameters()), None)
+    device = next((tensor.device for tensor in module.parameters()), None) if device is None else device
     module.add_module(NAME, observer if device is None else observer.to(device))
     _count_calls(path, observer)
     if by_hook and type(module).forward is not nn.Sequential.forward:  # which calls its children anyway, in order
@@ -138,6 +139,8 @@ def has_seen(observer: Any) -> bool:
 def add_observer_(
     module: torch.nn.Module,
     non_leaf_module_list: Collection[type[torch.nn.Module]] | None = None,
+    device: torch.device | str | None = None,
+    *,
     allow_list: Collection[type[torch.nn.Module]] | None = None,
 ) -> None:
     """Adds an observer to each layer without children whose qconfig is not None.
@@ -145,6 +148,7 @@ def add_observer_(
     Args:
         module: changed in place; `propagate_qconfig_` wrote the settings.
         non_leaf_module_list: types with children that get an observer for the whole.
+        device: the observers'; None for that of each layer's parameters.
         allow_list: the only types of layers that get one; None for all.
 
     Raises:
@@ -163,4 +167,4 @@ def add_observer_(
     for path, layer in list(walk(module, lambda _, layer: type(layer) in whole)):
         observed = type(layer) in whole or (is_leaf(layer) and (allow_list is None or type(layer) in allow_list))
         if observed and getattr(layer, "qconfig", None) is not None and not is_prepared(layer):
-            attach(path, layer, layer.qconfig)
+            attach(path, layer, layer.qconfig, device=device)

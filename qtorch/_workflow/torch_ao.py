@@ -1,18 +1,26 @@
-"""State_dicts of torch.ao's models, in the layout of the models here.
+"""State_dicts of torch.ao's models in the layout of the models here, and the other way round.
 
 A state_dict's versions lie in an attribute that files may have lost, so that its keys decide.
 """
 
 from __future__ import annotations
 
+import re
+import warnings
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
-__all__ = ["from_torch_ao"]
+from qtorch._torch_internals import pack_linear, pack_recurrent, with_versions
+
+__all__ = ["from_torch_ao", "to_torch_ao"]
 
 _PACKED = "_packed_params."
+_RECURRENT, _CELL = re.compile(r"_all_weight_values\.(\d+)\.$"), re.compile("_packed_weight_(ih|hh)")
+_PRODUCT = re.compile(r"(?<![^.])(ih|hh)\.(?:(\d+)\.)?$")
+_OBSERVED = "min_val", "fake_quant_enabled"
 _OLD_NAMES = {"min_vals": "min_val", "max_vals": "max_val"}  # of observers of channels
 
 
@@ -22,6 +30,8 @@ def from_torch_ao(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     Load it into a model that went through the same steps here: `prepare`, `prepare_qat`, `convert(prepare(model),
     allow_uncalibrated=True)` or `quantize_dynamic`. Integers, scales and zero points stay as they are; weights become
     buffers of integers, (weight, bias) pairs are taken apart, and what old versions called otherwise is renamed.
+    The packed weights of recurrent layers, which `torch.load(file, weights_only=False)` reads, become products `ih`
+    and `hh`.
 
     Args:
         state_dict: of torch 1.3 to 2.13, as `torch.load` gives it.
@@ -31,6 +41,9 @@ def from_torch_ao(state_dict: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         TypeError: if an entry is of no known kind.
+
+    Warns:
+        UserWarning: of recurrent layers that quantize activations to 8 bits, which here are 7.
 
     Example:
         >>> entries = {"fc.scale": torch.tensor(0.5), "fc.zero_point": torch.tensor(3)}
@@ -65,17 +78,45 @@ def _entries(prefix: str, name: str, value: Any) -> Iterator[tuple[str, Any]]:
         return
     layer = prefix.removesuffix(_PACKED)
     if isinstance(value, tuple) and name == "_packed_params" and len(value) == 2:
-        yield from _entries(layer, "weight", value[0])
+        yield from _entries(prefix, "weight", value[0])
         yield from _entries(layer, "bias", value[1])
+    elif isinstance(value, torch.ScriptObject) and (_RECURRENT.search(prefix) or _CELL.fullmatch(name)):
+        yield from _products(prefix, name, value)
     elif not isinstance(value, torch.Tensor):
         kind = type(value).__name__
         raise TypeError(f"state_dict[{prefix + name!r}] is a {kind}; allowed are tensors, and packed pairs of them")
     elif value.is_quantized:
         yield from ((f"{layer}{name}.{part}", tensor) for part, tensor in _parts(value))
+    elif name == "weight" and layer != prefix:
+        yield f"{layer}weight", value.to(torch.float16)  # which it was made of
     elif name == "zero_point":
         yield prefix + name, value.to(torch.int32)
     else:
         yield layer + _OLD_NAMES.get(name, name), value
+
+
+def _products(prefix: str, name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The weights and biases of a recurrent layer's two products, or of one of a cell's."""
+    found = _RECURRENT.search(prefix)
+    if found is None:
+        packed, biases, names = [value], [None], [name.rpartition("_")[2]]
+        layer = prefix
+    else:
+        layer = prefix[: found.start()]
+        kind, biases, _, reduced, packed = value.__getstate__()[0]
+        names = [f"ih.{found[1]}", f"hh.{found[1]}"]
+        if kind == "quantized_dynamic" and not reduced[0]:
+            products = " and ".join(f"{layer}{product}" for product in names)
+            warnings.warn(
+                f"{products} were made for activations of 8 bits (reduce_range=False), and here have 7; after loading, "
+                "set their `activations` to qcore.affine.UINT8",
+                stacklevel=4,
+            )
+    for product, one, bias in zip(names, packed, biases or [None, None], strict=True):
+        weight, own_bias = one.__getstate__()[0]
+        bias = own_bias if bias is None else bias
+        yield from _entries(f"{layer}{product}.{_PACKED}", "weight", weight)
+        yield from _entries(f"{layer}{product}.", "bias", None if bias is None else bias.detach())
 
 
 def _parts(q: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
@@ -87,3 +128,76 @@ def _parts(q: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     else:
         yield "scale", q.q_per_channel_scales().to(torch.float32)
         yield "zero_point", q.q_per_channel_zero_points().to(torch.int32)
+
+
+def to_torch_ao(state_dict: Mapping[str, torch.Tensor]) -> OrderedDict[str, Any]:
+    """The inverse of `from_torch_ao`: what torch.ao's model at the same step loads.
+
+    Weights become torch's quantized tensors, packed where torch packs them, and the versions that torch asks for are in
+    the attribute `_metadata`. torch.ao saves neither scale nor zero point of ELU and Sigmoid, so that these entries are
+    left over there (strict=False).
+
+    Args:
+        state_dict: of a model that was prepared, trained or converted here.
+
+    Raises:
+        ValueError: if a weight has integers that torch.ao has not: other than int8.
+
+    Example:
+        >>> int8 = {"fc.weight.int_repr": torch.zeros(1, 2, dtype=torch.int8), "fc.weight.scale": torch.tensor(0.5)}
+        >>> int8 |= {"fc.weight.zero_point": torch.tensor(0), "fc.scale": torch.tensor(1.0)}
+        >>> list(to_torch_ao(int8 | {"fc.zero_point": torch.tensor(0)}))
+        ['fc.scale', 'fc.zero_point', 'fc._packed_params.dtype', 'fc._packed_params._packed_params']
+    """
+    rest, layers = dict(state_dict), dict[str, tuple[torch.Tensor, torch.Tensor | None]]()
+    halves = not any(key.endswith(_OBSERVED) for key in state_dict)  # dynamic layers, and no model in float16
+    for key, value in state_dict.items():
+        layer = key.removesuffix("weight.packed").removesuffix("weight.int_repr").removesuffix("weight")
+        if key.endswith(("weight.packed", "weight.int_repr")):
+            layers[layer] = _quantized(key, layer, rest), rest.pop(f"{layer}bias", None)
+        elif halves and key.endswith("weight") and value.dtype is torch.float16:
+            layers[layer] = rest.pop(key).to(torch.float32), rest.pop(f"{layer}bias", None)
+    result = OrderedDict[str, Any](
+        (key, value.to(torch.int64).reshape(-1) if key.endswith("zero_point") else value) for key, value in rest.items()
+    )
+    versions = {key.rpartition(".")[0]: 3 for key in rest if key.endswith("min_val")}
+    versions |= {key.rpartition(".bn.")[0]: 2 for key in rest if key.endswith(".bn.weight")}
+    for layer, (weight, bias) in layers.items():
+        if found := _PRODUCT.search(layer):
+            owner = layer[: found.start()]
+            if found[1] == "hh" and found[2]:
+                result[f"{owner}_all_weight_values.{found[2]}.param"] = pack_recurrent(
+                    *layers[f"{owner}ih.{found[2]}."], weight, bias
+                )
+                versions[owner.removesuffix(".")] = 2
+            elif not found[2]:
+                result[f"{owner}_packed_weight_{found[1]}"] = pack_linear(weight, bias)
+        elif weight.dim() > 2:
+            result |= {f"{layer}weight": weight, f"{layer}bias": bias}
+        else:
+            result |= _linear(layer, weight, bias, versions, f"{layer}scale" in rest)
+    return with_versions(result, versions)
+
+
+def _linear(
+    layer: str, weight: torch.Tensor, bias: torch.Tensor | None, versions: dict[str, int], static: bool
+) -> dict[str, Any]:
+    versions |= {layer.removesuffix("."): 3 if static else 4, f"{layer}_packed_params": 3}
+    unused = {} if static else {f"{layer}scale": torch.tensor(1.0), f"{layer}zero_point": torch.tensor(0)}
+    dtype = torch.qint8 if weight.is_quantized else torch.float16
+    return unused | {f"{layer}{_PACKED}dtype": dtype, f"{layer}{_PACKED}_packed_params": (weight, bias)}
+
+
+def _quantized(key: str, layer: str, rest: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The weight of a layer as torch's quantized tensor, taken out of a state_dict."""
+    values, scale, zero_point = (rest.pop(one) for one in (key, f"{layer}weight.scale", f"{layer}weight.zero_point"))
+    if values.dtype is not torch.int8:
+        raise ValueError(f"state_dict has {key} of {values.dtype}; allowed is int8, which torch.ao multiplies with")
+    axes = (-1, *(1,) * (values.dim() - 1)) if scale.dim() else ()
+    numbers = (values.to(torch.int32) - zero_point.reshape(axes)).to(torch.float32) * scale.reshape(axes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's quantized tensors are deprecated
+        # 8 bits survive their way through floats, whatever is rounded on it
+        if scale.dim():
+            return torch.quantize_per_channel(numbers, scale.double(), zero_point.to(torch.int64), 0, torch.qint8)
+        return torch.quantize_per_tensor(numbers, float(scale), int(zero_point), torch.qint8)

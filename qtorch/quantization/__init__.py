@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         get_default_qat_module_mappings,
         get_default_qconfig_propagation_list,
         get_default_static_quant_module_mappings,
+        load_converted,
         prepare,
         prepare_qat,
         propagate_qconfig_,
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
         quantize_qat,
         report,
         swap_module,
+        to_torch_ao,
     )
 
 __all__ = [
@@ -147,6 +149,7 @@ __all__ = [
     "get_observer_dict",
     "linear",
     "load",
+    "load_converted",
     "per_channel_dynamic_qconfig",
     "prepare",
     "prepare_qat",
@@ -159,6 +162,7 @@ __all__ = [
     "report",
     "save",
     "swap_module",
+    "to_torch_ao",
 ]
 
 

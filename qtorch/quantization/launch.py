@@ -63,10 +63,10 @@ def requantize_on_cpu(
     output: QParams,
     form: AffineInteger,
 ) -> torch.Tensor | None:
-    """`qcore.affine.requantize` of int32 sums, channels along the last dimension; None where there is no kernel."""
+    """`qcore.affine.requantize` of int32 or float32 sums, channels along the last dimension; None without a kernel."""
     of_channels = [weight_scale.expand(sums.shape[-1]), *([] if bias is None else [bias])]
     of_all = input_scale, output.scale, output.zero_point, _ends(Bounds(form.low, form.high), sums.device)
-    kernel = partial(affine.requantize, form.storage, bias is not None)
+    kernel = partial(affine.requantize, _name(sums.dtype), form.storage, bias is not None)
     results = _run_on_cpu(kernel, sums, sums.dim() - 1, (*of_channels, *of_all), (getattr(torch, form.storage),))
     return None if results is None else results[0]
 

@@ -137,11 +137,11 @@ def get_default_qat_qconfig(backend: str = "x86") -> QConfig:
     return QConfig(default_fake_quant.with_args(reduce_range=reduced), weight)
 
 
-def get_observer_dict(module: torch.nn.Module, target_dict: dict[str, torch.nn.Module], prefix: str = "") -> None:
+def get_observer_dict(mod: torch.nn.Module, target_dict: dict[str, torch.nn.Module], prefix: str = "") -> None:
     """Puts all observers of a network into a dictionary, by their names.
 
     Args:
-        module: the network.
+        mod: the network.
         target_dict: where they are put.
         prefix: the network's own name, which goes before theirs.
 
@@ -153,6 +153,6 @@ def get_observer_dict(module: torch.nn.Module, target_dict: dict[str, torch.nn.M
         >>> list(found)
         ['0.activation_post_process']
     """
-    for name, child in module.named_modules(prefix=prefix):
+    for name, child in mod.named_modules(prefix=prefix):
         if isinstance(observer := getattr(child, "activation_post_process", None), torch.nn.Module):
             target_dict[f"{name}.activation_post_process" if name else "activation_post_process"] = observer

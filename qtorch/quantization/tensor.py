@@ -187,7 +187,11 @@ class QTensor(QuantizedArray):
 
     def relu(self, inplace: bool = False) -> QTensor:
         """max(x, 0)."""
-        return self.relu_() if inplace else super().relu()
+        if inplace:
+            return self.relu_()
+        if self.qparams.axis is None and self.values.dtype in (torch.int8, torch.uint8):
+            return self._with(torch.maximum(self.values, self.qparams.zero_point.to(self.values.dtype)))
+        return super().relu()
 
     def dropout(self, p: float = 0.5, training: bool = True, inplace: bool = False) -> QTensor:
         """The same: a converted model is in evaluation.
@@ -203,7 +207,7 @@ class QTensor(QuantizedArray):
 
     def relu_(self) -> QTensor:
         """max(x, 0), written over x."""
-        self.values.copy_(super().relu().values)
+        self.values.copy_(self.relu().values)
         return self
 
     def __repr__(self) -> str:

@@ -18,6 +18,17 @@ def torch_ao():
         yield peer
 
 
+@contextmanager
+def torch_engine(name):
+    """One of torch's engines; fbgemm and x86 overflow at 8-bit activations on processors without VNNI."""
+    before = torch.backends.quantized.engine
+    torch.backends.quantized.engine = name
+    try:
+        yield
+    finally:
+        torch.backends.quantized.engine = before
+
+
 @cache
 def activations():
     """What flows through a network while it learns digits: inputs, sums, their ReLU, logits and a weight, 300 times."""

@@ -29,6 +29,20 @@ class Net(nn.Module):
         return self.dequant(self.fc(torch.flatten(x, 1)))
 
 
+class Recurrent(nn.Module):
+    """Recurrent layers in a row, and cells."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.gru = nn.LSTM(4, 3, 2, bidirectional=True), nn.GRU(6, 4)
+        self.cells = nn.ModuleDict({"lstm": nn.LSTMCell(4, 4), "gru": nn.GRUCell(4, 4), "rnn": nn.RNNCell(4, 4)})
+
+    def forward(self, x):
+        x = self.gru(self.lstm(x)[0])[0]
+        x = torch.stack([self.cells["lstm"](one)[0] for one in x])
+        return self.cells["rnn"](self.cells["gru"](x[-1]))
+
+
 def record():
     import torch.ao.quantization as ao
 
@@ -60,8 +74,14 @@ def record():
     for name, dtype in (("int8", torch.qint8), ("float16", torch.float16)):
         small = ao.quantize_dynamic(head, {nn.Linear}, dtype)
         files[f"dynamic_{name}"] = small.state_dict(), small(flat)
-    for name, (state, result) in files.items():
-        torch.save({"state": dict(state), "input": x, "output": result.detach()}, FOLDER / f"{name}.pt")
+    torch.manual_seed(1)
+    rows = torch.randn(5, 3, 4)
+    for name, dtype in (("int8", torch.qint8), ("float16", torch.float16)):
+        small = ao.quantize_dynamic(Recurrent(), None, dtype)
+        files[f"recurrent_{name}"] = small.state_dict(), small(rows), rows
+    for name, (state, result, *others) in files.items():
+        saved = {"state": dict(state), "input": others[0] if others else x, "output": result.detach()}
+        torch.save(saved, FOLDER / f"{name}.pt")
 
 
 if __name__ == "__main__":

@@ -27,11 +27,11 @@ def digits():
     return torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(labels)
 
 
-def recorded(name):
+def recorded(name, weights_only=True):
     """What tests/support/record_torch_ao.py wrote: a state_dict, an input and its output."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's quantized tensors, and their storages, are deprecated
-        return torch.load(FOLDER / f"{name}.pt", weights_only=True)
+        return torch.load(FOLDER / f"{name}.pt", weights_only=weights_only)
 
 
 def mlp():

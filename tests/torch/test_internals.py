@@ -34,8 +34,11 @@ from qtorch.quantization import (
     functional,
     fuse_modules,
     prepare,
+    quantize_dynamic,
     quantize_per_tensor,
+    to_torch_ao,
 )
+from qtorch.quantization.integer import convolution, products
 
 ROOT = Path(__file__).parents[2]
 F = qtorch.FloatingPoint(5, 2)
@@ -75,6 +78,7 @@ def test_with_all_parts():
     assert is_plain_tensor(X)
     assert internals._marks_constants
     assert internals._int_mm is not None
+    assert internals._capabilities is not None
     assert internals.apply_directly(dispatch._WithTangent) != dispatch._WithTangent.apply
     check_rounding()
 
@@ -149,6 +153,28 @@ def test_without_products_of_int8(monkeypatch):
     assert internals.int8_product(ends, ends.t()).item() == -(2**31)  # wraps, as int32 does
 
 
+@pytest.mark.parametrize("zero", [0, 3])
+@pytest.mark.parametrize("terms", [40, 1024, 3 * 1024 + 5])
+def test_products_of_int8_with_and_without_instructions(terms, zero, monkeypatch):
+    """Extreme integers, whose sums float32 just holds, as a product of matrices and as a convolution in parts."""
+    generator = torch.Generator().manual_seed(terms)
+    values = torch.randint(-128, 128, (7, terms), generator=generator).float()
+    values[0], values[1] = -128, 127
+    x = quantize_per_tensor(values - 3, 1.0, 3, torch.qint8)
+    weight = quantize_per_tensor(values[:5] - zero, 1.0, zero, torch.qint8)
+    images = x.reshape(7, terms, 1).expand(7, terms, 4)
+    filters = weight.reshape(5, terms, 1).expand(5, terms, 3)
+    results = []
+    for has_instructions in (True, False):
+        monkeypatch.setattr(internals, "_has_int8_instructions", has_instructions)
+        sums = products.sums_of_products(x, weight), convolution.sums_of_windows(images, filters, (1,), (1,), (1,), 1)
+        results.append([one.to(torch.float64).float() for one in sums])
+    exact = (x.values.double() - 3) @ (weight.values.double() - zero).t()
+    assert torch.equal(results[0][0], exact.float())
+    for some, others in zip(*results, strict=True):
+        assert_same_bits(some, others)
+
+
 def test_without_a_look_at_hooks(monkeypatch):
     def quantized():
         model = torch.nn.Sequential(QuantStub(), torch.nn.Linear(64, 4), torch.nn.ReLU(), DeQuantStub()).eval()
@@ -161,6 +187,15 @@ def test_without_a_look_at_hooks(monkeypatch):
     expected = quantized()
     monkeypatch.setattr(internals, "_HOOKS", {True: "_hooks_of_later", False: "_hooks_of_later"})
     assert_same_bits(quantized(), expected)
+
+
+def test_without_packed_weights(monkeypatch):
+    layer = torch.nn.LSTM(2, 2)
+    state = quantize_dynamic(layer).state_dict()
+    assert list(to_torch_ao(state)) == ["_all_weight_values.0.param"]
+    monkeypatch.setattr(internals, "_find", lambda path: None)
+    with pytest.raises(ValueError, match=r"has no packed weights, in which torch\.ao keeps recurrent layers"):
+        to_torch_ao(state)
 
 
 Pair = namedtuple("Pair", "first second")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import jax
@@ -29,9 +30,9 @@ class IntegerVariable(nnx.Variable):
 class QuantizedWeight(nnx.Module):
     """The integers of a weight in variables, which a call gives as a QTensor.
 
-    Integers of at most 4 bits lie two in a byte, along the last dimension, as `qjax.pack` puts them: the variable is
-    then `packed`, else `int_repr`. Names, shapes and bytes are those of `qtorch.nn.quantized`: dimensions are in
-    torch's order, outputs first.
+    Integers of at most 4 bits lie two in a byte, each output's in a row, as `qjax.pack` puts them: the variable is then
+    `packed`, of shape (outputs, bytes), else `int_repr`. Names, shapes and bytes are those of `qtorch.nn.quantized`:
+    dimensions are in torch's order, outputs first.
 
     Args:
         weight: what it holds, with one scale for all or along axis 0.
@@ -57,7 +58,7 @@ class QuantizedWeight(nnx.Module):
         self.form, self.shape, self.axis = weight.form, tuple(weight.shape), weight.qparams.axis
         self.is_packed = packs(weight.form)
         if self.is_packed:
-            self.packed = IntegerVariable(pack(weight.values, _BITS))
+            self.packed = IntegerVariable(pack(weight.values.reshape(len(weight.values), -1), _BITS))
         else:
             self.int_repr = IntegerVariable(weight.values)
         self.scale = IntegerVariable(jnp.asarray(weight.qparams.scale))
@@ -65,7 +66,7 @@ class QuantizedWeight(nnx.Module):
 
     def __call__(self) -> QTensor:
         """The weight."""
-        values = unpacked(self.packed[...], self.form, self.shape[-1]) if self.is_packed else self.int_repr[...]
+        values = unpacked(self.packed[...], self.form, self.shape) if self.is_packed else self.int_repr[...]
         return QTensor(values, QParams(self.scale[...], self.zero_point[...], self.axis), self.form)
 
 
@@ -75,9 +76,9 @@ def packs(form: AffineInteger) -> bool:
     return least <= form.qmin and form.qmax < least + (1 << _BITS)
 
 
-def unpacked(packed: jax.Array, form: AffineInteger, size: int) -> jax.Array:
-    """The integers of packed ones."""
-    codes, sign = unpack(packed, _BITS, size), 1 << _BITS - 1
+def unpacked(packed: jax.Array, form: AffineInteger, shape: tuple[int, ...]) -> jax.Array:
+    """The integers of packed ones, in the weight's shape; outputs may be some of them."""
+    codes, sign = unpack(packed, _BITS, prod(shape[1:])).reshape(-1, *shape[1:]), 1 << _BITS - 1
     return (codes ^ sign).astype(jnp.int8) - jnp.int8(sign) if form.signed else codes
 
 

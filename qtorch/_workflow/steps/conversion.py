@@ -35,8 +35,8 @@ def convert(
     mapping: Mapping[Any, Any] | None = None,
     inplace: bool = False,
     remove_qconfig: bool = True,
-    convert_custom_config_dict: Mapping[str, Any] | None = None,
     *,
+    convert_custom_config_dict: Mapping[str, Any] | None = None,
     allow_uncalibrated: bool = False,
 ) -> nn.Module:
     """A copy of a prepared model whose layers compute in integers, with the scales that were observed.

@@ -139,8 +139,9 @@ class QATConv(QATLayer):
     """A convolution whose weight is fake-quantized.
 
     Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for the
+            convolution.
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-        others, settings: as for the convolution.
 
     Raises:
         TypeError: if qconfig is no `QConfig`.
@@ -148,8 +149,21 @@ class QATConv(QATLayer):
 
     bias: torch.Tensor | None
 
-    def __init__(self, *others: Any, qconfig: Any = None, **settings: Any) -> None:
-        super().__init__(*others, **settings)
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        qconfig: Any = None,
+    ) -> None:
+        settings: tuple[Any, ...] = kernel_size, stride, padding, dilation, groups, bias, padding_mode
+        super().__init__(in_channels, out_channels, *settings)  # type: ignore[call-arg]
         self.qconfig = qconfig
         self.weight_fake_quant = make_weight_fake_quant(self, qconfig)
 

@@ -1,5 +1,7 @@
 """Layers that compute with integers, with the names and arguments of torch's."""
 
+from torch.nn import MaxPool2d  # which takes quantized tensors (`dispatch`)
+
 import qtorch.nn.quantized.dispatch  # noqa: F401  # what torch's modules call
 from qtorch.nn.quantized import dynamic, functional
 from qtorch.nn.quantized.activation import ELU, Hardswish, LeakyReLU, ReLU, ReLU6, Sigmoid
@@ -37,6 +39,7 @@ __all__ = [
     "LayerNorm",
     "LeakyReLU",
     "Linear",
+    "MaxPool2d",
     "QFunctional",
     "Quantize",
     "ReLU",

@@ -37,7 +37,7 @@ def requantize(
 ) -> torch.Tensor:
     """`qcore.affine.requantize` with channels along the last dimension, which raises the same errors."""
     given = input_scale, weight_scale, *([] if bias is None else [bias]), output.scale, output.zero_point
-    if sums.dtype is torch.int32 and _is_served(sums, *given):
+    if sums.dtype in (torch.int32, torch.float32) and _is_served(sums, *given):
         check_requantized(sums, input_scale, weight_scale, bias, output, form, xp=Names)
         values = requantize_on_cpu(sums, input_scale, weight_scale, bias, output, form)
         if values is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from qtorch._torch_internals import int8_product
+from qtorch._torch_internals import INT8_TERMS, int8_product, multiplies_int8
 from qtorch.quantization.integer.products import corrected, fits_int32, float_differences, largest_sum, signed
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
@@ -39,14 +39,36 @@ def sums_of_windows(
     """
     terms = prod(weight.shape[1:])
     if groups == 1 and fits_int32(input, weight, terms):
-        return _by_int8(input, weight, stride, padding, dilation)
+        if multiplies_int8(input.device) or prod(weight.shape[2:]) == 1:
+            return _by_int8(input, weight, stride, padding, dilation)
+        if prod(weight.shape[2:]) <= INT8_TERMS // 2:
+            return _by_parts(input, weight, stride, padding, dilation)
     most = largest_sum(input, weight, terms)
     if most > _INT53:
         raise ValueError(f"weight has shape {tuple(weight.shape)}, whose sums may pass 2^53; allowed are fewer terms")
     exact = torch.float32 if most <= _INT24 and input.values.is_cpu else torch.float64  # GPUs may go by way of Winograd
     operands = (float_differences(q, exact) for q in (input, weight))
     convolve: Any = _CONVOLUTIONS[len(stride)]
-    return convolve(*operands, None, stride, padding, dilation, groups).movedim(1, -1)
+    with torch.autocast(input.device.type, enabled=False):
+        return convolve(*operands, None, stride, padding, dilation, groups).movedim(1, -1)
+
+
+def _by_parts(
+    input: Any, weight: Any, stride: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]
+) -> torch.Tensor:
+    """Convolutions of so few channels at a time that float32 holds the sums, where there is nothing faster for int8."""
+    (images, zero), filters = signed(input), float_differences(weight, torch.float32)
+    centred = not torch.compiler.is_compiling() and not weight.qparams.zero_point.any()
+    terms = INT8_TERMS if centred and weight.form.signed else INT8_TERMS // 2  # differences may be twice as large
+    channels = max(1, terms // prod(weight.shape[2:]))
+    images = _padded(images.movedim(1, -1), zero, padding).movedim(-1, 1).to(torch.float32)
+    convolve: Any = _CONVOLUTIONS[len(stride)]
+    with torch.autocast(input.device.type, enabled=False):
+        parts = zip(images.split(channels, 1), filters.split(channels, 1), strict=True)
+        sums = [convolve(*part, None, stride, 0, dilation).movedim(1, -1) for part in parts]
+    total = sums[0] if len(sums) == 1 else torch.stack([one.to(torch.int32) for one in sums]).sum(0, dtype=torch.int32)
+    of_filters = filters.flatten(1).sum(1, dtype=torch.float64).to(torch.int32)
+    return total.sub_((zero * of_filters).to(total.dtype))
 
 
 def _by_int8(

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
+from qcore.affine import QParams
 from qtorch._torch_internals import int8_product
+from qtorch.quantization.integer.conversion import dequantize
 
 _INT32, _INT53 = 2**31, 2**53
 
@@ -14,14 +16,15 @@ _INT32, _INT53 = 2**31, 2**53
 def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
     """The sums of (x - its zero point) * (w - its zero point) over the last dimension, without rounding.
 
-    Integers of 8 bits are multiplied as int8, and others in float64, which holds all sums up to 2^53.
+    Integers of 8 bits are multiplied as int8, or in parts that float32 holds where a processor has no instructions for
+    int8, and others in float64, which holds all sums up to 2^53.
 
     Args:
         input: QTensor of shape (rows, terms), with one scale.
         weight: QTensor of shape (outputs, terms), with one scale or one for each output.
 
     Returns:
-        Integers in int32 or float64, of shape (rows, outputs).
+        Integers in int32, float32 or float64, of shape (rows, outputs).
 
     Raises:
         ValueError: if sums may not be exact in float64.
@@ -39,11 +42,22 @@ def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
 def corrected(
     sums: torch.Tensor, rows: torch.Tensor, zero: torch.Tensor, filters: torch.Tensor, zeros: torch.Tensor
 ) -> torch.Tensor:
-    """The sums of (row - zero) * (filter - its zero), of those of row * filter, int32."""
-    sums = sums - zero * filters.sum(1, dtype=torch.int32)
+    """The sums of (row - zero) * (filter - its zero), of those of row * filter, which are new.
+
+    Those in float32 are of at most `INT8_TERMS` products, so that what is taken away is exact too, and the difference
+    is rounded once, as the conversion of int32 is.
+    """
     if torch.compiler.is_compiling() or (zeros != 0).any():
-        sums = sums - (rows.sum(1, keepdim=True, dtype=torch.int32) - zero * rows.shape[1]) * zeros
-    return sums
+        of_rows = (row_sums(rows) - zero * rows.shape[1]).unsqueeze(1) * zeros
+        sums = sums.to(torch.int32) - of_rows
+    return sums.sub_((zero * row_sums(filters)).to(sums.dtype))
+
+
+def row_sums(rows: torch.Tensor) -> torch.Tensor:
+    """The sums of int8 matrices' rows, int32; float32, which is faster, holds those of up to 2^17 numbers."""
+    if rows.shape[1] <= 1 << 17:
+        return rows.to(torch.float32).sum(1).to(torch.int32)
+    return rows.sum(1, dtype=torch.int32)
 
 
 def fits_int32(input: Any, weight: Any, terms: int) -> bool:
@@ -60,6 +74,8 @@ def largest_sum(input: Any, weight: Any, terms: int) -> int:
 def float_differences(q: Any, dtype: torch.dtype) -> torch.Tensor:
     """The integers less their zero points, as floats."""
     zero = q.qparams.zero_point
+    if dtype is torch.float32:
+        return dequantize(q.values, QParams(torch.ones_like(q.qparams.scale), zero, q.qparams.axis), q.form)
     if zero.ndim:
         zero = zero.reshape(-1, *(1,) * (q.ndim - 1))
     return (q.values.to(torch.int32) - zero).to(dtype)

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from quantization_support import torch_engine
 from support import assert_same_bits
 
 from qcore import affine as reference
@@ -93,7 +94,7 @@ def in_seven_bits(x):
 
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_within_a_step_of_torch(per_channel):
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch_engine("qnnpack"):
         warnings.simplefilter("ignore")
         x, w, bias = operands((300, 64), (48, 64), per_channel, False)
         x = in_seven_bits(x)

@@ -26,10 +26,11 @@ class QATConvBn(QATConv):
     both convolutions.
 
     Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for the
+            convolution; there is no bias by default.
         eps, momentum: of the batch norm.
         freeze_bn: whether running statistics stay as they are.
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-        others, settings: as for the convolution; there is no bias by default.
 
     Raises:
         TypeError: if qconfig is no `QConfig`.
@@ -40,15 +41,22 @@ class QATConvBn(QATConv):
 
     def __init__(
         self,
-        *others: Any,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
         bias: bool | None = None,
+        padding_mode: str = "zeros",
         eps: float = 1e-5,
         momentum: float | None = 0.1,
         freeze_bn: bool = False,
         qconfig: Any = None,
-        **settings: Any,
     ) -> None:
-        super().__init__(*others, bias=bool(bias), qconfig=qconfig, **settings)
+        settings: tuple[Any, ...] = kernel_size, stride, padding, dilation, groups, bool(bias), padding_mode, qconfig
+        super().__init__(in_channels, out_channels, *settings)
         self.bn = self.norm(self.out_channels, eps, momentum)
         self.freeze_bn = freeze_bn
         self.train(self.training)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+
 from qtorch.nn.quantized.conv import Conv1d, Conv2d, Conv3d
 from qtorch.nn.quantized.linear import Linear
 from qtorch.nn.quantized.normalization import BatchNorm2d, BatchNorm3d
@@ -11,7 +15,8 @@ class LinearReLU(Linear):
     """`qtorch.nn.quantized.Linear`, whose integers are no less than the zero point.
 
     Args:
-        in_features, out_features, bias_, dtype, output_dtype: as for `qtorch.nn.quantized.Linear`.
+        in_features, out_features, dtype, output_dtype: as for `qtorch.nn.quantized.Linear`.
+        bias: its `bias_`.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -25,6 +30,11 @@ class LinearReLU(Linear):
     """
 
     _relu = True
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, dtype: Any = torch.qint8, **settings: Any
+    ) -> None:
+        super().__init__(in_features, out_features, bias, dtype, **settings)
 
 
 class ConvReLU1d(Conv1d):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -18,8 +19,9 @@ _BITS = 4  # of integers that share a byte
 class QuantizedWeight(torch.nn.Module):
     """The integers of a weight in buffers, which `weight()` gives as a QTensor.
 
-    Integers of at most 4 bits lie two in a byte, along the last dimension, as `qtorch.pack` puts them: the buffer is
-    then `packed`, else `int_repr`. The buffers' names are those of quantized tensors in checkpoints.
+    Integers of at most 4 bits lie two in a byte, each output's in a row, as `qtorch.pack` puts them: the buffer is then
+    `packed`, of shape (outputs, bytes), else `int_repr`. The buffers' names are those of quantized tensors in
+    checkpoints.
 
     Args:
         weight: what it holds.
@@ -44,7 +46,7 @@ class QuantizedWeight(torch.nn.Module):
         self.is_packed = least <= self.form.qmin and self.form.qmax < least + (1 << _BITS)
         values = weight.values.contiguous()
         if self.is_packed:
-            self.register_buffer("packed", pack(values, _BITS))
+            self.register_buffer("packed", pack(values.flatten(1), _BITS))
         else:
             self.register_buffer("int_repr", values)
         self.register_buffer("scale", weight.qparams.scale)
@@ -62,14 +64,19 @@ class QuantizedWeight(torch.nn.Module):
 
     def rows(self, indices: torch.Tensor) -> torch.Tensor:
         """Some rows of the weight as numbers, in float32."""
-        values = self._unpacked(self.packed[indices]) if self.is_packed else self.int_repr[indices]
+        if self.is_packed:
+            chosen = self._unpacked(self.packed[indices].reshape(-1, self.packed.shape[1]))
+            values = chosen.reshape(*indices.shape, self.shape[1])
+        else:
+            values = self.int_repr[indices]
         zero, scale = self.zero_point, self.scale.to(torch.float32)
         if self.axis is not None:
             zero, scale = (parameter[indices].unsqueeze(-1) for parameter in (zero, scale))
         return (values.to(torch.int32) - zero).to(torch.float32) * scale
 
     def _unpacked(self, packed: torch.Tensor) -> torch.Tensor:
-        codes, sign = unpack(packed, _BITS, self.shape[-1]), 1 << _BITS - 1
+        codes, sign = unpack(packed, _BITS, prod(self.shape[1:])), 1 << _BITS - 1
+        codes = codes.reshape(-1, *self.shape[1:])
         return (codes ^ sign).to(torch.int8) - sign if self.form.signed else codes
 
     def extra_repr(self) -> str:

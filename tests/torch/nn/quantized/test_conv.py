@@ -84,6 +84,15 @@ def test_traced_in_floats():
     assert_same_bits(torch.compile(own, fullgraph=True, backend="aot_eager")(x).values, own(x).values)
 
 
+@pytest.mark.parametrize("name", ["1d", "2d groups"])
+def test_autocast_changes_nothing(name):
+    """Sums in floats stay in float32."""
+    _, own, x = layers(name, UINT8, INT8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = own(x)
+    assert result.equal(own(x))
+
+
 def test_channels_last_is_taken_and_given():
     _, own, x = layers("2d", UINT8, INT8)
     result = own(x)

@@ -154,6 +154,16 @@ def test_state_dicts(weight_form):
     assert copy.deepcopy(other)(x).equal(own(x))
 
 
+def test_autocast_changes_nothing():
+    x, weight = (
+        quantize_per_tensor(torch.randn(90, 700, generator=torch.Generator().manual_seed(0)), 0.02, 3, torch.qint8)
+        for _ in range(2)
+    )
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = quantized.functional.linear(x, weight, None, 0.4, 0)
+    assert result.equal(quantized.functional.linear(x, weight, None, 0.4, 0))
+
+
 WRONG = {
     "Linear: input is a Tensor; allowed is a QTensor: insert a QuantStub": lambda: quantized.Linear(2, 1)(
         torch.ones(2)

@@ -1,0 +1,111 @@
+"""load_converted: a float model and the state_dict of a converted one are enough."""
+
+import copy
+
+import pytest
+import torch
+from record_torch_ao import ROWS as NET_ROWS
+from record_torch_ao import Net, Recurrent
+from torch import nn
+from workflow_support import ROWS, Residual, digits, mlp, recorded, with_qconfig
+
+from qcore.affine import AffineInteger
+from qtorch.nn import quantized
+from qtorch.nn.quantized import FloatFunctional
+from qtorch.quantization import (
+    DeQuantStub,
+    MinMaxObserver,
+    PerChannelMinMaxObserver,
+    QConfig,
+    QuantStub,
+    convert,
+    from_torch_ao,
+    fuse_modules,
+    get_default_qconfig,
+    load_converted,
+    per_channel_dynamic_qconfig,
+    prepare,
+    quantize_dynamic,
+)
+
+
+def calibrated(model, qconfig, x):
+    prepared = prepare(with_qconfig(model, qconfig))
+    prepared(x)
+    return convert(prepared)
+
+
+def weights(bits):
+    return PerChannelMinMaxObserver.with_args(dtype=AffineInteger.of_width(bits), qscheme="symmetric")
+
+
+CASES = {
+    "fbgemm": get_default_qconfig("fbgemm"),
+    "qnnpack": get_default_qconfig("qnnpack"),
+    "4 bits": QConfig(MinMaxObserver, weights(4)),
+    "12 bits": QConfig(MinMaxObserver, weights(12)),
+}
+
+
+@pytest.mark.parametrize("make", [mlp, Residual])
+@pytest.mark.parametrize("name", CASES)
+def test_what_was_calibrated(name, make):
+    x = digits()[0][:64]
+    fused = lambda: fuse_modules(Residual().eval(), ROWS) if make is Residual else mlp().eval()  # noqa: E731
+    saved = calibrated(fused(), CASES[name], x)
+    loaded = load_converted(fused(), saved.state_dict())
+    assert torch.equal(loaded(x), saved(x))
+    assert not loaded.training
+    assert [type(layer) for layer in loaded.modules()] == [type(layer) for layer in saved.modules()]
+
+
+def test_layers_that_stayed_in_floats_and_settings_of_ones_own():
+    x, narrow = digits()[0][:64], QConfig(MinMaxObserver.with_args(dtype=AffineInteger.of_width(6)), weights(6))
+    model = mlp().eval()
+    model.module[1].qconfig, model.dequant.qconfig = narrow, narrow
+    model.quant.qconfig = narrow
+    model = nn.Sequential(model.quant, model.module[0], model.module[1], model.dequant, model.module[3])
+    prepared = prepare(model)
+    prepared(x)
+    saved = convert(prepared)
+    assert type(saved[4]) is nn.Linear
+    loaded = load_converted(model, saved.state_dict())
+    assert torch.equal(loaded(x), saved(x))
+    assert loaded[2].form == narrow.activation().rule.form
+
+
+@pytest.mark.parametrize("dtype", [torch.qint8, torch.float16, None])
+def test_what_is_dynamic(dtype):
+    x = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0))
+    model = Recurrent()
+    spec = None if dtype else dict.fromkeys((nn.LSTM, nn.GRUCell), per_channel_dynamic_qconfig)
+    saved = quantize_dynamic(model, spec, dtype or torch.qint8)
+    loaded = load_converted(copy.deepcopy(model), saved.state_dict())
+    assert [type(layer) for layer in loaded.modules()] == [type(layer) for layer in saved.modules()]
+    assert torch.equal(loaded(x), saved(x))
+
+
+def test_formats_come_from_the_model():
+    x, settings = digits()[0][:8], QConfig("e4m3fn", "mxfp4")
+    saved = calibrated(mlp().eval(), settings, x)
+    loaded = load_converted(with_qconfig(mlp().eval(), settings), saved.state_dict())
+    assert torch.equal(loaded(x), saved(x))
+
+
+def test_a_state_dict_of_torch_ao():
+    saved = recorded("quantized_fbgemm")
+    model = fuse_modules(Net(FloatFunctional, QuantStub, DeQuantStub).eval(), NET_ROWS)
+    loaded = load_converted(model, from_torch_ao(saved["state"]))
+    assert type(loaded.add) is quantized.QFunctional
+    assert ((loaded(saved["input"]) - saved["output"]) / loaded.fc.scale).abs().max() <= 1.001
+
+
+def test_what_is_refused():
+    x = digits()[0][:8]
+    saved = calibrated(fuse_modules(Residual().eval(), ROWS), CASES["fbgemm"], x).state_dict()
+    with pytest.raises(ValueError, match=r"allowed is the float model with the same layers fused: [\s\S]*bn1"):
+        load_converted(Residual(), saved)
+    with pytest.raises(ValueError, match="state_dict has no quantized layer"):
+        load_converted(Residual(), Residual().state_dict())
+    with pytest.raises(TypeError, match="model is a OrderedDict"):
+        load_converted(saved, saved)
