@@ -123,7 +123,8 @@ def passes(text: str, operation: str, dtype: torch.dtype, vectors: str) -> Itera
         if name not in PASSES:
             continue
         found = [(handled(loop, name, vectors), loop) for loop in loops(function.splitlines())]
-        found = [(size, loop) for size, loop in found if size < 4 * len(loop)]  # others only widen codes of bytes
+        if operation == "decode":
+            found = [(size, loop) for size, loop in found if size < 4 * len(loop)]  # others only widen codes of bytes
         size, loop = max(found, key=lambda one: one[0], default=(0, []))
         if size:
             what = str(dtype).removeprefix("torch.")
