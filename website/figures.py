@@ -187,6 +187,16 @@ _INSTRUCTIVE = {
 
 
 @figure
+def private_parts() -> str:
+    record = results("internals")
+    rows = ((f"`{row['part']}`", row["call"], f"{row['worth']:.2g}") for row in record["rows"])
+    return (
+        f"Measured with one thread on {where(record)} ({link('internals')}); medians of calls that took turns.\n\n"
+        + table(("private part", "call", "times as long without it"), rows)
+    )
+
+
+@figure
 def accuracy() -> str:
     record = results("accuracy")
     rows = (
@@ -245,6 +255,6 @@ def sweeps() -> str:
     differing = sum(number for *_, number in found)
     return (
         f"{differing:,} of {compared:,} results differ from NumPy's "
-        f"([results](../benchmarks/results/exhaustive-named.json), each with its commit).\n\n"
+        f"({link('exhaustive-named', 'results')} and {link('exhaustive-named-rest', 'more')}, each with its commit).\n\n"
         + table(("format, all 2^32 inputs", "modes", "differ"), rows)
     )
