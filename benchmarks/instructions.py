@@ -5,7 +5,8 @@ Usage:
     python -m benchmarks.instructions --json instructions.json
 
 A pass of a kernel is a loop over vectors. For each pass this compiles the kernel as the package does, takes the loop
-that stores or reads the most bytes, and divides its instructions by the elements that it handles. These counts depend
+that stores or reads the most bytes, and divides its instructions by the elements that it handles. Where codes are
+bytes, lanes of a whole chunk are made of them, or they of lanes, which takes half an instruction more. Counts depend
 on the compiler alone, not on what else the machine does. The last column says how long that is at least on one core
 of a processor that begins so many vector instructions a cycle.
 """
@@ -26,12 +27,15 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.speed import BLOCKS, ELEMENTS, STOCHASTIC
+from benchmarks.speed import BLOCKS, ELEMENTS, STOCHASTIC, has
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import machine, versions
+from qcore import parse
+from qcore.formats.block import BlockNumber
 from qcore.law.blocks.tiles import as_matrix
 from qtorch._kernels import compiler, laws
-from qtorch._rounding.plan import make_plan
+from qtorch._kernels.source import Kernel
+from qtorch._rounding.plan import decoder, make_plan
 
 SETS = {"avx2": ("ymm", 32), "avx512": ("zmm", 64)}  # registers, and their bytes
 PASSES = ("reduce_tensor", "reduce_blocks", "elements")
@@ -46,7 +50,7 @@ class Pass:
 
     vectors: str
     format: str
-    rounding: str
+    operation: str
     dtype: str
     name: str
     instructions: int
@@ -99,21 +103,39 @@ def handled(loop: list[str], name: str, vectors: str) -> int:
     return found
 
 
-def passes(text: str, rounding: str, dtype: torch.dtype, vectors: str) -> Iterator[Pass]:
-    plan = make_plan(text, rounding, dtype, None, False)
-    matrix = None if plan.elementwise else as_matrix(SHAPE, plan.number.block_sizes(2))
+def kernel_of(text: str, operation: str, dtype: torch.dtype) -> Kernel:
+    """The kernel of an operation of `benchmarks.speed`, for tensors of two dimensions."""
+    number = parse(text)
+    matrix = as_matrix(SHAPE, number.block_sizes(2)) if isinstance(number, BlockNumber) else None
     layout = "flat" if matrix is None else "columns" if matrix.block_columns == 1 else "tiles"
-    kernel = laws.rounding_kernel(plan.program, layout)
+    if operation == "decode":
+        storage = f"uint{make_plan(number, 'nearest', dtype, None, True).program.storage}"
+        return laws.decoding_kernel(decoder(number, dtype)[0], storage, layout)
+    mode = "nearest" if operation == "encode" else operation
+    return laws.rounding_kernel(make_plan(number, mode, dtype, None, operation == "encode").program, layout)
+
+
+def passes(text: str, operation: str, dtype: torch.dtype, vectors: str) -> Iterator[Pass]:
+    kernel = kernel_of(text, operation, dtype)
     functions = re.split(r"\n(?=[a-z_][\w.]*:\n)", assembly(kernel.source(), vectors))
     for function in functions:
         name = function.partition(":")[0]
         if name not in PASSES:
             continue
         found = [(handled(loop, name, vectors), loop) for loop in loops(function.splitlines())]
+        if operation == "decode":
+            found = [(size, loop) for size, loop in found if size < 4 * len(loop)]  # others only widen codes of bytes
         size, loop = max(found, key=lambda one: one[0], default=(0, []))
         if size:
             what = str(dtype).removeprefix("torch.")
-            yield Pass(vectors, plan.number.text, rounding, what, name, len(loop), size // dtype.itemsize)
+            each = _stored_bytes(kernel) if (name, operation) == ("elements", "encode") else dtype.itemsize
+            yield Pass(vectors, parse(text).text, operation, what, name, len(loop), size // each)
+
+
+def _stored_bytes(kernel: Kernel) -> int:
+    """What the loop over elements stores for a code: codes of bytes are lanes until all of a chunk are narrowed."""
+    dtype = kernel.results[0].dtype
+    return int((kernel.lane if dtype == "uint8" else dtype).lstrip("uint")) // 8
 
 
 def measure() -> Iterator[Pass]:
@@ -123,6 +145,10 @@ def measure() -> Iterator[Pass]:
                 yield from passes(text, "nearest", dtype, vectors)
         for text in STOCHASTIC:
             yield from passes(text, "stochastic", torch.float32, vectors)
+        for operation in ("encode", "decode"):
+            for text in (*ELEMENTS, *BLOCKS):
+                if has(operation, text):
+                    yield from passes(text, operation, torch.float32, vectors)
 
 
 def compiler_version() -> str:
@@ -134,13 +160,13 @@ def table(rows: list[Pass]) -> Table:
     found = Table(
         box=SIMPLE, title=f"instructions an element; at {CLOCK:g} GHz and {PER_CYCLE} vector instructions a cycle"
     )
-    for column in ("set", "format", "rounding", "dtype", "pass"):
+    for column in ("set", "format", "operation", "dtype", "pass"):
         found.add_column(column, no_wrap=True)
     for column in ("instructions", "elements", "each", "ns at least"):
         found.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         numbers = str(row.instructions), str(row.elements), f"{row.each:.2f}", f"{row.nanoseconds:.3f}"
-        found.add_row(row.vectors, row.format, row.rounding, row.dtype, row.name, *numbers)
+        found.add_row(row.vectors, row.format, row.operation, row.dtype, row.name, *numbers)
     return found
 
 

@@ -144,18 +144,18 @@ def cases(framework: str, max_exponent: int) -> Iterator[Case]:
         yield Case("stochastic, no key", "float(5,2)", "float32", SMALL)
     for exponent in sizes:
         yield from (
-            Case(what, text, "float32", exponent) for text in ELEMENTS for what in operations if _has(what, text)
+            Case(what, text, "float32", exponent) for text in ELEMENTS for what in operations if has(what, text)
         )
         if framework == "torch":
             yield from (Case(what, INTEGERS, "float32", exponent) for what in ("quantize", "dequantize"))
         yield from (Case("nearest", text, dtype, exponent) for text in BLOCKS for dtype in dtypes)
         yield from (
-            Case(what, text, "float32", exponent) for text in BLOCKS for what in operations[1:] if _has(what, text)
+            Case(what, text, "float32", exponent) for text in BLOCKS for what in operations[1:] if has(what, text)
         )
         yield from (Case("stochastic", text, "float32", exponent) for text in STOCHASTIC)
 
 
-def _has(operation: str, text: str) -> bool:
+def has(operation: str, text: str) -> bool:
     """True if a format has codes, where they are asked for, that float32 holds."""
     return operation == "nearest" or not text.startswith(("block", "float(8", "float(9"))
 

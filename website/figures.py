@@ -161,23 +161,39 @@ def instructions() -> str:
     record = results("instructions")
     found: dict[tuple[str, str, str], dict[str, list[float]]] = {}
     for row in record["rows"]:
-        sums = found.setdefault((row["format"], row["rounding"], row["dtype"]), {})
+        sums = found.setdefault((row["format"], row["operation"], row["dtype"]), {})
         total = sums.setdefault(row["vectors"], [0.0, 0.0])
         sums[row["vectors"]] = [total[0] + row["each"], total[1] + row["nanoseconds"]]
     rows = (
         (
-            f"`{text}` {mode}{'' if dtype == 'float32' else f', {dtype}'}",
+            f"`{text}` {operation}{'' if dtype == 'float32' else f', {dtype}'}",
             *(f"{value:.2f}" for vectors in ("avx512", "avx2") for value in sums[vectors]),
         )
-        for (text, mode, dtype), sums in found.items()
-        if text in _INSTRUCTIVE and (dtype == "float32" or text in _INSTRUCTIVE[-3:])
+        for (text, operation, dtype), sums in found.items()
+        if text in _INSTRUCTIVE[operation] and (dtype == "float32" or text in _INSTRUCTIVE[operation][-3:])
     )
-    return table(("rounding", "AVX-512: instructions", "ns", "AVX2: instructions", "ns"), rows)
+    return table(("operation", "AVX-512: instructions", "ns", "AVX2: instructions", "ns"), rows)
 
 
-_INSTRUCTIVE = (
-    *("float(5,2)", "e4m3fnuz", "e8m0fnu", "fixed(8,4,wrap=True)", "posit16", "block(8,dim=-1)", "mxfp8_e4m3", "nvfp4"),
-)
+_INSTRUCTIVE = {
+    "nearest": (
+        *("float(5,2)", "e4m3fnuz", "e8m0fnu", "fixed(8,4,wrap=True)", "posit16"),
+        *("block(8,dim=-1)", "mxfp8_e4m3", "nvfp4"),
+    ),
+    "stochastic": ("float(5,2)",),
+    "encode": ("e4m3fn", "mxfp8_e4m3", "nvfp4"),
+    "decode": ("e4m3fn", "uint8", "mxfp8_e4m3", "nvfp4"),
+}
+
+
+@figure
+def private_parts() -> str:
+    record = results("internals")
+    rows = ((f"`{row['part']}`", row["call"], f"{row['worth']:.2g}") for row in record["rows"])
+    return (
+        f"Measured with one thread on {where(record)} ({link('internals')}); medians of calls that took turns.\n\n"
+        + table(("private part", "call", "times as long without it"), rows)
+    )
 
 
 @figure
@@ -239,6 +255,6 @@ def sweeps() -> str:
     differing = sum(number for *_, number in found)
     return (
         f"{differing:,} of {compared:,} results differ from NumPy's "
-        f"([results](../benchmarks/results/exhaustive-named.json), each with its commit).\n\n"
+        f"({link('exhaustive-named', 'results')}, {link('exhaustive-named-rest', 'more')}; each with its commit)\n\n"
         + table(("format, all 2^32 inputs", "modes", "differ"), rows)
     )

@@ -43,6 +43,10 @@ class PowerCodes(FloatCodes):
     """The codes of powers of two: without mantissa bits."""
 
 
+class NormalCodes(FloatCodes):
+    """Floats whose numbers above zero are all normal numbers of the carrier."""
+
+
 class FixedCodes(NamedTuple):
     """Codes in two's complement: ints or 0-d arrays.
 
@@ -77,10 +81,10 @@ def decode(xp: Any, code: Any, carrier: Carrier, codes: Codes) -> Any:
 
 def _decode_float(xp: Any, code: Any, carrier: Carrier, codes: FloatCodes) -> Any:
     magnitude, negative = code & codes.mask, (code & codes.sign) != 0
-    field = magnitude >> codes.man
-    hidden = xp.clip(field + (1 - codes.first), 0, 1) << codes.man
-    exponent = xp.clip(field, codes.first, None) + (codes.lowest - codes.first - codes.man - carrier.bias)
-    lanes = from_count(xp, (magnitude & ((1 << codes.man) - 1)) + hidden, exponent, carrier)
+    field = xp.clip(magnitude >> codes.man, codes.first, None)
+    count = magnitude - ((field - 1) << codes.man)  # of normal numbers with the hidden bit
+    exponent = field + (codes.lowest - codes.first - codes.man - carrier.bias)
+    lanes = from_count(xp, count, exponent, carrier, normal=isinstance(codes, NormalCodes))
     unused = (magnitude > codes.largest) | ((magnitude < codes.least) & (magnitude > 0))
     lanes = xp.where(unused, carrier.quiet_nan, lanes)
     lanes = xp.where((magnitude == codes.infinity) & (magnitude > codes.largest), carrier.infinity, lanes)
@@ -95,4 +99,5 @@ def _decode_fixed(xp: Any, code: Any, carrier: Carrier, codes: FixedCodes) -> An
 
 def fixed_lanes(xp: Any, number: Any, carrier: Carrier, codes: FixedCodes) -> Any:
     sign = number >> carrier.last
-    return from_count(xp, (number ^ sign) - sign, codes.exponent, carrier) | (sign & carrier.negative)
+    count, normal = (number ^ sign) - sign, isinstance(codes, SmallCodes)
+    return from_count(xp, count, codes.exponent, carrier, normal) | (sign & carrier.negative)

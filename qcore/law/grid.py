@@ -113,7 +113,7 @@ def round_to_grid(
     rounded = cleared(rounded, drop, carrier)
     if kind in DEEP:
         rounded = xp.clip(rounded, grid.floor, None)
-    value = (rounded + grid.base) & (-rounded >> carrier.last)  # only positive results remain
+    value = xp.where(rounded > 0, rounded + grid.base, 0)
     largest = grid.limit if kind in SYMMETRIC else grid.limit + ((bits >> carrier.last) & grid.lower)
     value = limit(xp, value, largest, bits, carrier, mode, grid, kind)
     return finish(xp, value, bits, bits & carrier.negative, bits, carrier, grid, kind)

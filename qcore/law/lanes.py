@@ -61,10 +61,13 @@ def field_and_significand(xp: Any, magnitude: Any, carrier: Carrier) -> tuple[An
     return magnitude >> carrier.width, (magnitude & (carrier.hidden - 1)) + xp.clip(magnitude, None, carrier.hidden)
 
 
-def from_count(xp: Any, count: Any, exponent: Any, carrier: Carrier) -> Any:
-    """The magnitudes count * 2^exponent, for counts >= 0 with at most as many significant bits as the carrier."""
+def from_count(xp: Any, count: Any, exponent: Any, carrier: Carrier, normal: bool = False) -> Any:
+    """The magnitudes count * 2^exponent, for counts >= 0 with at most as many significant bits as the carrier.
+
+    `normal` is for magnitudes that are all zero or normal numbers of the carrier.
+    """
     absolute = xp.float_bits(count) + ((exponent + (carrier.bias - carrier.lane_bias)) << carrier.width)
-    return without_hidden_bits(xp, absolute, carrier) & (-count >> carrier.last)
+    return (absolute if normal else without_hidden_bits(xp, absolute, carrier)) & (-count >> carrier.last)
 
 
 def with_hidden_bits(xp: Any, magnitude: Any, carrier: Carrier) -> Any:

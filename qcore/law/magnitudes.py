@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qcore.law.carrier import Carrier
-from qcore.law.codes import FloatCodes, PowerCodes
+from qcore.law.codes import FloatCodes, NormalCodes, PowerCodes
 from qcore.law.grid import Grid, uniform_grid
 from qcore.law.lanes import Ints
 from qcore.random.threefry import as_lane
@@ -89,7 +89,8 @@ class Magnitudes:
             raise ValueError(
                 f"{self.name} on {carrier.name} has codes of {size + signed} bits; allowed only on float64"
             )
-        kind = PowerCodes if self.man == 0 else FloatCodes
+        normal = self.smallest[1] >= carrier.min_exponent
+        kind = PowerCodes if self.man == 0 else NormalCodes if normal else FloatCodes
         return kind(
             man=self.man,
             mask=as_lane((1 << size) - 1),

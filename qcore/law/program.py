@@ -10,7 +10,7 @@ from qcore.law.blocks.shared_scale import KINDS as SHARED
 from qcore.law.blocks.shared_scale import Shared, apply_scales, block_grid, rescale, scale_codes, shared_scale
 from qcore.law.blocks.two_level import Levels, apply_two_levels, run_two_level, working
 from qcore.law.carrier import Carrier
-from qcore.law.codes import Codes, FixedCodes, FloatCodes, PowerCodes, SmallCodes, decode
+from qcore.law.codes import Codes, FixedCodes, FloatCodes, NormalCodes, PowerCodes, SmallCodes, decode
 from qcore.law.encoding import FloatEncoding, PowerEncoding, encode, wrap
 from qcore.law.grid import Grid, round_to_grid
 from qcore.law.rounding import Rounding
@@ -32,12 +32,13 @@ KINDS: dict[str, tuple[type[Any], ...]] = {
 }
 CODES: dict[str, type[Any]] = {  # the special before the general
     "power": PowerCodes,
+    "normal": NormalCodes,
     "float": FloatCodes,
     "small": SmallCodes,
     "fixed": FixedCodes,
     "posit": PositCodes,
 }
-ENCODINGS = CODES | {"power": PowerEncoding, "float": FloatEncoding}
+ENCODINGS = CODES | {"power": PowerEncoding, "normal": FloatEncoding, "float": FloatEncoding}
 
 
 @dataclass(frozen=True)

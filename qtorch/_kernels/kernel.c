@@ -4,6 +4,9 @@
 // A tensor is a matrix in memory, row by row, and its blocks are tiles of it; those at its right and lower edge may be
 // smaller. Without blocks any tensor is one row.
 
+// Several conditions on one value would become branches of their own, and each of these a vector of results.
+#pragma GCC optimize("no-thread-jumps")
+
 $values
 
 $definitions
@@ -34,9 +37,9 @@ static Part share(const Call* call, int64_t which, int64_t count) {
 
 // Parts of rows that are handled at a time, and within each the runs of elements that belong to one block. Elements of
 // blocks that are one column wide, or of none, are one run; `block` is then the block of its first element.
-#define FOR_CHUNKS(part) \
+#define FOR_CHUNKS(part, size) \
     for (int64_t row = part.top; row < part.bottom; ++row) \
-        for (int64_t from = part.left, to; from < part.right && (to = MIN(from + CHUNK, part.right), 1); from = to)
+        for (int64_t from = part.left, to; from < part.right && (to = MIN(from + (size), part.right), 1); from = to)
 #if BLOCKS && !COLUMNS
 #define FOR_RUNS \
     for (int64_t begin = from, end, next = (from / call->block_columns + 1) * call->block_columns, \
@@ -62,7 +65,7 @@ static void merge(char* maxima, const char* others, int64_t count) {
 #if TENSOR_MAXIMA
 static void reduce_tensor(const Call* call, char* maxima, Part part) {
     $reduce_tensor_once
-    FOR_CHUNKS(part) {
+    FOR_CHUNKS(part, CHUNK) {
         const int64_t at = row * call->columns + from, begin = from, length = to - from;
         $reduce_tensor_chunk
         $reduce_tensor_run
@@ -81,7 +84,7 @@ static void tensor_values(const Call* call, const char* maxima, char* tensor) {
 #if BLOCKS
 static void reduce_blocks(const Call* call, const char* tensor, char* maxima, int64_t stride, int64_t first, Part part) {
     $reduce_blocks_once
-    FOR_CHUNKS(part) {
+    FOR_CHUNKS(part, CHUNK) {
         const int64_t at = row * call->columns + from;
         $reduce_blocks_chunk
         FOR_RUNS {
@@ -112,7 +115,12 @@ static void elements(const Call* call, const char* tensor, const char* blocks, i
 #if WORDS
     const uint64_t start = (uint64_t)(uint32_t)window[0] << 32 | (uint32_t)window[1];
 #endif
-    FOR_CHUNKS(part) {
+#if WORDS && !PLACES  // the indices of a chunk have the same high word
+#define SIZE MIN(CHUNK, (1LL << 32) - (uint32_t)(start + row * call->columns + from))
+#else
+#define SIZE CHUNK
+#endif
+    FOR_CHUNKS(part, SIZE) {
         const int64_t at = row * call->columns + from;
 #if WORDS && PLACES  // the index of an element, less that of its row's first, comes from a table
         const uint64_t example = row / call->rows_of_example * call->next_example;
@@ -123,7 +131,7 @@ static void elements(const Call* call, const char* tensor, const char* blocks, i
 #endif
         $elements_chunk
         FOR_RUNS {
-            const int64_t length = end - begin;
+            const int32_t length = end - begin;
 #if WORDS && !PLACES
             const uint64_t index = start + at + (begin - from);
             const uint32_t low = (uint32_t)index;
@@ -131,7 +139,7 @@ static void elements(const Call* call, const char* tensor, const char* blocks, i
 #endif
             $elements_run
             #pragma GCC ivdep
-            for (int64_t j = 0; j < length; ++j) {
+            for (int32_t j = 0; j < length; ++j) {
                 $elements_each
             }
         }

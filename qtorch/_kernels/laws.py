@@ -62,7 +62,7 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
     if program.mode is Rounding.STOCHASTIC:
         arguments += [Argument("key", "int32"), Argument("window", "int32")]
         arguments += [Argument("places", "int32", TENSOR)] if layout == "places" else []
-        word = _word(trace, "places[j]" if layout == "places" else "j", carrier)
+        word = _word(trace, layout == "places", carrier)
     x = trace.value("x[j]", lane, ELEMENT)
     bits = x << carrier.padding if carrier.padding else x
     found = program.run(trace, bits, _constants(trace, program.count(), lane), LAYOUTS[layout], word)
@@ -72,7 +72,7 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
         results = [Result(*one) for one in zip(("codes", "scales", "scale"), found, dtypes, strict=False)]
     else:
         results = [Result("result", _number(trace, found, carrier), stored)]
-    return Kernel(trace, arguments, results, _SIZES.get(layout, 4), layout == "columns", layout == "tiles", lane)
+    return Kernel(trace, arguments, results, _SIZES.get(layout, 4), layout == "columns", True, lane)
 
 
 def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
@@ -89,13 +89,17 @@ def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
         scale = trace.value("scale[0]", lane, CONSTANT)
     lanes = decoding.run(trace, codes, _constants(trace, decoding.count(), lane), scales, scale)
     results = [Result("result", _number(trace, lanes, carrier), stored)]
-    return Kernel(trace, arguments, results, _SIZES.get(layout, 4), layout == "columns", layout == "tiles", lane)
+    return Kernel(trace, arguments, results, _SIZES.get(layout, 4), layout == "columns", True, lane)
 
 
-def _word(trace: Trace, place: str, carrier: Carrier) -> Value:
-    """The random word of an element as a lane; `kernel.c` knows the index of a run's first element."""
+def _word(trace: Trace, placed: bool, carrier: Carrier) -> Value:
+    """The random word of an element as a lane; `kernel.c` knows the index of a run's first element.
+
+    All indices of a run have the same high word, but for those that come from a table.
+    """
+    place, carry = ("places[j]", " + (int32_t)(low + (uint32_t)places[j] < low)") if placed else ("j", "")
     low = trace.value(f"(int32_t)(low + (uint32_t){place})", "int32", ELEMENT)
-    high = trace.value(f"high + (int32_t)(low + (uint32_t){place} < low)", "int32", ELEMENT)
+    high = trace.value(f"high{carry}", "int32", ELEMENT)
     key0, key1, mask = (trace.value(text, "int32", CONSTANT) for text in ("key[0]", "key[1]", "window[2]"))
     y0, y1 = threefry(key0, key1, high, low, rotate=trace.rotate_left)
     word = leading_bits(y0 ^ y1, mask)

@@ -53,8 +53,8 @@ class Kernel:
         sizes: how many a call gives: 1, the number of elements; 4, the rows and columns of the tensor as a matrix and
             of its blocks; or 7, with the three of `Call` in `kernel.c` that say how indices grow.
         columns: true if blocks are one column wide, so that neighbours belong to different blocks.
-        staged: true if bytes are widened, and narrowed, for a whole chunk at a time: the run of a block may be shorter
-            than a vector of them.
+        staged: true if bytes are widened, and narrowed, for a whole chunk at a time: the values of a vector of them
+            need more registers than there are, and the run of a block may be shorter.
         lane: the dtype of maxima.
     """
 

@@ -14,7 +14,6 @@ MOST_WORDS, MOST_LINES_OF_README = 1500, 150
 MEASURED = re.compile(r"\b\d[\d.,]* ?(?:[nµm]?s\b|GB/s|GiB|%|(?:times|copies)\b)")
 UNCHECKED = {
     "CHANGELOG.md": "what was true at the time",
-    "docs/torch-internals.md": "times by hand, of benchmarks.internals; no result file is committed",
     "docs/recipes.md": "from papers",
 }
 PROSE = re.compile(r"```.*?```|<!-- (?!end)[\w-]+ -->.*?<!-- end -->", re.S)

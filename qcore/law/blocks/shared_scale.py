@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from qcore.law.carrier import Carrier
 from qcore.law.grid import Grid, uniform_grid
-from qcore.law.lanes import with_hidden_bits
+from qcore.law.lanes import with_hidden_bits, without_hidden_bits
 from qcore.random.threefry import Materialize, identity
 
 KINDS = {"block": "grid", "scaled": "deep", "scaled_general": "wide"}  # and the kind that rounds their elements
@@ -137,8 +137,9 @@ def rescale(xp: Any, bits: Any, exponent: Any, carrier: Carrier) -> Any:
     """The lanes of numbers times 2^exponent: infinity beyond the carrier's range, toward zero below its steps."""
     width, infinity = carrier.width, carrier.infinity
     magnitude = bits & carrier.magnitude_mask
-    lanes = with_hidden_bits(xp, magnitude, carrier)
-    scaled = xp.clip(lane(xp, (lanes >> width) + exponent, lanes & (carrier.hidden - 1), carrier), None, infinity)
+    most = infinity - (xp.clip(exponent, 0, None) << width)
+    lanes = xp.clip(with_hidden_bits(xp, magnitude, carrier), None, most) + (exponent << width)
+    scaled = without_hidden_bits(xp, lanes, carrier)
     special = (magnitude > infinity - 1) | (magnitude < 1)
     return xp.where(special, magnitude, scaled) | (bits & carrier.negative)
 

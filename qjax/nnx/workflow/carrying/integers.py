@@ -102,7 +102,7 @@ def _weight(kernel: Any, entries: Entries, form: AffineInteger | None) -> QTenso
     qparams = QParams(jnp.asarray(scale), jnp.asarray(zero_point), 0 if scale.ndim else None)
     if "packed" in entries:
         form = _INT4 if form is None else form
-        values = unpacked(jnp.asarray(entries.take("packed")), form, shape[-1])
+        values = unpacked(jnp.asarray(entries.take("packed")), form, shape)
     else:
         values = jnp.asarray(entries.take("int_repr"))
         form = _BY_DTYPE[values.dtype.name] if form is None else form
