@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from qcore import Number, Quantization, Recipe, Rounding, Rule
+from qcore import Entry, Number, Quantization, Recipe, Rounding, Rule
 from qcore.arguments import missing_key
 from qcore.recipes import check_alone
 from qjax._rounding.keys import Key, key_words
@@ -129,6 +129,19 @@ def lower(
 
     vars(lowered).update({_MARK: True, "__signature__": _signature(fn)})
     return lowered
+
+
+def product_sites(fn: Callable[..., Any], *args: Any) -> dict[str, int]:
+    """The layers that a recipe may apply to, by their dotted name scopes, and how many weights each has.
+
+    Layers of one name count as one. Of a loop's weights those of one iteration count.
+    """
+    planner = Planner((), Recipe([Entry()]))
+    jax.eval_shape(lambda: _run(planner, fn, args, {}, None))
+    found: dict[str, int] = {}
+    for (name, _), size in planner.layers.items():
+        found[name] = found.get(name, 0) + size
+    return found
 
 
 def _is_named(fn: Callable[..., Any]) -> bool:

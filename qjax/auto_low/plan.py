@@ -111,13 +111,14 @@ class Planner:
 
     Attributes:
         stochastic: True if roundings need a key.
-        layers: the names and types of the layers that a recipe may apply to, of all plans made.
+        layers: how many weights the layers have that a recipe may apply to, of all plans made, by their names and types; of a
+            loop's, what one iteration has.
     """
 
     def __init__(self, rules: Sequence[Rule], recipe: Recipe | None = None) -> None:
         self.rules, self.recipe = rules, recipe
         self.stochastic = any(map(_is_stochastic, rules)) if recipe is None else recipe.stochastic
-        self.layers: dict[tuple[str, str], None] = {}
+        self.layers: Counter[tuple[str, str]] = Counter()
 
     def plan(self, jaxpr: Any, consts: Sequence[Any], origins: Sequence[int], scope: str = "", first: int = 0) -> Plan:
         """The plan of a jaxpr.
@@ -212,7 +213,7 @@ class _Walk:
         weight = None if self.planner.recipe is None else weight_of(equation, origins)
         if self.planner.recipe is None or weight is None:
             return False
-        self.planner.layers[name, group] = None
+        self.planner.layers[name, group] += prod(equation.invars[weight].aval.shape)
         products = self.planner.recipe.products_for(name, group)
         if products is not None:
             self.plan.products[index] = ProductSite(self.plan.end, weight, products)
