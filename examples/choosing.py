@@ -17,7 +17,7 @@ from examples import data, text
 from examples.recipes import LENGTH
 from examples.report import console
 from qcore import Recipe
-from qcore.insight import Choice, Point
+from qcore.insight import Choice
 
 MODELS = {"gpt": 300, "preresnet20": 120}  # and for how many steps they are trained
 # Numbers of 8, 6 and 4 bits, with one power of two for each tensor.
@@ -85,7 +85,9 @@ def main(
         for kind, points in (("uniform", choice.uniform), ("front", choice.front)):
             for point in points:
                 test = loss_of(lowered(model, point.recipe), tested_on)
-                rows.append({"kind": kind, "bits": point.bits, "loss": point.loss, "test": test, "formats": point.formats})
+                rows.append(
+                    {"kind": kind, "bits": point.bits, "loss": point.loss, "test": test, "formats": point.formats}
+                )
         kept = [{"model": name, "framework": framework, "measured": choice.measured} | _rounded(row) for row in rows]
         console.print(_table(f"{name}, {framework}: loss by mean bits", kept))
         console.print(f"chosen for {options.budget:g} bits: {choice.recipe.text}", soft_wrap=True)

@@ -18,6 +18,7 @@ FLOORS = {
         "affine accumulate",
         "numerics",
         "rules recipes",
+        "insight",
         "cli",
         "",
         "__main__",
@@ -29,12 +30,12 @@ FLOORS = {
         "quant",
         "quantization optim linalg",
         "auto_low",
-        "reproducible",
+        "reproducible insight",
         "nn",
         "_workflow",
         "",
     ],
-    "qjax": ["_rounding", "quant", "optim linalg", "auto_low quantization", "nnx", "reproducible", ""],
+    "qjax": ["_rounding", "quant", "optim linalg", "auto_low quantization", "insight nnx", "reproducible", ""],
 }
 APART = {
     "qcore": {"torch", "jax", "qtorch", "qjax"},

@@ -1,5 +1,20 @@
-"""What rounding does to a model: statistics, records, and formats by site."""
+"""What roundings did to tensors: statistics, records of runs, pictures of these, and formats by site."""
 
-from qcore.insight.choosing import Choice, Point, Sensitivity, choose_formats, sensitivity
+from qcore.insight.arrays import statistics_between, statistics_of
+from qcore.insight.choosing.search import Choice, Point, Sensitivity, choose_formats, sensitivity
+from qcore.insight.record import Entry, Record, Site
+from qcore.insight.statistics import Statistics
 
-__all__ = ["Choice", "Point", "Sensitivity", "choose_formats", "sensitivity"]
+__all__ = [
+    "Choice",
+    "Entry",
+    "Point",
+    "Record",
+    "Sensitivity",
+    "Site",
+    "Statistics",
+    "choose_formats",
+    "sensitivity",
+    "statistics_between",
+    "statistics_of",
+]

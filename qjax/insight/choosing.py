@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore import Number
-from qcore.insight import choosing
-from qcore.insight.batches import Batch, check_batches, mean_over
-from qcore.insight.choosing import Choice, Evaluate, Formats, Sensitivity
-from qcore.insight.formats import recipe_of
+from qcore.insight.choosing import search
+from qcore.insight.choosing.batches import Batch, check_batches, mean_over
+from qcore.insight.choosing.formats import recipe_of
+from qcore.insight.choosing.search import Choice, Evaluate, Formats, Sensitivity
 from qjax.auto_low import lower, product_sites
 
 __all__ = ["choose_formats", "cross_entropy", "sensitivity"]
@@ -66,7 +66,7 @@ def sensitivity(
         [('first', 'e4m3fn', 29), ('first', 'e2m1fn', 10)]
     """
     batches = check_batches(data)
-    return choosing.sensitivity(product_sites(model, batches[0][0]), candidates, _evaluate(model, batches, loss))
+    return search.sensitivity(product_sites(model, batches[0][0]), candidates, _evaluate(model, batches, loss))
 
 
 def choose_formats(
@@ -99,7 +99,7 @@ def choose_formats(
     """
     batches = check_batches(data)
     sites = product_sites(model, batches[0][0])
-    return choosing.choose_formats(sites, candidates, _evaluate(model, batches, loss), budget_bits)
+    return search.choose_formats(sites, candidates, _evaluate(model, batches, loss), budget_bits)
 
 
 def _evaluate(model: Model, batches: list[Batch], loss: Loss) -> Evaluate:

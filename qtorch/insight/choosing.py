@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from qcore import Number
-from qcore.insight import choosing
-from qcore.insight.batches import Batch, check_batches, mean_over
-from qcore.insight.choosing import Choice, Evaluate, Formats, Sensitivity
-from qcore.insight.formats import recipe_of
+from qcore.insight.choosing import search
+from qcore.insight.choosing.batches import Batch, check_batches, mean_over
+from qcore.insight.choosing.formats import recipe_of
+from qcore.insight.choosing.search import Choice, Evaluate, Formats, Sensitivity
 from qtorch.auto_low import lower
 from qtorch.auto_low.products import product_sites
 
@@ -63,7 +63,7 @@ def sensitivity(
         >>> rows[0].sqnr > rows[1].sqnr + 6
         True
     """
-    return choosing.sensitivity(product_sites(model), candidates, _evaluate(model, data, loss))
+    return search.sensitivity(product_sites(model), candidates, _evaluate(model, data, loss))
 
 
 def choose_formats(
@@ -95,7 +95,7 @@ def choose_formats(
         True
         >>> lowered = lower(copy.deepcopy(model), choice.recipe)
     """
-    return choosing.choose_formats(product_sites(model), candidates, _evaluate(model, data, loss), budget_bits)
+    return search.choose_formats(product_sites(model), candidates, _evaluate(model, data, loss), budget_bits)
 
 
 def _evaluate(model: nn.Module, data: Iterable[Batch], loss: Loss) -> Evaluate:

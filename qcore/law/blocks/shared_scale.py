@@ -92,19 +92,19 @@ def block_grid(
     quiet = carrier.quiet_nan
     quantum, keep = scale + shared.step, carrier.infinity
     base, top, coarsest = uniform_grid(xp, quantum, carrier)
-    limit = _lane(xp, scale + shared.top, shared.ones, carrier)
+    limit = lane(xp, scale + shared.top, shared.ones, carrier)
     if kind == "block":
         return Grid(materialize(base), materialize(top), materialize(coarsest), 0, materialize(limit), keep)
     end = _largest(xp, quantum, shared.finest, carrier)
     limit = xp.clip(limit, None, end)
-    lower = xp.clip(_lane(xp, scale + shared.lower_top, shared.lower_ones, carrier), None, end) & shared.negative
+    lower = xp.clip(lane(xp, scale + shared.lower_top, shared.lower_ones, carrier), None, end) & shared.negative
     nan_lane, floor = nan & quiet, nan & (quiet - base)  # all elements of such a block become NaN
     lower, limit = (lower - limit) & ~nan, (limit & ~nan) | nan_lane
     below = materialize(base), materialize(top), materialize(coarsest), shared.finest
     grid = Grid(*below, materialize(limit), keep, materialize(lower))
     if kind == "scaled":
         return grid._replace(floor=materialize(floor))
-    lowest = _lane(xp, scale + shared.low, 0, carrier)
+    lowest = lane(xp, scale + shared.low, 0, carrier)
     floor = xp.clip(floor, xp.clip(lowest - base, 0, None) & shared.floor, None)
     return grid._replace(
         floor=materialize(floor),
@@ -120,7 +120,7 @@ def block_grid(
     )
 
 
-def _lane(xp: Any, field: Any, ones: Any, carrier: Carrier) -> Any:
+def lane(xp: Any, field: Any, ones: Any, carrier: Carrier) -> Any:
     """The magnitudes with these mantissas and exponent fields; fields may be below 1, or beyond the carrier's."""
     normal = (xp.clip(xp.clip(field, 0, None), None, carrier.infinity >> carrier.width) << carrier.width) + ones
     return xp.where(field > 0, normal, (carrier.hidden | ones) >> xp.clip(1 - field, 0, carrier.last))
@@ -138,7 +138,7 @@ def rescale(xp: Any, bits: Any, exponent: Any, carrier: Carrier) -> Any:
     width, infinity = carrier.width, carrier.infinity
     magnitude = bits & carrier.magnitude_mask
     lanes = with_hidden_bits(xp, magnitude, carrier)
-    scaled = xp.clip(_lane(xp, (lanes >> width) + exponent, lanes & (carrier.hidden - 1), carrier), None, infinity)
+    scaled = xp.clip(lane(xp, (lanes >> width) + exponent, lanes & (carrier.hidden - 1), carrier), None, infinity)
     special = (magnitude > infinity - 1) | (magnitude < 1)
     return xp.where(special, magnitude, scaled) | (bits & carrier.negative)
 

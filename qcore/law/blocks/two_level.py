@@ -102,16 +102,9 @@ def run_two_level(
     `parts` are the grids of elements and of scales on the working float, `Levels`, and to encode the grids and codes
     that `encode` takes, of elements and of scales.
     """
-    element, scale, levels, *coded = parts
+    element, _, _, *coded = parts
     work, magnitude, last = working(carrier), bits & carrier.magnitude_mask, carrier.last
-    array_scale = _array_scale(xp, magnitude, carrier, element, scale, materialize)
-    largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
-    nan = (carrier.infinity - 1 - largest) >> last
-    block = quotient(xp, to_working(xp, largest, carrier), element.limit, work, materialize)
-    block = quotient(xp, block, array_scale, work, materialize)
-    block = xp.clip(xp.clip(block, levels.least, None), None, scale.limit)
-    block = round_to_grid(xp, block, work, Rounding.NEAREST, scale)
-    full_scale = materialize(product(xp, block, array_scale, work))
+    array_scale, block, full_scale, nan = scales(xp, bits, carrier, parts, axes, materialize)
     y = quotient(xp, to_working(xp, bits, carrier), full_scale, work, materialize)
     y = materialize(xp.clip(y, 1, work.infinity - 1) & (-magnitude >> last))
     y = round_to_grid(xp, y | ((bits >> last) & work.negative), work, mode, element, word)
@@ -126,6 +119,22 @@ def run_two_level(
     result = from_working(xp, product(xp, y, full_scale, work), carrier) & (-y >> last)
     result = xp.where(nans > 0, carrier.quiet_nan, result) | (bits & carrier.negative)
     return xp.where(magnitude > carrier.infinity, bits, result)
+
+
+def scales(
+    xp: Any, bits: Any, carrier: Carrier, parts: Sequence[Any], axes: tuple[int, ...], materialize: Materialize
+) -> tuple[Any, Any, Any, Any]:
+    """The scales of the array, of blocks, and their products; and -1 for blocks with an infinity or a NaN, else 0."""
+    element, scale, levels = parts[:3]
+    work, magnitude = working(carrier), bits & carrier.magnitude_mask
+    array_scale = _array_scale(xp, magnitude, carrier, element, scale, materialize)
+    largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
+    nan = (carrier.infinity - 1 - largest) >> carrier.last
+    block = quotient(xp, to_working(xp, largest, carrier), element.limit, work, materialize)
+    block = quotient(xp, block, array_scale, work, materialize)
+    block = xp.clip(xp.clip(block, levels.least, None), None, scale.limit)
+    block = round_to_grid(xp, block, work, Rounding.NEAREST, scale)
+    return array_scale, block, materialize(product(xp, block, array_scale, work)), nan
 
 
 def _array_scale(

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qcore.formats.number import Number
-from qcore.insight.formats import check_budget, check_candidates, check_sites, recipe_of
-from qcore.insight.progress import progress
+from qcore.insight.choosing.formats import check_budget, check_candidates, check_sites, recipe_of
+from qcore.insight.choosing.progress import progress
 from qcore.recipes import Recipe
 
 Formats = Mapping[str, str]  # formats' texts by site; sites that are missing are not rounded

@@ -1,0 +1,108 @@
+"""Statistics of NumPy arrays: the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qcore.arrays import Key, check_array, quantize, to_lanes
+from qcore.formats.number import Number, check_number
+from qcore.insight.bounds import bounds, check_carrier, range_of
+from qcore.insight.law import ERROR_FIELDS, FIELDS, Bounds, Effects, effects, to_float32
+from qcore.insight.statistics import Statistics, lanes_of
+from qcore.law.blocks.tiles import tiles
+from qcore.law.lanes import Names
+from qcore.law.rounding import Rounding
+
+
+def statistics_of(
+    x: np.ndarray,
+    number: Number | str,
+    rounding: str | Rounding = "nearest",
+    *,
+    key: Key = None,
+    random_bits: int = 24,
+    start: int = 0,
+    overflow: str | None = None,
+) -> Statistics:
+    """What `quantize` with the same arguments does to an array.
+
+    Args:
+        x: array of any shape; float32, float16 or ml_dtypes.bfloat16.
+        number, rounding, key, random_bits, start, overflow: as for `qcore.quantize`.
+
+    Returns:
+        The same statistics in all packages.
+
+    Raises:
+        TypeError, ValueError: as `qcore.quantize`, and for float64.
+
+    Example:
+        >>> statistics_of(np.float32([1, 3e-9, 1e9]), "float(5,2)")
+        Statistics (elements=3, underflowed=1, saturated=1, sqnr=0.0 dB)
+    """
+    check_array(x)
+    check_carrier(x.dtype.name)
+    y = quantize(x, number, rounding, key=key, random_bits=random_bits, start=start, overflow=overflow)
+    number = check_number(number)
+    return statistics_between(x, y, number if overflow is None else number.overflowing(overflow))
+
+
+def statistics_between(x: np.ndarray, y: np.ndarray, number: Number | str) -> Statistics:
+    """What a rounding did that made y of x.
+
+    Args:
+        x: array of any shape; float32, float16 or ml_dtypes.bfloat16.
+        y: what x was rounded to, of the same shape and dtype.
+        number: the format, or its text.
+
+    Returns:
+        The same statistics in all packages.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the shapes differ.
+
+    Example:
+        >>> statistics_between(np.float32([0.1, 900]), np.float32([0, 448]), "e4m3fn")
+        Statistics (elements=2, underflowed=1, saturated=1, sqnr=6.0 dB)
+    """
+    check_array(x)
+    check_array(y)
+    carrier, number = check_carrier(x.dtype.name), check_number(number)
+    if y.dtype != x.dtype or y.shape != x.shape:
+        raise ValueError(f"y is {y.dtype}{list(y.shape)}; allowed is x's {x.dtype}{list(x.shape)}")
+    found = range_of(number, carrier)
+    sizes = number.block_sizes(x.ndim)
+    if x.size == 0:
+        return Statistics.empty()
+    bits = to_lanes(x, carrier)
+    blocks = tiles(bits.shape, sizes or (1,))
+    ends = bounds(Names, blocks.split(bits, _pad), found, blocks)
+    ends = Bounds(*(_spread(end, blocks) for end in ends))
+    before, after = (to_float32(Names, lanes, carrier) for lanes in (bits, to_lanes(y, carrier)))
+    return Statistics(_tabulate(effects(Names, before, after, ends)))
+
+
+def _spread(end: Any, blocks: Any) -> Any:
+    return end if isinstance(end, int) else blocks.merge(np.broadcast_to(end, blocks.tiled))
+
+
+def _pad(array: np.ndarray, missing: tuple[int, ...]) -> np.ndarray:
+    return np.pad(array, [(0, count) for count in missing])
+
+
+def _tabulate(found: Effects) -> np.ndarray:
+    """The sums as lanes; float64 holds those of `bincount` exactly."""
+    count = found.number_field.size
+    flags = [count, *(int(np.count_nonzero(flag)) for flag in found.flags)]
+    numbers = [_table(found.number_field, one, FIELDS) for one in (None, *found.number_columns)]
+    errors = [_table(found.error_field, one, ERROR_FIELDS) for one in found.error_columns]
+    tables = [np.stack(columns, -1).reshape(-1) for columns in (numbers, errors)]
+    return lanes_of(np.concatenate([flags, *tables]), np.array([lanes.max() for lanes in found.magnitudes]))
+
+
+def _table(field: np.ndarray, column: np.ndarray | None, fields: int) -> np.ndarray:
+    weights = None if column is None else column.reshape(-1)
+    return np.bincount(field.reshape(-1), weights, fields).astype(np.int64)

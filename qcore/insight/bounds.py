@@ -1,0 +1,112 @@
+"""The range of a format, or of each block, within which numbers are neither saturated nor subnormal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qcore.formats.block import NVFP4, BlockNumber
+from qcore.formats.fixed import FixedPoint
+from qcore.formats.floating import BinaryFloat, FloatingPoint
+from qcore.formats.number import Number
+from qcore.insight.law import Bounds, to_float32
+from qcore.law.blocks.shared_scale import block_grid, lane, shared_scale
+from qcore.law.blocks.tiles import Tiles
+from qcore.law.blocks.two_level import from_working, product, scales, working
+from qcore.law.carrier import CARRIERS, Carrier
+from qcore.law.grid import Grid
+from qcore.law.lanes import Names
+from qcore.law.program import KINDS
+from qcore.law.rounding import Rounding
+
+ALLOWED = [name for name, carrier in CARRIERS.items() if carrier.lane_bits == 32]
+
+
+class Range(NamedTuple):
+    """The range of a format on a carrier.
+
+    Attributes:
+        carrier: the carrier.
+        kind: of the program; "" for formats without blocks.
+        constants: of the program; for formats without blocks the fields of `Bounds`, in float32.
+        low: the exponent of the smallest normal number of a block's elements before they are scaled; None for elements
+            without subnormal numbers.
+    """
+
+    carrier: Carrier
+    kind: str
+    constants: tuple[int, ...]
+    low: int | None
+
+
+def check_carrier(name: str, argument: str = "x") -> Carrier:
+    """The carrier of an argument's dtype."""
+    if name not in ALLOWED:
+        raise TypeError(f"{argument} has dtype {name}; allowed are {', '.join(ALLOWED)}")
+    return CARRIERS[name]
+
+
+@lru_cache(maxsize=1024)
+def range_of(number: Number, carrier: Carrier) -> Range:
+    """The range of a format on a carrier."""
+    if isinstance(number, BlockNumber):
+        kind, constants = number.reduce(carrier)
+        element = getattr(number, "element", None)
+        return Range(carrier, kind, constants, 0 if isinstance(number, NVFP4) else _low(element))
+    if isinstance(number, FixedPoint):
+        number = replace(number, wrap=False)
+    program, constants = number.program(Rounding.TOWARD_ZERO, carrier, coded=False)
+    largest = (carrier.infinity >> carrier.padding) - 1 << carrier.padding
+    ends = program.run(Names, np.array([largest, largest | carrier.negative], np.int32), constants, ())
+    normal = 0 if _low(number) is None else number.magnitudes.lowest_lane(carrier)  # type: ignore[attr-defined]
+    lanes = np.array([*(ends & carrier.magnitude_mask), normal], np.int32)
+    return Range(carrier, "", tuple(map(int, to_float32(Names, lanes, carrier))), None)
+
+
+def _low(number: Any) -> int | None:
+    """The exponent of the smallest normal number; None for formats without subnormal numbers."""
+    if isinstance(number, FloatingPoint | BinaryFloat) and number.magnitudes.subnormals and number.man:
+        return number.magnitudes.lowest
+    return None
+
+
+def bounds(xp: Any, bits: Any, found: Range, blocks: Tiles) -> Bounds:
+    """The bounds of lanes that are split into blocks, with which they broadcast; in float32.
+
+    Args:
+        xp: the array namespace.
+        bits: lanes of the carrier, before rounding.
+        found: the format's range.
+        blocks: the format's blocks.
+    """
+    carrier = found.carrier
+    if not found.kind:
+        return Bounds(*found.constants)
+    remaining = iter(found.constants)
+    parts = [part(*(next(remaining) for _ in part._fields)) for part in KINDS[found.kind]]
+    make = _two_level if found.kind == "nvfp4" else _shared
+    ends = make(xp, bits, found, parts, blocks.axes)
+    return Bounds(*(to_float32(xp, end, carrier) for end in ends))
+
+
+def _two_level(xp: Any, bits: Any, found: Range, parts: Sequence[Any], axes: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    carrier, element = found.carrier, parts[0]
+    _, _, scale, _ = scales(xp, bits, carrier, parts, axes, lambda lanes: lanes)
+    one = working(carrier).bias << working(carrier).width
+    largest, normal = (
+        from_working(xp, product(xp, number, scale, working(carrier)), carrier) for number in (element.limit, one)
+    )
+    return largest, largest, normal
+
+
+def _shared(xp: Any, bits: Any, found: Range, parts: Sequence[Any], axes: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    carrier, shared = found.carrier, parts[0]
+    scale, nan = shared_scale(xp, bits, carrier, shared, axes, found.kind)
+    grid: Grid = block_grid(xp, scale, nan, carrier, shared, found.kind)
+    lowest = grid.limit + grid.lower
+    normal = scale & 0 if found.low is None else lane(xp, scale + found.low, 0, carrier)
+    return grid.limit, lowest, normal

@@ -1,0 +1,284 @@
+"""What a rounding did to a tensor: counts, extremes, exponents and errors, the same integers in all packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import inf, log10, nan
+from typing import Any
+
+import numpy as np
+
+from qcore.insight.law import (
+    COUNTS,
+    ERROR_COLUMNS,
+    ERROR_FIELDS,
+    ERROR_UNIT,
+    FIELDS,
+    MAGNITUDES,
+    NUMBER_COLUMNS,
+    NUMBER_UNIT,
+)
+
+DIGIT = 30  # bits of the lower half of a sum
+_NUMBERS, _ERRORS = FIELDS * len(NUMBER_COLUMNS), ERROR_FIELDS * len(ERROR_COLUMNS)
+SUMS = len(COUNTS) + _NUMBERS + _ERRORS
+LENGTH = 2 * SUMS + len(MAGNITUDES)
+_INFINITY = 0x7F800000
+_JSON = (*COUNTS, *MAGNITUDES, "numbers", "errors")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Statistics:
+    """What a rounding did to a tensor, in integers: `==` holds between packages, and for any order of summation.
+
+    Statistics are made by `statistics_of`. Those of parts, `merge`d in any order, are those of the whole. All numbers
+    below refer to numbers before rounding, if they do not name results.
+
+    Sums of errors are over the elements that are finite before and after. Every error, result - number, and every
+    number is first rounded to 8 significant bits, to nearest, ties to even; the sums of these are exact.
+
+    Args:
+        lanes: int32 array of any package, of shape (LENGTH,): the higher parts of all sums, the lower 30 bits of these,
+            and magnitudes. With dimensions before it: several statistics, see `parts`; the properties below are then
+            those of all together.
+
+    Attributes:
+        elements: how many there are.
+        zeros, infinite, nan: elements that are so.
+        underflowed: nonzero numbers that became zero, unless they saturated.
+        saturated: numbers beyond the format's, or their block's, largest or lowest, whose results are finite.
+        overflowed: finite numbers whose results are infinite or NaN.
+        nan_results: results that are NaN.
+        subnormal: results that are nonzero and below the format's, or their block's, smallest normal number.
+        finite: elements that are finite before and after.
+        smallest_before, largest_before, smallest_after, largest_after: magnitudes of finite nonzero numbers and
+            results, in float32; 0.0 where there are none.
+        exponents: how many finite nonzero numbers have each exponent floor(log2 |x|); -127 stands for all below
+            2^-126.
+        error_absolute, error_squared, error_signed: exact sums of |error|, error^2 and error.
+        signal: the exact sum of the squares of the numbers.
+
+    Example:
+        >>> from qcore.insight import statistics_of
+        >>> found = statistics_of(np.float32([500, 1, -0.001, 0]), "e4m3fn")
+        >>> found.saturated, found.overflowed, found.underflowed, found.zeros
+        (0, 1, 0, 1)
+        >>> first, rest = (statistics_of(np.float32(x), "e4m3fn") for x in ([500], [1, -0.001, 0]))
+        >>> found == first.merge(rest)
+        True
+    """
+
+    lanes: Any
+
+    @classmethod
+    def empty(cls) -> Statistics:
+        """The statistics of no elements."""
+        return cls(np.zeros(LENGTH, np.int32))
+
+    @cached_property
+    def _whole(self) -> tuple[np.ndarray, np.ndarray]:
+        """All sums in int64, and the magnitudes' lanes."""
+        sums, magnitudes = _parts(_as_numpy(self.lanes))
+        return sums.reshape(-1, SUMS).sum(0), magnitudes.reshape(-1, len(MAGNITUDES)).max(0, initial=0)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in COUNTS:
+            return int(self._whole[0][COUNTS.index(name)])
+        if name in MAGNITUDES:
+            return self._magnitude(MAGNITUDES.index(name))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _magnitude(self, index: int) -> float:
+        lane = int(self._whole[1][index])
+        if lane and index % 2 == 0:
+            lane = _INFINITY - lane
+        return float(np.int32(lane).view(np.float32))
+
+    @cached_property
+    def _numbers(self) -> np.ndarray:
+        return self._whole[0][len(COUNTS) :][:_NUMBERS].reshape(FIELDS, -1)
+
+    @cached_property
+    def _errors(self) -> np.ndarray:
+        return self._whole[0][len(COUNTS) + _NUMBERS :].reshape(ERROR_FIELDS, -1)
+
+    @property
+    def finite(self) -> int:
+        return self.elements - self.infinite - self.nan - self.overflowed
+
+    @cached_property
+    def exponents(self) -> dict[int, int]:
+        counts = [int(count) for count in self._numbers[: FIELDS - 1, 0]]
+        counts[0] -= self.zeros
+        return {field - 127: count for field, count in enumerate(counts) if count}
+
+    @cached_property
+    def signal(self) -> Fraction:
+        return _sum(self._numbers[:, 1], 2, NUMBER_UNIT)
+
+    @cached_property
+    def error_absolute(self) -> Fraction:
+        return _sum(self._errors[:, 0], 1, ERROR_UNIT)
+
+    @cached_property
+    def error_signed(self) -> Fraction:
+        return _sum(self._errors[:, 1], 1, ERROR_UNIT)
+
+    @cached_property
+    def error_squared(self) -> Fraction:
+        return _sum(self._errors[:, 2], 2, ERROR_UNIT)
+
+    @property
+    def sqnr(self) -> float:
+        """10 log10(signal / error_squared), in dB: infinity without errors, NaN where numbers are all zero."""
+        if not self.signal:
+            return nan
+        return 10 * _log10(self.signal / self.error_squared) if self.error_squared else inf
+
+    @property
+    def bias(self) -> float:
+        """The mean error; 0.0 without finite elements."""
+        return float(self.error_signed / self.finite) if self.finite else 0.0
+
+    @property
+    def exponent_bits_used(self) -> int:
+        """The bits of an exponent field for zero and all exponents from the smallest to the largest result's."""
+        if not self.largest_after:
+            return 0
+        low, high = (np.frexp(x)[1] for x in (self.smallest_after, self.largest_after))
+        return int(high - low + 1).bit_length()
+
+    def rate(self, name: str) -> float:
+        """A count as a part of all elements: `rate("saturated")`; 0.0 where there are none."""
+        if name not in COUNTS[1:]:
+            raise ValueError(f"name={name!r}; allowed are {', '.join(COUNTS[1:])}")
+        return getattr(self, name) / self.elements if self.elements else 0.0
+
+    def merge(self, *others: Statistics) -> Statistics:
+        """The statistics of all elements of these together."""
+        pairs = [one._whole for one in (self, *others)]
+        return _of(sum(sums for sums, _ in pairs), np.max([magnitudes for _, magnitudes in pairs], 0))
+
+    def parts(self) -> list[Statistics]:
+        """The statistics along the first dimension of lanes that have several: a scan's iterations."""
+        return [type(self)(lanes) for lanes in _as_numpy(self.lanes)]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Statistics):
+            return NotImplemented
+        return all(np.array_equal(mine, its) for mine, its in zip(self._whole, other._whole, strict=True))
+
+    def __hash__(self) -> int:
+        return hash((self._whole[0].tobytes(), self._whole[1].tobytes()))
+
+    def differing(self, other: Statistics) -> list[str]:
+        """The names of fields in which others differ."""
+        mine, its = self.to_json(), other.to_json()
+        return [name for name in _JSON if mine[name] != its[name]]
+
+    def __repr__(self) -> str:
+        if len(getattr(self.lanes, "shape", (0, 0))) != 1 or not _is_concrete(self.lanes):
+            return f"Statistics (lanes of shape {tuple(getattr(self.lanes, 'shape', ()))})"
+        found = {name: getattr(self, name) for name in COUNTS if getattr(self, name)}
+        text = "".join(f", {name}={count}" for name, count in found.items() if name != "elements")
+        return f"Statistics (elements={self.elements}{text}, sqnr={self.sqnr:.1f} dB)"
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields as what JSON has; tables list their entries that are not zero: [entry, sums]."""
+        sums, magnitudes = self._whole
+        counts = {name: int(count) for name, count in zip(COUNTS, sums, strict=False)}
+        lanes = dict(zip(MAGNITUDES, map(int, magnitudes), strict=True))
+        return {**counts, **lanes, "numbers": _sparse(self._numbers), "errors": _sparse(self._errors)}
+
+    @classmethod
+    def from_json(cls, fields: Any) -> Statistics:
+        """What `to_json` made a dictionary of.
+
+        Raises:
+            ValueError: if it is no such dictionary.
+        """
+        try:
+            if not isinstance(fields, Mapping) or set(fields) != set(_JSON):
+                raise ValueError
+            tables = [_dense(fields["numbers"], FIELDS, 2), _dense(fields["errors"], ERROR_FIELDS, 3)]
+            counts = np.array([fields[name] for name in COUNTS], np.int64)
+            return _of(np.concatenate([counts, *tables]), np.array([fields[name] for name in MAGNITUDES], np.int32))
+        except (TypeError, ValueError, IndexError, OverflowError):
+            raise ValueError(f"statistics={fields!r:.80}; allowed is what Statistics.to_json returns") from None
+
+    def row(self) -> dict[str, int | float]:
+        """The fields that fit a column of a table: counts, magnitudes, sums as floats, and what follows from them."""
+        counts = {name: getattr(self, name) for name in COUNTS + MAGNITUDES}
+        sums = ("signal", "error_absolute", "error_squared", "error_signed")
+        derived = {name: getattr(self, name) for name in ("sqnr", "bias", "exponent_bits_used")}
+        return counts | {name: _float(getattr(self, name)) for name in sums} | derived
+
+
+def merge_lanes(xp: Any, a: Any, b: Any) -> Any:
+    """The lanes of two statistics merged, in an array namespace that has `maximum` and `concatenate`."""
+    low = a[..., SUMS : 2 * SUMS] + b[..., SUMS : 2 * SUMS]
+    high = a[..., :SUMS] + b[..., :SUMS] + (low >> DIGIT)
+    magnitudes = xp.maximum(a[..., 2 * SUMS :], b[..., 2 * SUMS :])
+    return xp.concatenate([high, low & ((1 << DIGIT) - 1), magnitudes], -1)
+
+
+def lanes_of(sums: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
+    """Lanes from sums in int64."""
+    halves = sums >> DIGIT, sums & ((1 << DIGIT) - 1)
+    return np.concatenate([*halves, magnitudes], -1).astype(np.int32)
+
+
+def _of(sums: Any, magnitudes: Any) -> Statistics:
+    return Statistics(lanes_of(sums, magnitudes))
+
+
+def _parts(lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    high, low = lanes[..., :SUMS].astype(np.int64), lanes[..., SUMS : 2 * SUMS]
+    return (high << DIGIT) + low, lanes[..., 2 * SUMS :]
+
+
+def _as_numpy(lanes: Any) -> np.ndarray:
+    return np.asarray(lanes.cpu() if hasattr(lanes, "cpu") else lanes)
+
+
+def _is_concrete(lanes: Any) -> bool:
+    try:
+        _as_numpy(lanes)
+    except Exception:  # whatever a package raises for its tracers
+        return False
+    return True
+
+
+def _sum(column: Iterable[Any], power: int, unit: int) -> Fraction:
+    """The sum of a table's column, whose entries are in units of 2^(power * (field + unit))."""
+    total = sum(int(count) << (power * field) for field, count in enumerate(column) if count)
+    return Fraction(total) * Fraction(2) ** (power * unit)
+
+
+def _sparse(table: np.ndarray) -> list[list[Any]]:
+    return [[int(entry), [int(x) for x in table[entry]]] for entry in np.flatnonzero(table.any(1))]
+
+
+def _dense(entries: Any, fields: int, columns: int) -> np.ndarray:
+    table = np.zeros((fields, columns), np.int64)
+    for entry, sums in entries:
+        if entry < 0:
+            raise ValueError
+        table[entry] = sums
+    return table.reshape(-1)
+
+
+def _float(x: Fraction) -> float:
+    try:
+        return float(x)
+    except OverflowError:
+        return inf if x > 0 else -inf
+
+
+def _log10(x: Fraction) -> float:
+    """log10 of a positive fraction of any size."""
+    shift = x.numerator.bit_length() - x.denominator.bit_length()
+    return log10(float(x / Fraction(2) ** shift)) + shift * log10(2)
