@@ -90,7 +90,7 @@ def main(
                 )
         kept = [{"model": name, "framework": framework, "measured": choice.measured} | _rounded(row) for row in rows]
         console.print(_table(f"{name}, {framework}: loss by mean bits", kept))
-        console.print(f"chosen for {options.budget:g} bits: {choice.recipe.text}", soft_wrap=True)
+        console.print(f"chosen for {options.budget:g} bits: {choice.recipe.text}", soft_wrap=True, markup=False)
         if options.json:
             _keep(options.json, kept)
 

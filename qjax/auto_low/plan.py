@@ -111,8 +111,8 @@ class Planner:
 
     Attributes:
         stochastic: True if roundings need a key.
-        layers: how many weights the layers have that a recipe may apply to, of all plans made, by their names and types; of a
-            loop's, what one iteration has.
+        layers: how many weights the layers have that a recipe may apply to, of all plans made, by their names and
+            types; of a loop's, what one iteration has.
     """
 
     def __init__(self, rules: Sequence[Rule], recipe: Recipe | None = None) -> None:

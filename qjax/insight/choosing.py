@@ -38,9 +38,9 @@ def sensitivity(
 ) -> tuple[Sensitivity, ...]:
     """Rounds the input and the weight of each layer alone to each format, to nearest, and measures the model.
 
-    The layers are those that a recipe may apply to, see `qjax.auto_low.lower`, by their dotted name scopes; those of one name
-    are one site. Put `jax.named_scope` around layers that have none. The model is run operation by operation, not under jit, as
-    each choice of formats is another program.
+    The layers are those that a recipe may apply to, see `qjax.auto_low.lower`, by their dotted name scopes; those of
+    one name are one site. Put `jax.named_scope` around layers that have none. The model is run operation by
+    operation, not under jit, as each choice of formats is another program.
 
     Args:
         model: a function of inputs, or a module, such as one of flax.nnx in evaluation mode.
@@ -53,8 +53,8 @@ def sensitivity(
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if the model has no such layers or is lowered, data is empty, or a candidate is unknown, has no codes or stands
-            there twice.
+        ValueError: if the model has no such layers or is lowered, data is empty, or a candidate is unknown, has no
+            codes or stands there twice.
 
     Example:
         >>> w = jnp.float32([[0.3, -1.1, 0.7], [2.3, 0.9, -0.2]])
@@ -76,7 +76,9 @@ def choose_formats(
     candidates: Iterable[Number | str],
     loss: Loss = cross_entropy,
 ) -> Choice:
-    """The formats by layer with the least loss found within a budget of bits; `qcore.insight.choose_formats` has the law.
+    """The formats by layer with the least loss found within a budget of bits, by `qcore.insight.choose_formats`.
+
+    The law of the search is stated there; it is deterministic where the model is.
 
     Args:
         model, data, candidates, loss: as for `sensitivity`.
@@ -86,8 +88,8 @@ def choose_formats(
         The front of bits against loss, and its point within the budget, whose `recipe` is what `lower` takes.
 
     Raises:
-        TypeError, ValueError: as for `sensitivity`, if the budget is below the narrowest candidate's bits, or if no formats
-            within it have a finite loss.
+        TypeError, ValueError: as for `sensitivity`, if the budget is below the narrowest candidate's bits, or if no
+            formats within it have a finite loss.
 
     Example:
         >>> w = jnp.float32([[0.3, -1.1, 0.7], [2.3, 0.9, -0.2]])

@@ -37,8 +37,8 @@ def sensitivity(
 ) -> tuple[Sensitivity, ...]:
     """Rounds the input and the weight of each layer alone to each format, to nearest, and measures the model.
 
-    The layers are those that a recipe may apply to (`nn.Linear`, `nn.Conv1d` to `Conv3d`, no subclasses), by their dotted
-    names. The model is not touched; copies of it are measured in evaluation mode, without gradients.
+    The layers are those that a recipe may apply to (`nn.Linear`, `nn.Conv1d` to `Conv3d`, no subclasses), by their
+    dotted names. The model is not touched; copies of it are measured in evaluation mode, without gradients.
 
     Args:
         model: any module.
@@ -51,8 +51,8 @@ def sensitivity(
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if the model has no such layers or is lowered, data is empty, or a candidate is unknown, has no codes or stands
-            there twice.
+        ValueError: if the model has no such layers or is lowered, data is empty, or a candidate is unknown, has no
+            codes or stands there twice.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -73,7 +73,9 @@ def choose_formats(
     candidates: Iterable[Number | str],
     loss: Loss = cross_entropy,
 ) -> Choice:
-    """The formats by layer with the least loss found within a budget of bits; `qcore.insight.choose_formats` has the law.
+    """The formats by layer with the least loss found within a budget of bits, by `qcore.insight.choose_formats`.
+
+    The law of the search is stated there; it is deterministic where the model is.
 
     Args:
         model, data, candidates, loss: as for `sensitivity`.
@@ -83,8 +85,8 @@ def choose_formats(
         The front of bits against loss, and its point within the budget, whose `recipe` is what `lower` takes.
 
     Raises:
-        TypeError, ValueError: as for `sensitivity`, if the budget is below the narrowest candidate's bits, or if no formats
-            within it have a finite loss.
+        TypeError, ValueError: as for `sensitivity`, if the budget is below the narrowest candidate's bits, or if no
+            formats within it have a finite loss.
 
     Example:
         >>> _ = torch.manual_seed(0)

@@ -27,8 +27,8 @@ class Sensitivity(NamedTuple):
         bits: the format's bits, see `bits_per_element`.
         loss: the model's loss.
         difference: the loss less that of the model without rounding.
-        sqnr: of the model's outputs, in dB: 10 log10(sum of y^2 / sum of (y - z)^2) for outputs y without rounding and z with
-            it, in float64; inf if they are equal, NaN if one is not finite.
+        sqnr: of the model's outputs, in dB: 10 log10(sum of y^2 / sum of (y - z)^2) for outputs y without rounding
+            and z with it, in float64; inf if they are equal, NaN if one is not finite.
     """
 
     site: str
@@ -95,7 +95,8 @@ def sensitivity(
         A row for each site and format, in the order of the arguments.
 
     Raises:
-        TypeError, ValueError: if there are no sites or candidates, or one is unknown, has no codes or stands there twice.
+        TypeError, ValueError: if there are no sites or candidates, or one is unknown, has no codes or stands there
+            twice.
 
     Example:
         >>> from qcore import quantize
@@ -139,14 +140,16 @@ def choose_formats(
 
     1. Measure all sites in one format, for each candidate, and each site alone in each candidate.
     2. Begin with each site in the widest candidate; of several that whose loss alone is least, then the first.
-    3. A move gives a site a narrower candidate. Its price is the growth of loss divided by the growth of saved bits, a mean over
-       all weights. At first the growth is estimated from the losses of step 1, later from where it was last measured.
-    4. Take the move of least price (of several the first by site, then by candidate) and measure it from where the search stands.
-       If its price is still the least, make it; else look for the least again. A move whose loss is not finite is never made.
+    3. A move gives a site a narrower candidate. Its price is the growth of loss divided by the bits that it saves, a mean
+       over all weights. At first the growth is estimated from the losses of step 1, later from where it was
+       last measured.
+    4. Take the move of least price (of several the first by site, then by candidate) and measure it from where the
+       search stands. If its price is still the least, make it; else look for the least again. A move whose loss is
+       not finite is never made.
     5. End where no move is left.
 
-    The front has the best of all points that were measured, those of one format among them, so it is never worse than these.
-    The result depends on nothing but the arguments and what `evaluate` returns.
+    The front has the best of all points that were measured, those of one format among them, so it is never worse than
+    these. The result depends on nothing but the arguments and what `evaluate` returns.
 
     Args:
         sites, candidates, evaluate: as for `sensitivity`.
@@ -156,8 +159,8 @@ def choose_formats(
         The front, and the point of it that the budget allows.
 
     Raises:
-        TypeError, ValueError: as for `sensitivity`, if the budget is below the narrowest candidate's bits, or if no point
-            within it has a finite loss.
+        TypeError, ValueError: as for `sensitivity`, if the budget is below the narrowest candidate's bits, or if no
+            point within it has a finite loss.
 
     Example:
         >>> from qcore import quantize
@@ -181,7 +184,7 @@ def choose_formats(
     within = [point for point in front if point.bits <= budget_bits]
     if not within:
         raise ValueError(
-            f"no formats of {budget_bits:g} bits have a finite loss; allowed are candidates in which the model does not overflow"
+            f"no formats of {budget_bits:g} bits have a finite loss; allowed are candidates in which no site overflows"
         )
     return Choice(within[0], front, uniform, len(search.points) + len(alone) + 1)
 
