@@ -3,17 +3,26 @@
 from qcore.insight.arrays import statistics_between, statistics_of
 from qcore.insight.choosing.search import Choice, Point, Sensitivity, choose_formats, sensitivity
 from qcore.insight.record import Entry, Record, Site
+from qcore.insight.showing.advice import Finding, findings
+from qcore.insight.showing.outputs import send
+from qcore.insight.showing.pictures import draw
+from qcore.insight.showing.table import print_worst
 from qcore.insight.statistics import Statistics
 
 __all__ = [
     "Choice",
     "Entry",
+    "Finding",
     "Point",
     "Record",
     "Sensitivity",
     "Site",
     "Statistics",
     "choose_formats",
+    "draw",
+    "findings",
+    "print_worst",
+    "send",
     "sensitivity",
     "statistics_between",
     "statistics_of",

@@ -30,8 +30,9 @@ def bits_per_element(number: Number) -> float:
         [8, 4.25, 4.5, 8]
     """
     width = getattr(number, "element", number).bits
-    sizes = [size for _, size in number.block] if isinstance(number, BlockScaled | NVFP4) else [None]
-    return width if None in sizes else width + SCALE_BITS / prod(sizes)
+    if not isinstance(number, BlockScaled | NVFP4) or any(size is None for _, size in number.block):
+        return width
+    return width + SCALE_BITS / prod(size for _, size in number.block)
 
 
 def check_candidates(candidates: Iterable[Number | str]) -> dict[str, float]:

@@ -140,9 +140,9 @@ def choose_formats(
 
     1. Measure all sites in one format, for each candidate, and each site alone in each candidate.
     2. Begin with each site in the widest candidate; of several that whose loss alone is least, then the first.
-    3. A move gives a site a narrower candidate. Its price is the growth of loss divided by the bits that it saves, a mean
-       over all weights. At first the growth is estimated from the losses of step 1, later from where it was
-       last measured.
+    3. A move gives a site a narrower candidate. Its price is the growth of loss divided by the bits that it saves, a
+       mean over all weights. At first the growth is estimated from the losses of step 1, later from where it was last
+       measured.
     4. Take the move of least price (of several the first by site, then by candidate) and measure it from where the
        search stands. If its price is still the least, make it; else look for the least again. A move whose loss is
        not finite is never made.

@@ -94,7 +94,7 @@ def ends_of(number: Number, told: Statistics) -> tuple[int, float]:
     if isinstance(number, BlockNumber):
         top = log2(told.largest_before) if told.largest_before else 0.0
         return floor(top) - (exponent - step), top
-    largest = quantize(np.float32([np.finfo(np.float32).max]), number, "toward_zero")[0]
+    largest = quantize(np.full(1, np.finfo(np.float32).max), number, "toward_zero")[0]
     return step, float(np.log2(largest))
 
 
