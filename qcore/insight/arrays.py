@@ -10,7 +10,7 @@ from qcore.arrays import Key, check_array, quantize, to_lanes
 from qcore.formats.number import Number, check_number
 from qcore.insight.bounds import bounds, check_carrier, range_of
 from qcore.insight.law import ERROR_FIELDS, FIELDS, Bounds, Effects, effects, to_float32
-from qcore.insight.statistics import Statistics, lanes_of
+from qcore.insight.statistics import LENGTH, Statistics, lanes_of
 from qcore.law.blocks.tiles import tiles
 from qcore.law.lanes import Names
 from qcore.law.rounding import Rounding
@@ -40,7 +40,7 @@ def statistics_of(
 
     Example:
         >>> statistics_of(np.float32([1, 3e-9, 1e9]), "float(5,2)")
-        Statistics (elements=3, underflowed=1, saturated=1, sqnr=0.0 dB)
+        Statistics (number=float(5,2), elements=3, underflowed=1, saturated=1, sqnr=0.0 dB)
     """
     check_array(x)
     check_carrier(x.dtype.name)
@@ -66,7 +66,7 @@ def statistics_between(x: np.ndarray, y: np.ndarray, number: Number | str) -> St
 
     Example:
         >>> statistics_between(np.float32([0.1, 900]), np.float32([0, 448]), "e4m3fn")
-        Statistics (elements=2, underflowed=1, saturated=1, sqnr=6.0 dB)
+        Statistics (number=e4m3fn, elements=2, underflowed=1, saturated=1, sqnr=6.0 dB)
     """
     check_array(x)
     check_array(y)
@@ -76,13 +76,13 @@ def statistics_between(x: np.ndarray, y: np.ndarray, number: Number | str) -> St
     found = range_of(number, carrier)
     sizes = number.block_sizes(x.ndim)
     if x.size == 0:
-        return Statistics.empty()
+        return Statistics(number.text, np.zeros(LENGTH, np.int32))
     bits = to_lanes(x, carrier)
     blocks = tiles(bits.shape, sizes or (1,))
     ends = bounds(Names, blocks.split(bits, _pad), found, blocks)
     ends = Bounds(*(_spread(end, blocks) for end in ends))
     before, after = (to_float32(Names, lanes, carrier) for lanes in (bits, to_lanes(y, carrier)))
-    return Statistics(_tabulate(effects(Names, before, after, ends)))
+    return Statistics(number.text, _tabulate(effects(Names, before, after, ends)))
 
 
 def _spread(end: Any, blocks: Any) -> Any:

@@ -23,6 +23,7 @@ from qcore.law.lanes import Names
 from qcore.law.program import KINDS
 from qcore.law.rounding import Rounding
 
+_NO_EXPONENT = -(1 << 16)  # below that of any carrier's numbers
 ALLOWED = [name for name, carrier in CARRIERS.items() if carrier.lane_bits == 32]
 
 
@@ -32,15 +33,13 @@ class Range(NamedTuple):
     Attributes:
         carrier: the carrier.
         kind: of the program; "" for formats without blocks.
-        constants: of the program; for formats without blocks the fields of `Bounds`, in float32.
-        low: the exponent of the smallest normal number of a block's elements before they are scaled; None for elements
-            without subnormal numbers.
+        constants: for blocks the exponent of the smallest normal number of elements before they are scaled, then the
+            program's; for other formats the fields of `Bounds`, in float32. Ints or 0-d arrays.
     """
 
     carrier: Carrier
     kind: str
-    constants: tuple[int, ...]
-    low: int | None
+    constants: tuple[Any, ...]
 
 
 def check_carrier(name: str, argument: str = "x") -> Carrier:
@@ -56,7 +55,8 @@ def range_of(number: Number, carrier: Carrier) -> Range:
     if isinstance(number, BlockNumber):
         kind, constants = number.reduce(carrier)
         element = getattr(number, "element", None)
-        return Range(carrier, kind, constants, 0 if isinstance(number, NVFP4) else _low(element))
+        low = 0 if isinstance(number, NVFP4) else _low(element)
+        return Range(carrier, kind, (_NO_EXPONENT if low is None else low, *constants))
     if isinstance(number, FixedPoint):
         number = replace(number, wrap=False)
     program, constants = number.program(Rounding.TOWARD_ZERO, carrier, coded=False)
@@ -64,7 +64,7 @@ def range_of(number: Number, carrier: Carrier) -> Range:
     ends = program.run(Names, np.array([largest, largest | carrier.negative], np.int32), constants, ())
     normal = 0 if _low(number) is None else number.magnitudes.lowest_lane(carrier)  # type: ignore[attr-defined]
     lanes = np.array([*(ends & carrier.magnitude_mask), normal], np.int32)
-    return Range(carrier, "", tuple(map(int, to_float32(Names, lanes, carrier))), None)
+    return Range(carrier, "", tuple(map(int, to_float32(Names, lanes, carrier))))
 
 
 def _low(number: Any) -> int | None:
@@ -86,15 +86,18 @@ def bounds(xp: Any, bits: Any, found: Range, blocks: Tiles) -> Bounds:
     carrier = found.carrier
     if not found.kind:
         return Bounds(*found.constants)
-    remaining = iter(found.constants)
+    low, *constants = found.constants
+    remaining = iter(constants)
     parts = [part(*(next(remaining) for _ in part._fields)) for part in KINDS[found.kind]]
-    make = _two_level if found.kind == "nvfp4" else _shared
-    ends = make(xp, bits, found, parts, blocks.axes)
+    if found.kind == "nvfp4":
+        ends = _two_level(xp, bits, carrier, parts, blocks.axes)
+    else:
+        ends = _shared(xp, bits, found, low, parts, blocks.axes)
     return Bounds(*(to_float32(xp, end, carrier) for end in ends))
 
 
-def _two_level(xp: Any, bits: Any, found: Range, parts: Sequence[Any], axes: tuple[int, ...]) -> tuple[Any, Any, Any]:
-    carrier, element = found.carrier, parts[0]
+def _two_level(xp: Any, bits: Any, carrier: Carrier, parts: Sequence[Any], axes: tuple[int, ...]) -> tuple[Any, ...]:
+    element = parts[0]
     _, _, scale, _ = scales(xp, bits, carrier, parts, axes, lambda lanes: lanes)
     one = working(carrier).bias << working(carrier).width
     largest, normal = (
@@ -103,10 +106,11 @@ def _two_level(xp: Any, bits: Any, found: Range, parts: Sequence[Any], axes: tup
     return largest, largest, normal
 
 
-def _shared(xp: Any, bits: Any, found: Range, parts: Sequence[Any], axes: tuple[int, ...]) -> tuple[Any, Any, Any]:
+def _shared(
+    xp: Any, bits: Any, found: Range, low: Any, parts: Sequence[Any], axes: tuple[int, ...]
+) -> tuple[Any, Any, Any]:
     carrier, shared = found.carrier, parts[0]
     scale, nan = shared_scale(xp, bits, carrier, shared, axes, found.kind)
     grid: Grid = block_grid(xp, scale, nan, carrier, shared, found.kind)
     lowest = grid.limit + grid.lower
-    normal = scale & 0 if found.low is None else lane(xp, scale + found.low, 0, carrier)
-    return grid.limit, lowest, normal
+    return grid.limit, lowest, lane(xp, scale + low, 0, carrier)

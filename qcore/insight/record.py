@@ -25,10 +25,11 @@ class Site(NamedTuple):
 
     Attributes:
         path: the dotted path of the module: "features.0"; "" is the model itself.
-        kind: what is rounded there: "output" (of a layer), "gradient" (of that output), "weight" (or its gradient: the
-            path then ends with the parameter's name), "operand" (of a product), "accumulator" (its result), "state" (of
-            an optimizer).
-        role: which of several tensors of that kind: "exp_avg"; "" where there is only one.
+        kind: what is rounded there: "output" (of a layer), "gradient" (of that output), "weight" (of a layer),
+            "operand" (of a product), "accumulator" (of a product), "state" (of an optimizer: the path is the
+            parameter's).
+        role: which of several tensors of that kind: "input", "weight" or "gradient" of an operand, "exp_avg" or
+            "weight" of an optimizer; "" where there is only one.
     """
 
     path: str
@@ -46,31 +47,29 @@ class Entry:
     Attributes:
         step: the number of the step, from 0.
         site: where.
-        number: the text of the format.
         statistics: what all roundings at this site in this step did, together.
         digest: sha256 of the results' bits as hexadecimal digits, in the order of the roundings; None if not kept.
     """
 
     step: int
     site: Site
-    number: str
     statistics: Statistics
     digest: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         site = {name: value for name, value in self.site._asdict().items() if value != ""}
         digest = {} if self.digest is None else {"digest": self.digest}
-        return {"step": self.step, **site, "number": self.number, **digest, "statistics": self.statistics.to_json()}
+        return {"step": self.step, **site, **digest, "statistics": self.statistics.to_json()}
 
     @classmethod
     def from_json(cls, fields: Any) -> Entry:
         try:
             site = Site(fields.get("path", ""), fields["kind"], fields.get("role", ""))
             check_choice("kind", site.kind, KINDS)
-            step, number = check_int("step", fields["step"], 0), fields["number"]
+            step = check_int("step", fields["step"], 0)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"entry={fields!r:.80}; allowed is what Entry.to_json returns ({error})") from None
-        return cls(step, site, number, Statistics.from_json(fields.get("statistics")), fields.get("digest"))
+        return cls(step, site, Statistics.from_json(fields.get("statistics")), fields.get("digest"))
 
 
 @dataclass
@@ -85,8 +84,8 @@ class Record:
         >>> import numpy as np
         >>> from qcore.insight import statistics_of
         >>> record = Record("digits")
-        >>> record.add(0, Site("conv1", "output"), "e4m3fn", statistics_of(np.float32([1, 500]), "e4m3fn"))
-        >>> record.add(0, Site("conv1", "output"), "e4m3fn", statistics_of(np.float32([2, 700]), "e4m3fn"))
+        >>> record.add(0, Site("conv1", "output"), statistics_of(np.float32([1, 500]), "e4m3fn"))
+        >>> record.add(0, Site("conv1", "output"), statistics_of(np.float32([2, 700]), "e4m3fn"))
         >>> record.entries[0].statistics.overflowed, record.steps
         (2, [0])
     """
@@ -109,7 +108,7 @@ class Record:
         """The sites, in the order in which they came."""
         return list(dict.fromkeys(one.site for one in self.entries))
 
-    def add(self, step: int, site: Site, number: str, statistics: Statistics, digest: str | None = None) -> None:
+    def add(self, step: int, site: Site, statistics: Statistics, digest: str | None = None) -> None:
         """Adds what a site did at a step; statistics of the same site and step are merged, and the last digest stays.
 
         Raises:
@@ -120,20 +119,26 @@ class Record:
         check_choice("kind", site.kind, KINDS)
         if place is None:
             self._places[step, site] = len(self.entries)
-            self.entries.append(Entry(step, site, number, statistics, digest))
+            self.entries.append(Entry(step, site, statistics.pack(), digest))
             return
-        known = self.entries[place]
-        if known.number != number:
-            raise ValueError(f"number={number!r} at {site}, step {step}; allowed is {known.number!r}, as before")
-        self.entries[place] = Entry(step, site, number, known.statistics.merge(statistics), digest)
+        merged = self.entries[place].statistics.merge(statistics)
+        self.entries[place] = Entry(step, site, merged.pack(), digest)
+
+    def add_all(self, step: int, found: Mapping[Site, Statistics]) -> None:
+        """Adds what several sites did at a step: what a function of `qjax.insight.watch` returns beside its result."""
+        for site, statistics in found.items():
+            self.add(step, site, statistics)
 
     def at(self, step: int, site: Site) -> Entry:
         """The entry of a step and a site; a KeyError if there is none."""
         return self.entries[self._places[step, site]]
 
     def site(self, site: Site) -> Statistics:
-        """The statistics of a site over all steps together."""
-        return Statistics.empty().merge(*(one.statistics for one in self.entries if one.site == site))
+        """The statistics of a site over all steps together; a KeyError if there is no such site."""
+        found = [one.statistics for one in self.entries if one.site == site]
+        if not found:
+            raise KeyError(site)
+        return found[0].merge(*found[1:])
 
     def rows(self) -> list[dict[str, int | float | str | None]]:
         """A flat table, one row for each entry: columns of ints, floats and texts, as parquet and data frames have."""
@@ -142,7 +147,7 @@ class Record:
                 "model": self.model,
                 "step": one.step,
                 **one.site._asdict(),
-                "number": one.number,
+                "number": one.statistics.number,
                 "digest": one.digest,
                 **one.statistics.row(),
             }
@@ -162,7 +167,7 @@ class Record:
             raise ValueError(f"other is a record of model {other.model!r}; allowed is {self.model!r}")
         merged = Record(self.model, list(self.entries))
         for one in other.entries:
-            merged.add(one.step, one.site, one.number, one.statistics)
+            merged.add(one.step, one.site, one.statistics)
         return merged
 
     def to_json(self) -> dict[str, Any]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from math import inf, log10, nan
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +26,14 @@ _NUMBERS, _ERRORS = FIELDS * len(NUMBER_COLUMNS), ERROR_FIELDS * len(ERROR_COLUM
 SUMS = len(COUNTS) + _NUMBERS + _ERRORS
 LENGTH = 2 * SUMS + len(MAGNITUDES)
 _INFINITY = 0x7F800000
-_JSON = (*COUNTS, *MAGNITUDES, "numbers", "errors")
+_JSON = ("number", *COUNTS, *MAGNITUDES, "numbers", "errors")
+
+
+class Packed(NamedTuple):
+    """Lanes without zeros: the places of the others, and these."""
+
+    places: np.ndarray
+    values: np.ndarray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,9 +44,11 @@ class Statistics:
     below refer to numbers before rounding, if they do not name results.
 
     Sums of errors are over the elements that are finite before and after. Every error, result - number, and every
-    number is first rounded to 8 significant bits, to nearest, ties to even; the sums of these are exact.
+    number is first rounded to 8 significant bits (numbers below 2^-126 to multiples of 2^-134), to nearest, ties to
+    even; the sums of these are exact.
 
     Args:
+        number: the text of the format.
         lanes: int32 array of any package, of shape (LENGTH,): the higher parts of all sums, the lower 30 bits of these,
             and magnitudes. With dimensions before it: several statistics, see `parts`; the properties below are then
             those of all together.
@@ -71,18 +79,29 @@ class Statistics:
         True
     """
 
+    number: str
     lanes: Any
 
-    @classmethod
-    def empty(cls) -> Statistics:
-        """The statistics of no elements."""
-        return cls(np.zeros(LENGTH, np.int32))
-
-    @cached_property
+    @property
     def _whole(self) -> tuple[np.ndarray, np.ndarray]:
-        """All sums in int64, and the magnitudes' lanes."""
-        sums, magnitudes = _parts(_as_numpy(self.lanes))
-        return sums.reshape(-1, SUMS).sum(0), magnitudes.reshape(-1, len(MAGNITUDES)).max(0, initial=0)
+        """All sums in int64, and the magnitudes' lanes; kept, unless the lanes are packed."""
+        known = vars(self).get("_known")
+        if known is None:
+            sums, magnitudes = _parts(_as_numpy(self.lanes))
+            known = sums.reshape(-1, SUMS).sum(0), magnitudes.reshape(-1, len(MAGNITUDES)).max(0, initial=0)
+            if not isinstance(self.lanes, Packed):
+                vars(self)["_known"] = known
+        return known
+
+    def pack(self) -> Statistics:
+        """The same statistics in a tenth of the memory; reading them takes longer."""
+        lanes = _as_numpy(self.lanes)
+        lanes = lanes if lanes.ndim == 1 else lanes_of(*self._whole)
+        places = np.flatnonzero(lanes)
+        return type(self)(self.number, Packed(places.astype(np.int16), lanes[places]))
+
+    def _unpack(self) -> Statistics:
+        return type(self)(self.number, _as_numpy(self.lanes))
 
     def __getattr__(self, name: str) -> Any:
         if name in COUNTS:
@@ -97,11 +116,11 @@ class Statistics:
             lane = _INFINITY - lane
         return float(np.int32(lane).view(np.float32))
 
-    @cached_property
+    @property
     def _numbers(self) -> np.ndarray:
         return self._whole[0][len(COUNTS) :][:_NUMBERS].reshape(FIELDS, -1)
 
-    @cached_property
+    @property
     def _errors(self) -> np.ndarray:
         return self._whole[0][len(COUNTS) + _NUMBERS :].reshape(ERROR_FIELDS, -1)
 
@@ -109,25 +128,25 @@ class Statistics:
     def finite(self) -> int:
         return self.elements - self.infinite - self.nan - self.overflowed
 
-    @cached_property
+    @property
     def exponents(self) -> dict[int, int]:
         counts = [int(count) for count in self._numbers[: FIELDS - 1, 0]]
         counts[0] -= self.zeros
         return {field - 127: count for field, count in enumerate(counts) if count}
 
-    @cached_property
+    @property
     def signal(self) -> Fraction:
         return _sum(self._numbers[:, 1], 2, NUMBER_UNIT)
 
-    @cached_property
+    @property
     def error_absolute(self) -> Fraction:
         return _sum(self._errors[:, 0], 1, ERROR_UNIT)
 
-    @cached_property
+    @property
     def error_signed(self) -> Fraction:
         return _sum(self._errors[:, 1], 1, ERROR_UNIT)
 
-    @cached_property
+    @property
     def error_squared(self) -> Fraction:
         return _sum(self._errors[:, 2], 2, ERROR_UNIT)
 
@@ -158,18 +177,27 @@ class Statistics:
         return getattr(self, name) / self.elements if self.elements else 0.0
 
     def merge(self, *others: Statistics) -> Statistics:
-        """The statistics of all elements of these together."""
+        """The statistics of all elements of these together.
+
+        Raises:
+            ValueError: if they are those of different formats.
+        """
+        for one in others:
+            if one.number != self.number:
+                raise ValueError(f"others has statistics of {one.number!r}; allowed is {self.number!r}")
         pairs = [one._whole for one in (self, *others)]
-        return _of(sum(sums for sums, _ in pairs), np.max([magnitudes for _, magnitudes in pairs], 0))
+        sums, magnitudes = sum(sums for sums, _ in pairs), np.max([magnitudes for _, magnitudes in pairs], 0)
+        return type(self)(self.number, lanes_of(sums, magnitudes))  # type: ignore[arg-type]
 
     def parts(self) -> list[Statistics]:
         """The statistics along the first dimension of lanes that have several: a scan's iterations."""
-        return [type(self)(lanes) for lanes in _as_numpy(self.lanes)]
+        return [type(self)(self.number, lanes) for lanes in _as_numpy(self.lanes)]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Statistics):
             return NotImplemented
-        return all(np.array_equal(mine, its) for mine, its in zip(self._whole, other._whole, strict=True))
+        same = all(np.array_equal(mine, its) for mine, its in zip(self._whole, other._whole, strict=True))
+        return same and self.number == other.number
 
     def __hash__(self) -> int:
         return hash((self._whole[0].tobytes(), self._whole[1].tobytes()))
@@ -180,18 +208,19 @@ class Statistics:
         return [name for name in _JSON if mine[name] != its[name]]
 
     def __repr__(self) -> str:
-        if len(getattr(self.lanes, "shape", (0, 0))) != 1 or not _is_concrete(self.lanes):
-            return f"Statistics (lanes of shape {tuple(getattr(self.lanes, 'shape', ()))})"
+        if not isinstance(self.lanes, Packed) and (len(self.lanes.shape) != 1 or not _is_concrete(self.lanes)):
+            return f"Statistics (number={self.number}, lanes of shape {tuple(self.lanes.shape)})"
         found = {name: getattr(self, name) for name in COUNTS if getattr(self, name)}
         text = "".join(f", {name}={count}" for name, count in found.items() if name != "elements")
-        return f"Statistics (elements={self.elements}{text}, sqnr={self.sqnr:.1f} dB)"
+        return f"Statistics (number={self.number}, elements={self.elements}{text}, sqnr={self.sqnr:.1f} dB)"
 
     def to_json(self) -> dict[str, Any]:
         """All fields as what JSON has; tables list their entries that are not zero: [entry, sums]."""
         sums, magnitudes = self._whole
         counts = {name: int(count) for name, count in zip(COUNTS, sums, strict=False)}
         lanes = dict(zip(MAGNITUDES, map(int, magnitudes), strict=True))
-        return {**counts, **lanes, "numbers": _sparse(self._numbers), "errors": _sparse(self._errors)}
+        tables = {"numbers": _sparse(self._numbers), "errors": _sparse(self._errors)}
+        return {"number": self.number, **counts, **lanes, **tables}
 
     @classmethod
     def from_json(cls, fields: Any) -> Statistics:
@@ -201,20 +230,22 @@ class Statistics:
             ValueError: if it is no such dictionary.
         """
         try:
-            if not isinstance(fields, Mapping) or set(fields) != set(_JSON):
+            if not isinstance(fields, Mapping) or set(fields) != set(_JSON) or not isinstance(fields["number"], str):
                 raise ValueError
             tables = [_dense(fields["numbers"], FIELDS, 2), _dense(fields["errors"], ERROR_FIELDS, 3)]
             counts = np.array([fields[name] for name in COUNTS], np.int64)
-            return _of(np.concatenate([counts, *tables]), np.array([fields[name] for name in MAGNITUDES], np.int32))
+            magnitudes = np.array([fields[name] for name in MAGNITUDES], np.int32)
+            return cls(fields["number"], lanes_of(np.concatenate([counts, *tables]), magnitudes))
         except (TypeError, ValueError, IndexError, OverflowError):
             raise ValueError(f"statistics={fields!r:.80}; allowed is what Statistics.to_json returns") from None
 
     def row(self) -> dict[str, int | float]:
         """The fields that fit a column of a table: counts, magnitudes, sums as floats, and what follows from them."""
-        counts = {name: getattr(self, name) for name in COUNTS + MAGNITUDES}
+        one = self._unpack()
+        counts = {name: getattr(one, name) for name in COUNTS + MAGNITUDES}
         sums = ("signal", "error_absolute", "error_squared", "error_signed")
-        derived = {name: getattr(self, name) for name in ("sqnr", "bias", "exponent_bits_used")}
-        return counts | {name: _float(getattr(self, name)) for name in sums} | derived
+        derived = {name: getattr(one, name) for name in ("sqnr", "bias", "exponent_bits_used")}
+        return counts | {name: _float(getattr(one, name)) for name in sums} | derived
 
 
 def merge_lanes(xp: Any, a: Any, b: Any) -> Any:
@@ -231,16 +262,16 @@ def lanes_of(sums: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
     return np.concatenate([*halves, magnitudes], -1).astype(np.int32)
 
 
-def _of(sums: Any, magnitudes: Any) -> Statistics:
-    return Statistics(lanes_of(sums, magnitudes))
-
-
 def _parts(lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     high, low = lanes[..., :SUMS].astype(np.int64), lanes[..., SUMS : 2 * SUMS]
     return (high << DIGIT) + low, lanes[..., 2 * SUMS :]
 
 
 def _as_numpy(lanes: Any) -> np.ndarray:
+    if isinstance(lanes, Packed):
+        whole = np.zeros(LENGTH, np.int32)
+        whole[lanes.places] = lanes.values
+        return whole
     return np.asarray(lanes.cpu() if hasattr(lanes, "cpu") else lanes)
 
 

@@ -22,7 +22,7 @@ Model = Callable[[Any], Any]
 Loss = Callable[[Any, Any], Any]
 
 
-def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+def cross_entropy(logits: Any, targets: Any) -> jax.Array:
     """The mean cross entropy of logits, whose last axis is that of classes, and classes.
 
     Example:

@@ -19,12 +19,11 @@ SATURATED, UNDERFLOWED, SQNR = 0.001, 0.05, 15.0
 
 
 class Finding(NamedTuple):
-    """What a format did at a site, over all steps.
+    """What a format did at a site.
 
     Attributes:
         site: the site.
-        number: the format's text; the last one, if it had several.
-        statistics: of all steps together.
+        statistics: of all steps in which the site had the format.
         overflowed, saturated: numbers beyond the format's range whose results are not finite, and finite, as a part
             of the nonzero numbers.
         underflowed: those that became zero, as a part of the nonzero numbers.
@@ -33,7 +32,6 @@ class Finding(NamedTuple):
     """
 
     site: Site
-    number: str
     statistics: Statistics
     overflowed: float
     saturated: float
@@ -50,7 +48,7 @@ class Finding(NamedTuple):
 
 
 def findings(record: Record) -> list[Finding]:
-    """All sites of a record, the worst first.
+    """All sites of a record, the worst first; those with several formats stand there with each.
 
     A site is worse than another if numbers overflow there and not at the other; else if the sum of three parts is
     larger: of saturated numbers, of those that became zero (both of the nonzero numbers), and noise by signal.
@@ -62,8 +60,8 @@ def findings(record: Record) -> list[Finding]:
     Example:
         >>> from qcore.insight import statistics_of
         >>> record = Record("mlp")
-        >>> record.add(0, Site("0", "gradient"), "e5m2", statistics_of(np.float32([0.5, 2e-6, 3e-6]), "e5m2"))
-        >>> record.add(0, Site("1", "output"), "e4m3fn", statistics_of(np.float32([1.0, 4000.0]), "e4m3fn"))
+        >>> record.add(0, Site("0", "gradient"), statistics_of(np.float32([0.5, 2e-6, 3e-6]), "e5m2"))
+        >>> record.add(0, Site("1", "output"), statistics_of(np.float32([1.0, 4000.0]), "e4m3fn"))
         >>> worst, second = findings(record)
         >>> print(worst.site, worst.advice, sep="\\n")
         1:output
@@ -75,8 +73,10 @@ def findings(record: Record) -> list[Finding]:
         raise TypeError(f"record={record!r:.80} is a {type(record).__name__}; allowed is a Record")
     if not record.entries:
         raise ValueError(f"record of {record.model!r} has no entries; allowed is one of a run with a rounding site")
-    numbers = {one.site: one.number for one in record.entries}
-    found = [_finding(site, numbers[site], record.site(site)) for site in record.sites]
+    told: dict[tuple[Site, str], list[Statistics]] = {}
+    for one in record.entries:
+        told.setdefault((one.site, one.statistics.number), []).append(one.statistics)
+    found = [_finding(site, first.merge(*others)) for (site, _), (first, *others) in told.items()]
     return sorted(found, key=lambda one: one.badness, reverse=True)
 
 
@@ -98,8 +98,8 @@ def ends_of(number: Number, told: Statistics) -> tuple[int, float]:
     return step, float(np.log2(largest))
 
 
-def _finding(site: Site, text: str, told: Statistics) -> Finding:
-    number, nonzero = check_number(text), max(told.elements - told.zeros - told.nan - told.infinite, 1)
+def _finding(site: Site, told: Statistics) -> Finding:
+    number, nonzero = check_number(told.number), max(told.elements - told.zeros - told.nan - told.infinite, 1)
     parts = [getattr(told, name) / nonzero for name in ("overflowed", "saturated", "underflowed")]
     problem, amount = "", ""
     if parts[0]:
@@ -111,7 +111,7 @@ def _finding(site: Site, text: str, told: Statistics) -> Finding:
     elif told.sqnr < SQNR:
         problem, amount, words = "is noisy", f"{told.sqnr:.1f} dB", _less_noise(number, told)
     advice = f"{problem} ({amount}): {words}" if problem else "fine"
-    return Finding(site, text, told, parts[0], parts[1], parts[2], problem, advice)
+    return Finding(site, told, parts[0], parts[1], parts[2], problem, advice)
 
 
 def _less_large(number: Number, told: Statistics) -> str:

@@ -41,7 +41,7 @@ def send(record: Record, to: Writer | Callable[[dict[str, Any]], Any], step: int
     Example:
         >>> from qcore.insight import Site, statistics_of
         >>> record = Record("mlp")
-        >>> record.add(0, Site("0", "output"), "e4m3fn", statistics_of(np.float32([1.0, 4000.0]), "e4m3fn"))
+        >>> record.add(0, Site("0", "output"), statistics_of(np.float32([1.0, 4000.0]), "e4m3fn"))
         >>> send(record, lambda row: print(row["path"], row["step"], row["overflowed"]))
         0 0 1
     """

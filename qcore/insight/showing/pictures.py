@@ -27,19 +27,19 @@ _SQNR_NAMES = ("from 50 dB", "from 40", "from 30", "from 20", "from 10", "less")
 
 
 class _Map(NamedTuple):
-    """A map: what it shows of statistics, as a number from 0 (good) to 5, and the names of these; None is blank."""
+    """A map: what it shows of statistics, as a number from 0 (good) to 5, and the names of these; -1 is blank."""
 
     title: str
-    level: Callable[[Statistics], int | None]
+    level: Callable[[Statistics], int]
     names: Sequence[str]
 
 
-def _level_of_rate(*names: str) -> Callable[[Statistics], int | None]:
+def _level_of_rate(*names: str) -> Callable[[Statistics], int]:
     return lambda told: sum(sum(told.rate(name) for name in names) > bound for bound in _RATES)
 
 
-def _level_of_sqnr(told: Statistics) -> int | None:
-    return None if isnan(told.sqnr) else sum(told.sqnr < bound for bound in _SQNR)
+def _level_of_sqnr(told: Statistics) -> int:
+    return -1 if isnan(told.sqnr) else sum(told.sqnr < bound for bound in _SQNR)
 
 
 _MAPS = (
@@ -78,7 +78,7 @@ def draw(record: Record, path: str | Path) -> None:
 def _text(record: Record, found: Sequence[Finding]) -> str:
     """What the page shows, in words."""
     first, last = record.steps[0], record.steps[-1]
-    bad = [f"{one.site} in {one.number} {one.advice}" for one in found[:HISTOGRAMS] if one.problem]
+    bad = [f"{one.site} in {one.statistics.number} {one.advice}" for one in found[:HISTOGRAMS] if one.problem]
     return (
         f"Three maps of {len(found)} sites over steps {first} to {last}: saturation, underflow and signal to noise. "
         f"Histograms of exponents. {'; '.join(bad) + '.' if bad else 'No site needs another format.'}"
@@ -92,11 +92,13 @@ def _draw_maps(figure: FigureBase, record: Record, sites: Sequence[Site]) -> Non
     groups = np.array_split(np.array(record.steps), min(COLUMNS, len(record.steps)))
     cells = _cells(record, sites, groups)
     for axes, told in zip(figure.subplots(1, len(_MAPS), sharey=True), _MAPS, strict=True):
-        levels = [[np.nan if one is None or (x := told.level(one)) is None else x for one in row] for row in cells]
+        levels = [[max(map(told.level, cell), default=-1) for cell in row] for row in cells]
         edges = [*(group[0] for group in groups), groups[-1][-1] + 1]
         rows = np.arange(len(sites) + 1) - 0.5
         colours = ListedColormap(SCALE)
-        axes.pcolormesh(edges, rows, np.array(levels, float), cmap=colours, vmin=0, vmax=len(SCALE), linewidth=0)
+        axes.pcolormesh(
+            edges, rows, np.ma.masked_less(np.array(levels), 0), cmap=colours, vmin=0, vmax=len(SCALE), linewidth=0
+        )
         axes.set_yticks(range(len(sites)), [str(site) for site in sites])
         axes.set_ylim(len(sites) - 0.5, -0.5)
         axes.set_xlabel("step")
@@ -105,14 +107,14 @@ def _draw_maps(figure: FigureBase, record: Record, sites: Sequence[Site]) -> Non
         _draw_key(axes, told.names)
 
 
-def _cells(record: Record, sites: Sequence[Site], groups: Sequence[np.ndarray]) -> list[list[Statistics | None]]:
-    """The statistics of each site in each group of steps; None where there are none."""
+def _cells(record: Record, sites: Sequence[Site], groups: Sequence[np.ndarray]) -> list[list[list[Statistics]]]:
+    """The statistics of each site in each group of steps."""
     group_of = {int(step): index for index, group in enumerate(groups) for step in group}
-    found: dict[tuple[Site, int], list[Statistics]] = {}
+    cells: dict[Site, list[list[Statistics]]] = {site: [[] for _ in groups] for site in sites}
     for one in record.entries:
-        found.setdefault((one.site, group_of[one.step]), []).append(one.statistics)
-    places = [[found.get((site, index)) for index in range(len(groups))] for site in sites]
-    return [[None if one is None else Statistics.empty().merge(*one) for one in row] for row in places]
+        if one.site in cells:
+            cells[one.site][group_of[one.step]].append(one.statistics)
+    return list(cells.values())
 
 
 def _draw_key(axes: Axes, names: Sequence[str]) -> None:
@@ -136,13 +138,13 @@ def draw_exponents(axes: Axes, one: Finding) -> None:
     from matplotlib.ticker import MaxNLocator
 
     exponents, counts = (np.array(list(part)) for part in (one.statistics.exponents, one.statistics.exponents.values()))
-    low, top = ends_of(check_number(one.number), one.statistics)
+    low, top = ends_of(check_number(one.statistics.number), one.statistics)
     high = int(np.floor(top)) + 1
     axes.axvspan(low, high, facecolor=BAND, linewidth=0, zorder=0)
     for end in (low, high):
         axes.axvline(end, color=INK, linewidth=0.8, linestyle="--", zorder=3)
     axes.bar(exponents + 0.5, counts / counts.sum(), width=0.9, color=BAR, zorder=2)
-    axes.set_title(f"{one.site}: {one.number}")
+    axes.set_title(f"{one.site}: {one.statistics.number}")
     axes.set_xlabel("exponent of |x|; the band is the format's range")
     axes.yaxis.set_major_formatter(lambda part, _: percent(part) if part else "0")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -29,7 +29,7 @@ def print_worst(record: Record, count: int = 10, console: Console | None = None)
         >>> from qcore.insight import Site, statistics_of
         >>> import numpy as np
         >>> record = Record("mlp")
-        >>> record.add(0, Site("0", "output"), "e4m3fn", statistics_of(np.float32([1.0, 4000.0]), "e4m3fn"))
+        >>> record.add(0, Site("0", "output"), statistics_of(np.float32([1.0, 4000.0]), "e4m3fn"))
         >>> print_worst(record)  # doctest: +SKIP
     """
     from rich.box import SIMPLE
@@ -45,7 +45,7 @@ def print_worst(record: Record, count: int = 10, console: Console | None = None)
         table.add_column(column, justify="left" if column in ("site", "format", "advice") else "right")
     for one in found[:count]:
         parts = (_part(part) for part in (one.overflowed, one.saturated, one.underflowed))
-        table.add_row(str(one.site), one.number, *parts, f"{one.statistics.sqnr:.1f} dB", one.advice)
+        table.add_row(str(one.site), one.statistics.number, *parts, f"{one.statistics.sqnr:.1f} dB", one.advice)
     console = console or Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = console.measure(table, options=console.options.update(max_width=1000)).maximum

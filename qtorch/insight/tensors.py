@@ -1,0 +1,156 @@
+"""Statistics of tensors."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from qcore import Number, Rounding
+from qcore.formats.number import check_number
+from qcore.formats.text import parse
+from qcore.insight.bounds import Range, bounds, check_carrier, range_of
+from qcore.insight.law import ERROR_FIELDS, FIELDS, Bounds, Effects, effects, to_float32
+from qcore.insight.statistics import DIGIT, LENGTH, Statistics
+from qcore.law.blocks.tiles import Tiles, tiles
+from qtorch._kernels.insight import statistics
+from qtorch._rounding.dispatch import quantize
+from qtorch._rounding.keys import Key
+from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._rounding.paths.operations import Names, pad, to_lanes
+from qtorch._rounding.plan import check_dtype, text_of
+from qtorch._rounding.sharded import is_sharded
+
+_library = torch.library.Library("qtorch", "FRAGMENT")
+_library.define("statistics(Tensor x, Tensor y, str number) -> Tensor")
+
+
+def statistics_of(
+    x: torch.Tensor,
+    number: Number | str,
+    rounding: str | Rounding = "nearest",
+    *,
+    key: Key = None,
+    random_bits: int = 24,
+    start: int = 0,
+    overflow: str | None = None,
+) -> Statistics:
+    """What `quantize` with the same arguments does to a tensor; see `qcore.insight.statistics_of`.
+
+    Args:
+        x: tensor of any shape, strides and device; float32, float16 or bfloat16. Of a DTensor the whole is gathered.
+        number, rounding, key, random_bits, start, overflow: as for `qtorch.quantize`.
+
+    Example:
+        >>> statistics_of(torch.tensor([0.1, 900, 1e-9]), "e4m3fn")
+        Statistics (number=e4m3fn, elements=3, underflowed=1, overflowed=1, nan_results=1, sqnr=36.1 dB)
+    """
+    _check(x, "x")
+    x = x.detach()
+    y = quantize(x, number, rounding, key=key, random_bits=random_bits, start=start, overflow=overflow)
+    number = check_number(number)
+    return statistics_between(x, y, number if overflow is None else number.overflowing(overflow))
+
+
+def statistics_between(x: torch.Tensor, y: torch.Tensor, number: Number | str) -> Statistics:
+    """What a rounding did that made y of x; see `qcore.insight.statistics_between`.
+
+    Example:
+        >>> statistics_between(torch.tensor([0.1, 900]), torch.tensor([0.0, 448]), "e4m3fn")
+        Statistics (number=e4m3fn, elements=2, underflowed=1, saturated=1, sqnr=6.0 dB)
+    """
+    number = check_number(number)
+    return Statistics(number.text, lanes_between(x, y, number))
+
+
+def lanes_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Tensor:
+    """The lanes of these statistics, on x's device."""
+    _check(x, "x")
+    if y.dtype != x.dtype or y.shape != x.shape:
+        raise ValueError(f"y is {y.dtype}{list(y.shape)}; allowed is x's {x.dtype}{list(x.shape)}")
+    x, y = (one.detach().full_tensor() if is_sharded(one) else one.detach() for one in (x, y))  # type: ignore[operator]
+    if torch.compiler.is_compiling():
+        return torch.ops.qtorch.statistics(x, y, text_of(number))
+    return _lanes(x, y, number)
+
+
+def _check(x: Any, name: str) -> None:
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name} is a {type(x).__name__}; allowed is a torch.Tensor")
+    check_carrier(check_dtype(x.dtype, name).name, name)
+
+
+def _lanes(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Tensor:
+    found = range_of(number, check_dtype(x.dtype, "x"))
+    sizes = number.block_sizes(x.dim())
+    if x.numel() == 0:
+        return torch.zeros(LENGTH, dtype=torch.int32, device=x.device)
+    x, y = x.contiguous(), y.contiguous()
+    if not found.kind:
+        ends: Any = found.constants
+    else:
+        blocks = tiles(tuple(x.shape) or (1,), sizes or (1,))
+        ends = _spread(x, found, blocks)
+    if is_plain_tensor(x) and is_plain_tensor(y) and x.is_cpu and y.is_cpu:
+        lanes = _by_kernel(x, y, found, ends)
+        if lanes is not None:
+            return lanes
+    before, after = (to_float32(Names, to_lanes(one, found.carrier), found.carrier).reshape(-1) for one in (x, y))
+    return _tabulate(effects(Names, before, after, Bounds(*ends)))
+
+
+def _spread(x: torch.Tensor, found: Range, blocks: Tiles) -> list[torch.Tensor]:
+    """The bounds of each element's block, flat."""
+    bits = to_lanes(x, found.carrier).reshape(blocks.shape)
+    ends = bounds(Names, blocks.split(bits, pad), found, blocks)
+    return [blocks.merge(torch.broadcast_to(end, blocks.tiled)).reshape(-1) for end in ends]
+
+
+def _by_kernel(x: torch.Tensor, y: torch.Tensor, found: Range, ends: Any) -> torch.Tensor | None:
+    function = statistics(found.carrier, bool(found.kind))
+    if function is None:
+        return None
+    lanes = torch.empty(LENGTH, dtype=torch.int32)
+    if found.kind:
+        ends = [end.contiguous() for end in ends]
+        addresses = [end.data_ptr() for end in ends]
+    else:
+        ends = _constants(ends)
+        addresses = [ends.data_ptr() + 4 * i for i in range(3)]
+    function(x.numel(), x.data_ptr(), y.data_ptr(), *addresses, lanes.data_ptr())
+    return lanes
+
+
+@lru_cache(maxsize=1024)
+def _constants(ends: tuple[int, ...]) -> torch.Tensor:
+    return torch.tensor(ends, dtype=torch.int32)
+
+
+def _tabulate(found: Effects) -> torch.Tensor:
+    """The sums as lanes, operation by operation."""
+    field, ones = found.number_field, torch.ones_like(found.number_field)
+    flags = torch.stack([flag.sum() for flag in (ones, *found.flags)])
+    numbers = _table(field, (ones, *found.number_columns), FIELDS)
+    errors = _table(found.error_field, found.error_columns, ERROR_FIELDS)
+    sums = torch.cat([flags, numbers, errors])
+    magnitudes = torch.stack([lanes.amax() for lanes in found.magnitudes])
+    return torch.cat([sums >> DIGIT, sums & ((1 << DIGIT) - 1), magnitudes]).to(torch.int32)
+
+
+def _table(field: torch.Tensor, columns: tuple[Any, ...], fields: int) -> torch.Tensor:
+    added = torch.stack(columns, -1).to(torch.int64)
+    table = torch.zeros(fields, len(columns), dtype=torch.int64, device=field.device)
+    return table.index_add_(0, field.to(torch.int64), added).reshape(-1)
+
+
+def _operator(x: torch.Tensor, y: torch.Tensor, number: str) -> torch.Tensor:
+    return _lanes(x, y, parse(number))
+
+
+def _shape(x: torch.Tensor, y: torch.Tensor, number: str) -> torch.Tensor:
+    return x.new_empty(LENGTH, dtype=torch.int32)
+
+
+_library.impl("statistics", _operator, "CompositeExplicitAutograd")
+torch.library.register_fake("qtorch::statistics", _shape, lib=_library)
