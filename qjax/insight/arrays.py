@@ -24,8 +24,6 @@ from qjax._rounding.keys import Key
 jax.tree_util.register_pytree_node(
     Statistics, lambda one: ((one.lanes,), one.number), lambda number, lanes: Statistics(number, *lanes)
 )
-    Statistics, lambda one: ((one.lanes,), one.number), lambda number, lanes: Statistics(number, *lanes)
-)
 
 _CHUNK = 14  # sums of 2^14 squares of at most 2^16 fit int32
 _HALF = 15  # bits of a chunk's sums that are added up by themselves

@@ -92,12 +92,12 @@ def _draw_maps(figure: FigureBase, record: Record, sites: Sequence[Site]) -> Non
     groups = np.array_split(np.array(record.steps), min(COLUMNS, len(record.steps)))
     cells = _cells(record, sites, groups)
     for axes, told in zip(figure.subplots(1, len(_MAPS), sharey=True), _MAPS, strict=True):
-        levels = [[max(map(told.level, cell), default=-1) for cell in row] for row in cells]
+        levels = np.array([[max(map(told.level, cell), default=-1) for cell in row] for row in cells])
         edges = [*(group[0] for group in groups), groups[-1][-1] + 1]
         rows = np.arange(len(sites) + 1) - 0.5
         colours = ListedColormap(SCALE)
         axes.pcolormesh(
-            edges, rows, np.ma.masked_less(np.array(levels), 0), cmap=colours, vmin=0, vmax=len(SCALE), linewidth=0
+            edges, rows, np.ma.masked_less(levels, 0), cmap=colours, vmin=0, vmax=len(SCALE), linewidth=0
         )
         axes.set_yticks(range(len(sites)), [str(site) for site in sites])
         axes.set_ylim(len(sites) - 0.5, -0.5)
