@@ -1,4 +1,4 @@
-"""What roundings did to tensors: statistics, and the watch over a model's."""
+"""What roundings did to tensors: statistics, the watch over a model's, and formats by what the loss becomes."""
 
 from qcore.insight import (
     Choice,
@@ -14,6 +14,7 @@ from qcore.insight import (
 )
 from qtorch.insight.choosing import choose_formats, cross_entropy, sensitivity
 from qtorch.insight.tensors import statistics_between, statistics_of
+from qtorch.insight.watching import Watch, watch
 
 __all__ = [
     "Choice",
@@ -22,6 +23,7 @@ __all__ = [
     "Sensitivity",
     "Site",
     "Statistics",
+    "Watch",
     "choose_formats",
     "cross_entropy",
     "draw",
@@ -31,4 +33,5 @@ __all__ = [
     "sensitivity",
     "statistics_between",
     "statistics_of",
+    "watch",
 ]

@@ -16,7 +16,7 @@ from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, key_ten
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.plan import text_of
 from qtorch._torch_internals import apply_directly, constant
-from qtorch.linalg.operator import multiply_tensors
+from qtorch.linalg.operator import Observation, multiply_tensors, observed_by
 from qtorch.linalg.sharded import check_placed
 
 
@@ -105,17 +105,25 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         a, b, key, _, ctx.form, _, ctx.grad_a, ctx.grad_b = inputs
+        ctx.observer = Observation.observer
         ctx.save_for_backward(a, b, key)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        a, b, key = ctx.saved_tensors
-        of_a = of_b = None
-        if ctx.needs_input_grad[0]:
-            of_a = multiply_tensors(gradient, b, key, a.shape, a.shape, ctx.form, GRAD_A, ctx.grad_a)
-        if ctx.needs_input_grad[1]:
-            of_b = multiply_tensors(gradient, a, key, b.shape, b.shape, ctx.form, GRAD_B, ctx.grad_b)
-        return of_a, of_b, None, None, None, None, None, None
+        if ctx.observer is None:
+            return _gradients(ctx, gradient)
+        with observed_by(ctx.observer):
+            return _gradients(ctx, gradient)
+
+
+def _gradients(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+    a, b, key = ctx.saved_tensors
+    of_a = of_b = None
+    if ctx.needs_input_grad[0]:
+        of_a = multiply_tensors(gradient, b, key, a.shape, a.shape, ctx.form, GRAD_A, ctx.grad_a)
+    if ctx.needs_input_grad[1]:
+        of_b = multiply_tensors(gradient, a, key, b.shape, b.shape, ctx.form, GRAD_B, ctx.grad_b)
+    return of_a, of_b, None, None, None, None, None, None
 
 
 _apply_plain = apply_directly(_Product)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 
+from qcore import Accumulator, Number
 from qcore.accumulate.convolution import Form, form_of
-from qcore.accumulate.forms import FORWARD
+from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
 from qcore.accumulate.law import Sums, batch_shape, multiply
 from qcore.accumulate.product import FIRST, ROLES, SECOND, Operand, Product
 from qcore.formats.text import parse
@@ -28,6 +31,28 @@ _library.define(
     "product(Tensor first, Tensor second, Tensor? key, SymInt[] other, SymInt[] shape, str form, str which, "
     "str product) -> Tensor"
 )
+
+
+# Is told of the kind and role of a site (see `qcore.insight.Site`), the tensor before and after, and the format.
+Observer = Callable[[str, str, torch.Tensor, torch.Tensor, Number], None]
+_OPERANDS = {FORWARD: ("input", "weight"), GRAD_A: ("gradient", "weight"), GRAD_B: ("gradient", "input")}
+_GRADIENTS = {FORWARD: "", GRAD_A: "grad_input", GRAD_B: "grad_weight"}
+
+
+class Observation:
+    """The observer of the products that are computed now; None unless a model is watched."""
+
+    observer: Observer | None = None
+
+
+@contextmanager
+def observed_by(observer: Observer | None) -> Iterator[None]:
+    """Products within, and those of their gradients, whenever these are computed, are told to an observer."""
+    before, Observation.observer = Observation.observer, observer
+    try:
+        yield
+    finally:
+        Observation.observer = before
 
 
 @lru_cache(maxsize=1024)
@@ -72,8 +97,19 @@ def _multiply(
     if key is not None and which != FORWARD:
         key = fold_in(key, ROLES[which], True)
     operands = _rounded_operands(first, second, how, key)
-    sums = _sums(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
-    return _multiply_matrices(operands[0], operands[1], key, tuple(other), shape, made, which, sums)
+    shapes = tuple(first.shape), tuple(second.shape), tuple(other)
+    result = _multiply_matrices(*operands, key, tuple(other), shape, made, which, _sums(made, which, how, *shapes))
+    if Observation.observer is not None:
+        for x, y, operand, name in zip((first, second), operands, how.operands, _OPERANDS[which], strict=True):
+            if operand.number is not None:
+                role = ".".join(part for part in (_GRADIENTS[which], name) if part)
+                Observation.observer("operand", role, x.detach(), y, operand.number)
+        exact = replace(how, accumulator=Accumulator())
+        if exact != how:
+            sums = _sums(made, which, exact, *shapes)
+            wide = _multiply_matrices(*operands, None, tuple(other), shape, made, which, sums)
+            Observation.observer("accumulator", _GRADIENTS[which], wide, result, how.accumulator.number)
+    return result
 
 
 def _multiply_matrices(

@@ -14,7 +14,7 @@ from qcore.random.keys import fold_words
 from qtorch._rounding.keys import Key, draw, key_tensor
 from qtorch.optim.hooks import StateHooks
 from qtorch.optim.quantizers import Function, Quantizers, check_quantizer, describe, is_stochastic
-from qtorch.optim.step import Step
+from qtorch.optim.step import Observer, Step
 from qtorch.optim.trained import Trained
 from qtorch.quant import Quantizer
 
@@ -63,6 +63,9 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
     Attributes:
         optim: the inner optimizer.
         steps: how many steps were taken.
+        observer: None, or what is called after each rounding to a format, with the parameter, the name of the tensor
+            ("gradient", "accumulator", "weight", or that of a tensor in its state), the tensor before and after, and
+            the format; `qtorch.insight.watch` sets it.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -77,6 +80,8 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         >>> weight.data, optimizer.weight_acc[weight]
         (tensor([ 0.7500, -1.5000]), tensor([ 0.8008, -1.6016]))
     """
+
+    observer: Observer | None = None
 
     def __init__(
         self,
@@ -139,7 +144,7 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         """
         quantizers = self._quantizers()
         key = self._step_key() if any(map(is_stochastic, quantizers.values())) else None
-        loss = Step(self._current(), quantizers, self.grad_scaling, key).run(self.optim, closure)
+        loss = Step(self._current(), quantizers, self.grad_scaling, key, self.observer).run(self.optim, closure)
         self.steps += 1
         return loss
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from qcore import Quantization
+from qcore import Number, Quantization
 from qcore.formats.number import check_number
 from qcore.random.keys import fold_in_each
 from qtorch._rounding.many import Tensors, copy_each, round_each, scale_each
@@ -16,8 +16,11 @@ from qtorch.optim.quantizers import Quantizers, apply_function, is_stochastic
 from qtorch.optim.trained import Trained
 
 _GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles; a parameter's i-th momentum has the role 3 + i
+_TENSORS = {"grad_quant": "gradient", "acc_quant": "accumulator", "weight_quant": "weight"}
 _ROLES = 4  # whose keys are worked out at once, which takes as long as for one
 _SCHEDULES = frozenset(("step", "eta", "mu", "mu_product"))  # scalars in the states of torch's optimizers
+
+Observer = Callable[[torch.Tensor, str, torch.Tensor, torch.Tensor, Number], None]
 
 
 class Step:
@@ -28,15 +31,22 @@ class Step:
         quantizers: for each of OptimLP's arguments what `check_quantizer` made of it.
         grad_scaling: see `OptimLP`.
         key: the two words of the step's key; None where nothing is stochastic.
+        observer: see `OptimLP`.
     """
 
     def __init__(
-        self, trained: Trained, quantizers: Quantizers, grad_scaling: float, key: tuple[int, int] | None
+        self,
+        trained: Trained,
+        quantizers: Quantizers,
+        grad_scaling: float,
+        key: tuple[int, int] | None,
+        observer: Observer | None = None,
     ) -> None:
         self._trained = trained
         self._quantizers = quantizers
         self._grad_scaling = grad_scaling
         self._key = key
+        self._observer = observer
         self._folded = np.empty((0, len(trained.parameters), 2), np.uint32)  # keys by role and parameter
         self._chosen: list[int] = []  # which of the trained parameters have gradients
         self._hidden: list[tuple[torch.Tensor, torch.Tensor]] = []  # frozen parameters and the gradients they had
@@ -99,12 +109,34 @@ class Step:
         for name in sorted(set().union(*states)):
             found = [n for n, state in enumerate(states) if _is_momentum(state.get(name), name, weights[n])]
             momenta = [states[n][name] for n in found]
-            self._round("momentum_quant", [roles[n] for n in found], momenta, momenta, [self._chosen[n] for n in found])
+            chosen = [self._chosen[n] for n in found]
+            self._round("momentum_quant", [roles[n] for n in found], momenta, momenta, chosen, name)
             for n in found:
                 roles[n] += 1
 
-    def _round(self, name: str, roles: int | list[int], targets: Tensors, sources: Tensors, chosen: list[int]) -> None:
-        """Rounds tensors of the chosen parameters onto others or themselves."""
+    def _round(
+        self,
+        name: str,
+        roles: int | list[int],
+        targets: Tensors,
+        sources: Tensors,
+        chosen: list[int],
+        tensor: str = "",
+    ) -> None:
+        """Rounds tensors of the chosen parameters onto others or themselves; `tensor` names those of a state."""
+        quantizer = self._quantizers[name]
+        if self._observer is not None and isinstance(quantizer, Quantization):
+            before = [x.clone() for x in sources]
+            self._round_unobserved(name, roles, targets, sources, chosen)
+            for i, x, y in zip(chosen, before, targets, strict=True):
+                parameter = self._trained.parameters[i]
+                self._observer(parameter, tensor or _TENSORS[name], x, y, check_number(quantizer.forward_number))
+        else:
+            self._round_unobserved(name, roles, targets, sources, chosen)
+
+    def _round_unobserved(
+        self, name: str, roles: int | list[int], targets: Tensors, sources: Tensors, chosen: list[int]
+    ) -> None:
         quantizer = self._quantizers[name]
         if isinstance(quantizer, Quantization):
             keys = self._keys(roles, chosen) if is_stochastic(quantizer) else None

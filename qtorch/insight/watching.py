@@ -1,0 +1,217 @@
+"""The watch over a model: statistics of all that it rounds, by hooks that are removed again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from qcore import Number
+from qcore.insight import Record, Site, Statistics
+from qtorch.auto_low.layers import Lowered, RoundingHook, multiplies
+from qtorch.insight.taps import tap
+from qtorch.insight.tensors import lanes_between
+from qtorch.linalg.operator import Observation
+from qtorch.optim import OptimLP
+from qtorch.quant import Quantizer
+
+
+class Watch:
+    """What `watch` returns: a context manager that ends the watch.
+
+    Attributes:
+        record: the statistics of all steps that have ended.
+        steps: how many have.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: OptimLP | None = None, name: str | None = None, digests: bool = False
+    ) -> None:
+        _check(model, optimizer)
+        self.record = Record(type(model).__name__ if name is None else name)
+        self.steps = 0
+        self._digests = digests
+        self._found: dict[Site, list[tuple[str, Any]]] = {}
+        self._hashes: dict[Site, Any] = {}
+        self._handles: list[Any] = []
+        self._optimizer = optimizer
+        self._names = {parameter: _plain_name(name) for name, parameter in model.named_parameters()}
+        sites = [*_quantizers(model)]
+        layers = [(path, layer) for path, layer in model.named_modules() if multiplies(layer)]
+        if not (sites or layers or optimizer):
+            raise ValueError(
+                f"model has no site: {type(model).__name__} rounds nothing; allowed is one that is lowered"
+            )
+        for site, quantizer in sites:
+            self._watch_quantizer(site, quantizer)
+        for path, layer in layers:
+            self._watch_products(path, layer)
+        if optimizer is not None:
+            optimizer.observer = self._observe_state
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the watch: what came after the last `step` is dropped; the record stays."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._found.clear()
+        if self._optimizer is not None:
+            self._optimizer.observer = None
+
+    def step(self) -> None:
+        """Ends a step: adds what was rounded since the last one to the record.
+
+        Raises:
+            RuntimeError: if nothing was rounded: the model did not run, or it was compiled before it was watched.
+        """
+        if not self._found:
+            raise RuntimeError(
+                "nothing was rounded in this step; allowed is a model that runs as it is: compiled programs have no hooks"
+            )
+        for site, parts in self._found.items():
+            digest = self._hashes.get(site)
+            for number, lanes in parts:
+                statistics = Statistics(number, lanes)
+                self.record.add(self.steps, site, statistics, None if digest is None else digest.hexdigest())
+        self._found, self._hashes = {}, {}
+        self.steps += 1
+
+    def _observe(self, site: Site, before: torch.Tensor, after: torch.Tensor, number: Number) -> None:
+        lanes = lanes_between(before, after, number)
+        self._found.setdefault(site, []).append((number.text, lanes))
+        if self._digests:
+            digest = self._hashes.setdefault(site, hashlib.sha256())
+            digest.update(after.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes())
+
+    def _observe_state(
+        self, parameter: torch.Tensor, role: str, before: torch.Tensor, after: torch.Tensor, number: Number
+    ) -> None:
+        name = self._names.get(parameter)  # type: ignore[arg-type]
+        if name is None:
+            raise ValueError("optimizer has a parameter that is not the model's; allowed is an optimizer of the model")
+        self._observe(Site(name, "state", role), before, after, number)
+
+    def _watch_quantizer(self, site: Site, quantizer: Quantizer) -> None:
+        told, given = quantizer.quantization, {}
+        gradient = None
+        if told.backward_number is not None:
+            gradient = partial(self._observe_late, Site(site.path, "gradient", site.role), told.backward_number)
+
+        def before(_: Any, inputs: tuple[Any, ...]) -> Any:
+            given["x"] = inputs[0]
+            if gradient is None or not (inputs[0].requires_grad and torch.is_grad_enabled()):
+                return None
+            x, given["tap"] = tap(inputs[0], gradient)
+            return x, *inputs[1:]
+
+        def after(_: Any, inputs: Any, y: torch.Tensor) -> Any:
+            x = given.pop("x")
+            if told.forward_number is not None:
+                self._observe(site, x, y, told.forward_number)
+            end = given.pop("tap", None)
+            return None if end is None else end(y)
+
+        self._handles.append(quantizer.register_forward_pre_hook(before))
+        self._handles.append(quantizer.register_forward_hook(after))
+
+    def _observe_late(self, site: Site, number: Number, before: torch.Tensor, after: torch.Tensor) -> None:
+        self._observe(site, before, after, number)
+
+    def _watch_products(self, path: str, layer: nn.Module) -> None:
+        def observe(kind: str, role: str, before: torch.Tensor, after: torch.Tensor, number: Number) -> None:
+            self._observe(Site(path, kind, role), before, after, number)
+
+        outer: list[Any] = []
+
+        def enter(*_: Any) -> None:
+            outer.append(Observation.observer)
+            Observation.observer = observe
+
+        def leave(*_: Any) -> None:
+            Observation.observer = outer.pop()
+
+        self._handles.append(layer.register_forward_pre_hook(enter))
+        self._handles.append(layer.register_forward_hook(leave, always_call=True))
+
+
+def watch(model: nn.Module, optimizer: OptimLP | None = None, name: str | None = None, digests: bool = False) -> Watch:
+    """Watches all that a model rounds, until the watch is closed.
+
+    The sites are: outputs and gradients of `Quantizer`s and of layers that `qtorch.auto_low` lowered, by the modules'
+    dotted paths; weights that are rounded; operands and accumulators of the layers of `qtorch.linalg`; gradients,
+    accumulators, weights and states in an `OptimLP`, by the parameters' names. An accumulator's error is its distance
+    from the exact sum, rounded to float32, which is computed beside it.
+
+    A model that is not watched does not know of it: nothing is slower. A watched one runs as before, with the same
+    bits. A forward pass that a checkpoint repeats is counted again.
+
+    Args:
+        model: the model, not compiled.
+        optimizer: its optimizer, if that rounds.
+        name: of the record's model; None is the model's class.
+        digests: True keeps a sha256 of the bits of all results, for `qcore.insight.compare`.
+
+    Returns:
+        A context manager. Call its `step()` at the end of every step; its `record` has the statistics.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the model rounds nothing, or is compiled.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2), Quantizer("e4m3fn", forward_rounding="nearest"))
+        >>> with watch(model) as watching:
+        ...     y = model(torch.ones(5, 2) * 1e6)
+        ...     watching.step()
+        >>> watching.record.entries[0].site, watching.record.entries[0].statistics.elements
+        (Site(path='1', kind='output', role=''), 10)
+    """
+    return Watch(model, optimizer, name, digests)
+
+
+def _check(model: Any, optimizer: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}; allowed is a torch.nn.Module")
+    if hasattr(model, "_orig_mod"):
+        raise ValueError("model is compiled; allowed is the module that was given to torch.compile, and to run that")
+    if optimizer is not None and not isinstance(optimizer, OptimLP):
+        raise TypeError(f"optimizer is a {type(optimizer).__name__}; allowed is an OptimLP")
+
+
+def _quantizers(model: nn.Module) -> Iterator[tuple[Site, Quantizer]]:
+    """The quantizers of a model with the sites of their results."""
+    for path, module in model.named_modules():
+        hook = getattr(module, "rounding_hook", None)
+        if isinstance(hook, RoundingHook):
+            yield Site(path, "output"), hook.quantizer
+        if isinstance(module, Quantizer):
+            yield _site_of(path, model), module
+
+
+def _site_of(path: str, model: nn.Module) -> Site:
+    """The site of a quantizer that is a module: a layer's weight, the output of a pair, or its own."""
+    parts = path.split(".")
+    if len(parts) >= 3 and parts[-3] == "parametrizations":
+        weight = parts[-2]
+        return Site(".".join(parts[:-3]), "weight", "" if weight == "weight" else weight)
+    parent = ".".join(parts[:-1])
+    inside = isinstance(model.get_submodule(parent), Lowered) and path
+    return Site(parent if inside else path, "output")
+
+
+def _plain_name(name: str) -> str:
+    """The name of a parameter in the model as it was before its weights were rounded."""
+    parts = name.split(".")
+    if len(parts) >= 3 and parts[-3] == "parametrizations":
+        parts = [*parts[:-3], parts[-2]]
+    return ".".join(parts)
