@@ -1,7 +1,7 @@
 """Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch).
 
-`qjax.auto_low`, `qjax.linalg`, `qjax.nnx`, `qjax.optim`, `qjax.quantization` and `qjax.reproducible` are imported
-when they are first used.
+`qjax.auto_low`, `qjax.insight`, `qjax.linalg`, `qjax.nnx`, `qjax.optim`, `qjax.quantization` and
+`qjax.reproducible` are imported when they are first used.
 `qjax.optim` needs optax and `qjax.nnx` needs flax.
 """
 
@@ -18,7 +18,7 @@ from qjax._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's
 from qjax.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
-    from qjax import auto_low, linalg, quantization, reproducible
+    from qjax import auto_low, insight, linalg, quantization, reproducible
     from qjax import nnx as nnx  # not in __all__, as what they need may be missing
     from qjax import optim as optim
 
@@ -27,6 +27,7 @@ __all__ = [
     "block_quantize",
     "fixed_point_quantize",
     "float_quantize",
+    "insight",
     "linalg",
     "quant",
     "quantization",
@@ -35,7 +36,7 @@ __all__ = [
 ]
 __all__ += qcore.__all__
 
-_LAZY = ("auto_low", "linalg", "nnx", "optim", "quantization", "reproducible")
+_LAZY = ("auto_low", "insight", "linalg", "nnx", "optim", "quantization", "reproducible")
 
 
 def __getattr__(name: str) -> ModuleType:

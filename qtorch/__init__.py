@@ -1,7 +1,7 @@
 """Low-precision arithmetic in PyTorch: QPyTorch's API with the same bits as NumPy (qcore) and JAX (qjax).
 
-`qtorch.auto_low`, `qtorch.linalg`, `qtorch.nn`, `qtorch.optim`, `qtorch.quantization` and `qtorch.reproducible` are
-imported when they are first used.
+`qtorch.auto_low`, `qtorch.insight`, `qtorch.linalg`, `qtorch.nn`, `qtorch.optim`, `qtorch.quantization` and
+`qtorch.reproducible` are imported when they are first used.
 """
 
 from importlib import import_module
@@ -18,13 +18,14 @@ from qtorch._rounding.packing import pack, unpack  # noqa: F401  # replace qcore
 from qtorch.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
-    from qtorch import auto_low, linalg, nn, optim, quantization, reproducible
+    from qtorch import auto_low, insight, linalg, nn, optim, quantization, reproducible
 
 __all__ = [
     "auto_low",
     "block_quantize",
     "fixed_point_quantize",
     "float_quantize",
+    "insight",
     "linalg",
     "nn",
     "optim",
@@ -35,7 +36,7 @@ __all__ = [
 ]
 __all__ += qcore.__all__
 
-_LAZY = ("auto_low", "linalg", "nn", "optim", "quantization", "reproducible")
+_LAZY = ("auto_low", "insight", "linalg", "nn", "optim", "quantization", "reproducible")
 
 
 def __getattr__(name: str) -> ModuleType:

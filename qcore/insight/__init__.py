@@ -2,6 +2,7 @@
 
 from qcore.insight.arrays import statistics_between, statistics_of
 from qcore.insight.choosing.search import Choice, Point, Sensitivity, choose_formats, sensitivity
+from qcore.insight.compare import Difference, compare
 from qcore.insight.record import Entry, Record, Site
 from qcore.insight.showing.advice import Finding, findings
 from qcore.insight.showing.outputs import send
@@ -11,6 +12,7 @@ from qcore.insight.statistics import Statistics
 
 __all__ = [
     "Choice",
+    "Difference",
     "Entry",
     "Finding",
     "Point",
@@ -19,6 +21,7 @@ __all__ = [
     "Site",
     "Statistics",
     "choose_formats",
+    "compare",
     "draw",
     "findings",
     "print_worst",

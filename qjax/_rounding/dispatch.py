@@ -21,6 +21,7 @@ from qcore.random.threefry import Noise, leading_bits_mask, rounding_words
 from qjax._rounding.array_law import Names, arange, from_lanes, materialize, pad, to_lanes
 from qjax._rounding.inputs import ArrayLike, as_array, as_integers
 from qjax._rounding.keys import Key, key_words, window_words
+from qjax._rounding.scopes import ROUND
 
 
 def quantize(
@@ -122,12 +123,15 @@ class _Plan(NamedTuple):
     program: Program
     sizes: Sizes
     constants: tuple[Any, ...]
+    scope: str
 
 
 def _make_plan(number: Any, rounding: Any, dtype: str, overflow: Any, coded: bool, ndim: int) -> _Plan:
     number, mode, carrier = check_number(number), check_rounding(rounding), CARRIERS[dtype]
     program, constants = prepare(number, mode, carrier, overflow, coded)
-    return _Plan(program, number.block_sizes(ndim), _lanes_of(carrier, constants))
+    sizes = number.block_sizes(ndim)
+    text = (number if overflow is None else number.overflowing(overflow)).text
+    return _Plan(program, sizes, _lanes_of(carrier, constants), f"{ROUND}{text}")
 
 
 _plan_for = lru_cache(maxsize=1024, typed=True)(_make_plan)
@@ -152,12 +156,15 @@ def _apply(
     x = as_array(x)
     arguments = number, rounding, x.dtype.name, overflow, coded, x.ndim
     try:
-        program, sizes, constants = _plan_for(*arguments)
+        program, sizes, constants, scope = _plan_for(*arguments)
     except TypeError:  # as an argument has no hash, which is refused in other words
-        program, sizes, constants = _make_plan(*arguments)
+        program, sizes, constants, scope = _make_plan(*arguments)
     noise = _make_noise(program.mode, key, random_bits, start)
     if x.size > 0:
-        return (_encode if coded else _round)(program, sizes, x, constants, noise)
+        if coded:
+            return _encode(program, sizes, x, constants, noise)
+        with jax.named_scope(scope):
+            return _round(program, sizes, x, constants, noise)
     result = jnp.empty(x.shape, f"uint{program.storage}" if coded else x.dtype)
     if not (coded and program.shared):
         return result

@@ -15,6 +15,7 @@ from jax.extend.source_info_util import current_name_stack, user_context
 
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.keys import fold_in
+from qjax._rounding.scopes import kind_scope
 from qjax.auto_low.plan import INLINED, Plan, Site
 from qjax.auto_low.products import multiply
 from qjax.quant import quantizer
@@ -71,7 +72,8 @@ def _round_output(value: Any, site: Site, words: Words) -> jax.Array:
 def _round_weight(value: Any, site: Site, words: Words) -> jax.Array:
     key = _fold(_fold(words, site.number), 2)  # 1 is the gradient's
     number, rounding = site.rule.weight_number, site.rule.weight_rounding
-    return quantize(jnp.asarray(value), number, rounding, key=key)  # type: ignore[arg-type]
+    with kind_scope("weight"):
+        return quantize(jnp.asarray(value), number, rounding, key=key)  # type: ignore[arg-type]
 
 
 def _jit(equation: Any, plans: Sequence[Plan], operands: Sequence[Any], words: Words) -> Sequence[Any]:

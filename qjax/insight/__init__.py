@@ -14,6 +14,7 @@ from qcore.insight import (
 )
 from qjax.insight.arrays import statistics_between, statistics_of
 from qjax.insight.choosing import choose_formats, cross_entropy, sensitivity
+from qjax.insight.watching import watch
 
 __all__ = [
     "Choice",
@@ -31,4 +32,5 @@ __all__ = [
     "sensitivity",
     "statistics_between",
     "statistics_of",
+    "watch",
 ]

@@ -17,8 +17,14 @@ from qcore.arguments import missing_key
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.inputs import as_array
 from qjax._rounding.keys import Key, fold_in, key_words
+from qjax._rounding.scopes import PRODUCT, kind_scope
 from qjax.linalg.array_names import Names, NarrowNames
 
+_OPERANDS = {
+    FORWARD: ("input", "weight"),
+    GRAD_A: ("grad_input.gradient", "grad_input.weight"),
+    GRAD_B: ("grad_weight.gradient", "grad_weight.input"),
+}
 _cached = lru_cache(maxsize=1024)(check_products)
 
 
@@ -69,7 +75,10 @@ def multiply_arrays(
     if key is not None and which != FORWARD:
         key = fold_in(key, ROLES[which])
     pairs = zip((first, second), product.operands, (FIRST, SECOND), strict=True)
-    operands = [_rounded(x, operand, key, role) for x, operand, role in pairs]
+    operands = []
+    for (x, operand, role), name in zip(pairs, _OPERANDS[which], strict=True):
+        with kind_scope("operand", name):
+            operands.append(_rounded(x, operand, key, role))
     sums = product.sums(first.shape, second.shape, form.contraction(which, first.shape, second.shape, other))
     left, right = form.matrices(Names, which, operands[0], operands[1], other)
     with jax.enable_x64(True):
@@ -89,7 +98,13 @@ def _rounded(x: jax.Array, operand: Operand, key: Any, role: int) -> jax.Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _differentiable(form: Form, products: Products, a: jax.Array, b: jax.Array, key: Any) -> jax.Array:
-    return multiply_arrays(form, FORWARD, products.forward, a, b, key, b.shape).reshape(form.result(a.shape, b.shape))
+    return _multiply(form, FORWARD, products.forward, a, b, key, b.shape).reshape(form.result(a.shape, b.shape))
+
+
+def _multiply(form: Form, which: str, product: Product, a: jax.Array, b: jax.Array, key: Any, other: Shape) -> Any:
+    """`multiply_arrays`, in a scope that says what is multiplied."""
+    with jax.named_scope(f"{PRODUCT}{which}:{form.text}:{product.text}:{','.join(map(str, other))}"):
+        return multiply_arrays(form, which, product, a, b, key, other)
 
 
 def _forward(form: Form, products: Products, a: jax.Array, b: jax.Array, key: Any) -> tuple[jax.Array, Any]:
@@ -98,8 +113,8 @@ def _forward(form: Form, products: Products, a: jax.Array, b: jax.Array, key: An
 
 def _backward(form: Form, products: Products, saved: Any, gradient: jax.Array) -> tuple[Any, ...]:
     a, b, key = saved
-    of_a = multiply_arrays(form, GRAD_A, products.grad_a, gradient, b, key, a.shape).reshape(a.shape)
-    of_b = multiply_arrays(form, GRAD_B, products.grad_b, gradient, a, key, b.shape).reshape(b.shape)
+    of_a = _multiply(form, GRAD_A, products.grad_a, gradient, b, key, a.shape).reshape(a.shape)
+    of_b = _multiply(form, GRAD_B, products.grad_b, gradient, a, key, b.shape).reshape(b.shape)
     return of_a, of_b, None
 
 

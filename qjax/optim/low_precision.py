@@ -10,11 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.tree_util import keystr
 
 from qcore import Number, Rounding
 from qcore.formats.number import check_number
 from qjax._rounding.dispatch import same_bits
 from qjax._rounding.keys import Key, fold_in, key_words
+from qjax._rounding.scopes import UNWATCHED, kind_scope, mark
 from qjax.optim.exact import difference, prevent_fma
 from qjax.optim.momentum import state_tensors
 from qjax.optim.multi_tensor import quantize_arrays
@@ -107,11 +109,17 @@ class _Rounding(NamedTuple):
     def active(self) -> bool:
         return self.number is not None or self.function is not None
 
-    def __call__(self, arrays: list[Any], keys: Any) -> list[Any]:
-        """The arrays rounded, each with its own row of keys."""
+    def __call__(self, arrays: list[Any], keys: Any, sites: list[tuple[str, str]]) -> list[Any]:
+        """The arrays rounded, each with its own row of keys; sites are the parameters' paths and the tensors' names."""
         if self.number is not None:
-            return quantize_arrays(arrays, self.number, self.mode, keys)
+            with jax.named_scope(UNWATCHED):
+                rounded = quantize_arrays(arrays, self.number, self.mode, keys)
+            return [self._marked(x, y, path, role) for x, y, (path, role) in zip(arrays, rounded, sites, strict=True)]
         return arrays if self.function is None else [self._call(x) for x in arrays]
+
+    def _marked(self, x: Any, y: Any, path: str, role: str) -> Any:
+        with kind_scope("state", role, path):
+            return mark(x, y, self.number.text)  # type: ignore[union-attr]
 
     def _call(self, x: Any) -> Any:
         y = self.function(x)  # type: ignore[misc]
@@ -146,17 +154,20 @@ class _LowPrecision(NamedTuple):
         if params is None:
             raise ValueError("params=None; low_precision needs the parameters: update(updates, state, params)")
         params, updates = jax.tree.map(jnp.asarray, (params, updates))
+        paths = _paths(params)
         leaves, tree = jax.tree.flatten(params)
         key = None if state.key is None else fold_in(state.key, state.step)
         numbers = np.arange(len(leaves), dtype=np.int32)
 
         grads = [_scaled(grad, self.scaling) for grad in tree.flatten_up_to(updates)]
-        grads = tree.unflatten(self.gradient(grads, _keys(key, _GRADIENT, numbers)))
+        grads = self.gradient(grads, _keys(key, _GRADIENT, numbers), [(path, "gradient") for path in paths])
+        grads = tree.unflatten(grads)
         starts = jax.tree.map(_start, params, *_last(state))
         steps, inner = self.tx.update(grads, state.inner, starts, **extra_args)
         sums = optax.apply_updates(starts, jax.tree.map(prevent_fma, steps))
-        kept = self.accumulator(jax.tree.leaves(sums), _keys(key, _ACCUMULATOR, numbers))
-        weights = self.weight(kept, _keys(key, _WEIGHT, numbers))
+        sites = [(path, "accumulator") for path in paths]
+        kept = self.accumulator(jax.tree.leaves(sums), _keys(key, _ACCUMULATOR, numbers), sites)
+        weights = self.weight(kept, _keys(key, _WEIGHT, numbers), [(path, "weight") for path in paths])
         inner = self._round_momentum(inner, params, key)
 
         accumulators = _copy(tree.unflatten(kept)) if self.accumulator.active else None
@@ -172,10 +183,17 @@ class _LowPrecision(NamedTuple):
         tensors = state_tensors(self.tx, inner, params)
         roles = np.array([_MOMENTUM + tensor.index for tensor in tensors], np.int32)
         keys = _keys(key, roles, np.array([tensor.parameter for tensor in tensors], np.int32))
-        rounded = self.momentum([leaves[tensor.leaf] for tensor in tensors], keys)
+        paths = _paths(params)
+        sites = [(paths[tensor.parameter], tensor.name) for tensor in tensors]
+        rounded = self.momentum([leaves[tensor.leaf] for tensor in tensors], keys, sites)
         for tensor, leaf in zip(tensors, rounded, strict=True):
             leaves[tensor.leaf] = leaf
         return tree.unflatten(leaves)
+
+
+def _paths(params: Any) -> list[str]:
+    """The dotted paths of the parameters in their tree."""
+    return [keystr(path, simple=True, separator=".") for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
 
 
 def _keys(key: Any, roles: Any, parameters: np.ndarray) -> Any:

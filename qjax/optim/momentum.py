@@ -18,11 +18,13 @@ class StateTensor(NamedTuple):
         leaf: its index among the leaves of the state.
         parameter: the parameter's number, in the order of the flattened tree.
         index: its number among the parameter's state tensors, see `state_tensors`.
+        name: of its field: `mu`.
     """
 
     leaf: int
     parameter: int
     index: int
+    name: str
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,9 @@ def state_tensors(tx: optax.GradientTransformation, state: Any, params: Any) -> 
     for leaf, (path, one) in enumerate(tree_flatten_with_path(marks)[0]):
         if one.parameter is not None:
             field = path[: len(path) - one.depth][-1:]
-            found[one.parameter].append((keystr(field), leaf))
+            found[one.parameter].append((keystr(field), leaf, keystr(field, simple=True)))
     return [
-        StateTensor(leaf, parameter, index)
+        StateTensor(leaf, parameter, index, name)
         for parameter, tensors in found.items()
-        for index, (_, leaf) in enumerate(sorted(tensors))
+        for index, (_, leaf, name) in enumerate(sorted(tensors))
     ]

@@ -15,6 +15,7 @@ from qcore.arguments import missing_key
 from qjax._rounding.dispatch import quantize, same_bits
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax._rounding.keys import Key, fold_in, key_words
+from qjax._rounding.scopes import UNWATCHED, kind_scope
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def _inside(rule: Quantization, x: jax.Array, y: jax.Array, key: Any) -> jax.Arr
     """True where nothing was clamped; None if gradients are not masked."""
     if rule.unclamped is None:
         return None
-    return same_bits(y, quantize(x, rule.unclamped, rule.forward_rounding, key=key))
+    with jax.named_scope(UNWATCHED):
+        return same_bits(y, quantize(x, rule.unclamped, rule.forward_rounding, key=key))
 
 
 def _masked(grad: jax.Array, inside: jax.Array | None) -> jax.Array:
@@ -109,7 +111,8 @@ def _backward(rule: Quantization, saved: tuple[Any, Any], grad: jax.Array) -> tu
         grad = hook(grad)
     if rule.backward_number is not None:
         key = None if key is None else fold_in(key, 1)
-        grad = quantize(grad, rule.backward_number, rule.backward_rounding, key=key)
+        with kind_scope("gradient"):
+            grad = quantize(grad, rule.backward_number, rule.backward_rounding, key=key)
     return _masked(grad, inside), None
 
 

@@ -43,9 +43,7 @@ class Watch:
         sites = [*_quantizers(model)]
         layers = [(path, layer) for path, layer in model.named_modules() if multiplies(layer)]
         if not (sites or layers or optimizer):
-            raise ValueError(
-                f"model has no site: {type(model).__name__} rounds nothing; allowed is one that is lowered"
-            )
+            raise ValueError(f"model has no site: {type(model).__name__} rounds nothing; allowed is a lowered one")
         for site, quantizer in sites:
             self._watch_quantizer(site, quantizer)
         for path, layer in layers:
@@ -76,7 +74,7 @@ class Watch:
         """
         if not self._found:
             raise RuntimeError(
-                "nothing was rounded in this step; allowed is a model that runs as it is: compiled programs have no hooks"
+                "nothing was rounded in this step; allowed is a model that runs, and that is not compiled"
             )
         for site, parts in self._found.items():
             digest = self._hashes.get(site)

@@ -96,9 +96,7 @@ def _draw_maps(figure: FigureBase, record: Record, sites: Sequence[Site]) -> Non
         edges = [*(group[0] for group in groups), groups[-1][-1] + 1]
         rows = np.arange(len(sites) + 1) - 0.5
         colours = ListedColormap(SCALE)
-        axes.pcolormesh(
-            edges, rows, np.ma.masked_less(levels, 0), cmap=colours, vmin=0, vmax=len(SCALE), linewidth=0
-        )
+        axes.pcolormesh(edges, rows, np.ma.masked_less(levels, 0), cmap=colours, vmin=0, vmax=len(SCALE), linewidth=0)
         axes.set_yticks(range(len(sites)), [str(site) for site in sites])
         axes.set_ylim(len(sites) - 0.5, -0.5)
         axes.set_xlabel("step")

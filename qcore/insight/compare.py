@@ -1,0 +1,97 @@
+"""Where two recorded runs begin to differ."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any, NamedTuple
+
+from qcore.insight.record import Entry, Record, Site
+from qcore.insight.statistics import COUNTS, MAGNITUDES
+
+_SUMS = ("signal", "error_absolute", "error_squared", "error_signed")
+
+
+class Difference(NamedTuple):
+    """The first difference of two runs.
+
+    Attributes:
+        step, site: where it is.
+        fields: the names of what differs: fields of `Statistics`, "digest", or "missing" if only one run has the site.
+        first, second: the two entries; None for a missing one.
+    """
+
+    step: int
+    site: Site
+    fields: tuple[str, ...]
+    first: Entry | None
+    second: Entry | None
+
+
+def compare(run_a: Record, run_b: Record, tolerance: float | None = None) -> Difference | None:
+    """The first step and site at which two recorded runs differ.
+
+    Steps are compared in ascending order; the sites of a step in the order in which run_a has them, then those that
+    only run_b has. So the first difference is the first rounding that went another way, if the runs had the same sites.
+
+    Args:
+        run_a, run_b: records of one model, perhaps of different frameworks.
+        tolerance: None for bits: all statistics must be equal, and digests where both have them. A number from 0 on:
+            counts, magnitudes and sums may differ by so much, relative to the larger one; digests do not matter.
+
+    Returns:
+        The difference; None if there is none.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the records are of different models, one is empty, or the tolerance is negative or NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.insight import statistics_of
+        >>> runs = [Record("digits"), Record("digits")]
+        >>> for run, x in zip(runs, ([1, 2], [1, 500]), strict=True):
+        ...     run.add(0, Site("conv1", "output"), statistics_of(np.float32(x), "e4m3fn"))
+        >>> found = compare(*runs)
+        >>> found.step, str(found.site), "overflowed" in found.fields
+        (0, 'conv1:output', True)
+    """
+    _check(run_a, run_b, tolerance)
+    pairs: dict[tuple[int, Site], list[Entry | None]] = {}
+    for place, run in enumerate((run_a, run_b)):
+        for one in run.entries:
+            pairs.setdefault((one.step, one.site), [None, None])[place] = one
+    for (step, site), (first, second) in sorted(pairs.items(), key=lambda pair: pair[0][0]):
+        fields = _differing(first, second, tolerance)
+        if fields:
+            return Difference(step, site, fields, first, second)
+    return None
+
+
+def _check(run_a: Any, run_b: Any, tolerance: Any) -> None:
+    for name, run in (("run_a", run_a), ("run_b", run_b)):
+        if not isinstance(run, Record):
+            raise TypeError(f"{name} is a {type(run).__name__}; allowed is a Record")
+        if not run.entries:
+            raise ValueError(f"{name} has no entries; allowed is the record of at least one step")
+    if run_a.model != run_b.model:
+        raise ValueError(f"run_b is of model {run_b.model!r}; allowed is that of run_a, {run_a.model!r}")
+    if tolerance is None:
+        return
+    if not isinstance(tolerance, Real) or isinstance(tolerance, bool):
+        raise TypeError(f"tolerance={tolerance!r} is a {type(tolerance).__name__}; allowed are None and a number")
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance={tolerance}; allowed is a number from 0 on")
+
+
+def _differing(first: Entry | None, second: Entry | None, tolerance: float | None) -> tuple[str, ...]:
+    if first is None or second is None:
+        return ("missing",)
+    mine, its = first.statistics, second.statistics
+    if tolerance is None:
+        digests = first.digest, second.digest
+        digest = ["digest"] if None not in digests and digests[0] != digests[1] else []
+        return (*mine.differing(its), *digest)
+    if mine.number != its.number:
+        return ("number",)
+    found = [(name, getattr(mine, name), getattr(its, name)) for name in (*COUNTS, *MAGNITUDES, *_SUMS)]
+    return tuple(name for name, a, b in found if abs(a - b) > tolerance * max(abs(a), abs(b)))
