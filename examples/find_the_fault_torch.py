@@ -18,7 +18,7 @@ from torch import nn
 from qtorch.auto_low import lower
 from qtorch.insight import Record, cross_entropy, draw, print_worst, watch
 
-FAULTS = {"overflow": (500.0, 1.0), "vanish": (1.0, 1e-7)}  # factors of loud's weights, and of quiet's output
+FAULTS = {"overflow": (5000.0, 1.0), "vanish": (1.0, 1e-7)}  # factors of loud's weights, and of quiet's output
 
 
 class Net(nn.Module):
