@@ -3,8 +3,8 @@
     python -m examples.find_the_fault_torch overflow
     python -m examples.find_the_fault_torch vanish --plot page.svg
 
-Outputs are rounded to e4m3fn, gradients to e5m2. With "overflow" the outputs of the layer `loud` are too large for e4m3fn;
-with "vanish" the output of `quiet` is multiplied by 1e-7, and its gradient is too small for e5m2.
+Outputs are rounded to e4m3fn, gradients to e5m2. With "overflow" the outputs of the layer `loud` are too large for
+e4m3fn; with "vanish" the output of `quiet` is multiplied by 1e-7, and its gradient is too small for e5m2.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 import json
 import re
 import xml.etree.ElementTree as xml
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -32,8 +33,8 @@ def record():
 
 def test_sites_are_in_order_and_have_advice(record):
     found = findings(record)
-    assert [one.site.path for one in found][0] == "loud"
-    assert [one.site.path for one in found][-1] == "good"
+    assert found[0].site.path == "loud"
+    assert found[-1].site.path == "good"
     for one in found:
         assert one.advice.startswith(SITES[one.site.path][2])
     by_site = {one.site.path: one for one in found}
@@ -77,9 +78,10 @@ def test_the_page(record, tmp_path):
 def test_colours_are_read_without_hue():
     """As on paper: each step of the scale is darker than the one before, by a fifteenth of the range at least."""
     light = [sum(w * int(c[i : i + 2], 16) for w, i in ((0.299, 1), (0.587, 3), (0.114, 5))) for c in SCALE]
-    assert all(one > other + 17 for one, other in zip(light, light[1:], strict=False))
+    assert all(one > other + 17 for one, other in pairwise(light))
 
 
+@pytest.mark.heavy
 def test_many_sites_and_steps(tmp_path):
     found = Record("wide")
     for step in range(0, 130, 2):
@@ -142,7 +144,7 @@ def test_other_files(record, change, text, tmp_path, capsys):
 
 
 def test_wrong_arguments(record, tmp_path):
-    with pytest.raises(ValueError, match="allowed are names that end in .svg"):
+    with pytest.raises(ValueError, match=r"allowed are names that end in \.svg"):
         draw(record, tmp_path / "page.png")
     with pytest.raises(TypeError, match="allowed is a Record"):
         findings({})
