@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 from flax import nnx
 
@@ -16,6 +18,12 @@ def norm(width: int, rngs: nnx.Rngs) -> nnx.LayerNorm:
     return nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
 
 
+def named(name: str, layer: Any, x: jax.Array) -> jax.Array:
+    """What a layer makes of x, in the name scope by which `lower` and records know the layer."""
+    with jax.named_scope(name):
+        return layer(x)
+
+
 class Attention(nnx.Module):
     """Causal attention by heads; its projections are linear layers."""
 
@@ -25,9 +33,9 @@ class Attention(nnx.Module):
         self.heads = heads
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        parts = self.qkv(x).reshape(*x.shape[:-1], 3, self.heads, -1)
+        parts = named("qkv", self.qkv, x).reshape(*x.shape[:-1], 3, self.heads, -1)
         found = jax.nn.dot_product_attention(*(parts[..., i, :, :] for i in range(3)), is_causal=True)
-        return self.out(found.reshape(x.shape))
+        return named("out", self.out, found.reshape(x.shape))
 
 
 class Block(nnx.Module):
@@ -41,8 +49,8 @@ class Block(nnx.Module):
         self.down = linear(4 * width, width, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = x + self.attention(self.norm1(x))
-        return x + self.down(nnx.gelu(self.up(self.norm2(x))))
+        x = x + named("attention", self.attention, self.norm1(x))
+        return x + named("down", self.down, nnx.gelu(named("up", self.up, self.norm2(x))))
 
 
 class GPT(nnx.Module):
@@ -68,7 +76,6 @@ class GPT(nnx.Module):
 
     def __call__(self, text: jax.Array) -> jax.Array:
         x = self.letters(text) + self.places.embedding[...][: text.shape[1]]
-        for block in self.blocks:
-            x = block(x)
-        with jax.named_scope("head"):
-            return self.head(self.norm(x))
+        for index, block in enumerate(self.blocks):
+            x = named(f"blocks.{index}", block, x)
+        return named("head", self.head, self.norm(x))

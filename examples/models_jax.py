@@ -14,6 +14,7 @@ import optax
 from flax import nnx
 
 from examples.data import Data
+from examples.gpt_jax import named
 from examples.report import Epoch
 from qjax.optim import apply_updates
 
@@ -39,9 +40,9 @@ class Block(nnx.Module):
         self.quant = quant
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = self.quant(self.conv1(self.quant(nnx.relu(self.bn1(x)))))
-        y = self.quant(self.conv2(self.quant(nnx.relu(self.bn2(y)))))
-        return y + self.shortcut(x)
+        y = self.quant(named("conv1", self.conv1, self.quant(nnx.relu(self.bn1(x)))))
+        y = self.quant(named("conv2", self.conv2, self.quant(nnx.relu(self.bn2(y)))))
+        return y + named("shortcut", self.shortcut, x)
 
 
 class PreResNet20(nnx.Module):
@@ -63,11 +64,11 @@ class PreResNet20(nnx.Module):
         self.edge_quant = edge_quant
 
     def __call__(self, images: jax.Array) -> jax.Array:
-        x = self.quant(self.conv(self.edge_quant(images.transpose(0, 2, 3, 1))))
-        for block in self.blocks:
-            x = block(x)
+        x = self.quant(named("conv", self.conv, self.edge_quant(images.transpose(0, 2, 3, 1))))
+        for index, block in enumerate(self.blocks):
+            x = named(f"blocks.{index}", block, x)
         x = self.quant(nnx.relu(self.bn(x)))
-        return self.edge_quant(self.fc(x.mean((1, 2))))
+        return self.edge_quant(named("fc", self.fc, x.mean((1, 2))))
 
 
 def conv(inputs: int, outputs: int, size: int, rngs: nnx.Rngs, stride: int = 1) -> nnx.Conv:

@@ -1,4 +1,4 @@
-"""Formats to look at, and vectors for conformance tests: `python -m qcore --help`."""
+"""Formats to look at, vectors for conformance tests, and records of runs: `python -m qcore --help`."""
 
 from __future__ import annotations
 
@@ -79,6 +79,22 @@ def _check(options: argparse.Namespace) -> int:
     return int(len(differing) > 0)
 
 
+def _insight(options: argparse.Namespace) -> int:
+    from qcore.insight import Record
+
+    record = Record.load(options.file)
+    if options.plot:
+        from qcore.insight.showing.pictures import draw
+
+        draw(record, options.plot)
+        print(f"{options.plot}: {len(record.sites)} sites, {len(record.steps)} steps")
+    else:
+        from qcore.insight.showing.table import print_worst
+
+        print_worst(record)
+    return 0
+
+
 def _docs(options: argparse.Namespace) -> int:
     from qcore.cli.pages import write_pages
 
@@ -115,6 +131,10 @@ def _parser() -> argparse.ArgumentParser:
     text = "instead of a file: this platform's exp, log, ... in a package, on the inputs where libraries could differ"
     check.add_argument("--functions", choices=packages, help=text)
     check.add_argument("--any-nan", action="store_true", help="any NaN will do where the law has one")
+
+    insight = _command(commands, "insight", _insight, "the worst sites of a recorded run, with advice")
+    insight.add_argument("file", metavar="FILE", type=Path, help="a record, as Record.save wrote it")
+    insight.add_argument("--plot", metavar="FILE", type=Path, help="instead of the table, a page of pictures: FILE.svg")
 
     docs = _command(commands, "docs", _docs, "write the page of named formats and its pictures")
     docs.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=Path("docs"), help="default docs")

@@ -258,3 +258,17 @@ def sweeps() -> str:
         f"({link('exhaustive-named', 'results')}, {link('exhaustive-named-rest', 'more')}; each with its commit)\n\n"
         + table(("format, all 2^32 inputs", "modes", "differ"), rows)
     )
+
+
+@figure
+def choices() -> str:
+    rows, cells = results("choices-torch")["rows"], []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        of = [row for row in rows if row["model"] == model]
+        for uniform in (row for row in of if row["kind"] == "uniform"):
+            front = [row for row in of if row["kind"] == "front" and row["bits"] <= uniform["bits"]]
+            best = min(front, key=lambda row: row["loss"])
+            numbers = (f"{one[name]:.3f}" for one in (uniform, best) for name in ("bits", "loss", "test"))
+            cells.append((model, f"`{next(iter(uniform['formats'].values()))}`", *numbers))
+    heading = "model", "one format", "bits", "loss", "on other data", "chosen: bits", "loss", "on other data"
+    return f"{table(heading, cells)}\n\nFrom {link('choices-torch')}."

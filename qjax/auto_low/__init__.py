@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from qcore import Number, Quantization, Recipe, Rounding, Rule
+from qcore import Entry, Number, Quantization, Recipe, Rounding, Rule
 from qcore.arguments import missing_key
 from qcore.recipes import check_alone
 from qjax import linalg
@@ -184,6 +184,19 @@ def _check_states(histories: Sequence[int], scaling: Any) -> Sequence[Any]:
             f"scaling is {came}; allowed are {len(histories)}, for each layer with delayed scales, see first_scaling"
         )
     return given
+
+
+def product_sites(fn: Callable[..., Any], *args: Any) -> dict[str, int]:
+    """The layers that a recipe may apply to, by their dotted name scopes, and how many weights each has.
+
+    Layers of one name count as one. Of a loop's weights those of one iteration count.
+    """
+    traced, planner = _Traced(fn, args, {}), Planner((), Recipe([Entry()]))
+    planner.plan(traced.program.jaxpr, traced.program.consts, traced.origins)
+    found: dict[str, int] = {}
+    for (name, _), size in zip(planner.layers, planner.sizes, strict=True):
+        found[name] = found.get(name, 0) + size
+    return found
 
 
 def _is_named(fn: Callable[..., Any]) -> bool:

@@ -115,7 +115,7 @@ class Planner:
 
     Attributes:
         stochastic: True if roundings need a key.
-        layers: the names and types of the layers that a recipe may apply to, in order.
+        layers, sizes: the names and types of the layers that a recipe may apply to, in order, and their weights' sizes.
         scaling: the states of the layers with delayed scales, while a program runs.
         histories: how many past tensors each of these states has.
         place: the number of the next layer in `layers`.
@@ -129,6 +129,7 @@ class Planner:
         self.rules, self.recipe = rules, recipe
         self.stochastic = any(map(_is_stochastic, rules)) if recipe is None else recipe.stochastic
         self.layers: list[tuple[str, str]] = []
+        self.sizes: list[int] = []
         self.chosen = None if recipe is None or layers is None else recipe.products_of(layers)
         self.scaling: Sequence[Any] = ()
         self.histories: list[int] = []
@@ -230,6 +231,7 @@ class _Walk:
         if weight is None:
             return False
         planner.layers.append((name, group))
+        planner.sizes.append(prod(equation.invars[weight].aval.shape))
         products = None if planner.chosen is None else planner.chosen[planner.place]
         planner.place += 1
         if products is None:
@@ -248,10 +250,8 @@ class _Walk:
         if products.history is None:
             return None
         if self.planner.around:
-            raise ValueError(
-                f"the layer in scope {name!r} has delayed scales inside {self.planner.around[-1]}, where it has no "
-                "state of its own; allowed are jit and checkpoint"
-            )
+            inside = f"inside {self.planner.around[-1]}, where it has no state; allowed are jit and checkpoint"
+            raise ValueError(f"the layer in scope {name!r} has delayed scales {inside}")
         self.planner.histories.append(products.history)
         return len(self.planner.histories) - 1
 

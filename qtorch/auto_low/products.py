@@ -18,6 +18,11 @@ _LAYERS: dict[type[nn.Module], tuple[str, Any]] = {
 }
 
 
+def product_sites(model: nn.Module) -> dict[str, int]:
+    """The layers that a recipe may apply to, by their dotted names, and how many weights each has."""
+    return {name: layer.weight.numel() for name, layer in model.named_modules() if type(layer) in _LAYERS}  # type: ignore
+
+
 def lower_products(model: nn.Module, recipe: Recipe) -> None:
     """Turns layers into those of `qtorch.linalg`, in place: the same objects with the same parameters and hooks.
 

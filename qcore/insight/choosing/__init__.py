@@ -1,0 +1,1 @@
+"""Formats by site: how a search is done and what it takes."""

@@ -1,0 +1,265 @@
+"""Which format each site of a model can do with: measured by what the model's loss becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf, isfinite, log10, nan
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qcore.formats.number import Number
+from qcore.insight.choosing.formats import check_budget, check_candidates, check_sites, recipe_of
+from qcore.insight.choosing.progress import progress
+from qcore.recipes import Recipe
+
+Formats = Mapping[str, str]  # formats' texts by site; sites that are missing are not rounded
+Evaluate = Callable[[Formats], tuple[float, Any]]
+
+
+class Sensitivity(NamedTuple):
+    """What a format does to a model if one site alone has it.
+
+    Attributes:
+        site: the site's name.
+        format: the format's text.
+        bits: the format's bits, see `bits_per_element`.
+        loss: the model's loss.
+        difference: the loss less that of the model without rounding.
+        sqnr: of the model's outputs, in dB: 10 log10(sum of y^2 / sum of (y - z)^2) for outputs y without rounding
+            and z with it, in float64; inf if they are equal, NaN if one is not finite.
+    """
+
+    site: str
+    format: str
+    bits: float
+    loss: float
+    difference: float
+    sqnr: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """Formats by site, and what they came to.
+
+    Attributes:
+        bits: mean over all weights of the sites.
+        loss: the model's; inf if it was not finite.
+        formats: the formats' texts by site.
+    """
+
+    bits: float
+    loss: float
+    formats: dict[str, str] = field(hash=False)
+
+    @property
+    def recipe(self) -> Recipe:
+        """What `lower` takes; `recipe.text` is its text."""
+        return recipe_of(self.formats)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The result of `choose_formats`.
+
+    Attributes:
+        chosen: the point of the front with the least loss within the budget.
+        front: the points that no other measured one beats in bits and loss, by bits, descending.
+        uniform: the points with one format for all sites, by candidate.
+        measured: how many points were measured.
+    """
+
+    chosen: Point
+    front: tuple[Point, ...]
+    uniform: tuple[Point, ...]
+    measured: int
+
+    @property
+    def recipe(self) -> Recipe:
+        """The chosen formats as a recipe, which `lower` takes."""
+        return self.chosen.recipe
+
+
+def sensitivity(
+    sites: Mapping[str, int], candidates: Iterable[Number | str], evaluate: Evaluate
+) -> tuple[Sensitivity, ...]:
+    """Rounds each site alone to each format.
+
+    Args:
+        sites: how many weights each site has, by name.
+        candidates: formats or their texts.
+        evaluate: the loss and the outputs of the model with these formats by site.
+
+    Returns:
+        A row for each site and format, in the order of the arguments.
+
+    Raises:
+        TypeError, ValueError: if there are no sites or candidates, or one is unknown, has no codes or stands there
+            twice.
+
+    Example:
+        >>> from qcore import quantize
+        >>> weights = {"a": np.array([1.0, 2.0]), "b": np.array([0.3])}
+        >>> def evaluate(formats):
+        ...     y = sum(quantize(w, formats[site]).sum() if site in formats else w.sum() for site, w in weights.items())
+        ...     return (y - 3.3) ** 2, y
+        >>> [(row.site, row.sqnr) for row in sensitivity({"a": 2, "b": 1}, ["e4m3fn"], evaluate)]
+        [('a', inf), ('b', 48.4320785373965)]
+    """
+    check_sites(sites)
+    bits = check_candidates(candidates)
+    wide, outputs = evaluate({})
+    rows = []
+    with progress("each site alone") as done:
+        for site in sites:
+            for text, width in bits.items():
+                loss, rounded = evaluate({site: text})
+                rows.append(Sensitivity(site, text, width, loss, loss - wide, sqnr(outputs, rounded)))
+                done(len(rows) / (len(sites) * len(bits)))
+    return tuple(rows)
+
+
+def sqnr(wide: Any, rounded: Any) -> float:
+    """The ratio of a signal to what rounding changed of it, in dB; see `Sensitivity`."""
+    y, z = (np.asarray(one, np.float64).ravel() for one in (wide, rounded))
+    if not (np.isfinite(y).all() and np.isfinite(z).all()):
+        return nan
+    signal, noise = float(np.sum(y * y)), float(np.sum((y - z) ** 2))
+    if noise == 0:
+        return inf
+    return 10 * log10(signal / noise) if signal else -inf
+
+
+def choose_formats(
+    sites: Mapping[str, int], candidates: Iterable[Number | str], evaluate: Evaluate, budget_bits: float
+) -> Choice:
+    """The formats by site with the least loss found within a budget of bits.
+
+    The search narrows one site at a time, always where loss grows least per bit saved:
+
+    1. Measure all sites in one format, for each candidate, and each site alone in each candidate.
+    2. Begin with each site in the widest candidate; of several that whose loss alone is least, then the first.
+    3. A move gives a site a narrower candidate. Its price is the growth of loss divided by the bits that it saves, a
+       mean over all weights. At first the growth is estimated from the losses of step 1, later from where it was last
+       measured.
+    4. Take the move of least price (of several the first by site, then by candidate) and measure it from where the
+       search stands. If its price is still the least, make it; else look for the least again. A move whose loss is
+       not finite is never made.
+    5. End where no move is left.
+
+    The front has the best of all points that were measured, those of one format among them, so it is never worse than
+    these. The result depends on nothing but the arguments and what `evaluate` returns.
+
+    Args:
+        sites, candidates, evaluate: as for `sensitivity`.
+        budget_bits: what the mean of bits over all weights may be at most.
+
+    Returns:
+        The front, and the point of it that the budget allows.
+
+    Raises:
+        TypeError, ValueError: as for `sensitivity`, if the budget is below the narrowest candidate's bits, or if no
+            point within it has a finite loss.
+
+    Example:
+        >>> from qcore import quantize
+        >>> weights = {"a": np.array([1.0, 2.0]), "b": np.array([0.3])}
+        >>> def evaluate(formats):
+        ...     y = sum(quantize(w, formats[site]).sum() if site in formats else w.sum() for site, w in weights.items())
+        ...     return (y - 3.3) ** 2, y
+        >>> choice = choose_formats({"a": 2, "b": 1}, ["e4m3fn", "e2m1fn"], evaluate, budget_bits=6)
+        >>> choice.chosen.bits, choice.chosen.formats
+        (5.333333333333333, {'a': 'e2m1fn', 'b': 'e4m3fn'})
+    """
+    search = _Search(sites, check_candidates(candidates), evaluate)
+    check_budget(budget_bits, search.bits)
+    alone = {(row.site, row.format): _finite(row.loss) for row in sensitivity(sites, search.bits, evaluate)}
+    uniform = tuple(search.point(dict.fromkeys(sites, text)) for text in search.bits)
+    with progress("narrower, site by site") as done:
+        widest = max(search.bits.values())
+        for part in search.narrow(alone):
+            done(part / (widest - min(search.bits.values())) if part else 0.0)
+    front = search.front()
+    within = [point for point in front if point.bits <= budget_bits]
+    if not within:
+        raise ValueError(
+            f"no formats of {budget_bits:g} bits have a finite loss; allowed are candidates in which no site overflows"
+        )
+    return Choice(within[0], front, uniform, len(search.points) + len(alone) + 1)
+
+
+@dataclass
+class _Move:
+    """A site's change to a narrower format: the growth of loss, and the step of the search that measured it."""
+
+    site: str
+    format: str
+    growth: float
+    step: int
+
+
+class _Search:
+    """The points measured so far.
+
+    Attributes:
+        bits: of the candidates.
+        points: what was measured, by the formats of the sites.
+    """
+
+    def __init__(self, sites: Mapping[str, int], bits: dict[str, float], evaluate: Evaluate) -> None:
+        check_sites(sites)
+        self.sites, self.bits, self.evaluate = sites, bits, evaluate
+        self.weights = sum(sites.values())
+        self.points: dict[tuple[str, ...], Point] = {}
+
+    def point(self, formats: dict[str, str]) -> Point:
+        """Measures formats, once."""
+        key = tuple(formats.values())
+        if key not in self.points:
+            bits = sum(self.bits[formats[site]] * size for site, size in self.sites.items()) / self.weights
+            self.points[key] = Point(bits, _finite(self.evaluate(formats)[0]), formats)
+        return self.points[key]
+
+    def narrow(self, alone: Mapping[tuple[str, str], float]) -> Iterator[float]:
+        """Goes from the widest formats to the narrowest; yields after each step how many bits it has saved."""
+        widest = [text for text, bits in self.bits.items() if bits == max(self.bits.values())]
+        now = self.point({site: min(widest, key=lambda text: alone[site, text]) for site in self.sites})
+        begin, step = now.bits, 0
+        moves = [
+            _Move(site, text, alone[site, text] - alone[site, now.formats[site]], -1)
+            for site in self.sites
+            for text in self.bits
+        ]
+        while moves := [move for move in moves if self.saved(move, now) > 0]:
+            move = min(moves, key=lambda move: self.price(move, now))
+            if not isfinite(self.price(move, now)):
+                return
+            after = self.point(now.formats | {move.site: move.format})
+            if move.step < step:
+                move.growth, move.step = after.loss - now.loss, step
+                continue
+            for other in moves:
+                other.growth -= move.growth if other.site == move.site else 0
+            now, step = after, step + 1
+            yield begin - now.bits
+
+    def saved(self, move: _Move, now: Point) -> float:
+        """How far a move lowers the mean of bits."""
+        return (self.bits[now.formats[move.site]] - self.bits[move.format]) * self.sites[move.site] / self.weights
+
+    def price(self, move: _Move, now: Point) -> float:
+        """The growth of loss per bit saved; inf if there is none."""
+        return move.growth / self.saved(move, now) if isfinite(move.growth) else inf
+
+    def front(self) -> tuple[Point, ...]:
+        """The points that no other beats, by bits, descending; of equal ones the first measured."""
+        found: list[Point] = []
+        for point in sorted(self.points.values(), key=lambda point: (point.bits, point.loss)):
+            if isfinite(point.loss) and (not found or point.loss < found[-1].loss):
+                found.append(point)
+        return tuple(reversed(found))
+
+
+def _finite(loss: float) -> float:
+    return float(loss) if isfinite(loss) else inf

@@ -1,0 +1,148 @@
+"""A record as a page of pictures: maps of sites over steps, and exponents beside the range of the format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from qcore.formats.number import check_number
+from qcore.insight.record import Record, Site
+from qcore.insight.showing.advice import Finding, ends_of, findings, percent
+from qcore.insight.showing.style import BAND, BAR, FAINT, INK, SCALE, check_path, page
+from qcore.insight.statistics import Statistics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import FigureBase
+
+ROWS, COLUMNS, HISTOGRAMS = 40, 60, 6  # at most: sites of a map, steps of a map, and sites with a histogram
+_RATES = (0.0, 1e-4, 1e-3, 1e-2, 1e-1)
+_RATE_NAMES = ("none", "to 0.01 %", "to 0.1 %", "to 1 %", "to 10 %", "more")
+_SQNR = (50.0, 40.0, 30.0, 20.0, 10.0)
+_SQNR_NAMES = ("from 50 dB", "from 40", "from 30", "from 20", "from 10", "less")
+
+
+class _Map(NamedTuple):
+    """A map: what it shows of statistics, as a number from 0 (good) to 5, and the names of these; -1 is blank."""
+
+    title: str
+    level: Callable[[Statistics], int]
+    names: Sequence[str]
+
+
+def _level_of_rate(*names: str) -> Callable[[Statistics], int]:
+    return lambda told: sum(sum(told.rate(name) for name in names) > bound for bound in _RATES)
+
+
+def _level_of_sqnr(told: Statistics) -> int:
+    return -1 if isnan(told.sqnr) else sum(told.sqnr < bound for bound in _SQNR)
+
+
+_MAPS = (
+    _Map("Saturated or overflowed", _level_of_rate("saturated", "overflowed"), _RATE_NAMES),
+    _Map("Became zero", _level_of_rate("underflowed"), _RATE_NAMES),
+    _Map("Signal to quantization noise", _level_of_sqnr, _SQNR_NAMES),
+)
+
+
+def draw(record: Record, path: str | Path) -> None:
+    """Draws a page with three maps of sites over steps, and the exponents of the worst sites with their format's range.
+
+    Of more than 40 sites the worst are drawn, in the order of the record; of more than 60 steps, neighbours are
+    merged. Dark is bad on light pages, and light on dark ones.
+
+    Args:
+        record: of a run.
+        path: of the SVG file; matplotlib is needed.
+
+    Raises:
+        TypeError, ValueError: if record is no Record or has no entries, or path does not end in .svg.
+    """
+    path = Path(path)
+    check_path(path)
+    found = findings(record)
+    worst = {one.site for one in found[:ROWS]}
+    sites = [site for site in record.sites if site in worst]
+    shown = [one for one in found if one.statistics.exponents][:HISTOGRAMS]
+    heights = 0.9 + 0.16 * len(sites), 1.5 * max(-(-len(shown) // 3), 1)
+    with page(path, 11, sum(heights) + 0.6, f"Roundings of {record.model}", _text(record, found)) as figure:
+        parts: Any = figure.subfigures(2, 1, height_ratios=heights)
+        _draw_maps(parts[0], record, sites)
+        _draw_histograms(parts[1], shown)
+
+
+def _text(record: Record, found: Sequence[Finding]) -> str:
+    """What the page shows, in words."""
+    first, last = record.steps[0], record.steps[-1]
+    bad = [f"{one.site} in {one.statistics.number} {one.advice}" for one in found[:HISTOGRAMS] if one.problem]
+    return (
+        f"Three maps of {len(found)} sites over steps {first} to {last}: saturation, underflow and signal to noise. "
+        f"Histograms of exponents. {'; '.join(bad) + '.' if bad else 'No site needs another format.'}"
+    )
+
+
+def _draw_maps(figure: FigureBase, record: Record, sites: Sequence[Site]) -> None:
+    from matplotlib.colors import ListedColormap
+    from matplotlib.ticker import MaxNLocator
+
+    groups = np.array_split(np.array(record.steps), min(COLUMNS, len(record.steps)))
+    cells = _cells(record, sites, groups)
+    for axes, told in zip(figure.subplots(1, len(_MAPS), sharey=True), _MAPS, strict=True):
+        levels = np.array([[max(map(told.level, cell), default=-1) for cell in row] for row in cells])
+        edges = [*(group[0] for group in groups), groups[-1][-1] + 1]
+        rows = np.arange(len(sites) + 1) - 0.5
+        colours = ListedColormap(SCALE)
+        axes.pcolormesh(edges, rows, np.ma.masked_less(levels, 0), cmap=colours, vmin=0, vmax=len(SCALE), linewidth=0)
+        axes.set_yticks(range(len(sites)), [str(site) for site in sites])
+        axes.set_ylim(len(sites) - 0.5, -0.5)
+        axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_title(told.title)
+        _draw_key(axes, told.names)
+
+
+def _cells(record: Record, sites: Sequence[Site], groups: Sequence[np.ndarray]) -> list[list[list[Statistics]]]:
+    """The statistics of each site in each group of steps."""
+    group_of = {int(step): index for index, group in enumerate(groups) for step in group}
+    cells: dict[Site, list[list[Statistics]]] = {site: [[] for _ in groups] for site in sites}
+    for one in record.entries:
+        if one.site in cells:
+            cells[one.site][group_of[one.step]].append(one.statistics)
+    return list(cells.values())
+
+
+def _draw_key(axes: Axes, names: Sequence[str]) -> None:
+    from matplotlib.patches import Patch
+
+    patches = [Patch(facecolor=colour, edgecolor=FAINT, linewidth=0.4) for colour in SCALE]
+    options = {"ncols": 3, "fontsize": 7, "handlelength": 1.2, "columnspacing": 1.0, "borderaxespad": 0.0}
+    axes.legend(patches, names, loc="upper left", bbox_to_anchor=(0.0, -0.3), **options)
+
+
+def _draw_histograms(figure: FigureBase, shown: Sequence[Finding]) -> None:
+    grid = figure.subplots(max(-(-len(shown) // 3), 1), 3, squeeze=False).ravel()
+    for axes, one in zip(grid, shown, strict=False):
+        draw_exponents(axes, one)
+    for axes in grid[len(shown) :]:
+        axes.set_axis_off()
+
+
+def draw_exponents(axes: Axes, one: Finding) -> None:
+    """Draws the exponents of the numbers at a site before rounding, before a band that is the range of its format."""
+    from matplotlib.ticker import MaxNLocator
+
+    exponents, counts = (np.array(list(part)) for part in (one.statistics.exponents, one.statistics.exponents.values()))
+    low, top = ends_of(check_number(one.statistics.number), one.statistics)
+    high = int(np.floor(top)) + 1
+    axes.axvspan(low, high, facecolor=BAND, linewidth=0, zorder=0)
+    for end in (low, high):
+        axes.axvline(end, color=INK, linewidth=0.8, linestyle="--", zorder=3)
+    axes.bar(exponents + 0.5, counts / counts.sum(), width=0.9, color=BAR, zorder=2)
+    axes.set_title(f"{one.site}: {one.statistics.number}")
+    axes.set_xlabel("exponent of |x|; the band is the format's range")
+    axes.yaxis.set_major_formatter(lambda part, _: percent(part) if part else "0")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,0 +1,117 @@
+"""Formats for the layers of a function, by what its loss becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qcore import Number
+from qcore.insight.choosing import search
+from qcore.insight.choosing.batches import Batch, check_batches, mean_over
+from qcore.insight.choosing.formats import recipe_of
+from qcore.insight.choosing.search import Choice, Evaluate, Formats, Sensitivity
+from qjax.auto_low import lower, product_sites
+
+__all__ = ["choose_formats", "cross_entropy", "sensitivity"]
+
+Model = Callable[[Any], Any]
+Loss = Callable[[Any, Any], Any]
+
+
+def cross_entropy(logits: Any, targets: Any) -> jax.Array:
+    """The mean cross entropy of logits, whose last axis is that of classes, and classes.
+
+    Example:
+        >>> round(float(jnp.exp(cross_entropy(jnp.zeros((2, 3, 4)), jnp.ones((2, 3), int)))), 5)
+        4.0
+    """
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(targets)[..., None], -1)
+    return -chosen.mean()
+
+
+def sensitivity(
+    model: Model, data: Iterable[Batch], candidates: Iterable[Number | str], loss: Loss = cross_entropy
+) -> tuple[Sensitivity, ...]:
+    """Rounds the input and the weight of each layer alone to each format, to nearest, and measures the model.
+
+    The layers are those that a recipe may apply to, see `qjax.auto_low.lower`, by their dotted name scopes; those of
+    one name are one site. Put `jax.named_scope` around layers that have none. The model is run operation by
+    operation, not under jit, as each choice of formats is another program.
+
+    Args:
+        model: a function of inputs, or a module, such as one of flax.nnx in evaluation mode.
+        data: batches, pairs of what the model takes and of targets.
+        candidates: formats or their texts.
+        loss: the mean loss of the model's outputs and targets.
+
+    Returns:
+        A row for each site and format.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the model has no such layers or is lowered, data is empty, or a candidate is unknown, has no
+            codes or stands there twice.
+
+    Example:
+        >>> w = jnp.float32([[0.3, -1.1, 0.7], [2.3, 0.9, -0.2]])
+        >>> def model(x):
+        ...     with jax.named_scope("first"):
+        ...         return x @ w
+        >>> data = [(jnp.float32([[0.3, 0.4], [1.7, -0.6]]), jnp.array([0, 2]))]
+        >>> [(row.site, row.format, round(row.sqnr)) for row in sensitivity(model, data, ["e4m3fn", "e2m1fn"])]
+        [('first', 'e4m3fn', 29), ('first', 'e2m1fn', 10)]
+    """
+    batches = check_batches(data)
+    return search.sensitivity(product_sites(model, batches[0][0]), candidates, _evaluate(model, batches, loss))
+
+
+def choose_formats(
+    model: Model,
+    data: Iterable[Batch],
+    budget_bits: float,
+    candidates: Iterable[Number | str],
+    loss: Loss = cross_entropy,
+) -> Choice:
+    """The formats by layer with the least loss found within a budget of bits, by `qcore.insight.choose_formats`.
+
+    The law of the search is stated there; it is deterministic where the model is.
+
+    Args:
+        model, data, candidates, loss: as for `sensitivity`.
+        budget_bits: what the mean of bits over all weights of the layers may be at most.
+
+    Returns:
+        The front of bits against loss, and its point within the budget, whose `recipe` is what `lower` takes.
+
+    Raises:
+        TypeError, ValueError: as for `sensitivity`, if the budget is below the narrowest candidate's bits, or if no
+            formats within it have a finite loss.
+
+    Example:
+        >>> w = jnp.float32([[0.3, -1.1, 0.7], [2.3, 0.9, -0.2]])
+        >>> data = [(jnp.float32([[0.3, 0.4], [1.7, -0.6]]), jnp.array([0, 2]))]
+        >>> choice = choose_formats(lambda x: x @ w, data, 4, ["e4m3fn", "e2m1fn"])
+        >>> choice.chosen.formats
+        {'': 'e2m1fn'}
+        >>> lowered = lower(lambda x: x @ w, choice.recipe)
+    """
+    batches = check_batches(data)
+    sites = product_sites(model, batches[0][0])
+    return search.choose_formats(sites, candidates, _evaluate(model, batches, loss), budget_bits)
+
+
+def _evaluate(model: Model, batches: list[Batch], loss: Loss) -> Evaluate:
+    def evaluate(formats: Formats) -> tuple[float, Any]:
+        lowered = lower(model, recipe_of(formats)) if formats else model
+
+        def step(inputs: Any, targets: Any) -> tuple[float, Any]:
+            outputs = lowered(inputs)
+            return float(loss(outputs, targets)), np.asarray(outputs)
+
+        return mean_over(batches, step)
+
+    return evaluate

@@ -1,0 +1,117 @@
+"""Formats for the layers of a model, by what its loss becomes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from qcore import Number
+from qcore.insight.choosing import search
+from qcore.insight.choosing.batches import Batch, check_batches, mean_over
+from qcore.insight.choosing.formats import recipe_of
+from qcore.insight.choosing.search import Choice, Evaluate, Formats, Sensitivity
+from qtorch.auto_low import lower
+from qtorch.auto_low.products import product_sites
+
+__all__ = ["choose_formats", "cross_entropy", "sensitivity"]
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The mean cross entropy of logits, whose last axis is that of classes, and classes.
+
+    Example:
+        >>> cross_entropy(torch.zeros(2, 3, 4), torch.ones(2, 3, dtype=torch.int64)).exp()
+        tensor(4.)
+    """
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+
+
+def sensitivity(
+    model: nn.Module, data: Iterable[Batch], candidates: Iterable[Number | str], loss: Loss = cross_entropy
+) -> tuple[Sensitivity, ...]:
+    """Rounds the input and the weight of each layer alone to each format, to nearest, and measures the model.
+
+    The layers are those that a recipe may apply to (`nn.Linear`, `nn.Conv1d` to `Conv3d`, no subclasses), by their
+    dotted names. The model is not touched; copies of it are measured in evaluation mode, without gradients.
+
+    Args:
+        model: any module.
+        data: batches, pairs of what the model takes and of targets.
+        candidates: formats or their texts.
+        loss: the mean loss of the model's outputs and targets.
+
+    Returns:
+        A row for each layer and format.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the model has no such layers or is lowered, data is empty, or a candidate is unknown, has no
+            codes or stands there twice.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> rows = sensitivity(model, [(torch.randn(16, 4), torch.randint(3, (16,)))], ["e4m3fn", "e2m1fn"])
+        >>> [(row.site, row.format) for row in rows]
+        [('0', 'e4m3fn'), ('0', 'e2m1fn'), ('2', 'e4m3fn'), ('2', 'e2m1fn')]
+        >>> rows[0].sqnr > rows[1].sqnr + 6
+        True
+    """
+    return search.sensitivity(product_sites(model), candidates, _evaluate(model, data, loss))
+
+
+def choose_formats(
+    model: nn.Module,
+    data: Iterable[Batch],
+    budget_bits: float,
+    candidates: Iterable[Number | str],
+    loss: Loss = cross_entropy,
+) -> Choice:
+    """The formats by layer with the least loss found within a budget of bits, by `qcore.insight.choose_formats`.
+
+    The law of the search is stated there; it is deterministic where the model is.
+
+    Args:
+        model, data, candidates, loss: as for `sensitivity`.
+        budget_bits: what the mean of bits over all weights of the layers may be at most.
+
+    Returns:
+        The front of bits against loss, and its point within the budget, whose `recipe` is what `lower` takes.
+
+    Raises:
+        TypeError, ValueError: as for `sensitivity`, if the budget is below the narrowest candidate's bits, or if no
+            formats within it have a finite loss.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> data = [(torch.randn(16, 4), torch.randint(3, (16,)))]
+        >>> choice = choose_formats(model, data, 6.5, ["e4m3fn", "e2m1fn"])
+        >>> choice.chosen.bits <= 6.5
+        True
+        >>> lowered = lower(copy.deepcopy(model), choice.recipe)
+    """
+    return search.choose_formats(product_sites(model), candidates, _evaluate(model, data, loss), budget_bits)
+
+
+def _evaluate(model: nn.Module, data: Iterable[Batch], loss: Loss) -> Evaluate:
+    batches = check_batches(data)
+
+    def evaluate(formats: Formats) -> tuple[float, object]:
+        copied = copy.deepcopy(model).eval()
+        lowered = lower(copied, recipe_of(formats)) if formats else copied
+
+        def step(inputs: torch.Tensor, targets: torch.Tensor) -> tuple[float, object]:
+            outputs = lowered(inputs)
+            return loss(outputs, targets).item(), outputs.double().cpu().numpy()
+
+        with torch.no_grad():
+            return mean_over(batches, step)
+
+    return evaluate

@@ -1,0 +1,41 @@
+"""The examples of insight: the fault that was planted is what the printed table names; choices beat uniform formats."""
+
+import json
+
+import pytest
+
+from examples import choose_formats_jax, choose_formats_torch, choosing, find_the_fault_jax, find_the_fault_torch
+
+NAMES = {"overflow": ("loud:output", "e4m3fn", "overflows"), "vanish": ("quiet:gradient", "e5m2", "underflows")}
+
+
+@pytest.mark.parametrize("fault", NAMES)
+@pytest.mark.parametrize("program", [find_the_fault_torch, find_the_fault_jax], ids=["torch", "jax"])
+def test_the_table_names_the_fault(program, fault, capsys, tmp_path):
+    page = tmp_path / "page.svg"
+    program.main([fault, *(["--plot", str(page)] if fault == "vanish" else [])])
+    title, _, _, worst, *others = capsys.readouterr().out.splitlines()
+    assert title.startswith(f"net with {fault}, steps 0 to 2: 8 of 8 sites")
+    site, number, problem = NAMES[fault]
+    assert worst.split()[:2] == [site, number]
+    assert f"  {problem} (" in worst
+    assert sum(" overflows (" in line for line in [worst, *others]) == (fault == "overflow")
+    if fault == "vanish":
+        assert all(line.rstrip().endswith("fine") for line in others if line.strip())
+        assert "<title>Roundings of net with vanish</title>" in page.read_text()
+        assert "quiet:gradient in e5m2 underflows" in page.read_text()
+
+
+@pytest.mark.parametrize("program", [choose_formats_torch, pytest.param(choose_formats_jax, marks=pytest.mark.heavy)])
+def test_formats_are_chosen(program, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(choosing, "CANDIDATES", choosing.CANDIDATES[1:4:2])
+    file, name = tmp_path / "choices.json", program.__name__.rpartition("_")[2]
+    arguments = "", name, program.train, vars(program).get("choose", program.choose_formats)
+    options = ["--model", "gpt", "--steps", "2", "--limit", "1", "--json", str(file)]
+    choosing.main(*arguments, program.lowered, program.loss_of, options)
+    assert f"gpt, {name}: loss by mean bits" in capsys.readouterr().out
+    rows = json.loads(file.read_text())["rows"]
+    assert [row["kind"] for row in rows[:3]] == ["wide", "uniform", "uniform"]
+    assert len(rows) > 3
+    for row in rows[1:3]:
+        assert choosing.better(rows, row)["loss"] <= row["loss"]

@@ -1,0 +1,23 @@
+"""Formats for the layers of JAX's functions: what is refused."""
+
+import jax.numpy as jnp
+import pytest
+
+from qjax.auto_low import lower
+from qjax.insight import sensitivity
+
+W = jnp.ones((2, 3))
+DATA = [(jnp.ones((4, 2)), jnp.zeros(4, int))]
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "text"),
+    [
+        (lambda x: x + 1, DATA, "no layer to apply to"),
+        (lambda x: x @ W, [], "data is empty"),
+        (lower(lambda x: x @ W, ["linear"], "e4m3fn", None, "nearest"), DATA, "lower"),
+    ],
+)
+def test_refused(model, data, text):
+    with pytest.raises(ValueError, match=text):
+        sensitivity(model, data, ["e4m3fn"])
