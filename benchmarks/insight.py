@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 from rich.box import SIMPLE
@@ -31,7 +32,7 @@ Step = Callable[[], object]
 
 def parameters() -> list[tuple[np.ndarray, np.ndarray]]:
     rng = np.random.default_rng(0)
-    shapes = zip(WIDTHS[:-1], WIDTHS[1:], strict=True)
+    shapes = pairwise(WIDTHS)
     return [(rng.normal(size=(n, m)).astype("f4") / m**0.5, np.zeros(n, "f4")) for m, n in shapes]
 
 

@@ -136,7 +136,7 @@ def _statistics(rounded: Rounded, x: Any, y: Any) -> Statistics:
         if number.block_sizes(ndim)[1:] != number.block_sizes(ndim - 1) or number.block_sizes(ndim)[0] != 1:
             raise ValueError(f"fn rounds to {rounded.number} under vmap; allowed are blocks along the last axes")
     with jax.enable_x64(False):
-        return statistics_between(*map(jax.lax.stop_gradient, (x, y)), number)
+        return statistics_between(jax.lax.stop_gradient(x), jax.lax.stop_gradient(y), number)
 
 
 def _merged(a: Statistics, b: Statistics) -> Statistics:

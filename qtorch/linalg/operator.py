@@ -98,7 +98,9 @@ def _multiply(
         key = fold_in(key, ROLES[which], True)
     operands = _rounded_operands(first, second, how, key)
     shapes = tuple(first.shape), tuple(second.shape), tuple(other)
-    result = _multiply_matrices(*operands, key, tuple(other), shape, made, which, _sums(made, which, how, *shapes))
+    result = _multiply_matrices(
+        operands[0], operands[1], key, tuple(other), shape, made, which, _sums(made, which, how, *shapes)
+    )
     if Observation.observer is not None:
         for x, y, operand, name in zip((first, second), operands, how.operands, _OPERANDS[which], strict=True):
             if operand.number is not None:
@@ -107,7 +109,7 @@ def _multiply(
         exact = replace(how, accumulator=Accumulator())
         if exact != how:
             sums = _sums(made, which, exact, *shapes)
-            wide = _multiply_matrices(*operands, None, tuple(other), shape, made, which, sums)
+            wide = _multiply_matrices(operands[0], operands[1], None, tuple(other), shape, made, which, sums)
             Observation.observer("accumulator", _GRADIENTS[which], wide, result, how.accumulator.number)
     return result
 
