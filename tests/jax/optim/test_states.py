@@ -55,7 +55,7 @@ def test_state_tensors(optimizer, names, params):
 def test_masked_state_tensors_and_several_of_one_name():
     params = {"x": {"y": jnp.ones(3), "w": jnp.ones(2)}, "z": jnp.ones((2, 2))}
     optimizer = optax.masked(optax.trace(0.9), {"x": False, "z": True})
-    assert state_tensors(optimizer, optimizer.init(params), params) == [(0, 2, 0)]
+    assert state_tensors(optimizer, optimizer.init(params), params) == [(0, 2, 0, "trace")]
     optimizer = optax.sm3(0.1)
     assert [t.index for t in state_tensors(optimizer, optimizer.init(params), params) if t.parameter == 2] == [0, 1, 2]
 
