@@ -250,7 +250,7 @@ def test_values():
         (lambda: BlockScaled("e5m2", {"x": 32}), TypeError, "axis of block='x' is a str; allowed is an int"),
         (lambda: BlockScaled("e5m2", {-1: 0}), ValueError, r"block\[-1\]=0; allowed is an int >= 1"),
         (lambda: BlockScaled("e5m2", {...: 2.0}), TypeError, r"block\[\.\.\.\]=2\.0 is a float"),
-        (lambda: BlockScaled("e5m2", {-1: 32}, "round"), ValueError, "rule='round'; allowed are floor, ceil, even"),
+        (lambda: BlockScaled("e5m2", {-1: 32}, "log"), ValueError, "rule='log'; allowed are floor, ceil, even"),
         (lambda: NVFP4({-1: "16"}), TypeError, r"block\[-1\]='16' is a str"),
         (lambda: NVFP4().block_sizes(0), ValueError, r"block=\{-1: 16\} has axis -1; allowed are none but \.\.\."),
         (lambda: BlockScaled("e5m2", {2: 4}).block_sizes(2), ValueError, "has axis 2; allowed are -2 <= axis < 2"),
