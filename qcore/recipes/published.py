@@ -28,9 +28,9 @@ _CHUNKED = Accumulator(_FP16, chunk=64, inner=Accumulator(_FP16, chunk=1))
 _BF16 = Product("bfloat16", "bfloat16")
 
 
-def _alike(product: Product) -> dict[str, Product]:
-    """One product for all three."""
-    return {"forward": product, "grad_input": product, "grad_weight": product}
+def _alike(product: Product) -> Recipe:
+    """One product for all three of all layers."""
+    return Recipe([Entry("*", None, product, product, product)])
 
 
 def _mxfp8(axis: int) -> BlockScaled:
@@ -116,7 +116,7 @@ def _swalp() -> Recipe:
     states of the optimizer, and the averages in float32, are the program's (examples.swalp_torch).
     """
     rounded: Any = Operand(BlockFloatingPoint(8, dim=0), "stochastic")
-    return Recipe([Entry("*", None, **_alike(Product(rounded, rounded)))])
+    return _alike(Product(rounded, rounded))
 
 
 RECIPES: dict[str, Recipe] = {
@@ -139,7 +139,7 @@ RECIPES: dict[str, Recipe] = {
     # Wang et al., "Training Deep Neural Networks with 8-bit Floating Point Numbers", 2018, sections 2 and 3: 1-5-2
     # operands, to nearest (†); 1-6-9 sums, rounded to nearest after every addition, in chunks of 64 whose sums are
     # added alike. The first layer's input and the last layer have 1-6-9 (†): put entries for them in front.
-    "fp8_chunked": Recipe([Entry("*", None, **_alike(Product(_E5M2, _E5M2, _CHUNKED)))]),
+    "fp8_chunked": _alike(Product(_E5M2, _E5M2, _CHUNKED)),
     # Sun et al., "Hybrid 8-bit Floating Point (HFP8) Training and Inference for Deep Neural Networks", 2019, section 3:
     # 1-4-3 for inputs and weights, 1-5-2 for gradients, to nearest (†); 1-6-9 sums in chunks of 64 (†). The first and
     # the last layer have 16 bits (†): put entries for them in front.
@@ -156,5 +156,5 @@ RECIPES: dict[str, Recipe] = {
     "swalp": _swalp(),
     # Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training", 2019, section 3 (†): bfloat16 operands, float32
     # sums and results.
-    "bf16_mixed": Recipe([Entry("*", None, **_alike(_BF16))]),
+    "bf16_mixed": _alike(_BF16),
 }

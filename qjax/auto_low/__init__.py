@@ -116,13 +116,7 @@ def lower(
         raise ValueError("fn is lowered; lower once, with rules= for layers of different formats")
     outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding)  # type: ignore[arg-type]
     rule = Rule("*", None, outputs, weight_number, weight_rounding)  # type: ignore[arg-type]
-    delayed = isinstance(layer_types, Recipe) and layer_types.delayed
-    if isinstance(layer_types, Recipe):
-        check_alone({"rules": rules, "formats": rule != Rule()})
-        make: Callable[..., Planner] = partial(Planner, (), layer_types)
-    else:
-        groups = [replace(rule, layer_type=group) for group in _check_groups(layer_types)]
-        make = partial(Planner, [*_check_rules(rules), *groups])
+    make, delayed = _planners(layer_types, rule, rules)
 
     @wraps(fn, assigned=WRAPPER_ASSIGNMENTS if _is_named(fn) else (), updated=())
     def lowered(*args: Any, key: Key = None, **kwargs: Any) -> Any:
@@ -142,6 +136,15 @@ def lower(
         {_MARK: histories, "__signature__": _signature(fn, ("key", "scaling") if delayed else ("key",))}
     )
     return lowered
+
+
+def _planners(layer_types: Any, rule: Rule, rules: Iterable[Rule]) -> tuple[Callable[..., Planner], bool]:
+    """What makes a planner of the arguments of `lower`, and True if there are delayed scales."""
+    if isinstance(layer_types, Recipe):
+        check_alone({"rules": rules, "formats": rule != Rule()})
+        return partial(Planner, (), layer_types), layer_types.delayed
+    groups = [replace(rule, layer_type=group) for group in _check_groups(layer_types)]
+    return partial(Planner, [*_check_rules(rules), *groups]), False
 
 
 def first_scaling(lowered: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[jax.Array, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qcore import RECIPES, Accumulator, Entry, Product, Recipe, parse, quantize
+from qcore import RECIPES, Accumulator, Entry, Hadamard, Product, Recipe, Scale, parse, quantize
 from qcore.accumulate import matmul
 
 WIDE_HEAD = Recipe([Entry("head"), Entry("block?.[ab]*", "conv", Product("int8", "int8")), *RECIPES["hfp8"].entries])
@@ -48,6 +48,8 @@ def test_products_of_gradients_follow_the_forward_product():
         (lambda: Entry("it's"), ValueError, "printable characters but '"),
         (lambda: Entry(layer_type="pool"), ValueError, "layer_type='pool'"),
         (lambda: Entry(forward="e5m2"), TypeError, "forward="),
+        (lambda: Entry(first=-1), ValueError, "first=-1"),
+        (lambda: Entry(last="1"), TypeError, "last='1'"),
         (lambda: Entry(grad_input=Product()), ValueError, "forward=None with a product of a gradient"),
         (lambda: parse("recipe([entry('a',moments=product())])"), ValueError, "allowed here are layer_type, forward"),
         (lambda: parse("recipe([entry('a)])"), ValueError, "allowed here is '"),
@@ -136,8 +138,80 @@ def test_fp8_chunked_and_bf16_mixed_have_one_format():
     assert RECIPES["bf16_mixed"].entries[0].forward.accumulator == Accumulator()
 
 
+def operands(name, entry=-1):
+    """The two operands of each of a recipe's three products."""
+    made = RECIPES[name].entries[entry]
+    return [product.operands for product in (made.forward, made.grad_input, made.grad_weight)]
+
+
+LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
+
+
+def test_deepseek_has_tiles_of_128_with_scales_and_sums_in_float32():
+    wide, entry = RECIPES["deepseek_v3_fp8"].entries
+    assert (wide.products, wide.last, entry.layer_type) == (None, 1, "linear")
+    tiles = [[(one.scale.outer, one.scale.terms) for one in pair] for pair in operands("deepseek_v3_fp8")]
+    assert tiles == [[(1, 128), (128, 128)], [(1, 128), (128, 128)], [(1, 128), (1, 128)]]
+    for product in (entry.forward, entry.grad_input, entry.grad_weight):
+        assert product.accumulator == Accumulator(chunk=128)
+        for one in product.operands:
+            assert (one.largest, one.rounding.value, one.scale.history) == (LARGEST["e4m3"], "nearest", None)
+            assert quantize(np.float32([1e9, 1.06]), one.number).tolist() == [448.0, 1.0]
+
+
+def test_nvfp4_rounds_gradients_stochastically_and_transforms_for_weights():
+    ends, entry = RECIPES["nvfp4_pretraining"].entries
+    assert (ends.first, ends.last, ends.forward) == (1, 1, Product("bfloat16", "bfloat16"))
+    assert (ends.layer_type, entry.layer_type) == ("linear", "linear")
+    blocks = [[dict(one.number.block) for one in pair] for pair in operands("nvfp4_pretraining")]
+    row, square = {-1: 16}, {-2: 16, -1: 16}
+    assert blocks == [[row, square], [row, square], [row, row]]
+    pairs = operands("nvfp4_pretraining")
+    assert [[one.stochastic for one in pair] for pair in pairs] == [[False, False], [True, False], [True, False]]
+    assert [[one.transform for one in pair] for pair in pairs] == [[None] * 2, [None] * 2, [Hadamard()] * 2]
+    assert {one.accumulator for one in (entry.forward, entry.grad_input, entry.grad_weight)} == {Accumulator()}
+
+
+def test_fp8_delayed_is_transformer_engines_hybrid():
+    assert RECIPES["fp8_delayed"].delayed
+    assert RECIPES["fp8_delayed"].entries[0].layer_type == "linear"
+    largest = [[one.largest for one in pair] for pair in operands("fp8_delayed")]
+    e4m3, e5m2 = LARGEST["e4m3"], LARGEST["e5m2"]
+    assert largest == [[e4m3, e4m3], [e5m2, e4m3], [e5m2, e4m3]]
+    assert {one.scale for pair in operands("fp8_delayed") for one in pair} == {Scale(history=1024)}
+    for number, most in {(one.number, one.largest) for pair in operands("fp8_delayed") for one in pair}:
+        assert quantize(np.float32([1e9, -1e9]), number).tolist() == [most, -most]
+
+
+def test_wage_has_integers_and_errors_scaled_by_a_rounded_logarithm():
+    (x, w), (e, other_w), (other_e, other_x) = operands("wage")
+    assert (w, e, x) == (other_w, other_e, other_x)
+    assert quantize(np.float32([9, -9, 0.3]), x.number).tolist() == [127 / 128, -127 / 128, 38 / 128]
+    assert quantize(np.float32([9, -9, 0.2, 0.3]), w.number).tolist() == [0.5, -0.5, 0, 0.5]
+    for most in (1.0, 1.41, 1.42, 2.8, 3.0, 0.0123):
+        errors = np.float32([most, -most / 3, 0.001])
+        scale = 2.0 ** np.round(np.log2(most))
+        expected = np.clip(np.round(errors / scale * 128) / 128, -127 / 128, 127 / 128) * scale
+        assert np.array_equal(quantize(errors, e.number), expected.astype(np.float32))
+    assert not RECIPES["wage"].stochastic
+
+
+def test_swalp_has_stochastic_blocks_of_8_bits():
+    for pair in operands("swalp"):
+        for one in pair:
+            assert (one.number.text, one.stochastic) == ("block(8,dim=0)", True)
+
+
+def test_entries_count_layers_from_both_ends():
+    recipe = Recipe([Entry("*", "linear", first=1, last=2), Entry(forward=Product("int8", "int8"))])
+    layers = [("a", "conv"), *((name, "linear") for name in "bcdef")]
+    assert [one is None for one in recipe.products_of(layers)] == [False, True, False, False, True, True]
+    assert [one is None for one in recipe.products_of(layers[:3])] == [False, True, True]
+    assert parse(recipe.text) == recipe
+
+
 def test_the_page_has_an_example():
-    page = (Path(__file__).parents[2] / "docs" / "products.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
     lines = re.search("```python\n(from qcore import RECIPES.*?)```", page, re.DOTALL)[1].splitlines()
     names = {}
     exec("\n".join(line for line in lines if "auto_low" not in line), names)

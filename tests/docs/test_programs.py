@@ -5,9 +5,9 @@ from documents import NAMES, programs
 
 # What a page leaves out.
 BEFORE = {
-    "docs/products.md": (
-        "import jax.numpy as jnp; import numpy as np; import torch; import qjax, qtorch\n"
-        "x, w = torch.ones(2, 64), torch.ones(3, 64)\n"
+    "docs/products.md": "import numpy as np; import torch\nx, w = torch.ones(2, 64), torch.ones(3, 64)\n",
+    "docs/recipes.md": (
+        "import torch; import qjax, qtorch\n"
         "model = torch.nn.Sequential(torch.nn.Linear(2, 2)); model.add_module('head', torch.nn.Linear(2, 2))\n"
         "fn = lambda w, x: x @ w\n"
     ),

@@ -24,7 +24,9 @@ KEPT, GRADIENT = (Operand(number, scale=Scale(history=3)) for number in (E4M3, E
 TURNED = Operand("nvfp4", transform=Hadamard(3)), Operand("nvfp4", "stochastic", transform=Hadamard(3))
 CASES = {
     "tiles": Products(
-        Product(TILE, BLOCK, HALF), Product(TILE, WHOLE, HALF), Product(Operand(E5M2, "stochastic", Scale(3)), None)
+        Product(TILE, BLOCK, HALF),
+        Product(TILE, WHOLE, HALF),
+        Product(Operand(E5M2, scale=Scale(3)), None, Accumulator(chunk=4)),
     ),
     "tensors and transforms": Products(
         Product(WHOLE, WHOLE), Product(WHOLE, None, Accumulator("float(6,9)", chunk=1)), Product(TURNED[1], TURNED[0])

@@ -8,7 +8,7 @@ from support import assert_same_bits
 
 from qcore import RECIPES, Entry, Product, Recipe, Rule
 from qjax import linalg
-from qjax.auto_low import lower
+from qjax.auto_low import first_scaling, lower
 
 CHUNKED = RECIPES["fp8_chunked"]
 SAID = {"operands": ("float(5,2)", "float(5,2)"), "accumulator": CHUNKED.entries[0].forward.accumulator}
@@ -67,3 +67,41 @@ def test_a_recipe_stands_alone(others):
 def test_lowering_twice_is_refused():
     with pytest.raises(ValueError, match="lower once"):
         lower(lower(lambda w, x: x @ w, CHUNKED), Recipe([Entry(forward=Product())]))
+
+
+def loss(w, x):
+    return (jnp.tanh(x @ w["w"]) @ w["w"]).sum()
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [jax.grad(loss), lambda w, x: jax.jit(jax.grad(loss))(w, x), lambda w, x: jax.vjp(loss, w, x)[1](jnp.float32(1))],
+    ids=["grad", "jit", "vjp"],
+)
+def test_derivatives_inside_are_refused(fn):
+    with pytest.raises(ValueError, match=r"jax.grad\(lower\(fn, recipe\)\), not lower\(jax.grad\(fn\), recipe\)"):
+        lower(fn, CHUNKED)({"w": W}, X)
+
+
+def test_layers_are_counted_in_the_programs_order():
+    recipe = Recipe([Entry("*", "linear", first=1), *CHUNKED.entries])
+    assert_same_bits(lower(lambda w, x: (x @ w["w"]) @ w["w"], recipe)({"w": W}, X), linalg.matmul(X @ W, W, **SAID))
+
+
+def test_delayed_scales_are_state_of_each_layer():
+    fn = lower(loss, RECIPES["fp8_delayed"])
+    states = first_scaling(fn, {"w": W}, X)
+    assert [state.shape for state in states] == [(3, 1025)] * 2
+    of_w, found = jax.grad(lambda w, states: fn(w, X, scaling=states), (0, 1))({"w": W}, states)
+    assert of_w["w"].shape == W.shape
+    assert [float(found[0][row, 1]) for row in (0, 1)] == [np.abs(X).max(), np.abs(W).max()]
+    assert float(found[1][2, 1]) == 1.0
+    assert_same_bits(found[1][1], found[0][1])
+    for wrong in (None, states[:1]):
+        with pytest.raises(ValueError, match="allowed are 2, for each layer with delayed scales"):
+            fn({"w": W}, X, scaling=wrong)
+    loop = lower(lambda w, x: jax.lax.scan(lambda c, _: (c @ w["w"], None), x, length=2)[0], RECIPES["fp8_delayed"])
+    with pytest.raises(ValueError, match="delayed scales inside scan"):
+        loop({"w": W}, X)
+    with pytest.raises(TypeError, match="allowed is what lower returned"):
+        first_scaling(loss, {"w": W}, X)

@@ -87,3 +87,26 @@ def test_refused_models_are_unchanged(model, recipe, message):
 def test_a_recipe_stands_alone(others):
     with pytest.raises(ValueError, match="beside a Recipe"):
         lower(small(), CHUNKED, **others)
+
+
+def test_delayed_scales_are_buffers_that_backward_passes_advance():
+    wide = nn.Linear(4, 3)
+    plain = wide.state_dict()
+    layer = lower(wide, RECIPES["fp8_delayed"])
+    layer.load_state_dict(plain)  # a checkpoint from before
+    x = torch.tensor([[1.0, -2.0, 0.5, 0.25]])
+    before = layer(x)
+    assert layer.scaling[:, 0].tolist() == [1.0] * 3  # forward passes leave it
+    before.sum().backward()
+    weight = layer.weight.detach().abs().max().item()
+    assert layer.scaling[:, :2].tolist() == [[224.0, 2.0], [layer.scaling[1, 0].item(), weight], [57344.0, 1.0]]
+    assert not torch.equal(layer(x), before)
+    other = lower(nn.Linear(4, 3), RECIPES["fp8_delayed"])
+    other.load_state_dict(layer.state_dict())
+    assert_same_bits(other(x), layer(x))
+
+
+def test_layers_are_counted_from_both_ends():
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
+    lower(model, Recipe([Entry("*", first=1, last=2), *CHUNKED.entries]))
+    assert [type(layer) is linalg.Linear for layer in model] == [False, True, False, False]
