@@ -79,7 +79,7 @@ def _check(run_a: Any, run_b: Any, tolerance: Any) -> None:
         return
     if not isinstance(tolerance, Real) or isinstance(tolerance, bool):
         raise TypeError(f"tolerance={tolerance!r} is a {type(tolerance).__name__}; allowed are None and a number")
-    if not tolerance >= 0:
+    if not float(tolerance) >= 0:
         raise ValueError(f"tolerance={tolerance}; allowed is a number from 0 on")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 PREFIX = "qjax."
 ROUND = "qjax.round:"
@@ -25,7 +26,7 @@ def kind_scope(kind: str, role: str = "", path: str = "") -> Any:
 
 def mark(x: Any, y: Any, text: str) -> Any:
     """y, which x was rounded to, as what a traced program shows."""
-    if not isinstance(y, jax.core.Tracer):
+    if not isinstance(y, Tracer):
         return y
     with jax.named_scope(f"{ROUND}{text}"):
         return _marked(x, y)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from qcore.arguments import check_int
 from qcore.formats.text import Kind, Reader, register, write
@@ -77,5 +78,5 @@ class Scale:
         return (None,) * ndim if self.whole else (*(1,) * (ndim - 2), self.outer, self.terms)
 
 
-_PARAMETERS = dict.fromkeys(("outer", "terms", "history", "margin"), Reader.integer)
+_PARAMETERS: dict[str, Any] = dict.fromkeys(("outer", "terms", "history", "margin"), Reader.integer)
 register("scale", Kind(Scale, _PARAMETERS, 0, 0, 0))

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from qtorch.nn import intrinsic
 from qtorch.nn.qat.layers import QATConv
 
 
@@ -130,147 +129,6 @@ class QATConvBn(QATConv):
 _STATISTICS = "running_mean", "running_var", "num_batches_tracked"
 
 
-class ConvBn1d(QATConvBn, nn.Conv1d):
-    """`QATConvBn` in one dimension.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv1d`; there is no bias by default.
-        eps, momentum: of the batch norm.
-        freeze_bn: True leaves running statistics as they are.
-        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> layer = ConvBn1d(1, 3, 2, qconfig=default_qat_qconfig)
-        >>> layer(torch.zeros(2, 1, 4)).shape, layer.bn.num_batches_tracked
-        (torch.Size([2, 3, 3]), tensor(1))
-    """
-
-    floats, norm = intrinsic.ConvBn1d, nn.BatchNorm1d
-
-
-class ConvBn2d(QATConvBn, nn.Conv2d):
-    """`QATConvBn` in two dimensions.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv2d`; there is no bias by default.
-        eps, momentum: of the batch norm.
-        freeze_bn: True leaves running statistics as they are.
-        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> layer = ConvBn2d(1, 3, 2, qconfig=default_qat_qconfig)
-        >>> layer(torch.randn(2, 1, 4, 4)).shape, layer.bn.num_batches_tracked
-        (torch.Size([2, 3, 3, 3]), tensor(1))
-    """
-
-    floats, norm = intrinsic.ConvBn2d, nn.BatchNorm2d
-
-
-class ConvBn3d(QATConvBn, nn.Conv3d):
-    """`QATConvBn` in three dimensions.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv3d`; there is no bias by default.
-        eps, momentum: of the batch norm.
-        freeze_bn: True leaves running statistics as they are.
-        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> layer = ConvBn3d(1, 3, 2, qconfig=default_qat_qconfig)
-        >>> layer(torch.zeros(2, 1, 4, 4, 4)).shape, layer.bn.num_batches_tracked
-        (torch.Size([2, 3, 3, 3, 3]), tensor(1))
-    """
-
-    floats, norm = intrinsic.ConvBn3d, nn.BatchNorm3d
-
-
-class ConvBnReLU1d(ConvBn1d):
-    """`ConvBn1d` and a ReLU.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `ConvBn1d`.
-        eps, momentum, freeze_bn, qconfig: as for it.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> layer = ConvBnReLU1d(1, 3, 2, qconfig=default_qat_qconfig)
-        >>> bool((layer(torch.ones(2, 1, 4)) >= 0).all())
-        True
-    """
-
-    floats = intrinsic.ConvBnReLU1d
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return torch.relu(super().forward(input))
-
-
-class ConvBnReLU2d(ConvBn2d):
-    """`ConvBn2d` and a ReLU.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `ConvBn2d`.
-        eps, momentum, freeze_bn, qconfig: as for it.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> layer = ConvBnReLU2d(1, 3, 2, qconfig=default_qat_qconfig)
-        >>> bool((layer(torch.ones(2, 1, 4, 4)) >= 0).all())
-        True
-    """
-
-    floats = intrinsic.ConvBnReLU2d
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return torch.relu(super().forward(input))
-
-
-class ConvBnReLU3d(ConvBn3d):
-    """`ConvBn3d` and a ReLU.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `ConvBn3d`.
-        eps, momentum, freeze_bn, qconfig: as for it.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> layer = ConvBnReLU3d(1, 3, 2, qconfig=default_qat_qconfig)
-        >>> bool((layer(torch.ones(2, 1, 4, 4, 4)) >= 0).all())
-        True
-    """
-
-    floats = intrinsic.ConvBnReLU3d
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return torch.relu(super().forward(input))
-
-
 def freeze_bn_stats(mod: nn.Module) -> None:
     """`QATConvBn.freeze_bn_stats` for `model.apply`, which leaves other modules alone.
 
@@ -278,6 +136,7 @@ def freeze_bn_stats(mod: nn.Module) -> None:
         mod: any module, such as `model.apply` passes.
 
     Example:
+        >>> from qtorch.nn.intrinsic.qat import ConvBn2d
         >>> from qtorch.quantization import default_qat_qconfig
         >>> model = nn.Sequential(ConvBn2d(1, 3, 2, qconfig=default_qat_qconfig), nn.ReLU())
         >>> model.apply(freeze_bn_stats)[0].freeze_bn
@@ -294,6 +153,7 @@ def update_bn_stats(mod: nn.Module) -> None:
         mod: any module, such as `model.apply` passes.
 
     Example:
+        >>> from qtorch.nn.intrinsic.qat import ConvBn2d
         >>> from qtorch.quantization import default_qat_qconfig
         >>> model = nn.Sequential(ConvBn2d(1, 3, 2, freeze_bn=True, qconfig=default_qat_qconfig), nn.ReLU())
         >>> model.apply(update_bn_stats)[0].freeze_bn
