@@ -5,7 +5,7 @@ from website.figures import ROOT, with_figures
 
 for path in write_pages(ROOT / "docs"):
     print(path)
-for path in sorted((ROOT / "docs").glob("*.md")):
+for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
     before = path.read_text(encoding="utf-8")
     after = with_figures(before)
     if after != before:

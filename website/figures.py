@@ -272,3 +272,52 @@ def choices() -> str:
             cells.append((model, f"`{next(iter(uniform['formats'].values()))}`", *numbers))
     heading = "model", "one format", "bits", "loss", "on other data", "chosen: bits", "loss", "on other data"
     return f"{table(heading, cells)}\n\nFrom {link('choices-torch')}."
+
+
+MODELS = {"mlp": "MLP", "preresnet20": "PreResNet20", "gpt": "GPT, two blocks"}
+ARITHMETIC = {"float32": "float32", "fp8": "FP8", "mxfp4": "MXFP4, stochastic"}
+
+
+def _trained() -> list[tuple[str, str, list[Record]]]:
+    """Models and arithmetics, each with its runs."""
+    rows = results("same_training")["runs"]
+    pairs = [(model, kind) for model in MODELS for kind in ARITHMETIC]
+    found = [(*pair, [row for row in rows if (row["model"], row["arithmetic"]) == pair]) for pair in pairs]
+    return [one for one in found if one[2]]
+
+
+def _hash(runs: Sequence[Record], name: str = "weights") -> str:
+    """The last hash of the longest runs; it must be that of all."""
+    most = max(row["steps"] for row in runs)
+    (found,) = {row[name][-1] for row in runs if row["steps"] == most}
+    return found
+
+
+@figure
+def same_weights() -> str:
+    rows = []
+    for model, kind, runs in _trained():
+        most = max(row["steps"] for row in runs)
+        whole = [row for row in runs if row["steps"] == most]
+        rows.append((MODELS[model], ARITHMETIC[kind], f"{most:,}", str(len(whole)), f"`{_hash(runs)[:16]}`"))
+    heading = "model", "products", "steps", "programs", "SHA-256 of all weights"
+    return table(heading, rows)
+
+
+@figure
+def same_training_programs() -> str:
+    rows = []
+    for model, kind, runs in _trained():
+        done = "; ".join(f"{row['program']}: {row['steps']:,}" for row in runs)
+        rows.append((MODELS[model], ARITHMETIC[kind], done, f"`{_hash(runs, 'intermediates')[:16]}`"))
+    record = results("same_training")
+    versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("numpy", "torch", "jax"))
+    shown = table(("model", "products", "programs and their steps", "losses, logits, gradients"), rows)
+    return f"With {versions}, on an {record['machine']['cpu']} ({link('same_training', 'all hashes')}).\n\n{shown}"
+
+
+@figure
+def hard_inputs() -> str:
+    rows = json.loads((ROOT / "qcore" / "numerics" / "hard_inputs.json").read_text())
+    cells = ((f"`{name}`", f"{row['sixteenths']} of 16", str(len(row["hard"]))) for name, row in rows.items())
+    return table(("function", "sixteenths of all inputs searched", "hard inputs"), cells)
