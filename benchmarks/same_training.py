@@ -6,7 +6,8 @@
 
 An MLP, PreResNet20 with batch norm and a GPT of two blocks with AdamW, on handwritten digits and on Python's help
 texts, each in float32, in an FP8 recipe and in MXFP4 with stochastic rounding. Each run has a process of its own. With
---json the same command goes on from what is there; the exit status is 1 if hashes differ.
+--json the same command goes on from what is there, a run in the middle from its weights in --states, or from the start
+where these are gone; the exit status is 1 if hashes differ.
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             record.rows()
             states = states if arguments.json else Path(folder)
             states.mkdir(parents=True, exist_ok=True)
-            failed = run_all(path, states, arguments)
+            failed = run_all(record, states, arguments)
             return report(record, failed)
         except (RecordError, OSError) as error:
             print(f"{parser.prog}: {error}", file=sys.stderr)
             return 2
 
 
-def run_all(path: Path, states: Path, arguments: argparse.Namespace) -> list[str]:
+def run_all(record: Record, states: Path, arguments: argparse.Namespace) -> list[str]:
     """Runs everything that is asked for, one process after the other; the runs that failed."""
     failed = []
     for model, arithmetic, name in itertools.product(arguments.models, arguments.arithmetic, arguments.programs):
@@ -71,11 +72,14 @@ def run_all(path: Path, states: Path, arguments: argparse.Namespace) -> list[str
         if model not in program.models:
             continue
         steps = max(int(arguments.steps * program.share) // every, 1) * every
+        row = record.row((model, arithmetic, name))
+        if row is not None and row.steps >= steps:
+            continue
         command = [
             sys.executable,
             "-m",
             "benchmarks.training_models.worker",
-            str(path.resolve()),
+            str(record.path.resolve()),
             str(states.resolve()),
         ]
         command += [model, arithmetic, name, str(steps), str(every)]
