@@ -6,8 +6,9 @@
 
 Only there can libraries differ whose float64 functions err by so much. It writes qcore/numerics/hard_inputs.json: how
 many sixteenths of all inputs were searched (the n-th one has the bit patterns n - 1, n + 15, n + 31 and so on, so that
-each has numbers of all magnitudes), the hard inputs, and the correct results, which mpmath computes. The same command
-goes on from it.
+each has numbers of all magnitudes), the hard inputs, the correct results, which mpmath computes, and where the law
+defines the float32 number beside the correct one (twice rounded, in float64 to the very middle) this number. The same
+command goes on from it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import mpmath
 import numpy as np
 
 from benchmarks.support.arguments import count_of, output_file
-from qcore.numerics.elementary.laws import IN_FLOAT64
+from qcore.numerics.elementary import laws
 from qcore.numerics.operations import SMALLEST, Names
 
 FILE = Path(__file__).parent.parent / "qcore" / "numerics" / "hard_inputs.json"
@@ -62,7 +63,7 @@ CORRECT: dict[str, Callable[[Any], Any]] = {
 def is_hard(name: str, x: np.ndarray) -> np.ndarray:
     """Which float32 numbers are hard."""
     with Names.arithmetic():
-        y = IN_FLOAT64[name](Names, Names.wide(Names.settled(x)))
+        y = laws.IN_FLOAT64[name](Names, Names.wide(Names.settled(x)))
     distance = (y.view(np.int64) & ((1 << DROPPED) - 1)) - (1 << (DROPPED - 1))
     return (abs(distance) <= UNITS) & (abs(y) > SMALLEST) & (abs(y) < BIGGEST)
 
@@ -75,6 +76,20 @@ def correct(name: str, pattern: str) -> str:
     with mpmath.workprec(MANTISSA):
         found = np.float32(float(+y))
     return f"{int(found.view(np.uint32)):08x}"
+
+
+def defined(name: str, hard: dict[str, str]) -> dict[str, str]:
+    """The law's results for those inputs where they are not the correct ones.
+
+    Raises:
+        ValueError: if one is not next to the correct one.
+    """
+    inputs, right = (np.array([int(one, 16) for one in side], np.uint32) for side in (hard, hard.values()))
+    with Names.arithmetic():
+        found = np.asarray(laws.PARTS[name](Names, inputs.view(np.float32))).view(np.uint32)
+    if (abs(found.astype(np.int64) - right) > 1).any():
+        raise ValueError(f"{name} differs from the correct result by more than the last place")
+    return {f"{x:08x}": f"{y:08x}" for x, y in zip(inputs[found != right], found[found != right], strict=True)}
 
 
 def scan(name: str, part: int, stop: int = PATTERNS) -> list[str]:
@@ -105,6 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return 3
             row["hard"] |= {one: correct(name, one) for one in scan(name, part)}
             row.update(sixteenths=part + 1, hard=dict(sorted(row["hard"].items())))
+            row["defined"] = defined(name, row["hard"])
             arguments.json.write_text(json.dumps(dict(sorted(known.items())), indent=0) + "\n")
             print(f"{name}: {part + 1} sixteenths, {len(row['hard'])} hard inputs", flush=True)
     return 0

@@ -17,9 +17,9 @@ ROOMS = {"qcore": "qcore.numerics", "qtorch": "qtorch.reproducible", "qjax": "qj
 
 
 def hard_inputs() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """For each function the inputs that were found and the correct results, as bit patterns."""
-    rows = json.loads(FILE.read_text())
-    return {name: (_patterns(row["hard"]), _patterns(row["hard"].values())) for name, row in rows.items()}
+    """For each function the inputs that were found and the law's results, as bit patterns."""
+    results = {name: row["hard"] | row["defined"] for name, row in json.loads(FILE.read_text()).items()}
+    return {name: (_patterns(row), _patterns(row.values())) for name, row in results.items()}
 
 
 def _patterns(texts: Iterable[str]) -> np.ndarray:
@@ -27,7 +27,7 @@ def _patterns(texts: Iterable[str]) -> np.ndarray:
 
 
 def differing(package: str) -> Iterator[tuple[str, int, np.ndarray]]:
-    """(function, number of its hard inputs, bit patterns of those whose result is not the correct one)."""
+    """(function, number of its hard inputs, bit patterns of those whose result is not the law's)."""
     xp = import_module(ROOMS[package]).Names
     for name, (inputs, right) in hard_inputs().items():
         with xp.arithmetic():
