@@ -9,6 +9,8 @@ The plot has weights of 2 to 8 bits.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -31,7 +33,8 @@ class RowReader(nnx.Module):
     def __call__(self, images: jax.Array) -> jax.Array:
         rows = images.transpose(2, 0, 1, 3).reshape(32, len(images), 3 * 32)
         zeros = jnp.zeros((len(images), 64))
-        return self.fc(self.lstm(rows, initial_carry=(zeros, zeros))[-1])
+        steps: Any = self.lstm(rows, initial_carry=(zeros, zeros))
+        return self.fc(steps[-1])
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -9,8 +9,9 @@ from flax import nnx
 
 from qcore.report import LayerReport, Report
 from qjax.nnx import quantized
+from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantized import dynamic
-from qjax.nnx.workflow.layers import is_whole, why_float
+from qjax.nnx.workflow.layers import WEIGHTED, is_whole, why_float
 from qjax.nnx.workflow.observing import Observer
 from qjax.nnx.workflow.steps.conversion import observer_name
 from qjax.nnx.workflow.steps.training import Trained
@@ -71,9 +72,8 @@ def _described(path: str, layer: Any) -> LayerReport:
     if observer is None:
         return LayerReport(path, name, "float", reason=_why(layer))
     state, module = "observed", getattr(layer, "module", layer)
-    described: Any = (
-        layer.qconfig.weight if any(True for _ in nnx.to_flat_state(nnx.state(module, nnx.Param))) else None
-    )
+    first = module.layer if isinstance(module, Fused) else module
+    described: Any = layer.qconfig.weight if type(first) in WEIGHTED else None
     if isinstance(layer, Trained):
         state, described = "trained", layer.weight_fake_quant.description
     scale, zero_point, missing = _parameters(observer)
