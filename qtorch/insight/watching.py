@@ -180,7 +180,7 @@ def watch(model: nn.Module, optimizer: OptimLP | None = None, name: str | None =
 def _check(model: Any, optimizer: Any) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; allowed is a torch.nn.Module")
-    if hasattr(model, "_orig_mod"):
+    if "OptimizedModule" in {kind.__name__ for kind in type(model).__mro__}:
         raise ValueError("model is compiled; allowed is the module that was given to torch.compile, and to run that")
     if optimizer is not None and not isinstance(optimizer, OptimLP):
         raise TypeError(f"optimizer is a {type(optimizer).__name__}; allowed is an OptimLP")

@@ -241,9 +241,7 @@ def test_functions_over_layers_and_directions(kind):
     layer = {"lstm": nn.LSTM, "gru": nn.GRU}[kind](4, 3, num_layers=2, bidirectional=True)
     quantized = tq.quantize_dynamic(layer)
     weights = [
-        functional.CellWeights(
-            *(jax_weight(part.weight()) for part in pair), *(jnp.asarray(part.bias) for part in pair)
-        )
+        functional.CellWeights(*(jax_weight(part) for part in pair), *(jnp.asarray(part.bias) for part in pair))
         for pair in zip(quantized.ih, quantized.hh, strict=True)
     ]
     layers = [weights[:2], weights[2:]]

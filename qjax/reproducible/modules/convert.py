@@ -58,7 +58,7 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
     if recipe is not None and not isinstance(recipe, Recipe):
         raise TypeError(f"recipe is a {type(recipe).__name__}; allowed are a Recipe and None")
     found = {name: layer for name, layer in names_of(model).items() if type(layer) not in _KNOWN}
-    for name, layer in found.items():
+    for name, layer in sorted(found.items()):  # layers before what is in them
         _check(name, layer)
     kinds = {name: _SWITCHED[type(layer)][0] for name, layer in found.items() if type(layer) in _SWITCHED}
     products: dict[str, Products | None] = {}

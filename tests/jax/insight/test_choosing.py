@@ -13,7 +13,7 @@ DATA = [(jnp.ones((4, 2)), jnp.zeros(4, int))]
 @pytest.mark.parametrize(
     ("model", "data", "text"),
     [
-        (lambda x: x + 1, DATA, "no layer to apply to"),
+        (lambda x: x + 1, DATA, "model has no sites"),
         (lambda x: x @ W, [], "data is empty"),
         (lower(lambda x: x @ W, ["linear"], "e4m3fn", None, "nearest"), DATA, "lower"),
     ],
