@@ -6,8 +6,10 @@
 
 Only there can libraries differ whose float64 functions err by so much. It writes qcore/numerics/hard_inputs.json: how
 many sixteenths of all inputs were searched (the n-th one has the bit patterns n - 1, n + 15, n + 31 and so on, so that
-each has numbers of all magnitudes), the hard inputs, and the correct results, which mpmath computes. The same command
-goes on from it.
+each has numbers of all magnitudes), the hard inputs, and their results by the law, which mpmath computes: rounded to
+float64, then to float32. Where the float64 number is itself such a middle, as of sigmoid near 0, that is not always the
+nearest float32 number of the exact result; and sigmoid is 1 / (1 + e) in float64 arithmetic, of the float64 number e
+that is nearest to exp(-x). The same command goes on from it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,14 @@ from qcore.numerics.operations import SMALLEST, Names
 FILE = Path(__file__).parent.parent / "qcore" / "numerics" / "hard_inputs.json"
 PATTERNS, PARTS, CHUNK = 1 << 32, 16, 1 << 15  # all inputs, in so many parts; so many at a time stay in the cache
 DROPPED, UNITS = 29, 16  # bits of float64 that float32 lacks; how near to their middle
-DIGITS, MANTISSA, BIGGEST = 80, 24, 2.0**128
+DIGITS, MANTISSA, BIGGEST = 80, 53, 2.0**128
+
+
+def to_float64(x: Any) -> float:
+    """The nearest float64 number."""
+    with mpmath.workprec(MANTISSA):
+        return float(+x)
+
 
 CORRECT: dict[str, Callable[[Any], Any]] = {
     "exp": mpmath.exp,
@@ -40,7 +49,7 @@ CORRECT: dict[str, Callable[[Any], Any]] = {
     "log1p_slope": lambda x: 1 / (1 + x),
     "tanh": mpmath.tanh,
     "tanh_slope": lambda x: mpmath.sech(x) ** 2,
-    "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)),
+    "sigmoid": lambda x: mpmath.mpf(1 / (1 + to_float64(mpmath.exp(-x)))),
     "sigmoid_slope": lambda x: mpmath.sech(x / 2) ** 2 / 4,
     "erf": mpmath.erf,
     "erf_slope": lambda x: 2 * mpmath.exp(-x * x) / mpmath.sqrt(mpmath.pi),
@@ -68,13 +77,11 @@ def is_hard(name: str, x: np.ndarray) -> np.ndarray:
 
 
 def correct(name: str, pattern: str) -> str:
-    """The bits of the correctly rounded result, in hexadecimal."""
+    """The bits of the exact result, rounded to float64 and then to float32, in hexadecimal."""
     x = float(np.uint32(int(pattern, 16)).view(np.float32))
     with mpmath.workdps(DIGITS):
         y = CORRECT[name](mpmath.mpf(x))
-    with mpmath.workprec(MANTISSA):
-        found = np.float32(float(+y))
-    return f"{int(found.view(np.uint32)):08x}"
+    return f"{int(np.float32(to_float64(y)).view(np.uint32)):08x}"
 
 
 def scan(name: str, part: int, stop: int = PATTERNS) -> list[str]:
