@@ -44,6 +44,7 @@ def test_arguments_and_results(monkeypatch, tmp_path, capsys, same_bits, status)
     assert "50%" in capsys.readouterr().out
 
 
+@pytest.mark.heavy
 def test_rows_are_those_of_speed_and_more():
     numbers = [case for case in speed.cases("torch", speed.LARGE) if case.dtype == "float32"]
     assert len(list(gpu.calls(speed.LARGE))) == len(numbers) + 4

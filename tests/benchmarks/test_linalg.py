@@ -9,6 +9,7 @@ from benchmarks import linalg
 from benchmarks.support import products
 
 
+@pytest.mark.heavy
 def test_a_row_of_each_framework(tmp_path, monkeypatch, capsys):
     file = tmp_path / "linalg.json"
     arguments = ["linalg", "--size", "16", "--seconds", "0.01", "--only", "exact", "--json", str(file)]

@@ -15,6 +15,7 @@ from benchmarks.support.peers_mx import mx_by_floats
 HERE = [name for name, peer in peers.PEERS.items() if peer.version()]
 
 
+@pytest.mark.heavy
 def test_every_peer_has_rows_or_is_missing(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(torch, "compile", lambda function: function)
     monkeypatch.setattr(timing, "_BATCH_SECONDS", 0)

@@ -8,6 +8,7 @@ from benchmarks import training
 from benchmarks.support import agreement
 
 
+@pytest.mark.heavy
 def test_quick_rows_and_json(tmp_path, monkeypatch):
     """With one thread: two that wait for each other are slow where tests already use all cores."""
     file = tmp_path / "training.json"

@@ -34,7 +34,7 @@ QUANTIZED = {  # models of the closing table
 }
 RECIPES = {"recipes_torch", "recipes_jax", "recipes_report"}  # see test_recipes.py
 INSIGHT = {f"{name}_{framework}" for name in ("find_the_fault", "choose_formats") for framework in ("torch", "jax")}
-SLOW = {*ROWS, *QUANTIZED} - {"overview_torch", "dynamic_torch", "qat_torch"}  # to compile, above all
+SLOW = {*ROWS, *QUANTIZED} - {"overview_torch", "dynamic_torch"}  # to compile, above all
 
 
 def test_every_example_is_tested():

@@ -59,7 +59,7 @@ def test_oracle(text):
         assert {name: getattr(found, name) for name in want} == want, (text, dtype, special, mode)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [np.float32, *(pytest.param(one, marks=pytest.mark.heavy) for one in DTYPES[1:])])
 def test_packages(dtype, monkeypatch):
     for text, special in itertools.product(TEXTS, (False, True)):
         x = matrix(dtype, special)

@@ -152,6 +152,7 @@ class FlaxModel(nnx.Module):
 RECIPE = Recipe([Entry("*", "linear", *[Product("e4m3fn", "e4m3fn", Accumulator("float(6,9)", 2, "stochastic"))] * 3)])
 
 
+@pytest.mark.heavy
 def test_models_switched_by_one_call():
     """All kinds of layers, a stochastic product and dropout: results, gradients and statistics."""
     torch.manual_seed(0)

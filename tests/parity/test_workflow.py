@@ -44,7 +44,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+USUAL = ("default", "12 bits")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[] if case in USUAL else pytest.mark.heavy) for case in CASES]
+)
 def test_converted_in_torch_and_served_in_jax(case):
     torch.manual_seed(len(case))
     of_torch, of_jax = CASES[case]

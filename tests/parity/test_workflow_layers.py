@@ -186,7 +186,9 @@ def run(model, x):
 INT12 = AffineInteger.of_width(12)
 
 
-@pytest.mark.parametrize("dtype", ["qint8", AffineInteger.of_width(4), pytest.param(INT12, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize(
+    "dtype", ["qint8", *(pytest.param(one, marks=pytest.mark.heavy) for one in (AffineInteger.of_width(4), INT12))]
+)
 def test_dynamic_models(dtype, floats):
     quantized = tq.quantize_dynamic(floats, dynamic_settings(dtype))
     tensors = tensors_of(quantized)

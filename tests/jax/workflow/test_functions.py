@@ -154,6 +154,7 @@ def test_convolutions_are_those_of_their_integers(groups):
     assert_same_bits(np.asarray(jax.jit(convert_fn(function))(params, x)) + 0.0, np.asarray(expected) + 0.0)
 
 
+@pytest.mark.heavy
 def test_transformations(observed, converted, serve):
     expected = serve(converted, IMAGES)
     mapped = jax.jit(jax.vmap(lambda params, x: convert_fn(model)(params, x), (None, 0)))(converted, IMAGES[:, None])
@@ -175,6 +176,7 @@ def test_transformations(observed, converted, serve):
     assert_same_bits(np.asarray(seen["conv"].input.min_val), np.asarray(observed["conv"].input.min_val))
 
 
+@pytest.mark.heavy
 def test_training():
     settings = get_default_qat_qconfig("qnnpack")
     init, apply = prepare_fn(model, settings)

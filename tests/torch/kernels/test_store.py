@@ -56,6 +56,7 @@ def test_a_kernel_is_compiled_wherever_it_is_needed(tmp_path):
     assert list(tmp_path.glob("*/*.so"))
 
 
+@pytest.mark.heavy
 def test_a_process_killed_while_compiling_leaves_nothing_that_breaks_the_next(tmp_path):
     process = start(tmp_path)
     deadline = time.monotonic() + 120
@@ -79,6 +80,7 @@ def test_a_damaged_kernel_is_compiled_again(tmp_path):
         assert library.read_bytes() == content or store.is_whole(library)
 
 
+@pytest.mark.heavy
 def test_other_compiler_options_make_another_kernel(tmp_path):
     """Options decide bits, so a kernel of an earlier version must not be taken for one of this."""
     options = "import qtorch._kernels.compiler as c; c._FLAGS = (*c._FLAGS, '-DOTHER')\n"
