@@ -18,6 +18,16 @@ class Difference(NamedTuple):
         step, site: where it is.
         fields: the names of what differs: fields of `Statistics`, "digest", or "missing" if only one run has the site.
         first, second: the two entries; None for a missing one.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.insight import statistics_of
+        >>> runs = [Record("digits"), Record("digits")]
+        >>> for run, site in zip(runs, ("conv1", "conv2"), strict=True):
+        ...     run.add(0, Site(site, "output"), statistics_of(np.float32([1]), "e4m3fn"))
+        >>> found = compare(*runs)
+        >>> str(found.site), found.fields, found.second
+        ('conv1:output', ('missing',), None)
     """
 
     step: int

@@ -30,6 +30,10 @@ class Site(NamedTuple):
             parameter's).
         role: which of several tensors of that kind: "input", "weight" or "gradient" of an operand, "exp_avg" or
             "weight" of an optimizer; "" where there is only one.
+
+    Example:
+        >>> str(Site("conv1", "operand", "weight")), str(Site("", "output"))
+        ('conv1:operand:weight', 'output')
     """
 
     path: str
@@ -49,6 +53,13 @@ class Entry:
         site: where.
         statistics: what all roundings at this site in this step did, together.
         digest: sha256 of the results' bits as hexadecimal digits, in the order of the roundings; None if not kept.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.insight import statistics_of
+        >>> entry = Entry(0, Site("conv1", "output"), statistics_of(np.float32([1, 500]), "e4m3fn"))
+        >>> entry.statistics.overflowed, Entry.from_json(entry.to_json()) == entry
+        (1, True)
     """
 
     step: int

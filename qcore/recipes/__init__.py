@@ -1,6 +1,6 @@
 """Recipes: the three products of each layer of a model as data, shared by qtorch and qjax; and published ones."""
 
 from qcore.recipes.published import RECIPES
-from qcore.recipes.recipe import Entry, Recipe, check_alone
+from qcore.recipes.recipe import Entry, Recipe
 
-__all__ = ["RECIPES", "Entry", "Recipe", "check_alone"]
+__all__ = ["RECIPES", "Entry", "Recipe"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from qcore import Entry, Number, Quantization, Recipe, Rounding, Rule
 from qcore.arguments import missing_key
-from qcore.recipes import check_alone
+from qcore.recipes.recipe import check_alone
 from qjax import linalg
 from qjax._rounding.keys import Key, key_words
 from qjax.auto_low.arrays import is_array, take_arrays

@@ -63,6 +63,11 @@ def statistics_of(
 def statistics_between(x: ArrayLike, y: ArrayLike, number: Number | str) -> Statistics:
     """What a rounding did that made y of x; see `qcore.insight.statistics_between`.
 
+    Args:
+        x: JAX or NumPy array of any shape; float32, float16 or bfloat16.
+        y: what x was rounded to, of the same shape and dtype.
+        number: the format, or its text.
+
     Example:
         >>> statistics_between(jnp.float32([0.1, 900]), jnp.float32([0, 448]), "e4m3fn")
         Statistics (number=e4m3fn, elements=2, underflowed=1, saturated=1, sqnr=6.0 dB)

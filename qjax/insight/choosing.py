@@ -25,6 +25,13 @@ Loss = Callable[[Any, Any], Any]
 def cross_entropy(logits: Any, targets: Any) -> jax.Array:
     """The mean cross entropy of logits, whose last axis is that of classes, and classes.
 
+    Args:
+        logits: array of shape (..., classes), of any float dtype.
+        targets: int array of the shape without the last axis, of numbers from 0 to classes - 1.
+
+    Returns:
+        A scalar, in nats.
+
     Example:
         >>> round(float(jnp.exp(cross_entropy(jnp.zeros((2, 3, 4)), jnp.ones((2, 3), int)))), 5)
         4.0

@@ -153,6 +153,12 @@ def _next_scaling(products: Products, state: jax.Array, tensors: tuple[jax.Array
 def first_scaling(history: int) -> jax.Array:
     """The state of delayed scales before the first call, see `qcore.accumulate.first_scaling`.
 
+    Args:
+        history: of the scales, how many past tensors they follow from.
+
+    Returns:
+        A float32 array of shape (3, 1 + history).
+
     Example:
         >>> first_scaling(2)[0]
         Array([1., 0., 0.], dtype=float32)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from qcore import Number, Quantization, Recipe, Rounding, Rule
-from qcore.recipes import check_alone
+from qcore.recipes.recipe import check_alone
 from qtorch.auto_low.groups import GROUPS
 from qtorch.auto_low.layers import Lowered, RoundingHook, is_lowered, keep_encoders_dense, round_weights
 from qtorch.auto_low.products import lower_products

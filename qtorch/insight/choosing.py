@@ -25,6 +25,13 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The mean cross entropy of logits, whose last axis is that of classes, and classes.
 
+    Args:
+        logits: tensor of shape (..., classes), of any float dtype.
+        targets: int64 tensor of the shape without the last axis, of numbers from 0 to classes - 1.
+
+    Returns:
+        A scalar, in nats.
+
     Example:
         >>> cross_entropy(torch.zeros(2, 3, 4), torch.ones(2, 3, dtype=torch.int64)).exp()
         tensor(4.)

@@ -57,6 +57,11 @@ def statistics_of(
 def statistics_between(x: torch.Tensor, y: torch.Tensor, number: Number | str) -> Statistics:
     """What a rounding did that made y of x; see `qcore.insight.statistics_between`.
 
+    Args:
+        x: tensor of any shape, strides and device; float32, float16 or bfloat16. Of a DTensor the whole is gathered.
+        y: what x was rounded to, of the same shape and dtype.
+        number: the format, or its text.
+
     Example:
         >>> statistics_between(torch.tensor([0.1, 900]), torch.tensor([0.0, 448]), "e4m3fn")
         Statistics (number=e4m3fn, elements=2, underflowed=1, saturated=1, sqnr=6.0 dB)

@@ -26,6 +26,15 @@ class Watch:
     Attributes:
         record: the statistics of all steps that have ended.
         steps: how many have.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2), Quantizer("e4m3fn", forward_rounding="nearest"))
+        >>> watching = Watch(model, name="tiny")
+        >>> y = model(torch.ones(5, 2))
+        >>> watching.step()
+        >>> watching.close()
+        >>> watching.steps, watching.record.model, str(watching.record.sites[0])
+        (1, 'tiny', '1:output')
     """
 
     def __init__(

@@ -27,6 +27,13 @@ from qtorch.linalg.tensor_names import Names
 def first_scaling(history: int, device: torch.device | str | None = None) -> torch.Tensor:
     """The state of delayed scales before the first call, see `qcore.accumulate.first_scaling`.
 
+    Args:
+        history: of the scales, how many past tensors they follow from.
+        device: of the tensor; None is the CPU.
+
+    Returns:
+        A float32 tensor of shape (3, 1 + history).
+
     Example:
         >>> first_scaling(2)[0]
         tensor([1., 0., 0.])

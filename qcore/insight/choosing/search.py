@@ -29,6 +29,11 @@ class Sensitivity(NamedTuple):
         difference: the loss less that of the model without rounding.
         sqnr: of the model's outputs, in dB: 10 log10(sum of y^2 / sum of (y - z)^2) for outputs y without rounding
             and z with it, in float64; inf if they are equal, NaN if one is not finite.
+
+    Example:
+        >>> (row,) = sensitivity({"a": 2}, ["e4m3fn"], lambda formats: (0.5 if formats else 0.25, 1.0))
+        >>> row.site, row.format, row.loss, row.difference, row.sqnr
+        ('a', 'e4m3fn', 0.5, 0.25, inf)
     """
 
     site: str
@@ -47,6 +52,11 @@ class Point:
         bits: mean over all weights of the sites.
         loss: the model's; inf if it was not finite.
         formats: the formats' texts by site.
+
+    Example:
+        >>> point = Point(6.0, 0.25, {"0": "e4m3fn", "2": "e2m1fn"})
+        >>> point.recipe.products_for("2", "linear").forward.first.number.text
+        'e2m1fn'
     """
 
     bits: float
@@ -68,6 +78,12 @@ class Choice:
         front: the points that no other measured one beats in bits and loss, by bits, descending.
         uniform: the points with one format for all sites, by candidate.
         measured: how many points were measured.
+
+    Example:
+        >>> losses = {"e4m3fn": 0.25, "e2m1fn": 0.5}
+        >>> choice = choose_formats({"0": 8}, losses, lambda formats: (losses.get(formats.get("0"), 0.0), 1.0), 8)
+        >>> [(point.bits, point.loss) for point in choice.front], choice.chosen is choice.front[0], choice.measured
+        ([(8.0, 0.25), (4.0, 0.5)], True, 5)
     """
 
     chosen: Point

@@ -29,6 +29,14 @@ class Finding(NamedTuple):
         underflowed: those that became zero, as a part of the nonzero numbers.
         problem: "overflows", "saturates", "underflows", "is noisy" or "".
         advice: a sentence.
+
+    Example:
+        >>> from qcore.insight import statistics_of
+        >>> record = Record("mlp")
+        >>> record.add(0, Site("0", "output"), statistics_of(np.float32([1, 2, 3, 4000]), "e4m3fn"))
+        >>> (found,) = findings(record)
+        >>> found.problem, found.overflowed
+        ('overflows', 0.25)
     """
 
     site: Site
@@ -52,6 +60,12 @@ def findings(record: Record) -> list[Finding]:
 
     A site is worse than another if numbers overflow there and not at the other; else if the sum of three parts is
     larger: of saturated numbers, of those that became zero (both of the nonzero numbers), and noise by signal.
+
+    Args:
+        record: of a run, with at least one entry.
+
+    Returns:
+        A finding for each site and format.
 
     Raises:
         TypeError: if record is no Record.

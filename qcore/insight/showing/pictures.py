@@ -61,6 +61,12 @@ def draw(record: Record, path: str | Path) -> None:
 
     Raises:
         TypeError, ValueError: if record is no Record or has no entries, or path does not end in .svg.
+
+    Example:
+        >>> from qcore.insight import statistics_of
+        >>> record = Record("mlp")
+        >>> record.add(0, Site("0", "output"), statistics_of(np.float32([1.0, 4000.0]), "e4m3fn"))
+        >>> draw(record, "mlp.svg")  # doctest: +SKIP
     """
     path = Path(path)
     check_path(path)
