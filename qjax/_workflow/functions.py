@@ -15,13 +15,7 @@ from qjax._workflow.layers import Layer, LayerState, LayerWeight, Source, Use, i
 from qjax._workflow.walk import States, Walk, find_layers
 from qjax.auto_low.arrays import is_array, take_arrays
 from qjax.auto_low.evaluate import bind
-from qjax.quantization import (
-    FakeQuantize,
-    QConfig,
-    QConfigDynamic,
-    QTensor,
-    quantize_affine,
-)
+from qjax.quantization import FakeQuantize, QConfig, QConfigDynamic, QTensor, quantize_affine
 from qjax.quantization.functional.recurrent import ACTIVATIONS
 from qjax.quantization.observer import RangeObserver
 from qjax.quantization.qconfig import output_form, range_observer
@@ -100,6 +94,13 @@ def convert_params(params: Any, state: States, rules: Rules) -> Any:
     Raises:
         TypeError: if an argument has the wrong type, or an observer chooses no parameters.
         ValueError: if the state is of other parameters, or observers have seen nothing: the message names the layers.
+
+    Example:
+        >>> from qjax.quantization import default_dynamic_qconfig as rules
+        >>> params, x = {"w": jnp.float32([[1], [-2]])}, jnp.ones((1, 2))
+        >>> init, _ = prepare_fn(lambda params, x: x @ params["w"], rules)
+        >>> convert_params(params, init(params, x), rules)["w"].weight.values.ravel()
+        Array([  64, -127], dtype=int8)
     """
     settings, left, unseen = _Settings(rules), dict(state), []
 
@@ -137,6 +138,11 @@ def convert_fn(apply_fn: Callable[..., Any]) -> Callable[..., Any]:
 
     Raises:
         TypeError: if apply_fn is no function; in a call, if no parameter is converted.
+
+    Example:
+        >>> q = quantize_affine(jnp.float32([[1], [-2]]), QParams.of(0.5, 0), "qint8")
+        >>> convert_fn(lambda w, x: x @ w)(LayerWeight(q, q.qparams, q.form, Use((1, 0)), "float32"), jnp.ones((1, 2)))
+        Array([[-1.]], dtype=float32)
     """
     if not callable(apply_fn):
         raise TypeError(f"apply_fn is a {type(apply_fn).__name__}; allowed is a function")

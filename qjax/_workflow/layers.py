@@ -64,6 +64,12 @@ class LayerState:
             by its own range.
         weight: the state of the weight's `FakeQuantize`, else None.
         use: how the layer uses its parameter.
+
+    Example:
+        >>> from qjax.quantization import default_dynamic_qconfig, prepare_fn
+        >>> init, _ = prepare_fn(lambda w, x: x @ w["w"], default_dynamic_qconfig)
+        >>> init({"w": jnp.ones((2, 1))}, jnp.ones((1, 2)))["w"]  # inputs first: outputs are on axis 1
+        LayerState(input=None, weight=None, use=Use(order=(1, 0), stacked=0))
     """
 
     input: Any
@@ -82,6 +88,14 @@ class LayerWeight:
         form: the integers of what goes in.
         use: how the layer uses the parameter.
         dtype: of the parameter in floats.
+
+    Example:
+        >>> from qcore.affine import UINT8
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> weight = quantize_per_tensor(jnp.float32([[0.5], [-1]]), 0.25, 0, "qint8")
+        >>> layer = LayerWeight(weight, None, UINT8, Use((1, 0)), "float32")
+        >>> layer.shape, layer.dequantize().ravel()
+        ((2, 1), Array([ 0.5, -1. ], dtype=float32))
     """
 
     weight: QTensor

@@ -44,6 +44,10 @@ class Activation(nnx.Module):
     Attributes:
         law: the name of the function of quantized arrays.
         settings: its arguments.
+
+    Example:
+        >>> ELU(2.0).law, ELU(2.0).settings
+        ('elu', (('alpha', 2.0),))
     """
 
     law: ClassVar[str]

@@ -32,12 +32,28 @@ def relu(x: Any) -> Any:
 
 
 def relu6(x: Any) -> Any:
-    """min(max(x, 0), 6) of an array or of a QTensor, whose 6 is the quantized one."""
+    """min(max(x, 0), 6) of an array or of a QTensor, whose 6 is the quantized one.
+
+    Args:
+        x: array or QTensor.
+
+    Example:
+        >>> relu6(jnp.float32([-1, 2, 8]))
+        Array([0., 2., 6.], dtype=float32)
+    """
     return arithmetic.clamp(x, 0, 6) if isinstance(x, QTensor) else jax.nn.relu6(x)
 
 
 def hard_tanh(x: Any) -> Any:
-    """x between -1 and 1, of an array or of a QTensor, whose bounds are the quantized ones."""
+    """min(max(x, -1), 1) of an array or of a QTensor, whose bounds are the quantized ones.
+
+    Args:
+        x: array or QTensor.
+
+    Example:
+        >>> hard_tanh(jnp.float32([-3, 0.5, 2]))
+        Array([-1. ,  0.5,  1. ], dtype=float32)
+    """
     return arithmetic.clamp(x, -1, 1) if isinstance(x, QTensor) else jax.nn.hard_tanh(x)
 
 
@@ -75,6 +91,10 @@ def avg_pool(
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> avg_pool(jnp.float32([[[1], [3], [2]]]), (2,)).ravel()
+        Array([2. , 2.5], dtype=float32)
     """
     if not isinstance(inputs, QTensor):
         return nnx.avg_pool(inputs, window_shape, strides, padding)

@@ -79,7 +79,18 @@ class ConvReLU(Fused):
 
 
 class BNReLU(Fused):
-    """A batch norm and its ReLU."""
+    """A batch norm and its ReLU.
+
+    Args:
+        layer: an `nnx.BatchNorm`.
+        bn: None.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> norm = nnx.BatchNorm(1, use_running_average=True, epsilon=0.0, rngs=nnx.Rngs(0))
+        >>> BNReLU(norm)(jnp.float32([[-1], [2]])).ravel()
+        Array([0., 2.], dtype=float32)
+    """
 
     kind, has_relu = nnx.BatchNorm, True
 

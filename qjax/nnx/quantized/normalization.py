@@ -100,6 +100,13 @@ class LayerNorm(Norm):
 
     Args:
         weight, bias, epsilon, output, form: as for `BatchNorm`.
+
+    Example:
+        >>> from qcore.affine import UINT8
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> layer = nnx.jit(LayerNorm(None, None, 1e-5, QParams.of(0.1, 100), UINT8))
+        >>> layer(quantize_per_tensor(jnp.float32([[1, 3]]), 0.1, 7, "quint8")).int_repr()
+        Array([[ 90, 110]], dtype=uint8)
     """
 
     def __call__(self, input: QTensor) -> QTensor:
@@ -120,6 +127,13 @@ class GroupNorm(Norm):
     Args:
         weight, bias, epsilon, output, form: as for `BatchNorm`.
         num_groups: into how many the features are split; None for as many as there are, which is instance norm.
+
+    Example:
+        >>> from qcore.affine import UINT8
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> layer = nnx.jit(GroupNorm(None, None, 1e-5, QParams.of(0.1, 100), UINT8, num_groups=1))
+        >>> layer(quantize_per_tensor(jnp.float32([[[1, 3]]]), 0.1, 7, "quint8")).int_repr()
+        Array([[[ 90, 110]]], dtype=uint8)
     """
 
     def __init__(

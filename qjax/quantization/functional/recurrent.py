@@ -32,6 +32,12 @@ class CellWeights(NamedTuple):
         ih, hh: of the products with the input and with the hidden state: QTensors or float16 arrays of shapes (gates *
             size, features) and (gates * size, size). Rows are those of i, f, g, o in an LSTM, and of r, z, n in a GRU.
         bias_ih, bias_hh: float32 of shape (gates * size,), or None.
+
+    Example:
+        >>> ones = jnp.ones((3, 1), jnp.float16)
+        >>> weights = CellWeights(ones, ones)  # of a GRU of size 1
+        >>> weights.hh.shape, weights.bias_hh
+        ((3, 1), None)
     """
 
     ih: Weight
@@ -80,17 +86,51 @@ def lstm_cell(x: ArrayLike, state: State, weights: CellWeights) -> State:
 
     Raises:
         TypeError, ValueError: as `dynamic_linear` does.
+
+    Example:
+        >>> ones, zero = jnp.ones((4, 1), jnp.float16), jnp.zeros(1)
+        >>> lstm_cell(zero, (zero, jnp.float32([2])), CellWeights(ones, ones))[1]  # a forget gate of 0.5
+        Array([1.], dtype=float32)
     """
     return _lstm_step(dynamic_linear(x, weights.ih, weights.bias_ih), weights, state)
 
 
 def gru_cell(x: ArrayLike, hidden: jax.Array, weights: CellWeights) -> jax.Array:
-    """The hidden state of a GRU after a step; arguments as for `lstm_cell`, of three gates."""
+    """The hidden state of a GRU after a step.
+
+    Args:
+        x: floats of shape (..., features).
+        hidden: the state before, float32 of shape (..., size).
+        weights: of three gates.
+
+    Raises:
+        TypeError, ValueError: as `dynamic_linear` does.
+
+    Example:
+        >>> zeros = jnp.zeros((3, 1), jnp.float16)
+        >>> jax.jit(gru_cell)(jnp.ones(1), jnp.ones(1), CellWeights(zeros, zeros))  # an update gate of 0.5
+        Array([0.5], dtype=float32)
+    """
     return _gru_step(dynamic_linear(x, weights.ih, weights.bias_ih), weights, (hidden,))[0]
 
 
 def rnn_cell(x: ArrayLike, hidden: jax.Array, weights: CellWeights, nonlinearity: str = "tanh") -> jax.Array:
-    """The hidden state of a simple cell after a step; arguments as for `lstm_cell`, and "tanh" or "relu"."""
+    """The hidden state of a simple cell after a step.
+
+    Args:
+        x: floats of shape (..., features).
+        hidden: the state before, float32 of shape (..., size).
+        weights: of one gate.
+        nonlinearity: "tanh" or "relu".
+
+    Raises:
+        TypeError, ValueError: as `dynamic_linear` does, or if nonlinearity is something else.
+
+    Example:
+        >>> ones = jnp.ones((1, 1), jnp.float16)
+        >>> rnn_cell(jnp.float32([2]), jnp.float32([1]), CellWeights(ones, ones), "relu")
+        Array([3.], dtype=float32)
+    """
     check_choice("nonlinearity", nonlinearity, ("tanh", "relu"))
     sums = dynamic_linear(x, weights.ih, weights.bias_ih) + dynamic_linear(hidden, weights.hh, weights.bias_hh)
     return recurrent.rnn_cell(Names, sums, nonlinearity)
@@ -129,7 +169,25 @@ def lstm(
 def gru(
     x: jax.Array, layers: Sequence[Sequence[CellWeights]], state: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Layers of GRU cells; arguments as for `lstm`, with hidden states alone."""
+    """Layers of GRU cells in one or two directions, over whole sequences; inputs are quantized as in `lstm`.
+
+    Args:
+        x: floats of shape (steps, batch, features).
+        layers: for each layer its weights in each direction, one or two.
+        state: the first hidden states, of shape (layers * directions, batch, size); None for zeros.
+
+    Returns:
+        The results of all steps, of shape (steps, batch, directions * size), and the hidden states after the last.
+
+    Raises:
+        TypeError, ValueError: if shapes do not fit; see `dynamic_linear`.
+
+    Example:
+        >>> ones = jnp.ones((3, 1), jnp.float16)
+        >>> y, hidden = gru(jnp.ones((3, 2, 1)), [[CellWeights(ones, ones)]])
+        >>> y.shape, hidden.shape
+        ((3, 2, 1), (1, 2, 1))
+    """
     y, (hidden,) = _over_layers(_gru_step, x, layers, None if state is None else (state,), 1)
     return y, hidden
 

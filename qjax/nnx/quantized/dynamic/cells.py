@@ -23,6 +23,15 @@ class Cell(nnx.Module):
     Attributes:
         layer_name: where the cell is in a model.
         of_products: True in an `RNN`, which computes the products with all inputs at once: a call then gets these.
+
+    Raises:
+        ValueError: if the sizes of the products do not fit.
+
+    Example:
+        >>> product = Linear(jnp.ones((3, 3)), None)
+        >>> cell = SimpleCell(product, product)
+        >>> isinstance(cell, Cell), cell.gates, cell.hidden_features
+        (True, 1, 3)
     """
 
     gates: ClassVar[int]
@@ -85,7 +94,20 @@ class LSTMCell(Cell):
 
 
 class GRUCell(Cell):
-    """`nnx.GRUCell` with quantized weights, whose gates are r, z, n; arguments as for `LSTMCell`."""
+    """`nnx.GRUCell` with quantized weights; the carry is the hidden state.
+
+    Args:
+        ih, hh: products whose outputs are the gates r, z, n.
+
+    Raises:
+        ValueError: if their sizes do not fit.
+
+    Example:
+        >>> cell = GRUCell(Linear(jnp.ones((9, 2)), None), Linear(jnp.ones((9, 3)), None))
+        >>> h, y = nnx.jit(cell)(cell.initialize_carry((1, 2)), jnp.ones((1, 2)))
+        >>> y.shape
+        (1, 3)
+    """
 
     gates = 3
 
@@ -94,7 +116,21 @@ class GRUCell(Cell):
 
 
 class SimpleCell(Cell):
-    """`nnx.SimpleCell` with quantized weights; arguments as for `LSTMCell`, and nonlinearity, "tanh" or "relu"."""
+    """`nnx.SimpleCell` with quantized weights; the carry is the hidden state.
+
+    Args:
+        ih, hh: products with as many outputs as the hidden state has.
+        nonlinearity: "tanh" or "relu".
+
+    Raises:
+        ValueError: if the sizes do not fit, or nonlinearity is something else.
+
+    Example:
+        >>> cell = SimpleCell(Linear(jnp.ones((3, 2)), None), Linear(jnp.ones((3, 3)), None), "relu")
+        >>> h, y = cell(jnp.ones((1, 3)), jnp.ones((1, 2)))
+        >>> y
+        Array([[5., 5., 5.]], dtype=float32)
+    """
 
     gates = 1
 
