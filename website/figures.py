@@ -279,7 +279,7 @@ ARITHMETIC = {"float32": "float32", "fp8": "FP8", "mxfp4": "MXFP4, stochastic"}
 
 
 def _trained() -> list[tuple[str, str, list[Record]]]:
-    """Models and arithmetics, each with its runs."""
+    """Each model in each arithmetic, with its runs."""
     rows = results("same_training")["runs"]
     pairs = [(model, kind) for model in MODELS for kind in ARITHMETIC]
     found = [(*pair, [row for row in rows if (row["model"], row["arithmetic"]) == pair]) for pair in pairs]

@@ -8,6 +8,7 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
+_TORCH = "https://docs.pytorch.org/docs/stable/generated/torch.nn."
 PACKAGES = ("qcore", "qtorch", "qjax")
 
 
@@ -38,6 +39,8 @@ def _page(module: ModuleType, homes: dict[int, str]) -> str:
         thing = getattr(module, name)
         if isinstance(thing, ModuleType):
             elsewhere.append(f"- [`{path}.{name}`]({path}.{name}.md), a module")
+        elif str(getattr(thing, "__module__", "")).startswith("torch."):
+            elsewhere.append(f"- [`{path}.{name}`]({_TORCH}{thing.__qualname__}.html), PyTorch's own")
         elif id(thing) in homes:
             elsewhere.append(f"- [`{path}.{name}`][{homes[id(thing)]}], the same as `{homes[id(thing)]}`")
         else:
