@@ -112,6 +112,7 @@ def _probe(name: str, *arguments: str, device: str, environment: Environment) ->
 def _python(arguments: list[str], environment: Environment) -> str:
     """What a fresh interpreter prints; its errors go where ours go."""
     command = [sys.executable, *arguments]
+    environment = {key: value for key, value in environment.items() if key != "PYTHONDONTWRITEBYTECODE"}  # as installed
     return subprocess.run(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 

@@ -19,6 +19,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 from qcore.formats.affine import AffineInteger
@@ -33,6 +34,7 @@ from qcore.law.blocks.tiles import block_text
 _TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[+-]?[0-9]{1,4000}|\.\.\.|\S")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _WORD = re.compile(r"\w+")
+_make_signature = cache(inspect.signature)  # reading one takes longer than writing a text
 
 
 def parse(text: str) -> Any:
@@ -245,7 +247,6 @@ def register(name: str, kind: Kind) -> None:
 
 
 def _signature(name: str) -> str:
-    """A kind and its arguments that have no names."""
     return f"{name}({','.join(list(_KINDS[name].parameters)[: _KINDS[name].unnamed])})"
 
 
@@ -285,7 +286,7 @@ def _call(name: str, values: dict[str, Any], number: Any) -> str:
 
 def _is_default(kind: Kind, parameter: str, value: Any, number: Any) -> bool:
     """True if the format is the same without the argument; a default of None may stand for a computed number."""
-    default = inspect.signature(kind.make).parameters[parameter].default
+    default = _make_signature(kind.make).parameters[parameter].default
     computed = default is None and isinstance(number, Number | AffineInteger)
     return value == default or (computed and replace(number, **{parameter: None}) == number)  # type: ignore[type-var]
 
