@@ -1,7 +1,7 @@
 """The independent oracle: laws.md in exact integer arithmetic, one element at a time.
 
 It must never import the library, nor borrow a trick from it: comparing the two means something only because they
-share nothing. `oracle_numbers`, `oracle_blocks` and `oracle_posits` have the formats.
+share nothing. `oracle_carrier` has the dtypes, `oracle_numbers`, `oracle_blocks` and `oracle_posits` have the formats.
 """
 
 from functools import lru_cache
@@ -9,12 +9,9 @@ from functools import lru_cache
 import numpy as np
 import oracle_blocks
 import oracle_posits
+from oracle_carrier import INF, NAN, UP_WHEN, Carrier
 from oracle_numbers import (
-    INF,
-    NAN,
-    UP_WHEN,
     Binary,
-    Carrier,
     FixedCodes,
     binary_rule,
     fixed_rule,

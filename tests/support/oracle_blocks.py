@@ -4,7 +4,8 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from oracle_numbers import INF, NAN, Binary, Carrier, Rule, binary_rule, float_codes, float_rule, limited
+from oracle_carrier import INF, NAN, Carrier
+from oracle_numbers import Binary, Rule, binary_rule, float_codes, float_rule, limited
 
 
 def block_rule(carrier, wl, magnitudes):

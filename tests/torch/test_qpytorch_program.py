@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam
 
-import qtorch
 import qtorch.auto_low
 import qtorch.optim
 import qtorch.quant

@@ -1,0 +1,116 @@
+"""Pictures of formats: made, repeated, refused, and as docs has them."""
+
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+from cli_support import refused
+
+from qcore import NAMED, parse
+from qcore.__main__ import main
+from qcore.cli.curves import drawing
+from qcore.cli.plots import draw
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_plots_are_made_and_repeat(capsys, tmp_path, suffix):
+    names = ["e4m3fn", "e8m0fnu", "fixed(12,4)", "p3109(6,6)", "bfloat16", "mxfp6_e2m3"]
+    for index in range(2):
+        assert main(["show", *names, "--plot", str(tmp_path / f"{index}.{suffix}")]) == 0
+    first, second = (tmp_path / f"{index}.{suffix}" for index in range(2))
+    assert first.read_bytes() == second.read_bytes()
+    if suffix == "png":
+        assert matplotlib.image.imread(first).std() > 0.1
+    else:
+        assert all(f"<!-- {name}" in first.read_text() for name in names)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("fixed(4,1074)", "fixed(2,-1022)", "fixed(2,0)", "float(1,0)"),
+        *("p3109(12,1)", "p3109(3,1)", "posit(2,0)", "posit(32,5)"),
+    ],
+)
+def test_plots_at_the_ends_of_what_there_is(tmp_path, name):
+    draw([name], tmp_path / "x.png")
+    assert matplotlib.image.imread(tmp_path / "x.png").std() > 0.05
+
+
+def exponents(numbers):
+    return np.log2(numbers).round(4).tolist()
+
+
+def test_blocks_are_drawn_with_their_scales():
+    """MX: the scale of 1 is 2^-2, of the largest numbers of blocks the error is that of 8 - epsilon made 6 at most.
+    NVFP4: the scale of 1 is 1/6, and others follow to 2^-15 with three bits of mantissa."""
+    mx, nv = (drawing(NAMED[name][0]) for name in ("mxfp4", "nvfp4"))
+    assert mx.numbers.tolist() == exponents(np.array([0.5, 1, 1.5, 2, 3, 4]) / 4)
+    assert nv.numbers.tolist() == exponents(np.array([0.5, 1, 1.5, 2, 3, 4, 6]) / 6)
+    assert (mx.normal, round(nv.normal, 4)) == (-2, exponents(1 / 6))
+    for one, lost in ((mx, 0.125 / 2), (nv, 0.5 / 6 / 2)):
+        places, errors = one.curve
+        assert (errors[places < np.log2(lost)] == 0).all()
+        assert (errors[places > np.log2(lost) + 0.001] < 0).all()
+    assert mx.alone.places.min() == nv.alone.places.min() == -18
+    assert -2.03 < mx.alone.errors.max() < -2
+    follow = nv.alone.places > -14.8
+    assert -4.2 < nv.alone.errors[follow].max() < -4.08
+    assert nv.alone.errors[~follow].max() > -2
+
+
+@pytest.mark.parametrize("text", ["scaled(e2m1fn,{-2:16,-1:16})", "scaled(e2m1fn,{...:None})", "scaled(e2m1fn,{0:1})"])
+def test_pictures_of_blocks_do_not_depend_on_their_shapes(text):
+    same, expected = drawing(parse(text)), drawing(parse("mxfp4"))
+    np.testing.assert_array_equal(same.numbers, expected.numbers)
+    for one, other in ((same.curve, expected.curve), (same.alone, expected.alone)):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_block_floating_point_is_drawn():
+    one = drawing(parse("block(4,dim=-1)"))
+    assert one.numbers.tolist() == exponents(np.arange(1, 5) / 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "message"),
+    [
+        ("int8", "x.gif", r"plot file '.*x.gif'; allowed are names that end in .png or .svg"),
+        ("float(12,2)", "x.svg", r"FloatingPoint \(exponent=12, mantissa=2\) has numbers of"),
+        ("fixed(1,0)", "x.svg", r"FixedPoint \(wl=1, fl=0\) has no positive numbers to plot"),
+    ],
+)
+def test_plots_refused(capsys, tmp_path, name, file, message):
+    assert re.search(message, refused(capsys, "show", name, "--plot", str(tmp_path / file)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_page_is_fresh(capsys, tmp_path):
+    """If it is not: `python -m qcore docs`."""
+    assert main(["docs", str(tmp_path)]) == 0
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert sorted(capsys.readouterr().out.split()) == [str(tmp_path / name) for name in written]
+    assert (tmp_path / "named-formats.md").read_text() == (ROOT / "docs" / "named-formats.md").read_text()
+    pinned = re.findall(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.M)
+    assert len(written) == 5
+    for name in written:
+        assert name == "named-formats.md" or f"]({name})" in (tmp_path / "named-formats.md").read_text()
+        if pinned == [version("matplotlib")]:
+            (text, numbers), (committed, expected) = _drawing(tmp_path / name), _drawing(ROOT / "docs" / name)
+            assert text == committed, name
+            assert numbers == pytest.approx(expected, abs=0.01), name
+
+
+_NUMBER = re.compile(r"-?\d+\.\d+")
+
+
+def _drawing(path):
+    """A file's text and its numbers; names that are hashes of coordinates, whose last digits differ between processors,
+    are left out."""
+    text = re.sub(r"\bp[0-9a-f]{10}\b", "clip", path.read_text())
+    return _NUMBER.sub("#", text), [float(number) for number in _NUMBER.findall(text)]

@@ -1,0 +1,113 @@
+"""Where qtorch uses private parts of torch: in one file, each with a row in the documentation."""
+
+import ast
+import inspect
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import qtorch.auto_low  # classes that override
+import qtorch.quantization  # noqa: F401
+from qtorch import _torch_internals as internals
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "qtorch").rglob("*.py"))
+LOOKS_UP = {"getattr", "hasattr", "setattr", "delattr", "get", "attrgetter", "methodcaller", "import_module"}
+OF_TUPLES = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
+EXTENSION_POINTS = {"_load_from_state_dict", "_version"}  # of torch.nn.Module, for subclasses to override
+
+
+def is_private(name):
+    return re.fullmatch(r"_[A-Za-z]\w*", name) is not None
+
+
+def own_names():
+    """What the packages themselves define that begins with an underscore."""
+    for path in [*FILES, *(ROOT / "qcore").rglob("*.py")]:
+        yield from filter(is_private, path.with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                yield node.name
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and path.name != internals_file():
+                yield from [node.attr] if isinstance(node.value, ast.Name) and node.value.id == "self" else []
+
+
+def internals_file():
+    return Path(internals.__file__).name
+
+
+def private_uses(source, own):
+    """The private names of others that a program reads, sets, imports, or has as texts."""
+    for node in ast.walk(ast.parse(source)):
+        names = []
+        if isinstance(node, ast.Attribute):
+            names = [node.attr]
+            if ast.unparse(node).startswith("torch.ops.") and not ast.unparse(node).startswith("torch.ops.qtorch"):
+                yield ast.unparse(node), node.lineno  # operators are documented nowhere
+        elif isinstance(node, ast.ImportFrom):
+            names = [*str(node.module).split("."), *(alias.name for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [part for alias in node.names for part in alias.name.split(".")]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in LOOKS_UP:
+            texts = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+            names = [part for text in texts for part in text.split(".")]
+        for name in names:
+            if is_private(name) and name not in own | OF_TUPLES:
+                yield name, node.lineno
+
+
+def test_private_parts_are_used_in_one_file():
+    own = set(filter(is_private, own_names()))
+    uses = {
+        f"{path.relative_to(ROOT)}:{line} {name}"
+        for path in FILES
+        if path.name != internals_file()
+        for name, line in private_uses(path.read_text(), own)
+    }
+    assert not uses
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch._C._has_storage(x)",
+        "from torch._inductor import config",
+        "import torch.utils._pytree",
+        "x._is_zerotensor()",
+        "getattr(torch, '_C._has_storage')",
+        "torch.ops.aten.add(x, x)",
+        "layer._forward_hooks.values()",
+        "function._dynamo_marked_constant = True",
+    ],
+)
+def test_a_private_part_is_found(line):
+    assert list(private_uses(line, set(filter(is_private, own_names()))))
+
+
+def test_what_is_overridden():
+    """Of torch's classes, by name; a subclass of ours may not hide another private name by accident."""
+    found = set()
+    for path in FILES:
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for _, kind in inspect.getmembers(sys.modules.get(name, SimpleNamespace()), inspect.isclass):
+            bases = [base for base in kind.__mro__ if base.__module__.split(".")[0] == "torch"]
+            if kind.__module__ == name and bases:
+                found |= {own for own in vars(kind) if is_private(own) and any(own in vars(base) for base in bases)}
+    assert found - {"_abc_impl", "_backward_cls"} == EXTENSION_POINTS
+
+
+def test_every_part_has_a_row_in_the_documentation():
+    table = (ROOT / "docs/torch-internals.md").read_text()
+    source = Path(internals.__file__).read_text()
+    found = re.findall(r'_find\("([\w.]+)"\)|_knows\("(\w+)"|forward_ad, "(\w+)"', source)
+    parts = {part.rpartition(".")[2] for groups in found for part in groups if part}
+    for line in re.findall(r"from torch\._inductor import (.*)", source):
+        parts |= set(line.split(", "))
+    assert len(parts) > 8
+    assert not {part for part in parts if part not in table}
+    assert all(part in table for part in EXTENSION_POINTS)
