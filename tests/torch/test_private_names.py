@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,8 +25,13 @@ def is_private(name):
     return re.fullmatch(r"_[A-Za-z]\w*", name) is not None
 
 
+@cache
 def own_names():
     """What the packages themselves define that begins with an underscore."""
+    return set(filter(is_private, defined_names()))
+
+
+def defined_names():
     for path in [*FILES, *(ROOT / "qcore").rglob("*.py")]:
         yield from filter(is_private, path.with_suffix("").parts)
         for node in ast.walk(ast.parse(path.read_text())):
@@ -62,7 +68,7 @@ def private_uses(source, own):
 
 
 def test_private_parts_are_used_in_one_file():
-    own = set(filter(is_private, own_names()))
+    own = own_names()
     uses = {
         f"{path.relative_to(ROOT)}:{line} {name}"
         for path in FILES
@@ -86,7 +92,7 @@ def test_private_parts_are_used_in_one_file():
     ],
 )
 def test_a_private_part_is_found(line):
-    assert list(private_uses(line, set(filter(is_private, own_names()))))
+    assert list(private_uses(line, own_names()))
 
 
 def test_what_is_overridden():
