@@ -6,8 +6,21 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
+import numpy as np
+
 from qcore.insight.lanes import DIGIT
-from qcore.insight.law import COUNTS, ERROR_FIELDS, FIELDS, Bounds, effects, to_float32
+from qcore.insight.law import (
+    COUNTS,
+    ERROR_FIELDS,
+    ERROR_KEYS,
+    FIELDS,
+    NUMBER_KEYS,
+    Bounds,
+    effects,
+    error_weights,
+    number_weights,
+    to_float32,
+)
 from qcore.law.carrier import Carrier
 from qtorch._kernels.source import VALUES, declared, needed
 from qtorch._kernels.store import Function, load
@@ -32,18 +45,10 @@ def source(carrier: Carrier, blocks: bool) -> str:
     ends = [f"{name}[j]" for name in Bounds._fields] if blocks else [f"call->ends[{i}][0]" for i in range(3)]
     level = ELEMENT if blocks else CONSTANT
     found = effects(trace, before, after, Bounds(*(trace.value(end, "int32", level) for end in ends)))
-    size, signed, _ = found.error_columns
-    negative = signed >> 31
-    written = {
-        "number_field": found.number_field,
-        "square": found.number_columns[0],
-        "error_field": found.error_field,
-        "sign": negative,
-        "size": size,
-    }
+    written = {"number_key": found.number_key, "error_key": found.error_key}
     values = needed([*written.values(), *found.flags, *found.magnitudes], ELEMENT)
     each = [declared(value) for value in values if value.level == ELEMENT]
-    each += [f"{name}[j] = {value.name};" for name, value in written.items()]
+    each += [f"{name}[j] = (uint16_t){value.name};" for name, value in written.items()]
     each += [f"flag{i} += {flag.name};" for i, flag in enumerate(found.flags)]
     each += [f"most{i} = MAX(most{i}, {one.name});" for i, one in enumerate(found.magnitudes)]
     counted = [f"total->sums[{i + 1}] += flag{i};" for i in range(len(found.flags))]
@@ -54,6 +59,10 @@ def source(carrier: Carrier, blocks: bool) -> str:
         "counts": len(COUNTS),
         "fields": FIELDS,
         "errors": ERROR_FIELDS,
+        "number_keys": NUMBER_KEYS,
+        "error_keys": ERROR_KEYS,
+        "number_weights": _initializer(number_weights()),
+        "error_weights": _initializer(error_weights()),
         "digit": DIGIT,
         "stored": "int16_t" if carrier.padding else "int32_t",
         "zeros": ", ".join(f"flag{i} = 0" for i in range(len(found.flags))),
@@ -63,3 +72,7 @@ def source(carrier: Carrier, blocks: bool) -> str:
         "counted": "\n    ".join(counted),
     }
     return Template(TEMPLATE.read_text()).substitute(fields)
+
+
+def _initializer(weights: np.ndarray) -> str:
+    return ", ".join(f"{{{', '.join(map(str, row))}}}" for row in weights.tolist())
