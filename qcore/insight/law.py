@@ -78,15 +78,21 @@ class Effects(NamedTuple):
     error_key: Any
 
 
-def effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> Effects:
-    """What a rounding of lanes `before` to lanes `after` did."""
+def special(before: Any, after: Any, bounds: Bounds) -> Any:
+    """Below zero where numbers or results are infinite or NaN, or numbers may be saturated."""
+    a, b = before & _MASK, after & _MASK
+    return ((_INFINITY - 1) - a) | ((_INFINITY - 1) - b) | (bounds.largest - a) | (bounds.lowest - a)
+
+
+def effects(xp: Any, before: Any, after: Any, bounds: Bounds, plain: bool = False) -> Effects:
+    """What a rounding of lanes `before` to lanes `after` did; plain ones are nowhere `special`."""
     a, b = before & _MASK, after & _MASK
     # -1 where it is so, else 0
-    finite, result_finite = (a - _INFINITY) >> 31, (b - _INFINITY) >> 31
+    finite, result_finite = (-1, -1) if plain else ((a - _INFINITY) >> 31, (b - _INFINITY) >> 31)
     nonzero, result_nonzero = -a >> 31, -b >> 31
-    nan = (_INFINITY - a) >> 31
+    nan, nan_result = (0, 0) if plain else ((_INFINITY - a) >> 31, (_INFINITY - b) >> 31)
     limit = bounds.largest + ((before >> 31) & (bounds.lowest - bounds.largest))
-    saturated = ((limit - a) >> 31) & ~nan & result_finite
+    saturated = 0 if plain else ((limit - a) >> 31) & ~nan & result_finite
     masks = (
         ~nonzero,
         nonzero & finite & ~result_nonzero & ~saturated,
@@ -94,7 +100,7 @@ def effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> Effects:
         finite & ~result_finite,
         ~finite & ~nan,
         nan,
-        (_INFINITY - b) >> 31,
+        nan_result,
         result_nonzero & ((b - bounds.normal) >> 31),
     )
     counted, result_counted = finite & nonzero, result_finite & result_nonzero

@@ -25,23 +25,31 @@ typedef struct {
 } Total;
 typedef struct { int64_t size; const void *x, *y; const int32_t* ends[3]; int32_t* lanes; } Call;
 
+static int any(const uint32_t* counts, int size) {
+    uint32_t found = 0;
+    for (int i = 0; i < size; ++i) found |= counts[i];
+    return found != 0;
+}
+
 static void add_counts(Total* total) {
     int64_t* at = total->sums + COUNTS;
-    const uint32_t* count = total->numbers;
+    uint32_t* count = total->numbers;
     for (int field = 0; field < FIELDS; ++field, at += 2, count += NUMBER_KEYS) {
+        if (!any(count, NUMBER_KEYS)) continue;
         for (int key = 0; key < NUMBER_KEYS; ++key) {
             for (int i = 0; i < 2; ++i) at[i] += (int64_t)count[key] * number_weights[key][i];
+            count[key] = 0;
         }
     }
-    total->errors[0] = 0;
     count = total->errors;
+    count[0] = 0;
     for (int field = 0; field < ERRORS; ++field, at += 3, count += ERROR_KEYS) {
+        if (!any(count, ERROR_KEYS)) continue;
         for (int key = 0; key < ERROR_KEYS; ++key) {
             for (int i = 0; i < 3; ++i) at[i] += (int64_t)count[key] * error_weights[key][i];
+            count[key] = 0;
         }
     }
-    memset(total->numbers, 0, sizeof(total->numbers));
-    memset(total->errors, 0, sizeof(total->errors));
     total->counted = 0;
 }
 
@@ -58,9 +66,21 @@ static void add_unit(const Call* call, int64_t from, int64_t to, Total* total) {
         const int32_t *const largest = call->ends[0] + begin, *const lowest = call->ends[1] + begin;
         const int32_t* const normal = call->ends[2] + begin;
 #endif
+        int32_t special = 0;
         #pragma GCC ivdep
         for (int64_t j = 0; j < length; ++j) {
-            $each
+            $special
+        }
+        if (special >= 0) {
+            #pragma GCC ivdep
+            for (int64_t j = 0; j < length; ++j) {
+                $plain
+            }
+        } else {
+            #pragma GCC ivdep
+            for (int64_t j = 0; j < length; ++j) {
+                $each
+            }
         }
         for (int64_t j = 0; j < length; ++j) {
             ++total->numbers[number_key[j]];
