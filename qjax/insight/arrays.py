@@ -93,7 +93,11 @@ def statistics_between(x: ArrayLike, y: ArrayLike, number: Number | str) -> Stat
     if x.size == 0:
         return Statistics(number.text, jnp.zeros(LENGTH, jnp.int32))
     constants = tuple(map(np.int32, found.constants))
-    return Statistics(number.text, _lanes(carrier, found.kind, sizes, constants, *map(jax.lax.stop_gradient, (x, y))))
+    lanes = partial(_lanes, carrier, found.kind, sizes, constants)
+    sharding = jax.typeof(x).sharding
+    if jax.sharding.AxisType.Explicit in sharding.mesh.axis_types:  # the compiler shards what is inside
+        lanes = jax.sharding.auto_axes(lanes, out_sharding=sharding.update(spec=jax.sharding.PartitionSpec()))
+    return Statistics(number.text, lanes(*map(jax.lax.stop_gradient, (x, y))))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
@@ -104,9 +108,9 @@ def _lanes(
 
     Otherwise XLA would repeat what made x and y for each sum.
     """
-    first = x.reshape(-1)[0]
+    first = x.reshape(-1)[0] + y.reshape(-1)[0]
     always = (first == first) | (first != first)
-    nothing = jnp.zeros(LENGTH, jnp.int32)
+    nothing = jnp.full(LENGTH, always & False, jnp.int32)  # varies over a mesh as the rest does
     return jax.lax.cond(always, partial(_unfused, carrier, kind, sizes, constants), lambda *_: nothing, x, y)
 
 

@@ -19,7 +19,7 @@ from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
 from qcore.formats.text import parse
 from qcore.insight import Site, Statistics
-from qcore.insight.lanes import LENGTH, merge_lanes
+from qcore.insight.lanes import DIGIT, LENGTH, SUMS, merge_lanes
 from qjax.insight.arrays import statistics_between
 from qjax.insight.sites import Rounded, has_sites, product_of, product_site, site_of, stack_of
 from qjax.linalg.call import multiply_arrays
@@ -37,8 +37,9 @@ def watch(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Found]]:
     gradients, accumulators, weights and states in `qjax.optim.low_precision`, by the parameters' paths. An
     accumulator's error is its distance from the exact sum, rounded to float32.
 
-    It works under jit and grad, and through jit, checkpoint, cond, while_loop, scan and vmap within fn. Statistics of a
-    scan have one entry for each iteration (`Statistics.parts`); those of a while_loop are of all together. Gradients
+    It works under jit and grad, and through jit, checkpoint, cond, while_loop, scan, vmap and shard_map within fn.
+    Statistics of a scan have one entry for each iteration (`Statistics.parts`); those of a while_loop, and of the shards
+    of a shard_map, are of all together. Of shards that are copies one counts, unless check_vma=False hides it. Gradients
     that are taken of the watched function are not seen: watch the function that takes them. Under vmap blocks must be
     defined from the last axis on.
 
@@ -51,8 +52,7 @@ def watch(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Found]]:
 
     Raises:
         TypeError: if fn is no function.
-        ValueError: in a call: if fn rounds nothing, or rounds where no statistics can come out: in a shard_map, or a
-            Pallas kernel.
+        ValueError: in a call: if fn rounds nothing, or rounds where no statistics can come out: in a Pallas kernel.
 
     Example:
         >>> from qjax import quantize
@@ -229,6 +229,47 @@ def _cond(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any]
     return jax.lax.switch(index, [partial(whole, branch) for branch in branches], *rest)
 
 
+def _shard_map(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Found]:
+    """Of shards that hold the same numbers one counts; that they do is known if the axes of arrays are checked."""
+    params = equation.params
+    axes = tuple(name for name in params["mesh"].axis_names if name in params["newly_manual_axes"])
+
+    def body(*args: Any) -> Any:
+        results, found = evaluate(params["jaxpr"], (), args, stack)
+        for site, one in found.items():
+            varying = set(axes) & _varying(one.lanes) if params["check_vma"] else axes
+            found[site] = Statistics(one.number, _over_axes(one.lanes, tuple(varying)))
+        return results, found
+
+    mapped = jax.shard_map(
+        body,
+        mesh=params["mesh"],
+        in_specs=params["in_specs"],
+        out_specs=(list(params["out_specs"]), jax.sharding.PartitionSpec()),
+        axis_names=params["newly_manual_axes"],
+        check_vma=params["check_vma"],
+    )
+    return mapped(*operands)
+
+
+def _varying(x: Any) -> frozenset[str]:
+    """The axes of a mesh along which devices hold different arrays."""
+    kind: Any = jax.typeof(x)
+    return kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying  # of JAX before 0.10.2, and from then on
+
+
+def _over_axes(lanes: Any, axes: tuple[str, ...]) -> Any:
+    """The lanes of all devices along axes of a mesh merged, of which there are at most 2^15."""
+    if not axes:
+        return lanes
+    half, mask = DIGIT // 2, (1 << DIGIT // 2) - 1
+    low = lanes[..., SUMS : 2 * SUMS]
+    high, middle, low = jax.lax.psum((lanes[..., :SUMS], low >> half, low & mask), axes)
+    middle = middle + (low >> half)
+    magnitudes = jax.lax.pmax(lanes[..., 2 * SUMS :], axes)
+    return jnp.concatenate([high + (middle >> half), (middle & mask) << half | (low & mask), magnitudes], -1)
+
+
 def _none(number: str) -> Statistics:
     return Statistics(number, jnp.zeros(LENGTH, jnp.int32))
 
@@ -247,6 +288,7 @@ _CALLS: dict[str, Callable[[Any, list[Any], str], tuple[Sequence[Any], Found]]] 
     "scan": _scan,
     "while": _while,
     "cond": _cond,
+    "shard_map": _shard_map,
     "custom_jvp_call": _custom,
     "custom_vjp_call": _custom,
 }
