@@ -140,7 +140,9 @@ def main(argv: list[str] | None = None) -> int:
     for row in rows:
         watched, plain = (f"{row[name] * 1e3:.1f} ms" for name in ("watched", "plain"))  # type: ignore[operator]
         limit = f"<= {LIMIT:g} {'met' if row['met'] else 'MISSED'}"
-        table.add_row(*(str(row[name]) for name in ("package", "rounding", "every")), watched, plain, f"{row['ratio']:.2f}", limit)
+        table.add_row(
+            *(str(row[name]) for name in ("package", "rounding", "every")), watched, plain, f"{row['ratio']:.2f}", limit
+        )
     console.print(table)
     if options.json:
         write_results(options.json, facts | {"rows": rows})

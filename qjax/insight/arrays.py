@@ -12,6 +12,7 @@ import numpy as np
 from qcore import Number, Rounding
 from qcore.formats.number import check_number
 from qcore.insight.bounds import Range, bounds, check_carrier, range_of
+from qcore.insight.digest import hashes
 from qcore.insight.lanes import DIGIT, LENGTH
 from qcore.insight.law import (
     ERROR_FIELDS,
@@ -93,11 +94,24 @@ def statistics_between(x: ArrayLike, y: ArrayLike, number: Number | str) -> Stat
     if x.size == 0:
         return Statistics(number.text, jnp.zeros(LENGTH, jnp.int32))
     constants = tuple(map(np.int32, found.constants))
-    lanes = partial(_lanes, carrier, found.kind, sizes, constants)
-    sharding = jax.typeof(x).sharding
-    if jax.sharding.AxisType.Explicit in sharding.mesh.axis_types:  # the compiler shards what is inside
-        lanes = jax.sharding.auto_axes(lanes, out_sharding=sharding.update(spec=jax.sharding.PartitionSpec()))
+    lanes = over_mesh(partial(_lanes, carrier, found.kind, sizes, constants), x)
     return Statistics(number.text, lanes(*map(jax.lax.stop_gradient, (x, y))))
+
+
+@jax.jit
+def digest_of(y: jax.Array) -> jax.Array:
+    """The words of a result's digest."""
+    lanes = to_lanes(y, check_carrier(y.dtype.name)).reshape(-1)
+    words = hashes(lanes, jnp.arange(lanes.size, dtype=jnp.int32))
+    return jnp.stack([jnp.sum(one, dtype=jnp.int32) for one in words])
+
+
+def over_mesh(function: Any, x: jax.Array) -> Any:
+    """A function of arrays like x, of which the compiler shards what is inside; its result is everywhere the same."""
+    sharding = jax.typeof(x).sharding
+    if jax.sharding.AxisType.Explicit not in sharding.mesh.axis_types:
+        return function
+    return jax.sharding.auto_axes(function, out_sharding=sharding.update(spec=jax.sharding.PartitionSpec()))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

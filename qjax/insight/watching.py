@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
@@ -19,17 +20,18 @@ from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
 from qcore.formats.text import parse
 from qcore.insight import Site, Statistics
-from qcore.insight.lanes import DIGIT, LENGTH, SUMS, merge_lanes
-from qjax.insight.arrays import statistics_between
+from qjax.insight.arrays import digest_of, over_mesh, statistics_between
+from qjax.insight.merging import flat, merged, none_like, over_axes, varying
 from qjax.insight.sites import Rounded, has_sites, product_of, product_site, site_of, stack_of
 from qjax.linalg.call import multiply_arrays
 
 Found = dict[Site, Statistics]
 
+_digests: ContextVar[bool] = ContextVar("digests", default=False)  # True while a watch that keeps them is traced
 _INLINED = ("jit", "pjit", "closed_call", "core_call", core.primitives.remat_p.name)
 
 
-def watch(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Found]]:
+def watch(fn: Callable[..., Any], digests: bool = False) -> Callable[..., tuple[Any, Found]]:
     """A function that returns fn's result, with the same bits, and the statistics of all that fn rounds.
 
     The sites are: calls of `quantize` and of `quantizer`s, and what `qjax.auto_low.lower` rounds, by the dotted name
@@ -38,13 +40,14 @@ def watch(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Found]]:
     accumulator's error is its distance from the exact sum, rounded to float32.
 
     It works under jit and grad, and through jit, checkpoint, cond, while_loop, scan, vmap and shard_map within fn.
-    Statistics of a scan have one entry for each iteration (`Statistics.parts`); those of a while_loop, and of the shards
-    of a shard_map, are of all together. Of shards that are copies one counts, unless check_vma=False hides it. Gradients
-    that are taken of the watched function are not seen: watch the function that takes them. Under vmap blocks must be
-    defined from the last axis on.
+    Statistics of a scan have one entry for each iteration (`Statistics.parts`); those of a while_loop, and of a
+    shard_map's shards, are of all together. Of shards that are copies one counts, unless check_vma=False hides it; in
+    digests shards have indices of their own. Gradients that are taken of the watched function are not seen: watch the
+    function that takes them. Under vmap blocks must be defined from the last axis on.
 
     Args:
         fn: a function of pytrees of arrays.
+        digests: True adds digests of the bits of all results, which a `Record` keeps, for `qcore.insight.compare`.
 
     Returns:
         A function with fn's arguments, which returns a pair: fn's result, and a dictionary from sites to statistics.
@@ -85,7 +88,11 @@ def watch(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Found]]:
         traced = jax.make_jaxpr(flat)(*arrays)
         if not has_sites(traced.jaxpr, ""):
             raise ValueError("fn rounds nothing that is watched; allowed is a function that calls qjax's roundings")
-        results, found = evaluate(traced.jaxpr, traced.consts, arrays, "")
+        before = _digests.set(digests)
+        try:
+            results, found = evaluate(traced.jaxpr, traced.consts, arrays, "")
+        finally:
+            _digests.reset(before)
         return jax.tree.unflatten(result_tree, results), found
 
     return watched
@@ -104,7 +111,7 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], outer: str)
         with user_context(equation.source_info.traceback, name_stack=scope), equation.ctx.manager:
             results, more = _run(equation, [read(atom) for atom in equation.invars], stack_of(outer, equation))
         for site, statistics in more.items():
-            found[site] = _merged(found[site], statistics) if site in found else statistics
+            found[site] = merged(found[site], statistics) if site in found else statistics
         values.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars], found
 
@@ -135,19 +142,12 @@ def _statistics(rounded: Rounded, x: Any, y: Any) -> Statistics:
         ndim = jnp.ndim(x)
         if number.block_sizes(ndim)[1:] != number.block_sizes(ndim - 1) or number.block_sizes(ndim)[0] != 1:
             raise ValueError(f"fn rounds to {rounded.number} under vmap; allowed are blocks along the last axes")
+    x, y = map(jax.lax.stop_gradient, (x, y))
     with jax.enable_x64(False):
-        return statistics_between(jax.lax.stop_gradient(x), jax.lax.stop_gradient(y), number)
-
-
-def _merged(a: Statistics, b: Statistics) -> Statistics:
-    if a.number != b.number:
-        raise ValueError(
-            f"fn rounds to {a.number} and {b.number} at one site; allowed are names of their own, by scopes"
-        )
-    one, other = (jnp.atleast_2d(lanes.lanes) for lanes in (a, b))
-    if a.lanes.ndim == b.lanes.ndim == 1:
-        return Statistics(a.number, merge_lanes(jnp, a.lanes, b.lanes))
-    return Statistics(a.number, jnp.concatenate([lanes.reshape(-1, LENGTH) for lanes in (one, other)]))
+        found = statistics_between(x, y, number)
+        if _digests.get():
+            found = Statistics(found.number, jnp.concatenate([found.lanes, over_mesh(digest_of, y)(y)]))
+    return found
 
 
 def _inlined(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Found]:
@@ -200,12 +200,12 @@ def _while(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any
         raise ValueError("fn rounds within the condition of a while_loop; allowed is its body")
     step = partial(evaluate, inner.jaxpr, inner.consts, outer=stack)
     kinds = jax.eval_shape(lambda *carry: step([*operands[first:second], *carry])[1], *operands[second:])
-    start = {site: _none(one.number) for site, one in kinds.items()}
+    start = {site: none_like(one) for site, one in kinds.items()}
 
     def body(state: Any) -> Any:
         carry, found = state
         carry, more = step([*operands[first:second], *carry])
-        return carry, {site: _merged(one, _flat(more[site])) for site, one in found.items()}
+        return carry, {site: merged(one, flat(more[site])) for site, one in found.items()}
 
     def goes_on(state: Any) -> Any:
         return evaluate(condition.jaxpr, condition.consts, [*operands[:first], *state[0]], stack)[0][0]
@@ -222,9 +222,7 @@ def _cond(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any]
 
     def whole(branch: Any, *args: Any) -> Any:
         results, found = branch(args)
-        return results, {
-            site: _flat(found[site]) if site in found else _none(one.number) for site, one in kinds.items()
-        }
+        return results, {site: flat(found[site]) if site in found else none_like(one) for site, one in kinds.items()}
 
     return jax.lax.switch(index, [partial(whole, branch) for branch in branches], *rest)
 
@@ -237,8 +235,8 @@ def _shard_map(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence
     def body(*args: Any) -> Any:
         results, found = evaluate(params["jaxpr"], (), args, stack)
         for site, one in found.items():
-            varying = set(axes) & _varying(one.lanes) if params["check_vma"] else axes
-            found[site] = Statistics(one.number, _over_axes(one.lanes, tuple(varying)))
+            along = set(axes) & varying(one.lanes) if params["check_vma"] else axes
+            found[site] = Statistics(one.number, over_axes(one.lanes, tuple(along)))
         return results, found
 
     mapped = jax.shard_map(
@@ -250,37 +248,6 @@ def _shard_map(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence
         check_vma=params["check_vma"],
     )
     return mapped(*operands)
-
-
-def _varying(x: Any) -> frozenset[str]:
-    """The axes of a mesh along which devices hold different arrays."""
-    kind: Any = jax.typeof(x)
-    return kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying  # of JAX before 0.10.2, and from then on
-
-
-def _over_axes(lanes: Any, axes: tuple[str, ...]) -> Any:
-    """The lanes of all devices along axes of a mesh merged, of which there are at most 2^15."""
-    if not axes:
-        return lanes
-    half, mask = DIGIT // 2, (1 << DIGIT // 2) - 1
-    low = lanes[..., SUMS : 2 * SUMS]
-    high, middle, low = jax.lax.psum((lanes[..., :SUMS], low >> half, low & mask), axes)
-    middle = middle + (low >> half)
-    magnitudes = jax.lax.pmax(lanes[..., 2 * SUMS :], axes)
-    return jnp.concatenate([high + (middle >> half), (middle & mask) << half | (low & mask), magnitudes], -1)
-
-
-def _none(number: str) -> Statistics:
-    return Statistics(number, jnp.zeros(LENGTH, jnp.int32))
-
-
-def _flat(one: Statistics) -> Statistics:
-    """All together, of statistics that a scan within made."""
-    lanes = one.lanes.reshape(-1, LENGTH)
-    total = lanes[0]
-    for i in range(1, len(lanes)):
-        total = merge_lanes(jnp, total, lanes[i])
-    return Statistics(one.number, total)
 
 
 _CALLS: dict[str, Callable[[Any, list[Any], str], tuple[Sequence[Any], Found]]] = {

@@ -12,6 +12,7 @@ from qcore import Number, Rounding
 from qcore.formats.number import check_number
 from qcore.formats.text import parse
 from qcore.insight.bounds import Range, bounds, check_carrier, range_of
+from qcore.insight.digest import hashes
 from qcore.insight.lanes import DIGIT, LENGTH
 from qcore.insight.law import (
     ERROR_FIELDS,
@@ -91,6 +92,14 @@ def lanes_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Ten
     if torch.compiler.is_compiling():
         return torch.ops.qtorch.statistics(x, y, text_of(number))
     return _lanes(x, y, number)
+
+
+def digest_of(y: torch.Tensor) -> torch.Tensor:
+    """The words of a result's digest, on its device."""
+    y = y.detach().full_tensor() if is_sharded(y) else y.detach()  # type: ignore[operator]
+    lanes = to_lanes(y.contiguous(), check_dtype(y.dtype, "y")).reshape(-1)
+    index = torch.arange(lanes.numel(), device=y.device).to(torch.int32)
+    return torch.stack([words.sum() for words in hashes(lanes, index)]).to(torch.int32)
 
 
 def _check(x: Any, name: str) -> None:

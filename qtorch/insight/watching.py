@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from qcore.arguments import check_int
 from qcore.insight import Record, Site, Statistics
 from qtorch.auto_low.layers import Lowered, RoundingHook, multiplies
 from qtorch.insight.taps import tap
-from qtorch.insight.tensors import lanes_between
+from qtorch.insight.tensors import digest_of, lanes_between
 from qtorch.linalg.operator import Observation
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
@@ -52,7 +51,6 @@ class Watch:
         self.steps = 0
         self._digests = digests
         self._found: dict[Site, list[tuple[str, Any]]] = {}
-        self._hashes: dict[Site, Any] = {}
         self._handles: list[Any] = []
         self._optimizer = optimizer
         self._names = {parameter: _plain_name(name) for name, parameter in model.named_parameters()}
@@ -101,20 +99,17 @@ class Watch:
                 "nothing was rounded in this step; allowed is a model that runs, and that is not compiled"
             )
         for site, parts in self._found.items():
-            digest = self._hashes.get(site)
             for number, lanes in parts:
-                statistics = Statistics(number, lanes)
-                self.record.add(self.steps, site, statistics, None if digest is None else digest.hexdigest())
-        self._found, self._hashes = {}, {}
+                self.record.add(self.steps, site, Statistics(number, lanes))
+        self._found = {}
         self.steps += 1
         self._watch_optimizer()
 
     def _observe(self, site: Site, before: torch.Tensor, after: torch.Tensor, number: Number) -> None:
         lanes = lanes_between(before, after, number)
-        self._found.setdefault(site, []).append((number.text, lanes))
         if self._digests:
-            digest = self._hashes.setdefault(site, hashlib.sha256())
-            digest.update(after.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes())
+            lanes = torch.cat([lanes, digest_of(after)])
+        self._found.setdefault(site, []).append((number.text, lanes))
 
     def _observe_state(
         self, parameter: torch.Tensor, role: str, before: torch.Tensor, after: torch.Tensor, number: Number
@@ -193,7 +188,7 @@ def watch(
         model: the model, not compiled.
         optimizer: its optimizer, if that rounds.
         name: of the record's model; None is the model's class.
-        digests: True keeps a sha256 of the bits of all results, for `qcore.insight.compare`.
+        digests: True keeps digests of the bits of all results, for `qcore.insight.compare`.
         every: the record has the steps 0, every, 2 * every, ...; the others cost next to nothing.
 
     Returns:

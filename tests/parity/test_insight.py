@@ -2,15 +2,18 @@
 
 import itertools
 
+import jax
 import ml_dtypes
 import numpy as np
+import optax
 import oracle_insight
 import pytest
 import torch
 
 import qcore
-import qjax.insight
-import qtorch.insight
+import qcore.insight
+import qjax
+import qtorch
 from qcore.insight import statistics_of
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch.insight import tensors
@@ -73,3 +76,57 @@ def test_packages(dtype, monkeypatch):
             assert want.differing(tensors.statistics_of(to_torch(x), text, "stochastic", key=5)) == [], text
         assert want.differing(qjax.insight.statistics_of(x, text, "stochastic", key=5)) == [], text
     assert is_plain_tensor(to_torch(x))  # so that there was a kernel
+
+
+def steps_of_torch(x, weight):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3, bias=False))
+    model[0].weight.data = torch.from_numpy(weight.copy())
+    qtorch.auto_low.lower(model, ["linear"], *LOWERED, weight_number="e4m3fn")
+    optimizer = qtorch.optim.OptimLP(torch.optim.SGD(model.parameters(), 0.5, momentum=0.5), **STATES)
+    with qtorch.insight.watch(model, optimizer, name="one layer", digests=True) as watching:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.from_numpy(x)).sum().backward()
+            optimizer.step()
+            watching.step()
+    return watching.record
+
+
+def steps_of_jax(x, weight):
+    def loss(weights):
+        with jax.named_scope("0"):
+            y = jax.lax.dot_general(x, weights["0"]["weight"], (((1,), (1,)), ((), ())))
+        return y.sum()
+
+    tx = qjax.optim.low_precision(optax.sgd(0.5, momentum=0.5), **STATES)
+    lowered = qjax.auto_low.lower(loss, ["linear"], *LOWERED, weight_number="e4m3fn")
+
+    def step(weights, state):
+        updates, state = tx.update(jax.grad(lowered)(weights), state, weights)
+        return qjax.optim.apply_updates(weights, updates, state), state
+
+    weights, run = {"0": {"weight": jax.numpy.asarray(weight)}}, qcore.insight.Record("one layer")
+    state, watched = tx.init(weights), jax.jit(qjax.insight.watch(step, digests=True))
+    for i in range(2):
+        (weights, state), found = watched(weights, state)
+        run.add_all(i, found)
+    return run
+
+
+LOWERED = "e4m3fn", "e5m2", "nearest", "nearest"
+STATES = {"weight_quant": "bfloat16", "momentum_quant": "bfloat16"}
+
+
+def test_runs_of_both_frameworks():
+    """All statistics and digests of a training are the same, and sites are matched; an order is not."""
+    rng = np.random.default_rng(3)
+    x, weight = (rng.integers(-8, 9, shape).astype("f4") for shape in ((5, 4), (3, 4)))
+    first, second = steps_of_torch(x, weight), steps_of_jax(x, weight)
+    assert {one.digest is None for run in (first, second) for one in run.entries} == {False}
+    assert {site.role for site in first.sites} >= {"momentum_buffer"}
+    assert {site.role for site in second.sites} >= {"trace"}
+    assert qcore.insight.compare(first, second) is None
+    order = [0, 2, 1, 3]
+    found = qcore.insight.compare(first, steps_of_torch(x[:, order], weight[:, order]))
+    assert (found.step, found.site.kind) == (0, "weight")
+    assert found.fields == ("digest",)

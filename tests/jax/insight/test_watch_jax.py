@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import qcore.insight
-from qjax import quantize, quantizer
 from qcore.insight.lanes import LENGTH, SUMS
+from qjax import quantize, quantizer
 from qjax.insight import Site, statistics_of, watch
-from qjax.insight.watching import _over_axes
+from qjax.insight.merging import over_axes
 
 X = np.random.default_rng(1).normal(size=(8, 32)).astype(np.float32) * 200
 SITE = Site("a", "output")
@@ -98,7 +98,7 @@ def test_sums_over_devices():
     """Digits of 30 bits carry."""
     one = qcore.insight.Statistics("e5m2", np.full(LENGTH, (1 << 30) - 1, np.int32))
     one.lanes[:SUMS] = -3  # signed sums have negative higher parts
-    lanes = jax.pmap(lambda lanes: _over_axes(lanes, ("x",)), "x")(np.stack([one.lanes] * 8))
+    lanes = jax.pmap(lambda lanes: over_axes(lanes, ("x",)), "x")(np.stack([one.lanes] * 8))
     assert qcore.insight.Statistics("e5m2", lanes[0]) == one.merge(*[one] * 7)
 
 
