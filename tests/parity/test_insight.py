@@ -62,6 +62,18 @@ def test_oracle(text):
         assert {name: getattr(found, name) for name in want} == want, (text, dtype, special, mode)
 
 
+def test_results_of_something_else():
+    """What no rounding makes: NaN that become finite, other signs, errors of all sizes."""
+    x = matrix(np.float32, True)
+    for seed in range(3):
+        y = np.random.default_rng(seed).permutation(x.reshape(-1)).reshape(x.shape)
+        y[2, 2] = (500, -0.0, 1)[seed]
+        found, want = qcore.insight.statistics_between(x, y, "e4m3fn"), oracle_insight.statistics(x, y, "e4m3fn")
+        assert {name: getattr(found, name) for name in want} == want
+        assert found.differing(qtorch.insight.statistics_between(to_torch(x), to_torch(y), "e4m3fn")) == []
+        assert found.differing(qjax.insight.statistics_between(x, y, "e4m3fn")) == []
+
+
 @pytest.mark.parametrize("dtype", [np.float32, *(pytest.param(one, marks=pytest.mark.heavy) for one in DTYPES[1:])])
 def test_packages(dtype, monkeypatch):
     for text, special in itertools.product(TEXTS, (False, True)):

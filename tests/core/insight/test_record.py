@@ -7,6 +7,7 @@ import pytest
 
 from qcore.insight import Entry, Record, Site, Statistics, compare, statistics_between, statistics_of
 from qcore.insight.digest import hashes
+from qcore.insight.statistics import MAGNITUDES
 
 SITE = Site("features.0", "output")
 
@@ -39,6 +40,9 @@ def test_derived():
     assert (found.smallest_after, found.largest_after, found.exponent_bits_used) == (1, 3, 2)
     assert found.exponents == {0: 2, 1: 1}
     assert found.rate("zeros") == 0
+    nothing = statistics_of(np.float32([np.nan, np.inf]), "e4m3fn")
+    assert [getattr(nothing, name) for name in MAGNITUDES] == [0.0] * 4
+    assert (nothing.finite, nothing.exponents, nothing.exponent_bits_used, nothing.bias) == (0, {}, 0, 0.0)
 
 
 def test_round_trip(tmp_path):
