@@ -26,9 +26,11 @@ Row = dict[str, Any]
 
 def read(folder: Path) -> dict[tuple[str, str], list[Row]]:
     """The rows of all result files, by framework and model."""
-    rows = [row for name in FRAMEWORKS for row in json.loads((folder / f"choices-{name}.json").read_text())["rows"]]
-    keys = [(framework, model) for framework in FRAMEWORKS for model in MODELS]
-    return {key: [row for row in rows if (row["framework"], row["model"]) == key] for key in keys}
+    runs: dict[tuple[str, str], list[Row]] = {}
+    for framework in FRAMEWORKS:
+        for row in json.loads((folder / f"choices-{framework}.json").read_text())["rows"]:
+            runs.setdefault((framework, row["model"]), []).append(row)
+    return runs
 
 
 def short(text: str) -> str:
@@ -41,14 +43,16 @@ def draw(runs: dict[tuple[str, str], list[Row]], path: Path) -> None:
     text = "Chosen formats: a line with dots. One format for all layers: crosses. Without rounding: a dashed line."
     with page(path, 7.5, 5.4, title, text) as figure:
         figure.suptitle("Loss on data that formats were not chosen on", fontsize=9, color=INK)
-        panels: Any = figure.subplots(len(FRAMEWORKS), len(MODELS), sharex=True)
-        for axes, ((framework, model), rows) in zip(panels.flat, runs.items(), strict=True):
+        panels: Any = figure.subplots(-(-len(runs) // 2), 2, sharex=True, squeeze=False).flat
+        for axes, ((framework, model), rows) in zip(panels, runs.items(), strict=False):
             axes.set_title(f"{MODELS[model]}, {FRAMEWORKS[framework]}")
             axes.set_ylabel("loss")
-            _panel(axes, rows)
-        for axes in panels[-1]:
             axes.set_xlabel("mean bits of weights")
-        panels[0, 0].legend()
+            axes.tick_params(labelbottom=True)
+            _panel(axes, rows)
+        for axes in panels[len(runs) :]:
+            axes.set_axis_off()
+        panels[0].legend()
 
 
 def _panel(axes: Any, rows: Sequence[Row]) -> None:

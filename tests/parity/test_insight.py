@@ -74,6 +74,20 @@ def test_results_of_something_else():
         assert found.differing(qjax.insight.statistics_between(x, y, text)) == [], text
 
 
+@pytest.mark.parametrize("text", ["e4m3fn", "fixed(8,4)", "fixed(8,4,signed=False)", "scaled(e4m3fn,{-1:256})"])
+def test_runs_of_the_kernel(text):
+    """It takes runs of 256 elements the short way, if none is special; there are several threads."""
+    x = np.abs(np.random.default_rng(5).normal(size=(320, 256))).astype(np.float32)
+    for row, special in enumerate((np.inf, np.nan, 500, -0.5, 7.97, -8)):
+        x[row, 7] = special
+    y = qcore.quantize(x, text)
+    y[7, 7], y[8, 7], y[9, 7], y[10, 7] = np.nan, -np.inf, 0, -1e-3
+    for part in (slice(None), *(slice(row, row + 1) for row in range(12))):
+        want = qcore.insight.statistics_between(x[part], y[part], text)
+        found = qtorch.insight.statistics_between(to_torch(x[part]), to_torch(y[part]), text)
+        assert want.differing(found) == [], (text, part)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, *(pytest.param(one, marks=pytest.mark.heavy) for one in DTYPES[1:])])
 def test_packages(dtype, monkeypatch):
     for text, special in itertools.product(TEXTS, (False, True)):
