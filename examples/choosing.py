@@ -25,7 +25,7 @@ CANDIDATES = tuple(
     f"scaled({element},{{...:None}})" for element in ("e4m3fn", "e2m3fn", "e3m2fn", "e2m1fn", "fixed(4,2)")
 )
 BUDGET = 5.0
-TEXTS, IMAGES = 64, 256  # of the data that formats are chosen on
+TEXTS, IMAGES = 64, 1280  # of the data that formats are chosen on, so many that the choice does not fit them only
 
 Batch = tuple[np.ndarray, np.ndarray]
 Model = Any  # a module of torch, or a function of inputs in JAX
@@ -46,7 +46,10 @@ def arguments(description: str | None, argv: list[str] | None) -> argparse.Names
 
 
 def examples_of(model: str, limit: int | None) -> tuple[list[Batch], list[Batch]]:
-    """Batches to choose on, and others to test on, that training has not seen (of the GPT: not in this order)."""
+    """Batches to choose on, from the training data, and others to test on, which training has not seen.
+
+    The GPT's are parts of one text at random: training may have seen some of their letters, in other parts.
+    """
     if model == "gpt":
         found = text.batches(text.load(), min(TEXTS, limit or TEXTS), LENGTH, seed=1)
         return [next(found)], [next(found)]

@@ -262,16 +262,42 @@ def sweeps() -> str:
 
 @figure
 def choices() -> str:
-    rows, cells = results("choices-torch")["rows"], []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        of = [row for row in rows if row["model"] == model]
-        for uniform in (row for row in of if row["kind"] == "uniform"):
-            front = [row for row in of if row["kind"] == "front" and row["bits"] <= uniform["bits"]]
-            best = min(front, key=lambda row: row["loss"])
-            numbers = (f"{one[name]:.3f}" for one in (uniform, best) for name in ("bits", "loss", "test"))
-            cells.append((model, f"`{next(iter(uniform['formats'].values()))}`", *numbers))
+    cells = []
+    for framework, name in (("torch", "PyTorch"), ("jax", "JAX")):
+        rows = results(f"choices-{framework}")["rows"]
+        for model in dict.fromkeys(row["model"] for row in rows):
+            of = [row for row in rows if row["model"] == model]
+            for uniform in (row for row in of if row["kind"] == "uniform"):
+                front = [row for row in of if row["kind"] == "front" and row["bits"] <= uniform["bits"]]
+                best = min(front, key=lambda row: row["loss"])
+                numbers = (f"{one[name]:.3f}" for one in (uniform, best) for name in ("bits", "loss", "test"))
+                text = next(iter(uniform["formats"].values())).removeprefix("scaled(").partition(",{")[0]
+                cells.append((f"{MODELS[model]}, {name}", f"`{text}`", *numbers))
     heading = "model", "one format", "bits", "loss", "on other data", "chosen: bits", "loss", "on other data"
-    return f"{table(heading, cells)}\n\nFrom {link('choices-torch')}."
+    return (
+        f"{table(heading, cells)}\n\nEach format has one power of two for a tensor. From {link('choices-torch')} and "
+        f"{link('choices-jax', 'of JAX')}."
+    )
+
+
+@figure
+def cost_of_watching() -> str:
+    record = results("insight")
+    rows = [
+        (name, rounding, *(f"{row['ratio']:.2f}" for row in record["rows"] if _is(row, package, rounding)))
+        for package, name in (("torch", "PyTorch"), ("jax", "JAX"))
+        for rounding in ("nearest", "stochastic")
+    ]
+    every = sorted({row["every"] for row in record["rows"]})
+    heading = "package", "rounding", *(f"one step of {n} watched" if n > 1 else "every step watched" for n in every)
+    return (
+        f"{table(heading, rows)}\n\nTimes the same steps unwatched, on {where(record)}, while other programs ran "
+        f"({link('insight')}). What we aim at is at most {record['rows'][0]['limit']:g}."
+    )
+
+
+def _is(row: Record, package: str, rounding: str) -> bool:
+    return (row["package"], row["rounding"]) == (package, rounding)
 
 
 MODELS = {"mlp": "MLP", "preresnet20": "PreResNet20", "gpt": "GPT, two blocks"}

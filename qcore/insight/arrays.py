@@ -10,7 +10,18 @@ from qcore.arrays import Key, check_array, quantize, to_lanes
 from qcore.formats.number import Number, check_number
 from qcore.insight.bounds import bounds, check_carrier, range_of
 from qcore.insight.lanes import LENGTH, lanes_of
-from qcore.insight.law import ERROR_FIELDS, FIELDS, Bounds, Effects, effects, to_float32
+from qcore.insight.law import (
+    ERROR_FIELDS,
+    ERROR_KEYS,
+    FIELDS,
+    NUMBER_KEYS,
+    Bounds,
+    Effects,
+    effects,
+    error_weights,
+    number_weights,
+    to_float32,
+)
 from qcore.insight.statistics import Statistics
 from qcore.law.blocks.tiles import tiles
 from qcore.law.lanes import Names
@@ -95,15 +106,13 @@ def _pad(array: np.ndarray, missing: tuple[int, ...]) -> np.ndarray:
 
 
 def _tabulate(found: Effects) -> np.ndarray:
-    """The sums as lanes; float64 holds those of `bincount` exactly."""
-    count = found.number_field.size
-    flags = [count, *(int(np.count_nonzero(flag)) for flag in found.flags)]
-    numbers = [_table(found.number_field, one, FIELDS) for one in (None, *found.number_columns)]
-    errors = [_table(found.error_field, one, ERROR_FIELDS) for one in found.error_columns]
-    tables = [np.stack(columns, -1).reshape(-1) for columns in (numbers, errors)]
+    """The sums as lanes."""
+    flags = [found.number_key.size, *(int(np.count_nonzero(flag)) for flag in found.flags)]
+    numbers, errors = _counts(found.number_key, FIELDS, NUMBER_KEYS), _counts(found.error_key, ERROR_FIELDS, ERROR_KEYS)
+    errors[0, 0] = 0
+    tables = (numbers @ number_weights()).reshape(-1), (errors @ error_weights()).reshape(-1)
     return lanes_of(np.concatenate([flags, *tables]), np.array([lanes.max() for lanes in found.magnitudes]))
 
 
-def _table(field: np.ndarray, column: np.ndarray | None, fields: int) -> np.ndarray:
-    weights = None if column is None else column.reshape(-1)
-    return np.bincount(field.reshape(-1), weights, fields).astype(np.int64)
+def _counts(key: np.ndarray, fields: int, keys: int) -> np.ndarray:
+    return np.bincount(key.reshape(-1), minlength=fields * keys).reshape(fields, keys)

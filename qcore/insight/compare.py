@@ -8,6 +8,16 @@ from typing import Any, NamedTuple
 from qcore.insight.record import Entry, Record, Site
 from qcore.insight.statistics import COUNTS, MAGNITUDES
 
+# What optimizers of PyTorch and optax call the same tensor.
+_STATES = {
+    "momentum_buffer": "trace",
+    **dict.fromkeys(("exp_avg", "grad_avg"), "mu"),
+    **dict.fromkeys(("exp_avg_sq", "square_avg", "exp_inf", "e_g"), "nu"),
+    "max_exp_avg_sq": "nu_max",
+    "sum": "sum_of_squares",
+    "acc_delta": "e_x",
+}
+_WEIGHTS = ("kernel", "scale", "embedding")  # flax's names of what torch calls weight
 _SUMS = ("signal", "error_absolute", "error_squared", "error_signed")
 
 
@@ -43,6 +53,10 @@ def compare(run_a: Record, run_b: Record, tolerance: float | None = None) -> Dif
     Steps are compared in ascending order; the sites of a step in the order in which run_a has them, then those that
     only run_b has. So the first difference is the first rounding that went another way, if the runs had the same sites.
 
+    A site of run_b that run_a lacks is compared with run_a's site for the same tensor by another name: an optimizer's
+    state as PyTorch and optax call it ("exp_avg" and "mu"), a parameter as torch and flax call it ("weight" and
+    "kernel"). Digests of kernels differ if one framework keeps them transposed.
+
     Args:
         run_a, run_b: records of one model, perhaps of different frameworks.
         tolerance: None for bits: all statistics must be equal, and digests where both have them. A number from 0 on:
@@ -67,14 +81,34 @@ def compare(run_a: Record, run_b: Record, tolerance: float | None = None) -> Dif
     """
     _check(run_a, run_b, tolerance)
     pairs: dict[tuple[int, Site], list[Entry | None]] = {}
+    names = _same_sites(run_a.sites, run_b.sites)
     for place, run in enumerate((run_a, run_b)):
         for one in run.entries:
-            pairs.setdefault((one.step, one.site), [None, None])[place] = one
+            site = names.get(one.site, one.site) if place else one.site
+            pairs.setdefault((one.step, site), [None, None])[place] = one
     for (step, site), (first, second) in sorted(pairs.items(), key=lambda pair: pair[0][0]):
         fields = _differing(first, second, tolerance)
         if fields:
             return Difference(step, site, fields, first, second)
     return None
+
+
+def _same_sites(first: list[Site], second: list[Site]) -> dict[Site, Site]:
+    """The sites of the first run for those of the second that it calls otherwise."""
+    free = {_plain(site): site for site in reversed(first) if site not in second}
+    found = {}
+    for site in second:
+        if site not in first and _plain(site) in free:
+            found[site] = free.pop(_plain(site))
+    return found
+
+
+def _plain(site: Site) -> Site:
+    """A site of an optimizer by the names that stand for those of all frameworks."""
+    if site.kind != "state":
+        return site
+    path, dot, last = site.path.rpartition(".")
+    return Site(path + dot + ("weight" if last in _WEIGHTS else last), site.kind, _STATES.get(site.role, site.role))
 
 
 def _check(run_a: Any, run_b: Any, tolerance: Any) -> None:

@@ -1,4 +1,4 @@
-"""The lanes of statistics: int32 arrays of all sums, in two parts, and of the magnitudes."""
+"""The lanes of statistics: int32 arrays of all sums, in two parts, of the magnitudes, and perhaps of a digest."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def merge_lanes(xp: Any, a: Any, b: Any) -> Any:
     """The lanes of two statistics merged, in an array namespace that has `maximum` and `concatenate`."""
     low = a[..., SUMS : 2 * SUMS] + b[..., SUMS : 2 * SUMS]
     high = a[..., :SUMS] + b[..., :SUMS] + (low >> DIGIT)
-    magnitudes = xp.maximum(a[..., 2 * SUMS :], b[..., 2 * SUMS :])
-    return xp.concatenate([high, low & ((1 << DIGIT) - 1), magnitudes], -1)
+    magnitudes = xp.maximum(a[..., 2 * SUMS : LENGTH], b[..., 2 * SUMS : LENGTH])
+    return xp.concatenate([high, low & ((1 << DIGIT) - 1), magnitudes, a[..., LENGTH:] + b[..., LENGTH:]], -1)
 
 
 def lanes_of(sums: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
@@ -38,7 +38,7 @@ def lanes_of(sums: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
 def sums_of(lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The sums in int64, and the magnitudes."""
     high, low = lanes[..., :SUMS].astype(np.int64), lanes[..., SUMS : 2 * SUMS]
-    return (high << DIGIT) + low, lanes[..., 2 * SUMS :]
+    return (high << DIGIT) + low, lanes[..., 2 * SUMS : LENGTH]
 
 
 def as_numpy(lanes: Any) -> np.ndarray:

@@ -2,14 +2,14 @@
 
 Numbers before and after are int32 lanes of float32, in which all numbers of float16 and bfloat16 are exact.
 
-Sums are exact and have no order: elements are added to entries of tables, one entry for each binary exponent.
+Sums are exact and have no order: elements are counted by keys, and what is summed follows from the counts.
 
-    number = significand * 2^exponent       the significand rounded to 8 bits, nearest, ties to even: 128 to 256
-    table[exponent] += significand, significand^2
+    number = significand * 2^exponent       the significand rounded to 5 bits, nearest, ties to even: 16 to 32
+    key = field, significand                counts[key] += 1
 
 An error is the result minus the number, both as integers in units of 2^-5 steps of the larger one, where the smaller
 one loses the bits below. So errors are exact, or off by less than 2^-28 of the larger number; they are then rounded to
-24 bits, as a conversion to float32 does, and to 8 bits.
+24 bits, as a conversion to float32 does, and to 5 bits. No error has the field 0, whose first key is that of zero.
 
 Functions take an array namespace `xp`, see `qcore.law.lanes`, of which they use `where`, `clip` and `float_bits`.
 """
@@ -17,6 +17,8 @@ Functions take an array namespace `xp`, see `qcore.law.lanes`, of which they use
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from qcore.law.carrier import FLOAT32, Carrier
 from qcore.law.lanes import field_and_significand
@@ -38,10 +40,12 @@ ERROR_FIELDS = 288  # of errors
 NUMBER_COLUMNS = ("count", "square")
 ERROR_COLUMNS = ("absolute", "signed", "square")
 # An entry's significands count in units of 2^(field + unit).
-NUMBER_UNIT, ERROR_UNIT = -134, -162
+NUMBER_UNIT, ERROR_UNIT = -131, -159
+NUMBER_KEYS, ERROR_KEYS = 64, 32  # of a field: significands; the lower bits of significands, and whether it is negative
 
 _HIDDEN, _INFINITY, _MASK = FLOAT32.hidden, FLOAT32.infinity, FLOAT32.magnitude_mask
 _GUARD = 5  # bits below the larger number's last
+_CUT = 19  # bits of a significand that rounding drops
 
 
 class Bounds(NamedTuple):
@@ -65,27 +69,30 @@ class Effects(NamedTuple):
         flags: 1 or 0 for each name of `COUNTS` but the first.
         magnitudes: for each name of `MAGNITUDES`; where there is no nonzero finite number 0, and the smallest ones
             subtracted from infinity, so that maxima are wanted of all.
-        number_field, number_columns: the entry and what is added to it; the count is 1 for every element.
-        error_field, error_columns: the same of the error.
+        number_key, error_key: by which elements are counted; see `number_weights` and `error_weights`.
     """
 
     flags: tuple[Any, ...]
     magnitudes: tuple[Any, ...]
-    number_field: Any
-    number_columns: tuple[Any, ...]
-    error_field: Any
-    error_columns: tuple[Any, ...]
+    number_key: Any
+    error_key: Any
 
 
-def effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> Effects:
-    """What a rounding of lanes `before` to lanes `after` did."""
+def special(before: Any, after: Any, bounds: Bounds) -> Any:
+    """Below zero where numbers or results are infinite or NaN, or numbers may be saturated."""
+    a, b = before & _MASK, after & _MASK
+    return ((_INFINITY - 1) - a) | ((_INFINITY - 1) - b) | (bounds.largest - a) | (bounds.lowest - a)
+
+
+def effects(xp: Any, before: Any, after: Any, bounds: Bounds, plain: bool = False) -> Effects:
+    """What a rounding of lanes `before` to lanes `after` did; plain ones are nowhere `special`."""
     a, b = before & _MASK, after & _MASK
     # -1 where it is so, else 0
-    finite, result_finite = (a - _INFINITY) >> 31, (b - _INFINITY) >> 31
+    finite, result_finite = (-1, -1) if plain else ((a - _INFINITY) >> 31, (b - _INFINITY) >> 31)
     nonzero, result_nonzero = -a >> 31, -b >> 31
-    nan = (_INFINITY - a) >> 31
+    nan, nan_result = (0, 0) if plain else ((_INFINITY - a) >> 31, (_INFINITY - b) >> 31)
     limit = bounds.largest + ((before >> 31) & (bounds.lowest - bounds.largest))
-    saturated = ((limit - a) >> 31) & ~nan & result_finite
+    saturated = 0 if plain else ((limit - a) >> 31) & ~nan & result_finite
     masks = (
         ~nonzero,
         nonzero & finite & ~result_nonzero & ~saturated,
@@ -93,22 +100,20 @@ def effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> Effects:
         finite & ~result_finite,
         ~finite & ~nan,
         nan,
-        (_INFINITY - b) >> 31,
+        nan_result,
         result_nonzero & ((b - bounds.normal) >> 31),
     )
     counted, result_counted = finite & nonzero, result_finite & result_nonzero
     magnitudes = (_INFINITY - a) & counted, a & counted, (_INFINITY - b) & result_counted, b & result_counted
     both = finite & result_finite
     field, significand = field_and_significand(xp, a, FLOAT32)
-    short = _short(significand) & both
-    error_field, error, size = _error(xp, before, after, field, significand, b)
-    size = size & both
-    columns = size, (size ^ error) - error, size * size
-    return Effects(tuple(mask & 1 for mask in masks), magnitudes, field, (short * short,), error_field, columns)
+    number_key = (field << 6) | (_rounded(significand) & both)
+    error_key = _error_key(xp, before, after, field, significand, b) & both
+    return Effects(tuple(mask & 1 for mask in masks), magnitudes, number_key, error_key)
 
 
-def _error(xp: Any, before: Any, after: Any, field: Any, significand: Any, b: Any) -> tuple[Any, Any, Any]:
-    """The entry of each error, its sign (-1 or 0) and its rounded significand."""
+def _error_key(xp: Any, before: Any, after: Any, field: Any, significand: Any, b: Any) -> Any:
+    """An error's field, the lower four bits of its significand, and 1 if it is negative; 0 for no error."""
     result_field, result_significand = field_and_significand(xp, b, FLOAT32)
     top = xp.where(field > result_field, field, result_field)
     x = (significand << _GUARD) >> xp.clip(top - field, None, 31)
@@ -116,14 +121,26 @@ def _error(xp: Any, before: Any, after: Any, field: Any, significand: Any, b: An
     sign, result_sign = before >> 31, after >> 31
     error = ((y ^ result_sign) - result_sign) - ((x ^ sign) - sign)
     negative = error >> 31
-    bits = xp.float_bits((error ^ negative) - negative)
-    size = _short((bits & (_HIDDEN - 1)) | _HIDDEN) & (-bits >> 31)
-    return xp.clip(top + (bits >> 23) - 127, 0, None), negative, size
+    size = (error ^ negative) - negative
+    rounded = _rounded(xp.float_bits(size)) + ((top - 127) << 4)
+    return ((rounded << 1) - negative) & (-size >> 31)
 
 
-def _short(significand: Any) -> Any:
-    """Significands of 24 bits rounded to 8."""
-    return (significand + (0x7FFF + ((significand >> 16) & 1))) >> 16
+def _rounded(bits: Any) -> Any:
+    """Significands of 24 bits rounded to 5, also with their exponents."""
+    return (bits + ((1 << _CUT - 1) - 1 + ((bits >> _CUT) & 1))) >> _CUT
+
+
+def number_weights() -> np.ndarray:
+    """What an element of each key of a field adds to `NUMBER_COLUMNS`."""
+    significands = np.arange(NUMBER_KEYS)
+    return np.stack([np.ones_like(significands), significands**2], -1)
+
+
+def error_weights() -> np.ndarray:
+    """What an element of each key of a field adds to `ERROR_COLUMNS`."""
+    sizes, signs = 16 + np.arange(ERROR_KEYS) // 2, 1 - 2 * (np.arange(ERROR_KEYS) % 2)
+    return np.stack([sizes, signs * sizes, sizes**2], -1)
 
 
 def to_float32(xp: Any, lanes: Any, carrier: Carrier) -> Any:

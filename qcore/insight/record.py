@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qcore.arguments import check_choice, check_int
+from qcore.insight.digest import merged
 from qcore.insight.statistics import Statistics
 
 VERSION = 1
@@ -52,7 +53,7 @@ class Entry:
         step: the number of the step, from 0.
         site: where.
         statistics: what all roundings at this site in this step did, together.
-        digest: sha256 of the results' bits as hexadecimal digits, in the order of the roundings; None if not kept.
+        digest: of the results' bits, see `qcore.insight.digest`, as hexadecimal digits; None if not kept.
 
     Example:
         >>> import numpy as np
@@ -120,7 +121,12 @@ class Record:
         return list(dict.fromkeys(one.site for one in self.entries))
 
     def add(self, step: int, site: Site, statistics: Statistics, digest: str | None = None) -> None:
-        """Adds what a site did at a step; statistics of the same site and step are merged, and the last digest stays.
+        """Adds what a site did at a step; statistics and digests of the same site and step are merged.
+
+        Args:
+            step, site: where.
+            statistics: what it did.
+            digest: of the results' bits; None is that of the statistics, if they have one.
 
         Raises:
             TypeError, ValueError: if the step is no int of at least 0, the kind is unknown, or the site had another
@@ -128,12 +134,14 @@ class Record:
         """
         step, place = check_int("step", step, 0), self._places.get((step, site))
         check_choice("kind", site.kind, KINDS)
+        digest = statistics.digest if digest is None else digest
         if place is None:
             self._places[step, site] = len(self.entries)
             self.entries.append(Entry(step, site, statistics.pack(), digest))
             return
-        merged = self.entries[place].statistics.merge(statistics)
-        self.entries[place] = Entry(step, site, merged.pack(), digest)
+        before = self.entries[place]
+        together = before.statistics.merge(statistics).pack()
+        self.entries[place] = Entry(step, site, together, merged(before.digest, digest))
 
     def add_all(self, step: int, found: Mapping[Site, Statistics]) -> None:
         """Adds what several sites did at a step: what a function of `qjax.insight.watch` returns beside its result."""
@@ -176,10 +184,10 @@ class Record:
             raise TypeError(f"other is a {type(other).__name__}; allowed is a Record")
         if other.model != self.model:
             raise ValueError(f"other is a record of model {other.model!r}; allowed is {self.model!r}")
-        merged = Record(self.model, list(self.entries))
+        whole = Record(self.model, list(self.entries))
         for one in other.entries:
-            merged.add(one.step, one.site, one.statistics)
-        return merged
+            whole.add(one.step, one.site, one.statistics, one.digest)
+        return whole
 
     def to_json(self) -> dict[str, Any]:
         return {"version": VERSION, "model": self.model, "entries": [one.to_json() for one in self.entries]}

@@ -12,8 +12,20 @@ import numpy as np
 from qcore import Number, Rounding
 from qcore.formats.number import check_number
 from qcore.insight.bounds import Range, bounds, check_carrier, range_of
+from qcore.insight.digest import hashes
 from qcore.insight.lanes import DIGIT, LENGTH
-from qcore.insight.law import ERROR_FIELDS, FIELDS, Bounds, Effects, effects, to_float32
+from qcore.insight.law import (
+    ERROR_FIELDS,
+    ERROR_KEYS,
+    FIELDS,
+    NUMBER_KEYS,
+    Bounds,
+    Effects,
+    effects,
+    error_weights,
+    number_weights,
+    to_float32,
+)
 from qcore.insight.statistics import Statistics
 from qcore.law.blocks.tiles import Sizes, tiles
 from qcore.law.carrier import Carrier
@@ -26,8 +38,8 @@ jax.tree_util.register_pytree_node(
     Statistics, lambda one: ((one.lanes,), one.number), lambda number, lanes: Statistics(number, *lanes)
 )
 
-_CHUNK = 14  # sums of 2^14 squares of at most 2^16 fit int32
-_HALF = 15  # bits of a chunk's sums that are added up by themselves
+_HALF = DIGIT // 2  # bits of counts
+_LOW = (1 << _HALF) - 1
 _MOST = 1 << 30  # elements
 
 
@@ -82,11 +94,41 @@ def statistics_between(x: ArrayLike, y: ArrayLike, number: Number | str) -> Stat
     if x.size == 0:
         return Statistics(number.text, jnp.zeros(LENGTH, jnp.int32))
     constants = tuple(map(np.int32, found.constants))
-    return Statistics(number.text, _lanes(carrier, found.kind, sizes, constants, *map(jax.lax.stop_gradient, (x, y))))
+    lanes = over_mesh(partial(_lanes, carrier, found.kind, sizes, constants), x)
+    return Statistics(number.text, lanes(*map(jax.lax.stop_gradient, (x, y))))
+
+
+@jax.jit
+def digest_of(y: jax.Array) -> jax.Array:
+    """The words of a result's digest."""
+    lanes = to_lanes(y, check_carrier(y.dtype.name)).reshape(-1)
+    words = hashes(lanes, jnp.arange(lanes.size, dtype=jnp.int32))
+    return jnp.stack([jnp.sum(one, dtype=jnp.int32) for one in words])
+
+
+def over_mesh(function: Any, x: jax.Array) -> Any:
+    """A function of arrays like x, of which the compiler shards what is inside; its result is everywhere the same."""
+    sharding = jax.typeof(x).sharding
+    if jax.sharding.AxisType.Explicit not in sharding.mesh.axis_types:
+        return function
+    return jax.sharding.auto_axes(function, out_sharding=sharding.update(spec=jax.sharding.PartitionSpec()))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _lanes(
+    carrier: Carrier, kind: str, sizes: Sizes, constants: tuple[Any, ...], x: jax.Array, y: jax.Array
+) -> jax.Array:
+    """The lanes, in a conditional, across which XLA does not fuse.
+
+    Otherwise XLA would repeat what made x and y for each sum.
+    """
+    first = x.reshape(-1)[0] + y.reshape(-1)[0]
+    always = (first == first) | (first != first)
+    nothing = jnp.full(LENGTH, always & False, jnp.int32)  # varies over a mesh as the rest does
+    return jax.lax.cond(always, partial(_unfused, carrier, kind, sizes, constants), lambda *_: nothing, x, y)
+
+
+def _unfused(
     carrier: Carrier, kind: str, sizes: Sizes, constants: tuple[Any, ...], x: jax.Array, y: jax.Array
 ) -> jax.Array:
     found = Range(carrier, kind, constants)
@@ -103,25 +145,32 @@ def _spread(end: Any, blocks: Any) -> Any:
 
 
 def _tabulate(found: Effects) -> jax.Array:
-    """The sums as lanes; int32 holds those of chunks."""
-    ones = jnp.ones_like(found.number_field)
-    flags = jnp.stack([jnp.int32(ones.size), *(jnp.sum(flag, dtype=jnp.int32) for flag in found.flags)])
-    numbers = _table(found.number_field, (ones, *found.number_columns), FIELDS)
-    errors = _table(found.error_field, found.error_columns, ERROR_FIELDS)
+    """The sums as lanes."""
+    reduced = (*found.flags, *found.magnitudes)
+    count = len(found.flags)
+    flags_and_magnitudes = jax.lax.reduce(
+        tuple(one.reshape(-1) for one in reduced),
+        (np.int32(0),) * len(reduced),
+        lambda a, b: tuple(
+            x + y if i < count else jnp.maximum(x, y) for i, (x, y) in enumerate(zip(a, b, strict=True))
+        ),
+        (0,),
+    )
+    flags = jnp.stack([jnp.int32(found.number_key.size), *flags_and_magnitudes[:count]])
+    numbers = _sums(_counts(found.number_key, FIELDS * NUMBER_KEYS), number_weights())
+    errors = _sums(_counts(found.error_key, ERROR_FIELDS * ERROR_KEYS).at[0].set(0), error_weights())
     high, low = (jnp.concatenate(parts) for parts in zip((flags & 0, flags), numbers, errors, strict=True))
-    magnitudes = jnp.stack([jnp.max(lanes) for lanes in found.magnitudes])
-    return jnp.concatenate([high, low, magnitudes])
+    return jnp.concatenate([high, low, jnp.stack(flags_and_magnitudes[count:])])
 
 
-def _table(field: jax.Array, columns: tuple[Any, ...], fields: int) -> tuple[jax.Array, jax.Array]:
-    """The sums of columns by field, as their higher parts and lower `DIGIT` bits."""
-    index = jnp.arange(field.size, dtype=jnp.int32) >> _CHUNK
-    places = index * fields + field.reshape(-1)
-    added = jnp.stack([column.reshape(-1) for column in columns], -1)
-    chunks = -(-field.size >> _CHUNK)
-    table = jnp.zeros((chunks * fields, len(columns)), jnp.int32).at[places].add(added, mode="promise_in_bounds")
-    table = table.reshape(chunks, -1)
-    low = jnp.sum(table & ((1 << _HALF) - 1), 0, dtype=jnp.int32)
-    high = jnp.sum(table >> _HALF, 0, dtype=jnp.int32) + (low >> _HALF)
-    digits = (high & ((1 << DIGIT - _HALF) - 1)) << _HALF
-    return high >> (DIGIT - _HALF), digits | (low & ((1 << _HALF) - 1))
+def _counts(key: jax.Array, size: int) -> jax.Array:
+    return jnp.zeros(size, jnp.int32).at[key.reshape(-1)].add(1, mode="promise_in_bounds")
+
+
+def _sums(counts: jax.Array, weights: np.ndarray) -> tuple[jax.Array, jax.Array]:
+    """By fields, as their higher parts and lower `DIGIT` bits: of both halves of counts, which fit int32."""
+    split = counts.reshape(-1, len(weights), 1)
+    weights = weights.astype(np.int32)
+    low = jnp.sum((split & _LOW) * weights, 1, dtype=jnp.int32).reshape(-1)
+    high = jnp.sum((split >> _HALF) * weights, 1, dtype=jnp.int32).reshape(-1) + (low >> _HALF)
+    return high >> (DIGIT - _HALF), (high & _LOW) << _HALF | (low & _LOW)

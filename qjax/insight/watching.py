@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
@@ -19,17 +20,18 @@ from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
 from qcore.formats.text import parse
 from qcore.insight import Site, Statistics
-from qcore.insight.lanes import LENGTH, merge_lanes
-from qjax.insight.arrays import statistics_between
+from qjax.insight.arrays import digest_of, over_mesh, statistics_between
+from qjax.insight.merging import flat, merged, none_like, over_axes, varying
 from qjax.insight.sites import Rounded, has_sites, product_of, product_site, site_of, stack_of
 from qjax.linalg.call import multiply_arrays
 
 Found = dict[Site, Statistics]
 
+_digests: ContextVar[bool] = ContextVar("digests", default=False)  # True while a watch that keeps them is traced
 _INLINED = ("jit", "pjit", "closed_call", "core_call", core.primitives.remat_p.name)
 
 
-def watch(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Found]]:
+def watch(fn: Callable[..., Any], digests: bool = False) -> Callable[..., tuple[Any, Found]]:
     """A function that returns fn's result, with the same bits, and the statistics of all that fn rounds.
 
     The sites are: calls of `quantize` and of `quantizer`s, and what `qjax.auto_low.lower` rounds, by the dotted name
@@ -37,13 +39,15 @@ def watch(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Found]]:
     gradients, accumulators, weights and states in `qjax.optim.low_precision`, by the parameters' paths. An
     accumulator's error is its distance from the exact sum, rounded to float32.
 
-    It works under jit and grad, and through jit, checkpoint, cond, while_loop, scan and vmap within fn. Statistics of a
-    scan have one entry for each iteration (`Statistics.parts`); those of a while_loop are of all together. Gradients
-    that are taken of the watched function are not seen: watch the function that takes them. Under vmap blocks must be
-    defined from the last axis on.
+    It works under jit and grad, and through jit, checkpoint, cond, while_loop, scan, vmap and shard_map within fn.
+    Statistics of a scan have one entry for each iteration (`Statistics.parts`); those of a while_loop, and of a
+    shard_map's shards, are of all together. Of shards that are copies one counts, unless check_vma=False hides it; in
+    digests shards have indices of their own. Gradients that are taken of the watched function are not seen: watch the
+    function that takes them. Under vmap blocks must be defined from the last axis on.
 
     Args:
         fn: a function of pytrees of arrays.
+        digests: True adds digests of the bits of all results, which a `Record` keeps, for `qcore.insight.compare`.
 
     Returns:
         A function with fn's arguments, which returns a pair: fn's result, and a dictionary from sites to statistics.
@@ -51,8 +55,7 @@ def watch(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Found]]:
 
     Raises:
         TypeError: if fn is no function.
-        ValueError: in a call: if fn rounds nothing, or rounds where no statistics can come out: in a shard_map, or a
-            Pallas kernel.
+        ValueError: in a call: if fn rounds nothing, or rounds where no statistics can come out: in a Pallas kernel.
 
     Example:
         >>> from qjax import quantize
@@ -85,7 +88,11 @@ def watch(fn: Callable[..., Any]) -> Callable[..., tuple[Any, Found]]:
         traced = jax.make_jaxpr(flat)(*arrays)
         if not has_sites(traced.jaxpr, ""):
             raise ValueError("fn rounds nothing that is watched; allowed is a function that calls qjax's roundings")
-        results, found = evaluate(traced.jaxpr, traced.consts, arrays, "")
+        before = _digests.set(digests)
+        try:
+            results, found = evaluate(traced.jaxpr, traced.consts, arrays, "")
+        finally:
+            _digests.reset(before)
         return jax.tree.unflatten(result_tree, results), found
 
     return watched
@@ -104,7 +111,7 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], outer: str)
         with user_context(equation.source_info.traceback, name_stack=scope), equation.ctx.manager:
             results, more = _run(equation, [read(atom) for atom in equation.invars], stack_of(outer, equation))
         for site, statistics in more.items():
-            found[site] = _merged(found[site], statistics) if site in found else statistics
+            found[site] = merged(found[site], statistics) if site in found else statistics
         values.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars], found
 
@@ -135,19 +142,12 @@ def _statistics(rounded: Rounded, x: Any, y: Any) -> Statistics:
         ndim = jnp.ndim(x)
         if number.block_sizes(ndim)[1:] != number.block_sizes(ndim - 1) or number.block_sizes(ndim)[0] != 1:
             raise ValueError(f"fn rounds to {rounded.number} under vmap; allowed are blocks along the last axes")
+    x, y = map(jax.lax.stop_gradient, (x, y))
     with jax.enable_x64(False):
-        return statistics_between(jax.lax.stop_gradient(x), jax.lax.stop_gradient(y), number)
-
-
-def _merged(a: Statistics, b: Statistics) -> Statistics:
-    if a.number != b.number:
-        raise ValueError(
-            f"fn rounds to {a.number} and {b.number} at one site; allowed are names of their own, by scopes"
-        )
-    one, other = (jnp.atleast_2d(lanes.lanes) for lanes in (a, b))
-    if a.lanes.ndim == b.lanes.ndim == 1:
-        return Statistics(a.number, merge_lanes(jnp, a.lanes, b.lanes))
-    return Statistics(a.number, jnp.concatenate([lanes.reshape(-1, LENGTH) for lanes in (one, other)]))
+        found = statistics_between(x, y, number)
+        if _digests.get():
+            found = Statistics(found.number, jnp.concatenate([found.lanes, over_mesh(digest_of, y)(y)]))
+    return found
 
 
 def _inlined(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Found]:
@@ -200,12 +200,12 @@ def _while(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any
         raise ValueError("fn rounds within the condition of a while_loop; allowed is its body")
     step = partial(evaluate, inner.jaxpr, inner.consts, outer=stack)
     kinds = jax.eval_shape(lambda *carry: step([*operands[first:second], *carry])[1], *operands[second:])
-    start = {site: _none(one.number) for site, one in kinds.items()}
+    start = {site: none_like(one) for site, one in kinds.items()}
 
     def body(state: Any) -> Any:
         carry, found = state
         carry, more = step([*operands[first:second], *carry])
-        return carry, {site: _merged(one, _flat(more[site])) for site, one in found.items()}
+        return carry, {site: merged(one, flat(more[site])) for site, one in found.items()}
 
     def goes_on(state: Any) -> Any:
         return evaluate(condition.jaxpr, condition.consts, [*operands[:first], *state[0]], stack)[0][0]
@@ -222,24 +222,32 @@ def _cond(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any]
 
     def whole(branch: Any, *args: Any) -> Any:
         results, found = branch(args)
-        return results, {
-            site: _flat(found[site]) if site in found else _none(one.number) for site, one in kinds.items()
-        }
+        return results, {site: flat(found[site]) if site in found else none_like(one) for site, one in kinds.items()}
 
     return jax.lax.switch(index, [partial(whole, branch) for branch in branches], *rest)
 
 
-def _none(number: str) -> Statistics:
-    return Statistics(number, jnp.zeros(LENGTH, jnp.int32))
+def _shard_map(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Found]:
+    """Of shards that hold the same numbers one counts; that they do is known if the axes of arrays are checked."""
+    params = equation.params
+    axes = tuple(name for name in params["mesh"].axis_names if name in params["newly_manual_axes"])
 
+    def body(*args: Any) -> Any:
+        results, found = evaluate(params["jaxpr"], (), args, stack)
+        for site, one in found.items():
+            along = set(axes) & varying(one.lanes) if params["check_vma"] else axes
+            found[site] = Statistics(one.number, over_axes(one.lanes, tuple(along)))
+        return results, found
 
-def _flat(one: Statistics) -> Statistics:
-    """All together, of statistics that a scan within made."""
-    lanes = one.lanes.reshape(-1, LENGTH)
-    total = lanes[0]
-    for i in range(1, len(lanes)):
-        total = merge_lanes(jnp, total, lanes[i])
-    return Statistics(one.number, total)
+    mapped = jax.shard_map(
+        body,
+        mesh=params["mesh"],
+        in_specs=params["in_specs"],
+        out_specs=(list(params["out_specs"]), jax.sharding.PartitionSpec()),
+        axis_names=params["newly_manual_axes"],
+        check_vma=params["check_vma"],
+    )
+    return mapped(*operands)
 
 
 _CALLS: dict[str, Callable[[Any, list[Any], str], tuple[Sequence[Any], Found]]] = {
@@ -247,6 +255,7 @@ _CALLS: dict[str, Callable[[Any, list[Any], str], tuple[Sequence[Any], Found]]] 
     "scan": _scan,
     "while": _while,
     "cond": _cond,
+    "shard_map": _shard_map,
     "custom_jvp_call": _custom,
     "custom_vjp_call": _custom,
 }

@@ -1,30 +1,60 @@
 // What a rounding did to a tensor: a template that `insight.py` fills in with what it did to each element; here are the
-// sums. Each is exact, so that neither their order nor the number of threads matters.
-//
-// A unit of elements has tables of its own, whose entries hold two sums each: neighbours often have the same exponent,
-// and additions to one place in memory wait for each other, so there are several of each table.
+// counts, of which sums are made. Each is exact, so that neither their order nor the number of threads matters.
 
 $values
 
-#define UNIT 65536  // elements: the count and the sum of squares of so many fit an entry, and so do two sums of sizes
-#define RUN 256     // elements whose effects are in memory at a time
-#define COPIES 4
+#define UNIT 65536  // elements that a thread takes
+#define RUN 256     // elements whose keys are in memory at a time
+#define FULL 0x7fffffff  // elements that are counted at most before sums are made
 #define BLOCKS $blocks
 #define COUNTS $counts
 #define FIELDS $fields
 #define ERRORS $errors
+#define NUMBER_KEYS $number_keys
+#define ERROR_KEYS $error_keys
 #define SUMS (COUNTS + 2 * FIELDS + 3 * ERRORS)
 
+static const int32_t number_weights[NUMBER_KEYS][2] = {$number_weights};
+static const int32_t error_weights[ERROR_KEYS][3] = {$error_weights};
+
 typedef struct {
-    uint64_t numbers[COPIES][FIELDS];   // count * 2^40 + sum of squares
-    uint64_t errors[COPIES][ERRORS][2];  // sum of sizes, of negative errors * 2^32; sum of squares
-} Tables;
-typedef struct { int64_t sums[SUMS]; int32_t magnitudes[4]; } Total;
+    int64_t sums[SUMS];
+    int32_t magnitudes[4];
+    int64_t counted;
+    uint32_t numbers[FIELDS * NUMBER_KEYS], errors[ERRORS * ERROR_KEYS];
+} Total;
 typedef struct { int64_t size; const void *x, *y; const int32_t* ends[3]; int32_t* lanes; } Call;
 
-static void add_unit(const Call* call, int64_t from, int64_t to, Total* total, Tables* tables) {
-    memset(tables, 0, sizeof(*tables));
-    int32_t number_field[RUN], square[RUN], error_field[RUN], sign[RUN], size[RUN];
+static int any(const uint32_t* counts, int size) {
+    uint32_t found = 0;
+    for (int i = 0; i < size; ++i) found |= counts[i];
+    return found != 0;
+}
+
+static void add_counts(Total* total) {
+    int64_t* at = total->sums + COUNTS;
+    uint32_t* count = total->numbers;
+    for (int field = 0; field < FIELDS; ++field, at += 2, count += NUMBER_KEYS) {
+        if (!any(count, NUMBER_KEYS)) continue;
+        for (int key = 0; key < NUMBER_KEYS; ++key) {
+            for (int i = 0; i < 2; ++i) at[i] += (int64_t)count[key] * number_weights[key][i];
+            count[key] = 0;
+        }
+    }
+    count = total->errors;
+    count[0] = 0;
+    for (int field = 0; field < ERRORS; ++field, at += 3, count += ERROR_KEYS) {
+        if (!any(count, ERROR_KEYS)) continue;
+        for (int key = 0; key < ERROR_KEYS; ++key) {
+            for (int i = 0; i < 3; ++i) at[i] += (int64_t)count[key] * error_weights[key][i];
+            count[key] = 0;
+        }
+    }
+    total->counted = 0;
+}
+
+static void add_unit(const Call* call, int64_t from, int64_t to, Total* total) {
+    uint16_t number_key[RUN], error_key[RUN];
     int32_t $zeros;
     int32_t $least;
     $constants
@@ -36,47 +66,45 @@ static void add_unit(const Call* call, int64_t from, int64_t to, Total* total, T
         const int32_t *const largest = call->ends[0] + begin, *const lowest = call->ends[1] + begin;
         const int32_t* const normal = call->ends[2] + begin;
 #endif
+        int32_t special = 0;
         #pragma GCC ivdep
         for (int64_t j = 0; j < length; ++j) {
-            $each
+            $special
+        }
+        if (special >= 0) {
+            #pragma GCC ivdep
+            for (int64_t j = 0; j < length; ++j) {
+                $plain
+            }
+        } else {
+            #pragma GCC ivdep
+            for (int64_t j = 0; j < length; ++j) {
+                $each
+            }
         }
         for (int64_t j = 0; j < length; ++j) {
-            tables->numbers[j % COPIES][number_field[j]] += (1ull << 40) + (uint32_t)square[j];
-            uint64_t* const error = tables->errors[j % COPIES][error_field[j]];
-            error[0] += (uint64_t)(uint32_t)size[j] << (sign[j] & 32);
-            error[1] += (uint32_t)(size[j] * size[j]);
+            ++total->numbers[number_key[j]];
+            ++total->errors[error_key[j]];
         }
     }
     total->sums[0] += to - from;
     $counted
-    for (int i = 0; i < COPIES; ++i) {
-        int64_t* at = total->sums + COUNTS;
-        for (int field = 0; field < FIELDS; ++field, at += 2) {
-            at[0] += tables->numbers[i][field] >> 40;
-            at[1] += tables->numbers[i][field] & ((1ull << 40) - 1);
-        }
-        for (int field = 0; field < ERRORS; ++field, at += 3) {
-            const uint64_t sizes = tables->errors[i][field][0];
-            const int64_t positive = sizes & 0xffffffff, negative = sizes >> 32;
-            at[0] += positive + negative;
-            at[1] += positive - negative;
-            at[2] += tables->errors[i][field][1];
-        }
-    }
+    total->counted += to - from;
+    if (total->counted > FULL - UNIT) add_counts(total);
 }
 
 static int run(const Call* call) {
     const int64_t units = (call->size + UNIT - 1) / UNIT;
     const int threads = (int)MIN((int64_t)omp_get_max_threads(), units);
     Total* const totals = calloc(threads, sizeof(Total));
-    Tables* const tables = malloc(sizeof(Tables) * threads);
-    if (totals && tables) {
+    if (totals) {
         #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
         for (int64_t unit = 0; unit < units; ++unit) {
-            const int thread = omp_get_thread_num();
-            add_unit(call, unit * UNIT, MIN(call->size, (unit + 1) * UNIT), totals + thread, tables + thread);
+            add_unit(call, unit * UNIT, MIN(call->size, (unit + 1) * UNIT), totals + omp_get_thread_num());
         }
+        add_counts(totals);
         for (int thread = 1; thread < threads; ++thread) {
+            add_counts(totals + thread);
             for (int i = 0; i < SUMS; ++i) totals->sums[i] += totals[thread].sums[i];
             for (int i = 0; i < 4; ++i) {
                 totals->magnitudes[i] = MAX(totals->magnitudes[i], totals[thread].magnitudes[i]);
@@ -88,9 +116,8 @@ static int run(const Call* call) {
         }
         memcpy(call->lanes + 2 * SUMS, totals->magnitudes, sizeof(totals->magnitudes));
     }
-    const int done = totals && tables;
+    const int done = totals != NULL;
     free(totals);
-    free(tables);
     return done;
 }
 

@@ -6,12 +6,27 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
+import numpy as np
+
 from qcore.insight.lanes import DIGIT
-from qcore.insight.law import COUNTS, ERROR_FIELDS, FIELDS, Bounds, effects, to_float32
+from qcore.insight.law import (
+    COUNTS,
+    ERROR_FIELDS,
+    ERROR_KEYS,
+    FIELDS,
+    NUMBER_KEYS,
+    Bounds,
+    Effects,
+    effects,
+    error_weights,
+    number_weights,
+    special,
+    to_float32,
+)
 from qcore.law.carrier import Carrier
 from qtorch._kernels.source import VALUES, declared, needed
 from qtorch._kernels.store import Function, load
-from qtorch._kernels.trace import CONSTANT, ELEMENT, Trace
+from qtorch._kernels.trace import CONSTANT, ELEMENT, Trace, Value
 
 TEMPLATE = Path(__file__).with_name("insight.c")
 
@@ -31,21 +46,15 @@ def source(carrier: Carrier, blocks: bool) -> str:
     before, after = (to_float32(trace, one, carrier) for one in lanes)
     ends = [f"{name}[j]" for name in Bounds._fields] if blocks else [f"call->ends[{i}][0]" for i in range(3)]
     level = ELEMENT if blocks else CONSTANT
-    found = effects(trace, before, after, Bounds(*(trace.value(end, "int32", level) for end in ends)))
-    size, signed, _ = found.error_columns
-    negative = signed >> 31
-    written = {
-        "number_field": found.number_field,
-        "square": found.number_columns[0],
-        "error_field": found.error_field,
-        "sign": negative,
-        "size": size,
+    bounds = Bounds(*(trace.value(end, "int32", level) for end in ends))
+    found, plain = (effects(trace, before, after, bounds, way) for way in (False, True))
+    rare = special(before, after, bounds)
+    loops = {
+        "each": _loop(*_steps(found)),
+        "plain": _loop(*_steps(plain)),
+        "special": _loop([rare], [f"special |= {rare.name};"]),
     }
-    values = needed([*written.values(), *found.flags, *found.magnitudes], ELEMENT)
-    each = [declared(value) for value in values if value.level == ELEMENT]
-    each += [f"{name}[j] = {value.name};" for name, value in written.items()]
-    each += [f"flag{i} += {flag.name};" for i, flag in enumerate(found.flags)]
-    each += [f"most{i} = MAX(most{i}, {one.name});" for i, one in enumerate(found.magnitudes)]
+    values = needed([*_steps(found)[0], rare], ELEMENT)
     counted = [f"total->sums[{i + 1}] += flag{i};" for i in range(len(found.flags))]
     counted += [f"total->magnitudes[{i}] = MAX(total->magnitudes[{i}], most{i});" for i in range(4)]
     fields = {
@@ -54,12 +63,36 @@ def source(carrier: Carrier, blocks: bool) -> str:
         "counts": len(COUNTS),
         "fields": FIELDS,
         "errors": ERROR_FIELDS,
+        "number_keys": NUMBER_KEYS,
+        "error_keys": ERROR_KEYS,
+        "number_weights": _initializer(number_weights()),
+        "error_weights": _initializer(error_weights()),
         "digit": DIGIT,
         "stored": "int16_t" if carrier.padding else "int32_t",
         "zeros": ", ".join(f"flag{i} = 0" for i in range(len(found.flags))),
         "least": ", ".join(f"most{i} = 0" for i in range(4)),
         "constants": "\n    ".join(declared(value) for value in values if value.level == CONSTANT),
-        "each": "\n            ".join(each),
+        **loops,
         "counted": "\n    ".join(counted),
     }
     return Template(TEMPLATE.read_text()).substitute(fields)
+
+
+def _steps(found: Effects) -> tuple[list[Value], list[str]]:
+    """Values of an element, and C for what is done with them; what is 0 or -1 everywhere is no value."""
+    written = {"number_key": found.number_key, "error_key": found.error_key}
+    steps = [f"{name}[j] = (uint16_t){value.name};" for name, value in written.items()]
+    sums = [(f"flag{i} += {{}};", flag) for i, flag in enumerate(found.flags)]
+    maxima = [(f"most{i} = MAX(most{i}, {{}});", one) for i, one in enumerate(found.magnitudes)]
+    varying = [(text, value) for text, value in (*sums, *maxima) if isinstance(value, Value)]
+    steps += [text.format(value.name) for text, value in varying]
+    return [*written.values(), *(value for _, value in varying)], steps
+
+
+def _loop(values: list[Value], steps: list[str]) -> str:
+    lines = [declared(value) for value in needed(values, ELEMENT) if value.level == ELEMENT]
+    return "\n                ".join([*lines, *steps])
+
+
+def _initializer(weights: np.ndarray) -> str:
+    return ", ".join(f"{{{', '.join(map(str, row))}}}" for row in weights.tolist())

@@ -5,14 +5,27 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 
 from qcore import Number, Rounding
 from qcore.formats.number import check_number
 from qcore.formats.text import parse
 from qcore.insight.bounds import Range, bounds, check_carrier, range_of
+from qcore.insight.digest import hashes
 from qcore.insight.lanes import DIGIT, LENGTH
-from qcore.insight.law import ERROR_FIELDS, FIELDS, Bounds, Effects, effects, to_float32
+from qcore.insight.law import (
+    ERROR_FIELDS,
+    ERROR_KEYS,
+    FIELDS,
+    NUMBER_KEYS,
+    Bounds,
+    Effects,
+    effects,
+    error_weights,
+    number_weights,
+    to_float32,
+)
 from qcore.insight.statistics import Statistics
 from qcore.law.blocks.tiles import Tiles, tiles
 from qtorch._kernels.insight import statistics
@@ -81,6 +94,14 @@ def lanes_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Ten
     return _lanes(x, y, number)
 
 
+def digest_of(y: torch.Tensor) -> torch.Tensor:
+    """The words of a result's digest, on its device."""
+    y = y.detach().full_tensor() if is_sharded(y) else y.detach()  # type: ignore[operator]
+    lanes = to_lanes(y.contiguous(), check_dtype(y.dtype, "y")).reshape(-1)
+    index = torch.arange(lanes.numel(), device=y.device).to(torch.int32)
+    return torch.stack([words.sum() for words in hashes(lanes, index)]).to(torch.int32)
+
+
 def _check(x: Any, name: str) -> None:
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name} is a {type(x).__name__}; allowed is a torch.Tensor")
@@ -135,19 +156,23 @@ def _constants(ends: tuple[int, ...]) -> torch.Tensor:
 
 def _tabulate(found: Effects) -> torch.Tensor:
     """The sums as lanes, operation by operation."""
-    field, ones = found.number_field, torch.ones_like(found.number_field)
-    flags = torch.stack([flag.sum() for flag in (ones, *found.flags)])
-    numbers = _table(field, (ones, *found.number_columns), FIELDS)
-    errors = _table(found.error_field, found.error_columns, ERROR_FIELDS)
-    sums = torch.cat([flags, numbers, errors])
+    flags = [torch.full_like(found.number_key[:1], found.number_key.numel()), *(flag.sum() for flag in found.flags)]
+    errors = _counts(found.error_key, ERROR_FIELDS * ERROR_KEYS)
+    errors[0] = 0
+    numbers = _sums(_counts(found.number_key, FIELDS * NUMBER_KEYS), number_weights())
+    sums = torch.cat([*(flag.reshape(1).long() for flag in flags), numbers, _sums(errors, error_weights())])
     magnitudes = torch.stack([lanes.amax() for lanes in found.magnitudes])
     return torch.cat([sums >> DIGIT, sums & ((1 << DIGIT) - 1), magnitudes]).to(torch.int32)
 
 
-def _table(field: torch.Tensor, columns: tuple[Any, ...], fields: int) -> torch.Tensor:
-    added = torch.stack(columns, -1).to(torch.int64)
-    table = torch.zeros(fields, len(columns), dtype=torch.int64, device=field.device)
-    return table.index_add_(0, field.to(torch.int64), added).reshape(-1)
+def _counts(key: torch.Tensor, size: int) -> torch.Tensor:
+    ones = torch.ones_like(key, dtype=torch.int64)
+    return torch.zeros(size, dtype=torch.int64, device=key.device).index_add_(0, key.long(), ones)
+
+
+def _sums(counts: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
+    """By fields; no matrix product, as CUDA has none of integers."""
+    return (counts.reshape(-1, len(weights), 1) * torch.from_numpy(weights).to(counts.device)).sum(1).reshape(-1)
 
 
 def _operator(x: torch.Tensor, y: torch.Tensor, number: str) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -11,10 +10,11 @@ import torch
 from torch import nn
 
 from qcore import Number
+from qcore.arguments import check_int
 from qcore.insight import Record, Site, Statistics
 from qtorch.auto_low.layers import Lowered, RoundingHook, multiplies
 from qtorch.insight.taps import tap
-from qtorch.insight.tensors import lanes_between
+from qtorch.insight.tensors import digest_of, lanes_between
 from qtorch.linalg.operator import Observation
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
@@ -38,14 +38,19 @@ class Watch:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: OptimLP | None = None, name: str | None = None, digests: bool = False
+        self,
+        model: nn.Module,
+        optimizer: OptimLP | None = None,
+        name: str | None = None,
+        digests: bool = False,
+        every: int = 1,
     ) -> None:
         _check(model, optimizer)
+        self._every = check_int("every", every, 1)
         self.record = Record(type(model).__name__ if name is None else name)
         self.steps = 0
         self._digests = digests
         self._found: dict[Site, list[tuple[str, Any]]] = {}
-        self._hashes: dict[Site, Any] = {}
         self._handles: list[Any] = []
         self._optimizer = optimizer
         self._names = {parameter: _plain_name(name) for name, parameter in model.named_parameters()}
@@ -57,14 +62,22 @@ class Watch:
             self._watch_quantizer(site, quantizer)
         for path, layer in layers:
             self._watch_products(path, layer)
-        if optimizer is not None:
-            optimizer.observer = self._observe_state
+        self._watch_optimizer()
 
     def __enter__(self) -> Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def _looks(self) -> bool:
+        """True if statistics of this step are wanted."""
+        return self.steps % self._every == 0
+
+    def _watch_optimizer(self) -> None:
+        if self._optimizer is not None:
+            self._optimizer.observer = self._observe_state if self._looks else None
 
     def close(self) -> None:
         """Ends the watch: what came after the last `step` is dropped; the record stays."""
@@ -81,24 +94,22 @@ class Watch:
         Raises:
             RuntimeError: if nothing was rounded: the model did not run, or it was compiled before it was watched.
         """
-        if not self._found:
+        if self._looks and not self._found:
             raise RuntimeError(
                 "nothing was rounded in this step; allowed is a model that runs, and that is not compiled"
             )
         for site, parts in self._found.items():
-            digest = self._hashes.get(site)
             for number, lanes in parts:
-                statistics = Statistics(number, lanes)
-                self.record.add(self.steps, site, statistics, None if digest is None else digest.hexdigest())
-        self._found, self._hashes = {}, {}
+                self.record.add(self.steps, site, Statistics(number, lanes))
+        self._found = {}
         self.steps += 1
+        self._watch_optimizer()
 
     def _observe(self, site: Site, before: torch.Tensor, after: torch.Tensor, number: Number) -> None:
         lanes = lanes_between(before, after, number)
-        self._found.setdefault(site, []).append((number.text, lanes))
         if self._digests:
-            digest = self._hashes.setdefault(site, hashlib.sha256())
-            digest.update(after.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes())
+            lanes = torch.cat([lanes, digest_of(after)])
+        self._found.setdefault(site, []).append((number.text, lanes))
 
     def _observe_state(
         self, parameter: torch.Tensor, role: str, before: torch.Tensor, after: torch.Tensor, number: Number
@@ -115,6 +126,8 @@ class Watch:
             gradient = partial(self._observe_late, Site(site.path, "gradient", site.role), told.backward_number)
 
         def before(_: Any, inputs: tuple[Any, ...]) -> Any:
+            if not self._looks:
+                return None
             given["x"] = inputs[0]
             if gradient is None or not (inputs[0].requires_grad and torch.is_grad_enabled()):
                 return None
@@ -122,7 +135,9 @@ class Watch:
             return x, *inputs[1:]
 
         def after(_: Any, inputs: Any, y: torch.Tensor) -> Any:
-            x = given.pop("x")
+            x = given.pop("x", None)
+            if x is None:
+                return None
             if told.forward_number is not None:
                 self._observe(site, x, y, told.forward_number)
             end = given.pop("tap", None)
@@ -142,7 +157,8 @@ class Watch:
 
         def enter(*_: Any) -> None:
             outer.append(Observation.observer)
-            Observation.observer = observe
+            if self._looks:
+                Observation.observer = observe
 
         def leave(*_: Any) -> None:
             Observation.observer = outer.pop()
@@ -151,7 +167,13 @@ class Watch:
         self._handles.append(layer.register_forward_hook(leave, always_call=True))
 
 
-def watch(model: nn.Module, optimizer: OptimLP | None = None, name: str | None = None, digests: bool = False) -> Watch:
+def watch(
+    model: nn.Module,
+    optimizer: OptimLP | None = None,
+    name: str | None = None,
+    digests: bool = False,
+    every: int = 1,
+) -> Watch:
     """Watches all that a model rounds, until the watch is closed.
 
     The sites are: outputs and gradients of `Quantizer`s and of layers that `qtorch.auto_low` lowered, by the modules'
@@ -166,7 +188,8 @@ def watch(model: nn.Module, optimizer: OptimLP | None = None, name: str | None =
         model: the model, not compiled.
         optimizer: its optimizer, if that rounds.
         name: of the record's model; None is the model's class.
-        digests: True keeps a sha256 of the bits of all results, for `qcore.insight.compare`.
+        digests: True keeps digests of the bits of all results, for `qcore.insight.compare`.
+        every: the record has the steps 0, every, 2 * every, ...; the others cost next to nothing.
 
     Returns:
         A context manager. Call its `step()` at the end of every step; its `record` has the statistics.
@@ -183,7 +206,7 @@ def watch(model: nn.Module, optimizer: OptimLP | None = None, name: str | None =
         >>> watching.record.entries[0].site, watching.record.entries[0].statistics.elements
         (Site(path='1', kind='output', role=''), 10)
     """
-    return Watch(model, optimizer, name, digests)
+    return Watch(model, optimizer, name, digests, every)
 
 
 def _check(model: Any, optimizer: Any) -> None:

@@ -34,6 +34,7 @@ QUANTIZED = {  # models of the closing table
 }
 RECIPES = {"recipes_torch", "recipes_jax", "recipes_report"}  # see test_recipes.py
 INSIGHT = {f"{name}_{framework}" for name in ("find_the_fault", "choose_formats") for framework in ("torch", "jax")}
+INSIGHT |= {"choosing_report"}
 SLOW = {*ROWS, *QUANTIZED} - {"overview_torch", "dynamic_torch"}  # to compile, above all
 
 

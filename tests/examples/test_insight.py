@@ -4,7 +4,15 @@ import json
 
 import pytest
 
-from examples import choose_formats_jax, choose_formats_torch, choosing, find_the_fault_jax, find_the_fault_torch
+from examples import (
+    choose_formats_jax,
+    choose_formats_torch,
+    choosing,
+    choosing_report,
+    find_the_fault_jax,
+    find_the_fault_torch,
+)
+from examples.choosing_report import RESULTS
 
 NAMES = {"overflow": ("loud:output", "e4m3fn", "overflows"), "vanish": ("quiet:gradient", "e5m2", "underflows")}
 
@@ -39,3 +47,17 @@ def test_formats_are_chosen(program, capsys, tmp_path, monkeypatch):
     assert len(rows) > 3
     for row in rows[1:3]:
         assert choosing.better(rows, row)["loss"] <= row["loss"]
+
+
+def test_the_picture_of_choices(tmp_path):
+    """It is drawn from the results, as the one in the docs was."""
+    choosing_report.main(["--picture", str(tmp_path / "choices.svg")])
+    page = (tmp_path / "choices.svg").read_text()
+    assert "prefers-color-scheme:dark" in page
+    runs = choosing_report.read(RESULTS)
+    assert page.count("<!-- e2m1fn -->") == len(runs)
+    for rows in runs.values():
+        for row in rows[1:6]:
+            best = choosing.better(rows, row)
+            assert best["loss"] <= row["loss"]
+            assert best["test"] <= row["test"]

@@ -2,15 +2,18 @@
 
 import itertools
 
+import jax
 import ml_dtypes
 import numpy as np
+import optax
 import oracle_insight
 import pytest
 import torch
 
 import qcore
-import qjax.insight
-import qtorch.insight
+import qcore.insight
+import qjax
+import qtorch
 from qcore.insight import statistics_of
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch.insight import tensors
@@ -59,6 +62,32 @@ def test_oracle(text):
         assert {name: getattr(found, name) for name in want} == want, (text, dtype, special, mode)
 
 
+def test_results_of_something_else():
+    """What no rounding makes: NaN that become finite, other signs, errors of all sizes."""
+    x = matrix(np.float32, True)
+    for seed, text in enumerate(("e4m3fn", "scaled(e4m3fn,{-1:16})", "fixed(8,4,signed=False)")):
+        y = np.random.default_rng(seed).permutation(x.reshape(-1)).reshape(x.shape)
+        y[2, :3] = 500, -0.0, 1
+        found, want = qcore.insight.statistics_between(x, y, text), oracle_insight.statistics(x, y, text)
+        assert {name: getattr(found, name) for name in want} == want, text
+        assert found.differing(qtorch.insight.statistics_between(to_torch(x), to_torch(y), text)) == [], text
+        assert found.differing(qjax.insight.statistics_between(x, y, text)) == [], text
+
+
+@pytest.mark.parametrize("text", ["e4m3fn", "fixed(8,4)", "fixed(8,4,signed=False)", "scaled(e4m3fn,{-1:256})"])
+def test_runs_of_the_kernel(text):
+    """It takes runs of 256 elements the short way, if none is special; there are several threads."""
+    x = np.abs(np.random.default_rng(5).normal(size=(320, 256))).astype(np.float32)
+    for row, special in enumerate((np.inf, np.nan, 500, -0.5, 7.97, -8)):
+        x[row, 7] = special
+    y = qcore.quantize(x, text)
+    y[7, 7], y[8, 7], y[9, 7], y[10, 7] = np.nan, -np.inf, 0, -1e-3
+    for part in (slice(None), *(slice(row, row + 1) for row in range(12))):
+        want = qcore.insight.statistics_between(x[part], y[part], text)
+        found = qtorch.insight.statistics_between(to_torch(x[part]), to_torch(y[part]), text)
+        assert want.differing(found) == [], (text, part)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, *(pytest.param(one, marks=pytest.mark.heavy) for one in DTYPES[1:])])
 def test_packages(dtype, monkeypatch):
     for text, special in itertools.product(TEXTS, (False, True)):
@@ -73,3 +102,57 @@ def test_packages(dtype, monkeypatch):
             assert want.differing(tensors.statistics_of(to_torch(x), text, "stochastic", key=5)) == [], text
         assert want.differing(qjax.insight.statistics_of(x, text, "stochastic", key=5)) == [], text
     assert is_plain_tensor(to_torch(x))  # so that there was a kernel
+
+
+def steps_of_torch(x, weight):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3, bias=False))
+    model[0].weight.data = torch.from_numpy(weight.copy())
+    qtorch.auto_low.lower(model, ["linear"], *LOWERED, weight_number="e4m3fn")
+    optimizer = qtorch.optim.OptimLP(torch.optim.SGD(model.parameters(), 0.5, momentum=0.5), **STATES)
+    with qtorch.insight.watch(model, optimizer, name="one layer", digests=True) as watching:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.from_numpy(x)).sum().backward()
+            optimizer.step()
+            watching.step()
+    return watching.record
+
+
+def steps_of_jax(x, weight):
+    def loss(weights):
+        with jax.named_scope("0"):
+            y = jax.lax.dot_general(x, weights["0"]["weight"], (((1,), (1,)), ((), ())))
+        return y.sum()
+
+    tx = qjax.optim.low_precision(optax.sgd(0.5, momentum=0.5), **STATES)
+    lowered = qjax.auto_low.lower(loss, ["linear"], *LOWERED, weight_number="e4m3fn")
+
+    def step(weights, state):
+        updates, state = tx.update(jax.grad(lowered)(weights), state, weights)
+        return qjax.optim.apply_updates(weights, updates, state), state
+
+    weights, run = {"0": {"weight": jax.numpy.asarray(weight)}}, qcore.insight.Record("one layer")
+    state, watched = tx.init(weights), jax.jit(qjax.insight.watch(step, digests=True))
+    for i in range(2):
+        (weights, state), found = watched(weights, state)
+        run.add_all(i, found)
+    return run
+
+
+LOWERED = "e4m3fn", "e5m2", "nearest", "nearest"
+STATES = {"weight_quant": "bfloat16", "momentum_quant": "bfloat16"}
+
+
+def test_runs_of_both_frameworks():
+    """All statistics and digests of a training are the same, and sites are matched; an order is not."""
+    rng = np.random.default_rng(3)
+    x, weight = (rng.integers(-8, 9, shape).astype("f4") for shape in ((5, 4), (3, 4)))
+    first, second = steps_of_torch(x, weight), steps_of_jax(x, weight)
+    assert {one.digest is None for run in (first, second) for one in run.entries} == {False}
+    assert {site.role for site in first.sites} >= {"momentum_buffer"}
+    assert {site.role for site in second.sites} >= {"trace"}
+    assert qcore.insight.compare(first, second) is None
+    order = [0, 2, 1, 3]
+    found = qcore.insight.compare(first, steps_of_torch(x[:, order], weight[:, order]))
+    assert (found.step, found.site.kind) == (0, "weight")
+    assert found.fields == ("digest",)

@@ -98,8 +98,8 @@ def nearest(x, step):
 
 
 def short(x):
-    """To 8 significant bits; numbers below 2^-126 as if they had its exponent."""
-    return nearest(x, two(max(log2(abs(x)), -127) - 7)) if x else x
+    """To 5 significant bits; numbers below 2^-126 as if they had its exponent."""
+    return nearest(x, two(max(log2(abs(x)), -127) - 4)) if x else x
 
 
 def error_of(x, y):
@@ -113,7 +113,7 @@ def error_of(x, y):
     if not error:
         return error
     bits24 = nearest(error, two(log2(abs(error)) - 23))
-    return nearest(bits24, two(log2(abs(bits24)) - 7))
+    return nearest(bits24, two(log2(abs(bits24)) - 4))
 
 
 def statistics(x, y, text):

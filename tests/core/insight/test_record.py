@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from qcore.insight import Record, Site, Statistics, compare, statistics_between, statistics_of
+from qcore.insight import Entry, Record, Site, Statistics, compare, statistics_between, statistics_of
+from qcore.insight.digest import hashes
+from qcore.insight.statistics import MAGNITUDES
 
 SITE = Site("features.0", "output")
 
@@ -38,6 +40,9 @@ def test_derived():
     assert (found.smallest_after, found.largest_after, found.exponent_bits_used) == (1, 3, 2)
     assert found.exponents == {0: 2, 1: 1}
     assert found.rate("zeros") == 0
+    nothing = statistics_of(np.float32([np.nan, np.inf]), "e4m3fn")
+    assert [getattr(nothing, name) for name in MAGNITUDES] == [0.0] * 4
+    assert (nothing.finite, nothing.exponents, nothing.exponent_bits_used, nothing.bias) == (0, {}, 0, 0.0)
 
 
 def test_round_trip(tmp_path):
@@ -112,3 +117,57 @@ def test_compare():
     near = record([[1, 2.03125]])
     assert compare(record([[1, 2]]), near).fields
     assert compare(record([[1, 2]]), near, tolerance=1.0) is None
+
+
+def test_names_of_other_frameworks():
+    """An optimizer's states and parameters are the same tensors by other names."""
+    sites = [
+        ("fc.weight", "exp_avg_sq"),
+        ("fc.weight", "momentum_buffer"),
+        ("fc.bias", "weight"),
+        ("norm.weight", "sum"),
+    ]
+    names = [("fc.kernel", "nu"), ("fc.kernel", "trace"), ("fc.bias", "weight"), ("norm.scale", "sum_of_squares")]
+    runs = Record("net"), Record("net")
+    for run, paths in zip(runs, (sites, names), strict=True):
+        for i, (path, role) in enumerate(paths):
+            run.add(0, Site(path, "state", role), statistics_of(np.float32([i]), "e5m2"))
+    assert compare(*runs) is None
+    assert compare(*reversed(runs)) is None
+    runs[1].add(1, Site("a.kernel", "state", "mu"), statistics_of(np.float32([1]), "e5m2"))
+    found = compare(*runs)
+    assert (found.site.role, found.fields) == ("mu", ("missing",))
+
+
+def test_digests():
+    """A digest is a sum of hashes of bits and places; that of parts is that of all, in any order."""
+
+    def lowbias32(x):
+        x = (x ^ x >> 16) * 0x7FEB352D & 0xFFFFFFFF
+        x = (x ^ x >> 15) * 0x846CA68B & 0xFFFFFFFF
+        return x ^ x >> 16
+
+    lanes = np.float32([0.0, -0.0, np.nan, 1, -1e-40]).view(np.int32)
+    words = [
+        int(sum(np.asarray(one).view(np.uint32).tolist())) & 0xFFFFFFFF
+        for one in hashes(lanes, np.arange(5, dtype="i4"))
+    ]
+    bits = lanes.view(np.uint32).tolist()
+    assert words == [
+        sum(lowbias32(lowbias32(i + add) ^ one) for i, one in enumerate(bits)) & 0xFFFFFFFF for add in (0, 0x3C6EF372)
+    ]
+    one = statistics_of(np.float32([1]), "e5m2")
+    with_words = [Statistics("e5m2", np.concatenate([one.lanes, np.int32(pair)])) for pair in ((1, -2), (7, 3))]
+    made = Record("net")
+    for each in with_words:
+        made.add(0, SITE, each)
+    assert made.at(0, SITE).digest == "0000000800000001"
+    assert made.at(0, SITE).statistics == one.merge(one)
+    halves = [Record("net", []) for _ in with_words]
+    for half, each in zip(halves, with_words, strict=True):
+        half.add(0, SITE, each)
+    assert halves[1].merge(halves[0]) == made
+    assert compare(made, Record.from_json(made.to_json())) is None
+    halves[0].entries[0] = Entry(0, SITE, one, "0" * 16)
+    halves[1].entries[0] = Entry(0, SITE, one, "f" * 16)
+    assert compare(*halves).fields == ("digest",)

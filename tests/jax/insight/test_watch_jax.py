@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import qcore.insight
+from qcore.insight.lanes import LENGTH, SUMS
 from qjax import quantize, quantizer
 from qjax.insight import Site, statistics_of, watch
+from qjax.insight.merging import over_axes
 
 X = np.random.default_rng(1).normal(size=(8, 32)).astype(np.float32) * 200
 SITE = Site("a", "output")
@@ -68,6 +70,36 @@ def test_vmap_and_shards(number):
     mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     x = jax.device_put(X, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")))
     assert jax.jit(lambda x: statistics_of(x, number))(x) == expected(X, number=number)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cases"),
+    [
+        ("Auto", [(("x",), True, 1), (("x",), False, 2)]),
+        ("Explicit", [(("x", "y"), True, 1)]),
+        pytest.param("Auto", [((), True, 1), (("x", "y"), False, 1)], marks=pytest.mark.heavy),
+        pytest.param("Explicit", [((), False, 8), (("x",), True, 1)], marks=pytest.mark.heavy),
+    ],
+)
+def test_shard_map(kind, cases):
+    """Shards are merged; of copies one counts, unless nothing says that they are copies."""
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType[kind],) * 2)
+    whole = expected(X)
+    for axes, checked, copies in cases:
+        spec = jax.sharding.PartitionSpec(*axes)
+        x = jax.device_put(X, jax.sharding.NamedSharding(mesh, spec))
+        part = jax.shard_map(rounded, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=checked)
+        y, found = jax.jit(watch(part))(x)
+        assert found == {SITE: whole.merge(*[whole] * (copies - 1))}, (axes, checked)
+        assert np.array_equal(np.asarray(y).view("i4"), np.asarray(quantize(X, "e4m3fn")).view("i4"))
+
+
+def test_sums_over_devices():
+    """Digits of 30 bits carry."""
+    one = qcore.insight.Statistics("e5m2", np.full(LENGTH, (1 << 30) - 1, np.int32))
+    one.lanes[:SUMS] = -3  # signed sums have negative higher parts
+    lanes = jax.pmap(lambda lanes: over_axes(lanes, ("x",)), "x")(np.stack([one.lanes] * 8))
+    assert qcore.insight.Statistics("e5m2", lanes[0]) == one.merge(*[one] * 7)
 
 
 def test_bad_functions():

@@ -35,6 +35,23 @@ def test_nothing_stays_behind():
     assert watching.record.entries == []
 
 
+def test_every():
+    """The other steps run no code of the watch's, and need not round."""
+    model = nn.Sequential(nn.Linear(2, 2), Quantizer("e4m3fn", "e5m2"))
+    optimizer = OptimLP(torch.optim.SGD(model.parameters(), 0.1), weight_quant="bfloat16")
+    with watch(model, optimizer, every=3) as watching:
+        for step in range(7):
+            assert (optimizer.observer is None) == (step % 3 != 0)
+            if step != 4:
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+            watching.step()
+    assert watching.record.steps == [0, 3, 6]
+    assert len(watching.record.entries) == 3 * 4
+    with pytest.raises(ValueError, match="every=0; allowed"):
+        watch(model, every=0)
+
+
 def test_bad_arguments():
     model = nn.Sequential(nn.Linear(2, 2), Quantizer("e4m3fn"))
     with pytest.raises(ValueError, match="model has no site: Linear rounds nothing"):

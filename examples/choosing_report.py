@@ -1,0 +1,81 @@
+"""The picture of docs/insight.md: loss by mean bits of chosen formats, and of one format for all layers.
+
+    python -m examples.choosing_report
+    python -m examples.choosing_report --results my-results --picture choices.svg
+
+It draws the files that `examples.choose_formats_torch` and `_jax` write with --json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from qcore.insight.showing.style import BAR, INK, MARK, page
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX"}
+MODELS = {"gpt": "GPT, two blocks", "preresnet20": "PreResNet20"}
+
+Row = dict[str, Any]
+
+
+def read(folder: Path) -> dict[tuple[str, str], list[Row]]:
+    """The rows of all result files, by framework and model."""
+    runs: dict[tuple[str, str], list[Row]] = {}
+    for framework in FRAMEWORKS:
+        for row in json.loads((folder / f"choices-{framework}.json").read_text())["rows"]:
+            runs.setdefault((framework, row["model"]), []).append(row)
+    return runs
+
+
+def short(text: str) -> str:
+    """The elements' format of a candidate."""
+    return text.removeprefix("scaled(").partition(",{")[0]
+
+
+def draw(runs: dict[tuple[str, str], list[Row]], path: Path) -> None:
+    title = "Loss on data that formats were not chosen on, by mean bits of weights and inputs"
+    text = "Chosen formats: a line with dots. One format for all layers: crosses. Without rounding: a dashed line."
+    with page(path, 7.5, 5.4, title, text) as figure:
+        figure.suptitle("Loss on data that formats were not chosen on", fontsize=9, color=INK)
+        panels: Any = figure.subplots(-(-len(runs) // 2), 2, sharex=True, squeeze=False).flat
+        for axes, ((framework, model), rows) in zip(panels, runs.items(), strict=False):
+            axes.set_title(f"{MODELS[model]}, {FRAMEWORKS[framework]}")
+            axes.set_ylabel("loss")
+            axes.set_xlabel("mean bits of weights")
+            axes.tick_params(labelbottom=True)
+            _panel(axes, rows)
+        for axes in panels[len(runs) :]:
+            axes.set_axis_off()
+        panels[0].legend()
+
+
+def _panel(axes: Any, rows: Sequence[Row]) -> None:
+    front, uniform = ([row for row in rows if row["kind"] == kind] for kind in ("front", "uniform"))
+    bits, losses = ([row[name] for row in front] for name in ("bits", "test"))
+    axes.plot(bits, losses, "-o", color=BAR, markersize=2.5, linewidth=1, label="chosen by layer")
+    bits, losses = ([row[name] for row in uniform] for name in ("bits", "test"))
+    axes.plot(bits, losses, "x", color=MARK, markersize=5, label="one format")
+    for row in uniform:
+        name = short(next(iter(row["formats"].values())))
+        axes.annotate(name, (row["bits"], row["test"]), (4, 3), textcoords="offset points", fontsize=7, color=INK)
+    wide = next(row["test"] for row in rows if row["kind"] == "wide")
+    axes.axhline(wide, color=INK, linewidth=0.8, linestyle="--", label="without rounding")
+    axes.set_xlim(3.8, 8.8)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, metavar="DIR", default=RESULTS)
+    parser.add_argument("--picture", type=Path, metavar="FILE", default=ROOT / "docs" / "choices.svg")
+    options = parser.parse_args(argv)
+    draw(read(options.results), options.picture)
+
+
+if __name__ == "__main__":
+    main()
