@@ -42,8 +42,9 @@ def _softplus(xp: Any, x: Any) -> Any:
 
 
 def _sigmoid(xp: Any, x: Any) -> Any:
-    """Near 0 it is 1/2 + x/4 - x^3/48, whose cube float64 loses: many of these sums then are the very middle of two float32
-    numbers. A product that is a little smaller, and exact, lies on the cube's side of them, and passes no other middle.
+    """Near 0 it is 1/2 + x/4 - x^3/48, whose cube float64 loses: many of these sums are the middle of two float32 numbers.
+
+    There an exact product, a little smaller than x/4, lies on the cube's side of the middle, and passes no other one.
     """
     return xp.where(abs(x) < 2.0**-12, 0.5 + x * (0.25 - 2.0**-29), 1.0 / (1.0 + xp.exp(-x)))
 
