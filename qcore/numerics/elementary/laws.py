@@ -42,7 +42,7 @@ def _softplus(xp: Any, x: Any) -> Any:
 
 
 def _sigmoid(xp: Any, x: Any) -> Any:
-    """Near 0 it is 1/2 + x/4 - x^3/48, whose cube float64 loses: many of these sums are the middle of two float32 numbers.
+    """Near 0 it is 1/2 + x/4 - x^3/48, whose cube float64 loses: many of these sums are the middle of two numbers.
 
     There an exact product, a little smaller than x/4, lies on the cube's side of the middle, and passes no other one.
     """
