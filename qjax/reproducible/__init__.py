@@ -40,6 +40,7 @@ mean = _arrays.mean
 moving_average = _arrays.moving_average
 mse = _arrays.mse
 multiply = _arrays.multiply
+narrow = _arrays.narrow
 norm = _arrays.norm
 normalize = _arrays.normalize
 pow = _arrays.pow
@@ -100,6 +101,7 @@ __all__ = [
     "moving_average",
     "mse",
     "multiply",
+    "narrow",
     "norm",
     "normalize",
     "pow",

@@ -39,6 +39,7 @@ mean = _tensors.mean
 moving_average = _tensors.moving_average
 mse = _tensors.mse
 multiply = _tensors.multiply
+narrow = _tensors.narrow
 norm = _tensors.norm
 normalize = _tensors.normalize
 pow = _tensors.pow
@@ -101,6 +102,7 @@ __all__ = [
     "moving_average",
     "mse",
     "multiply",
+    "narrow",
     "norm",
     "normalize",
     "pow",

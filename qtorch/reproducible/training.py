@@ -9,14 +9,16 @@ import torch
 from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.training.dropout import DROPOUT
 from qcore.numerics.training.embedding import EMBEDDING
-from qcore.numerics.training.parts import CHUNK, SETTLE
+from qcore.numerics.training.parts import CHUNK, NARROW, SETTLE
 from qcore.numerics.training.pooling import AVG_POOL, MAX_POOL
 from qcore.numerics.training.products import MASKED, ProductFunctions
 from qtorch import linalg
 from qtorch._rounding.keys import key_tensor
 from qtorch.reproducible.call import Tensors, differentiable
 
-_FUNCTIONS = {law: differentiable(law) for law in (AVG_POOL, CHUNK, DROPOUT, EMBEDDING, MASKED, MAX_POOL, SETTLE)}
+_FUNCTIONS = {
+    law: differentiable(law) for law in (AVG_POOL, CHUNK, DROPOUT, EMBEDDING, MASKED, MAX_POOL, NARROW, SETTLE)
+}
 
 
 class TrainingTensors(Tensors, ProductFunctions):

@@ -196,15 +196,15 @@ def test_what_has_no_law_raises_and_names_the_layer():
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(Cumulative()))
     with pytest.raises(ValueError, match=r"layer '1\.0' calls torch\.cumsum.*allowed"):
         qtorch.reproducible.convert(model)(torch.ones(1, 2))
-    attention = nn.Sequential(nn.Linear(2, 2), nn.MultiheadAttention(2, 1))
-    with pytest.raises(ValueError, match=r"layer '1' is a MultiheadAttention.*allowed"):
-        qtorch.reproducible.convert(attention)
-    assert type(attention[0]) is nn.Linear
+    recurrent = nn.Sequential(nn.Linear(2, 2), nn.GRU(2, 1))
+    with pytest.raises(ValueError, match=r"layer '1' is a GRU.*allowed"):
+        qtorch.reproducible.convert(recurrent)
+    assert type(recurrent[0]) is nn.Linear
     same = nnx.Conv(2, 2, (3,), padding="SAME", rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="padding='SAME'"):
         qjax.reproducible.convert(nnx.Sequential(same))
-    with pytest.raises(ValueError, match="layer '0' is a MultiHeadAttention"):
-        qjax.reproducible.convert(nnx.Sequential(nnx.MultiHeadAttention(1, 2, rngs=nnx.Rngs(0))))
+    with pytest.raises(ValueError, match="layer '0' is a LinearGeneral"):
+        qjax.reproducible.convert(nnx.Sequential(nnx.LinearGeneral(1, 2, rngs=nnx.Rngs(0))))
     with pytest.raises(ValueError, match=r"dropout has no defined bits here"):
         qtorch.reproducible.convert(Dropping())(torch.ones(2))
 

@@ -9,7 +9,7 @@ from qcore.numerics.functions import check_axes
 from qcore.numerics.layers import Layers
 from qcore.numerics.training.dropout import DROPOUT
 from qcore.numerics.training.embedding import EMBEDDING
-from qcore.numerics.training.parts import CHUNK, SETTLE
+from qcore.numerics.training.parts import CHUNK, NARROW, SETTLE
 from qcore.numerics.training.pooling import AVG_POOL, MAX_POOL
 
 
@@ -56,6 +56,31 @@ class TrainingFunctions(Layers):
         if x.shape[axis] % chunks:
             raise ValueError(f"chunks={chunks}; allowed are divisors of the length {x.shape[axis]}")
         return self.call(CHUNK, x, chunks=chunks, axis=axis)
+
+    def narrow(self, x: Any, axis: int, start: int, length: int) -> Any:
+        """A part along an axis; the gradient of what is left out is +0.
+
+        Args:
+            x: float32 array.
+            axis: the axis.
+            start: where the part begins.
+            length: of the part.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import torch
+            >>> from qtorch import reproducible
+            >>> reproducible.narrow(torch.tensor([1.0, 2.0, 3.0, 4.0]), 0, 1, 2)
+            tensor([2., 3.])
+        """
+        x, start, length = self.float32("x", x), check_int("start", start, 0), check_int("length", length, 0)
+        (axis,) = check_axes("axis", (axis,), x.ndim)
+        rest = x.shape[axis] - start - length
+        if rest < 0:
+            raise ValueError(f"start={start} and length={length}; allowed are parts of the length {x.shape[axis]}")
+        return self.call(NARROW, x, axis=axis, start=start, length=length, rest=rest)
 
     def embedding(self, indices: Any, weight: Any) -> Any:
         """Rows of a table. The gradient of a row is the sum over its uses: float64, pairs of neighbours, rounded once.

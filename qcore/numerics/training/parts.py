@@ -21,5 +21,18 @@ def _chunk_gradient(xp: Any, saved: tuple[()], gradients: tuple[Any, ...], chunk
     return (xp.concatenate(list(gradients), axis),)
 
 
+def _narrow(xp: Any, x: Any, axis: int, start: int, length: int, rest: int) -> tuple[Any, tuple[()]]:
+    return x[(*(slice(None),) * axis, slice(start, start + length))], ()
+
+
+def _narrow_gradient(
+    xp: Any, saved: tuple[()], gradient: Any, axis: int, start: int, length: int, rest: int
+) -> tuple[Any]:
+    """Zeros are +0 before and after the part."""
+    before, after = ((*gradient.shape[:axis], n, *gradient.shape[axis + 1 :]) for n in (start, rest))
+    return (xp.concatenate([xp.zeros(before, gradient), gradient, xp.zeros(after, gradient)], axis),)
+
+
+NARROW = Differentiable(_narrow, _narrow_gradient)
 CHUNK = Differentiable(_chunk, _chunk_gradient)
 SETTLE = Differentiable(lambda xp, x: (x, ()), lambda xp, saved, gradient: (gradient,))

@@ -190,11 +190,15 @@ class ProductFunctions(TrainingFunctions):
             [[1.0], [2.0]]
         """
         q, k, v = (tuple(x.shape) for x in (query, key, value))
-        factor = self.number(check_attention(q, k, v, attn_mask, is_causal, scale), query)
-        scores = self.matmul(self.multiply(query, factor), key.mT)
+        factor = check_attention(q, k, v, attn_mask, is_causal, scale)
+        return self.matmul(self.attention_weights(query, key, attn_mask, is_causal, factor), value)
+
+    def attention_weights(self, query: Any, key: Any, attn_mask: Any, is_causal: bool, scale: float) -> Any:
+        """softmax(scale * query @ key^T); arguments are those of `scaled_dot_product_attention`."""
+        scores = self.matmul(self.multiply(query, self.number(scale, query)), key.mT)
         if is_causal or attn_mask is not None:
             scores = self.call(MASKED, scores, attn_mask)
-        return self.matmul(self.softmax(scores), value)
+        return self.softmax(scores)
 
     def number(self, value: float, like: Any) -> Any:
         """A float32 array without axes, where an array lies."""

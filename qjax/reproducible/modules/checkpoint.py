@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from flax import nnx
 from qjax.nnx.workflow.tree import names_of, shown
 
 Move = Callable[[Any], Any]
+Entry = tuple[str, list[Any], Callable[..., Any], Callable[[Any], list[Any]]]
 
 
 def _same(x: Any) -> Any:
@@ -59,7 +61,7 @@ def state_dict(model: nnx.Module) -> dict[str, jax.Array]:
         >>> {name: x.shape for name, x in state_dict(nnx.Linear(2, 3, rngs=nnx.Rngs(0))).items()}
         {'weight': (3, 2), 'bias': (3,)}
     """
-    return {name: there(variable[...]) for name, variable, there, _ in _entries(model)}
+    return {name: there(*[variable[...] for variable in variables]) for name, variables, there, _ in _entries(model)}
 
 
 def load_state_dict(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
@@ -72,28 +74,78 @@ def load_state_dict(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
     Raises:
         ValueError: if a name is missing or left over, or a shape is another; the model is unchanged then.
     """
-    entries = {name: (variable, back) for name, variable, _, back in _entries(model)}
+    entries = {name: (variables, back) for name, variables, _, back in _entries(model)}
     given = {name for name in tensors if not name.endswith("num_batches_tracked")}
     if given != set(entries):
         raise ValueError(f"tensors lacks {sorted(set(entries) - given)} and has {sorted(given - set(entries))} beside")
     arrays = {name: back(jnp.asarray(tensors[name])) for name, (_, back) in entries.items()}
-    for name, (variable, _) in entries.items():
-        if arrays[name].shape != variable[...].shape:
+    for name, (variables, _) in entries.items():
+        if [x.shape for x in arrays[name]] != [variable[...].shape for variable in variables]:
             raise ValueError(f"{name} has shape {tensors[name].shape}, which is not the model's")
-    for name, (variable, _) in entries.items():
-        variable[...] = arrays[name]
+    for name, (variables, _) in entries.items():
+        for variable, x in zip(variables, arrays[name], strict=True):
+            variable[...] = x
 
 
-def _entries(model: nnx.Module) -> list[tuple[str, Any, Move, Move]]:
-    """Names in torch, variables, and how their arrays go there and back."""
-    found, known = [], set()
-    for name, layer in names_of(model).items():
+def _one(back: Move, x: Any) -> list[Any]:
+    return [back(x)]
+
+
+def _is_torchs(layer: Any) -> bool:
+    """True of an attention layer that torch has: of one size throughout."""
+    if not isinstance(layer, nnx.MultiHeadAttention) or layer.normalize_qk:
+        return False
+    sizes = {layer.in_features, layer.qkv_features, layer.out_features, layer.in_kv_features}
+    return len(sizes) == 1 and layer.num_kv_heads == layer.num_heads
+
+
+def _of_attention(name: str, layer: Any) -> list[Entry]:
+    """In torch one matrix and one bias project to queries, keys and values."""
+    prefix, size, heads = f"{name}." if name else "", layer.in_features, (layer.num_heads, layer.head_dim)
+    parts = (layer.query, layer.key, layer.value)
+    weights: list[Entry] = [
+        (
+            f"{prefix}in_proj_weight",
+            [part.kernel for part in parts],
+            lambda *kernels: jnp.concatenate([x.reshape(size, size).T for x in kernels]),
+            lambda x: [part.T.reshape(size, *heads) for part in _thirds(x)],
+        ),
+        (
+            f"{prefix}out_proj.weight",
+            [layer.out.kernel],
+            lambda kernel: kernel.reshape(size, size).T,
+            lambda x: [x.T.reshape(*heads, size)],
+        ),
+    ]
+    biases: list[Entry] = [
+        (
+            f"{prefix}in_proj_bias",
+            [part.bias for part in parts],
+            lambda *biases: jnp.concatenate([x.reshape(-1) for x in biases]),
+            lambda x: [part.reshape(heads) for part in _thirds(x)],
+        ),
+        (f"{prefix}out_proj.bias", [layer.out.bias], _same, partial(_one, _same)),
+    ]
+    return weights + biases if layer.use_bias else weights
+
+
+def _thirds(x: Any) -> Any:
+    return jnp.split(jnp.asarray(x), 3)
+
+
+def _entries(model: nnx.Module) -> list[Entry]:
+    """Names in torch, the variables that they stand for, and how their arrays go there and back."""
+    layers = names_of(model)
+    found = [entry for name, layer in layers.items() if _is_torchs(layer) for entry in _of_attention(name, layer)]
+    known = {id(variable) for _, variables, _, _ in found for variable in variables}
+    for name, layer in layers.items():
         layout = next((layout for kind, layout in _LAYOUTS.items() if isinstance(layer, kind)), {})
         for attribute, (called, there, back) in layout.items():
             variable = getattr(layer, attribute, None)
             if variable is not None:
                 known.add(id(variable))
-                found.append((f"{name}.{called}" if name else called, variable, there, back))
+                inverse = partial(_one, back)
+                found.append((f"{name}.{called}" if name else called, [variable], there, inverse))
         for attribute, variable in vars(layer).items():
             if isinstance(variable, nnx.Param) and id(variable) not in known:
                 raise ValueError(f"{shown(name)} has a parameter {attribute!r}, whose layout in torch is not known")

@@ -13,6 +13,7 @@ from qcore.accumulate.product import Products
 from qcore.formats.text import parse
 from qjax.nnx.workflow.tree import check_model, names_of, rebuilt, shown
 from qjax.reproducible.modules import layers
+from qjax.reproducible.modules.attention import MultiHeadAttention, check_attention_layer
 from qjax.reproducible.modules.keys import new_key
 
 Model = TypeVar("Model", bound=nnx.Module)
@@ -25,6 +26,7 @@ _SWITCHED: dict[type[nnx.Module], tuple[str | None, type[nnx.Module]]] = {
     nnx.RMSNorm: (None, layers.RMSNorm),
     nnx.Embed: (None, layers.Embed),
     nnx.Dropout: (None, layers.Dropout),
+    nnx.MultiHeadAttention: (None, MultiHeadAttention),
 }
 _KNOWN = {nnx.Sequential, nnx.List, nnx.Dict}
 
@@ -38,7 +40,8 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
     Args:
         model: any module; it stays as it is.
         recipe: the products of its linear layers and convolutions; those that it leaves wide, or all without it, have
-            float32 operands and the sequential float64 sum. Layers of `qjax.nnx` keep the products that they have.
+            float32 operands and the sequential float64 sum, as those of attention modules always have. Layers of
+            `qjax.nnx` keep the products that they have.
 
     Returns:
         The copy. Where products or dropout are random, `set_key` must set their keys before each step.
@@ -58,8 +61,10 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
     if recipe is not None and not isinstance(recipe, Recipe):
         raise TypeError(f"recipe is a {type(recipe).__name__}; allowed are a Recipe and None")
     found = {name: layer for name, layer in names_of(model).items() if type(layer) not in _KNOWN}
+    inner = tuple(f"{name}." if name else "" for name, layer in found.items() if type(layer) is nnx.MultiHeadAttention)
     for name, layer in sorted(found.items()):  # layers before what is in them
-        _check(name, layer)
+        if not name.startswith(inner) or type(layer) is not nnx.LinearGeneral:
+            _check(name, layer)
     kinds = {name: _SWITCHED[type(layer)][0] for name, layer in found.items() if type(layer) in _SWITCHED}
     products: dict[str, Products | None] = {}
     if recipe is not None:
@@ -80,6 +85,8 @@ def _check(name: str, layer: Any) -> None:
             allowed = "the layers that qjax.reproducible has"
             raise ValueError(f"{shown(name)} is a {kind.__name__}, which has no defined bits; allowed are {allowed}")
         return
+    if isinstance(layer, nnx.MultiHeadAttention):
+        check_attention_layer(shown(name), layer)
     if isinstance(layer, nnx.Conv) and (isinstance(layer.padding, str) and layer.padding != "VALID"):
         raise ValueError(f"{shown(name)} has padding={layer.padding!r}; allowed are 'VALID' and ints")
     if isinstance(layer, nnx.Conv) and (layer.mask is not None or layer.kernel[...].ndim > 5):

@@ -7,17 +7,20 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from qcore import Recipe
 from qtorch import linalg
 from qtorch.auto_low.products import lower_products
 from qtorch.reproducible.modules import layers
+from qtorch.reproducible.modules.attention import MultiheadAttention, check_attention_layer
 from qtorch.reproducible.modules.guard import Guard
 
 Model = TypeVar("Model", bound=nn.Module)
 
 _SWITCHED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Dropout: layers.Dropout,
+    nn.MultiheadAttention: MultiheadAttention,
     **dict.fromkeys((nn.Linear, linalg.Linear, layers.Linear), layers.Linear),
     **dict.fromkeys((nn.Conv1d, linalg.Conv1d, layers.Conv1d), layers.Conv1d),
     **dict.fromkeys((nn.Conv2d, linalg.Conv2d, layers.Conv2d), layers.Conv2d),
@@ -28,7 +31,7 @@ _KNOWN = {
     *(nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity, nn.Flatten, nn.Unflatten, nn.Embedding),
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.RMSNorm, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh),
     *(nn.Sigmoid, nn.Softplus, nn.Softmax, nn.LogSoftmax, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
-    *(nn.CrossEntropyLoss, nn.MSELoss),
+    *(nn.CrossEntropyLoss, nn.MSELoss, NonDynamicallyQuantizableLinear),  # the last one is a part of attention
 }
 
 
@@ -42,8 +45,8 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
     Args:
         model: any module; its own code and that of its layers may be anything that calls torch's functions.
         recipe: the products of its linear layers and convolutions, as for `qtorch.auto_low.lower`; those that it
-            leaves wide, or all without it, have float32 operands and the sequential float64 sum. A model that `lower`
-            made keeps its products.
+            leaves wide, or all without it, have float32 operands and the sequential float64 sum, as those of attention
+            modules always have. A model that `lower` made keeps its products.
 
     Returns:
         The same model. Where products or dropout are random, `set_key` must set their keys before each step.
@@ -80,6 +83,8 @@ def _check(name: str, layer: nn.Module) -> None:
     if kind in _SWITCHED:
         if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             linalg.Conv2d.check_layer(layer)
+        elif isinstance(layer, nn.MultiheadAttention):
+            check_attention_layer(where, layer)
     elif kind.__module__.startswith("torch.nn") and kind not in _KNOWN:
         allowed = "the layers that qtorch.reproducible has"
         raise ValueError(f"{where} is a {kind.__name__}, which has no defined bits; allowed are {allowed}")
@@ -95,6 +100,7 @@ def _switch(layer: Any) -> None:
     layer.__class__ = successor
     if isinstance(layer, layers.Dropout):
         layers.add_key(layer)
+    if isinstance(layer, layers.Dropout | MultiheadAttention):
         return
     layer.products = getattr(layer, "products", {})
     if layers.is_stochastic(layer.products):

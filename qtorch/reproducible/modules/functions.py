@@ -85,6 +85,54 @@ def _chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     return FUNCTIONS.chunk(x, chunks, dim)
 
 
+@defines(torch.narrow, Tensor.narrow)
+def _narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
+    return FUNCTIONS.narrow(x, dim, start, length)
+
+
+@defines(torch.select, Tensor.select)
+def _select(x: Tensor, dim: int, index: int) -> Tensor:
+    return FUNCTIONS.narrow(x, dim, index + x.shape[dim] * (index < 0), 1).squeeze(dim)
+
+
+@defines(Tensor.__getitem__)
+def _part(x: Tensor, index: Any) -> Tensor:
+    """Ints, slices of step 1, None and an Ellipsis."""
+    if not x.is_floating_point():
+        return x[index]
+    given = list(index) if isinstance(index, tuple) else [index]
+    refuse(
+        index=not all(
+            one is None or one is ... or (isinstance(one, int | slice) and not isinstance(one, bool)) for one in given
+        )
+    )
+    axes = x.ndim - sum(one is not None and one is not ... for one in given)
+    place = given.index(...) if ... in given else len(given)
+    given[place : place + 1] = [slice(None)] * axes
+    axis, shape = 0, []
+    for one in given:
+        if one is None:
+            shape.append(1)
+            continue
+        start, stop, step = slice(*_ends(one, x.shape[axis])).indices(x.shape[axis])
+        refuse(step=step != 1)
+        length = max(stop - start, 0)
+        if length != x.shape[axis]:
+            x = FUNCTIONS.narrow(x, axis, start, length)
+        shape += [length] if isinstance(one, slice) else []
+        axis += 1
+    return x.reshape(shape)
+
+
+def _ends(one: Any, length: int) -> tuple[Any, ...]:
+    """Start, stop and step of an index along an axis of a length."""
+    if isinstance(one, slice):
+        return one.start, one.stop, one.step
+    if not -length <= one < length:
+        raise IndexError(f"index {one} is out of bounds of an axis of length {length}")
+    return one, one + 1 or None, 1
+
+
 @defines(F.relu, torch.relu, Tensor.relu)
 def _relu(x: Tensor, inplace: bool = False) -> Tensor:
     return FUNCTIONS.relu(x)

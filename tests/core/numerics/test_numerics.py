@@ -42,6 +42,14 @@ def test_hard_inputs_are_correct():
     assert not any(len(wrong) for _, _, wrong in rows)
 
 
+def test_sigmoid_next_to_zero():
+    """1/2 + x/4 is the middle of two float32 numbers for odd multiples of 2^-23; what follows decides."""
+    x = np.arange(1, 512, 2) * np.float32(2.0**-23)
+    x = np.concatenate([x, -x, x / 2, -x / 2]).astype(np.float32)
+    expected = np.uint32([int(correct("sigmoid", f"{bits:08x}"), 16) for bits in x.view(np.uint32)])
+    assert_same_bits(numerics.sigmoid(x), expected.view(np.float32))
+
+
 @pytest.mark.parametrize("name", ELEMENTARY)
 def test_numbers_up_to_the_smallest_normal_one_are_zeros(name):
     function = (lambda x: numerics.gelu(x, "tanh")) if name == "gelu_tanh" else getattr(numerics, name)
