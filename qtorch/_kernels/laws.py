@@ -84,7 +84,8 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
         results = [Result(*one) for one in zip(("codes", "scales", "scale"), found, dtypes, strict=False)]
     else:
         results = [Result("result", _number(trace, found, carrier), stored)]
-    return Kernel(trace, arguments, results, _SIZES.get(layout, 4), layout == "columns", True, lane, WIDTHS.get(layout, 0))
+    sizes, width = _SIZES.get(layout, 4), WIDTHS.get(layout, 0)
+    return Kernel(trace, arguments, results, sizes, layout == "columns", True, lane, width)
 
 
 def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
@@ -101,7 +102,8 @@ def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
         scale = trace.value("scale[0]", lane, CONSTANT)
     lanes = decoding.run(trace, codes, _constants(trace, decoding.count(), lane), scales, scale)
     results = [Result("result", _number(trace, lanes, carrier), stored)]
-    return Kernel(trace, arguments, results, _SIZES.get(layout, 4), layout == "columns", True, lane, WIDTHS.get(layout, 0))
+    sizes, width = _SIZES.get(layout, 4), WIDTHS.get(layout, 0)
+    return Kernel(trace, arguments, results, sizes, layout == "columns", True, lane, width)
 
 
 def _word(trace: Trace, placed: bool, carrier: Carrier) -> Value:
