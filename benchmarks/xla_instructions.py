@@ -6,12 +6,14 @@ Usage:
 
 XLA writes what it compiles to a folder (`--xla_dump_to`): the graph, whose fusions are loops over memory, and an object
 file for each. Of each object the innermost loop that stores the most is taken, its instructions divided by the elements
-that it stores; objects whose loops store no vectors, as sums and maxima, are counted as fusions only.
+that it stores, times its results for an element of the array; objects whose loops store no vectors, as sums and maxima, are
+counted as fusions only.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import subprocess
@@ -55,16 +57,18 @@ def stored(loop: list[str]) -> int:
     return sum(_BYTES[move[1]] for move in moves if move) // 4
 
 
-def each(objects: list[Path]) -> float:
-    """The instructions an element of all loops that store vectors."""
-    total = 0.0
-    for path in objects:
-        command = ["objdump", "-d", "--no-show-raw-insn", str(path)]
-        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        counts = [(stored(loop), len(loop)) for loop in loops(text.splitlines())]
-        size, instructions = max(counts, default=(0, 0))
-        total += instructions / size if size else 0.0
-    return total
+def each(path: Path) -> float:
+    """The instructions an element of an object's loop that stores vectors; 0 if there is none."""
+    command = ["objdump", "-d", "--no-show-raw-insn", str(path)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    size, instructions = max(((stored(loop), len(loop)) for loop in loops(text.splitlines())), default=(0, 0))
+    return instructions / size if size else 0.0
+
+
+def fusions(graph: str) -> dict[str, int]:
+    """The elements of the results of a graph's fusions, by their names."""
+    found = re.findall(r"%(\S+) = \(?\w+\[([\d,]*)\].* fusion\(", graph)
+    return {name: math.prod(int(size) for size in sizes.split(",") if size) for name, sizes in found}
 
 
 def measure(folder: Path) -> Iterator[dict[str, Any]]:
@@ -83,9 +87,11 @@ def measure(folder: Path) -> Iterator[dict[str, Any]]:
         rounded.__name__ = f"rounding_{index}"
         jax.jit(rounded).lower(x, key).compile()
         (graph,) = folder.glob(f"*{rounded.__name__}.cpu_after_optimizations.txt")
-        fusions = len(re.findall(r"= \S+ fusion\(", graph.read_text()))
-        count = each(sorted(folder.glob(f"*{rounded.__name__}.*.o")))
-        yield {"format": text, "operation": mode, "fusions": fusions, "each": count}
+        sizes, count = fusions(graph.read_text()), 0.0
+        for name, size in sizes.items():  # one of blocks' values has fewer elements
+            objects = folder.glob(f"*{rounded.__name__}.*.{name}_kernel_module.o")
+            count += sum(each(path) for path in objects) * size / math.prod(SHAPE)
+        yield {"format": text, "operation": mode, "fusions": len(sizes), "each": count}
 
 
 def main(argv: list[str] | None = None) -> int:
