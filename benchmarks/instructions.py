@@ -107,7 +107,7 @@ def kernel_of(text: str, operation: str, dtype: torch.dtype) -> Kernel:
     """The kernel of an operation of `benchmarks.speed`, for tensors of two dimensions."""
     number = parse(text)
     matrix = as_matrix(SHAPE, number.block_sizes(2)) if isinstance(number, BlockNumber) else None
-    layout = "flat" if matrix is None else "columns" if matrix.block_columns == 1 else "tiles"
+    layout = "flat" if matrix is None else laws.layout_of(matrix)
     if operation == "decode":
         storage = f"uint{make_plan(number, 'nearest', dtype, None, True).program.storage}"
         return laws.decoding_kernel(decoder(number, dtype)[0], storage, layout)

@@ -1,7 +1,8 @@
 """`python -m website`: writes what is generated in docs, from the formats and from `benchmarks/results`."""
 
 from qcore.cli.pages import write_pages
-from website.figures import ROOT, with_figures
+from website.figures import with_figures
+from website.records import ROOT
 
 for path in write_pages(ROOT / "docs"):
     print(path)

@@ -222,7 +222,8 @@ class NVFP4(_TiledNumber):
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
         work = working(carrier)
         grids = [number.reduce(work)[1] for number in (FP4, FP4_SCALE)]
-        return "nvfp4", (*grids[0], *grids[1], *Levels(FP4_SCALE.magnitudes.lowest_lane(work)))
+        levels = Levels(FP4_SCALE.magnitudes.lowest_lane(work), work.lane_at_most(448 * 6, 0))
+        return "nvfp4", (*grids[0], *grids[1], *levels)
 
     def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
         if not coded:

@@ -2,8 +2,8 @@
 
 Besides `where`, `clip` and `amax` these are three conversions between lanes and floats of the same width:
 
-`float_bits(lanes)` converts integers to floats and returns the floats' bits. The conversion is exact where an integer
-has no more significant bits than the float, and its result is never subnormal.
+`float_bits(lanes)` converts integers to floats and returns the floats' bits. The conversion is to nearest, ties to
+even, so it is exact where an integer has no more significant bits than the float. Its result is never subnormal.
 `integers(bits)` converts floats with these bits to integers, toward zero; the floats are integers or 1/2.
 `quotient_bits(a, b)` divides two integers as floats and returns the quotient's bits. It may be `quotient_error` steps
 off: 0 where division is that of IEEE 754, 3 where a compiler may multiply by a reciprocal.

@@ -57,6 +57,11 @@ class Rounding(Enum):
         """True if any distance from the neighbour nearer to zero, however small, can decide."""
         return self in (Rounding.AWAY, Rounding.UP, Rounding.DOWN, Rounding.ODD)
 
+    @property
+    def reads_sign(self) -> bool:
+        """True if negative numbers are not rounded as the positive ones."""
+        return self in (Rounding.NEAREST_UP, Rounding.NEAREST_DOWN, Rounding.UP, Rounding.DOWN)
+
     def stays_finite(self, sign: Any) -> Any:
         """-1 where finite numbers never overflow (IEEE 754, section 7.4), else 0; None if it is 0 for all numbers.
 

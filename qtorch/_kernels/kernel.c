@@ -40,15 +40,21 @@ static Part share(const Call* call, int64_t which, int64_t count) {
 #define FOR_CHUNKS(part, size) \
     for (int64_t row = part.top; row < part.bottom; ++row) \
         for (int64_t from = part.left, to; from < part.right && (to = MIN(from + (size), part.right), 1); from = to)
+// Runs of blocks of a known width become straight code: tests and remainders would take as long as such short loops.
 #if BLOCKS && !COLUMNS
+#define BLOCK_OF(column) (row / call->block_rows * blocks_across(call) + (column) / call->block_columns - first)
+#define FOR_WHOLE_RUNS \
+    if (WIDTH && from % MAX(WIDTH, 1) == 0) \
+        for (int64_t begin = from, block = BLOCK_OF(from); \
+             rest = begin, to - begin >= WIDTH; begin += WIDTH, ++block)
 #define FOR_RUNS \
-    for (int64_t begin = from, end, next = (from / call->block_columns + 1) * call->block_columns, \
-                 block = row / call->block_rows * blocks_across(call) + from / call->block_columns - first; \
+    for (int64_t begin = rest, end, next = (rest / call->block_columns + 1) * call->block_columns, block = BLOCK_OF(rest); \
          begin < to && (end = MIN(next, to), 1); \
          block += end == next, next += end == next ? call->block_columns : 0, begin = end)
 #else
+#define FOR_WHOLE_RUNS for (int64_t begin = 0, block = 0; 0;)
 #define FOR_RUNS \
-    for (int64_t begin = from, end = to, block = COLUMNS ? row / call->block_rows * call->columns + from - first : 0; \
+    for (int64_t begin = rest, end = to, block = COLUMNS ? row / call->block_rows * call->columns + from - first : 0; \
          begin < to; begin = to)
 #endif
 
@@ -87,6 +93,16 @@ static void reduce_blocks(const Call* call, const char* tensor, char* maxima, in
     FOR_CHUNKS(part, CHUNK) {
         const int64_t at = row * call->columns + from;
         $reduce_blocks_chunk
+        int64_t rest = from;
+        FOR_WHOLE_RUNS {
+            $reduce_blocks_run
+            #pragma GCC ivdep
+            #pragma GCC unroll 1
+            for (int64_t j = 0; j < WIDTH; ++j) {
+                $reduce_blocks_each
+            }
+            $reduce_blocks_end
+        }
         FOR_RUNS {
             const int64_t length = end - begin;
             $reduce_blocks_run
@@ -117,8 +133,13 @@ static void elements(const Call* call, const char* tensor, const char* blocks, i
 #endif
 #if WORDS && !PLACES  // the indices of a chunk have the same high word
 #define SIZE MIN(CHUNK, (1LL << 32) - (uint32_t)(start + row * call->columns + from))
+#define INDEX_OF_RUN \
+    const uint64_t index = start + at + (begin - from); \
+    const uint32_t low = (uint32_t)index; \
+    const int32_t high = (int32_t)(index >> 32);
 #else
 #define SIZE CHUNK
+#define INDEX_OF_RUN
 #endif
     FOR_CHUNKS(part, SIZE) {
         const int64_t at = row * call->columns + from;
@@ -130,13 +151,19 @@ static void elements(const Call* call, const char* tensor, const char* blocks, i
         const int32_t high = (int32_t)(index >> 32);
 #endif
         $elements_chunk
+        int64_t rest = from;
+        FOR_WHOLE_RUNS {
+            INDEX_OF_RUN
+            $elements_run
+            #pragma GCC ivdep
+            #pragma GCC unroll 1
+            for (int32_t j = 0; j < WIDTH; ++j) {
+                $elements_each
+            }
+        }
         FOR_RUNS {
             const int32_t length = end - begin;
-#if WORDS && !PLACES
-            const uint64_t index = start + at + (begin - from);
-            const uint32_t low = (uint32_t)index;
-            const int32_t high = (int32_t)(index >> 32);
-#endif
+            INDEX_OF_RUN
             $elements_run
             #pragma GCC ivdep
             for (int32_t j = 0; j < length; ++j) {

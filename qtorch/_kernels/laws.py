@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from qcore.law.blocks.tiles import Matrix
 from qcore.law.carrier import Carrier
 from qcore.law.program import Decoding, Program
 from qcore.law.rounding import Rounding
@@ -14,9 +15,20 @@ from qtorch._kernels.store import Function, load
 from qtorch._kernels.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, Trace, Value
 
 # How a kernel sees a tensor, and along which of its rows (0) and columns (1) there are several elements in a block.
-# "flat" and "places" have no blocks, and the elements of "places" are not in the order of their indices.
-LAYOUTS = {"flat": (), "places": (), "whole": (0, 1), "tiles": (1,), "columns": (1,)}
+# "flat" and "places" have no blocks, and the elements of "places" are not in the order of their indices. Rows of short
+# blocks become straight code, where tests and remainders of loops would take as long as the vectors.
+WIDTHS = {f"tiles of {width} columns": width for width in (8, 16, 32, 64)}
+LAYOUTS = {"flat": (), "places": (), "whole": (0, 1), "tiles": (1,), "columns": (1,)} | dict.fromkeys(WIDTHS, (1,))
 _SIZES = {"flat": 1, "places": 7}
+
+
+def layout_of(matrix: Matrix) -> str:
+    """How the kernels of rounding see a tensor with blocks."""
+    if matrix.counts == (1, 1):
+        return "whole"
+    if matrix.block_columns == 1:
+        return "columns"
+    return next((layout for layout, width in WIDTHS.items() if width == matrix.block_columns), "tiles")
 
 
 @cache
@@ -72,7 +84,8 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
         results = [Result(*one) for one in zip(("codes", "scales", "scale"), found, dtypes, strict=False)]
     else:
         results = [Result("result", _number(trace, found, carrier), stored)]
-    return Kernel(trace, arguments, results, _SIZES.get(layout, 4), layout == "columns", True, lane)
+    sizes, width = _SIZES.get(layout, 4), WIDTHS.get(layout, 0)
+    return Kernel(trace, arguments, results, sizes, layout == "columns", True, lane, width)
 
 
 def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
@@ -89,7 +102,8 @@ def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
         scale = trace.value("scale[0]", lane, CONSTANT)
     lanes = decoding.run(trace, codes, _constants(trace, decoding.count(), lane), scales, scale)
     results = [Result("result", _number(trace, lanes, carrier), stored)]
-    return Kernel(trace, arguments, results, _SIZES.get(layout, 4), layout == "columns", True, lane)
+    sizes, width = _SIZES.get(layout, 4), WIDTHS.get(layout, 0)
+    return Kernel(trace, arguments, results, sizes, layout == "columns", True, lane, width)
 
 
 def _word(trace: Trace, placed: bool, carrier: Carrier) -> Value:

@@ -56,6 +56,7 @@ class Kernel:
         staged: true if bytes are widened, and narrowed, for a whole chunk at a time: the values of a vector of them
             need more registers than there are, and the run of a block may be shorter.
         lane: the dtype of maxima.
+        width: the columns of a block, where the compiler is told; else 0.
     """
 
     trace: Trace
@@ -65,6 +66,7 @@ class Kernel:
     columns: bool = False
     staged: bool = False
     lane: str = "int32"
+    width: int = 0
 
     def source(self) -> str:
         """The kernel in C."""
@@ -120,6 +122,7 @@ class _Passes:
             "BLOCK_HANDED": len(self.block_handed),
             "ELEMENTS": int(bool(kernel.values(ELEMENT))),
             "COLUMNS": int(kernel.columns),
+            "WIDTH": kernel.width,
             "WORDS": int("window" in names),
             "PLACES": int("places" in names),
         }

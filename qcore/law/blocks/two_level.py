@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from qcore.law.carrier import FLOAT32, FLOAT64, Carrier
 from qcore.law.encoding import encode
-from qcore.law.grid import Grid, round_to_grid
+from qcore.law.grid import round_to_grid
 from qcore.law.lanes import with_hidden_bits
-from qcore.law.rounding import Rounding
+from qcore.law.rounding import Rounding, increment
 from qcore.random.threefry import Materialize
 
 
@@ -29,9 +29,11 @@ class Levels(NamedTuple):
 
     Attributes:
         least: the smallest scale of a block, as bits of the working float.
+        full: the largest scale of a block times the largest element, in the same form.
     """
 
     least: Any
+    full: Any
 
 
 def working(carrier: Carrier) -> Carrier:
@@ -50,41 +52,37 @@ def quotient(xp: Any, a: Any, b: Any, carrier: Carrier, materialize: Materialize
     """a / b. Where the backend's division may be off, integers correct it; they may wrap, as remainders are small."""
     width, hidden, last = carrier.width, carrier.hidden, carrier.last
     x, y = (a & (hidden - 1)) | hidden, (b & (hidden - 1)) | hidden
-    less = (x - y) >> last  # -1 where the quotient of the significands is below 1: it needs one more bit
-    nearest = xp.quotient_bits(x, y) - ((carrier.lane_bias + less) << width) + hidden
+    nearest = xp.quotient_bits(x, y)  # of the significands, between 1/2 and 2
     if xp.quotient_error:
-        guess = nearest - xp.quotient_error
+        less = (x - y) >> last  # -1 where it is below 1: it needs one more bit
+        fields = (carrier.lane_bias + less - 1) << width
+        guess = nearest - fields - xp.quotient_error
         rest = (x << (width - less)) - guess * y
         for _ in range(2 * xp.quotient_error):
             fits = (y - 1 - rest) >> last
             guess, rest = guess - fits, materialize(rest - (y & fits))
-        nearest = guess - ((y - 1 - (rest << 1)) >> last)  # there are no ties
-    return ((((a >> width) - (b >> width)) + (carrier.bias - 1 + less)) << width) + nearest
+        nearest = guess - ((y - 1 - (rest << 1)) >> last) + fields  # there are no ties
+    return (a & -hidden) + (nearest - (b & -hidden))
 
 
 def product(xp: Any, small: Any, b: Any, carrier: Carrier) -> Any:
     """small * b, where small has at most four significant bits."""
-    width, hidden, last = carrier.width, carrier.hidden, carrier.last
+    width, hidden = carrier.width, carrier.hidden
     x, y = ((small & (hidden - 1)) | hidden) >> (width - 3), (b & (hidden - 1)) | hidden
-    exact = x * y  # 27 or 28 bits
-    more = -((exact - (hidden << 4)) >> last) - 1  # 0 for 27 bits, -1 for 28
-    drop = 3 - more
-    rounded = (exact + ((1 << (drop - 1)) - 1) + ((exact >> drop) & 1)) >> drop
-    return ((((small >> width) + (b >> width)) - (carrier.bias + 1 + more)) << width) + rounded
+    rounded = xp.float_bits(x * y) - ((carrier.lane_bias + width + 3) << width)
+    return (small & -hidden) + ((b & -hidden) - (carrier.bias << width)) + rounded
 
 
 def from_working(xp: Any, lanes: Any, carrier: Carrier) -> Any:
     """Working floats rounded to magnitudes of the carrier: to nearest, ties to even, at most the largest finite one."""
     width, hidden = carrier.width, carrier.hidden
-    field = (lanes >> width) - (working(carrier).bias - carrier.bias)
-    significand = (lanes & (hidden - 1)) | hidden
-    below = xp.clip(1 - field, 0, width + 2)  # from width + 2 on all bits are dropped, and half a step too
+    lanes = lanes - ((working(carrier).bias - carrier.bias) << width)
+    below = xp.clip(xp.clip(1 - (lanes >> width), 0, None), None, width + 2)  # from there on all becomes zero
+    magnitude = xp.where(lanes < hidden, (lanes & (hidden - 1)) | hidden, lanes)
     drop = xp.clip(below + carrier.padding, None, width + 2)
-    half = (1 << drop) >> 1
-    odd = (significand >> drop) & 1
-    rounded = (significand + xp.clip(half - 1 + odd, 0, None)) >> drop << (drop - below)
-    fields = xp.clip(xp.clip(field, 1, None), None, carrier.infinity >> width) - 1
-    return xp.clip((fields << width) + rounded, None, carrier.infinity - (1 << carrier.padding))
+    step = increment(Rounding.NEAREST, ~(-1 << drop), magnitude >> drop, None, None)
+    rounded = (magnitude + step) >> drop << (drop - below)
+    return xp.clip(rounded, None, carrier.infinity - (1 << carrier.padding))
 
 
 def run_two_level(
@@ -107,11 +105,14 @@ def run_two_level(
     array_scale, block, full_scale, nan = scales(xp, bits, carrier, parts, axes, materialize)
     y = quotient(xp, to_working(xp, bits, carrier), full_scale, work, materialize)
     y = materialize(xp.clip(y, 1, work.infinity - 1) & (-magnitude >> last))
-    y = round_to_grid(xp, y | ((bits >> last) & work.negative), work, mode, element, word)
+    negative = (bits >> last) & work.negative
+    y = round_to_grid(
+        xp, y | negative if mode.reads_sign else y, work, mode, element._replace(keep=work.infinity), word
+    )
     nans = materialize(nan & work.quiet_nan)
     if coded:
         grid, codes, scale_grid, scale_encoding = coded
-        values = xp.where(magnitude > carrier.infinity, work.quiet_nan, y | nans)
+        values = xp.where(magnitude > carrier.infinity, work.quiet_nan, y | negative | nans)
         elements = encode(xp, values, work, Rounding.TOWARD_ZERO, grid, codes, None, "grid")
         block = encode(xp, block | nans, work, Rounding.TOWARD_ZERO, scale_grid, scale_encoding, None, "grid")
         return elements, block, array_scale
@@ -127,7 +128,7 @@ def scales(
     """The scales of the array, of blocks, and their products; and -1 for blocks with an infinity or a NaN, else 0."""
     element, scale, levels = parts[:3]
     work, magnitude = working(carrier), bits & carrier.magnitude_mask
-    array_scale = _array_scale(xp, magnitude, carrier, element, scale, materialize)
+    array_scale = _array_scale(xp, magnitude, carrier, levels.full, materialize)
     largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
     nan = (carrier.infinity - 1 - largest) >> carrier.last
     block = quotient(xp, to_working(xp, largest, carrier), element.limit, work, materialize)
@@ -137,13 +138,10 @@ def scales(
     return array_scale, block, materialize(product(xp, block, array_scale, work)), nan
 
 
-def _array_scale(
-    xp: Any, magnitude: Any, carrier: Carrier, element: Grid, scale: Grid, materialize: Materialize
-) -> Any:
+def _array_scale(xp: Any, magnitude: Any, carrier: Carrier, full: Any, materialize: Materialize) -> Any:
     work = working(carrier)
     finite = xp.where(magnitude > carrier.infinity - 1, 0, magnitude)
     largest = xp.amax(finite, axis=tuple(range(len(finite.shape))), keepdims=True)
-    full = product(xp, scale.limit, element.limit, work)
     array_scale = quotient(xp, to_working(xp, largest, carrier), full, work, materialize)
     return xp.where(largest > 0, xp.clip(array_scale, work.hidden, None), work.bias << work.width)
 

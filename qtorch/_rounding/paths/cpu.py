@@ -84,7 +84,7 @@ def _places(channels: int, positions: int) -> tuple[int, torch.Tensor]:
 
 def _round_blocks(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     matrix = _matrix(plan.number, x.shape)
-    if matrix is None or (kernel := plan.kernels[_layout(matrix)]) is None:
+    if matrix is None or (kernel := plan.kernels[laws.layout_of(matrix)]) is None:
         return None
     function, constants = kernel
     lanes = x.contiguous()
@@ -112,12 +112,6 @@ def _matrix(number: Number, shape: torch.Size) -> Matrix | None:
     return as_matrix(tuple(shape), number.block_sizes(len(shape)))
 
 
-def _layout(matrix: Matrix) -> str:
-    if matrix.counts == (1, 1):
-        return "whole"
-    return "columns" if matrix.block_columns == 1 else "tiles"
-
-
 def decode_on_cpu(
     codes: torch.Tensor, number: Number, dtype: torch.dtype, scales: torch.Tensor | None, scale: torch.Tensor | None
 ) -> torch.Tensor | None:
@@ -130,7 +124,7 @@ def decode_on_cpu(
     elif (matrix := _matrix(number, codes.shape)) is None:
         return None
     else:
-        function, sizes = laws.decoding(decoding, storage, "columns" if matrix.block_columns == 1 else "tiles"), matrix
+        function, sizes = laws.decoding(decoding, storage, laws.layout_of(matrix)), matrix
         others = (scales.to(torch.uint8).contiguous(), *([] if scale is None else [scale]))
     if function is None:
         return None

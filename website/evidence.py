@@ -1,0 +1,156 @@
+"""Figures of bits, training and choices: every public function here is one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from website.records import RESULTS, ROOT, Record, link, results, table, where
+
+
+def accuracy() -> str:
+    record = results("accuracy")
+    rows = (
+        (row["framework"], row["images"], str(row["epochs"]), *(_mean(row[name]) for name in ("fp32", "low")))
+        for row in record["rows"]
+    )
+    shown = table(("framework", "images", "epochs", "fp32, % of test images", "low precision"), rows)
+    return (
+        f"{shown}\n\nMeans of {len(record['rows'][0]['low'])} seeds, by `python -m benchmarks.training --accuracy` "
+        f"({link('accuracy', 'all runs')})."
+    )
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{sum(values) / len(values):.1f}"
+
+
+def consistency() -> str:
+    record = results("consistency")
+    cases = record["cases"]
+    compared = [case for case in cases if case["backend"] != "numpy"]
+    rows = []
+    for backend in dict.fromkeys(case["backend"] for case in cases):
+        of = [case for case in cases if case["backend"] == backend]
+        differing = f"{sum(case['differing'] for case in of):,}" if backend != "numpy" else "the reference"
+        rows.append((backend, str(len(of)), f"{sum(case['inputs'] for case in of):,}", differing))
+    accumulators = {case["format"] for case in cases if case["format"].startswith("accumulator")}
+    formats = len({case["format"] for case in cases}) - len(accumulators)
+    differing, inputs = (sum(case[name] for case in compared) for name in ("differing", "inputs"))
+    return (
+        f"{differing:,} of {inputs:,} results differ: {formats} formats and {len(accumulators)} accumulators, "
+        f"in {record['seconds'] / 60:.1f} minutes on {where(record)} ({link('consistency', 'all cases')}).\n\n"
+        + table(("backend", "pairs of format and mode", "results", "differ"), rows)
+    )
+
+
+def sweeps() -> str:
+    found = [
+        (case["format"], case["rounding"], case["backend"], case["inputs"], case["differing"])
+        for path in sorted(RESULTS.glob("exhaustive-*.json"))
+        for outer in json.loads(path.read_text())["cases"]
+        for case in outer.get("backends", [outer])
+    ]
+    texts = dict.fromkeys(text for text, *_ in found)
+    rows = (
+        (
+            f"`{text}`",
+            ", ".join(dict.fromkeys(mode for other, mode, *_ in found if other == text)),
+            f"{sum(differing for other, _, _, _, differing in found if other == text):,}",
+        )
+        for text in texts
+    )
+    compared = sum(inputs for _, _, backend, inputs, _ in found if backend != "numpy")
+    differing = sum(number for *_, number in found)
+    return (
+        f"{differing:,} of {compared:,} results differ from NumPy's "
+        f"({link('exhaustive-named', 'results')}, {link('exhaustive-named-rest', 'more')}; each with its commit)\n\n"
+        + table(("format, all 2^32 inputs", "modes", "differ"), rows)
+    )
+
+
+def choices() -> str:
+    cells = []
+    for framework, name in (("torch", "PyTorch"), ("jax", "JAX")):
+        rows = results(f"choices-{framework}")["rows"]
+        for model in dict.fromkeys(row["model"] for row in rows):
+            of = [row for row in rows if row["model"] == model]
+            for uniform in (row for row in of if row["kind"] == "uniform"):
+                front = [row for row in of if row["kind"] == "front" and row["bits"] <= uniform["bits"]]
+                best = min(front, key=lambda row: row["loss"])
+                numbers = (f"{one[name]:.3f}" for one in (uniform, best) for name in ("bits", "loss", "test"))
+                text = next(iter(uniform["formats"].values())).removeprefix("scaled(").partition(",{")[0]
+                cells.append((f"{MODELS[model]}, {name}", f"`{text}`", *numbers))
+    heading = "model", "one format", "bits", "loss", "on other data", "chosen: bits", "loss", "on other data"
+    return (
+        f"{table(heading, cells)}\n\nEach format has one power of two for a tensor. From {link('choices-torch')} and "
+        f"{link('choices-jax', 'of JAX')}."
+    )
+
+
+def cost_of_watching() -> str:
+    record = results("insight")
+    rows = [
+        (name, rounding, *(f"{row['ratio']:.2f}" for row in record["rows"] if _is(row, package, rounding)))
+        for package, name in (("torch", "PyTorch"), ("jax", "JAX"))
+        for rounding in ("nearest", "stochastic")
+    ]
+    every = sorted({row["every"] for row in record["rows"]})
+    heading = "package", "rounding", *(f"one step of {n} watched" if n > 1 else "every step watched" for n in every)
+    return (
+        f"{table(heading, rows)}\n\nTimes the same steps unwatched, on {where(record)}, while other programs ran "
+        f"({link('insight')}). What we aim at is at most {record['rows'][0]['limit']:g}."
+    )
+
+
+def _is(row: Record, package: str, rounding: str) -> bool:
+    return (row["package"], row["rounding"]) == (package, rounding)
+
+
+MODELS = {"mlp": "MLP", "preresnet20": "PreResNet20", "gpt": "GPT, two blocks"}
+ARITHMETIC = {"float32": "float32", "fp8": "FP8", "mxfp4": "MXFP4, stochastic"}
+
+
+def _trained() -> list[tuple[str, str, list[Record]]]:
+    """Each model in each arithmetic, with its runs."""
+    rows = results("same_training")["runs"]
+    pairs = [(model, kind) for model in MODELS for kind in ARITHMETIC]
+    found = [(*pair, [row for row in rows if (row["model"], row["arithmetic"]) == pair]) for pair in pairs]
+    return [one for one in found if one[2]]
+
+
+def _hash(runs: Sequence[Record], name: str = "weights") -> str:
+    """The last hash of the longest runs; it must be that of all."""
+    most = max(row["steps"] for row in runs)
+    (found,) = {row[name][-1] for row in runs if row["steps"] == most}
+    return found
+
+
+def same_weights() -> str:
+    rows = []
+    for model, kind, runs in _trained():
+        most = max(row["steps"] for row in runs)
+        whole = [row for row in runs if row["steps"] == most]
+        rows.append((MODELS[model], ARITHMETIC[kind], f"{most:,}", str(len(whole)), f"`{_hash(runs)[:16]}`"))
+    heading = "model", "products", "steps", "programs", "SHA-256 of all weights"
+    return table(heading, rows)
+
+
+def same_training_programs() -> str:
+    rows = []
+    for model, kind, runs in _trained():
+        done = "; ".join(f"{row['program']}: {row['steps']:,}" for row in runs)
+        rows.append((MODELS[model], ARITHMETIC[kind], done, f"`{_hash(runs, 'intermediates')[:16]}`"))
+    record = results("same_training")
+    versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("numpy", "torch", "jax"))
+    shown = table(("model", "products", "programs and their steps", "losses, logits, gradients"), rows)
+    return f"With {versions}, on an {record['machine']['cpu']} ({link('same_training', 'all hashes')}).\n\n{shown}"
+
+
+def hard_inputs() -> str:
+    rows = json.loads((ROOT / "qcore" / "numerics" / "hard_inputs.json").read_text())
+    cells = (
+        (f"`{name}`", f"{row['sixteenths']} of 16", str(len(row["hard"])), str(len(row["defined"])))
+        for name, row in rows.items()
+    )
+    return table(("function", "sixteenths of all inputs searched", "hard inputs", "not the nearest"), cells)

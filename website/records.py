@@ -1,0 +1,41 @@
+"""Result files of `benchmarks/results`, and what figures say of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+Record = dict[str, Any]
+
+
+def results(name: str) -> Record:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def link(name: str, text: str = "all rows") -> str:
+    return f"[{text}](../benchmarks/results/{name}.json)"
+
+
+def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = (heading, ["---"] * len(heading), *rows)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def span(values: Iterable[float], digits: int = 2) -> str:
+    """The least and the greatest of numbers."""
+    found = sorted(values)
+    least, greatest = (f"{value:.{digits}f}" for value in (found[0], found[-1]))
+    return least if least == greatest else f"{least} to {greatest}"
+
+
+def where(record: Record) -> str:
+    """The machine and the versions of a result file."""
+    machine, versions = record["machine"], record["versions"]
+    packages = f"torch {versions['torch'].partition('+')[0]}, jax {versions['jax']}"
+    cores = f"{machine['cores']} core{'s' if machine['cores'] > 1 else ''}"
+    return f"{cores} of an {machine['cpu']} with {machine['vectors']}, {packages}, commit {versions['commit']}"

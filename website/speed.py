@@ -1,0 +1,140 @@
+"""Figures of time: every public function here is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from website.records import Record, link, results, span, table, where
+
+
+def speed_of_rounding() -> str:
+    record = results("speed")
+    columns = [(vectors, size) for vectors in ("avx512", "avx2", "jax") for size in (20, 24)]
+    found: dict[tuple[str, str], dict[tuple[str, int], str]] = {}
+    for row in record["rows"]:
+        if row["dtype"] == "float32" and row["operation"] in ("nearest", "stochastic") and row["exponent"] >= 20:
+            cells = found.setdefault((row["format"], row["operation"]), {})
+            cells[row["vectors"], row["exponent"]] = f"{row['ratio']:.2f}"
+    rows = [
+        (f"`{text}` {mode}", *(cells[column] for column in columns))
+        for mode in ("nearest", "stochastic")
+        for (text, other), cells in found.items()
+        if mode == other
+    ]
+    heading = "rounding", "AVX-512, 2^20", "2^24", "AVX2, 2^20", "2^24", "jax jit, 2^20", "2^24"
+    limits = record["limits"]
+    return (
+        f"Measured on {where(record)} ({link('speed')}).\n\n{table(heading, rows)}\n\n"
+        f"Of the limits that we set ourselves (`LIMITS` in `benchmarks/speed.py`) {limits['missed']} of "
+        f"{limits['checked']} are missed; the program prints which."
+    )
+
+
+def speed_of_the_rest() -> str:
+    record = results("speed")
+    rows = [row for row in record["rows"] if row["vectors"] != "jax"]
+    half = [row for row in rows if row["dtype"].endswith("16") and row["exponent"] == 24]
+    codes = [row for row in rows if row["operation"] in ("encode", "decode") and row["exponent"] == 24]
+    integers = [row for row in rows if row["operation"] in ("quantize", "dequantize") and row["exponent"] == 24]
+    small = [row for row in rows if row["exponent"] == 6 and row["operation"] == "nearest"]
+    copies = {size: [row["baseline"] / 2**size * 1e9 for row in _nearest(rows, size)] for size in (20, 24)}
+    lines = [
+        ("a copy of 2^20 float32 numbers", f"{span(copies[20])} ns an element"),
+        ("a copy of 2^24 float32 numbers", f"{span(copies[24])} ns an element"),
+        ("a call on 64 elements, to nearest", f"{span((row['seconds'] * 1e6 for row in small), 1)} µs"),
+        ("blocks of 16-bit floats, 2^24 elements", f"{span((row['ratio'] for row in half), 1)} copies"),
+        ("`encode` and `decode`, 2^24 elements", f"{span((row['ratio'] for row in codes), 1)} copies"),
+        ("`QTensor`s, quantize and dequantize, 2^24", f"{span((row['ratio'] for row in integers), 1)} copies"),
+    ]
+    return table(("what", "AVX-512 and AVX2"), lines)
+
+
+def _nearest(rows: Iterable[Record], size: int) -> list[Record]:
+    return [row for row in rows if (row["operation"], row["dtype"], row["exponent"]) == ("nearest", "float32", size)]
+
+
+def startup() -> str:
+    wanted = {
+        "import qcore after numpy": "`import qcore` adds to `import numpy`",
+        "import qtorch after torch": "`import qtorch` adds to `import torch`",
+        "import qjax after jax": "`import qjax` adds to `import jax`",
+        "first results, cold": "the first nearest and the first stochastic call on a machine, which compile",
+        "first results, warm": "the same in a later process, which loads both from disk",
+    }
+    found = {row["name"]: row["value"] for row in results("speed")["startup"]}
+    return table(("what", "seconds"), ((text, f"{found[name]:.3f}") for name, text in wanted.items()))
+
+
+def wide_vectors() -> str:
+    record = results("speed-xla-512")
+    rows = [row for row in record["rows"] if (row["framework"], row["rounding"]) == ("jax", "stochastic")]
+    found = span((row["ns_per_element"] for row in rows if row["exponent"] >= 20), 1)
+    return (
+        "XLA uses half of each vector of these processors. With the other half, by "
+        "`XLA_FLAGS=--xla_cpu_prefer_vector_width=512 python -m benchmarks.speed`, stochastic rounding took JAX "
+        f"{found} ns an element from 2^20 on, on {where(record)} ({link('speed-xla-512')})."
+    )
+
+
+def training_steps() -> str:
+    record = results("training")
+    rows = ((row["program"], row["rounding"], f"{row['ratio']:.2f}") for row in record["rows"])
+    return f"Measured on {where(record)} ({link('training')}).\n\n{table(('program', 'rounding', 'times fp32'), rows)}"
+
+
+def affine() -> str:
+    record = results("affine")
+
+    def kind(row: Record) -> str:
+        if not row["what"].endswith("Observer"):
+            return "fake quantization"
+        return "observers per channel" if "PerChannel" in row["what"] else "observers of whole tensors"
+
+    rows = [(kind(row), row["exponent"], row["ratio"]) for row in record["rows"]]
+    cells = (
+        (
+            name,
+            *(span(ratio for other, size, ratio in rows if (name, size) == (other, sized)) for sized in (14, 20, 24)),
+        )
+        for name in dict.fromkeys(name for name, *_ in rows)
+    )
+    shown = table(("times torch's own", "2^14 elements", "2^20", "2^24"), cells)
+    return f"Measured on {where(record)} ({link('affine')}).\n\n{shown}"
+
+
+def instructions() -> str:
+    record = results("instructions")
+    found: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    for row in record["rows"]:
+        sums = found.setdefault((row["format"], row["operation"], row["dtype"]), {})
+        total = sums.setdefault(row["vectors"], [0.0, 0.0])
+        sums[row["vectors"]] = [total[0] + row["each"], total[1] + row["nanoseconds"]]
+    rows = (
+        (
+            f"`{text}` {operation}{'' if dtype == 'float32' else f', {dtype}'}",
+            *(f"{value:.2f}" for vectors in ("avx512", "avx2") for value in sums[vectors]),
+        )
+        for (text, operation, dtype), sums in found.items()
+        if text in _INSTRUCTIVE[operation] and (dtype == "float32" or text in _INSTRUCTIVE[operation][-3:])
+    )
+    return table(("operation", "AVX-512: instructions", "ns", "AVX2: instructions", "ns"), rows)
+
+
+_INSTRUCTIVE = {
+    "nearest": (
+        *("float(5,2)", "e4m3fnuz", "e8m0fnu", "fixed(8,4,wrap=True)", "posit16"),
+        *("block(8,dim=-1)", "mxfp8_e4m3", "nvfp4"),
+    ),
+    "stochastic": ("float(5,2)",),
+    "encode": ("e4m3fn", "mxfp8_e4m3", "nvfp4"),
+    "decode": ("e4m3fn", "uint8", "mxfp8_e4m3", "nvfp4"),
+}
+
+
+def private_parts() -> str:
+    record = results("internals")
+    rows = ((f"`{row['part']}`", row["call"], f"{row['worth']:.2g}") for row in record["rows"])
+    return (
+        f"Measured with one thread on {where(record)} ({link('internals')}); medians of calls that took turns.\n\n"
+        + table(("private part", "call", "times as long without it"), rows)
+    )
