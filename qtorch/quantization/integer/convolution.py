@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from qtorch._torch_internals import INT8_TERMS, int8_product, multiplies_int8
-from qtorch.quantization.integer.products import corrected, fits_int32, float_differences, largest_sum, signed
+from qtorch.quantization.integer.products import are_zero, corrected, fits_int32, float_differences, largest_sum, signed
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _INT24, _INT53 = 2**24, 2**53
@@ -58,8 +58,7 @@ def _by_parts(
 ) -> torch.Tensor:
     """Convolutions of so few channels at a time that float32 holds the sums, where there is nothing faster for int8."""
     (images, zero), filters = signed(input), float_differences(weight, torch.float32)
-    centred = not torch.compiler.is_compiling() and not weight.qparams.zero_point.any()
-    terms = INT8_TERMS if centred and weight.form.signed else INT8_TERMS // 2  # differences may be twice as large
+    terms = INT8_TERMS if weight.form.signed and are_zero(weight.qparams.zero_point) else INT8_TERMS // 2  # differences may be twice as large
     channels = max(1, terms // prod(weight.shape[2:]))
     images = _padded(images.movedim(1, -1), zero, padding).movedim(-1, 1).to(torch.float32)
     convolve: Any = _CONVOLUTIONS[len(stride)]

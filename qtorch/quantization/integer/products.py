@@ -47,10 +47,15 @@ def corrected(
     Those in float32 are of at most `INT8_TERMS` products, so that what is taken away is exact too, and the difference
     is rounded once, as the conversion of int32 is.
     """
-    if torch.compiler.is_compiling() or (zeros != 0).any():
+    if not are_zero(zeros):
         of_rows = (row_sums(rows) - zero * rows.shape[1]).unsqueeze(1) * zeros
         sums = sums.to(torch.int32) - of_rows
     return sums.sub_((zero * row_sums(filters)).to(sums.dtype))
+
+
+def are_zero(zeros: torch.Tensor) -> bool:
+    """True if all of these are known to be 0: in programs, and of tensors without values, none is."""
+    return not (torch.compiler.is_compiling() or zeros.is_meta or bool(zeros.any()))
 
 
 def row_sums(rows: torch.Tensor) -> torch.Tensor:
