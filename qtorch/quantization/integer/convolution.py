@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from qtorch._torch_internals import INT8_TERMS, int8_product, multiplies_int8
+from qtorch.quantization.integer.kernel import is_served, sums_of_runs
 from qtorch.quantization.integer.products import are_zero, corrected, fits_int32, float_differences, largest_sum, signed
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
@@ -39,6 +40,8 @@ def sums_of_windows(
     """
     terms = prod(weight.shape[1:])
     if groups == 1 and fits_int32(input, weight, terms):
+        if is_served(input, weight):
+            return _by_kernel(input, weight, stride, padding, dilation)
         if multiplies_int8(input.device) or prod(weight.shape[2:]) == 1:
             return _by_int8(input, weight, stride, padding, dilation)
         if prod(weight.shape[2:]) <= INT8_TERMS // 2:
@@ -53,12 +56,25 @@ def sums_of_windows(
         return convolve(*operands, None, stride, padding, dilation, groups).movedim(1, -1)
 
 
+def _by_kernel(
+    input: Any, weight: Any, stride: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]
+) -> torch.Tensor:
+    """Products of windows that lie among one another in memory, channels being last."""
+    images = _padded(input.values.movedim(1, -1), input.qparams.zero_point, padding)
+    windows = _windows(images, weight.shape[2:], stride, dilation)
+    count = images.ndim - 1
+    places, moves = windows.shape[:count], windows.stride()[:count]
+    runs = windows.shape[count:-1], windows.stride()[count:-1]
+    return sums_of_runs(input._with(images), weight._with(weight.values.movedim(1, -1)), places, moves, *runs)
+
+
 def _by_parts(
     input: Any, weight: Any, stride: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]
 ) -> torch.Tensor:
     """Convolutions of so few channels at a time that float32 holds the sums, where there is nothing faster for int8."""
     (images, zero), filters = signed(input), float_differences(weight, torch.float32)
-    terms = INT8_TERMS if weight.form.signed and are_zero(weight.qparams.zero_point) else INT8_TERMS // 2  # differences may be twice as large
+    centred = weight.form.signed and are_zero(weight.qparams.zero_point)
+    terms = INT8_TERMS if centred else INT8_TERMS // 2  # differences may be twice as large
     channels = max(1, terms // prod(weight.shape[2:]))
     images = _padded(images.movedim(1, -1), zero, padding).movedim(-1, 1).to(torch.float32)
     convolve: Any = _CONVOLUTIONS[len(stride)]
@@ -88,7 +104,7 @@ def _padded(images: torch.Tensor, zero: torch.Tensor, padding: tuple[int, ...]) 
         return images.contiguous()
     batch, *sizes, channels = images.shape
     larger = [size + 2 * margin for size, margin in zip(sizes, padding, strict=True)]
-    result = zero.to(torch.int8).expand(batch, *larger, channels).contiguous()
+    result = zero.to(images.dtype).expand(batch, *larger, channels).contiguous()
     inside = tuple(slice(margin, margin + size) for size, margin in zip(sizes, padding, strict=True))
     result[(slice(None), *inside)] = images
     return result

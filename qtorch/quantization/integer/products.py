@@ -9,6 +9,7 @@ import torch
 from qcore.affine import QParams
 from qtorch._torch_internals import int8_product
 from qtorch.quantization.integer.conversion import dequantize
+from qtorch.quantization.integer.kernel import is_served, sums_of_runs
 
 _INT32, _INT53 = 2**31, 2**53
 
@@ -16,8 +17,8 @@ _INT32, _INT53 = 2**31, 2**53
 def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
     """The sums of (x - its zero point) * (w - its zero point) over the last dimension, without rounding.
 
-    Integers of 8 bits are multiplied as int8, or in parts that float32 holds where a processor has no instructions for
-    int8, and others in float64, which holds all sums up to 2^53.
+    Integers of 8 bits are multiplied as int8, where a processor has no instructions for int8 by a kernel in C, or in
+    parts that float32 holds; others in float64, which holds all sums up to 2^53.
 
     Args:
         input: QTensor of shape (rows, terms), with one scale.
@@ -31,6 +32,8 @@ def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
     """
     terms = weight.shape[1]
     if fits_int32(input, weight, terms):
+        if is_served(input, weight):
+            return sums_of_runs(input.contiguous(), weight, (input.shape[0],), (terms,))
         (rows, zero), (filters, zeros) = signed(input), signed(weight)
         rows = rows.contiguous()  # expanded and overlapping ones oneDNN gets wrong
         return corrected(int8_product(rows, filters.t()), rows, zero, filters, zeros)
