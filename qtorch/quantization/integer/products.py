@@ -12,6 +12,7 @@ from qtorch.quantization.integer.conversion import dequantize
 from qtorch.quantization.integer.kernel import is_served, sums_of_runs
 
 _INT32, _INT53 = 2**31, 2**53
+_FEW_ROWS = 16  # fewer take no longer than the kernel needs to lay out the weight
 
 
 def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
@@ -32,7 +33,7 @@ def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
     """
     terms = weight.shape[1]
     if fits_int32(input, weight, terms):
-        if is_served(input, weight):
+        if input.shape[0] >= _FEW_ROWS and is_served(input, weight):
             return sums_of_runs(input.contiguous(), weight, (input.shape[0],), (terms,))
         (rows, zero), (filters, zeros) = signed(input), signed(weight)
         rows = rows.contiguous()  # expanded and overlapping ones oneDNN gets wrong

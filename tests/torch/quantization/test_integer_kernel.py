@@ -48,16 +48,13 @@ def test_products(rows, outputs, terms, form):
 
 def test_the_largest_sums_of_int32():
     """33,025 products of 255 * 255."""
-    x = QTensor(
-        torch.full((2, 33025), 255, dtype=torch.uint8), QParams(torch.tensor(1.0), torch.tensor(0).int()), UINT8
-    )
+    ones = torch.ones(16, 33025, dtype=torch.int8)
+    x = QTensor(ones.byte() * 255, QParams(torch.tensor(1.0), torch.tensor(0).int()), UINT8)
     for value, zero in ((127, -128), (-128, 127)):
-        values = torch.full((3, 33025), value, dtype=torch.int8)
-        w = QTensor(values, QParams(torch.tensor(1.0), torch.tensor(zero).int()), INT8)
+        w = QTensor(ones[:3] * value, QParams(torch.tensor(1.0), torch.tensor(zero).int()), INT8)
         assert products.fits_int32(x, w, 33025)
-        np.testing.assert_array_equal(
-            sums_of_products(x, w).double().numpy(), np.full((2, 3), 33025.0 * 255 * (value - zero))
-        )
+        sums = sums_of_products(x, w).double().numpy()
+        np.testing.assert_array_equal(sums, np.full((16, 3), 33025.0 * 255 * (value - zero)))
 
 
 GEOMETRIES = [((1, 1), (0, 0), (1, 1)), ((2, 1), (1, 2), (1, 1)), ((1, 3), (2, 0), (2, 1)), ((1, 1), (0, 3), (1, 3))]
