@@ -180,6 +180,9 @@ class QArray(QuantizedArray):
         return dequantize(self.values, self.qparams, self.form, xp=self.names)
 
 
+PADDING_MODES = ("zeros", "reflect", "replicate", "circular")  # of convolutions
+
+
 def check_linear(input: Any, weight: Any, widths: tuple[int, ...] = (8,)) -> None:
     """Raises unless a linear layer can have these operands.
 
@@ -215,11 +218,12 @@ def check_convolution(
         widths: as for `check_linear`.
 
     Raises:
-        TypeError, ValueError: as `check_linear` does, and if a setting is wrong or the kernel larger than the image.
+        TypeError, ValueError: as `check_linear` does, and if a setting is wrong, the kernel larger than the image, or
+            the image smaller than what is to be reflected or repeated around it.
     """
     _check_operands(input, weight, dimensions + 2, widths)
     check_int("groups", groups, 1)
-    check_choice("padding_mode", padding_mode, ("zeros",))
+    check_choice("padding_mode", padding_mode, PADDING_MODES)
     shape, kernel = tuple(input.shape), tuple(weight.shape)
     if len(shape) != len(kernel) or shape[1] != kernel[1] * groups or kernel[0] % groups:
         sizes = ", ".join(("depth", "height", "width")[-dimensions:])
@@ -236,6 +240,12 @@ def check_convolution(
             raise ValueError(
                 f"input has shape {shape} with padding={padding}; allowed are images no smaller than the kernel "
                 f"of shape {kernel} with dilation={dilation}"
+            )
+        most = {"reflect": size - 1, "circular": size}.get(padding_mode, place)
+        if place > most:
+            raise ValueError(
+                f"input has shape {shape} with padding={padding} and padding_mode={padding_mode!r}; allowed are "
+                f"paddings of up to {most} of a size of {size}"
             )
     return stride, padding, dilation
 

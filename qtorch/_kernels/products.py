@@ -1,4 +1,4 @@
-"""The kernels of products whose accumulator is rounded after every term, see `product.c`."""
+"""The kernels of products: of integers (`integer.c`), and with an accumulator that is rounded after every term."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from qtorch._kernels.store import Function, load
 from qtorch._kernels.trace import CONSTANT, ELEMENT, Trace, Value
 
 TEMPLATE = Path(__file__).with_name("product.c")
+INTEGERS = Path(__file__).with_name("integer.c")
 
 
 @cache
@@ -25,6 +26,17 @@ def sequential(program: Program | None, constants: tuple[int, ...], random_bits:
     and of the result, in float64.
     """
     return load(source(program, constants, random_bits))
+
+
+@cache
+def of_integers() -> Function | None:
+    """The kernel of exact sums of products of 8-bit integers.
+
+    A call gives places and moves of windows, places and steps of their runs, from the outermost of four and of three
+    dimensions, the length of a run, the number of outputs, whether a and b are signed and whether b has one zero point,
+    and the addresses of a, its zero point, b, its zero points, and the int32 sums.
+    """
+    return load(Template(INTEGERS.read_text()).substitute(values=VALUES.read_text()))
 
 
 def source(program: Program | None, constants: tuple[int, ...], random_bits: int) -> str:

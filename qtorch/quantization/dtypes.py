@@ -1,7 +1,8 @@
-"""torch's names of integer types and schemes, and what they say to the affine law."""
+"""torch's names of integer types and schemes, what they say to the affine law, and modules whose types stay."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,3 +43,21 @@ def scheme(qscheme: Any, per_channel: bool) -> str:
     if qscheme not in list(allowed):  # which needs no hash
         raise ValueError(f"qscheme={qscheme!r}; allowed are {', '.join(map(str, allowed))}")
     return allowed[qscheme]
+
+
+class FixedDtypes(torch.nn.Module):
+    """A module whose tensors keep their types: `half()` and `to(torch.float64)` of a model change no scale of it.
+
+    Example:
+        >>> module = FixedDtypes()
+        >>> module.register_buffer("scale", torch.tensor(0.1))
+        >>> module.half().scale.dtype
+        torch.float32
+    """
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FixedDtypes:
+        def moved(x: torch.Tensor) -> torch.Tensor:
+            result = fn(x)
+            return result if result.dtype == x.dtype else x.to(result.device)
+
+        return super()._apply(moved, recurse)

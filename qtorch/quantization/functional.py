@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from qcore.affine import AffineInteger, QParams
+from qcore.affine.arithmetic.padding import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch.quantization.affine import make_qparams
@@ -143,7 +144,8 @@ def conv2d(
         bias, scale, zero_point: as for `linear`, which raises the same errors.
         stride, padding, dilation: for both dimensions, or for each.
         groups: into how many parts channels and outputs are split.
-        padding_mode: "zeros": around the image lies the zero point.
+        padding_mode: "zeros": around the image lies the zero point; "reflect", "replicate" and "circular": its own
+            integers, as for `torch.nn.Conv2d`.
         dtype: of the result.
 
     Returns:
@@ -158,7 +160,7 @@ def conv2d(
     stride, padding, dilation = check_convolution(
         input, weight, stride, padding, dilation, groups, padding_mode, 2, WIDTHS
     )
-    settings = stride, padding, dilation, groups
+    settings = stride, padding, dilation, groups, padding_mode
     return conv_to(input, weight, bias, settings, _output(input, scale, zero_point), integers(dtype))
 
 
@@ -170,8 +172,15 @@ def conv_to(
     output: QParams,
     form: AffineInteger,
 ) -> QTensor:
-    """A convolution of any dimension, with checked operands; its settings are stride, padding, dilation and groups."""
-    sums = sums_of_windows(input, weight, *settings)
+    """A convolution of any dimension, with checked operands.
+
+    Its settings are stride, padding, dilation, groups and the padding's mode.
+    """
+    stride, padding, dilation, groups, mode = settings
+    if mode != "zeros":
+        input = pad_images(input, tuple((size, size) for size in padding), mode)
+        padding = (0,) * len(padding)
+    sums = sums_of_windows(input, weight, stride, padding, dilation, groups)
     result = _requantized(sums, input, weight, bias, output, form)
     return result.permute(0, result.ndim - 1, *range(1, result.ndim - 1))
 

@@ -21,6 +21,15 @@ from qtorch.quantization.integer.conversion import dequantize, quantize
 _TOKENS = {affine.UINT8: torch.quint8, affine.INT8: torch.qint8, affine.INT32: torch.qint32}
 
 
+def _refusal(operator: str) -> Callable[..., NoReturn]:
+    """An operator that raises TypeError, since its result would have a scale of its own."""
+
+    def method(self: QTensor, *others: Any) -> NoReturn:
+        raise _without_integers(operator)
+
+    return method
+
+
 class QTensor(QuantizedArray):
     """A tensor of numbers (q - zero_point) * scale, kept as integers q.
 
@@ -63,23 +72,9 @@ class QTensor(QuantizedArray):
             raise _without_integers(function.__name__)
         return method(*arguments, **settings or {})
 
-    def __add__(self, other: Any) -> NoReturn:
-        """Raises: the sum would have a scale of its own.
-
-        Raises:
-            TypeError: always.
-        """
-        raise _without_integers("+")
-
-    def __mul__(self, other: Any) -> NoReturn:
-        """Raises: the product would have a scale of its own.
-
-        Raises:
-            TypeError: always.
-        """
-        raise _without_integers("*")
-
-    __radd__, __rmul__ = __add__, __mul__
+    __add__, __mul__, __sub__, __truediv__, __matmul__ = map(_refusal, ("+", "*", "-", "/", "@"))
+    __radd__, __rmul__, __rsub__, __rtruediv__, __rmatmul__ = __add__, __mul__, __sub__, __truediv__, __matmul__
+    __neg__ = _refusal("-")
 
     @property
     def device(self) -> torch.device:

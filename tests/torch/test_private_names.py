@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "qtorch").rglob("*.py"))
 LOOKS_UP = {"getattr", "hasattr", "setattr", "delattr", "get", "attrgetter", "methodcaller", "import_module"}
 OF_TUPLES = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
-EXTENSION_POINTS = {"_load_from_state_dict", "_version"}  # of torch.nn.Module, for subclasses to override
+EXTENSION_POINTS = {"_apply", "_load_from_state_dict", "_version"}  # of torch.nn.Module, for subclasses to override
 
 
 def is_private(name):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from qcore.affine import AffineInteger, QParams, check_qparams, requantize
+from qcore.affine.arithmetic.padding import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
 from qcore.arguments import check_flag
 from qjax.quantization.array_names import Names
@@ -76,7 +77,8 @@ def conv2d(
         bias, scale, zero_point: as for `linear`, which raises the same errors.
         stride, padding, dilation: one number, or two.
         groups: into how many the channels are split.
-        padding_mode: "zeros": around the image lies the zero point.
+        padding_mode: "zeros": around the image lies the zero point; "reflect", "replicate" and "circular": its own
+            integers, as for `torch.nn.Conv2d`.
         dtype: of the output.
         channels_last: True for images of shape (n, height, width, channels), of input and output; the weight stays.
 
@@ -197,8 +199,11 @@ def _conv(
     first = channels_first(input) if last and isinstance(input, QTensor) else input
     stride, padding, dilation = check_convolution(first, weight, *arguments, dimensions=dimensions, widths=WIDTHS)
     output = output_of(input, weight, scale, zero_point, form := form_of(dtype))
-    settings = stride, tuple((place, place) for place in padding), dilation, arguments[3]
-    result = conv_to(input if last else channels_last(input), weight, bias, settings, output, form)
+    images, pairs = input if last else channels_last(input), tuple((place, place) for place in padding)
+    if arguments[4] != "zeros":
+        images, pairs = pad_images(images, pairs, arguments[4], first=1), ((0, 0),) * dimensions
+    settings = stride, pairs, dilation, arguments[3]
+    result = conv_to(images, weight, bias, settings, output, form)
     return result if last else channels_first(result)
 
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from qcore.affine.quantized import check_convolution, for_each_dimension
+from qcore.affine.quantized import PADDING_MODES, check_convolution, for_each_dimension
 from qcore.arguments import check_choice, check_flag, check_int
 from qtorch.nn.quantized.common.base import Quantized
 from qtorch.nn.quantized.common.observed import float_parameters, output_of, weight_of
@@ -16,7 +16,9 @@ from qtorch.quantization.tensor import QTensor
 
 
 class _Conv(Quantized):
-    """A convolution in integers: exact sums, requantized (`qcore.affine.requantize`). Around images is the zero point.
+    """A convolution in integers: exact sums, requantized (`qcore.affine.requantize`).
+
+    Around images is the zero point, or by `padding_mode` their own integers.
 
     Args:
         in_channels, out_channels: of images and results.
@@ -24,7 +26,7 @@ class _Conv(Quantized):
             "same", for results of the images' sizes.
         groups: into how many parts channels and outputs are split.
         bias: whether there is a bias.
-        padding_mode: "zeros".
+        padding_mode: "zeros", "reflect", "replicate" or "circular".
         dtype: of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
         output_dtype: of the result's integers.
 
@@ -58,7 +60,7 @@ class _Conv(Quantized):
     ) -> None:
         super().__init__(form=output_dtype)
         check_flag("bias", bias)
-        check_choice("padding_mode", padding_mode, ("zeros",))
+        check_choice("padding_mode", padding_mode, PADDING_MODES)
         self.in_channels, self.out_channels = (
             check_int(name, number, 1)
             for name, number in (("in_channels", in_channels), ("out_channels", out_channels))
@@ -100,8 +102,8 @@ class _Conv(Quantized):
             result = self.forward(input.unsqueeze(0))
             return result.reshape(result.shape[1:])
         weight = self.weight()
-        geometry = self.stride, self.padding, self.dilation, self.groups
-        check_convolution(input, weight, *geometry, self.padding_mode, self.dimensions, WIDTHS)
+        geometry = self.stride, self.padding, self.dilation, self.groups, self.padding_mode
+        check_convolution(input, weight, *geometry, self.dimensions, WIDTHS)
         result = conv_to(input, weight, self.bias, geometry, self.output, self.form)
         return result.relu() if self._relu else result
 
@@ -117,7 +119,8 @@ class _Conv(Quantized):
     def extra_repr(self) -> str:
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"padding={self.padding}, dilation={self.dilation}, groups={self.groups}, {super().extra_repr()}"
+            f"padding={self.padding}, dilation={self.dilation}, groups={self.groups}, "
+            f"padding_mode={self.padding_mode}, {super().extra_repr()}"
         )
 
     @classmethod
@@ -153,7 +156,7 @@ class Conv1d(_Conv):
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv1d`; padding_mode is "zeros".
+            `torch.nn.Conv1d`.
         dtype: the type of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
         output_dtype: the type of the result's integers.
 
@@ -177,7 +180,7 @@ class Conv2d(_Conv):
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv2d`; padding_mode is "zeros".
+            `torch.nn.Conv2d`.
         dtype: the type of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
         output_dtype: the type of the result's integers.
 
@@ -201,7 +204,7 @@ class Conv3d(_Conv):
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv3d`; padding_mode is "zeros".
+            `torch.nn.Conv3d`.
         dtype: the type of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
         output_dtype: the type of the result's integers.
 

@@ -9,7 +9,8 @@ import torch
 from torch.nn import functional
 
 from qtorch._torch_internals import INT8_TERMS, int8_product, multiplies_int8
-from qtorch.quantization.integer.products import corrected, fits_int32, float_differences, largest_sum, signed
+from qtorch.quantization.integer.kernel import is_served, sums_of_runs
+from qtorch.quantization.integer.products import are_zero, corrected, fits_int32, float_differences, largest_sum, signed
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _INT24, _INT53 = 2**24, 2**53
@@ -39,6 +40,8 @@ def sums_of_windows(
     """
     terms = prod(weight.shape[1:])
     if groups == 1 and fits_int32(input, weight, terms):
+        if is_served(input, weight):
+            return _by_kernel(input, weight, stride, padding, dilation)
         if multiplies_int8(input.device) or prod(weight.shape[2:]) == 1:
             return _by_int8(input, weight, stride, padding, dilation)
         if prod(weight.shape[2:]) <= INT8_TERMS // 2:
@@ -47,10 +50,24 @@ def sums_of_windows(
     if most > _INT53:
         raise ValueError(f"weight has shape {tuple(weight.shape)}, whose sums may pass 2^53; allowed are fewer terms")
     exact = torch.float32 if most <= _INT24 and input.values.is_cpu else torch.float64  # GPUs may go by way of Winograd
+    if len(stride) > 1 and exact is torch.float32:  # torch takes ten times as long for groups with channels first
+        input = input._with(input.values.movedim(1, -1).contiguous().movedim(-1, 1))
     operands = (float_differences(q, exact) for q in (input, weight))
     convolve: Any = _CONVOLUTIONS[len(stride)]
     with torch.autocast(input.device.type, enabled=False):
         return convolve(*operands, None, stride, padding, dilation, groups).movedim(1, -1)
+
+
+def _by_kernel(
+    input: Any, weight: Any, stride: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]
+) -> torch.Tensor:
+    """Products of windows that lie among one another in memory, channels being last."""
+    images = _padded(input.values.movedim(1, -1), input.qparams.zero_point, padding)
+    windows = _windows(images, weight.shape[2:], stride, dilation)
+    count = images.ndim - 1
+    places, moves = windows.shape[:count], windows.stride()[:count]
+    runs = windows.shape[count:-1], windows.stride()[count:-1]
+    return sums_of_runs(input._with(images), weight._with(weight.values.movedim(1, -1)), places, moves, *runs)
 
 
 def _by_parts(
@@ -58,8 +75,8 @@ def _by_parts(
 ) -> torch.Tensor:
     """Convolutions of so few channels at a time that float32 holds the sums, where there is nothing faster for int8."""
     (images, zero), filters = signed(input), float_differences(weight, torch.float32)
-    centred = not torch.compiler.is_compiling() and not weight.qparams.zero_point.any()
-    terms = INT8_TERMS if centred and weight.form.signed else INT8_TERMS // 2  # differences may be twice as large
+    centred = weight.form.signed and are_zero(weight.qparams.zero_point)
+    terms = INT8_TERMS if centred else INT8_TERMS // 2  # differences may be twice as large
     channels = max(1, terms // prod(weight.shape[2:]))
     images = _padded(images.movedim(1, -1), zero, padding).movedim(-1, 1).to(torch.float32)
     convolve: Any = _CONVOLUTIONS[len(stride)]
@@ -89,7 +106,7 @@ def _padded(images: torch.Tensor, zero: torch.Tensor, padding: tuple[int, ...]) 
         return images.contiguous()
     batch, *sizes, channels = images.shape
     larger = [size + 2 * margin for size, margin in zip(sizes, padding, strict=True)]
-    result = zero.to(torch.int8).expand(batch, *larger, channels).contiguous()
+    result = zero.to(images.dtype).expand(batch, *larger, channels).contiguous()
     inside = tuple(slice(margin, margin + size) for size, margin in zip(sizes, padding, strict=True))
     result[(slice(None), *inside)] = images
     return result

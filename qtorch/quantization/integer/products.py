@@ -9,15 +9,17 @@ import torch
 from qcore.affine import QParams
 from qtorch._torch_internals import int8_product
 from qtorch.quantization.integer.conversion import dequantize
+from qtorch.quantization.integer.kernel import is_served, sums_of_runs
 
 _INT32, _INT53 = 2**31, 2**53
+_FEW_ROWS = 16  # fewer take no longer than the kernel needs to lay out the weight
 
 
 def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
     """The sums of (x - its zero point) * (w - its zero point) over the last dimension, without rounding.
 
-    Integers of 8 bits are multiplied as int8, or in parts that float32 holds where a processor has no instructions for
-    int8, and others in float64, which holds all sums up to 2^53.
+    Integers of 8 bits are multiplied as int8, where a processor has no instructions for int8 by a kernel in C, or in
+    parts that float32 holds; others in float64, which holds all sums up to 2^53.
 
     Args:
         input: QTensor of shape (rows, terms), with one scale.
@@ -31,6 +33,8 @@ def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
     """
     terms = weight.shape[1]
     if fits_int32(input, weight, terms):
+        if input.shape[0] >= _FEW_ROWS and is_served(input, weight):
+            return sums_of_runs(input.contiguous(), weight, (input.shape[0],), (terms,))
         (rows, zero), (filters, zeros) = signed(input), signed(weight)
         rows = rows.contiguous()  # expanded and overlapping ones oneDNN gets wrong
         return corrected(int8_product(rows, filters.t()), rows, zero, filters, zeros)
@@ -47,10 +51,15 @@ def corrected(
     Those in float32 are of at most `INT8_TERMS` products, so that what is taken away is exact too, and the difference
     is rounded once, as the conversion of int32 is.
     """
-    if torch.compiler.is_compiling() or (zeros != 0).any():
+    if not are_zero(zeros):
         of_rows = (row_sums(rows) - zero * rows.shape[1]).unsqueeze(1) * zeros
         sums = sums.to(torch.int32) - of_rows
     return sums.sub_((zero * row_sums(filters)).to(sums.dtype))
+
+
+def are_zero(zeros: torch.Tensor) -> bool:
+    """True if all of these are known to be 0: in programs, and of tensors without values, none is."""
+    return not (torch.compiler.is_compiling() or zeros.is_meta or bool(zeros.any()))
 
 
 def row_sums(rows: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from qcore.affine import Extremes, PerChannelMinMax, QParams
 from qcore.affine.parameters import EPS, check_input
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch.quantization.array_names import Names, SmallNames
-from qtorch.quantization.dtypes import integers, scheme
+from qtorch.quantization.dtypes import FixedDtypes, integers, scheme
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def store(module: torch.nn.Module, name: str, value: torch.Tensor) -> None:
         setattr(module, name, value)
 
 
-class RangeObserver(ObserverBase):
+class RangeObserver(ObserverBase, FixedDtypes):
     """An observer whose state is that of one of qcore's, in buffers of the same names."""
 
     _version = 3  # of torch.ao's state_dicts

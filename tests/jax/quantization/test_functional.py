@@ -1,5 +1,7 @@
 """Integer layers in JAX: exact sums by NumPy in 64 bits, and NumPy's requantization."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,9 +78,9 @@ def test_linear_has_the_inputs_parameters():
     assert_same_bits(q.q_zero_point(), output.zero_point)
 
 
-def convolution(x, w, stride, padding, dilation, groups):
+def convolution(x, w, stride, padding, dilation, groups, mode="constant"):
     """Sums over windows of a padded image, in 64 bits."""
-    x = np.pad(steps(x), ((0, 0), (0, 0), *((place, place) for place in padding)))
+    x = np.pad(steps(x), ((0, 0), (0, 0), *((place, place) for place in padding)), mode)
     w = steps(w)
     reach = tuple((size - 1) * step + 1 for size, step in zip(w.shape[2:], dilation, strict=True))
     windows = sliding_window_view(x, reach, (2, 3))
@@ -116,6 +118,18 @@ def test_conv2d_takes_single_numbers():
     q = conv2d(x, w, stride=2, padding=1, dilation=1, scale=0.5, zero_point=31)
     assert_same_bits(q.int_repr(), rounded(convolution(x, w, (2, 2), (1, 1), (1, 1), 1), x, w, None, UINT8, 1))
     assert_same_bits(conv2d(x, w, scale=None, zero_point=9).q_scale(), x.q_scale())
+
+
+@pytest.mark.parametrize(("mode", "of_numpy"), [("reflect", "reflect"), ("replicate", "edge"), ("circular", "wrap")])
+def test_padding_modes(mode, of_numpy):
+    rng = np.random.default_rng(8)
+    x, w = operand(rng, (2, 4, 4, 3), UINT8), operand(rng, (8, 2, 3, 3), INT8)
+    settings = (2, 1), (3, 2), (1, 1), 2
+    expected = rounded(convolution(x, w, *settings, of_numpy), x, w, None, UINT8, 1)
+    call = partial(conv2d, stride=(2, 1), padding=(3, 2), groups=2, padding_mode=mode, scale=0.5, zero_point=31)
+    assert_same_bits(jax.jit(call)(x, w).int_repr(), expected)
+    last = QTensor(jnp.moveaxis(jnp.asarray(x.values), 1, -1), x.qparams, x.form)
+    assert_same_bits(jnp.moveaxis(call(last, w, channels_last=True).int_repr(), -1, 1), expected)
 
 
 def test_vmap_and_shardings():
@@ -167,7 +181,7 @@ BAD = {
     r"weight has shape \(6, 2, 3, 3\); allowed are 2 dimensions": lambda: linear(X, KERNEL),
     "bias is int32; allowed is an array of float32": lambda: linear(X, W, jnp.arange(3)),
     r"bias has shape \(4,\); allowed is \(3,\)": lambda: linear(X, W, jnp.ones(4)),
-    "padding_mode='reflect'; allowed are zeros": lambda: conv2d(IMAGE, KERNEL, groups=2, padding_mode="reflect"),
+    "padding_mode='mirror'; allowed are zeros": lambda: conv2d(IMAGE, KERNEL, groups=2, padding_mode="mirror"),
     "scale=0.0; allowed": lambda: linear(X, W, None, 0.0, 0),
     "zero_point=256; allowed": lambda: linear(X, W, None, 1.0, 256),
     "zero_point=200; allowed are integers from -128 to 127": lambda: linear(
@@ -181,6 +195,9 @@ BAD = {
     "groups=0; allowed is an int >= 1": lambda: conv2d(IMAGE, KERNEL, groups=0),
     "images no smaller than the kernel": lambda: conv2d(IMAGE, KERNEL, groups=2, dilation=(1, 3)),
     "stride=0; allowed is an int >= 1": lambda: conv2d(IMAGE, KERNEL, stride=0, groups=2),
+    "padding_mode='reflect'; allowed are paddings of up to 4 of a size of 5": lambda: conv2d(
+        IMAGE, KERNEL, padding=5, groups=2, padding_mode="reflect"
+    ),
     "padding=-1; allowed is an int >= 0": lambda: conv2d(IMAGE, KERNEL, padding=(0, -1), groups=2),
     r"dilation=\(1, 1, 1\); allowed are one number or two": lambda: conv2d(IMAGE, KERNEL, dilation=(1, 1, 1), groups=2),
     "dtype='int9'; allowed are": lambda: conv2d(IMAGE, KERNEL, groups=2, dtype="int9"),

@@ -76,6 +76,18 @@ def test_conv2d(name, per_channel, zero):
     assert q.int_repr().permute(0, 2, 3, 1).tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize(("mode", "of_numpy"), [("reflect", "reflect"), ("replicate", "edge"), ("circular", "wrap")])
+def test_padding_modes(mode, of_numpy):
+    """As if the images had been larger; what lies in memory with channels last as well."""
+    x, w, bias = operands((2, 8, 4, 3), (6, 8, 3, 2), True, False)
+    larger = np.pad(x.values.numpy(), ((0, 0), (0, 0), (3, 3), (2, 2)), of_numpy)
+    expected = conv2d(QTensor(torch.from_numpy(larger), x.qparams, x.form), w, bias, scale=0.2, zero_point=50)
+    moved = QTensor(x.values.contiguous(memory_format=torch.channels_last), x.qparams, x.form)
+    for images in (x, moved):
+        q = conv2d(images, w, bias, padding=(3, 2), padding_mode=mode, scale=0.2, zero_point=50)
+        assert q.int_repr().tolist() == expected.int_repr().tolist()
+
+
 def peers(x, w):
     """The same as tensors of torch's own quantized types, which warn that they are deprecated."""
     values = x.dequantize(), w.dequantize()
@@ -146,9 +158,14 @@ WRONG = [
         r"allowed are images no smaller .* dilation=\(3, 3\)",
     ),
     (
-        lambda: conv2d(IMAGES, FILTERS, groups=2, padding_mode="reflect"),
+        lambda: conv2d(IMAGES, FILTERS, groups=2, padding=(0, 6), padding_mode="circular"),
         ValueError,
-        "padding_mode='reflect'; allowed are zeros",
+        "padding_mode='circular'; allowed are paddings of up to 5 of a size of 5",
+    ),
+    (
+        lambda: conv2d(IMAGES, FILTERS, groups=2, padding_mode="mirror"),
+        ValueError,
+        "padding_mode='mirror'; allowed are zeros, reflect, replicate, circular",
     ),
 ]
 

@@ -20,6 +20,11 @@ LAYERS = [
     (nn.Conv1d(4, 3, 3, padding=1), ROW),
     (nn.Conv2d(4, 4, 3, stride=2, groups=2), IMAGE),
     (nn.Conv3d(4, 3, 2), VOLUME),
+    (nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"), IMAGE),
+    (
+        intrinsic.ConvBnReLU2d(nn.Conv2d(4, 3, 3, padding=2, padding_mode="reflect"), nn.BatchNorm2d(3), nn.ReLU()),
+        IMAGE,
+    ),
     (intrinsic.LinearReLU(nn.Linear(6, 5), nn.ReLU()), IMAGE),
     (intrinsic.ConvReLU1d(nn.Conv1d(4, 3, 3), nn.ReLU()), ROW),
     (intrinsic.ConvReLU2d(nn.Conv2d(4, 3, 3), nn.ReLU()), IMAGE),

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from qcore.affine import QParams
-from qtorch.quantization.dtypes import integers
+from qtorch.quantization.dtypes import FixedDtypes, integers
 from qtorch.quantization.tensor import QTensor
 
 
-class Quantized(torch.nn.Module):
+class Quantized(FixedDtypes):
     """A layer whose result has the scale and the zero point in its buffers.
 
     Args:
@@ -56,8 +56,8 @@ class Quantized(torch.nn.Module):
 
 
 def qparams_of(module: Any, axis: int | None = None) -> QParams:
-    """The parameters in a module's buffers; a model's `half()` reaches them."""
-    return QParams(module.scale.to(torch.float32), module.zero_point, axis)
+    """The parameters in a module's buffers."""
+    return QParams(module.scale, module.zero_point, axis)
 
 
 def check_quantized(module: torch.nn.Module, x: Any, name: str = "input") -> None:

@@ -10,13 +10,13 @@ import torch
 from qcore.affine import QParams
 from qtorch._rounding.packing import pack, unpack
 from qtorch.nn.quantized.common.base import qparams_of
-from qtorch.quantization.dtypes import integers
+from qtorch.quantization.dtypes import FixedDtypes, integers
 from qtorch.quantization.tensor import QTensor
 
 _BITS = 4  # of integers that share a byte
 
 
-class QuantizedWeight(torch.nn.Module):
+class QuantizedWeight(FixedDtypes):
     """The integers of a weight in buffers, which `weight()` gives as a QTensor.
 
     Integers of at most 4 bits lie two in a byte, each output's in a row, as `qtorch.pack` puts them: the buffer is then
@@ -69,7 +69,7 @@ class QuantizedWeight(torch.nn.Module):
             values = chosen.reshape(*indices.shape, self.shape[1])
         else:
             values = self.int_repr[indices]
-        zero, scale = self.zero_point, self.scale.to(torch.float32)
+        zero, scale = self.zero_point, self.scale
         if self.axis is not None:
             zero, scale = (parameter[indices].unsqueeze(-1) for parameter in (zero, scale))
         return (values.to(torch.int32) - zero).to(torch.float32) * scale

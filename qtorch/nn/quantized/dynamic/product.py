@@ -12,13 +12,14 @@ from qcore.affine.parameters import check_input
 from qtorch.nn.quantized.common.observed import weight_of
 from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight
 from qtorch.quantization.array_names import Names
+from qtorch.quantization.dtypes import FixedDtypes
 from qtorch.quantization.integer.products import sums_of_products
 from qtorch.quantization.tensor import QTensor
 
 ACTIVATIONS = UINT8.reduced()
 
 
-class DynamicProduct(torch.nn.Module):
+class DynamicProduct(FixedDtypes):
     """x @ weight.T + bias in float32, of a quantized weight and x quantized by its own range, or of a float16 weight.
 
     With a quantized weight it is float32(sums) * (scale of x * scale of weight) + bias, where sums are exact

@@ -110,4 +110,4 @@ def _conv(
 ) -> QTensor:
     sizes = check_convolution(input, weight, *geometry, dimensions, WIDTHS)
     output = result_qparams(input, scale, zero_point)
-    return conv_to(input, weight, bias, (*sizes, geometry[3]), output, integers(dtype))
+    return conv_to(input, weight, bias, (*sizes, *geometry[3:]), output, integers(dtype))

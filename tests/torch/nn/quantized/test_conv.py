@@ -16,7 +16,23 @@ LAYERS = {
     "2d groups": (torch.nn.Conv2d, quantized.Conv2d, (8, 6, 3), {"groups": 2, "bias": False}, (5, 6)),
     "2d same": (torch.nn.Conv2d, quantized.Conv2d, (8, 6, (5, 3)), {"padding": "same"}, (5, 6)),
     "2d each channel": (torch.nn.Conv2d, quantized.Conv2d, (8, 8, 3), {"groups": 8, "padding": 1}, (5, 6)),
+    "1d replicate": (
+        *(torch.nn.Conv1d, quantized.Conv1d, (8, 6, 3)),
+        *({"stride": 2, "padding": 7, "padding_mode": "replicate"}, (5,)),
+    ),
+    "2d reflect": (
+        *(torch.nn.Conv2d, quantized.Conv2d, (8, 6, (3, 2))),
+        *({"padding": (2, 3), "groups": 2, "padding_mode": "reflect"}, (3, 5)),
+    ),
+    "2d circular same": (
+        *(torch.nn.Conv2d, quantized.Conv2d, (8, 6, (5, 3))),
+        *({"padding": "same", "dilation": (1, 2), "padding_mode": "circular"}, (2, 6)),
+    ),
     "3d": (torch.nn.Conv3d, quantized.Conv3d, (8, 5, (1, 3, 2)), {"stride": (1, 2, 1), "padding": 1}, (3, 6, 5)),
+    "3d reflect": (
+        *(torch.nn.Conv3d, quantized.Conv3d, (4, 3, 2)),
+        *({"padding": (0, 1, 2), "padding_mode": "reflect"}, (3, 2, 3)),
+    ),
 }
 FORMS = [UINT8, INT8, AffineInteger.of_width(4), AffineInteger.of_width(16, signed=False)]
 
@@ -108,7 +124,7 @@ WRONG = {
     ),
     "groups=2; allowed are divisors": lambda: quantized.Conv1d(3, 2, 1, groups=2),
     "padding='same' with kernel_size=.2.": lambda: quantized.Conv1d(1, 1, 2, padding="same"),
-    "padding_mode='reflect'; allowed are zeros": lambda: quantized.Conv1d(1, 1, 2, padding_mode="reflect"),
+    "padding_mode='mirror'; allowed are zeros, reflect": lambda: quantized.Conv1d(1, 1, 2, padding_mode="mirror"),
     r"stride=\(1, 1\); allowed are one number or one": lambda: quantized.Conv1d(1, 1, 2, (1, 1)),
 }
 

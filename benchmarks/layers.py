@@ -1,0 +1,206 @@
+"""How fast layers in integers are, against torch.ao's own, against float32, and training with fake quantization.
+
+Usage:
+    python -m benchmarks.layers                        everything, on the CPU
+    python -m benchmarks.layers --seconds 5 --json layers.json
+
+All calls of a row take turns, and medians are compared. Each row has its limit, and says whether it is met; the exit
+status is 0 all the same: a benchmark reports, it does not judge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+import qjax.quantization
+from benchmarks.support.results import write_results
+from benchmarks.support.timing import Call, by_turns, clock_for, keep_pages, machine, versions
+from qtorch import quantization
+
+NOISE = 1.05  # times as long, which two runs of the same call may differ by
+SIZE = 1024  # of all three sides of linear layers
+WIDTH = 120  # columns, which the table needs
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer against another; times are medians in seconds a call, and the fastest."""
+
+    what: str
+    against: str
+    seconds: float
+    baseline: float
+    fastest: float
+    fastest_baseline: float
+    limit: float
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.baseline
+
+    @property
+    def met(self) -> bool:
+        return self.ratio <= self.limit
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self) | {"ratio": self.ratio, "met": self.met}
+
+
+class Case(NamedTuple):
+    """A call, and what it is compared with: a name, a call and the largest ratio that is promised."""
+
+    what: str
+    call: Call
+    others: tuple[tuple[str, Call, float], ...]
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], float]] = {
+    f"linear {SIZE} x {SIZE} x {SIZE}": (partial(nn.Linear, SIZE, SIZE), (SIZE, SIZE), 1.3),
+    "conv 3x3, 64 to 64, 8 x 28 x 28": (partial(nn.Conv2d, 64, 64, 3, padding=1), (8, 64, 28, 28), 2.0),
+    "conv 1x1, 128 to 128, 8 x 28 x 28": (partial(nn.Conv2d, 128, 128, 1), (8, 128, 28, 28), 2.0),
+    "depthwise 3x3, 128, 8 x 28 x 28": (
+        partial(nn.Conv2d, 128, 128, 3, padding=1, groups=128),
+        (8, 128, 28, 28),
+        2.0,
+    ),
+}
+
+
+def converted(package: Any, layer: nn.Module, x: torch.Tensor) -> tuple[nn.Module, Any]:
+    """A layer that a package quantized, and its quantized input, with channels last in memory."""
+    model = package.QuantWrapper(layer).eval()
+    model.qconfig = package.get_default_qconfig("fbgemm")
+    prepared = package.prepare(model)
+    prepared(x)
+    model = package.convert(prepared)
+    return model.module, model.quant(x)
+
+
+def layer_cases(peer: Any) -> Iterator[Case]:
+    for name, (make, shape, limit) in LAYERS.items():
+        generator = torch.Generator().manual_seed(0)
+        layer, x = make().eval(), torch.randn(shape, generator=generator)
+        if len(shape) == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        ours, theirs = (converted(package, layer, x) for package in (quantization, peer))
+        others = [("torch.ao", partial(theirs[0], theirs[1]), limit)]
+        if len(shape) == 2:
+            others.append(("float32", partial(layer, x), 1.0 * NOISE))
+        yield Case(name, partial(ours[0], ours[1]), tuple(others))
+
+
+def small_network() -> nn.Sequential:
+    torch.manual_seed(0)
+    convolutions = [nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1)]
+    return nn.Sequential(*convolutions, nn.ReLU(), nn.Flatten(), nn.Linear(32 * 256, 10))
+
+
+def training_step(package: Any, settings: dict[str, Any]) -> Call:
+    """One step of a network whose weights and outputs a package rounds in training, its batch norm being fused."""
+    model = package.fuse_modules_qat(small_network().train(), [["0", "1", "2"], ["3", "4"]])
+    model.qconfig = package.get_default_qat_qconfig("fbgemm", **settings)
+    model = package.prepare_qat(model)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(32, 16, 16, 16, generator=generator)
+    labels = torch.randint(10, (32,), generator=generator)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def training_cases(peer: Any) -> Iterator[Case]:
+    """torch.ao's fused fake quantization is its default; the plain one is what both have."""
+    others = [
+        (f"torch.ao, {name}", training_step(peer, {"version": number}), 1.0 * NOISE)
+        for name, number in (("plain", 0), ("fused", 1))
+    ]
+    yield Case("a fake-quantized training step", training_step(quantization, {}), tuple(others))
+
+
+def jax_case() -> Case:
+    """A linear layer in integers of JAX against a product of floats."""
+    rng = np.random.default_rng(0)
+    x, w = (jnp.asarray(rng.normal(size=(SIZE, SIZE)).astype(np.float32)) for _ in range(2))
+    q = qjax.quantization.quantize_per_tensor(x, 0.03, 128, "quint8")
+    weight = qjax.quantization.quantize_per_tensor(w, 0.03, 0, "qint8")
+    integer = jax.jit(lambda q, weight: qjax.quantization.linear(q, weight, None, 2.0, 128).values)
+    floating = jax.jit(lambda x, w: x @ w.T)
+    others = (("float32 in JAX", lambda: floating(x, w).block_until_ready(), 1.0 * NOISE),)
+    return Case(f"JAX: linear {SIZE} x {SIZE} x {SIZE}", lambda: integer(q, weight).block_until_ready(), others)
+
+
+def measure(seconds: float, log: Console) -> list[Row]:
+    """All rows; each is also written to `log`."""
+    rows = []
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        import torch.ao.quantization as peer
+
+        for make in (partial(layer_cases, peer), partial(training_cases, peer), lambda: [jax_case()]):
+            for what, call, others in make():
+                with torch.set_grad_enabled("training" in what):
+                    ours, *timings = by_turns([call, *(other for _, other, _ in others)], clock_for("cpu"), seconds)
+                for (against, _, limit), theirs in zip(others, timings, strict=True):
+                    row = Row(what, against, ours.median, theirs.median, ours.fastest, theirs.fastest, limit)
+                    log.print(f"{what}, {against}: {row.ratio:.2f}", soft_wrap=True)
+                    rows.append(row)
+    return rows
+
+
+def table(rows: list[Row]) -> Table:
+    made = Table(box=SIMPLE, title="Layers in integers")
+    for column in ("layer", "against"):
+        made.add_column(column, no_wrap=True)
+    for column in ("a call, ms", "the other, ms", "ratio", "limit", ""):
+        made.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        numbers = f"{row.seconds * 1e3:.3f}", f"{row.baseline * 1e3:.3f}", f"{row.ratio:.2f}", f"{row.limit:.2f}"
+        made.add_row(row.what, row.against, *numbers, "met" if row.met else "MISSED", style=None if row.met else "red")
+    return made
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Time layers in integers against torch.ao's and float32.")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time for each row, five turns at least")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch")
+    parser.add_argument("--json", metavar="FILE", help="write versions, machine and rows there")
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    console, log = (Console(stderr=stderr, highlight=False) for stderr in (False, True))
+    console.width = max(console.width, WIDTH)
+    facts = {"versions": versions(), "machine": machine("cpu") | {"engine": torch.backends.quantized.engine}}
+    for name, values in facts.items():
+        console.print(f"{name}: " + ", ".join(f"{what} {value}" for what, value in values.items()), soft_wrap=True)
+    rows = measure(options.seconds, log)
+    console.print(table(rows))
+    missed = sum(not row.met for row in rows)
+    if options.json:
+        records = {"rows": [row.record() for row in rows], "limits": {"checked": len(rows), "missed": missed}}
+        write_results(options.json, facts | records)
+    console.print(f"{missed} of {len(rows)} limits are missed", style="red" if missed else "green")
+    return 0
+
+
+if __name__ == "__main__":
+    keep_pages()
+    sys.exit(main())

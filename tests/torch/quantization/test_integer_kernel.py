@@ -1,0 +1,78 @@
+"""Sums of products of 8-bit integers by the kernel in C, and without it: both exact."""
+
+import numpy as np
+import pytest
+import torch
+from support import assert_same_bits
+
+from qcore.affine import INT8, UINT8, QParams
+from qtorch.quantization import QTensor, conv2d
+from qtorch.quantization.integer import kernel, products
+from qtorch.quantization.integer.convolution import sums_of_windows
+from qtorch.quantization.integer.products import sums_of_products
+
+
+@pytest.fixture(params=["kernel", "floats"], autouse=True)
+def path(request, monkeypatch):
+    """Whatever this processor has."""
+    monkeypatch.setattr(kernel, "multiplies_int8", lambda device: False)
+    if request.param == "floats":
+        monkeypatch.setattr(kernel.products, "of_integers", lambda: None)
+    elif not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
+        pytest.skip("the kernel is for AVX")
+
+
+def operand(rng, shape, form, zeros=()):
+    values = rng.integers(form.qmin, form.qmax + 1, shape).astype(form.storage)
+    zero_point = rng.integers(form.qmin, form.qmax + 1, zeros).astype(np.int32)
+    scale = torch.full(zeros, 0.5)
+    return QTensor(torch.from_numpy(values), QParams(scale, torch.tensor(zero_point), 0 if zeros else None), form)
+
+
+def differences(q):
+    zero = q.qparams.zero_point.numpy().astype(np.int64)
+    return q.values.numpy() - zero.reshape(-1, *(1,) * (q.ndim - 1) if zero.ndim else ())
+
+
+@pytest.mark.parametrize(("rows", "outputs", "terms"), [(1, 1, 1), (5, 17, 2), (49, 16, 33), (97, 130, 515), (3, 0, 4)])
+@pytest.mark.parametrize("form", [UINT8, INT8])
+def test_products(rows, outputs, terms, form):
+    rng = np.random.default_rng(rows)
+    for weight_form, zeros in ((INT8, ()), (UINT8, (outputs,))):
+        x, w = operand(rng, (rows, terms), form), operand(rng, (outputs, terms), weight_form, zeros)
+        sums = sums_of_products(x, w)
+        np.testing.assert_array_equal(sums.numpy().astype(np.int64), differences(x) @ differences(w).T)
+        strided = sums_of_products(x._with(x.values.t().contiguous().t()), w)
+        np.testing.assert_array_equal(strided.numpy(), sums.numpy())
+
+
+def test_the_largest_sums_of_int32():
+    """33,025 products of 255 * 255."""
+    ones = torch.ones(16, 33025, dtype=torch.int8)
+    x = QTensor(ones.byte() * 255, QParams(torch.tensor(1.0), torch.tensor(0).int()), UINT8)
+    for value, zero in ((127, -128), (-128, 127)):
+        w = QTensor(ones[:3] * value, QParams(torch.tensor(1.0), torch.tensor(zero).int()), INT8)
+        assert products.fits_int32(x, w, 33025)
+        sums = sums_of_products(x, w).double().numpy()
+        np.testing.assert_array_equal(sums, np.full((16, 3), 33025.0 * 255 * (value - zero)))
+
+
+GEOMETRIES = [((1, 1), (0, 0), (1, 1)), ((2, 1), (1, 2), (1, 1)), ((1, 3), (2, 0), (2, 1)), ((1, 1), (0, 3), (1, 3))]
+
+
+@pytest.mark.parametrize(("stride", "padding", "dilation"), GEOMETRIES)
+@pytest.mark.parametrize("last", [False, True])
+def test_windows(stride, padding, dilation, last):
+    rng = np.random.default_rng(1)
+    for kernel_size in ((3, 2), (1, 1)):
+        x, w = operand(rng, (3, 5, 9, 8), UINT8), operand(rng, (7, 5, *kernel_size), INT8, (7,))
+        wide = [torch.from_numpy(differences(q)).double() for q in (x, w)]
+        expected = torch.nn.functional.conv2d(*wide, None, stride, padding, dilation).movedim(1, -1)
+        x = x._with(x.values.contiguous(memory_format=torch.channels_last)) if last else x
+        assert_same_bits(sums_of_windows(x, w, stride, padding, dilation, 1).double(), expected.contiguous())
+
+
+def test_no_images():
+    rng = np.random.default_rng(2)
+    x, w = operand(rng, (0, 5, 9, 8), UINT8), operand(rng, (7, 5, 3, 3), INT8)
+    assert conv2d(x, w).shape == (0, 7, 7, 6)
