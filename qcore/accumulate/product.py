@@ -108,7 +108,8 @@ class Product:
         a, b = self.first.number, self.second.number
         shared = self._shares(self.first, first, contraction.first, chunk, contraction.gathers, terms)
         shared = shared and self._shares(self.second, second, contraction.second, chunk, contraction.gathers, terms)
-        narrow = accumulator.sequential and float32_suffices(a, b, accumulator.number, accumulator.rounding)
+        rule = accumulator.number, accumulator.rounding, accumulator.random_bits
+        narrow = accumulator.sequential and float32_suffices(a, b, *rule)
         return Sums(self.accumulator, chunk == 1 or (shared and sums_are_exact(a, b, chunk)), narrow and not self.tiled)
 
     @staticmethod
