@@ -2,7 +2,7 @@
 
 In the place of one float64 addition and `round_to_grid` stand a few operations on float32 numbers: twice as many fit in
 a register, and no number of bits to drop has to be found. With E the exponent of a number, or the least one of the
-format if that is larger, the format's steps there are 2^(E - man). All powers of two that occur are float32 numbers, and
+format if that is larger, the format's steps there are 2^(E - man). All powers of two here are float32 numbers, and
 so are all results but those that are meant to be rounded.
 """
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from qcore.accumulate.accumulator import check_accumulator
+from qcore.accumulate.accumulator import FLOAT64_NUMBER, Accumulator, check_accumulator
 from qcore.accumulate.exactness import chunks_share_scales, float32_suffices, sums_are_exact
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Contraction
 from qcore.accumulate.law import Sums
@@ -94,6 +94,12 @@ class Product:
     def as_matrices(self) -> bool:
         """True if an operand is rounded as the matrix that is multiplied."""
         return any(operand.as_matrix for operand in self.operands)
+
+    @property
+    def unrounded(self) -> Product:
+        """The same with sums that are rounded once, at last to float32; scaled sums of chunks are added in float64."""
+        exact = Accumulator(FLOAT64_NUMBER, self.accumulator.chunk) if self.tiled else Accumulator()
+        return replace(self, accumulator=exact)
 
     def sums(self, first: Sequence[int], second: Sequence[int], contraction: Contraction) -> Sums:
         """How chunks may be summed, for operands of these shapes."""
