@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qcore.accumulate.accumulator import FLOAT64_NUMBER, Accumulator, check_accumulator
-from qcore.accumulate.exactness import chunks_share_scales, float32_suffices, sums_are_exact
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Contraction
 from qcore.accumulate.law import Sums
 from qcore.accumulate.operands.hadamard import SIZE
 from qcore.accumulate.operands.operand import Operand, check_operand
+from qcore.accumulate.sums.exactness import chunks_share_scales, float32_suffices, sums_are_exact
 from qcore.formats.text import Kind, Reader, parse, register, write
 
 # What keys are folded with: that of a layer for the products of gradients, and that of a product for its operands.

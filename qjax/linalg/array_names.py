@@ -12,7 +12,7 @@ import numpy as np
 
 from qcore import Number, Rounding
 from qcore.accumulate.accumulator import Accumulator, rounding_program
-from qcore.accumulate.narrow import NarrowRule
+from qcore.accumulate.sums.narrow import NarrowRule
 from qcore.random.steps import block_of_step, word_of_part
 from qcore.random.threefry import element_index, threefry
 from qjax._rounding.array_law import Names as LawNames

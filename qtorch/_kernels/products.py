@@ -7,7 +7,7 @@ from pathlib import Path
 from string import Template
 
 from qcore.accumulate.accumulator import Accumulator, rounding_program
-from qcore.accumulate.narrow import NarrowRule
+from qcore.accumulate.sums.narrow import NarrowRule
 from qcore.random.threefry import leading_bits, leading_bits_mask, threefry
 from qtorch._kernels.source import VALUES, declared, needed
 from qtorch._kernels.store import Function, load

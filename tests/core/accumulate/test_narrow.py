@@ -7,8 +7,8 @@ from support import assert_same_bits
 import qcore
 from qcore import Accumulator, Rounding
 from qcore.accumulate.array_names import Names
-from qcore.accumulate.exactness import float32_suffices
-from qcore.accumulate.narrow import NarrowRule
+from qcore.accumulate.sums.exactness import float32_suffices
+from qcore.accumulate.sums.narrow import NarrowRule
 from qcore.formats.number import check_number
 from qcore.law import lanes
 
