@@ -1,4 +1,4 @@
-"""Sequential sums in float32 that have the bits of float64 ones; `qcore.accumulate.sums.exactness` says where that is so.
+"""Sequential sums in float32 that have the bits of float64 ones, where `qcore.accumulate.sums.exactness` says so.
 
 In the place of one float64 addition and `round_to_grid` stand a few operations on float32 numbers: twice as many fit in
 a register, and no number of bits to drop has to be found. With E the exponent of a number, or the least one of the
