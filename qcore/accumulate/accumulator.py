@@ -18,6 +18,7 @@ from qcore.formats.text import Kind, Reader, choice, parse, register, write
 from qcore.law.carrier import FLOAT64, Carrier
 from qcore.law.program import Program
 from qcore.law.rounding import MODES, Rounding, check_rounding
+from qcore.random.steps import MOST_HALF_BITS
 
 FLOAT32_NUMBER, FLOAT64_NUMBER = BinaryFloat(8, 23), BinaryFloat(11, 52)
 MOST_TERMS = 64  # of a tree or an aligned sum, which programs have one by one
@@ -127,6 +128,11 @@ class Accumulator:
         """True if R rounds after every exact product."""
         plain = self.product is None and self.inner is None and not self.tree and self.fraction_bits is None
         return plain and self.chunk == 1
+
+    @property
+    def shares_words(self) -> bool:
+        """True if R rounds after every exact product, and four roundings in a row read one block of random words."""
+        return self.sequential and self.rounding is Rounding.STOCHASTIC and self.random_bits <= MOST_HALF_BITS
 
     @property
     def rounds(self) -> bool:

@@ -78,6 +78,12 @@ class Names:
         return np.zeros(shape)
 
     @staticmethod
+    def plus(total: np.ndarray, found: np.ndarray) -> np.ndarray:
+        """Their sum, which may lie where the second one did."""
+        found += total
+        return found
+
+    @staticmethod
     def unsigned_zero(x: np.ndarray) -> np.ndarray:
         """+0 in the place of -0."""
         return x + 0.0
@@ -113,10 +119,10 @@ class Names:
         return None
 
     @staticmethod
-    def fold(step: Callable[..., Any], total: Any, a: Any, b: Any, length: int, sequential: bool = False) -> Any:
+    def fold(step: Callable[..., Any], total: Any, a: Any, b: Any, length: int, shares_words: bool = False) -> Any:
         """Applies step(total, index, a's part, b's part) to all chunks of the contraction index, ascending.
 
-        `sequential` says that each step rounds once, and nothing else does.
+        `shares_words` says that each four steps, from the first on, read one block of random words.
         """
         for index, begin in enumerate(range(0, a.shape[-1], length)):
             total = step(total, index, a[..., begin : begin + length], b[..., begin : begin + length, :])

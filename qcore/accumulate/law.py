@@ -66,7 +66,8 @@ def _fold(
     def step(total: Any, index: Any, a: Any, b: Any) -> Any:
         return _add(xp, total, a, b, accumulator, exact, first + index * each, _factor(xp, scales, index))
 
-    return xp.fold(step, _zeros(xp, a, b), a, b, length, accumulator.sequential)
+    from_first = isinstance(first, int) and first == 0
+    return xp.fold(step, _zeros(xp, a, b), a, b, length, accumulator.shares_words and from_first)
 
 
 def _factor(xp: Any, scales: tuple[Any, Any] | None, index: Any) -> Any:
@@ -90,7 +91,7 @@ def _add(
         if factor is not None:
             found = rescaled(xp, found, factor)
         if total is not None:
-            found += total
+            found = xp.plus(total, found)
     return _rounded(xp, found, accumulator, first + accumulator.roundings_in_chunk(a.shape[-1]))
 
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from qcore.accumulate.accumulator import check_accumulator
-from qcore.accumulate.exactness import chunks_share_scales, float32_suffices, sums_are_exact
+from qcore.accumulate.accumulator import FLOAT64_NUMBER, Accumulator, check_accumulator
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Contraction
 from qcore.accumulate.law import Sums
 from qcore.accumulate.operands.hadamard import SIZE
 from qcore.accumulate.operands.operand import Operand, check_operand
+from qcore.accumulate.sums.exactness import chunks_share_scales, float32_suffices, sums_are_exact
 from qcore.formats.text import Kind, Reader, parse, register, write
 
 # What keys are folded with: that of a layer for the products of gradients, and that of a product for its operands.
@@ -95,6 +95,12 @@ class Product:
         """True if an operand is rounded as the matrix that is multiplied."""
         return any(operand.as_matrix for operand in self.operands)
 
+    @property
+    def unrounded(self) -> Product:
+        """The same with sums that are rounded once, at last to float32; scaled sums of chunks are added in float64."""
+        exact = Accumulator(FLOAT64_NUMBER, self.accumulator.chunk) if self.tiled else Accumulator()
+        return replace(self, accumulator=exact)
+
     def sums(self, first: Sequence[int], second: Sequence[int], contraction: Contraction) -> Sums:
         """How chunks may be summed, for operands of these shapes."""
         terms = contraction.terms
@@ -108,7 +114,8 @@ class Product:
         a, b = self.first.number, self.second.number
         shared = self._shares(self.first, first, contraction.first, chunk, contraction.gathers, terms)
         shared = shared and self._shares(self.second, second, contraction.second, chunk, contraction.gathers, terms)
-        narrow = accumulator.sequential and float32_suffices(a, b, accumulator.number, accumulator.rounding)
+        rule = accumulator.number, accumulator.rounding, accumulator.random_bits
+        narrow = accumulator.sequential and float32_suffices(a, b, *rule)
         return Sums(self.accumulator, chunk == 1 or (shared and sums_are_exact(a, b, chunk)), narrow and not self.tiled)
 
     @staticmethod

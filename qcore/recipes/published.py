@@ -25,7 +25,7 @@ _E5M2_SATURATING = BinaryFloat(5, 2, specials="ieee", overflow="saturate")
 # Sun et al. add 4 to the usual bias of 7 (†); what is too large becomes the largest number.
 _E4M3_SUN = BinaryFloat(4, 3, bias=11, specials="fnuz", overflow="saturate")
 _CHUNKED = Accumulator(_FP16, chunk=64, inner=Accumulator(_FP16, chunk=1))
-_BF16 = Product("bfloat16", "bfloat16")
+_HALF, _BF16 = Product(_FP16, _FP16, _CHUNKED), Product("bfloat16", "bfloat16")
 
 
 def _alike(product: Product) -> Recipe:
@@ -36,6 +36,23 @@ def _alike(product: Product) -> Recipe:
 def _mxfp8(axis: int) -> BlockScaled:
     """OCP MXFP8 E4M3 along an axis, with scales rounded up, so that no element saturates."""
     return BlockScaled(BinaryFloat(4, 3, specials="fn"), {axis: 32}, "rceil")
+
+
+def _chunked() -> Recipe:
+    """Wang et al., "Training Deep Neural Networks with 8-bit Floating Point Numbers", 2018, sections 2 and 3.
+
+    1-5-2 operands, to nearest (†); 1-6-9 sums, rounded to nearest after every addition, in chunks of 64 whose sums are
+    added alike. The input of the first layer, and all operands of the last one, are 1-6-9 (†).
+    """
+    by_input, by_gradient = Product(_FP16, _E5M2, _CHUNKED), Product(_E5M2, _FP16, _CHUNKED)
+    eight = Product(_E5M2, _E5M2, _CHUNKED)
+    return Recipe(
+        [
+            Entry("*", None, _HALF, _HALF, _HALF, last=1),
+            Entry("*", None, by_input, eight, by_gradient, first=1),
+            Entry("*", None, eight, eight, eight),
+        ]
+    )
 
 
 def _deepseek() -> Recipe:
@@ -136,20 +153,18 @@ RECIPES: dict[str, Recipe] = {
     "deepseek_v3_fp8": _deepseek(),
     "nvfp4_pretraining": _nvfp4(),
     "fp8_delayed": _delayed(),
-    # Wang et al., "Training Deep Neural Networks with 8-bit Floating Point Numbers", 2018, sections 2 and 3: 1-5-2
-    # operands, to nearest (†); 1-6-9 sums, rounded to nearest after every addition, in chunks of 64 whose sums are
-    # added alike. The first layer's input and the last layer have 1-6-9 (†): put entries for them in front.
-    "fp8_chunked": _alike(Product(_E5M2, _E5M2, _CHUNKED)),
+    "fp8_chunked": _chunked(),
     # Sun et al., "Hybrid 8-bit Floating Point (HFP8) Training and Inference for Deep Neural Networks", 2019, section 3:
     # 1-4-3 for inputs and weights, 1-5-2 for gradients, to nearest (†); 1-6-9 sums in chunks of 64 (†). The first and
-    # the last layer have 16 bits (†): put entries for them in front.
+    # the last layer have 16 bits (†), here 1-6-9.
     "hfp8": Recipe(
         [
+            Entry("*", None, _HALF, _HALF, _HALF, first=1, last=1),
             Entry(
                 forward=Product(_E4M3_SUN, _E4M3_SUN, _CHUNKED),
                 grad_input=Product(_E5M2, _E4M3_SUN, _CHUNKED),
                 grad_weight=Product(_E5M2, _E4M3_SUN, _CHUNKED),
-            )
+            ),
         ]
     ),
     "wage": _wage(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 from jax.extend import core
 from jax.extend.source_info_util import current_name_stack, user_context
 
-from qcore import Accumulator
 from qcore.accumulate.convolution import form_of
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
@@ -161,8 +159,8 @@ def _inlined(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[A
     _, found = evaluate(jaxpr, consts, operands, stack)
     which, form, text, other = product
     how = parse(text)
-    exact = replace(how, accumulator=Accumulator())
-    if exact != how and not how.tiled:  # scales of tiles need their chunks
+    exact = how.unrounded
+    if exact != how:
         words, state = ([x for x in operands[2:] if (x.dtype == jnp.float32) == floats] for floats in (False, True))
         key, scaling = next(iter(words), None), next(iter(state), None)
         wide = multiply_arrays(form_of(form), which, exact, operands[0], operands[1], key, other, scaling)

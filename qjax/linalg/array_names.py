@@ -12,8 +12,8 @@ import numpy as np
 
 from qcore import Number, Rounding
 from qcore.accumulate.accumulator import Accumulator, rounding_program
-from qcore.law.carrier import FLOAT32
-from qcore.random.steps import MOST_HALF_BITS, block_of_step, word_of_part
+from qcore.accumulate.sums.narrow import NarrowRule
+from qcore.random.steps import block_of_step, word_of_part
 from qcore.random.threefry import element_index, threefry
 from qjax._rounding.array_law import Names as LawNames
 from qjax._rounding.array_law import arange, materialize
@@ -33,7 +33,7 @@ class Names:
 
     def __init__(self, key: jax.Array | None = None) -> None:
         self.key = key
-        self._shared: Any = None  # while sequential steps are traced: whether it is the first, and a block's words
+        self._shared: Any = None  # the words of a block, while its steps are traced
 
     where = staticmethod(jnp.where)
     trunc = staticmethod(jnp.trunc)
@@ -65,6 +65,10 @@ class Names:
     @staticmethod
     def zeros(shape: tuple[int, ...], like: jax.Array) -> jax.Array:
         return jnp.zeros(shape, jnp.float64)
+
+    @staticmethod
+    def plus(total: jax.Array, found: jax.Array) -> jax.Array:
+        return total + found
 
     @staticmethod
     def unsigned_zero(x: jax.Array) -> jax.Array:
@@ -108,28 +112,39 @@ class Names:
         return None
 
     def fold(
-        self, step: Callable[..., Any], total: Any, a: jax.Array, b: jax.Array, length: int, sequential: bool = False
+        self, step: Callable[..., Any], total: Any, a: jax.Array, b: jax.Array, length: int, shares_words: bool = False
     ) -> Any:
-        """A loop of XLA's over the full chunks, then the rest; sequential steps hand on the words that four share."""
+        """A loop of XLA's over the full chunks, or one over each four of them, then the rest."""
         terms = a.shape[-1]
-        full, shares = terms // length, sequential and self.key is not None
+        full = terms // length
         if full:
             end = full * length
             left = jnp.moveaxis(a[..., :end].reshape(*a.shape[:-1], full, length), -2, 0)
             right = jnp.moveaxis(b[..., :end, :].reshape(*b.shape[:-2], full, length, b.shape[-1]), -3, 0)
+            chunks = jnp.arange(full, dtype=jnp.int64), left, right
 
-            def body(carry: Any, chunk: Any) -> Any:
-                total, words = carry
-                outer, self._shared = self._shared, (chunk[0] == 0, *words) if shares else None
-                total = step(total, *chunk)
-                words, self._shared = self._shared[1:] if self._shared else (), outer
-                return (total, words), None
+            def steps(total: Any, chunks: Any) -> Any:
+                return jax.lax.scan(lambda total, chunk: (step(total, *chunk), None), total, chunks)[0]
 
-            words = (jnp.zeros(total.shape, jnp.int32),) * 2 if shares else ()
-            (total, _), _ = jax.lax.scan(body, (total, words), (jnp.arange(full, dtype=jnp.int64), left, right))
+            total = (self._by_fours if shares_words else _plainly)(steps, total, chunks)
         if terms % length:
             total = step(total, full, a[..., full * length :], b[..., full * length :, :])
         return total
+
+    def _by_fours(self, steps: Callable[..., Any], total: Any, chunks: Any) -> Any:
+        """Steps of which four share a block of random words."""
+
+        def body(total: Any, chunks: Any) -> Any:
+            self._shared = tuple(map(materialize, self._block(total.shape, chunks[0][0] >> 2)))
+            total = steps(total, chunks)
+            self._shared = None
+            return total, None
+
+        blocks, rest = divmod(len(chunks[0]), 4)
+        if blocks:
+            fours = jax.tree.map(lambda x: x[: 4 * blocks].reshape(blocks, 4, *x.shape[1:]), chunks)
+            total, _ = jax.lax.scan(body, total, fours)
+        return body(total, jax.tree.map(lambda x: x[4 * blocks :], chunks))[0] if rest else total
 
     def rounded(self, x: jax.Array, number: Number, mode: Rounding, step: Any, random_bits: int) -> jax.Array:
         if x.size == 0:
@@ -143,12 +158,7 @@ class Names:
     def _words(self, shape: tuple[int, ...], step: Any, random_bits: int) -> jax.Array:
         """The random words of a step, which may be traced."""
         block, part = block_of_step(jnp.asarray(step, jnp.int64), random_bits)
-        if self._shared is None or random_bits > MOST_HALF_BITS:
-            y0, y1 = self._block(shape, block)
-        else:
-            first, *words = self._shared
-            y0, y1 = jax.lax.cond(first | (part == 0), lambda: self._block(shape, block), lambda: tuple(words))
-            self._shared = first, y0, y1
+        y0, y1 = self._shared or self._block(shape, block)
         return word_of_part(y0, y1, part.astype(jnp.int32), random_bits)
 
     def _block(self, shape: tuple[int, ...], block: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -175,8 +185,21 @@ class Names:
         return jnp.where(x == x, bits, np.int32(_NAN)).view(jnp.float32)
 
 
+def _plainly(steps: Callable[..., Any], total: Any, chunks: Any) -> Any:
+    return steps(total, chunks)
+
+
 class NarrowNames(Names):
-    """The same in float32, for sums of which `Sums.narrow` says that they have the same bits."""
+    """The same in float32, for sums of which `Sums.narrow` says that they have the same bits.
+
+    Args:
+        key: as above.
+        accumulator: the sequential accumulator.
+    """
+
+    def __init__(self, key: jax.Array | None, accumulator: Accumulator) -> None:
+        super().__init__(key)
+        self.rule = NarrowRule(accumulator)
 
     @staticmethod
     def zeros(shape: tuple[int, ...], like: jax.Array) -> jax.Array:
@@ -186,6 +209,9 @@ class NarrowNames(Names):
     def wide(x: jax.Array) -> jax.Array:
         return x
 
+    def plus(self, total: jax.Array, found: jax.Array) -> jax.Array:
+        return self.rule.plus(self, total, found)
+
     def rounded(self, x: jax.Array, number: Number, mode: Rounding, step: Any, random_bits: int) -> jax.Array:
-        program, constants = rounding_program(number, mode, FLOAT32)
-        return program.run(LawNames, x.view(jnp.int32), constants, (), None, materialize).view(jnp.float32)
+        word = self._words(x.shape, step, random_bits) if mode is Rounding.STOCHASTIC else None
+        return self.rule.rounded(self, LawNames, x, word)

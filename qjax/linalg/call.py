@@ -93,13 +93,13 @@ def multiply_arrays(
     with jax.enable_x64(True):
         tensors, round_ = (first, second), partial(_rounded, key, which)
         left, right, scales, factor = matrices(Names, form, which, product, tensors, other, round_, given)
+        words = None if key is None else jnp.asarray(key).view(jnp.int32)
         if sums.narrow and sums.accumulator.sequential:
-            found = multiply(NarrowNames(), left, right, sums)
+            found = multiply(NarrowNames(words, sums.accumulator), left, right, sums)
             if factor is None:
                 return jnp.where(found == found, found, jnp.float32(jnp.nan))
             found = Names.wide(found)
         else:
-            words = None if key is None else jnp.asarray(key).view(jnp.int32)
             found = multiply(Names(words), left, right, sums, scales)
         return Names.narrow(found if factor is None else rescaled(Names, found, factor))
 

@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
 from qjax.nnx import intrinsic, quantized
 from qjax.nnx.activations import ELU, Hardswish, LeakyReLU, ReLU, ReLU6, Sigmoid
 from qjax.nnx.functional import avg_pool, hard_tanh, max_pool, relu, relu6
-from qjax.nnx.products import Conv, Linear, MultiheadAttention
+from qjax.nnx.products import Conv, Linear, MultiheadAttention, Scaling
 from qjax.nnx.quantizer import Quantizer
 from qjax.nnx.workflow.carrying.loading import from_torch
 from qjax.nnx.workflow.carrying.saving import to_torch
@@ -63,6 +63,7 @@ __all__ = [
     "Quantizer",
     "ReLU",
     "ReLU6",
+    "Scaling",
     "Sigmoid",
     "Trained",
     "avg_pool",

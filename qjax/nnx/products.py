@@ -10,7 +10,7 @@ from flax import nnx
 
 from qcore.accumulate.product import Products, check_products
 from qcore.formats.text import parse
-from qjax.linalg import conv1d, conv2d, conv3d, linear, scaled_dot_product_attention
+from qjax.linalg import conv1d, conv2d, conv3d, first_scaling, linear, scaled_dot_product_attention
 
 _FIELDS = ("operands", "accumulator")
 _OF_LAYERS, _OF_MATRICES = ("grad_input", "grad_weight"), ("grad_a", "grad_b")
@@ -37,19 +37,35 @@ def _options(frozen: tuple[Any, ...], gradients: tuple[str, str]) -> dict[str, A
     return options | dict(zip(gradients, (grad_a, grad_b), strict=True))
 
 
+class Scaling(nnx.Variable):
+    """The state of a layer's delayed scales; a derivative with respect to it is the next state.
+
+    Example:
+        >>> kept = "operand(e5m2,scale=scale(history=2))"
+        >>> layer = Linear(3, 2, operands=(kept, kept), rngs=nnx.Rngs(0))
+        >>> state = nnx.DiffState(0, (nnx.Param, Scaling))
+        >>> found = nnx.grad(lambda layer: layer(2 * jnp.ones((4, 3))).sum(), argnums=state)(layer)
+        >>> nnx.update(layer, nnx.filter_state(found, Scaling))
+        >>> layer.scaling[0, 1:]
+        Array([2., 0.], dtype=float32)
+    """
+
+
 class _Layer:
-    """What layers share: their products, as keyword arguments after flax's own, and keys for stochastic rounding."""
+    """What layers share: products as keyword arguments after flax's own, delayed scales, and keys for rounding."""
 
     def __init__(self, *arguments: Any, rngs: nnx.Rngs, **options: Any) -> None:
         names = (*_FIELDS, *_OF_LAYERS)
         checked = _check({name: options.pop(name) for name in names if name in options}, _OF_LAYERS)
         super().__init__(*arguments, rngs=rngs, **options)  # type: ignore[call-arg]
         self.products = nnx.static(_frozen(checked))
+        self.scaling = nnx.data(None if checked.history is None else Scaling(first_scaling(checked.history)))
         self.quantize_rngs = nnx.data(rngs.quantize.fork() if checked.stochastic else None)
 
     def _options(self) -> dict[str, Any]:
         key = None if self.quantize_rngs is None else self.quantize_rngs()
-        return _options(self.products, _OF_LAYERS) | {"key": key}
+        scaling = None if self.scaling is None else self.scaling[...]
+        return _options(self.products, _OF_LAYERS) | {"key": key, "scaling": scaling}
 
 
 class Linear(_Layer, nnx.Linear):

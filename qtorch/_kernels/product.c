@@ -54,7 +54,7 @@ static void tile(const Call* call, const float* a, const SUM* b, int64_t example
             const SUM factor = of_rows[i][k];
             #pragma GCC ivdep
             for (int j = 0; j < COLUMNS; ++j) {
-                const SUM x = sums[i][j] + factor * row[j] + (SUM)0;
+                const SUM total = sums[i][j], term = factor * row[j];
 #if WORDS
                 const int32_t drawn = words[which][i][j] << shift;
 #endif

@@ -6,9 +6,8 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
-from qcore.law.program import Program
-from qcore.law.rounding import Rounding
-from qcore.random.steps import MOST_HALF_BITS
+from qcore.accumulate.accumulator import Accumulator, rounding_program
+from qcore.accumulate.sums.narrow import NarrowRule
 from qcore.random.threefry import leading_bits, leading_bits_mask, threefry
 from qtorch._kernels.source import VALUES, declared, needed
 from qtorch._kernels.store import Function, load
@@ -19,13 +18,15 @@ INTEGERS = Path(__file__).with_name("integer.c")
 
 
 @cache
-def sequential(program: Program | None, constants: tuple[int, ...], random_bits: int) -> Function | None:
-    """The kernel of a product whose accumulators are of the program's carrier; without a program float64, not rounded.
+def sequential(accumulator: Accumulator | None, narrow: bool) -> Function | None:
+    """The kernel of a product with a sequential accumulator; None is float64, not rounded.
+
+    `narrow` says that sums in float32 have the same bits, see `qcore.accumulate.law.Sums`.
 
     A call gives the lengths of the batch, of m, n and k, and the addresses of a, of b, both float32, of the key (or 0),
     and of the result, in float64.
     """
-    return load(source(program, constants, random_bits))
+    return load(source(accumulator, narrow))
 
 
 @cache
@@ -39,19 +40,18 @@ def of_integers() -> Function | None:
     return load(Template(INTEGERS.read_text()).substitute(values=VALUES.read_text()))
 
 
-def source(program: Program | None, constants: tuple[int, ...], random_bits: int) -> str:
+def source(accumulator: Accumulator | None, narrow: bool) -> str:
     """The kernel's C."""
-    narrow = program is not None and program.carrier.lane_bits == 32
-    stochastic = program is not None and program.mode is Rounding.STOCHASTIC
-    constant, rounded = (
-        ([], ["const double rounded = x;"]) if program is None else _rounded(program, constants, random_bits)
-    )
+    words = 0
+    if accumulator is not None and accumulator.stochastic:
+        words = 4 if accumulator.shares_words else 1
+    constant, rounded = _rounded(accumulator, narrow)
     fields = {
         "values": VALUES.read_text(),
         "rows": 4 if narrow else 2,
         "columns": 32,
         "sum": "float" if narrow else "double",
-        "words": (4 if random_bits <= MOST_HALF_BITS else 1) if stochastic else 0,
+        "words": words,
         "threefry": _threefry(),
         "constants": "\n    ".join(constant),
         "rounded": "\n                ".join(rounded),
@@ -68,18 +68,26 @@ def _threefry() -> str:
     )
 
 
-def _rounded(program: Program, constants: tuple[int, ...], random_bits: int) -> tuple[list[str], list[str]]:
-    """What comes before loops, and what declares `rounded`, from x and where words are read `drawn`."""
-    trace, width = Trace(), program.carrier.lane_bits
+def _rounded(accumulator: Accumulator | None, narrow: bool) -> tuple[list[str], list[str]]:
+    """What comes before loops, and what declares `rounded`, from total, term, and where words are read `drawn`."""
+    trace, dtype = Trace(), "float32" if narrow else "float64"
+    total, term = (trace.value(name, dtype, ELEMENT) for name in ("total", "term"))
     word = None
-    if program.mode is Rounding.STOCHASTIC:
-        word = leading_bits(trace.value("drawn", "int32", ELEMENT), leading_bits_mask(random_bits))
-        word = trace.note("(int64_t){} << 32", word, dtype="int64") if width == 64 else word
-    x = trace.value(f"bits{width}(x)", f"int{width}", ELEMENT)
-    result = program.run(trace, x, constants, (), word)
+    if accumulator is not None and accumulator.stochastic:
+        word = leading_bits(trace.value("drawn", "int32", ELEMENT), leading_bits_mask(accumulator.random_bits))
+        word = word if narrow else trace.note("(int64_t){} << 32", word, dtype="int64")
+    if accumulator is None or not accumulator.rounds:
+        result = total + term + 0.0
+    elif narrow:
+        rule = NarrowRule(accumulator)
+        result = rule.rounded(trace, trace, rule.plus(trace, total, term) + 0.0, word)
+    else:
+        program, constants = rounding_program(accumulator.number, accumulator.rounding)
+        bits = trace.note("bits64({})", total + term + 0.0, dtype="int64")
+        result = trace.note("float64({})", program.run(trace, bits, constants, (), word), dtype="float64")
     values = needed([result], ELEMENT)
     lines = [[declared(value) for value in values if value.level == level] for level in (CONSTANT, ELEMENT)]
-    return lines[0], [*lines[1], f"const SUM rounded = float{width}({result.name});"]
+    return lines[0], [*lines[1], f"const SUM rounded = {result.name};"]
 
 
 def _lines(*targets: Value) -> list[str]:

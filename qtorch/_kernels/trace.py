@@ -139,6 +139,15 @@ class Trace:
             self.maxima.append(maximum)
         return maximum
 
+    def float32_bits(self, x: Value) -> Value:
+        return self.note("bits32({})", x, dtype="int32")
+
+    def float32_from(self, bits: Value) -> Value:
+        return self.note("float32({})", bits, dtype="float32")
+
+    def trunc(self, x: Value) -> Value:
+        return self.note("__builtin_truncf({})", x)
+
     def float_bits(self, lanes: Value) -> Value:
         return self.note(f"bits{lanes.width}(to_float{lanes.width}({{}}))", lanes)
 

@@ -10,7 +10,6 @@ from qcore import Number
 from qcore.accumulate import arrays
 from qcore.accumulate.convolution import Form
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
-from qcore.accumulate.operands.scaling import next_row
 from qcore.accumulate.product import Products, check_products, check_scaling
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.gradients import is_differentiated
@@ -19,9 +18,8 @@ from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.plan import text_of
 from qtorch._rounding.sharded import is_sharded
 from qtorch._torch_internals import apply_directly, constant
-from qtorch.linalg.operator import Observation, multiply_tensors, observed_by, product_of
+from qtorch.linalg.operator import Observation, multiply_tensors, observed_by
 from qtorch.linalg.sharded import check_placed
-from qtorch.linalg.tensor_names import Names
 
 
 def first_scaling(history: int, device: torch.device | str | None = None) -> torch.Tensor:
@@ -150,16 +148,9 @@ def _gradients(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
     if ctx.needs_input_grad[1]:
         of_b = multiply_tensors(gradient, a, key, scales, b.shape, b.shape, ctx.form, GRAD_B, ctx.grad_b)
     if ctx.state is not None:
-        products = Products(*map(product_of, (ctx.forward_product, ctx.grad_a, ctx.grad_b)))
-        advance(products, ctx.state, (a.detach(), b.detach(), gradient.detach()))
+        texts = ctx.forward_product, ctx.grad_a, ctx.grad_b
+        torch.ops.qtorch.advance(ctx.state, a.detach(), b.detach(), gradient.detach(), *texts)
     return of_a, of_b, None, None, None, None, None, None, None
-
-
-def advance(products: Products, state: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> None:
-    """Puts a call's largest magnitudes into the state of delayed scales, in place."""
-    for row, x, operand in zip(state, tensors, products.rows, strict=True):
-        if operand.delayed:
-            row.copy_(next_row(Names, row, x.contiguous(), operand))
 
 
 _apply_plain = apply_directly(_Product)

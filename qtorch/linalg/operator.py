@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
-from qcore import Accumulator, Number
+from qcore import Number
 from qcore.accumulate.convolution import Form, form_of
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
 from qcore.accumulate.law import Sums, batch_shape, multiply
 from qcore.accumulate.operands.matrices import Matrices, matrices
 from qcore.accumulate.operands.operand import Operand
-from qcore.accumulate.operands.scaling import prepared, rescaled
-from qcore.accumulate.product import FIRST, ROLES, ROWS, SECOND, Product
+from qcore.accumulate.operands.scaling import next_row, prepared, rescaled
+from qcore.accumulate.product import FIRST, ROLES, ROWS, SECOND, Product, Products
 from qcore.formats.text import parse
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import fold_in
@@ -33,6 +32,9 @@ _library = torch.library.Library("qtorch", "FRAGMENT")
 _library.define(
     "product(Tensor first, Tensor second, Tensor? key, Tensor? state, SymInt[] other, SymInt[] shape, str form, "
     "str which, str product) -> Tensor"
+)
+_library.define(
+    "advance(Tensor(a!) state, Tensor a, Tensor b, Tensor gradient, str forward, str grad_a, str grad_b) -> ()"
 )
 
 
@@ -119,9 +121,8 @@ def _multiply(
     found = matrices(Names, made, which, how, tensors, tuple(other), partial(_rounded, key, which), given)
     sums = _sums(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
     result = _multiply_matrices(found, key, shape, sums)
-    if Observation.observer is not None and how.accumulator != Accumulator() and not how.tiled:
-        exact = replace(how, accumulator=Accumulator())
-        sums = _sums(made, which, exact, tuple(first.shape), tuple(second.shape), tuple(other))
+    if Observation.observer is not None and how.unrounded != how:
+        sums = _sums(made, which, how.unrounded, tuple(first.shape), tuple(second.shape), tuple(other))
         wide = _multiply_matrices(found, None, shape, sums)
         Observation.observer("accumulator", _GRADIENTS[which], wide, result, how.accumulator.number)
     return result
@@ -213,6 +214,16 @@ def _batched(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any,
     return torch.stack([torch.ops.qtorch.product(*each, *rest) for each in zip(*tensors, strict=True)]), 0
 
 
+def _advance(state: torch.Tensor, a: torch.Tensor, b: torch.Tensor, gradient: torch.Tensor, *products: str) -> None:
+    """Puts a call's largest magnitudes into the state of delayed scales, in place."""
+    rows = Products(*map(product_of, products)).rows
+    for row, x, operand in zip(state, (a, b, gradient), rows, strict=True):
+        if operand.delayed:
+            row.copy_(next_row(Names, row, x.contiguous(), operand))
+
+
 _library.impl("product", _multiply, "CompositeExplicitAutograd")
+_library.impl("advance", _advance, "CompositeExplicitAutograd")
+torch.library.register_fake("qtorch::advance", lambda *arguments: None, lib=_library)
 torch.library.register_fake("qtorch::product", _shape, lib=_library)
 torch.library.register_vmap("qtorch::product", _batched, lib=_library)

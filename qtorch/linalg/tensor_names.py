@@ -10,10 +10,7 @@ from typing import Any
 import torch
 
 from qcore import Accumulator, Number, Rounding
-from qcore.accumulate.accumulator import rounding_program
 from qcore.accumulate.law import batch_shape
-from qcore.law.carrier import FLOAT32, FLOAT64
-from qcore.law.program import Program
 from qcore.random.steps import MOST_HALF_BITS, block_of_step, words_of_step
 from qcore.random.threefry import Noise
 from qtorch._kernels import products
@@ -24,16 +21,11 @@ from qtorch._rounding.plan import Plan, plan_for
 
 
 def sequential_product(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    program: Program | None,
-    constants: tuple[int, ...],
-    key: torch.Tensor | None,
-    random_bits: int,
+    a: torch.Tensor, b: torch.Tensor, accumulator: Accumulator | None, narrow: bool, key: torch.Tensor | None
 ) -> torch.Tensor | None:
-    """A product whose accumulators are rounded after every term, in float64; None where there is no kernel.
+    """A product with a sequential accumulator, in float64; None where there is no kernel.
 
-    Without a program sums are float64, and not rounded.
+    Without an accumulator sums are float64, and not rounded.
     """
     if not a.is_cpu:
         return None
@@ -42,7 +34,7 @@ def sequential_product(
     result = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=torch.float64)
     if result.numel() == 0:
         return result
-    function = products.sequential(program, constants, random_bits)
+    function = products.sequential(accumulator, narrow)
     if function is None:
         return None
     sizes = prod(batch), a.shape[-2], b.shape[-1], a.shape[-1]
@@ -107,6 +99,10 @@ class Names:
         return torch.zeros(shape, dtype=torch.float64, device=like.device)
 
     @staticmethod
+    def plus(total: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+        return found.add_(total)
+
+    @staticmethod
     def unsigned_zero(x: torch.Tensor) -> torch.Tensor:
         return x.add_(0.0)
 
@@ -128,20 +124,16 @@ class Names:
 
     @staticmethod
     def ascending(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-        return sequential_product(a, b, None, (), None, 24)
+        return sequential_product(a, b, None, False, None)
 
     def sequential(self, a: torch.Tensor, b: torch.Tensor, accumulator: Accumulator, first: int) -> torch.Tensor | None:
         if first and accumulator.stochastic:
             return None
-        program, constants = None, ()
-        if accumulator.rounds:
-            carrier = FLOAT32 if self.narrow_sums else FLOAT64
-            program, constants = rounding_program(accumulator.number, accumulator.rounding, carrier)
-        return sequential_product(a, b, program, constants, self.key, accumulator.random_bits)
+        return sequential_product(a, b, accumulator, self.narrow_sums, self.key)
 
     @staticmethod
     def fold(
-        step: Callable[..., Any], total: Any, a: torch.Tensor, b: torch.Tensor, length: int, sequential: bool = False
+        step: Callable[..., Any], total: Any, a: torch.Tensor, b: torch.Tensor, length: int, shares_words: bool = False
     ) -> Any:
         for index, begin in enumerate(range(0, a.shape[-1], length)):
             total = step(total, index, a[..., begin : begin + length], b[..., begin : begin + length, :])

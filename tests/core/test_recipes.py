@@ -95,7 +95,12 @@ def nearest_e4m3(x):
 
 @pytest.mark.parametrize("name", ["fp8_chunked", "hfp8"])
 def test_sums_are_of_1_6_9_in_chunks_of_64(name):
-    (entry,) = RECIPES[name].entries
+    entry = RECIPES[name].entries[-1]
+    assert {entry.forward.accumulator} == {
+        product.accumulator
+        for one in RECIPES[name].entries
+        for product in (one.forward, one.grad_input, one.grad_weight)
+    }
     a, b = np.float32(np.random.default_rng(1).integers(1, 8, (2, 9, 200))) / 4
     by_rule = [[in_chunks((x * y).tolist(), 64) for y in b] for x in a]
     for length in (1, 32, 128, 200):
@@ -121,7 +126,7 @@ def nearest_10_bits(x):
 
 
 def test_hfp8_has_one_format_forward_and_another_for_gradients():
-    (entry,) = RECIPES["hfp8"].entries
+    entry = RECIPES["hfp8"].entries[-1]
     first, second = (operand.number for operand in entry.forward.operands)
     assert first == second
     assert (first.exp, first.man, first.bias) == (4, 3, 7 + 4)
@@ -132,10 +137,25 @@ def test_hfp8_has_one_format_forward_and_another_for_gradients():
 
 def test_fp8_chunked_and_bf16_mixed_have_one_format():
     for name, number in (("fp8_chunked", "float(5,2)"), ("bf16_mixed", "bfloat16")):
-        (entry,) = RECIPES[name].entries
+        entry = RECIPES[name].entries[-1]
         for product in (entry.forward, entry.grad_input, entry.grad_weight):
             assert [operand.number.text for operand in product.operands] == [number] * 2
     assert RECIPES["bf16_mixed"].entries[0].forward.accumulator == Accumulator()
+
+
+def test_the_first_and_the_last_layer_have_1_6_9():
+    half, eight = "float(6,9)", "float(5,2)"
+    layers = [(name, "conv") for name in "abc"] + [("head", "linear")]
+    wide = [(half, half)] * 3
+    for name, first in (("hfp8", wide), ("fp8_chunked", [(half, eight), (eight, eight), (eight, half)])):
+        texts = [
+            [tuple(one.number.text for one in product.operands) for product in (made.forward, made.grad_a, made.grad_b)]
+            for made in RECIPES[name].products_of(layers)
+        ]
+        assert (texts[0], texts[-1]) == (first, wide)
+        assert all(half not in pair for pairs in texts[1:-1] for pair in pairs)
+        (only,) = RECIPES[name].products_of(layers[-1:])  # of a model with one layer
+        assert only.forward.operands[0].number.text == only.forward.operands[1].number.text == half
 
 
 def operands(name, entry=-1):
@@ -218,5 +238,5 @@ def test_the_page_has_an_example():
     found = names["recipe"]
     assert found.products_for("head", "linear") is None
     assert found.products_for("0", "conv").forward == names["first"]
-    assert found.products_for("1", "conv") == RECIPES["fp8_chunked"].entries[0].products
+    assert found.products_of([("1", "conv"), ("2", "conv")])[1] == RECIPES["fp8_chunked"].entries[0].products
     assert [line.split("(")[0] for line in lines[-2:]] == ["model = qtorch.auto_low.lower", "fn = qjax.auto_low.lower"]

@@ -107,21 +107,24 @@ def test_changed_run(records):
     assert compare(mine, changed, tolerance=1.0) is None
 
 
-def test_products_of_a_recipe():
+@pytest.mark.parametrize("name", ["fp8_chunked", pytest.param("deepseek_v3_fp8", marks=pytest.mark.heavy)])
+def test_products_of_a_recipe(name):
     """Operands and accumulators, which the first layer's unused gradient has in JAX only."""
+    recipe = qtorch.Recipe(qtorch.RECIPES[name].entries[-1:])
     params, (x, _) = numbers()
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 3))
     model.load_state_dict({name: torch.from_numpy(one) for name, one in params.items()})
-    qtorch.auto_low.lower(model, qtorch.RECIPES["fp8_chunked"])
+    qtorch.auto_low.lower(model, recipe)
     with qtorch.insight.watch(model) as watching:
         model(torch.from_numpy(x)).sum().backward()
         watching.step()
-    lowered = qjax.auto_low.lower(jax_model, qjax.RECIPES["fp8_chunked"])
+    lowered = qjax.auto_low.lower(jax_model, recipe)
     _, tree, _ = jax_step()
     grads = jax.grad(lambda params: lowered(params, x).sum())
     found = jax.jit(qjax.insight.watch(lambda params: grads(params)))(tree)[1]
     entries = {entry.site: entry.statistics for entry in watching.record.entries}
     extra = {site for site in found if site.path == "0" and "grad_input" in site.role}
     assert set(found) - extra == set(entries)
+    assert {site.kind for site in entries} >= {"operand", "accumulator"}
     for site, statistics in entries.items():
         assert statistics.differing(found[site]) == [], site

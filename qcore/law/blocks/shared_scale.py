@@ -96,8 +96,8 @@ def block_grid(
     if kind == "block":
         return Grid(materialize(base), materialize(top), materialize(coarsest), 0, materialize(limit), keep)
     end = _largest(xp, quantum, shared.finest, carrier)
-    limit = xp.clip(limit, None, end)
-    lower = xp.clip(lane(xp, scale + shared.lower_top, shared.lower_ones, carrier), None, end) & shared.negative
+    limit = _held(xp, limit, end, carrier)
+    lower = _held(xp, lane(xp, scale + shared.lower_top, shared.lower_ones, carrier), end, carrier) & shared.negative
     nan_lane, floor = nan & quiet, nan & (quiet - base)  # all elements of such a block become NaN
     lower, limit = (lower - limit) & ~nan, (limit & ~nan) | nan_lane
     below = materialize(base), materialize(top), materialize(coarsest), shared.finest
@@ -124,6 +124,11 @@ def lane(xp: Any, field: Any, ones: Any, carrier: Carrier) -> Any:
     """The magnitudes with these mantissas and exponent fields; fields may be below 1, or beyond the carrier's."""
     normal = (xp.clip(xp.clip(field, 0, None), None, carrier.infinity >> carrier.width) << carrier.width) + ones
     return xp.where(field > 0, normal, (carrier.hidden | ones) >> xp.clip(1 - field, 0, carrier.last))
+
+
+def _held(xp: Any, magnitude: Any, end: Any, carrier: Carrier) -> Any:
+    """The largest magnitude up to this one that the carrier holds: what it takes for 0 is 0 before zeros get signs."""
+    return xp.clip(magnitude, None, end) & (-1 << carrier.padding)
 
 
 def _largest(xp: Any, quantum: Any, finest: Any, carrier: Carrier) -> Any:

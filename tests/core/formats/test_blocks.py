@@ -37,8 +37,6 @@ def test_equals_the_oracle(element):
             dtype = list(DTYPES.values())[(turn + place) % 4]
             for x in hard_inputs(number, 500, dtype)[:: 5 if number.block_sizes(3) == (None,) * 3 else 1]:
                 random_bits = int(rng.integers(1, 25))
-                if (str(element), rule, x.dtype) == ("e4m3b11fnuz", "round", np.float16):
-                    continue  # known defect: a block whose largest number float16 takes for 0 keeps the sign of that 0
                 try:
                     expected = oracle.quantize(x, spec(number), mode, words(5, x.shape), random_bits)
                 except ValueError:  # the oracle has no e8m0 whose numbers are all beyond the dtype's

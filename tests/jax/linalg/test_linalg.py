@@ -111,6 +111,31 @@ def test_flax_attention_refuses_what_torchs_does():
             qjax.nnx.MultiheadAttention(**{"num_heads": 2, "in_features": 8, "rngs": nnx.Rngs(0)} | options)
 
 
+@pytest.mark.parametrize("kind", ["linear", pytest.param("conv", marks=pytest.mark.heavy)])
+def test_flax_layers_have_delayed_scales_as_state(kind):
+    kept = "operand(binary(4,3,specials=fn,overflow=saturate),scale=scale(history=2))"
+    options = {"operands": (kept, kept), "grad_weight": f"product(None,{kept})", "rngs": nnx.Rngs(0)}
+    if kind == "linear":
+        layer, x = qjax.nnx.Linear(3, 2, use_bias=False, **options), A[:, :3]
+        weight = layer.kernel[...].T
+        call = lambda w, state: linalg.linear(x, w, **said, scaling=state).sum()  # noqa: E731
+    else:
+        layer, x = qjax.nnx.Conv(3, 2, (2,), padding=0, use_bias=False, **options), A[None, :, :3]
+        weight = jnp.moveaxis(layer.kernel[...], (-1, -2), (0, 1))
+        call = lambda w, state: linalg.conv1d(x.mT, w, **said, scaling=state).sum()  # noqa: E731
+    said = {"operands": (kept, kept), "grad_weight": options["grad_weight"]}
+    wrt = nnx.DiffState(0, (nnx.Param, qjax.nnx.Scaling))
+    step = nnx.jit(nnx.grad(lambda layer: layer(x).sum(), argnums=wrt))
+    state = linalg.first_scaling(2)
+    for _ in range(2):
+        found = step(layer)
+        nnx.update(layer, nnx.filter_state(found, qjax.nnx.Scaling))
+        _, state = jax.grad(call, (0, 1))(weight, state)
+        assert_same_bits(layer.scaling[...], state)
+    assert state[0, 0] != 1
+    assert state[0, 1] == state[0, 2] == np.abs(x).max()
+
+
 def test_flax_attention_draws_keys():
     layer = qjax.nnx.MultiheadAttention(2, 8, scores={"accumulator": HALF}, rngs=nnx.Rngs(0))
     assert not np.array_equal(layer(A[:, :8]), layer(A[:, :8]))

@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from support import assert_same_bits
@@ -12,7 +13,7 @@ from qcore import RECIPES, Entry, Product, Recipe, Rule
 from qtorch import linalg
 from qtorch.auto_low import lower
 
-CHUNKED = RECIPES["fp8_chunked"]
+CHUNKED = Recipe(RECIPES["fp8_chunked"].entries[-1:])
 
 
 def small():
@@ -104,6 +105,23 @@ def test_delayed_scales_are_buffers_that_backward_passes_advance():
     other = lower(nn.Linear(4, 3), RECIPES["fp8_delayed"])
     other.load_state_dict(layer.state_dict())
     assert_same_bits(other(x), layer(x))
+
+
+def test_delayed_scales_advance_in_torch_compile():
+    torch.manual_seed(0)
+    eager, traced = (lower(nn.Sequential(nn.Linear(4, 3)), RECIPES["fp8_delayed"]) for _ in range(2))
+    traced.load_state_dict(eager.state_dict())
+    torch._dynamo.reset()
+    compiled = torch.compile(traced, fullgraph=True, backend="aot_eager")
+    x = torch.tensor([[1.0, -2.0, 0.5, 0.25]])
+    for factor in (1.0, 100.0, 1e-3):
+        results = eager(factor * x), compiled(factor * x)
+        for y in results:
+            y.square().sum().backward()
+        assert_same_bits(*results)
+        assert_same_bits(eager[0].scaling, traced[0].scaling)
+        assert_same_bits(eager[0].weight.grad, traced[0].weight.grad)
+    assert traced[0].scaling[0, 1:4].tolist() == [2 * np.float32(1e-3), 200.0, 2.0]
 
 
 def test_layers_are_counted_from_both_ends():

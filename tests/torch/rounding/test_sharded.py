@@ -124,6 +124,14 @@ except TypeError as error:
     assert "input and weight lie on None and" in str(error), error
 else:
     raise AssertionError("a tensor beside a DTensor")
+for operand in ("operand(e4m3fn,scale=scale())", "operand(e4m3fn,scale=scale(outer=1,terms=4))"):
+    try:
+        pair = [distribute_tensor(t, line, [Shard(0)]) for t in (a, b)]
+        qtorch.linalg.linear(*pair, operands=(operand, operand), accumulator="accumulator(chunk=4)")
+    except TypeError as error:
+        assert "input or weight is a DTensor; allowed are operands without scales there" in str(error), error
+    else:
+        raise AssertionError(f"a DTensor with {operand}")
 
 
 # Steps of training, after the second of which others have changed a weight that has no gradient then

@@ -57,23 +57,30 @@ def _steps(number: Any) -> int | None:
     return None
 
 
-def float32_suffices(a: Number | None, b: Number | None, number: Number, mode: Rounding) -> bool:
+def float32_suffices(a: Number | None, b: Number | None, number: Number, mode: Rounding, random_bits: int) -> bool:
     """True if a sequential accumulator may add in float32: its own rounding then makes the same of the sum.
 
-    Rounding first to 24 bits and then to p changes nothing if 24 >= 2 p + 2 and both summands have at most p bits, to
-    nearest (Figueroa, "When is Double Rounding Innocuous?", 1995). No product or sum may be subnormal, or overflow.
+    To nearest, rounding first to 24 bits and then to p changes nothing if 24 >= 2 p + 2 and both summands have at most
+    p bits (Figueroa, "When is Double Rounding Innocuous?", 1995). Toward zero it changes nothing, and stochastic
+    rounding sees no more than random_bits bits below the p of its result: there sums are cut off to 24 bits first. No
+    product or sum may be subnormal, or overflow.
 
     Args:
         a, b: the operands' formats; None is float32.
-        number, mode: the accumulator's format and rounding.
+        number, mode, random_bits: the accumulator's format and rounding.
     """
     known = all(isinstance(one, FloatingPoint | BinaryFloat) for one in (a, b, number))
-    if not known or not mode.to_nearest:
+    if not known:
         return False
     spans = [one.span for one in (a, b, number)]  # type: ignore[union-attr]
     products = [first + second for first, second in zip(*spans[:2], strict=True)]
     bits, step, largest = spans[2]
-    return products[0] <= bits <= 11 and min(products[1], step) >= -126 and max(products[2] + 1, largest) < 120
+    if min(products[1], step) < -100 or max(products[2] + 1, largest) >= 100:
+        return False
+    if mode.to_nearest:
+        return products[0] <= bits <= 11
+    seen = {Rounding.STOCHASTIC: random_bits, Rounding.TOWARD_ZERO: 0}.get(mode)
+    return seen is not None and products[0] <= 24 and bits + seen <= 24
 
 
 def chunks_share_scales(
