@@ -280,26 +280,6 @@ def choices() -> str:
     )
 
 
-@figure
-def cost_of_watching() -> str:
-    record = results("insight")
-    rows = [
-        (name, rounding, *(f"{row['ratio']:.2f}" for row in record["rows"] if _is(row, package, rounding)))
-        for package, name in (("torch", "PyTorch"), ("jax", "JAX"))
-        for rounding in ("nearest", "stochastic")
-    ]
-    every = sorted({row["every"] for row in record["rows"]})
-    heading = "package", "rounding", *(f"one step of {n} watched" if n > 1 else "every step watched" for n in every)
-    return (
-        f"{table(heading, rows)}\n\nTimes the same steps unwatched, on {where(record)}, while other programs ran "
-        f"({link('insight')}). What we aim at is at most {record['rows'][0]['limit']:g}."
-    )
-
-
-def _is(row: Record, package: str, rounding: str) -> bool:
-    return (row["package"], row["rounding"]) == (package, rounding)
-
-
 MODELS = {"mlp": "MLP", "preresnet20": "PreResNet20", "gpt": "GPT, two blocks"}
 ARITHMETIC = {"float32": "float32", "fp8": "FP8", "mxfp4": "MXFP4, stochastic"}
 
