@@ -82,6 +82,7 @@ def test_runs_of_the_kernel(text):
         x[row, 7] = special
     y = qcore.quantize(x, text)
     y[7, 7], y[8, 7], y[9, 7], y[10, 7] = np.nan, -np.inf, 0, -1e-3
+    x[11, 7], y[11] = np.inf, 1
     for part in (slice(None), *(slice(row, row + 1) for row in range(12))):
         want = qcore.insight.statistics_between(x[part], y[part], text)
         found = qtorch.insight.statistics_between(to_torch(x[part]), to_torch(y[part]), text)
