@@ -10,7 +10,7 @@ from support import assert_same_bits
 from torch import nn
 
 from qcore import RECIPES, Entry, Product, Recipe, Rule
-from qtorch import linalg
+from qtorch import insight, linalg
 from qtorch.auto_low import lower
 
 CHUNKED = Recipe(RECIPES["fp8_chunked"].entries[-1:])
@@ -128,3 +128,12 @@ def test_layers_are_counted_from_both_ends():
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
     lower(model, Recipe([Entry("*", first=1, last=2), *CHUNKED.entries]))
     assert [type(layer) is linalg.Linear for layer in model] == [False, True, False, False]
+
+
+def test_accumulators_of_products_with_tiles_are_watched():
+    model = lower(nn.Sequential(nn.Linear(200, 3)), Recipe(RECIPES["deepseek_v3_fp8"].entries[-1:]))
+    with insight.watch(model) as watching:
+        model(torch.linspace(-3, 3, 1000).reshape(5, 200)).sum().backward()
+        watching.step()
+    roles = {entry.site.role for entry in watching.record.entries if entry.site.kind == "accumulator"}
+    assert roles == {"", "grad_weight"}
