@@ -6,8 +6,8 @@ Usage:
 
 XLA writes what it compiles to a folder (`--xla_dump_to`): the graph, whose fusions are loops over memory, and an object
 file for each. Of each object the innermost loop that stores the most is taken, its instructions divided by the elements
-that it stores, times its results for an element of the array; objects whose loops store no vectors, as sums and maxima, are
-counted as fusions only.
+that it stores, times its results for an element of the array. Objects whose loops store no vectors, as sums and maxima,
+count as fusions only.
 """
 
 from __future__ import annotations

@@ -131,6 +131,17 @@ _INSTRUCTIVE = {
 }
 
 
+def xla_instructions() -> str:
+    rows = (
+        (f"`{row['format']}` {row['operation']}", str(row["fusions"]), f"{row['each']:.2f}")
+        for row in results("xla-instructions")["rows"]
+        if row["format"] in _INSTRUCTIVE[row["operation"]]
+    )
+    return f"On {where(results('xla-instructions'))} ({link('xla-instructions')}).\n\n" + table(
+        ("operation", "loops over memory", "instructions an element"), rows
+    )
+
+
 def private_parts() -> str:
     record = results("internals")
     rows = ((f"`{row['part']}`", row["call"], f"{row['worth']:.2g}") for row in record["rows"])
