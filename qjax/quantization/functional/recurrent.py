@@ -21,6 +21,7 @@ from qjax.quantization.integer.products import sums_of_products
 from qjax.quantization.tensor import QTensor
 
 ACTIVATIONS = UINT8.reduced()
+_LARGEST = 65504.0  # of float16
 Weight = QTensor | jax.Array  # integers, or float16
 State = tuple[jax.Array, ...]
 
@@ -232,6 +233,11 @@ def _over_steps(step: Any, of_input: jax.Array, weights: CellWeights, state: Sta
         return state, state[0]
 
     return jax.lax.scan(body, state, of_input, reverse=bool(reverse))
+
+
+def halves(weight: ArrayLike) -> jax.Array:
+    """A weight in float16, whose largest number is what others become."""
+    return jnp.clip(jnp.asarray(weight), -_LARGEST, _LARGEST).astype(jnp.float16)
 
 
 def _check_weight(name: str, weight: Any) -> None:

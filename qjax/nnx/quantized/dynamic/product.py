@@ -10,9 +10,7 @@ from flax import nnx
 
 from qjax.nnx.quantized.base import IntegerVariable, QuantizedWeight, bias_variable
 from qjax.quantization import QTensor
-from qjax.quantization.functional import dynamic_linear
-
-_LARGEST = 65504.0  # of float16
+from qjax.quantization.functional.recurrent import dynamic_linear, halves
 
 
 class Linear(nnx.Module):
@@ -40,7 +38,7 @@ class Linear(nnx.Module):
         if isinstance(weight, QTensor):
             self.weight: Any = QuantizedWeight(weight)
         else:
-            self.weight = IntegerVariable(jnp.clip(jnp.asarray(weight), -_LARGEST, _LARGEST).astype(jnp.float16))
+            self.weight = IntegerVariable(halves(weight))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """The product; see `qjax.quantization.functional.dynamic_linear`.

@@ -14,13 +14,13 @@ from qjax.nnx import quantized
 from qjax.nnx.activations import Activation
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantized import dynamic
-from qjax.nnx.quantized.base import unpacked
 from qjax.nnx.workflow.carrying.entries import Entries
 from qjax.nnx.workflow.layers import NORMS, WEIGHTED, why_float
 from qjax.nnx.workflow.observing import FloatFunctional
 from qjax.nnx.workflow.steps.dynamic import parts_of, why_not_dynamic, with_cell
 from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub
 from qjax.quantization import QConfig, QTensor
+from qjax.quantization.integer.packed import unpacked
 from qjax.quantization.qconfig import output_form, range_observer
 
 _INT4 = AffineInteger.of_width(4)
