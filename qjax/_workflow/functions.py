@@ -9,13 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from qcore.affine import QParams
 from qjax._workflow.conversion import converted, has_not_seen
 from qjax._workflow.layers import Layer, LayerState, LayerWeight, Source, Use, inverse, result_of
 from qjax._workflow.walk import States, Walk, find_layers
 from qjax.auto_low.arrays import is_array, take_arrays
 from qjax.auto_low.evaluate import bind
-from qjax.quantization import FakeQuantize, QConfig, QConfigDynamic, QTensor, quantize_affine
+from qjax.quantization import FakeQuantize, QConfig, QConfigDynamic
 from qjax.quantization.rounding import FormatRounding
 
 ROUNDS = FakeQuantize, FormatRounding
@@ -127,8 +126,8 @@ def convert_params(params: Any, state: States, rules: Rules) -> Any:
 def convert_fn(apply_fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function that takes what `convert_params` returns, and computes its layers in integers.
 
-    A layer's result is float32(sums) * (scale of its input * scale of its weight), where sums are exact; with float16 or
-    another format on either side it is apply_fn's own product of the rounded numbers. All else is that of apply_fn.
+    A layer's result is float32(sums) * (scale of its input * scale of its weight), where sums are exact; with float16
+    or another format on either side it is apply_fn's own product of the rounded numbers. All else is that of apply_fn.
     Parameters that are used otherwise as well are dequantized there.
 
     Args:

@@ -47,6 +47,9 @@ class FormatRounding:
         """The format, or None."""
         return self.function.forward_number
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.number and self.number.text})"
+
     def init(self, shape: tuple[int, ...] = ()) -> NoState:
         """No state, for arrays of any shape."""
         return NoState()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from qjax.nnx.quantized.base import IntegerVariable, QuantizedWeight, bias_variable

@@ -13,8 +13,10 @@ from qcore.affine import AffineInteger
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.workflow.layers import CELLS, bias_of, is_whole, torch_layout
 from qjax.nnx.workflow.steps.conversion import quantized_weight
+from qjax.nnx.workflow.steps.rounding import rounded_layer
 from qjax.nnx.workflow.steps.settings import check_effects, settings_of
-from qjax.nnx.workflow.tree import check_model, rebuilt
+from qjax.nnx.workflow.stubs import Identity
+from qjax.nnx.workflow.tree import check_model, rebuilt, shown
 from qjax.quantization import (
     MinMaxObserver,
     NoopObserver,
@@ -22,6 +24,7 @@ from qjax.quantization import (
     default_dynamic_qconfig,
     float16_dynamic_qconfig,
 )
+from qjax.quantization.rounding import FormatRounding
 
 _BY_DTYPE = {"qint8": default_dynamic_qconfig, "float16": float16_dynamic_qconfig}
 _SIGMOID, _TANH, _RELU = (nnx.sigmoid, jax.nn.sigmoid), (nnx.tanh, jnp.tanh, jax.lax.tanh), (nnx.relu, jax.nn.relu)
@@ -41,7 +44,8 @@ def quantize_dynamic(
     Args:
         model: the float model; it stays as it is.
         qconfig_spec: settings by dotted name or exact type of modules, or a set of names and types; what is in a named
-            module is meant as well. None for all of these layers.
+            module is meant as well. None for all of these layers. Settings with a format make an `nnx.Linear` a
+            `qjax.nnx.rounded.RoundedLayer`, whose activations stay in floats.
         dtype: of weights where qconfig_spec has no settings: "qint8", integers of other widths, or "float16".
 
     Returns:
@@ -136,6 +140,14 @@ def _made(name: str, module: Any, settings: QConfigDynamic) -> Any:
     if isinstance(module, nnx.RNN):
         return with_cell(name, module, _made(name, module.cell, settings))
     make, weights = parts_of(module)
+    if isinstance(settings.weight, FormatRounding):
+        if make is not dynamic.Linear:
+            raise ValueError(
+                f"{shown(name)} is a {type(module).__name__}, and settings have the format of weights "
+                f"{settings.weight.number}; allowed are integers and float16"
+            )
+        ((weight, bias),) = weights
+        return _named(rounded_layer(module, module, settings.weight.coded(weight), bias, Identity()), name)
     products = [dynamic.Linear(_weight(weight, settings), bias) for weight, bias in weights]
     for product in products:
         product.layer_name = name

@@ -16,6 +16,7 @@ from qjax.nnx.workflow.steps.fusion import with_parameters
 from qjax.nnx.workflow.steps.preparation import observed_model
 from qjax.nnx.workflow.tree import check_model, shown, unnamed
 from qjax.quantization import FakeQuantize, QConfig, fake_state
+from qjax.quantization.rounding import FormatRounding
 
 
 class Trained(Observed):
@@ -58,7 +59,7 @@ class Trained(Observed):
         else:
             y = self._normalized(layer, bn, x)
         relu = isinstance(module, Fused) and module.has_relu
-        return self.activation_post_process(jax.nn.relu(y) if relu else y)
+        return self.activation_post_process(relu(y) if relu else y)
 
     def _run(self, layer: Any, kernel: jax.Array, bias: Any, x: jax.Array) -> jax.Array:
         return with_parameters(layer, flax_layout(self.weight_fake_quant(_outputs_first(kernel))), bias)(x)
@@ -100,7 +101,7 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
 
     Args:
         model: the float model, in training, its batch norms fused by `fuse_modules`; it stays as it is.
-        qconfig: as for `prepare`, of `FakeQuantize`.
+        qconfig: as for `prepare`, of `FakeQuantize` or of formats.
 
     Returns:
         The prepared model.
@@ -119,10 +120,10 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
 
     def make(name: str, module: nnx.Module, settings: QConfig) -> nnx.Module:
         for part, description in (("activation", settings.activation), ("weight", settings.weight)):
-            if not isinstance(description, FakeQuantize):
+            if not isinstance(description, (FakeQuantize, FormatRounding)):
                 raise TypeError(
-                    f"{shown(name)} has a QConfig whose {part} is {type(description).__name__}; allowed is "
-                    "FakeQuantize, as in get_default_qat_qconfig()"
+                    f"{shown(name)} has a QConfig whose {part} is {type(description).__name__}; allowed are "
+                    "FakeQuantize, as in get_default_qat_qconfig(), and formats"
                 )
         layer = module.layer if isinstance(module, Fused) else module
         return (Trained if type(layer) in WEIGHTED else Observed)(module, settings)
