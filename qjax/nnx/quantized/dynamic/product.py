@@ -26,6 +26,7 @@ class Linear(nnx.Module):
         TypeError, ValueError: if the weight's arrays do not fit each other.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> Linear(jnp.float32([[0.1, 70000.0]]), None)(jnp.float32([[1, 0]]))
         Array([[0.09997559]], dtype=float32)
     """

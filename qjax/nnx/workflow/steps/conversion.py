@@ -14,7 +14,7 @@ from qjax.nnx.activations import Activation
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.workflow.layers import NORMS, WEIGHTED, bias_of, is_whole, torch_layout
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
-from qjax.nnx.workflow.steps.fusion import folded_layer, with_parameters
+from qjax.nnx.workflow.steps.fusion import folded_layer
 from qjax.nnx.workflow.steps.rounding import has_weight, rounded_layer, rounding_output, stays_in_floats
 from qjax.nnx.workflow.steps.training import Trained, folded
 from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub
@@ -134,7 +134,9 @@ def parameters_of(module: Any, trained: bool = False) -> tuple[Any, jax.Array, j
     """
     layer = module.layer if isinstance(module, Fused) else module
     if isinstance(module, Fused) and module.bn is not None:
-        made = with_parameters(layer, *folded(layer, module.bn)) if trained else folded_layer(layer, module.bn)
+        if trained:
+            return layer, *folded(layer, module.bn)
+        made = folded_layer(layer, module.bn)
         return layer, torch_layout(made), bias_of(made)
     return layer, torch_layout(layer), bias_of(layer)
 
