@@ -21,7 +21,7 @@ from qjax.nnx.workflow.tree import check_model, children_of
 from qjax.quantization.observer import RangeObserver
 from qjax.quantization.rounding import FormatRounding
 
-_INTEGERS = (quantized.DeQuantize, dynamic.Linear, dynamic.Cell, dynamic.RNN)
+_INTEGERS = (quantized.DeQuantize, dynamic.Linear, dynamic.Cell, dynamic.RNN, dynamic.Recurrent)
 
 
 def report(model: nnx.Module) -> Report:

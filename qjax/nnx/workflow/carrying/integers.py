@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from qjax.nnx import quantized
 from qjax.nnx.activations import Activation
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantized import dynamic
+from qjax.nnx.recurrent import Recurrent
 from qjax.nnx.workflow.carrying.entries import Entries
 from qjax.nnx.workflow.carrying.rounded import from_rounded
 from qjax.nnx.workflow.carrying.weights import parameters_from, weight_from
@@ -76,10 +77,14 @@ def _dynamic(name: str, module: Any, entries: Entries) -> Any:
         return None if cell is None else with_cell(name, module, cell)
     if isinstance(module, nnx.Linear):
         return _product(name, module.kernel, entries)
+    if isinstance(module, Recurrent):
+        return _cell(
+            name, module, entries, [f"{side}.{i}" for i in range(len(module.suffixes)) for side in ("ih", "hh")]
+        )
     return _cell(name, module, entries, ("ih", "hh"))
 
 
-def _cell(name: str, cell: Any, entries: Entries, sides: tuple[str, str]) -> Any:
+def _cell(name: str, cell: Any, entries: Entries, sides: Sequence[str]) -> Any:
     make, weights = parts_of(cell)
     products = []
     for side, (weight, _) in zip(sides, weights, strict=True):

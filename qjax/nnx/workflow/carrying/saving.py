@@ -20,7 +20,7 @@ from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.workflow.steps.training import Trained
 from qjax.nnx.workflow.tree import check_model, modules_of, name_of
 
-_INTEGERS = (RoundedLayer, quantized.Quantized, dynamic.Linear, dynamic.Cell, dynamic.RNN)
+_INTEGERS = (RoundedLayer, quantized.Quantized, dynamic.Linear, dynamic.Cell, dynamic.RNN, dynamic.Recurrent)
 
 
 def to_torch(model: nnx.Module) -> dict[str, np.ndarray]:

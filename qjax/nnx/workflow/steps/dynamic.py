@@ -11,7 +11,7 @@ from flax import nnx
 
 from qcore.affine import AffineInteger
 from qjax.nnx.quantized import dynamic
-from qjax.nnx.workflow.layers import CELLS, bias_of, is_whole, torch_layout
+from qjax.nnx.workflow.layers import CELLS, RECURRENT, bias_of, is_whole, torch_layout
 from qjax.nnx.workflow.steps.conversion import quantized_weight
 from qjax.nnx.workflow.steps.rounding import rounded_layer
 from qjax.nnx.workflow.steps.settings import check_effects, settings_of
@@ -37,9 +37,10 @@ def quantize_dynamic(
 ) -> nnx.Module:
     """A copy of a model whose layers have quantized weights, and quantize what goes in by its own range.
 
-    The layers are exactly `nnx.Linear`, `nnx.OptimizedLSTMCell`, `nnx.LSTMCell`, `nnx.GRUCell`, `nnx.SimpleCell`, and
-    `nnx.RNN` of these cells, which quantizes its input once, by the range of all steps. They take and return floats, so
-    that nothing else of the model changes. Integers are those of `qtorch.quantization.quantize_dynamic`.
+    The layers are exactly `nnx.Linear`, `qjax.nnx.LSTM`, `qjax.nnx.GRU`, `nnx.OptimizedLSTMCell`, `nnx.LSTMCell`,
+    `nnx.GRUCell`, `nnx.SimpleCell`, and `nnx.RNN` of these cells. Layers over sequences quantize their input once, by
+    the range of all steps. All take and return floats, so that nothing else of the model changes. Integers are those of
+    `qtorch.quantization.quantize_dynamic`.
 
     Args:
         model: the float model; it stays as it is.
@@ -113,6 +114,8 @@ def parts_of(module: Any) -> Parts:
     """What a layer is made of, whose type is one that is quantized."""
     if isinstance(module, nnx.Linear):
         return Parts(dynamic.Linear, [_linear(module)])
+    if type(module) in RECURRENT:
+        return _recurrent(module)
     if isinstance(module, nnx.LSTMCell):
         of_input, of_hidden = ([getattr(module, name) for name in names] for names in LSTM_GATES)
         return Parts(_cell(dynamic.LSTMCell), [_gates(of_input), _gates(of_hidden)])
@@ -154,6 +157,18 @@ def _made(name: str, module: Any, settings: QConfigDynamic) -> Any:
     return products[0] if make is dynamic.Linear else _named(make(*products), name)
 
 
+def _recurrent(layer: Any) -> Parts:
+    """The parts of an LSTM or a GRU: products with inputs and with hidden states in turn."""
+    weights = [
+        (one, bias) for cell in layer.weights() for one, bias in ((cell.ih, cell.bias_ih), (cell.hh, cell.bias_hh))
+    ]
+
+    def make(*products: dynamic.Linear) -> Any:
+        return RECURRENT[type(layer)]([*products[::2]], [*products[1::2]], layer.bidirectional, layer.time_major)
+
+    return Parts(make, weights)
+
+
 def _weight(weight: jax.Array, settings: QConfigDynamic) -> Any:
     if isinstance(settings.weight, NoopObserver):
         if settings.weight.dtype != "float16":
@@ -181,12 +196,12 @@ def why_not_dynamic(module: Any) -> str:
         'there is no dynamic Conv'
     """
     kind = type(module)
-    if kind is nnx.Linear:
+    if kind is nnx.Linear or kind in RECURRENT:
         return ""
     if kind is nnx.RNN:
         return why_not_dynamic(module.cell)
     if kind not in CELLS:
-        bases = [base.__name__ for base in (nnx.Linear, nnx.RNN, *CELLS) if isinstance(module, base)]
+        bases = [base.__name__ for base in (nnx.Linear, nnx.RNN, *RECURRENT, *CELLS) if isinstance(module, base)]
         if bases:
             return f"it is of a subclass of {bases[0]}, and only exact types are swapped"
         return f"there is no dynamic {kind.__name__}"
@@ -199,4 +214,4 @@ def why_not_dynamic(module: Any) -> str:
     return ""
 
 
-_NAMES = ", ".join(kind.__name__ for kind in (nnx.Linear, *CELLS)) + " and RNN of these cells"
+_NAMES = ", ".join(kind.__name__ for kind in (nnx.Linear, *RECURRENT, *CELLS)) + " and RNN of these cells"
