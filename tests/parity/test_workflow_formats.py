@@ -44,7 +44,7 @@ CASES = {
     "integers and a format": ("MinMaxObserver", "e4m3fn"),
     "a format and integers": ("e4m3fn", "default_weight_observer"),
 }
-USUAL = "codes of blocks", "integers and a format"
+USUAL = ("codes of blocks",)
 
 
 @pytest.mark.parametrize(
