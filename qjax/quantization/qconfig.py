@@ -9,7 +9,7 @@ from qcore import Number
 from qcore.affine import AffineInteger
 from qcore.affine.parameters import engine
 from qcore.formats.number import check_number
-from qjax.quant.quantizer import QuantizeFunction
+from qjax.quant.quantizer import QuantizeFunction, quantizer
 from qjax.quantization import observer as observers
 from qjax.quantization.fake_state import FakeQuantize
 from qjax.quantization.parameters import form_of
@@ -27,7 +27,7 @@ class _Checked:
 def _description(name: str, value: Any) -> Any:
     if value is None or isinstance(value, (str, Number)):
         number = None if value is None else check_number(value, name)
-        value = QuantizeFunction(number, forward_rounding="nearest", backward_rounding="nearest")
+        value = quantizer(number, None, "nearest", "nearest")
     if isinstance(value, QuantizeFunction):
         return FormatRounding(value)
     if isinstance(value, type) and issubclass(value, _KINDS[:2]):

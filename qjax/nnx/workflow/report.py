@@ -69,10 +69,8 @@ def _described(path: str, layer: Any) -> LayerReport:
         output = layer.form.text, float(layer.scale[...]), int(layer.zero_point[...])
         return LayerReport(path, name, "quantized", weight, *output, layer.observed_by)
     if isinstance(layer, RoundedLayer):
-        output: Any = layer.output
-        text = (
-            output.form.text if isinstance(output, quantized.Quantize) else _text(getattr(output, "description", None))
-        )
+        rounds: Any = layer.output
+        text = _text(getattr(rounds, "description", None)) or (rounds.form.text if hasattr(rounds, "form") else "")
         return LayerReport(path, name, "rounded", weight, text, observer=layer.observed_by)
     if isinstance(layer, _INTEGERS):
         return LayerReport(path, name, "quantized", weight)

@@ -70,11 +70,11 @@ def fold_conv_bn(
         >>> fold_conv_bn(params, jnp.float32([3]), jnp.float32([4]), eps=0.0)
         (Array([[[1.]]], dtype=float32), Array([-2.], dtype=float32))
     """
-    weight, bias, gamma, beta = (None if x is None else jnp.asarray(x, jnp.float32) for x in params)
+    weight, gamma, beta = (jnp.asarray(x, jnp.float32) for x in (params.weight, params.gamma, params.beta))
     ones = jnp.where(var == var, jnp.float32(1), var)  # XLA takes a constant over a root for an inexact rsqrt
     inverse = Names.divide(ones, jnp.sqrt(var + jnp.float32(eps)))
     factor = Names.rounded(gamma * inverse)
-    centered = -mean if bias is None else bias - mean
+    centered = -mean if params.bias is None else jnp.asarray(params.bias, jnp.float32) - mean
     shift = centered * factor if linear else Names.rounded(centered * inverse) * gamma
     return weight * _along(factor, 0, weight.ndim), Names.rounded(shift) + beta
 
