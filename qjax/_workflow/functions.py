@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from qcore.affine import QParams
-from qjax._workflow.layers import Layer, LayerState, LayerWeight, Source, Use, in_integers, inverse
+from qjax._workflow.conversion import converted, has_not_seen
+from qjax._workflow.layers import Layer, LayerState, LayerWeight, Source, Use, inverse, result_of
 from qjax._workflow.walk import States, Walk, find_layers
 from qjax.auto_low.arrays import is_array, take_arrays
 from qjax.auto_low.evaluate import bind
-from qjax.quantization import FakeQuantize, QConfig, QConfigDynamic, QTensor, quantize_affine
-from qjax.quantization.functional.recurrent import ACTIVATIONS
-from qjax.quantization.observer import RangeObserver
-from qjax.quantization.qconfig import output_form, range_observer
+from qjax.quantization import FakeQuantize, QConfig, QConfigDynamic
+from qjax.quantization.rounding import FormatRounding
 
+ROUNDS = FakeQuantize, FormatRounding
 Rules = Mapping[str, QConfig | QConfigDynamic | None] | QConfig | QConfigDynamic
 
 
@@ -35,8 +33,8 @@ def prepare_fn(apply_fn: Callable[..., Any], rules: Rules) -> tuple[Callable[...
         apply_fn: apply_fn(params, *args, **kwargs), of any pytree of parameters: an equinox module, a dictionary.
         rules: settings for all layers; or a mapping of settings, or None for floats, by shell patterns for names such
             as "layers.*.weight", of which the first that matches applies. A `QConfig`'s activation sees what goes into
-            a layer; with `FakeQuantize` that and the weight are fake-quantized, for training. With a `QConfigDynamic`
-            nothing is observed, and what goes in is later quantized by its own range.
+            a layer; with `FakeQuantize` that and the weight are fake-quantized, for training, and with formats rounded.
+            With a `QConfigDynamic` nothing is observed, and what goes in is later quantized by its own range.
 
     Returns:
         init(params, *args, **kwargs), the state, a dictionary of `LayerState` by name; it computes shapes only. And
@@ -88,8 +86,9 @@ def convert_params(params: Any, state: States, rules: Rules) -> Any:
         rules: those that `prepare_fn` had.
 
     Returns:
-        The pytree with a `LayerWeight`, which holds a QTensor, in the place of each parameter that has a state; for
-        `convert_fn`. Stacked parameters have parameters of quantization for each weight.
+        The pytree with a `LayerWeight` in the place of each parameter that has a state; for `convert_fn`. It holds
+        integers, of up to 4 bits two in a byte, or float16, or the packed codes of another format. Stacked parameters
+        have parameters of quantization for each weight.
 
     Raises:
         TypeError: if an argument has the wrong type, or an observer chooses no parameters.
@@ -109,10 +108,10 @@ def convert_params(params: Any, state: States, rules: Rules) -> Any:
         own = left.pop(name, None)
         if own is None:
             return leaf
-        if _has_not_seen(settings.of(name), own):
+        if has_not_seen(settings.of(name), own):
             unseen.append(name)
             return leaf
-        return _converted(settings.of(name), leaf, own)
+        return converted(settings.of(name), leaf, own)
 
     made = jax.tree_util.tree_map_with_path(convert, params)
     if left:
@@ -127,8 +126,9 @@ def convert_params(params: Any, state: States, rules: Rules) -> Any:
 def convert_fn(apply_fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function that takes what `convert_params` returns, and computes its layers in integers.
 
-    A layer's result is float32(sums) * (scale of its input * scale of its weight), where sums are exact; all else is
-    that of apply_fn. Parameters that are used otherwise as well are dequantized there.
+    A layer's result is float32(sums) * (scale of its input * scale of its weight), where sums are exact; with float16
+    or another format on either side it is apply_fn's own product of the rounded numbers. All else is that of apply_fn.
+    Parameters that are used otherwise as well are dequantized there.
 
     Args:
         apply_fn: what `prepare_fn` had.
@@ -140,6 +140,7 @@ def convert_fn(apply_fn: Callable[..., Any]) -> Callable[..., Any]:
         TypeError: if apply_fn is no function; in a call, if no parameter is converted.
 
     Example:
+        >>> from qjax.quantization import QParams, quantize_affine
         >>> q = quantize_affine(jnp.float32([[1], [-2]]), QParams.of(0.5, 0), "qint8")
         >>> convert_fn(lambda w, x: x @ w)(LayerWeight(q, q.qparams, q.form, Use((1, 0)), "float32"), jnp.ones((1, 2)))
         Array([[-1.]], dtype=float32)
@@ -149,7 +150,7 @@ def convert_fn(apply_fn: Callable[..., Any]) -> Callable[..., Any]:
 
     def converted(params: Any, *args: Any, **kwargs: Any) -> Any:
         def replace(equation: Any, layer: Layer, operands: list[Any], _: Any) -> tuple[Any, Any]:
-            return in_integers(equation, layer.weight, operands[1 - layer.weight], operands[layer.weight]), None
+            return result_of(equation, layer, operands[1 - layer.weight], operands[layer.weight]), None
 
         traced = _Traced(apply_fn, params, args, kwargs)
         uses = {path: leaf.use for path, leaf in traced.params() if isinstance(leaf, LayerWeight)}
@@ -171,10 +172,11 @@ class _Settings:
             if not isinstance(one, QConfig | QConfigDynamic | None):
                 kind = type(one).__name__
                 raise TypeError(f"rules has for {pattern!r} a {kind}; allowed are QConfig, QConfigDynamic and None")
-            if isinstance(one, QConfig) and isinstance(one.activation, FakeQuantize) != isinstance(
-                one.weight, FakeQuantize
-            ):
-                raise TypeError(f"rules has for {pattern!r} a QConfig of which one is FakeQuantize; allowed are both")
+            parts = (one.activation, one.weight) if isinstance(one, QConfig) else ()
+            if any(isinstance(part, FakeQuantize) for part in parts) and not all(isinstance(x, ROUNDS) for x in parts):
+                raise TypeError(
+                    f"rules has for {pattern!r} a QConfig of which one is FakeQuantize; allowed are both, and formats"
+                )
 
     def pattern_of(self, name: str) -> str | None:
         """The first pattern that matches."""
@@ -235,13 +237,6 @@ def _abstract(array: Any) -> Any:
     return jax.ShapeDtypeStruct(array.shape, array.dtype) if isinstance(array, LayerWeight) else array
 
 
-def _stacked(function: Callable[..., Any], use: Use) -> Callable[..., Any]:
-    """A function of one weight, for stacked ones."""
-    for _ in range(use.stacked):
-        function = jax.vmap(function)
-    return function
-
-
 def _first_state(settings: Any, shape: tuple[int, ...], use: Use) -> LayerState:
     stack, own = shape[: use.stacked], shape[use.stacked :]
     of_weight = tuple(own[axis] for axis in use.order)
@@ -256,45 +251,16 @@ def _first_state(settings: Any, shape: tuple[int, ...], use: Use) -> LayerState:
 
 
 def _observed(settings: Any, layer: Layer, operands: list[Any], own: LayerState) -> tuple[list[Any], LayerState]:
-    """A layer's operands, fake-quantized where settings say so, and its next state."""
+    """A layer's operands, rounded where settings say so, and its next state."""
     if isinstance(settings, QConfigDynamic):
         return operands, own
     x, weight = operands[1 - layer.weight], operands[layer.weight]
-    if not isinstance(settings.activation, FakeQuantize):
-        return operands, LayerState(settings.activation.update(own.input, x), None, own.use)
-    x, seen = settings.activation.apply(own.input, x)
-    rounded, of_weight = settings.weight.apply(own.weight, jnp.transpose(weight, layer.axes))
-    weight = jnp.transpose(rounded, inverse(layer.axes))
+    of_weight = own.weight
+    if isinstance(settings.activation, ROUNDS):
+        x, seen = settings.activation.apply(own.input, x)
+    else:
+        seen = settings.activation.update(own.input, x)
+    if isinstance(settings.weight, ROUNDS):
+        rounded, of_weight = settings.weight.apply(own.weight, jnp.transpose(weight, layer.axes))
+        weight = jnp.transpose(rounded, inverse(layer.axes))
     return [weight, x] if layer.weight == 0 else [x, weight], LayerState(seen, of_weight, own.use)
-
-
-def _has_not_seen(settings: Any, own: LayerState) -> bool:
-    if isinstance(settings, QConfigDynamic):
-        return False
-    seen = getattr(own.input, "activation_post_process", own.input)
-    return hasattr(seen, "min_val") and bool((seen.min_val > seen.max_val).any())
-
-
-def _converted(settings: Any, leaf: Any, own: LayerState) -> LayerWeight:
-    use = own.use
-    description = settings.weight
-    if getattr(description, "axis", getattr(getattr(description, "observer", None), "axis", None)) not in (None, 0):
-        raise ValueError(f"weight has {description}; allowed is one scale, or ch_axis=0, for outputs")
-
-    def quantized(weight: Any, state: Any) -> QTensor:
-        numbers = jnp.transpose(weight, use.order).astype(jnp.float32)
-        observer: RangeObserver = range_observer(description)
-        if state is None:
-            qparams = observer.qparams(observer.update(observer.init(numbers.shape), numbers))
-        else:
-            qparams = description.qparams(state)
-        q = quantize_affine(numbers, qparams, observer.form)
-        axis = None if qparams.axis is None else use.order[0]
-        values = jnp.transpose(q.values, inverse(use.order))
-        return QTensor(values, QParams(qparams.scale, qparams.zero_point, axis), q.form)
-
-    weight = _stacked(quantized, use)(leaf, own.weight)
-    if isinstance(settings, QConfigDynamic):
-        return LayerWeight(weight, None, ACTIVATIONS, use, leaf.dtype.name)
-    qparams = _stacked(partial(type(settings.activation).qparams, settings.activation), use)(own.input)
-    return LayerWeight(weight, qparams, output_form(settings.activation), use, leaf.dtype.name)

@@ -12,10 +12,13 @@ import jax.numpy as jnp
 
 from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.arithmetic import recurrent
-from qjax.quantization import QTensor
+from qjax.auto_low.evaluate import bind
+from qjax.quantization import QTensor, fake_quantize
 from qjax.quantization.array_names import Names
 from qjax.quantization.integer.convolution import sums_of_windows
+from qjax.quantization.integer.packed import PackedTensor
 from qjax.quantization.integer.products import sums_of_products
+from qjax.quantization.rounding import CodedArray, FormatRounding
 
 _FLOATS = ("float32", "bfloat16", "float16")
 
@@ -83,9 +86,10 @@ class LayerWeight:
     """What `convert_params` puts in a parameter's place: a pytree.
 
     Attributes:
-        weight: the quantized parameter, its axes in their places.
-        input: the parameters of what goes into the layer, or None if it is quantized by its own range.
-        form: the integers of what goes in.
+        weight: the quantized parameter. A QTensor or an array of float16 has its axes in their places; integers of up
+            to 4 bits lie two in a byte, and numbers of other formats as codes, with outputs first.
+        input: the parameters of what goes into the layer, or None.
+        form: the integers of what goes in, which is quantized by its own range where input is None; or what rounds it.
         use: how the layer uses the parameter.
         dtype: of the parameter in floats.
 
@@ -98,31 +102,52 @@ class LayerWeight:
         ((2, 1), Array([ 0.5, -1. ], dtype=float32))
     """
 
-    weight: QTensor
+    weight: QTensor | PackedTensor | CodedArray | jax.Array
     input: QParams | None
-    form: AffineInteger
+    form: AffineInteger | FormatRounding
     use: Use
     dtype: str
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The parameter's."""
-        return tuple(self.weight.shape)
+        shape = tuple(self.weight.shape)
+        if isinstance(self.weight, (PackedTensor, CodedArray)):
+            codes = self.weight.packed if isinstance(self.weight, PackedTensor) else self.weight.codes
+            own = 2 if isinstance(self.weight, PackedTensor) else len(shape)
+            return (*codes.shape[: codes.ndim - own], *(shape[place] for place in inverse(self.use.order)))
+        return shape
 
     def dequantize(self) -> jax.Array:
         """The parameter in floats."""
-        numbers = QTensor.dequantize
-        for _ in range(self.weight.ndim - len(self.use.order)):
+        numbers = LayerWeight._numbers
+        for _ in range(len(self.shape) - len(self.use.order)):
             numbers = jax.vmap(numbers)
-        return numbers(self.weight).astype(self.dtype)
+        return numbers(self).astype(self.dtype)
 
-    def in_torch_layout(self) -> QTensor:
-        """One weight with its outputs first."""
+    def _numbers(self) -> jax.Array:
+        return jnp.transpose(self.numbers_in_torch_layout(), inverse(self.use.order))
+
+    def in_torch_layout(self) -> QTensor | None:
+        """The integers of one weight with its outputs first, or None if it has none."""
         q = self.weight
+        if isinstance(q, PackedTensor):
+            return q.unpacked()
+        if not isinstance(q, QTensor):
+            return None
         axis = None if q.qparams.axis is None else 0
         return QTensor(
             jnp.transpose(q.values, self.use.order), QParams(q.qparams.scale, q.qparams.zero_point, axis), q.form
         )
+
+    def numbers_in_torch_layout(self) -> jax.Array:
+        """The numbers of one weight in float32 with its outputs first."""
+        if (q := self.in_torch_layout()) is not None:
+            return q.dequantize()
+        weight: Any = self.weight
+        if isinstance(weight, CodedArray):
+            return weight.numbers()
+        return jnp.transpose(weight, self.use.order).astype(jnp.float32)
 
 
 class Layer(NamedTuple):
@@ -167,9 +192,22 @@ def _is_plain(params: Any) -> bool:
     return params["batch_group_count"] == 1 and pads and all(step == 1 for step in steps) and 1 <= len(steps) <= 3
 
 
-def in_integers(equation: Any, number: int, x: jax.Array, weight: LayerWeight) -> jax.Array:
-    """The layer's result: exact sums of integers, times both scales (`qcore.affine.arithmetic.recurrent`)."""
+def result_of(equation: Any, layer: Layer, x: jax.Array, weight: LayerWeight) -> jax.Array:
+    """The layer's result: of integers, where both operands are some, else of the rounded floats."""
     w = weight.in_torch_layout()
+    if w is not None and isinstance(weight.form, AffineInteger):
+        return _in_integers(equation, layer.weight, x, weight, w)
+    numbers = jnp.transpose(weight.numbers_in_torch_layout(), inverse(layer.axes))
+    if isinstance(weight.form, FormatRounding):
+        x = weight.form.apply(None, x)[0]
+    else:
+        x = fake_quantize(x, weight.input, weight.form)
+    operands = [x, numbers.astype(equation.invars[layer.weight].aval.dtype)]
+    return bind(equation, operands if layer.weight else operands[::-1])[0]
+
+
+def _in_integers(equation: Any, number: int, x: jax.Array, weight: LayerWeight, w: QTensor) -> jax.Array:
+    """Exact sums of integers, times both scales (`qcore.affine.arithmetic.recurrent`)."""
     q, scale = _quantized(x, weight)
     if equation.primitive.name == "dot_general":
         axis = equation.params["dimension_numbers"][0][1 - number][0]

@@ -25,6 +25,7 @@ from qjax.nnx.activations import ELU, Hardswish, LeakyReLU, ReLU, ReLU6, Sigmoid
 from qjax.nnx.functional import avg_pool, hard_tanh, max_pool, relu, relu6
 from qjax.nnx.products import Conv, Linear, MultiheadAttention, Scaling
 from qjax.nnx.quantizer import Quantizer
+from qjax.nnx.recurrent import GRU, LSTM
 from qjax.nnx.workflow.carrying.loading import from_torch
 from qjax.nnx.workflow.carrying.saving import to_torch
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer, ObserverState
@@ -47,6 +48,8 @@ from qjax.nnx.workflow.stubs import DeQuantStub, Identity, QuantStub, QuantWrapp
 
 __all__ = [
     "ELU",
+    "GRU",
+    "LSTM",
     "Conv",
     "DeQuantStub",
     "FloatFunctional",

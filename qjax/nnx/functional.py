@@ -19,16 +19,25 @@ Padding = Any  # a str, or pairs: flax says str alone
 
 
 def relu(x: Any) -> Any:
-    """max(x, 0) of an array or of a QTensor.
+    """max(x, 0) of an array or of a QTensor; -0.0 and subnormal numbers stay, as in PyTorch.
 
     Args:
         x: array or QTensor.
 
     Example:
-        >>> relu(jnp.float32([-1, 2]))
-        Array([0., 2.], dtype=float32)
+        >>> relu(jnp.float32([-1, 2, -0.0]))
+        Array([ 0.,  2., -0.], dtype=float32)
     """
-    return x.relu() if isinstance(x, QTensor) else jax.nn.relu(x)
+    if isinstance(x, QTensor):
+        return x.relu()
+    x = jnp.asarray(x)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return jax.nn.relu(x)
+    lanes = jax.lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")  # XLA flushes subnormals, and adds 0 to -0.0
+    magnitudes = lanes & jnp.iinfo(lanes.dtype).max
+    infinity = jax.lax.bitcast_convert_type(jnp.asarray(jnp.inf, x.dtype), lanes.dtype)
+    passes = (lanes > 0) | (magnitudes > infinity)
+    return jnp.where(magnitudes == 0, jax.lax.stop_gradient(x), jnp.where(passes, x, jnp.zeros_like(x)))
 
 
 def relu6(x: Any) -> Any:

@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
+from qjax.nnx.functional import relu
+
 __all__ = ["BNReLU", "ConvBn", "ConvBnReLU", "ConvReLU", "Fused", "LinearReLU"]
 
 
@@ -43,7 +45,7 @@ class Fused(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         x = self.layer(x)
         x = x if self.bn is None else self.bn(x)
-        return jax.nn.relu(x) if self.has_relu else x
+        return relu(x) if self.has_relu else x
 
 
 class LinearReLU(Fused):

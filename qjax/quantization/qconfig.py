@@ -5,37 +5,60 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from qcore import Number
 from qcore.affine import AffineInteger
 from qcore.affine.parameters import engine
+from qcore.formats.number import check_number
+from qjax.quant.quantizer import QuantizeFunction, quantizer
 from qjax.quantization import observer as observers
 from qjax.quantization.fake_state import FakeQuantize
 from qjax.quantization.parameters import form_of
+from qjax.quantization.rounding import FormatRounding
 
-_KINDS = (observers.ObserverBase, FakeQuantize)
+_KINDS = (observers.ObserverBase, FakeQuantize, FormatRounding)
 
 
 class _Checked:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not isinstance(value, _KINDS) and not (isinstance(value, type) and issubclass(value, _KINDS)):
-                raise TypeError(f"{name}={value!r}; allowed are observers, FakeQuantize, and their classes")
-            object.__setattr__(self, name, value() if isinstance(value, type) else value)
+            object.__setattr__(self, name, _description(name, value))
+
+
+def _description(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, (str, Number)):
+        number = None if value is None else check_number(value, name)
+        value = quantizer(number, None, "nearest", "nearest")
+    if isinstance(value, QuantizeFunction):
+        return FormatRounding(value)
+    if isinstance(value, type) and issubclass(value, _KINDS[:2]):
+        return value()
+    if not isinstance(value, _KINDS):
+        raise TypeError(
+            f"{name}={value!r}; allowed are observers, FakeQuantize, and their classes; a format, its text, or a "
+            "qjax.quantizer; and None"
+        )
+    return value
 
 
 @dataclass(frozen=True)
 class QConfig(_Checked):
-    """What observes or fake-quantizes a layer's output and its weight.
+    """What observes, fake-quantizes or rounds a layer's output and its weight.
 
     Args:
-        activation, weight: an observer or a `FakeQuantize`, or its class.
+        activation, weight: an observer or a `FakeQuantize`, or its class; a format, as an object or as text, to which
+            arrays are rounded to nearest; a `qjax.quantizer`; or None, which leaves them in floats. Weights have
+            torch's layout, outputs first.
 
     Raises:
-        TypeError: if an argument is neither.
+        TypeError: if an argument is none of these.
+        ValueError: if a text is no format, or a quantizer is stochastic.
 
     Example:
         >>> from qjax.quantization import MinMaxObserver
         >>> QConfig(activation=MinMaxObserver.with_args(dtype="qint8"), weight=default_weight_observer).weight.qscheme
         'per_tensor_symmetric'
+        >>> QConfig("e5m2", "mxfp8_e4m3").weight.number.text
+        'mxfp8_e4m3'
     """
 
     activation: Any
@@ -47,10 +70,10 @@ class QConfigDynamic(_Checked):
     """What observes the weight of a layer whose activations are quantized at run time.
 
     Args:
-        weight: an observer, or its class.
+        weight: as for `QConfig`. With a format, activations stay in floats.
 
     Raises:
-        TypeError: if weight is none.
+        TypeError, ValueError: as `QConfig` does.
 
     Example:
         >>> QConfigDynamic(weight=observers.MinMaxObserver.with_args(dtype="qint8")).weight.dtype
@@ -78,6 +101,8 @@ default_qconfig = QConfig(default_observer, default_weight_observer)
 default_debug_qconfig = QConfig(default_debug_observer, default_weight_observer)
 default_per_channel_qconfig = QConfig(default_observer, default_per_channel_weight_observer)
 default_qat_qconfig = QConfig(default_fake_quant, default_weight_fake_quant)
+default_weight_only_qconfig = QConfig(None, default_weight_fake_quant)
+default_activation_only_qconfig = QConfig(default_fake_quant, None)
 default_dynamic_qconfig = QConfigDynamic(default_weight_observer)
 float16_dynamic_qconfig = QConfigDynamic(observers.NoopObserver(dtype="float16"))
 per_channel_dynamic_qconfig = QConfigDynamic(default_per_channel_weight_observer)

@@ -11,8 +11,11 @@ from support import assert_same_bits
 
 import qjax.nnx as qnn
 from qjax.nnx import quantized as jax_layers
+from qjax.nnx.rounded import RoundedLayer as RoundedByJax
+from qjax.nnx.workflow.tree import all_names
 from qtorch.nn import quantized
 from qtorch.nn.quantized.common.base import Quantized
+from qtorch.nn.rounded import RoundedLayer
 from qtorch.quantization import DeQuantStub, QuantStub, prepare
 
 
@@ -80,24 +83,26 @@ def calibrated(model, qconfig, *batches):
 
 
 def torch_results(model, x):
-    """The integers after every layer of a converted model in PyTorch, with channels last, and its result."""
-    found = {}
-    methods = {name for name in dir(quantized.QFunctional) if name in _METHODS}
+    """The integers, or rounded floats, after every layer of a converted model in PyTorch, with channels last, and its
+    result."""
+    found, hooks = {}, []
 
     def keep(name):
         def hook(module, inputs, output):
-            found[name] = _last(output.values)
+            found[name] = _last(output)
 
         return hook
 
     for name, module in model.named_modules():
-        if isinstance(module, quantized.QFunctional):
-            for method in methods:
+        if isinstance(module, (quantized.QFunctional, quantized.FloatFunctional)):
+            for method in _METHODS:
                 setattr(module, method, _keeping(getattr(module, method), found, name))
-        elif isinstance(module, Quantized):
-            module.register_forward_hook(keep(name))
+        elif isinstance(module, (Quantized, RoundedLayer)) or type(module) is QuantStub:
+            hooks.append(module.register_forward_hook(keep(name)))
     with torch.no_grad():
         result = model(torch.from_numpy(x))
+    for hook in hooks:
+        hook.remove()
     return {name: value.numpy() for name, value in found.items()}, result.numpy()
 
 
@@ -107,35 +112,39 @@ _METHODS = {"add", "add_relu", "mul", "mul_relu", "cat"}
 def _keeping(method, found, name):
     def kept(*arguments):
         result = method(*arguments)
-        found[name] = _last(result.values)
+        found[name] = _last(result)
         return result
 
     return kept
 
 
-def _last(values):
-    """With channels last, if it is a batch of images."""
+def _last(result):
+    """The integers or floats of a result, with channels last, if it is a batch of images."""
+    values = getattr(result, "values", result)
+    values = result if callable(values) else values
     return values.movedim(1, -1).contiguous() if values.ndim >= 3 else values
 
 
 def jax_results(model, x):
-    """The integers after every layer of a converted model of flax, and its result."""
+    """The integers, or rounded floats, after every layer of a converted model of flax, and its result."""
     found = {}
-    with _recording(found):
+    with _recording(found, {id(module): name for name, module in reversed(all_names(model))}):
         result = model(x)
     return found, result
 
 
 @contextmanager
-def _recording(found):
+def _recording(found, names):
     kinds = [kind for kind in vars(jax_layers).values() if isinstance(kind, type)]
     kinds = [kind for kind in kinds if issubclass(kind, jax_layers.Quantized)]
+    kinds += [RoundedByJax, qnn.Observed, qnn.FloatFunctional]
     kept = [(kind, name, vars(kind)[name]) for kind in kinds for name in {"__call__"} | _METHODS if name in vars(kind)]
 
     def recorder(function):
         def call(self, *arguments):
             result = function(self, *arguments)
-            found[self.layer_name] = result.values
+            if id(self) in names:  # else it is a part of a layer
+                found[names[id(self)]] = getattr(result, "values", result)
             return result
 
         return call

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic.operands import check_operand
-from qjax._rounding.packing import pack, unpack
 from qjax.quantization import QTensor
-
-_BITS = 4  # of integers that share a byte
+from qjax.quantization.integer.packed import packed, packs, unpacked
 
 
 class IntegerVariable(nnx.Variable):
@@ -58,7 +54,7 @@ class QuantizedWeight(nnx.Module):
         self.form, self.shape, self.axis = weight.form, tuple(weight.shape), weight.qparams.axis
         self.is_packed = packs(weight.form)
         if self.is_packed:
-            self.packed = IntegerVariable(pack(weight.values.reshape(len(weight.values), -1), _BITS))
+            self.packed = IntegerVariable(packed(weight.values))
         else:
             self.int_repr = IntegerVariable(weight.values)
         self.scale = IntegerVariable(jnp.asarray(weight.qparams.scale))
@@ -68,18 +64,6 @@ class QuantizedWeight(nnx.Module):
         """The weight."""
         values = unpacked(self.packed[...], self.form, self.shape) if self.is_packed else self.int_repr[...]
         return QTensor(values, QParams(self.scale[...], self.zero_point[...], self.axis), self.form)
-
-
-def packs(form: AffineInteger) -> bool:
-    """True if two integers lie in a byte."""
-    least = -(1 << _BITS - 1) if form.signed else 0
-    return least <= form.qmin and form.qmax < least + (1 << _BITS)
-
-
-def unpacked(packed: jax.Array, form: AffineInteger, shape: tuple[int, ...]) -> jax.Array:
-    """The integers of packed ones, in the weight's shape; outputs may be some of them."""
-    codes, sign = unpack(packed, _BITS, prod(shape[1:])).reshape(-1, *shape[1:]), 1 << _BITS - 1
-    return (codes ^ sign).astype(jnp.int8) - jnp.int8(sign) if form.signed else codes
 
 
 class Quantized(nnx.Module):

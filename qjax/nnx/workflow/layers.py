@@ -12,6 +12,8 @@ from qjax.nnx import quantized
 from qjax.nnx.activations import Activation, ReLU, ReLU6
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantized import dynamic
+from qjax.nnx.recurrent import GRU, LSTM
+from qjax.nnx.rounded import RoundedLayer
 from qjax.nnx.workflow.observing import FloatFunctional, Observed
 from qjax.nnx.workflow.stubs import Identity, QuantStub
 
@@ -25,8 +27,9 @@ NORMS: dict[type[nnx.Module], Any] = {
 
 PASSING = (ReLU, ReLU6, Identity, nnx.Dropout)
 CELLS = (nnx.OptimizedLSTMCell, nnx.LSTMCell, nnx.GRUCell, nnx.SimpleCell)
-_WHOLE = (Observed, Fused, FloatFunctional, quantized.Quantized, quantized.QuantizedWeight)
-_DYNAMIC = (dynamic.Linear, dynamic.Cell)
+_WHOLE = (Observed, Fused, FloatFunctional, RoundedLayer, quantized.Quantized, quantized.QuantizedWeight)
+RECURRENT = {LSTM: dynamic.LSTM, GRU: dynamic.GRU}
+_DYNAMIC = (dynamic.Linear, dynamic.Cell, dynamic.Recurrent)
 
 
 def is_whole(module: nnx.Module) -> bool:

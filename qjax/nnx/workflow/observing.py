@@ -10,8 +10,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine import QParams
+from qjax.nnx.functional import relu
 from qjax.nnx.workflow.tree import unnamed
 from qjax.quantization import FakeQuantize, QConfig, disable_observer
+from qjax.quantization.rounding import FormatRounding
 
 
 class ObserverState(nnx.Variable):
@@ -25,7 +27,7 @@ class ObserverState(nnx.Variable):
 
 
 class Observer(nnx.Module):
-    """An observer or `FakeQuantize` of `qjax.quantization` with its state.
+    """An observer or `FakeQuantize` of `qjax.quantization`, or what rounds to a format, with its state.
 
     Args:
         description: what observes.
@@ -54,8 +56,10 @@ class Observer(nnx.Module):
         return isinstance(self.description, FakeQuantize)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """x, fake-quantized or as it is; what was observed goes into the state."""
+        """x, rounded or as it is; what was observed goes into the state."""
         state = self.state.get_value()
+        if isinstance(self.description, FormatRounding):
+            return self.description.apply(state, x)[0]
         if self.rounds:
             if self.deterministic:
                 return self.description.apply(disable_observer(state), x)[0]
@@ -81,6 +85,8 @@ class Observer(nnx.Module):
             ValueError: if nothing was seen.
             TypeError: if the observer chooses none.
         """
+        if isinstance(self.description, FormatRounding):
+            raise TypeError("it rounds to a format, which has no parameters")
         state = self.state.get_value()
         if self.rounds:
             seen = state.activation_post_process
@@ -144,7 +150,7 @@ class FloatFunctional(nnx.Module):
 
     def add_relu(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """max(x + y, 0)."""
-        return self._observed(jax.nn.relu(x + y))
+        return self._observed(relu(x + y))
 
     def mul(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """x * y."""
@@ -152,7 +158,7 @@ class FloatFunctional(nnx.Module):
 
     def mul_relu(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """max(x * y, 0)."""
-        return self._observed(jax.nn.relu(x * y))
+        return self._observed(relu(x * y))
 
     def cat(self, x: Sequence[jax.Array], axis: int = 0) -> jax.Array:
         """The arrays one after the other."""

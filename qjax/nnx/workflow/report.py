@@ -11,6 +11,7 @@ from qcore.report import LayerReport, Report
 from qjax.nnx import quantized
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantized import dynamic
+from qjax.nnx.rounded import CodedWeight, RoundedLayer
 from qjax.nnx.workflow.layers import WEIGHTED, is_whole, why_float
 from qjax.nnx.workflow.observing import Observer
 from qjax.nnx.workflow.steps.conversion import observer_name
@@ -18,8 +19,9 @@ from qjax.nnx.workflow.steps.training import Trained
 from qjax.nnx.workflow.stubs import DeQuantStub
 from qjax.nnx.workflow.tree import check_model, children_of
 from qjax.quantization.observer import RangeObserver
+from qjax.quantization.rounding import FormatRounding
 
-_INTEGERS = (quantized.DeQuantize, dynamic.Linear, dynamic.Cell, dynamic.RNN)
+_INTEGERS = (quantized.DeQuantize, dynamic.Linear, dynamic.Cell, dynamic.RNN, dynamic.Recurrent)
 
 
 def report(model: nnx.Module) -> Report:
@@ -66,6 +68,10 @@ def _described(path: str, layer: Any) -> LayerReport:
     if isinstance(layer, quantized.Quantized):
         output = layer.form.text, float(layer.scale[...]), int(layer.zero_point[...])
         return LayerReport(path, name, "quantized", weight, *output, layer.observed_by)
+    if isinstance(layer, RoundedLayer):
+        rounds: Any = layer.output
+        text = _text(getattr(rounds, "description", None)) or (rounds.form.text if hasattr(rounds, "form") else "")
+        return LayerReport(path, name, "rounded", weight, text, observer=layer.observed_by)
     if isinstance(layer, _INTEGERS):
         return LayerReport(path, name, "quantized", weight)
     observer = getattr(layer, "activation_post_process", None)
@@ -89,7 +95,7 @@ def _why(layer: Any) -> str:
 
 
 def _is_weight(part: Any) -> bool:
-    return isinstance(part, quantized.QuantizedWeight) or (
+    return isinstance(part, (quantized.QuantizedWeight, CodedWeight)) or (
         isinstance(part, dynamic.Linear) and not isinstance(part.weight, quantized.QuantizedWeight)
     )
 
@@ -100,6 +106,8 @@ def _text(part: Any) -> str:
         return "float16"
     if isinstance(part, quantized.QuantizedWeight):
         return part.form.text + (" per channel" if part.axis is not None else "")
+    if isinstance(part, (CodedWeight, FormatRounding)):
+        return "" if part.number is None else part.number.text
     observer = getattr(part, "observer", part)
     if isinstance(observer, RangeObserver):
         return observer.form.text + (" per channel" if observer.axis is not None else "")

@@ -30,6 +30,7 @@ from qcore.affine.arithmetic import (
     sigmoid,
     tanh,
 )
+from qjax.quantization.functional.conv_bn import ConvBnParams, ConvBnState, conv_bn, fold_conv_bn
 from qjax.quantization.functional.images import (
     adaptive_avg_pool,
     avg_pool,
@@ -51,6 +52,8 @@ from qjax.quantization.functional.recurrent import (
 
 __all__ = [
     "CellWeights",
+    "ConvBnParams",
+    "ConvBnState",
     "adaptive_avg_pool",
     "add",
     "add_scalar",
@@ -62,8 +65,10 @@ __all__ = [
     "conv1d",
     "conv2d",
     "conv3d",
+    "conv_bn",
     "dynamic_linear",
     "elu",
+    "fold_conv_bn",
     "group_norm",
     "gru",
     "gru_cell",

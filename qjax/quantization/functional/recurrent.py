@@ -21,8 +21,10 @@ from qjax.quantization.integer.products import sums_of_products
 from qjax.quantization.tensor import QTensor
 
 ACTIVATIONS = UINT8.reduced()
+_LARGEST = 65504.0  # of float16
 Weight = QTensor | jax.Array  # integers, or float16
 State = tuple[jax.Array, ...]
+Product = Callable[[Any, Any, Any], jax.Array]
 
 
 class CellWeights(NamedTuple):
@@ -92,7 +94,7 @@ def lstm_cell(x: ArrayLike, state: State, weights: CellWeights) -> State:
         >>> lstm_cell(zero, (zero, jnp.float32([2])), CellWeights(ones, ones))[1]  # a forget gate of 0.5
         Array([1.], dtype=float32)
     """
-    return _lstm_step(dynamic_linear(x, weights.ih, weights.bias_ih), weights, state)
+    return _lstm_step(dynamic_linear, dynamic_linear(x, weights.ih, weights.bias_ih), weights, state)
 
 
 def gru_cell(x: ArrayLike, hidden: jax.Array, weights: CellWeights) -> jax.Array:
@@ -111,7 +113,7 @@ def gru_cell(x: ArrayLike, hidden: jax.Array, weights: CellWeights) -> jax.Array
         >>> jax.jit(gru_cell)(jnp.ones(1), jnp.ones(1), CellWeights(zeros, zeros))  # an update gate of 0.5
         Array([0.5], dtype=float32)
     """
-    return _gru_step(dynamic_linear(x, weights.ih, weights.bias_ih), weights, (hidden,))[0]
+    return _gru_step(dynamic_linear, dynamic_linear(x, weights.ih, weights.bias_ih), weights, (hidden,))[0]
 
 
 def rnn_cell(x: ArrayLike, hidden: jax.Array, weights: CellWeights, nonlinearity: str = "tanh") -> jax.Array:
@@ -162,8 +164,7 @@ def lstm(
         >>> y.shape, hidden.shape
         ((3, 2, 1), (1, 2, 1))
     """
-    y, (hidden, cell) = _over_layers(_lstm_step, x, layers, state, 2)
-    return y, (hidden, cell)
+    return over_layers("lstm", dynamic_linear, x, layers, state)
 
 
 def gru(
@@ -188,21 +189,30 @@ def gru(
         >>> y.shape, hidden.shape
         ((3, 2, 1), (1, 2, 1))
     """
-    y, (hidden,) = _over_layers(_gru_step, x, layers, None if state is None else (state,), 1)
+    y, (hidden,) = over_layers("gru", dynamic_linear, x, layers, None if state is None else (state,))
     return y, hidden
 
 
-def _lstm_step(of_input: jax.Array, weights: CellWeights, state: State) -> State:
-    return recurrent.lstm_cell(Names, of_input + dynamic_linear(state[0], weights.hh, weights.bias_hh), state[1])
+def _lstm_step(product: Product, of_input: jax.Array, weights: CellWeights, state: State) -> State:
+    return recurrent.lstm_cell(Names, of_input + product(state[0], weights.hh, weights.bias_hh), state[1])
 
 
-def _gru_step(of_input: jax.Array, weights: CellWeights, state: State) -> State:
-    of_hidden = dynamic_linear(state[0], weights.hh, weights.bias_hh)
-    return (recurrent.gru_cell(Names, of_input, of_hidden, state[0]),)
+def _gru_step(product: Product, of_input: jax.Array, weights: CellWeights, state: State) -> State:
+    return (recurrent.gru_cell(Names, of_input, product(state[0], weights.hh, weights.bias_hh), state[0]),)
 
 
-def _over_layers(step: Callable[..., State], x: Any, layers: Any, states: State | None, count: int) -> Any:
-    x = as_array(x)
+_STEPS = {"lstm": (_lstm_step, 2), "gru": (_gru_step, 1)}
+
+
+def over_layers(kind: str, product: Product, x: Any, layers: Any, states: State | None) -> Any:
+    """Layers of cells over sequences; see `lstm`.
+
+    Args:
+        kind: "lstm" or "gru".
+        product: product(x, weight, bias), of inputs and of hidden states.
+        x, layers, states: as for `lstm`; the states are a tuple.
+    """
+    x, (step, count) = as_array(x), _STEPS[kind]
     if x.ndim != 3:
         raise ValueError(f"x has shape {x.shape}; allowed is (steps, batch, features)")
     directions = {len(layer) for layer in layers}
@@ -218,20 +228,26 @@ def _over_layers(step: Callable[..., State], x: Any, layers: Any, states: State 
         results = []
         for direction, weights in enumerate(layer):
             first = tuple(one[len(last)] for one in states)
-            state, y = _over_steps(step, dynamic_linear(x, weights.ih, weights.bias_ih), weights, first, direction)
+            of_input = product(x, weights.ih, weights.bias_ih)
+            state, y = _over_steps(step, product, of_input, weights, first, direction)
             results.append(y)
             last.append(state)
         x = jnp.concatenate(results, -1)
     return x, tuple(jnp.stack(one) for one in zip(*last, strict=True))
 
 
-@partial(jax.jit, static_argnums=(0, 4))
-def _over_steps(step: Any, of_input: jax.Array, weights: CellWeights, state: State, reverse: int) -> Any:
+@partial(jax.jit, static_argnums=(0, 1, 5))
+def _over_steps(step: Any, product: Any, of_input: jax.Array, weights: CellWeights, state: State, reverse: int) -> Any:
     def body(state: State, of_step: jax.Array) -> tuple[State, jax.Array]:
-        state = step(of_step, weights, state)
+        state = step(product, of_step, weights, state)
         return state, state[0]
 
     return jax.lax.scan(body, state, of_input, reverse=bool(reverse))
+
+
+def halves(weight: ArrayLike) -> jax.Array:
+    """A weight in float16, whose largest number is what others become."""
+    return jnp.clip(jnp.asarray(weight), -_LARGEST, _LARGEST).astype(jnp.float16)
 
 
 def _check_weight(name: str, weight: Any) -> None:

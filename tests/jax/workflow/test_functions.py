@@ -59,12 +59,17 @@ def model(params, x):
 
 
 @pytest.fixture(scope="module")
-def observed():
+def floats():
+    return jax.jit(model)(PARAMS, IMAGES)
+
+
+@pytest.fixture(scope="module")
+def observed(floats):
     init, apply = prepare_fn(model, default_qconfig)
     state = init(PARAMS, IMAGES)
     assert sorted(state) == NAMES
     y, state = jax.jit(apply)(PARAMS, state, IMAGES)
-    np.testing.assert_allclose(y, model(PARAMS, IMAGES), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(y, floats, rtol=1e-5, atol=1e-6)
     return state
 
 
@@ -78,15 +83,19 @@ def serve():
     return jax.jit(convert_fn(model))
 
 
-def test_whole_models(observed, converted, serve):
+def test_whole_models(observed, converted, serve, floats):
     result = serve(converted, IMAGES)
-    assert 0 < np.abs(result - model(PARAMS, IMAGES)).max() < 0.1
+    assert 0 < np.abs(result - floats).max() < 0.1
     assert observed["layers"].input.min_val.shape == converted["layers"].weight.qparams.scale.shape == (3,)
     for name in NAMES:
         assert converted[name].weight.values.dtype == jnp.int8
         assert converted[name].shape == PARAMS[name].shape
     assert converted["bias"] is PARAMS["bias"]
-    assert_same_bits(np.asarray(convert_fn(model)(converted, IMAGES)), np.asarray(result))
+
+
+@pytest.mark.heavy
+def test_eager_models(converted, serve):
+    assert_same_bits(np.asarray(convert_fn(model)(converted, IMAGES)), np.asarray(serve(converted, IMAGES)))
 
 
 def by_law(x, w, observer, weight_observer, dynamic=False):
@@ -215,13 +224,13 @@ def test_modules_of_equinox():
     rules = {"layers.0.*": None, "*": default_qconfig}
     init, apply = prepare_fn(apply_fn, rules)
     x = numbers(32, 4, scale=1)
-    _, state = apply(mlp, init(mlp, x), x)
+    _, state = eqx.filter_jit(apply)(mlp, init(mlp, x), x)
     assert sorted(state) == ["layers.1.weight", "layers.2.weight"]
     params = convert_params(mlp, state, rules)
     assert isinstance(params.layers[1].weight, LayerWeight)
     assert params.layers[0].weight is mlp.layers[0].weight
     assert isinstance(params.layers[2].weight.weight, QTensor)
-    np.testing.assert_allclose(convert_fn(apply_fn)(params, x), apply_fn(mlp, x), atol=0.05)
+    np.testing.assert_allclose(eqx.filter_jit(convert_fn(apply_fn))(params, x), apply_fn(mlp, x), atol=0.05)
 
 
 def test_not_a_number_is_not_swallowed():

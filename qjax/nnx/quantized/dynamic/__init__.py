@@ -6,6 +6,6 @@ Names, shapes and bytes of their variables are those of `qtorch.nn.quantized.dyn
 
 from qjax.nnx.quantized.dynamic.cells import Cell, GRUCell, LSTMCell, SimpleCell
 from qjax.nnx.quantized.dynamic.product import Linear
-from qjax.nnx.quantized.dynamic.rnn import RNN
+from qjax.nnx.quantized.dynamic.rnn import GRU, LSTM, RNN, Recurrent
 
-__all__ = ["RNN", "Cell", "GRUCell", "LSTMCell", "Linear", "SimpleCell"]
+__all__ = ["GRU", "LSTM", "RNN", "Cell", "GRUCell", "LSTMCell", "Linear", "Recurrent", "SimpleCell"]

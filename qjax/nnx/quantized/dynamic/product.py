@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from qjax.nnx.quantized.base import IntegerVariable, QuantizedWeight, bias_variable
 from qjax.quantization import QTensor
-from qjax.quantization.functional import dynamic_linear
-
-_LARGEST = 65504.0  # of float16
+from qjax.quantization.functional.recurrent import dynamic_linear, halves
 
 
 class Linear(nnx.Module):
@@ -29,6 +26,7 @@ class Linear(nnx.Module):
         TypeError, ValueError: if the weight's arrays do not fit each other.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> Linear(jnp.float32([[0.1, 70000.0]]), None)(jnp.float32([[1, 0]]))
         Array([[0.09997559]], dtype=float32)
     """
@@ -40,7 +38,7 @@ class Linear(nnx.Module):
         if isinstance(weight, QTensor):
             self.weight: Any = QuantizedWeight(weight)
         else:
-            self.weight = IntegerVariable(jnp.clip(jnp.asarray(weight), -_LARGEST, _LARGEST).astype(jnp.float16))
+            self.weight = IntegerVariable(halves(weight))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """The product; see `qjax.quantization.functional.dynamic_linear`.

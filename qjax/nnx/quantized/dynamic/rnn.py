@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from flax import nnx
 
+from qjax.nnx.quantized.base import QuantizedWeight
 from qjax.nnx.quantized.dynamic.cells import Cell
+from qjax.nnx.quantized.dynamic.product import Linear
+from qjax.nnx.recurrent import run_layers
+from qjax.quantization.functional.recurrent import CellWeights, dynamic_linear
 
 
 class RNN(nnx.RNN):
@@ -43,3 +47,98 @@ class RNN(nnx.RNN):
         """The results of all steps, and the carry if it is asked for; settings as for `nnx.RNN`."""
         cell: Any = self.cell
         return super().__call__(cell.ih(inputs), **settings)
+
+
+class Recurrent(nnx.Module):
+    """Layers of recurrent cells with quantized weights, in one or two directions.
+
+    The input of each layer and direction is quantized once, by the range of all its steps; hidden states at each step.
+    Names, shapes and bytes of variables are those of `qtorch.nn.quantized.dynamic`.
+
+    Args:
+        ih, hh: the products of each layer and direction with inputs and with hidden states; outputs are gates in
+            torch's order.
+        bidirectional, time_major: as for `qjax.nnx.LSTM`.
+
+    Attributes:
+        layer_name: where the layer is in a model.
+
+    Raises:
+        ValueError: if the sizes of the products do not fit.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> product = Linear(jnp.ones((3, 1)), None)
+        >>> GRU([product] * 2, [product] * 2)(jnp.ones((1, 5, 1)), return_carry=True)[1].shape
+        (2, 1, 1)
+    """
+
+    layer_name = ""
+    kind: ClassVar[str]
+    gates: ClassVar[int]
+
+    def __init__(
+        self, ih: list[Linear], hh: list[Linear], bidirectional: bool = False, time_major: bool = False
+    ) -> None:
+        size = hh[0].weight.shape[1]
+        if len(ih) != len(hh) or any(one.weight.shape[0] != self.gates * size for one in (*ih, *hh)):
+            shapes = [one.weight.shape for one in (*ih, *hh)]
+            raise ValueError(f"products have shapes {shapes}; allowed are {self.gates} gates of {size}, as hh[0] says")
+        self.ih, self.hh = nnx.List(ih), nnx.List(hh)
+        self.bidirectional, self.time_major = bidirectional, time_major
+
+    def __call__(self, inputs: jax.Array, initial_carry: Any = None, return_carry: bool = False) -> Any:
+        """The results of all steps, and the last states if they are asked for, as `qjax.nnx.LSTM` has them.
+
+        Raises:
+            TypeError: if inputs are no array of floats.
+            ValueError: if shapes do not fit.
+        """
+        weights = [
+            CellWeights(*(_weight(x) for x in two), *(_bias(x) for x in two))
+            for two in zip(self.ih, self.hh, strict=True)
+        ]
+        try:
+            return run_layers(self, weights, dynamic_linear, inputs, initial_carry, return_carry)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self.layer_name or type(self).__name__}: {error}") from error
+
+
+def _weight(product: Linear) -> Any:
+    return product.weight() if isinstance(product.weight, QuantizedWeight) else product.weight[...]
+
+
+def _bias(product: Linear) -> Any:
+    return None if product.bias is None else product.bias[...]
+
+
+class LSTM(Recurrent):
+    """`qjax.nnx.LSTM` with quantized weights.
+
+    Args:
+        ih, hh, bidirectional, time_major: as for `Recurrent`, which raises the same errors.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> product = Linear(jnp.ones((4, 1)), None)
+        >>> LSTM([product], [product])(jnp.ones((1, 5, 1))).shape
+        (1, 5, 1)
+    """
+
+    kind, gates = "lstm", 4
+
+
+class GRU(Recurrent):
+    """`qjax.nnx.GRU` with quantized weights.
+
+    Args:
+        ih, hh, bidirectional, time_major: as for `Recurrent`, which raises the same errors.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> product = Linear(jnp.ones((3, 1)), None)
+        >>> GRU([product], [product])(jnp.ones((1, 5, 1))).shape
+        (1, 5, 1)
+    """
+
+    kind, gates = "gru", 3

@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 from qjax.nnx.intrinsic import Fused
+from qjax.nnx.recurrent import Recurrent
 from qjax.nnx.workflow.carrying.entries import Entries
 from qjax.nnx.workflow.layers import CELLS, flax_layout
 from qjax.nnx.workflow.steps.dynamic import LSTM_GATES, parts_of
@@ -41,6 +42,8 @@ _WAYS: dict[type[nnx.Module], list[_Way]] = {
 
 
 def _ways_of(module: nnx.Module) -> list[_Way]:
+    if isinstance(module, Recurrent):
+        return [_Way(name, name) for name, value in vars(module).items() if isinstance(value, nnx.Param)]
     ways = next((ways for kind, ways in _WAYS.items() if isinstance(module, kind)), [])
     return [way for way in ways if getattr(module, way.attribute) is not None]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -9,38 +10,45 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from qcore.affine import INT8, UINT8, AffineInteger, QParams
+from qcore.affine import UINT8, AffineInteger, QParams
 from qjax.nnx import quantized
 from qjax.nnx.activations import Activation
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantized import dynamic
-from qjax.nnx.quantized.base import unpacked
+from qjax.nnx.recurrent import Recurrent
 from qjax.nnx.workflow.carrying.entries import Entries
+from qjax.nnx.workflow.carrying.rounded import from_rounded
+from qjax.nnx.workflow.carrying.weights import parameters_from, weight_from
 from qjax.nnx.workflow.layers import NORMS, WEIGHTED, why_float
 from qjax.nnx.workflow.observing import FloatFunctional
 from qjax.nnx.workflow.steps.dynamic import parts_of, why_not_dynamic, with_cell
 from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub
-from qjax.quantization import QConfig, QTensor
+from qjax.quantization import QConfig
 from qjax.quantization.qconfig import output_form, range_observer
-
-_INT4 = AffineInteger.of_width(4)
-_BY_DTYPE = {"int8": INT8, "uint8": UINT8, "int16": AffineInteger.of_width(16), "uint16": AffineInteger(0, 65535)}
 
 
 def from_integers(name: str, module: Any, entries: Entries, settings: QConfig | None) -> Any:
     """The quantized successor of a float module, where there are its integers, or None."""
     if isinstance(module, DeQuantStub):
-        return quantized.DeQuantize() if any(name.endswith("zero_point") for name in entries.tensors) else None
-    form = UINT8 if settings is None else output_form(settings.activation)
+        return quantized.DeQuantize() if _has_quantized_results(entries.tensors) else None
+    if not why_float(module) and (made := from_rounded(module, entries, settings)) is not None:
+        return made
     if "scale" in entries and not why_float(module):
+        form = UINT8 if settings is None else output_form(settings.activation)
         return _static(module, entries, settings, form)
     if not why_not_dynamic(module):
         return _dynamic(name, module, entries)
     return None
 
 
+def _has_quantized_results(names: Iterable[str]) -> bool:
+    """True if a name is of the zero point of a result, not of a weight."""
+    last = [name.split(".")[-2:] for name in names]
+    return any(two[-1] == "zero_point" and two[0] not in ("weight", "integers") for two in last)
+
+
 def _static(module: Any, entries: Entries, settings: QConfig | None, form: AffineInteger) -> Any:
-    output = _parameters(entries)
+    output = parameters_from(entries)
     if isinstance(module, (QuantStub, FloatFunctional)):
         kind = quantized.Quantize if isinstance(module, QuantStub) else quantized.QFunctional
         return kind(output, form)
@@ -50,7 +58,8 @@ def _static(module: Any, entries: Entries, settings: QConfig | None, form: Affin
     relu = isinstance(module, Fused) and module.has_relu
     if type(layer) in NORMS:
         return _norm(layer, entries, output, form, relu)
-    weight = _weight(layer.kernel, entries.of("weight"), None if settings is None else _form(settings.weight))
+    form_of_weight = None if settings is None else range_observer(settings.weight).form
+    weight = weight_from(layer.kernel, entries.of("weight"), form_of_weight)
     return WEIGHTED[type(layer)].of(layer, weight, entries.maybe("bias"), output, form, relu)
 
 
@@ -68,10 +77,14 @@ def _dynamic(name: str, module: Any, entries: Entries) -> Any:
         return None if cell is None else with_cell(name, module, cell)
     if isinstance(module, nnx.Linear):
         return _product(name, module.kernel, entries)
+    if isinstance(module, Recurrent):
+        return _cell(
+            name, module, entries, [f"{side}.{i}" for i in range(len(module.suffixes)) for side in ("ih", "hh")]
+        )
     return _cell(name, module, entries, ("ih", "hh"))
 
 
-def _cell(name: str, cell: Any, entries: Entries, sides: tuple[str, str]) -> Any:
+def _cell(name: str, cell: Any, entries: Entries, sides: Sequence[str]) -> Any:
     make, weights = parts_of(cell)
     products = []
     for side, (weight, _) in zip(sides, weights, strict=True):
@@ -84,7 +97,7 @@ def _product(name: str, kernel: Any, entries: Entries) -> Any:
     if _dtype(entries, "weight") == np.float16 and _dtype(entries, "bias") != np.float16:  # else all are halves
         weight: Any = jnp.asarray(entries.take("weight"))
     elif "weight.packed" in entries or "weight.int_repr" in entries:
-        weight = _weight(kernel, entries.of("weight"), None)
+        weight = weight_from(kernel, entries.of("weight"), None)
     else:
         return None
     made = dynamic.Linear(weight, entries.maybe("bias"))
@@ -94,30 +107,6 @@ def _product(name: str, kernel: Any, entries: Entries) -> Any:
 
 def _dtype(entries: Entries, name: str) -> Any:
     return np.asarray(entries.tensors[entries.prefix + name]).dtype if name in entries else None
-
-
-def _weight(kernel: Any, entries: Entries, form: AffineInteger | None) -> QTensor:
-    shape = jax.eval_shape(lambda kernel: jnp.moveaxis(kernel, (-1, -2), (0, 1)), kernel).shape
-    scale, zero_point = entries.take("scale"), entries.take("zero_point")
-    qparams = QParams(jnp.asarray(scale), jnp.asarray(zero_point), 0 if scale.ndim else None)
-    if "packed" in entries:
-        form = _INT4 if form is None else form
-        values = unpacked(jnp.asarray(entries.take("packed")), form, shape)
-    else:
-        values = jnp.asarray(entries.take("int_repr"))
-        form = _BY_DTYPE[values.dtype.name] if form is None else form
-    if values.shape != shape:
-        raise ValueError(f"weight has shape {values.shape}; allowed is {shape}, as the model's")
-    return QTensor(values, qparams, form)
-
-
-def _form(description: Any) -> AffineInteger:
-    return range_observer(description).form
-
-
-def _parameters(entries: Entries) -> QParams:
-    scale, zero_point = (entries.take(name).reshape(()) for name in ("scale", "zero_point"))
-    return QParams(jnp.asarray(scale, jnp.float32), jnp.asarray(zero_point, jnp.int32))
 
 
 def arrays_of_integers(module: Any) -> dict[str, Any]:

@@ -11,10 +11,12 @@ from flax import nnx
 
 from qcore.affine import checkpoint
 from qjax.nnx import quantized
+from qjax.nnx.rounded import RoundedLayer
 from qjax.nnx.workflow.carrying.entries import Entries
 from qjax.nnx.workflow.carrying.floats import fill
 from qjax.nnx.workflow.carrying.integers import from_integers
-from qjax.nnx.workflow.layers import is_whole
+from qjax.nnx.workflow.carrying.rounded import rounds_results, with_rounding
+from qjax.nnx.workflow.layers import is_whole, why_float
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.workflow.steps.conversion import observer_name
 from qjax.nnx.workflow.steps.settings import settings_of
@@ -37,8 +39,8 @@ def from_torch(model: nnx.Module, tensors: Mapping[str, Any], qconfig: Any = Non
         model: the float model, or a prepared one; it stays as it is.
         tensors: NumPy arrays by the names of a `state_dict`, say what `safetensors.numpy.load_file` returns.
         qconfig: the settings that the model had in PyTorch, as for `prepare`; they say which integers results and
-            weights are. None for quint8, and for weights of all integers of their dtype, or of 4 bits where two are in
-            a byte.
+            weights are, or to which formats they are rounded. None for quint8, and for weights of all integers of their
+            dtype, or of 4 bits where two are in a byte.
 
     Returns:
         The model with these arrays.
@@ -83,9 +85,10 @@ def _carried(module: nnx.Module, entries: Entries, settings: Any, name: str) -> 
     made = from_integers(name, module, entries, settings)
     if made is None:
         fill(module, entries)
-        return module
+        rounds = settings is not None and not why_float(module) and rounds_results(entries.tensors)
+        return with_rounding(module, settings) if rounds else module
     made.layer_name = name
-    if settings is not None and isinstance(made, quantized.Quantized):
+    if settings is not None and isinstance(made, (quantized.Quantized, RoundedLayer)):
         made.observed_by = observer_name(settings.activation)
     return made
 

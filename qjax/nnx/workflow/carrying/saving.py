@@ -11,6 +11,7 @@ from flax import nnx
 from qcore.affine import checkpoint
 from qjax.nnx import quantized
 from qjax.nnx.quantized import dynamic
+from qjax.nnx.rounded import RoundedLayer
 from qjax.nnx.workflow.carrying.floats import arrays_of
 from qjax.nnx.workflow.carrying.integers import arrays_of_integers
 from qjax.nnx.workflow.carrying.loading import OBSERVER
@@ -19,7 +20,7 @@ from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.workflow.steps.training import Trained
 from qjax.nnx.workflow.tree import check_model, modules_of, name_of
 
-_INTEGERS = (quantized.Quantized, dynamic.Linear, dynamic.Cell, dynamic.RNN)
+_INTEGERS = (RoundedLayer, quantized.Quantized, dynamic.Linear, dynamic.Cell, dynamic.RNN, dynamic.Recurrent)
 
 
 def to_torch(model: nnx.Module) -> dict[str, np.ndarray]:

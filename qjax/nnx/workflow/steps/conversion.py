@@ -14,12 +14,14 @@ from qjax.nnx.activations import Activation
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.workflow.layers import NORMS, WEIGHTED, bias_of, is_whole, torch_layout
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
-from qjax.nnx.workflow.steps.fusion import folded_layer, with_parameters
+from qjax.nnx.workflow.steps.fusion import folded_layer
+from qjax.nnx.workflow.steps.rounding import has_weight, rounded_layer, rounding_output, stays_in_floats
 from qjax.nnx.workflow.steps.training import Trained, folded
 from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub
 from qjax.nnx.workflow.tree import check_model, rebuilt, shown
-from qjax.quantization import QTensor, quantize_affine
+from qjax.quantization import quantize_affine
 from qjax.quantization.qconfig import output_form, range_observer
+from qjax.quantization.rounding import FormatRounding
 
 
 def convert(model: nnx.Module) -> nnx.Module:
@@ -31,7 +33,8 @@ def convert(model: nnx.Module) -> nnx.Module:
         model: what `prepare` returned, after calibration; it stays as it is.
 
     Returns:
-        The converted model. QTensors flow from its `Quantize` to its `DeQuantize`.
+        The converted model. QTensors flow from its `Quantize` to its `DeQuantize`. Layers whose settings have a format
+        that is no range of integers become `qjax.nnx.rounded.RoundedLayer`s, and floats flow between them.
 
     Raises:
         TypeError: if model is no module, or an observer chooses no parameters.
@@ -50,9 +53,11 @@ def convert(model: nnx.Module) -> nnx.Module:
     if not any(isinstance(one, Observed) or getattr(one, "qconfig", None) is not None for one in modules):
         raise ValueError("model is not prepared: no layer has an observer; call prepare first")
 
+    in_integers = any(isinstance(one, (Observed, FloatFunctional)) and not stays_in_floats(one) for one in modules)
+
     def change(name: str, module: nnx.Module) -> nnx.Module:
         try:
-            return converted(name, module)
+            return converted(name, module, in_integers)
         except (TypeError, ValueError) as error:
             raise type(error)(
                 f"{shown(name)}: {error}. Run the prepared model on data that reaches it, or give it the settings None"
@@ -61,11 +66,15 @@ def convert(model: nnx.Module) -> nnx.Module:
     return rebuilt(model, change, is_whole)
 
 
-def converted(name: str, module: nnx.Module) -> nnx.Module:
-    """A module's successor, or the module."""
+def converted(name: str, module: nnx.Module, in_integers: bool) -> nnx.Module:
+    """A module's successor, or the module; `in_integers` is True if there are integers that a stub dequantizes."""
     made: Any = module
     if isinstance(module, DeQuantStub):
-        made = quantized.DeQuantize()
+        made = quantized.DeQuantize() if in_integers else module
+    elif stays_in_floats(module):
+        if not isinstance(module, Observed) or not has_weight(module.module):
+            return module
+        made = _of_rounded(module)
     elif isinstance(module, FloatFunctional):
         if module.activation_post_process is None:
             return module
@@ -95,6 +104,14 @@ def _of_observed(observed: Any, output: QParams, form: AffineInteger) -> Any:
     return WEIGHTED[type(first)].of(first, weight, bias, output, form, relu)
 
 
+def _of_rounded(observed: Any) -> Any:
+    """The successor of a layer that stays in floats."""
+    layer, kernel, bias = parameters_of(observed.module, trained := isinstance(observed, Trained))
+    weight = quantized_weight(kernel, observed.weight_fake_quant if trained else observed.qconfig.weight)
+    observer = observed.activation_post_process
+    return rounded_layer(observed.module, layer, weight, bias, rounding_output(observer, lambda: output_of(observer)))
+
+
 def output_of(observer: Observer) -> tuple[QParams, AffineInteger]:
     """The parameters and the integers of a layer's result.
 
@@ -117,14 +134,23 @@ def parameters_of(module: Any, trained: bool = False) -> tuple[Any, jax.Array, j
     """
     layer = module.layer if isinstance(module, Fused) else module
     if isinstance(module, Fused) and module.bn is not None:
-        made = with_parameters(layer, *folded(layer, module.bn)) if trained else folded_layer(layer, module.bn)
+        if trained:
+            return layer, *folded(layer, module.bn)
+        made = folded_layer(layer, module.bn)
         return layer, torch_layout(made), bias_of(made)
     return layer, torch_layout(layer), bias_of(layer)
 
 
-def quantized_weight(numbers: Any, description: Any) -> QTensor:
-    """A weight in torch's layout with the parameters of its fake quantization, or that settings choose for it."""
+def quantized_weight(numbers: Any, description: Any) -> Any:
+    """A weight in torch's layout with the parameters of its fake quantization, or that settings choose for it.
+
+    Returns:
+        A QTensor; or what `FormatRounding.coded` returns.
+    """
     numbers = numbers.astype(jnp.float32)
+    rounding = getattr(description, "description", description)
+    if isinstance(rounding, FormatRounding):
+        return rounding.coded(numbers)
     if isinstance(description, Observer):
         return quantize_affine(numbers, description.qparams(), range_observer(description.description).form)
     observer = range_observer(description)
@@ -134,6 +160,8 @@ def quantized_weight(numbers: Any, description: Any) -> QTensor:
 
 def observer_name(description: Any) -> str:
     """What settings are called in a report."""
+    if isinstance(description, FormatRounding):
+        return "Identity" if description.number is None else f"Quantizer({description.number.text})"
     inner = getattr(description, "observer", None)
     name = type(description).__name__
     return name if inner is None else f"{name}({type(inner).__name__})"

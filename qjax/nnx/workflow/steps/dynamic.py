@@ -11,10 +11,12 @@ from flax import nnx
 
 from qcore.affine import AffineInteger
 from qjax.nnx.quantized import dynamic
-from qjax.nnx.workflow.layers import CELLS, bias_of, is_whole, torch_layout
+from qjax.nnx.workflow.layers import CELLS, RECURRENT, bias_of, is_whole, torch_layout
 from qjax.nnx.workflow.steps.conversion import quantized_weight
+from qjax.nnx.workflow.steps.rounding import rounded_layer
 from qjax.nnx.workflow.steps.settings import check_effects, settings_of
-from qjax.nnx.workflow.tree import check_model, rebuilt
+from qjax.nnx.workflow.stubs import Identity
+from qjax.nnx.workflow.tree import check_model, rebuilt, shown
 from qjax.quantization import (
     MinMaxObserver,
     NoopObserver,
@@ -22,6 +24,7 @@ from qjax.quantization import (
     default_dynamic_qconfig,
     float16_dynamic_qconfig,
 )
+from qjax.quantization.rounding import FormatRounding
 
 _BY_DTYPE = {"qint8": default_dynamic_qconfig, "float16": float16_dynamic_qconfig}
 _SIGMOID, _TANH, _RELU = (nnx.sigmoid, jax.nn.sigmoid), (nnx.tanh, jnp.tanh, jax.lax.tanh), (nnx.relu, jax.nn.relu)
@@ -34,14 +37,16 @@ def quantize_dynamic(
 ) -> nnx.Module:
     """A copy of a model whose layers have quantized weights, and quantize what goes in by its own range.
 
-    The layers are exactly `nnx.Linear`, `nnx.OptimizedLSTMCell`, `nnx.LSTMCell`, `nnx.GRUCell`, `nnx.SimpleCell`, and
-    `nnx.RNN` of these cells, which quantizes its input once, by the range of all steps. They take and return floats, so
-    that nothing else of the model changes. Integers are those of `qtorch.quantization.quantize_dynamic`.
+    The layers are exactly `nnx.Linear`, `qjax.nnx.LSTM`, `qjax.nnx.GRU`, `nnx.OptimizedLSTMCell`, `nnx.LSTMCell`,
+    `nnx.GRUCell`, `nnx.SimpleCell`, and `nnx.RNN` of these cells. Layers over sequences quantize their input once, by
+    the range of all steps. All take and return floats, so that nothing else of the model changes. Integers are those of
+    `qtorch.quantization.quantize_dynamic`.
 
     Args:
         model: the float model; it stays as it is.
         qconfig_spec: settings by dotted name or exact type of modules, or a set of names and types; what is in a named
-            module is meant as well. None for all of these layers.
+            module is meant as well. None for all of these layers. Settings with a format make an `nnx.Linear` a
+            `qjax.nnx.rounded.RoundedLayer`, whose activations stay in floats.
         dtype: of weights where qconfig_spec has no settings: "qint8", integers of other widths, or "float16".
 
     Returns:
@@ -109,6 +114,8 @@ def parts_of(module: Any) -> Parts:
     """What a layer is made of, whose type is one that is quantized."""
     if isinstance(module, nnx.Linear):
         return Parts(dynamic.Linear, [_linear(module)])
+    if type(module) in RECURRENT:
+        return _recurrent(module)
     if isinstance(module, nnx.LSTMCell):
         of_input, of_hidden = ([getattr(module, name) for name in names] for names in LSTM_GATES)
         return Parts(_cell(dynamic.LSTMCell), [_gates(of_input), _gates(of_hidden)])
@@ -136,10 +143,30 @@ def _made(name: str, module: Any, settings: QConfigDynamic) -> Any:
     if isinstance(module, nnx.RNN):
         return with_cell(name, module, _made(name, module.cell, settings))
     make, weights = parts_of(module)
+    if isinstance(settings.weight, FormatRounding):
+        if make is not dynamic.Linear:
+            raise ValueError(
+                f"{shown(name)} is a {type(module).__name__}, and settings have the format of weights "
+                f"{settings.weight.number}; allowed are integers and float16"
+            )
+        ((weight, bias),) = weights
+        return _named(rounded_layer(module, module, settings.weight.coded(weight), bias, Identity()), name)
     products = [dynamic.Linear(_weight(weight, settings), bias) for weight, bias in weights]
     for product in products:
         product.layer_name = name
     return products[0] if make is dynamic.Linear else _named(make(*products), name)
+
+
+def _recurrent(layer: Any) -> Parts:
+    """The parts of an LSTM or a GRU: products with inputs and with hidden states in turn."""
+    weights = [
+        (one, bias) for cell in layer.weights() for one, bias in ((cell.ih, cell.bias_ih), (cell.hh, cell.bias_hh))
+    ]
+
+    def make(*products: dynamic.Linear) -> Any:
+        return RECURRENT[type(layer)]([*products[::2]], [*products[1::2]], layer.bidirectional, layer.time_major)
+
+    return Parts(make, weights)
 
 
 def _weight(weight: jax.Array, settings: QConfigDynamic) -> Any:
@@ -169,12 +196,12 @@ def why_not_dynamic(module: Any) -> str:
         'there is no dynamic Conv'
     """
     kind = type(module)
-    if kind is nnx.Linear:
+    if kind is nnx.Linear or kind in RECURRENT:
         return ""
     if kind is nnx.RNN:
         return why_not_dynamic(module.cell)
     if kind not in CELLS:
-        bases = [base.__name__ for base in (nnx.Linear, nnx.RNN, *CELLS) if isinstance(module, base)]
+        bases = [base.__name__ for base in (nnx.Linear, nnx.RNN, *RECURRENT, *CELLS) if isinstance(module, base)]
         if bases:
             return f"it is of a subclass of {bases[0]}, and only exact types are swapped"
         return f"there is no dynamic {kind.__name__}"
@@ -187,4 +214,4 @@ def why_not_dynamic(module: Any) -> str:
     return ""
 
 
-_NAMES = ", ".join(kind.__name__ for kind in (nnx.Linear, *CELLS)) + " and RNN of these cells"
+_NAMES = ", ".join(kind.__name__ for kind in (nnx.Linear, *RECURRENT, *CELLS)) + " and RNN of these cells"

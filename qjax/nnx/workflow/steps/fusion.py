@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+import jax.numpy as jnp
 from flax import nnx
 
 from qjax.nnx.activations import ReLU
@@ -13,6 +13,7 @@ from qjax.nnx.intrinsic import FUSED, Fused
 from qjax.nnx.workflow.layers import flax_layout, torch_layout
 from qjax.nnx.workflow.stubs import Identity
 from qjax.nnx.workflow.tree import check_model, modules_of, name_of, names_of, rebuilt
+from qjax.quantization.functional.conv_bn import ConvBnParams, fold_conv_bn
 
 
 def fuse_modules(model: nnx.Module, modules_to_fuse: Sequence[Any], relu: bool = False) -> nnx.Module:
@@ -89,21 +90,13 @@ def _fused(parts: list[Any], relu: bool) -> nnx.Module:
 
 
 def folded_layer(layer: Any, bn: nnx.BatchNorm) -> Any:
-    """A convolution or linear layer with a batch norm's running statistics in its weights.
-
-    With r = 1 / sqrt(var + eps), for a convolution: weight * (gamma * r), (bias - mean) * r * gamma + beta; for a
-    linear layer: weight * s, (bias - mean) * s + beta with s = gamma * r; in float32, in this order, in NumPy.
-    """
-    weight = np.asarray(torch_layout(layer), np.float32)
-    mean, var = (np.asarray(one[...], np.float32) for one in (bn.mean, bn.var))
-    gamma = np.ones_like(mean) if bn.scale is None else np.asarray(bn.scale[...], np.float32)
-    beta = np.zeros_like(mean) if bn.bias is None else np.asarray(bn.bias[...], np.float32)
-    bias = np.zeros_like(mean) if layer.bias is None else np.asarray(layer.bias[...], np.float32)
-    inverse = np.float32(1) / np.sqrt(var + np.float32(bn.epsilon))
-    linear = isinstance(layer, nnx.Linear)
-    shift = (bias - mean) * (gamma * inverse) if linear else (bias - mean) * inverse * gamma
-    kernel = weight * (gamma * inverse).reshape(-1, *[1] * (weight.ndim - 1))
-    return with_parameters(layer, flax_layout(kernel), shift + beta)
+    """A convolution or linear layer with a batch norm's running statistics in its weights; see `fold_conv_bn`."""
+    mean, var = (one[...].astype(jnp.float32) for one in (bn.mean, bn.var))
+    gamma = jnp.ones_like(mean) if bn.scale is None else bn.scale[...]
+    beta = jnp.zeros_like(mean) if bn.bias is None else bn.bias[...]
+    params = ConvBnParams(torch_layout(layer), None if layer.bias is None else layer.bias[...], gamma, beta)
+    weight, bias = fold_conv_bn(params, mean, var, bn.epsilon, linear=isinstance(layer, nnx.Linear))
+    return with_parameters(layer, flax_layout(weight), bias)
 
 
 def with_parameters(layer: Any, kernel: Any, bias: Any) -> Any:

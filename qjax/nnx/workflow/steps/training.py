@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
+from qjax.nnx.functional import relu
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.workflow.layers import WEIGHTED, flax_layout, torch_layout
 from qjax.nnx.workflow.observing import Observed, Observer
@@ -16,6 +16,8 @@ from qjax.nnx.workflow.steps.fusion import with_parameters
 from qjax.nnx.workflow.steps.preparation import observed_model
 from qjax.nnx.workflow.tree import check_model, shown, unnamed
 from qjax.quantization import FakeQuantize, QConfig, fake_state
+from qjax.quantization.functional.conv_bn import ConvBnParams, folded_in_training, normalized
+from qjax.quantization.rounding import FormatRounding
 
 
 class Trained(Observed):
@@ -52,41 +54,36 @@ class Trained(Observed):
         layer: Any = module.layer if isinstance(module, Fused) else module
         bn = module.bn if isinstance(module, Fused) else None
         if bn is None:
-            y = self._run(layer, layer.kernel[...], None if layer.bias is None else layer.bias[...], x)
+            y = self._run(layer, torch_layout(layer), None if layer.bias is None else layer.bias[...], x)
         elif self.frozen or bn.use_running_average:
             y = self._run(layer, *folded(layer, bn), x)
         else:
             y = self._normalized(layer, bn, x)
-        relu = isinstance(module, Fused) and module.has_relu
-        return self.activation_post_process(jax.nn.relu(y) if relu else y)
+        return self.activation_post_process(relu(y) if isinstance(module, Fused) and module.has_relu else y)
 
-    def _run(self, layer: Any, kernel: jax.Array, bias: Any, x: jax.Array) -> jax.Array:
-        return with_parameters(layer, flax_layout(self.weight_fake_quant(_outputs_first(kernel))), bias)(x)
+    def _run(self, layer: Any, weight: jax.Array, bias: Any, x: jax.Array) -> jax.Array:
+        return with_parameters(layer, flax_layout(self.weight_fake_quant(weight)), bias)(x)
 
     def _normalized(self, layer: Any, bn: nnx.BatchNorm, x: jax.Array) -> jax.Array:
-        plain = with_parameters(layer, layer.kernel[...], None)(x)
-        bn(jax.lax.stop_gradient(plain if layer.bias is None else plain + layer.bias[...]))
-        axes = tuple(range(plain.ndim - 1))
-        mean = plain.mean(axes)
-        deviation = jnp.sqrt(jnp.square(plain - mean).mean(axes) + bn.epsilon)
-        kernel, _ = folded(layer, bn)
-        result = self._run(layer, kernel, None, x) * (_deviation(bn) / deviation)
-        return result + (bn.bias[...] - bn.scale[...] * mean / deviation)  # type: ignore[index]
+        def convolve(weight: jax.Array) -> jax.Array:
+            return with_parameters(layer, flax_layout(weight), None)(x)
+
+        def observe(y: jax.Array) -> Any:
+            bn(y)
+            return bn.var[...]
+
+        return normalized(convolve, conv_bn_params(layer, bn), observe, self.weight_fake_quant, bn.epsilon, -1)
+
+
+def conv_bn_params(layer: Any, bn: Any) -> ConvBnParams:
+    """The parameters of a convolution and its batch norm, in torch's layout."""
+    bias = None if layer.bias is None else layer.bias[...]
+    return ConvBnParams(torch_layout(layer), bias, bn.scale[...], bn.bias[...])
 
 
 def folded(layer: Any, bn: Any) -> tuple[jax.Array, jax.Array]:
-    """The kernel and bias of a convolution with its batch norm's running statistics in them."""
-    deviation = _deviation(bn)
-    mean = bn.mean[...] if layer.bias is None else bn.mean[...] - layer.bias[...]
-    return layer.kernel[...] * (bn.scale[...] / deviation), bn.bias[...] - bn.scale[...] * mean / deviation
-
-
-def _deviation(bn: Any) -> jax.Array:
-    return jnp.sqrt(bn.var[...] + bn.epsilon)
-
-
-def _outputs_first(kernel: jax.Array) -> jax.Array:
-    return jnp.moveaxis(kernel, (-1, -2), (0, 1))
+    """The weight in torch's layout and bias of a convolution with its batch norm's running statistics in them."""
+    return folded_in_training(conv_bn_params(layer, bn), bn.mean[...], bn.var[...], bn.epsilon)
 
 
 unnamed(Trained, "module")
@@ -100,7 +97,7 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
 
     Args:
         model: the float model, in training, its batch norms fused by `fuse_modules`; it stays as it is.
-        qconfig: as for `prepare`, of `FakeQuantize`.
+        qconfig: as for `prepare`, of `FakeQuantize` or of formats.
 
     Returns:
         The prepared model.
@@ -119,10 +116,10 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
 
     def make(name: str, module: nnx.Module, settings: QConfig) -> nnx.Module:
         for part, description in (("activation", settings.activation), ("weight", settings.weight)):
-            if not isinstance(description, FakeQuantize):
+            if not isinstance(description, (FakeQuantize, FormatRounding)):
                 raise TypeError(
-                    f"{shown(name)} has a QConfig whose {part} is {type(description).__name__}; allowed is "
-                    "FakeQuantize, as in get_default_qat_qconfig()"
+                    f"{shown(name)} has a QConfig whose {part} is {type(description).__name__}; allowed are "
+                    "FakeQuantize, as in get_default_qat_qconfig(), and formats"
                 )
         layer = module.layer if isinstance(module, Fused) else module
         return (Trained if type(layer) in WEIGHTED else Observed)(module, settings)

@@ -1,0 +1,162 @@
+"""Recurrent layers of floats with PyTorch's weights, of several layers and in two directions."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+from flax import nnx
+
+from qcore.arguments import check_flag, check_int
+from qjax.quantization.functional.recurrent import CellWeights, over_layers
+
+__all__ = ["GRU", "LSTM", "Recurrent"]
+
+
+class Recurrent(nnx.Module):
+    """Layers of recurrent cells, in one or two directions, over sequences.
+
+    Parameters have PyTorch's names and layout: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, those of the other
+    direction with "_reverse", and so on for each layer.
+
+    Args:
+        in_features: of the input.
+        hidden_features: of the hidden states.
+        num_layers: how many layers there are.
+        use_bias: False for no biases.
+        bidirectional: True for two directions, whose results lie side by side.
+        time_major: True for arrays of shape (steps, batch, features), else (batch, steps, features).
+        rngs: for the parameters.
+
+    Attributes:
+        kind: "lstm" or "gru".
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> layer = LSTM(3, 4, num_layers=2, bidirectional=True, rngs=nnx.Rngs(0))
+        >>> layer.weight_ih_l1_reverse.shape
+        (16, 8)
+    """
+
+    kind: ClassVar[str]
+    gates: ClassVar[int]
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        num_layers: int = 1,
+        use_bias: bool = True,
+        bidirectional: bool = False,
+        time_major: bool = False,
+        *,
+        rngs: nnx.Rngs,
+    ) -> None:
+        for name, flag in (("use_bias", use_bias), ("bidirectional", bidirectional), ("time_major", time_major)):
+            check_flag(name, flag)
+        self.in_features = check_int("in_features", in_features, 1)
+        self.hidden_features = check_int("hidden_features", hidden_features, 1)
+        self.num_layers = check_int("num_layers", num_layers, 1)
+        self.use_bias, self.bidirectional, self.time_major = use_bias, bidirectional, time_major
+        rows, bound = self.gates * hidden_features, hidden_features**-0.5
+        for number, suffix in enumerate(self.suffixes):
+            inner = number >= 1 + bidirectional
+            width = (1 + bidirectional) * hidden_features if inner else in_features
+            shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, width), "weight_hh": (rows, hidden_features)}
+            shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)} if use_bias else {}
+            for name, shape in shapes.items():
+                setattr(
+                    self,
+                    name + suffix,
+                    nnx.Param(jax.random.uniform(rngs.params(), shape, minval=-bound, maxval=bound)),
+                )
+
+    @property
+    def suffixes(self) -> list[str]:
+        """What follows the names of each layer's and direction's parameters."""
+        directions = ("", "_reverse")[: 1 + self.bidirectional]
+        return [f"_l{layer}{direction}" for layer in range(self.num_layers) for direction in directions]
+
+    def weights(self) -> list[CellWeights]:
+        """The weights and biases of each layer and direction."""
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if self.use_bias else 2]
+        return [CellWeights(*(getattr(self, name + suffix)[...] for name in names)) for suffix in self.suffixes]
+
+    def __call__(self, inputs: jax.Array, initial_carry: Any = None, return_carry: bool = False) -> Any:
+        """The results of all steps, and the last states if they are asked for.
+
+        Args:
+            inputs: floats.
+            initial_carry: the first hidden states, of shape (num_layers * directions, batch, hidden_features); those
+                and the cell states in an LSTM. None for zeros.
+            return_carry: True for a pair of results and states.
+
+        Raises:
+            ValueError: if shapes do not fit.
+        """
+        return run_layers(self, self.weights(), _product, inputs, initial_carry, return_carry)
+
+
+class LSTM(Recurrent):
+    """`torch.nn.LSTM`; `quantize_dynamic` makes a `quantized.dynamic.LSTM` of it.
+
+    Args:
+        in_features, hidden_features, num_layers, use_bias, bidirectional, time_major, rngs: as for `Recurrent`, which
+            raises the same errors.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> y, (hidden, cell) = LSTM(3, 4, num_layers=2, rngs=nnx.Rngs(0))(jnp.ones((1, 5, 3)), return_carry=True)
+        >>> y.shape, cell.shape
+        ((1, 5, 4), (2, 1, 4))
+    """
+
+    kind, gates = "lstm", 4
+
+
+class GRU(Recurrent):
+    """`torch.nn.GRU`; `quantize_dynamic` makes a `quantized.dynamic.GRU` of it.
+
+    Args:
+        in_features, hidden_features, num_layers, use_bias, bidirectional, time_major, rngs: as for `Recurrent`, which
+            raises the same errors.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> GRU(3, 4, bidirectional=True, rngs=nnx.Rngs(0))(jnp.ones((1, 5, 3))).shape
+        (1, 5, 8)
+    """
+
+    kind, gates = "gru", 3
+
+
+def run_layers(
+    layer: Any, weights: list[CellWeights], product: Any, inputs: Any, initial_carry: Any, return_carry: bool
+) -> Any:
+    """The call of a recurrent layer; see `Recurrent.__call__`.
+
+    Args:
+        layer: has `kind`, `bidirectional` and `time_major`.
+        weights: of each layer and direction.
+        product: as for `over_layers`.
+        inputs, initial_carry, return_carry: of the call.
+    """
+    features = weights[0].ih.shape[1]
+    if getattr(inputs, "ndim", 0) != 3 or inputs.shape[-1] != features:
+        axes = "steps, batch" if layer.time_major else "batch, steps"
+        raise ValueError(f"inputs has shape {getattr(inputs, 'shape', None)}; allowed is ({axes}, {features})")
+    directions = 1 + layer.bidirectional
+    stacked = [weights[first : first + directions] for first in range(0, len(weights), directions)]
+    x = inputs if layer.time_major else inputs.swapaxes(0, 1)
+    lstm = layer.kind == "lstm"
+    states = initial_carry if lstm or initial_carry is None else (initial_carry,)
+    y, last = over_layers(layer.kind, product, x, stacked, states)
+    y = y if layer.time_major else y.swapaxes(0, 1)
+    return (y, last if lstm else last[0]) if return_carry else y
+
+
+def _product(x: jax.Array, weight: jax.Array, bias: Any) -> jax.Array:
+    y = x @ weight.T
+    return y if bias is None else y + bias

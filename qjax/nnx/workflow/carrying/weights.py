@@ -1,0 +1,47 @@
+"""Quantized weights and parameters of results, from the arrays of a `state_dict`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from qcore.affine import INT8, UINT8, AffineInteger, QParams
+from qjax.nnx.workflow.carrying.entries import Entries
+from qjax.quantization import QTensor
+from qjax.quantization.integer.packed import unpacked
+
+_INT4 = AffineInteger.of_width(4)
+_BY_DTYPE = {"int8": INT8, "uint8": UINT8, "int16": AffineInteger.of_width(16), "uint16": AffineInteger(0, 65535)}
+
+
+def torch_shape(kernel: Any) -> tuple[int, ...]:
+    """The shape in torch's layout of a weight in flax's."""
+    return jax.eval_shape(lambda kernel: jnp.moveaxis(kernel, (-1, -2), (0, 1)), kernel).shape
+
+
+def weight_from(kernel: Any, entries: Entries, form: AffineInteger | None) -> QTensor:
+    """The weight of a layer whose float kernel is given; without a form, that of its dtype, or of 4 bits.
+
+    Raises:
+        ValueError: if an array is missing, or has another shape.
+    """
+    shape = torch_shape(kernel)
+    scale, zero_point = entries.take("scale"), entries.take("zero_point")
+    qparams = QParams(jnp.asarray(scale), jnp.asarray(zero_point), 0 if scale.ndim else None)
+    if "packed" in entries:
+        form = _INT4 if form is None else form
+        values = unpacked(jnp.asarray(entries.take("packed")), form, shape)
+    else:
+        values = jnp.asarray(entries.take("int_repr"))
+        form = _BY_DTYPE[values.dtype.name] if form is None else form
+    if values.shape != shape:
+        raise ValueError(f"weight has shape {values.shape}; allowed is {shape}, as the model's")
+    return QTensor(values, qparams, form)
+
+
+def parameters_from(entries: Entries) -> QParams:
+    """The parameters of a result."""
+    scale, zero_point = (entries.take(name).reshape(()) for name in ("scale", "zero_point"))
+    return QParams(jnp.asarray(scale, jnp.float32), jnp.asarray(zero_point, jnp.int32))

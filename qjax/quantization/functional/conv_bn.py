@@ -1,0 +1,243 @@
+"""Convolutions with their batch norms: folded into one, and trained with the weight that quantization would leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from qcore.affine.quantized import for_each_dimension
+from qcore.arguments import check_flag
+from qjax._rounding.inputs import as_array
+from qjax.quantization.array_names import Names
+from qjax.quantization.fake_state import FakeQuantize, disable_observer
+from qjax.quantization.rounding import FormatRounding
+
+
+class ConvBnParams(NamedTuple):
+    """What is trained of a convolution and its batch norm.
+
+    Attributes:
+        weight: of shape (outputs, inputs / groups, *kernel).
+        bias: of shape (outputs,), or None.
+        gamma, beta: the batch norm's weight and bias, of shape (outputs,).
+
+    Example:
+        >>> ConvBnParams(jnp.ones((1, 1, 3)), None, jnp.ones(1), jnp.zeros(1)).weight.shape
+        (1, 1, 3)
+    """
+
+    weight: jax.Array
+    bias: jax.Array | None
+    gamma: jax.Array
+    beta: jax.Array
+
+
+class ConvBnState(NamedTuple):
+    """What is observed of a convolution and its batch norm.
+
+    Attributes:
+        mean, var: running statistics of the convolution's outputs, of shape (outputs,).
+        weight_fake_quant: the state of what rounds the weight, say `FakeQuantize().init(weight.shape)`; or None.
+
+    Example:
+        >>> ConvBnState(jnp.zeros(1), jnp.ones(1)).weight_fake_quant
+    """
+
+    mean: jax.Array
+    var: jax.Array
+    weight_fake_quant: Any = None
+
+
+def fold_conv_bn(
+    params: ConvBnParams, mean: jax.Array, var: jax.Array, eps: float = 1e-5, linear: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    """The weight and the bias of a convolution that computes what it and its batch norm compute in evaluation.
+
+    With r = 1 / sqrt(var + eps) they are weight * (gamma * r) and (bias - mean) * r * gamma + beta, or (bias - mean) *
+    (gamma * r) + beta for a linear layer, in float32 and in this order, as torch's `fuse_modules` computes them.
+
+    Args:
+        params: of the layer and its batch norm.
+        mean, var: running statistics, of shape (outputs,).
+        eps: of the batch norm.
+        linear: True for a linear layer, whose weight has the shape (outputs, inputs).
+
+    Example:
+        >>> params = ConvBnParams(jnp.ones((1, 1, 1)), None, jnp.float32([2]), jnp.float32([1]))
+        >>> fold_conv_bn(params, jnp.float32([3]), jnp.float32([4]), eps=0.0)
+        (Array([[[1.]]], dtype=float32), Array([-2.], dtype=float32))
+    """
+    weight, gamma, beta = (jnp.asarray(x, jnp.float32) for x in (params.weight, params.gamma, params.beta))
+    ones = jnp.where(var == var, jnp.float32(1), var)  # XLA takes a constant over a root for an inexact rsqrt
+    inverse = Names.divide(ones, jnp.sqrt(var + jnp.float32(eps)))
+    factor = Names.rounded(gamma * inverse)
+    centered = -mean if params.bias is None else jnp.asarray(params.bias, jnp.float32) - mean
+    shift = centered * factor if linear else Names.rounded(centered * inverse) * gamma
+    return weight * _along(factor, 0, weight.ndim), Names.rounded(shift) + beta
+
+
+def folded_in_training(params: ConvBnParams, mean: jax.Array, var: jax.Array, eps: float) -> tuple[jax.Array, Any]:
+    """`fold_conv_bn` by the operations of training, whose weight is the one that is rounded."""
+    deviation = jnp.sqrt(var + eps)
+    mean = mean if params.bias is None else mean - params.bias
+    weight = params.weight * _along(params.gamma / deviation, 0, params.weight.ndim)
+    return weight, params.beta - params.gamma * mean / deviation
+
+
+def normalized(
+    convolve: Callable[[jax.Array], jax.Array],
+    params: ConvBnParams,
+    observe: Callable[[jax.Array], jax.Array],
+    rounded: Callable[[jax.Array], jax.Array],
+    eps: float,
+    axis: int,
+) -> jax.Array:
+    """The result of `conv_bn` in training.
+
+    Args:
+        convolve: the convolution with a weight, without a bias.
+        params: what is trained.
+        observe: takes the outputs that the batch norm sees, and returns the running variance after them.
+        rounded: rounds a weight.
+        eps: of the batch norm.
+        axis: along which the results' channels lie.
+    """
+    plain = convolve(params.weight)
+    dimensions = plain.ndim
+    seen = plain if params.bias is None else plain + _along(params.bias, axis, dimensions)
+    running = jnp.sqrt(observe(jax.lax.stop_gradient(seen)) + eps)
+    others = tuple(place for place in range(dimensions) if place != axis % dimensions)
+    mean = plain.mean(others)
+    deviation = jnp.sqrt(jnp.square(plain - _along(mean, axis, dimensions)).mean(others) + eps)
+    weight = params.weight * _along(params.gamma / running, 0, params.weight.ndim)
+    result = convolve(rounded(weight)) * _along(running / deviation, axis, dimensions)
+    return result + _along(params.beta - params.gamma * mean / deviation, axis, dimensions)
+
+
+def conv_bn(
+    x: jax.Array,
+    params: ConvBnParams,
+    state: ConvBnState,
+    fake_quant: FakeQuantize | FormatRounding | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    eps: float = 1e-5,
+    momentum: float = 0.1,
+    training: bool = True,
+    freeze_bn: bool = False,
+    channels_last: bool = False,
+) -> tuple[jax.Array, ConvBnState]:
+    """A convolution and a batch norm of floats, whose joint weight is rounded: quantization-aware training.
+
+    In training, with y = conv(x, w), the statistics are those of y + bias, and the result is conv(x, fq(w * gamma / s))
+    * s / s' + beta - gamma * mean(y) / s', with the running deviation s after this batch and the batch's s', each
+    sqrt(variance + eps): the form of pytorch's pull request 85744, which is stable where gamma is 0. Else it is conv(x,
+    fq(w * gamma / s)) + beta + (bias - mean) * gamma / s with running statistics. Gradients reach the weight through
+    both convolutions, and pass the rounding straight through.
+
+    Args:
+        x: floats of shape (batch, channels, *sizes), with as many sizes as the weight's kernel.
+        params: what is trained, say as the first argument of `jax.grad`.
+        state: what is observed.
+        fake_quant: what rounds the weight, with its state in `state`; None rounds nothing.
+        stride, padding, dilation: for all dimensions, or for each.
+        groups: into how many parts channels and outputs are split.
+        eps, momentum: of the batch norm. Running variances are unbiased, as torch's.
+        training: False leaves the state as it is.
+        freeze_bn: True uses running statistics in training, and leaves them; the weight's range goes on.
+        channels_last: True for images of shape (batch, *sizes, channels), of input and output; the weight stays.
+
+    Returns:
+        The result, and the next state.
+
+    Raises:
+        TypeError: if x is no array of floats, or fake_quant or a flag has the wrong type.
+        ValueError: if shapes or settings do not fit.
+
+    Example:
+        >>> params = ConvBnParams(jnp.ones((1, 1, 2)), None, jnp.ones(1), jnp.zeros(1))
+        >>> state = ConvBnState(jnp.zeros(1), jnp.ones(1))
+        >>> y, state = conv_bn(jnp.float32([[[1, 3, 5, 7]]]), params, state)
+        >>> y.ravel().round(2), state.mean
+        (Array([-1.22,  0.  ,  1.22], dtype=float32), Array([0.8], dtype=float32))
+    """
+    x, axis, after = as_array(x), -1 if channels_last else 1, [state]
+    _check(fake_quant, training=training, freeze_bn=freeze_bn, channels_last=channels_last)
+    convolve = _convolution(x, params, (stride, padding, dilation, groups), channels_last)
+
+    def observe(y: jax.Array) -> jax.Array:
+        mean, var = statistics(y, axis)
+        old = after[0]
+        moved = old._replace(mean=_moved(old.mean, mean, momentum), var=_moved(old.var, var, momentum))
+        after[0] = moved
+        return moved.var
+
+    def rounded(weight: jax.Array) -> jax.Array:
+        if fake_quant is None:
+            return weight
+        own = after[0].weight_fake_quant
+        y, own = fake_quant.apply(own if training else disable_observer(own), weight)
+        after[0] = after[0]._replace(weight_fake_quant=own if training else after[0].weight_fake_quant)
+        return y
+
+    if training and not freeze_bn:
+        return normalized(convolve, params, observe, rounded, eps, axis), after[0]
+    weight, shift = folded_in_training(params, state.mean, state.var, eps)
+    return convolve(rounded(weight)) + _along(shift, axis, x.ndim), after[0]
+
+
+def _check(fake_quant: Any, **flags: Any) -> None:
+    for name, flag in flags.items():
+        check_flag(name, flag)
+    if not isinstance(fake_quant, FakeQuantize | FormatRounding | None):
+        kind = type(fake_quant).__name__
+        raise TypeError(f"fake_quant is a {kind}; allowed are a FakeQuantize, a format as a QConfig has it, and None")
+
+
+def statistics(y: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+    """The mean and the unbiased variance of each channel."""
+    others = tuple(place for place in range(y.ndim) if place != axis % y.ndim)
+    count = y.size // y.shape[axis]
+    return y.mean(others), y.var(others) * (count / max(1, count - 1))
+
+
+def _moved(old: jax.Array, new: jax.Array, momentum: float) -> jax.Array:
+    return (1 - momentum) * old + momentum * new
+
+
+def _convolution(x: jax.Array, params: ConvBnParams, settings: Any, last: bool) -> Callable[[jax.Array], jax.Array]:
+    dimensions, groups = params.weight.ndim - 2, settings[3]
+    channels = params.weight.shape[1] * groups
+    if dimensions not in (1, 2, 3):
+        raise ValueError(f"weight has shape {params.weight.shape}; allowed are kernels of one to three dimensions")
+    if x.ndim != dimensions + 2 or x.shape[-1 if last else 1] != channels:
+        where = "last" if last else "second"
+        raise ValueError(f"x has shape {x.shape}; allowed are {dimensions + 2} axes with {channels} channels {where}")
+    names = zip(("stride", "padding", "dilation"), settings, (1, 0, 1), strict=False)
+    stride, padding, dilation = (for_each_dimension(name, value, least, dimensions) for name, value, least in names)
+    sizes = "DHW"[-dimensions:]
+    layout = f"N{sizes}C" if last else f"NC{sizes}"
+
+    def convolve(weight: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(
+            x,
+            weight,
+            stride,
+            [(place, place) for place in padding],
+            rhs_dilation=dilation,
+            dimension_numbers=(layout, f"OI{sizes}", layout),
+            feature_group_count=groups,
+        )
+
+    return convolve
+
+
+def _along(x: jax.Array, axis: int, dimensions: int) -> jax.Array:
+    shape = [1] * dimensions
+    shape[axis] = -1
+    return x.reshape(shape)
