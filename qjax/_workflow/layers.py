@@ -194,21 +194,23 @@ def _is_plain(params: Any) -> bool:
 
 def result_of(equation: Any, layer: Layer, x: jax.Array, weight: LayerWeight) -> jax.Array:
     """The layer's result: of integers, where both operands are some, else of the rounded floats."""
-    w = weight.in_torch_layout()
-    if w is not None and isinstance(weight.form, AffineInteger):
-        return _in_integers(equation, layer.weight, x, weight, w)
+    w, form = weight.in_torch_layout(), weight.form
+    if isinstance(form, FormatRounding):
+        x = form.apply(None, x)[0]
+    elif w is not None:
+        return _in_integers(equation, layer.weight, x, weight.input, form, w)
+    elif weight.input is not None:
+        x = fake_quantize(x, weight.input, form)
     numbers = jnp.transpose(weight.numbers_in_torch_layout(), inverse(layer.axes))
-    if isinstance(weight.form, FormatRounding):
-        x = weight.form.apply(None, x)[0]
-    else:
-        x = fake_quantize(x, weight.input, weight.form)
     operands = [x, numbers.astype(equation.invars[layer.weight].aval.dtype)]
     return bind(equation, operands if layer.weight else operands[::-1])[0]
 
 
-def _in_integers(equation: Any, number: int, x: jax.Array, weight: LayerWeight, w: QTensor) -> jax.Array:
+def _in_integers(
+    equation: Any, number: int, x: jax.Array, qparams: QParams | None, form: AffineInteger, w: QTensor
+) -> jax.Array:
     """Exact sums of integers, times both scales (`qcore.affine.arithmetic.recurrent`)."""
-    q, scale = _quantized(x, weight)
+    q, scale = _quantized(x, qparams, form)
     if equation.primitive.name == "dot_general":
         axis = equation.params["dimension_numbers"][0][1 - number][0]
         sums = sums_of_products(q._with(jnp.moveaxis(q.values, axis, -1)[..., None, :]), w)
@@ -226,13 +228,12 @@ def _in_integers(equation: Any, number: int, x: jax.Array, weight: LayerWeight, 
     return y.astype(equation.outvars[0].aval.dtype)
 
 
-def _quantized(x: jax.Array, weight: LayerWeight) -> tuple[QTensor, jax.Array]:
-    """The integers of what goes in, and their scale, which may be NaN."""
-    x, form = Names.astype(x, "float32"), weight.form
-    if weight.input is None:
+def _quantized(x: jax.Array, qparams: QParams | None, form: AffineInteger) -> tuple[QTensor, jax.Array]:
+    """The integers of what goes in, and their scale, which may be NaN; without parameters by its own range."""
+    x = Names.astype(x, "float32")
+    if qparams is None:
         q, qparams = recurrent.quantize_dynamic(Names, x, form)
     else:
-        qparams = weight.input
         with Names.arithmetic():
             q = law.quantize(Names, x, qparams.scale, qparams.zero_point, None, form)
     whole = QParams(jnp.ones_like(qparams.scale), qparams.zero_point)

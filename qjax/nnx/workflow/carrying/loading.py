@@ -85,8 +85,9 @@ def _carried(module: nnx.Module, entries: Entries, settings: Any, name: str) -> 
     made = from_integers(name, module, entries, settings)
     if made is None:
         fill(module, entries)
-        rounds = settings is not None and not why_float(module) and rounds_results(entries.tensors)
-        return with_rounding(module, settings) if rounds else module
+        if settings is not None and not why_float(module) and rounds_results(entries.tensors):
+            return with_rounding(module, settings)
+        return module
     made.layer_name = name
     if settings is not None and isinstance(made, (quantized.Quantized, RoundedLayer)):
         made.observed_by = observer_name(settings.activation)

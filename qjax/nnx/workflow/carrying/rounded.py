@@ -37,7 +37,8 @@ def from_rounded(module: Any, entries: Entries, settings: QConfig | None) -> Rou
         rounds: Any = Observer(settings.activation)
     else:
         rounds = quantized.Quantize(parameters_from(output), output_form(settings.activation))
-    return rounded_layer(module, layer, weight, entries.maybe("bias"), rounds)
+    bias = entries.maybe("bias")
+    return rounded_layer(module, layer, weight, None if bias is None else jnp.asarray(bias), rounds)
 
 
 def _weight(layer: Any, entries: Entries, description: Any) -> Any:
