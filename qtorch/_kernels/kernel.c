@@ -44,7 +44,7 @@ static Part share(const Call* call, int64_t which, int64_t count) {
 #if BLOCKS && !COLUMNS
 #define BLOCK_OF(column) (row / call->block_rows * blocks_across(call) + (column) / call->block_columns - first)
 #define FOR_WHOLE_RUNS \
-    if (WIDTH && from % MAX(WIDTH, 1) == 0) \
+    if (from % WIDTH == 0) \
         for (int64_t begin = from, block = BLOCK_OF(from); \
              rest = begin, to - begin >= WIDTH; begin += WIDTH, ++block)
 #define FOR_RUNS \
@@ -52,7 +52,6 @@ static Part share(const Call* call, int64_t which, int64_t count) {
          begin < to && (end = MIN(next, to), 1); \
          block += end == next, next += end == next ? call->block_columns : 0, begin = end)
 #else
-#define FOR_WHOLE_RUNS for (int64_t begin = 0, block = 0; 0;)
 #define FOR_RUNS \
     for (int64_t begin = rest, end = to, block = COLUMNS ? row / call->block_rows * call->columns + from - first : 0; \
          begin < to; begin = to)
@@ -94,6 +93,7 @@ static void reduce_blocks(const Call* call, const char* tensor, char* maxima, in
         const int64_t at = row * call->columns + from;
         $reduce_blocks_chunk
         int64_t rest = from;
+#if WIDTH
         FOR_WHOLE_RUNS {
             $reduce_blocks_run
             #pragma GCC ivdep
@@ -103,6 +103,7 @@ static void reduce_blocks(const Call* call, const char* tensor, char* maxima, in
             }
             $reduce_blocks_end
         }
+#endif
         FOR_RUNS {
             const int64_t length = end - begin;
             $reduce_blocks_run
@@ -152,6 +153,7 @@ static void elements(const Call* call, const char* tensor, const char* blocks, i
 #endif
         $elements_chunk
         int64_t rest = from;
+#if WIDTH
         FOR_WHOLE_RUNS {
             INDEX_OF_RUN
             $elements_run
@@ -161,6 +163,7 @@ static void elements(const Call* call, const char* tensor, const char* blocks, i
                 $elements_each
             }
         }
+#endif
         FOR_RUNS {
             const int32_t length = end - begin;
             INDEX_OF_RUN

@@ -156,6 +156,8 @@ def test_data_raise_nothing(value):
 def described(maker):
     """What a setting comes to: the kind, its integers, scheme and channels."""
     made = maker() if callable(maker) else maker
+    if isinstance(made, torch.nn.Identity) or getattr(made, "number", "") is None:
+        return None  # nothing is rounded
     observer = getattr(made, "activation_post_process", getattr(made, "observer", made))
     rule = getattr(observer, "rule", None)
     if not hasattr(rule, "form"):
@@ -167,7 +169,6 @@ def described(maker):
 
 def test_settings():
     names = {name for name in torchq.__all__ if name.startswith(("default_", "per_channel_", "float16_"))}
-    names -= {"default_weight_only_qconfig", "default_activation_only_qconfig"}  # torch's Identity, which JAX has not
     names -= {"default_eval_fn"}  # which is no setting
     assert names == {name for name in jaxq.__all__ if name.startswith(("default_", "per_channel_", "float16_"))}
     pairs = [(getattr(jaxq, name), getattr(torchq, name)) for name in names]

@@ -227,7 +227,7 @@ BAD = {
     "observer=RecordingObserver.*allowed are observers of ranges": lambda: FakeQuantize(RecordingObserver()),
     "observer='minmax'": lambda: FakeQuantize("minmax"),
     "quant_min=-1; allowed is an int from 0": lambda: FakeQuantize(quant_min=-1, quant_max=5),
-    "activation='minmax'; allowed are observers, FakeQuantize": lambda: QConfig("minmax", MinMaxObserver),
+    "activation='minmax': allowed here are float": lambda: QConfig("minmax", MinMaxObserver),
     "weight=<class 'dict'>; allowed": lambda: QConfigDynamic(dict),
     "backend='gpu'; allowed are x86, fbgemm, qnnpack, onednn": lambda: get_default_qconfig("gpu"),
     "backend=1 is a int": lambda: get_default_qat_qconfig(1),
