@@ -98,7 +98,7 @@ def cost_of_watching() -> str:
     every = sorted({row["every"] for row in record["rows"]})
     heading = "package", "rounding", *(f"one step of {n} watched" if n > 1 else "every step watched" for n in every)
     return (
-        f"{table(heading, rows)}\n\nTimes the same steps unwatched, on {where(record)}, while other programs ran "
+        f"{table(heading, rows)}\n\nTimes the same steps unwatched, on {where(record)} "
         f"({link('insight')}). What we aim at is at most {record['rows'][0]['limit']:g}."
     )
 

@@ -102,6 +102,48 @@ def affine() -> str:
     return f"Measured on {where(record)} ({link('affine')}).\n\n{shown}"
 
 
+def layers() -> str:
+    record = results("layers")
+    rows = ((row["what"], row["against"], f"{row['ratio']:.2f}", f"{row['limit']:g}") for row in record["rows"])
+    shown = table(("layer", "times that of", "", "what we aim at"), rows)
+    return f"Measured with one thread on {where(record)} ({link('layers')}).\n\n{shown}"
+
+
+def products() -> str:
+    record = results("linalg")
+    found: dict[str, dict[str, Record]] = {}
+    for row in record["rows"]:
+        found.setdefault(row["name"], {})[row["framework"]] = row
+    rows = (
+        (name, *(f"{of[one]['ratio']:.1f}" for one in ("torch", "jax")), f"{of['torch']['limit'] or '':}")
+        for name, of in found.items()
+    )
+    shown = table(("accumulator or step", "PyTorch", "JAX", "what we aim at"), rows)
+    return f"Matrices of 512 x 512 on {where(record)} ({link('linalg')}):\n\n{shown}"
+
+
+def cliffs() -> str:
+    record = results("cliffs")
+    dtypes = ("float32", "bfloat16", "float16", "float64")
+    found: dict[tuple[str, str], dict[tuple[str, int], float]] = {}
+    for row in record["rows"]:
+        found.setdefault((row["format"], row["operation"]), {})[row["dtype"], row["exponent"]] = row["ratio"]
+    rows = (
+        (f"`{text}` {operation}", *(_both(ratios, dtype) for dtype in dtypes))
+        for (text, operation), ratios in found.items()
+    )
+    beyond = sum(row["ratio"] > record["cliff"] for row in record["rows"])
+    return (
+        f"Copies of the same bytes, for square matrices of 2^20 and 2^24 elements, on {where(record)}; {beyond} of "
+        f"{len(record['rows'])} are beyond {record['cliff']:g} ({link('cliffs')}):\n\n"
+        + table(("operation", *dtypes), rows)
+    )
+
+
+def _both(ratios: dict[tuple[str, int], float], dtype: str) -> str:
+    return " / ".join(f"{ratios[dtype, size]:.1f}" for size in (20, 24) if (dtype, size) in ratios)
+
+
 def instructions() -> str:
     record = results("instructions")
     found: dict[tuple[str, str, str], dict[str, list[float]]] = {}
