@@ -11,7 +11,6 @@ red, and the last line counts them; the exit status is 0 all the same: a benchma
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -31,6 +30,7 @@ import qcore
 import qjax
 import qtorch
 from benchmarks.support.arguments import count_of, output_file
+from benchmarks.support.results import write_results
 from benchmarks.support.steps import MACS, STEPS
 from benchmarks.support.timing import Call, by_turns, clock_for, keep_pages, machine, versions
 from qcore import Accumulator
@@ -169,7 +169,7 @@ def main() -> int:
     rows = list(measure(arguments.size, arguments.seconds, arguments.only, Console(stderr=True)))
     if arguments.json:
         record = {"machine": machine("cpu"), "versions": versions(), "rows": [row.record() for row in rows]}
-        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+        write_results(arguments.json, record)
     if rows:
         Console(width=None if sys.stdout.isatty() else WIDTH).print(table(rows, arguments.size))
     missed = [f"{row.name} in {row.framework}" for row in rows if row.met is False]
