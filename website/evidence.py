@@ -64,7 +64,8 @@ def sweeps() -> str:
     differing = sum(number for *_, number in found)
     return (
         f"{differing:,} of {compared:,} results differ from NumPy's "
-        f"({link('exhaustive-named', 'results')}, {link('exhaustive-named-rest', 'more')}; each with its commit)\n\n"
+        f"({link('exhaustive-named', 'results')}, {link('exhaustive-named-rest', 'more')}, "
+        f"{link('exhaustive-e5m2', 'and more')}; each with its commit)\n\n"
         + table(("format, all 2^32 inputs", "modes", "differ"), rows)
     )
 

@@ -10,6 +10,8 @@ import torch
 
 from benchmarks import instructions, internals
 from benchmarks.support.results import results_text
+from benchmarks.sweep import all_named
+from qcore import parse
 from qtorch import _torch_internals
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +30,21 @@ def test_a_line_a_record(rows):
 def test_committed_results(file):
     """All are as a benchmark wrote them."""
     assert results_text(json.loads(file.read_text())) == file.read_text()
+
+
+def test_every_named_format_was_swept():
+    """All modes that `--all-named` takes, over all 2^32 inputs, on all backends, and nothing differs."""
+    swept = {
+        (str(parse(case["format"])), case["rounding"])
+        for file in (ROOT / "benchmarks/results").glob("exhaustive-*.json")
+        for case in json.loads(file.read_text())["cases"]
+        if case.get("done") == [[0, 2**32]]
+        and all((one["inputs"], one["differing"]) == (2**32, 0) for one in case["backends"])
+        and {one["backend"] for one in case["backends"]} == {"numpy", "torch kernel", "jax jit"}
+    }
+    wanted = {(str(number), str(mode)) for number, mode in all_named()}
+    assert len(wanted) == 55
+    assert not wanted - swept
 
 
 def test_private_parts_are_measured_and_put_back():
