@@ -2,7 +2,17 @@
 
 import numpy as np
 
+from qcore.affine import INT8, AffineInteger
+
 SPECIAL = np.float32([0, -0.0, np.inf, -np.inf, np.nan, 1e30, -1e30, 1e-40, -1e-40, 3.4e38])
+FORMS = [AffineInteger.of_width(bits, signed) for bits in (2, 3, 4, 8, 11, 16) for signed in (True, False)]
+FORMS += [INT8.reduced(), AffineInteger(-5, 9), AffineInteger(0, 100, signed=True)]
+
+
+def single(x):
+    """float64 rounded to float32: the sum, product or quotient of two float32 numbers, rounded once."""
+    with np.errstate(over="ignore"):
+        return np.asarray(x, np.float64).astype(np.float32).astype(np.float64)
 
 
 def ties(rng, scale, zero_point, form, count):

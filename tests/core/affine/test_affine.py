@@ -7,7 +7,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from affine_support import ties
+from affine_support import FORMS, single, ties
 from support import assert_same_bits
 
 from qcore.affine import (
@@ -26,15 +26,6 @@ from qcore.affine import (
     quantize_affine,
     requantize,
 )
-
-FORMS = [AffineInteger.of_width(bits, signed) for bits in (2, 3, 4, 8, 11, 16) for signed in (True, False)]
-FORMS += [INT8.reduced(), AffineInteger(-5, 9), AffineInteger(0, 100, signed=True)]
-
-
-def single(x):
-    """float64 rounded to float32: the sum, product or quotient of two float32 numbers, rounded once."""
-    with np.errstate(over="ignore"):
-        return np.asarray(x, np.float64).astype(np.float32).astype(np.float64)
 
 
 def parameters(rng, form):

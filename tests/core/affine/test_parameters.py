@@ -2,26 +2,17 @@
 
 import numpy as np
 import pytest
+from affine_support import FORMS, single
 from support import assert_same_bits
 
 from qcore.affine import (
     INT8,
     UINT8,
-    AffineInteger,
     QParams,
     choose_qparams,
     choose_qparams_dynamic,
     fake_quantize,
 )
-
-FORMS = [AffineInteger.of_width(bits, signed) for bits in (2, 3, 4, 8, 11, 16) for signed in (True, False)]
-
-
-def single(x):
-    """float64 rounded to float32: the sum, product or quotient of two float32 numbers, rounded once."""
-    with np.errstate(over="ignore"):
-        return np.asarray(x, np.float64).astype(np.float32).astype(np.float64)
-
 
 X = np.ones((2, 3), np.float32)
 

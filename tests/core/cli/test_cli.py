@@ -9,29 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_support import refused
+from cli_support import OTHERS, refused
 from rich.console import Console
 
 import qcore
 from qcore import NAMED, parse
 from qcore.__main__ import main
 from qcore.cli import tables
-from qcore.formats.block import BlockNumber
 
 ROOT = Path(__file__).parents[3]
-OTHERS = (
-    "p3109(8,8)",
-    "p3109(3,1)",
-    "p3109(5,5,signed=False)",
-    "p3109(4,2,extended=False)",
-    "p3109(6,4,signed=False,extended=False)",
-    "fixed(12,20)",
-    "fixed(1,0)",
-    "fixed(8,4,signed=False)",
-    "float(1,3)",
-    "posit(6,1)",
-    "binary(3,2,specials=fn,overflow=saturate)",
-)
 BLOCKS = (
     "block(5,dim=-1)",
     "block(6,dim=0)",
@@ -39,7 +25,6 @@ BLOCKS = (
     "scaled(fixed(5,2),{0:1,...:None})",
     "nvfp4({-2:16,-1:16})",
 )
-ELEMENTWISE = [name for name in (*NAMED, *OTHERS, "posit(2,5)") if not isinstance(parse(name), BlockNumber)]
 
 
 @pytest.mark.parametrize(

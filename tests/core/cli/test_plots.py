@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_plots_are_made_and_repeat(capsys, tmp_path, suffix):
-    names = ["e8m0fnu", "p3109(6,6)", "mxfp6_e2m3"]
+    names = ["e8m0fnu", "fixed(12,4)", "p3109(6,6)", "mxfp6_e2m3"]
     for index in range(2):
         assert main(["show", *names, "--plot", str(tmp_path / f"{index}.{suffix}")]) == 0
     first, second = (tmp_path / f"{index}.{suffix}" for index in range(2))

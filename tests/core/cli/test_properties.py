@@ -5,6 +5,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from cli_support import OTHERS
 
 import qcore
 from qcore import NAMED, BlockFloatingPoint, BlockScaled, Posit, parse
@@ -12,19 +13,6 @@ from qcore.cli import tables
 from qcore.cli.properties import Dyadic, properties
 from qcore.formats.block import BlockNumber
 
-OTHERS = (
-    "p3109(8,8)",
-    "p3109(3,1)",
-    "p3109(5,5,signed=False)",
-    "p3109(4,2,extended=False)",
-    "p3109(6,4,signed=False,extended=False)",
-    "fixed(12,20)",
-    "fixed(1,0)",
-    "fixed(8,4,signed=False)",
-    "float(1,3)",
-    "posit(6,1)",
-    "binary(3,2,specials=fn,overflow=saturate)",
-)
 ELEMENTWISE = [name for name in (*NAMED, *OTHERS, "posit(2,5)") if not isinstance(parse(name), BlockNumber)]
 
 
