@@ -61,10 +61,10 @@ def test_the_longest_codes_that_float32_holds():
 def awkward(dtype, rng):
     """Bit patterns: any, around 1 at every distance, and with few ones at the end; signs, NaN and zeros among them."""
     unsigned = np.dtype(f"u{np.dtype(dtype).itemsize}")
-    every = rng.integers(0, np.iinfo(unsigned).max, 40, unsigned, endpoint=True)
-    distance = rng.normal(0, 1, 40) * 2.0 ** rng.uniform(0, 8 * unsigned.itemsize - 3, 40)
-    near = np.ones(40, dtype).view(unsigned) + distance.astype(np.int64).astype(unsigned)
-    cut = rng.integers(0, 8 * unsigned.itemsize, 40).astype(unsigned)
+    every = rng.integers(0, np.iinfo(unsigned).max, 20, unsigned, endpoint=True)
+    distance = rng.normal(0, 1, 20) * 2.0 ** rng.uniform(0, 8 * unsigned.itemsize - 3, 20)
+    near = np.ones(20, dtype).view(unsigned) + distance.astype(np.int64).astype(unsigned)
+    cut = rng.integers(0, 8 * unsigned.itemsize, 20).astype(unsigned)
     found = np.concatenate([every, near])
     few = found >> np.tile(cut, 2) << np.tile(cut, 2)
     return np.concatenate([found, few, few | unsigned.type(1), np.arange(8, dtype=unsigned)]).view(dtype)
