@@ -112,7 +112,7 @@ def kernel_of(text: str, operation: str, dtype: torch.dtype) -> Kernel:
         storage = f"uint{make_plan(number, 'nearest', dtype, None, True).program.storage}"
         return laws.decoding_kernel(decoder(number, dtype)[0], storage, layout)
     mode = "nearest" if operation == "encode" else operation
-    return laws.rounding_kernel(make_plan(number, mode, dtype, None, operation == "encode").program, layout)
+    return laws.rounding_kernel(make_plan(number, mode, dtype, None, operation == "encode").kernels.compiled[0], layout)
 
 
 def passes(text: str, operation: str, dtype: torch.dtype, vectors: str) -> Iterator[Pass]:

@@ -67,7 +67,7 @@ class Posit(Number):
         parity = (self.bits - 1) % 2 << below if below < last else 0
         bias = carrier.bias << carrier.width
         taper = Taper(min(below, last), drop, min(below, last - 1), least + bias, largest + bias, parity)
-        return "posit" if least + bias >= carrier.hidden and drop >= 0 else "wide_posit", taper
+        return "posit" if least + bias >= carrier.hidden else "wide_posit", taper
 
     def _ends(self, carrier: Carrier, below: int, drop: int) -> tuple[int, int]:
         """The carrier's smallest and largest posit, as magnitudes less the bias."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ class Carrier:
     field = exponent + bias, and field 0 is that of zero and the subnormal numbers.
 
     Attributes:
-        lane_bits: 32 for int32 lanes, 64 for int64 lanes.
+        lane_bits: 32 for int32 lanes, 64 for int64 lanes, 16 for `narrow` ones.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Carrier:
     @property
     def width(self) -> int:
         """Mantissa bits of a lane."""
-        return 23 if self.lane_bits == 32 else 52
+        return {16: self.mantissa_bits, 32: 23, 64: 52}[self.lane_bits]
 
     @property
     def last(self) -> int:
@@ -55,13 +55,22 @@ class Carrier:
         return self.infinity | self.hidden >> 1
 
     @property
+    def stored_bits(self) -> int:
+        return 1 + self.exponent_bits + self.mantissa_bits
+
+    @property
+    def narrow(self) -> Carrier:
+        """The same type in lanes that are no wider: vectors hold twice as many of 16 bits. Random words do not fit."""
+        return replace(self, lane_bits=self.stored_bits)
+
+    @property
     def magnitude_mask(self) -> int:
         return (self.hidden << self.exponent_bits) - 1
 
     @property
     def lane_bias(self) -> int:
-        """The bias of the float that is as wide as a lane: float32 or float64."""
-        return 127 if self.lane_bits == 32 else 1023
+        """The bias of the float that is as wide as a lane: float32, float64, or of 16 bits the carrier itself."""
+        return {16: self.bias, 32: 127, 64: 1023}[self.lane_bits]
 
     @property
     def negative(self) -> int:

@@ -143,15 +143,16 @@ def round_magnitude(
         drop, below = _deep(xp, magnitude, xp.clip(drop, None, grid.coarsest), carrier, grid, kind)
     else:
         drop = xp.clip(xp.clip(drop, grid.finest, None), None, grid.coarsest)
-    odd = None
+    odd, power = None, 1 << drop
     if mode in (Rounding.NEAREST, Rounding.ODD):
-        odd = kept >> drop
+        if kind == "wide":
+            kept = kept | xp.clip(kept, None, grid.unit)
+        odd = xp.clip(kept & power, None, 1)
         if kind == "wide":
             normal = ~(magnitude - grid.lowest >> last)  # below it, ties are with zero, which is even
-            odd = (kept | xp.clip(kept, None, grid.unit)) >> drop
-            odd = odd + ((below + grid.shift) & normal & grid.coded)
+            odd = odd ^ ((below + grid.shift) & normal & grid.coded & 1)
     top_bits = word >> (last - drop) if mode is Rounding.STOCHASTIC else None
-    step = increment(mode, ~(-1 << drop), odd, sign, top_bits)
+    step = increment(mode, power - 1, odd, sign, top_bits)
     if mode is Rounding.STOCHASTIC or mode.directed:  # below one quantum, the result is at most one quantum
         step = xp.clip(step, None, hidden - xp.clip(m, None, 0))
     return m + step, drop, below
@@ -159,7 +160,7 @@ def round_magnitude(
 
 def cleared(rounded: Any, drop: Any, carrier: Carrier) -> Any:
     """Rounded magnitudes without the bits to drop; the hidden bit stays if all bits below it are dropped."""
-    return rounded & ((-1 << drop) | -carrier.hidden)
+    return rounded & ~(((1 << drop) - 1) & (carrier.hidden - 1))
 
 
 def _deep(xp: Any, magnitude: Any, drop: Any, carrier: Carrier, grid: Grid, kind: str) -> tuple[Any, Any]:
@@ -180,14 +181,13 @@ def limit(xp: Any, value: Any, largest: Any, bits: Any, carrier: Carrier, mode: 
     if kind in SATURATING:
         return xp.clip(value, None, largest)
     sign, jump = bits >> carrier.last, grid.jump
-    beyond = (largest - value) >> carrier.last
+    if kind == "wide":
+        jump = jump + (sign & grid.lower_jump)
     stays = mode.stays_finite(sign)
     if stays is not None:
         finite = ((bits & carrier.magnitude_mask) - carrier.infinity) >> carrier.last
-        beyond = beyond & ~(stays & finite & ~(sign & grid.unsigned))
-    if kind == "wide":
-        jump = jump + (sign & grid.lower_jump)
-    return xp.clip(value, None, largest) + (beyond & jump)
+        jump = jump & ~(stays & finite & ~(sign & grid.unsigned))
+    return xp.where(value > largest, largest + jump, value)
 
 
 def finish(xp: Any, value: Any, bits: Any, negative: Any, kept: Any, carrier: Carrier, grid: Grid, kind: str) -> Any:

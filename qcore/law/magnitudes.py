@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qcore.law.carrier import Carrier
+from qcore.law.carrier import FLOAT32, Carrier
 from qcore.law.codes import FloatCodes, NormalCodes, PowerCodes
 from qcore.law.grid import Grid, uniform_grid
 from qcore.law.lanes import Ints
@@ -61,8 +61,8 @@ class Magnitudes:
     def grid(self, carrier: Carrier) -> tuple[str, Grid]:
         """The kind of the format, and its grid, saturating."""
         width, least = carrier.width, self.smallest[1]
-        if self.man > width:
-            raise ValueError(f"{self.name} on {carrier.name}: man={self.man}; allowed is man <= {width}")
+        if self.man > (most := max(width, FLOAT32.width)):
+            raise ValueError(f"{self.name} on {carrier.name}: man={self.man}; allowed is man <= {most}")
         if least > carrier.max_exponent:
             raise ValueError(f"{self.name} on {carrier.name}: its numbers are all beyond the largest {carrier.name}")
         base, top, coarsest = uniform_grid(Ints, max(least, carrier.min_exponent - width) + carrier.bias, carrier)
@@ -73,7 +73,7 @@ class Magnitudes:
         unit = carrier.hidden if self.man == 0 else 0
         slope = 0 if self.subnormals else 6
         lowest, shift = self.lowest_lane(carrier), (self.bias - carrier.bias + (base >> width)) % 2
-        finest, keep = width - self.man, carrier.infinity
+        finest, keep = max(width - self.man, 0), carrier.infinity
         grid = Grid(base, top, coarsest, finest, limit, keep, unit=unit, slope=slope, lowest=lowest, shift=shift)
         if self.lowest < carrier.min_exponent or self.man == 0:
             return "wide", grid

@@ -64,6 +64,11 @@ class Program:
     element: str = ""
 
     @property
+    def narrows(self) -> bool:
+        """True if lanes of the carrier's own width give the same numbers, see `Carrier.narrow`."""
+        return not self.codes and self.kind not in ("wrap", "nvfp4") and self.mode is not Rounding.STOCHASTIC
+
+    @property
     def shared(self) -> bool:
         """True for block formats."""
         return self.kind in SHARED or self.kind == "nvfp4"

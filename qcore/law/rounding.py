@@ -97,7 +97,7 @@ def increment(mode: Rounding, mask: Any, odd: Any, sign: Any, top_bits: Any) -> 
     Args:
         mode: the rounding mode.
         mask: 2^drop - 1, the bits that will be dropped.
-        odd: integers whose last bit is the last kept bit; only read by NEAREST and ODD.
+        odd: the last kept bit, 0 or 1; only read by NEAREST and ODD.
         sign: -1 for negative numbers, else 0; only read where up and down differ from away and toward zero.
         top_bits: the random bits aligned with `mask`; only read by STOCHASTIC.
     """
@@ -105,7 +105,7 @@ def increment(mode: Rounding, mask: Any, odd: Any, sign: Any, top_bits: Any) -> 
         case Rounding.STOCHASTIC:
             return top_bits
         case Rounding.NEAREST:
-            return -((~mask - (odd | -2)) >> 1)  # (mask + (odd & 1)) >> 1, with one operation less
+            return (mask + odd) >> 1
         case Rounding.NEAREST_AWAY:
             return (mask + 1) >> 1
         case Rounding.NEAREST_ZERO:
@@ -123,4 +123,4 @@ def increment(mode: Rounding, mask: Any, odd: Any, sign: Any, top_bits: Any) -> 
         case Rounding.DOWN:
             return mask & sign
         case Rounding.ODD:
-            return mask & ((odd & 1) - 1)
+            return mask & (odd - 1)

@@ -71,13 +71,11 @@ def round_magnitude(
     m = xp.clip(magnitude, taper.least, taper.largest) - (carrier.bias << carrier.width)
     regime = m >> taper.below
     length = regime ^ (regime >> carrier.last)
-    drop = xp.clip(length + taper.drop, None, taper.most)
-    if wide:
-        drop = xp.clip(drop, 0, None)
-    odd = ((m + taper.parity) >> drop) & 1 if mode in (Rounding.NEAREST, Rounding.ODD) else None
+    drop = xp.clip(xp.clip(length + taper.drop, 0, None), None, taper.most)
+    power = 1 << drop
+    odd = xp.clip((m + taper.parity) & power, None, 1) if mode in (Rounding.NEAREST, Rounding.ODD) else None
     top_bits = word >> (carrier.last - drop) if mode is Rounding.STOCHASTIC else None
-    mask = (1 << drop) - 1
-    return (m + increment(mode, mask, odd, sign, top_bits)) & ~mask, drop, regime
+    return (m + increment(mode, power - 1, odd, sign, top_bits)) & ~(power - 1), drop, regime
 
 
 def round_to_posit(
@@ -85,14 +83,14 @@ def round_to_posit(
 ) -> Any:
     """Rounds each lane to a posit; arguments as for `qcore.law.grid.round_to_grid`, infinity becomes a NaN.
 
-    `wide` is for posits that are subnormal numbers of the carrier, or have more bits than it.
+    `wide` is for posits that are subnormal numbers of the carrier.
     """
     rounded, *_ = round_magnitude(xp, bits, carrier, mode, taper, word, wide)
     value = rounded + (carrier.bias << carrier.width)
     if wide:
         value = without_hidden_bits(xp, value, carrier)
     magnitude = bits & carrier.magnitude_mask
-    value = (value | (bits & carrier.negative)) & (-magnitude >> carrier.last)
+    value = xp.where(magnitude > 0, value | (bits & carrier.negative), 0)
     return xp.where(magnitude > carrier.infinity - 1, quiet(bits, carrier), value)
 
 
@@ -103,11 +101,9 @@ def encode(
     rounded, drop, regime = round_magnitude(xp, bits, carrier, mode, taper, word, wide)
     sign, magnitude, zeros = bits >> carrier.last, bits & carrier.magnitude_mask, regime >> carrier.last
     length = regime ^ zeros
-    kept = rounded >> drop
-    if wide:
-        kept = kept << xp.clip(-taper.drop - length, 0, None)
+    kept = rounded >> drop << xp.clip(-taper.drop - length, 0, None)
     code = (kept + _run(xp.clip(length, None, codes.free), zeros, codes)) & codes.half
-    code = ((code ^ sign) - sign) & (-magnitude >> carrier.last) & (codes.half | codes.nar)
+    code = xp.where(magnitude > 0, ((code ^ sign) - sign) & (codes.half | codes.nar), 0)
     return xp.where(magnitude > carrier.infinity - 1, codes.nar, code)
 
 

@@ -67,8 +67,8 @@ def following(width: int) -> Function | None:
 
 
 def rounding_kernel(program: Program, layout: str) -> Kernel:
-    trace, carrier = Trace(), program.carrier
-    lane, stored = f"int{carrier.lane_bits}", _stored_dtype(carrier)
+    carrier = program.carrier
+    trace, lane, stored = Trace(carrier.name), f"int{carrier.lane_bits}", f"int{carrier.stored_bits}"
     arguments = [Argument("x", stored, ELEMENT), Argument("constants", lane)]
     word = None
     if program.mode is Rounding.STOCHASTIC:
@@ -90,7 +90,7 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
 
 def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
     trace, carrier = Trace(), decoding.carrier
-    lane, stored = f"int{carrier.lane_bits}", _stored_dtype(carrier)
+    lane, stored = f"int{carrier.lane_bits}", f"int{carrier.stored_bits}"
     arguments = [Argument("codes", storage, ELEMENT), Argument("constants", lane)]
     codes = trace.value("codes[j]", lane, ELEMENT)
     scales = scale = None
@@ -122,10 +122,6 @@ def _word(trace: Trace, placed: bool, carrier: Carrier) -> Value:
 
 def _constants(trace: Trace, count: int, lane: str) -> list[Value]:
     return [trace.value(f"constants[{index}]", lane, CONSTANT) for index in range(count)]
-
-
-def _stored_dtype(carrier: Carrier) -> str:
-    return "int16" if carrier.padding else f"int{carrier.lane_bits}"
 
 
 def _number(trace: Trace, lane: Value, carrier: Carrier) -> Any:

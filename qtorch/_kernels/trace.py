@@ -83,6 +83,9 @@ class Trace:
 
     It has the names that the law uses of an array namespace, see `qcore.law.lanes`.
 
+    Args:
+        float16: the float with which lanes of 16 bits are converted, "float16" or "bfloat16"; else unused.
+
     Attributes:
         values: by what they are.
         maxima: those of blocks and of the tensor.
@@ -90,7 +93,8 @@ class Trace:
 
     quotient_error = 0  # division is IEEE 754's, see `compiler`
 
-    def __init__(self) -> None:
+    def __init__(self, float16: str = "") -> None:
+        self.floats = {16: float16, 32: "float32", 64: "float64"}
         self.values: dict[tuple[Any, ...], Value] = {}
         self.maxima: list[Value] = []
 
@@ -149,7 +153,7 @@ class Trace:
         return self.note("__builtin_truncf({})", x)
 
     def float_bits(self, lanes: Value) -> Value:
-        return self.note(f"bits{lanes.width}(to_float{lanes.width}({{}}))", lanes)
+        return self.note(f"{self.floats[lanes.width]}_bits({{}})", lanes)
 
     def integers(self, bits: Value) -> Value:
         return self.note(f"({C_TYPES[bits.dtype]})float{bits.width}({{}})", bits)

@@ -21,6 +21,14 @@ static inline FLOAT64 to_float64(int64_t x) {
 #else
 static inline FLOAT64 to_float64(int64_t x) { return (FLOAT64)x; }
 #endif
+static inline int32_t float32_bits(int32_t x) { return bits32(to_float32(x)); }
+static inline int64_t float64_bits(int64_t x) { return bits64(to_float64(x)); }
+// Of x >= 0, and toward zero: the law reads these only where x has no more bits than the float.
+static inline int16_t bfloat16_bits(int16_t x) { return (int16_t)(float32_bits(x) >> 16); }
+static inline int16_t float16_bits(int16_t x) {  // with fields of another bias, below which is zero only
+    const int32_t bits = (float32_bits(x) >> 13) - ((127 - 15) << 10);
+    return (int16_t)(bits > 0 ? bits : 0);
+}
 typedef int16_t bfloat16;
 static inline bfloat16 to_bfloat16(FLOAT32 x) {  // to nearest, ties to even; of no NaN
     const int32_t bits = bits32(x);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,15 +25,22 @@ from qtorch._torch_internals import constant
 class _Kernels(dict[str, "tuple[Function, int] | None"]):
     """The CPU's kernels of a law by layout (a key of `laws.LAYOUTS`), each with where its constants are, or None."""
 
-    def __init__(self, program: Program, constants: tuple[int, ...]) -> None:
-        self.program, self.constants = program, constants
-        self.tensor: torch.Tensor | None = None
+    def __init__(self, number: Number, program: Program, constants: tuple[int, ...], overflow: Any) -> None:
+        self.number, self.law, self.overflow = number, (program, constants), overflow
+
+    @cached_property
+    def compiled(self) -> tuple[Program, torch.Tensor]:
+        """What is compiled, in lanes as narrow as suffices, and its constants."""
+        program, constants = self.law
+        if program.narrows:
+            carrier = program.carrier.narrow
+            program, constants = prepare(self.number, program.mode, carrier, self.overflow, bool(program.codes))
+        return program, torch.tensor(constants, dtype=lane_dtype(program.carrier), device="cpu")
 
     def __missing__(self, layout: str) -> tuple[Function, int] | None:
-        if self.tensor is None:
-            self.tensor = torch.tensor(self.constants, dtype=lane_dtype(self.program.carrier), device="cpu")
-        function = laws.rounding(self.program, layout)
-        self[layout] = None if function is None else (function, self.tensor.data_ptr())
+        program, constants = self.compiled
+        function = laws.rounding(program, layout)
+        self[layout] = None if function is None else (function, constants.data_ptr())
         return self[layout]
 
 
@@ -55,6 +63,7 @@ class Plan:
         program: Program,
         constants: tuple[int, ...],
         dtype: torch.dtype,
+        overflow: Any,
         text: tuple[str, ...] = (),
     ) -> None:
         self.number = number
@@ -64,7 +73,7 @@ class Plan:
         self.text = text
         self.stochastic = program.mode is Rounding.STOCHASTIC
         self.elementwise = not isinstance(number, BlockNumber)
-        self.kernels = _Kernels(program, constants)
+        self.kernels = _Kernels(number, program, constants, overflow)
 
     def calls_operator(self, x: torch.Tensor) -> bool:
         """True if a traced program calls an operator; otherwise the law becomes a part of it."""
@@ -76,12 +85,12 @@ def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, cod
     number, mode = check_number(number), check_rounding(rounding)
     carrier = check_dtype(dtype, "x")
     if not torch.compiler.is_compiling():
-        return Plan(number, *prepare(number, mode, carrier, overflow, coded), dtype)
+        return Plan(number, *prepare(number, mode, carrier, overflow, coded), dtype, overflow)
     described = _description(number)
     fields, constants = _prepare(mode.value, carrier.name, overflow, coded, *described)
     program = Program(Carrier(*fields[0]), mode, *fields[1:])
     text = () if torch.compiler.is_exporting() else (_text(*described), mode.value, overflow or "")
-    return Plan(number, program, constants, dtype, text)
+    return Plan(number, program, constants, dtype, overflow, text)
 
 
 plan_for = cached(make_plan)

@@ -80,7 +80,7 @@ def from_working(xp: Any, lanes: Any, carrier: Carrier) -> Any:
     below = xp.clip(xp.clip(1 - (lanes >> width), 0, None), None, width + 2)  # from there on all becomes zero
     magnitude = xp.where(lanes < hidden, (lanes & (hidden - 1)) | hidden, lanes)
     drop = xp.clip(below + carrier.padding, None, width + 2)
-    step = increment(Rounding.NEAREST, ~(-1 << drop), magnitude >> drop, None, None)
+    step = increment(Rounding.NEAREST, ~(-1 << drop), (magnitude >> drop) & 1, None, None)
     rounded = (magnitude + step) >> drop << (drop - below)
     return xp.clip(rounded, None, carrier.infinity - (1 << carrier.padding))
 

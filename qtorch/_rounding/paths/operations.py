@@ -89,7 +89,7 @@ def materialize(lanes: torch.Tensor) -> torch.Tensor:
 
 
 def lane_dtype(carrier: Carrier) -> torch.dtype:
-    return torch.int32 if carrier.lane_bits == 32 else torch.int64
+    return {16: torch.int16, 32: torch.int32, 64: torch.int64}[carrier.lane_bits]
 
 
 def to_lanes(x: torch.Tensor, carrier: Carrier) -> torch.Tensor:
