@@ -88,8 +88,7 @@ def _by_kernel(
     count = images.ndim - 1
     places, moves = windows.shape[:count], windows.stride()[:count]
     runs = windows.shape[count:-1], windows.stride()[count:-1]
-    filters = weight._with(weight.values.movedim(1, -1))
-    return sums_of_runs(input._with(images), filters, places, moves, *runs, apart, rounding)
+    return sums_of_runs(input, weight, images, weight.values.movedim(1, -1), places, moves, *runs, apart, rounding)
 
 
 def _by_parts(

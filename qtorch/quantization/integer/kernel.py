@@ -43,6 +43,8 @@ class Rounding(NamedTuple):
 def sums_of_runs(
     input: Any,
     weight: Any,
+    rows: torch.Tensor,
+    filters: torch.Tensor,
     places: tuple[int, ...],
     moves: tuple[int, ...],
     kernel: tuple[int, ...] = (),
@@ -53,18 +55,19 @@ def sums_of_runs(
     """The sums over windows of (x - its zero point) * (w - its zero point), where `is_served`, or these rounded.
 
     Args:
-        input: QTensor with one scale, whose last dimension has no gaps: windows are made of runs along it.
-        weight: QTensor of shape (outputs, *kernel, length of the last dimension), with one scale or some.
+        input: QTensor with one scale.
+        weight: QTensor with one scale, or one for each output.
+        rows: input's integers, whose last dimension has no gaps: windows are made of runs along it.
+        filters: weight's integers, of shape (outputs, *kernel, length of rows' last dimension).
         places, moves: of up to four dimensions of windows, how many there are and how far apart in memory.
         kernel, steps: the same of up to three dimensions of runs in a window.
-        apart: True if each output sees one channel; the weight's last dimension is then 1.
+        apart: True if each output sees one channel; the last dimension of filters is then 1.
         rounding: to which integers, where `rounds_here`; None for the sums.
 
     Returns:
         int32, or the rounding's integers, of shape (*places, outputs).
     """
-    values, filters = input.values, weight.values.contiguous()
-    zeros, length = weight.qparams.zero_point.contiguous(), values.shape[-1]
+    filters, zeros, length = filters.contiguous(), weight.qparams.zero_point.contiguous(), rows.shape[-1]
     while kernel and steps[-1] == length and not apart:  # neighbours are one run
         length, kernel, steps = length * kernel[-1], kernel[:-1], steps[:-1]
     dtype = torch.int32 if rounding is None else getattr(torch, rounding.form.storage)
@@ -73,8 +76,8 @@ def sums_of_runs(
         absent, missing = 4 - len(places), 3 - len(kernel)
         windows = *(1,) * absent, *places, *(0,) * absent, *moves
         runs = *(1,) * missing, *kernel, *(0,) * missing, *steps
-        flags = apart, values.dtype is torch.int8, filters.dtype is torch.int8, zeros.dim() == 0, rounding is not None
-        tensors = values, input.qparams.zero_point, filters, zeros, result, *_parameters(input, weight, rounding)
+        flags = apart, rows.dtype is torch.int8, filters.dtype is torch.int8, zeros.dim() == 0, rounding is not None
+        tensors = rows, input.qparams.zero_point, filters, zeros, result, *_parameters(input, weight, rounding)
         function: Any = products.of_integers(rounding is not None and rounding.bias is not None)
         function(*windows, *runs, length, len(filters), *map(int, flags), *(one.data_ptr() for one in tensors))
     return result

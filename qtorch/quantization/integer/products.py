@@ -56,7 +56,8 @@ def _takes_kernel(input: Any, weight: Any) -> bool:
 
 
 def _by_kernel(input: Any, weight: Any, rounding: Rounding | None = None) -> torch.Tensor:
-    return sums_of_runs(input.contiguous(), weight, input.shape[:1], weight.shape[1:], rounding=rounding)
+    rows = input.values.contiguous()
+    return sums_of_runs(input, weight, rows, weight.values, rows.shape[:1], rows.shape[1:], rounding=rounding)
 
 
 def corrected(
