@@ -110,11 +110,17 @@ def small_network() -> nn.Sequential:
     return nn.Sequential(*convolutions, nn.ReLU(), nn.Flatten(), nn.Linear(32 * 256, 10))
 
 
-def training_step(package: Any, settings: dict[str, Any]) -> Call:
-    """One step of a network whose weights and outputs a package rounds in training, its batch norm being fused."""
+def training_step(package: Any, settings: dict[str, Any], stable: bool = False) -> Call:
+    """One step of a network whose weights and outputs a package rounds in training, its batch norm being fused.
+
+    `stable` chooses torch.ao's numerically stable form of a convolution with a batch norm, which is qtorch's.
+    """
     model = package.fuse_modules_qat(small_network().train(), [["0", "1", "2"], ["3", "4"]])
     model.qconfig = package.get_default_qat_qconfig("fbgemm", **settings)
     model = package.prepare_qat(model)
+    if stable:
+        for module in model.modules():
+            module._enable_slow_path_for_better_numerical_stability = True
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(32, 16, 16, 16, generator=generator)
@@ -129,10 +135,13 @@ def training_step(package: Any, settings: dict[str, Any]) -> Call:
 
 
 def training_cases(peer: Any) -> Iterator[Case]:
-    """torch.ao's fused fake quantization is its default; the plain one is what both have."""
+    """torch.ao's fused fake quantization is its default; the plain one is what both have.
+
+    So is the stable form, which takes a convolution more; torch.ao's default divides by gamma instead.
+    """
     others = [
-        (f"torch.ao, {name}", training_step(peer, {"version": number}), 1.0 * NOISE)
-        for name, number in (("plain", 0), ("fused", 1))
+        (f"torch.ao, {name}", training_step(peer, {"version": number}, stable), 1.0 * NOISE)
+        for name, number, stable in (("plain", 0, False), ("fused", 1, False), ("fused, stable form", 1, True))
     ]
     yield Case("a fake-quantized training step", training_step(quantization, {}), tuple(others))
 
