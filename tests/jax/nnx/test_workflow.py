@@ -199,7 +199,10 @@ def test_gamma_of_zero_trains():
 PADDINGS = ["SAME", "VALID", ((1, 0), (0, 2)), (1, 0), "CIRCULAR", "REFLECT"]
 
 
-@pytest.mark.parametrize(("padding", "kernel"), [*((one, (3, 2)) for one in PADDINGS), *((one, (21, 1)) for one in PADDINGS[4:])], ids=str)
+KERNELS = [*((one, (3, 2)) for one in PADDINGS), *((one, size) for one in PADDINGS[4:] for size in ((4, 1), (21, 1)))]
+
+
+@pytest.mark.parametrize(("padding", "kernel"), KERNELS, ids=str)
 def test_paddings(padding, kernel):
     """Against the float convolution of exact integers; a wide kernel sees integers of an image several times."""
     rng = np.random.default_rng(3)
