@@ -110,11 +110,17 @@ def small_network() -> nn.Sequential:
     return nn.Sequential(*convolutions, nn.ReLU(), nn.Flatten(), nn.Linear(32 * 256, 10))
 
 
-def training_step(package: Any, settings: dict[str, Any]) -> Call:
-    """One step of a network whose weights and outputs a package rounds in training, its batch norm being fused."""
+def training_step(package: Any, settings: dict[str, Any], stable: bool = False) -> Call:
+    """One step of a network whose weights and outputs a package rounds in training, its batch norm being fused.
+
+    `stable` chooses torch.ao's numerically stable form of a convolution with a batch norm, which is qtorch's.
+    """
     model = package.fuse_modules_qat(small_network().train(), [["0", "1", "2"], ["3", "4"]])
     model.qconfig = package.get_default_qat_qconfig("fbgemm", **settings)
     model = package.prepare_qat(model)
+    if stable:
+        for module in model.modules():
+            module._enable_slow_path_for_better_numerical_stability = True
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(32, 16, 16, 16, generator=generator)
@@ -129,24 +135,32 @@ def training_step(package: Any, settings: dict[str, Any]) -> Call:
 
 
 def training_cases(peer: Any) -> Iterator[Case]:
-    """torch.ao's fused fake quantization is its default; the plain one is what both have."""
+    """torch.ao's fused fake quantization is its default; the plain one is what both have.
+
+    So is the stable form, which takes a convolution more; torch.ao's default divides by gamma instead.
+    """
     others = [
-        (f"torch.ao, {name}", training_step(peer, {"version": number}), 1.0 * NOISE)
-        for name, number in (("plain", 0), ("fused", 1))
+        (f"torch.ao, {name}", training_step(peer, {"version": number}, stable), 1.0 * NOISE)
+        for name, number, stable in (("plain", 0, False), ("fused", 1, False), ("fused, stable form", 1, True))
     ]
     yield Case("a fake-quantized training step", training_step(quantization, {}), tuple(others))
 
 
-def jax_case() -> Case:
-    """A linear layer in integers of JAX against a product of floats."""
+def jax_cases() -> Iterator[Case]:
+    """A product of integers in JAX, and the linear layer around it, against a product of floats."""
     rng = np.random.default_rng(0)
     x, w = (jnp.asarray(rng.normal(size=(SIZE, SIZE)).astype(np.float32)) for _ in range(2))
     q = qjax.quantization.quantize_per_tensor(x, 0.03, 128, "quint8")
     weight = qjax.quantization.quantize_per_tensor(w, 0.03, 0, "qint8")
+    product = jax.jit(
+        lambda a, b: jax.lax.dot_general(a, b, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
+    )
     integer = jax.jit(lambda q, weight: qjax.quantization.linear(q, weight, None, 2.0, 128).values)
     floating = jax.jit(lambda x, w: x @ w.T)
     others = (("float32 in JAX", lambda: floating(x, w).block_until_ready(), 1.0 * NOISE),)
-    return Case(f"JAX: linear {SIZE} x {SIZE} x {SIZE}", lambda: integer(q, weight).block_until_ready(), others)
+    shape = f"{SIZE} x {SIZE} x {SIZE}"
+    yield Case(f"JAX: int8 product {shape}", lambda: product(weight.values, weight.values).block_until_ready(), others)
+    yield Case(f"JAX: linear {shape}", lambda: integer(q, weight).block_until_ready(), others)
 
 
 def measure(seconds: float, log: Console) -> list[Row]:
@@ -156,7 +170,7 @@ def measure(seconds: float, log: Console) -> list[Row]:
         warnings.simplefilter("ignore")
         import torch.ao.quantization as peer
 
-        for make in (partial(layer_cases, peer), partial(training_cases, peer), lambda: [jax_case()]):
+        for make in (partial(layer_cases, peer), partial(training_cases, peer), jax_cases):
             for what, call, others in make():
                 with torch.set_grad_enabled("training" in what):
                     ours, *timings = by_turns([call, *(other for _, other, _ in others)], clock_for("cpu"), seconds)

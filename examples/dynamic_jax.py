@@ -38,7 +38,7 @@ class RowReader(nnx.Module):
 
 
 def main(argv: list[str] | None = None) -> None:
-    options = arguments(__doc__, 8, argv)
+    options = arguments(__doc__, 16, argv)
     data = load(options.limit)
     model = trained(RowReader(nnx.Rngs(options.seed)), data, options.epochs, options.seed)
     integers = {bits: qnn.quantize_dynamic(model, {"": QConfigDynamic(weight_observer(bits))}) for bits in WIDTHS}

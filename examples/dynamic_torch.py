@@ -37,7 +37,7 @@ def quantized(model: nn.Module, bits: int) -> nn.Module:
 
 
 def main(argv: list[str] | None = None) -> None:
-    options = arguments(__doc__, 8, argv)
+    options = arguments(__doc__, 16, argv)
     data = load(options.limit)
     model = trained(RowReader, data, options.epochs, options.seed)
     integers = {bits: quantized(model, bits) for bits in WIDTHS}

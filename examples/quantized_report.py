@@ -13,7 +13,7 @@ from rich.table import Table
 
 from examples.report import console
 
-WIDTHS = range(2, 9)  # bits of the integers that are drawn
+WIDTHS = (2, 3, 4, 6, 8)  # bits of the integers that are drawn
 SHOWN = (8, 4)  # those with a row in the table
 CALIBRATION = 256  # images that observers see
 

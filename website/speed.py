@@ -106,7 +106,8 @@ def layers() -> str:
     record = results("layers")
     rows = ((row["what"], row["against"], f"{row['ratio']:.2f}", f"{row['limit']:g}") for row in record["rows"])
     shown = table(("layer", "times that of", "", "what we aim at"), rows)
-    return f"Measured with one thread on {where(record)} ({link('layers')}).\n\n{shown}"
+    threads = record["machine"]["torch threads"]
+    return f"Measured with {threads} threads of torch on {where(record)} ({link('layers')}).\n\n{shown}"
 
 
 def products() -> str:

@@ -84,6 +84,12 @@ def requantize(dtype: str, storage: str, biased: bool, layout: str) -> Function 
     A call gives the sizes, then the addresses of the sums, the weight's scales, the biases if there are any, the
     input's scale, the result's scale and zero point, the ends of the range and the integers.
     """
+    trace, arguments, q = rounding_of_sums(dtype, biased, layout)
+    return _load(trace, arguments, [Result("q", q, storage)], layout)
+
+
+def rounding_of_sums(dtype: str, biased: bool, layout: str) -> tuple[Trace, list[Argument], Value]:
+    """The law of `requantize`, what it reads, and its integers."""
     parameters = {"weight_scale": "float32"} | ({"bias": "float32"} if biased else {})
     trace, sums, (weight_scale, *bias), arguments = _of_channels(dtype, layout, parameters)
     whole = {"input_scale": "float32", "scale": "float32", "zero_point": "int32"}
@@ -91,8 +97,7 @@ def requantize(dtype: str, storage: str, biased: bool, layout: str) -> Function 
     input_scale, scale, zero_point = (trace.value(f"{name}[0]", kind, CONSTANT) for name, kind in whole.items())
     form: Any = _bounds(trace, arguments)
     parts = input_scale, weight_scale, bias[0] if biased else None, scale, zero_point
-    q = law.requantize(trace, sums, *parts, 0, form)
-    return _load(trace, arguments, [Result("q", q, storage)], layout)
+    return trace, arguments, law.requantize(trace, sums, *parts, 0, form)
 
 
 _PARAMETERS = {"scale": "float32", "zero_point": "int32"}

@@ -1,24 +1,28 @@
 // Exact sums of products of 8-bit integers less their zero points: linear layers, and convolutions of images whose
-// channels come last, without a copy of all windows. A row of A is a window: `kernel` runs of `channels` integers.
+// channels come last, without a copy of all windows. A row of A is a window: `kernel` runs of `channels` integers. Sums
+// are written, or rounded to integers of 8 bits at once: what is filled in, marked by a dollar sign, rounds one of them.
 //
 // Differences have 9 bits. Two neighbours of a row and of a column are multiplied and added in one instruction, into
-// int32: B is packed as panels of COLUMNS columns, pairs of neighbours side by side.
+// int32: B is packed as panels of COLUMNS columns, pairs of neighbours side by side. Where each output sees one channel
+// only, neighbours are runs of a window.
 
 $values
 
 #ifdef __AVX2__
 #include <immintrin.h>
 
-// What is done for each row of a tile; registers suffice if the compiler does not do all products first.
+// What is done for each row of a tile. A sum stays in its register: compilers would rather add into another one, and
+// move that back.
 #define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5)
-#define START(i) __m256i low##i = _mm256_setzero_si256(), high##i = low##i;
+#define ADD(sum, term) __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(term))
+#define START(i) \
+    __m256i low##i = _mm256_load_si256((const __m256i*)sums[i]), high##i = _mm256_load_si256((const __m256i*)(sums[i] + 8));
 #define STEP(i) { \
     int32_t two; \
     memcpy(&two, of_rows[i] + 2 * pair, sizeof two); \
     const __m256i factor = _mm256_set1_epi32(two); \
-    low##i = _mm256_add_epi32(low##i, _mm256_madd_epi16(factor, first)); \
-    high##i = _mm256_add_epi32(high##i, _mm256_madd_epi16(factor, second)); \
-    __asm__("" : "+x"(low##i), "+x"(high##i)); \
+    ADD(low##i, _mm256_madd_epi16(factor, first)); \
+    ADD(high##i, _mm256_madd_epi16(factor, second)); \
 }
 #define STORE(i) \
     _mm256_store_si256((__m256i*)sums[i], low##i); \
@@ -27,16 +31,23 @@ $values
 
 #define ROWS 6     // of C at a time, in registers
 #define COLUMNS 16 // the same
+#define TOGETHER 4 // windows of single channels, in registers
 #define BLOCK 48   // rows of A that a thread has as differences at a time
+#define DEPTH 256  // pairs of a panel that stay in the nearest cache for all rows of a block
 
 typedef struct {
     int64_t places[4], moves[4];  // how many windows there are in each dimension, and how far apart
     int64_t kernel[3], steps[3];  // the same for a window's runs
-    int64_t channels, outputs, signed_a, signed_b, one_zero;
+    int64_t channels, outputs;    // at least COLUMNS channels if each output sees one
+    int64_t apart, signed_a, signed_b, one_zero, rounds;
     const uint8_t *a, *b;
     const int32_t *zero_a, *zero_b;
-    int32_t* sums;
-    int64_t terms, pairs;
+    void* result;
+    const float *input_scale, *weight_scale, *bias, *scale;  // of the law, see `affine.requantize`; here and below
+    const int32_t* zero_point;
+    const float* ends;
+    int64_t terms, pairs, panels;
+    float* of_outputs;  // HANDED for each output of all panels
 } Call;
 
 static inline void differences(const uint8_t* from, int64_t size, int64_t is_signed, int32_t zero, int16_t* to) {
@@ -44,46 +55,128 @@ static inline void differences(const uint8_t* from, int64_t size, int64_t is_sig
     else for (int64_t i = 0; i < size; ++i) to[i] = (int16_t)(from[i] - zero);
 }
 
-// Rows of A from `first` on as differences, each with a 0 behind it if it has an odd number of terms.
-static void gather(const Call* call, int64_t first, int64_t rows, int16_t* to) {
-    const int64_t* const places = call->places;
-    for (int64_t row = first; row < first + rows; ++row, to += 2 * call->pairs) {
-        int64_t rest = row, offset = 0;
-        for (int i = 3; i >= 0; rest /= places[i--]) offset += rest % places[i] * call->moves[i];
-        int16_t* at = to;
-        for (int64_t i = 0; i < call->kernel[0]; ++i)
-            for (int64_t j = 0; j < call->kernel[1]; ++j)
-                for (int64_t k = 0; k < call->kernel[2]; ++k, at += call->channels) {
-                    const int64_t run = i * call->steps[0] + j * call->steps[1] + k * call->steps[2];
-                    differences(call->a + offset + run, call->channels, call->signed_a, *call->zero_a, at);
-                }
-        if (call->terms % 2) *at = 0;
+// The place of a window in each dimension, and how far it is from the first one.
+typedef struct { int64_t at[4], offset; } Place;
+
+static Place place_of(const Call* call, int64_t row) {
+    Place place = {{0}, 0};
+    for (int i = 3; i >= 0; row /= call->places[i--]) {
+        place.at[i] = row % call->places[i];
+        place.offset += place.at[i] * call->moves[i];
+    }
+    return place;
+}
+
+static inline void step(const Call* call, Place* place) {
+    for (int i = 3; i >= 0; --i) {
+        place->offset += call->moves[i];
+        if (++place->at[i] < call->places[i]) return;
+        place->offset -= call->places[i] * call->moves[i];
+        place->at[i] = 0;
     }
 }
+
+// How far the runs of a window are from its first one; the last one twice, to make pairs of them.
+static void runs_of(const Call* call, int64_t* to) {
+    for (int64_t i = 0; i < call->kernel[0]; ++i)
+        for (int64_t j = 0; j < call->kernel[1]; ++j)
+            for (int64_t k = 0; k < call->kernel[2]; ++k) *to++ = i * call->steps[0] + j * call->steps[1] + k * call->steps[2];
+    *to = to[-1];
+}
+
+// Rows of A from `first` on as differences, each with a 0 behind it if it has an odd number of terms.
+static void gather(const Call* call, const int64_t* runs, int64_t first, int64_t rows, int16_t* to) {
+    const int64_t count = call->terms / call->channels;
+    Place place = place_of(call, first);
+    for (int64_t row = 0; row < rows; ++row, to += 2 * call->pairs, step(call, &place)) {
+        for (int64_t run = 0; run < count; ++run)
+            differences(call->a + place.offset + runs[run], call->channels, call->signed_a, *call->zero_a,
+                        to + run * call->channels);
+        if (call->terms % 2) to[call->terms] = 0;
+    }
+}
+
+// The first output of a panel; the last panel has outputs of the one before it too, rather than less than COLUMNS.
+static inline int64_t left_of(const Call* call, int64_t panel) {
+    return MAX(MIN(panel * COLUMNS, call->outputs - COLUMNS), 0);
+}
+
+#define PART 128 // terms of a panel that are packed at a time
 
 static void pack(const Call* call, int64_t panel, int16_t* to) {
-    int16_t row[512];
-    for (int64_t j = 0; j < COLUMNS; ++j) {
-        const int64_t output = panel * COLUMNS + j;
-        for (int64_t start = 0; start < 2 * call->pairs; start += 512) {
-            const int64_t size = MIN(512, 2 * call->pairs - start), inside = MIN(size, call->terms - start);
-            for (int64_t i = 0; i < size; ++i) row[i] = 0;
+    int16_t rows[COLUMNS][PART];
+    for (int64_t start = 0; start < 2 * call->pairs; start += PART) {
+        const int64_t size = MIN(PART, 2 * call->pairs - start), inside = MIN(size, call->terms - start);
+        for (int64_t j = 0; j < COLUMNS; ++j) {
+            const int64_t output = left_of(call, panel) + j;
+            memset(rows[j], 0, sizeof rows[j]);
             if (output < call->outputs)
                 differences(call->b + output * call->terms + start, inside, call->signed_b,
-                            call->zero_b[call->one_zero ? 0 : output], row);
-            for (int64_t i = 0; i < size; ++i) to[((start + i) / 2 * COLUMNS + j) * 2 + i % 2] = row[i];
+                            call->zero_b[call->one_zero ? 0 : output], rows[j]);
         }
+        for (int64_t pair = 0; pair < size / 2; ++pair)
+            for (int64_t j = 0; j < COLUMNS; ++j) memcpy(to + start * COLUMNS + (pair * COLUMNS + j) * 2, rows[j] + 2 * pair, 4);
     }
 }
 
-// C's rows from `top` and columns of a panel, at most ROWS and COLUMNS.
-static void tile(const Call* call, const int16_t* a, int64_t rows, const int16_t* b, int64_t top, int64_t left) {
-    int32_t sums[ROWS][COLUMNS] __attribute__((aligned(64)));
+// What is handed to the rounding of a panel's sums.
+static void prepare(const Call* call, int64_t panel) {
+    const float *input_scale = call->input_scale, *scale = call->scale;
+    float* const to = call->of_outputs + panel * COLUMNS * HANDED;
+    for (int64_t column = 0; column < COLUMNS; ++column) {
+        const int64_t j = MIN(left_of(call, panel) + column, call->outputs - 1);
+        const float* const weight_scale = call->weight_scale;
+        const float* const bias = call->bias;
+        (void)bias;
+        $outputs
+    }
+}
+
+// Integers that fit 8 bits, with or without a sign.
+static inline void narrow(const int32_t* wide, uint8_t* to) {
+#ifdef __AVX2__
+    const __m256i byte = _mm256_set1_epi32(255);
+    const __m256i low = _mm256_and_si256(_mm256_load_si256((const __m256i*)wide), byte);
+    const __m256i high = _mm256_and_si256(_mm256_load_si256((const __m256i*)(wide + 8)), byte);
+    const __m256i both = _mm256_packus_epi32(low, high);  // four of one and four of the other, twice
+    const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+    _mm_storeu_si128((__m128i*)to, _mm_shuffle_epi32(bytes, 0xd8));
+#else
+    for (int j = 0; j < COLUMNS; ++j) to[j] = (uint8_t)wide[j];
+#endif
+}
+
+// Writes a panel's sums of some rows.
+static void finish(const Call* call, int32_t sums[][COLUMNS], int64_t panel, int64_t top, int64_t rows) {
+    const int64_t columns = MIN(COLUMNS, call->outputs), at = top * call->outputs + left_of(call, panel);
+    if (!call->rounds) {
+        int32_t* const to = (int32_t*)call->result + at;
+        for (int64_t i = 0; i < rows; ++i) memcpy(to + i * call->outputs, sums[i], sizeof(int32_t) * columns);
+        return;
+    }
+    uint8_t* const to = (uint8_t*)call->result + at;
+    const float *of_outputs = call->of_outputs + panel * COLUMNS * HANDED, *ends = call->ends;
+    const int32_t* const zero_point = call->zero_point;
+    $constants
+    for (int64_t i = 0; i < rows; ++i) {
+        const int32_t* const x = sums[i];
+        int32_t wide[COLUMNS] __attribute__((aligned(64)));
+        uint8_t q[COLUMNS];
+        for (int j = 0; j < COLUMNS; ++j) {
+            $rounded
+        }
+        narrow(wide, columns == COLUMNS ? to + i * call->outputs : q);
+        if (columns < COLUMNS) memcpy(to + i * call->outputs, q, columns);
+    }
+}
+
+// Adds products of some pairs to the sums of at most ROWS rows; rows of A are `width` apart.
+static void tile(const int16_t* a, int64_t width, int64_t rows, const int16_t* b, int64_t pairs, int32_t sums[][COLUMNS]) {
     const int16_t* of_rows[ROWS];
-    for (int i = 0; i < ROWS; ++i) of_rows[i] = a + MIN(i, rows - 1) * 2 * call->pairs;
+    for (int i = 0; i < ROWS; ++i) of_rows[i] = a + MIN(i, rows - 1) * width;
 #ifdef __AVX2__
     EACH_ROW(START)
-    for (int64_t pair = 0; pair < call->pairs; ++pair) {
+    for (int64_t pair = 0; pair < pairs; ++pair) {
         __m256i first = _mm256_loadu_si256((const __m256i*)(b + pair * 2 * COLUMNS));
         __m256i second = _mm256_loadu_si256((const __m256i*)(b + pair * 2 * COLUMNS + COLUMNS));
         __asm__("" : "+x"(first), "+x"(second));  // else they are loaded again for each row
@@ -91,55 +184,132 @@ static void tile(const Call* call, const int16_t* a, int64_t rows, const int16_t
     }
     EACH_ROW(STORE)
 #else
-    for (int i = 0; i < ROWS; ++i) for (int j = 0; j < COLUMNS; ++j) sums[i][j] = 0;
-    for (int64_t pair = 0; pair < call->pairs; ++pair)
+    for (int64_t pair = 0; pair < pairs; ++pair)
         for (int i = 0; i < ROWS; ++i)
             for (int j = 0; j < COLUMNS; ++j)
                 for (int two = 0; two < 2; ++two)
                     sums[i][j] += of_rows[i][2 * pair + two] * b[(pair * COLUMNS + j) * 2 + two];
 #endif
-    const int64_t columns = MIN(COLUMNS, call->outputs - left);
-    for (int64_t i = 0; i < rows; ++i)
-        for (int64_t j = 0; j < columns; ++j) call->sums[(top + i) * call->outputs + left + j] = sums[i][j];
 }
 
-static int run(const Call* call, int64_t rows, int threads) {
-    const int64_t panels = (call->outputs + COLUMNS - 1) / COLUMNS, blocks = (rows + BLOCK - 1) / BLOCK;
+static void product(const Call* call, const int64_t* runs, int64_t first, int64_t rows, const int16_t* packed, int16_t* a) {
+    int32_t sums[BLOCK][COLUMNS] __attribute__((aligned(64)));
     const int64_t width = 2 * call->pairs;
-    int16_t* const packed = malloc(sizeof(int16_t) * width * (panels * COLUMNS + threads * BLOCK));
-    if (!packed) return 0;
+    gather(call, runs, first, rows, a);
+    for (int64_t panel = 0; panel < call->panels; ++panel) {
+        memset(sums, 0, sizeof sums);
+        for (int64_t start = 0; start < call->pairs; start += DEPTH)
+            for (int64_t i = 0; i < rows; i += ROWS)
+                tile(a + i * width + 2 * start, width, MIN(ROWS, rows - i), packed + (panel * width + 2 * start) * COLUMNS,
+                     MIN(DEPTH, call->pairs - start), sums + i);
+        finish(call, sums, panel, first, rows);
+    }
+}
+
+// Sums of TOGETHER windows at these addresses, of x * (w - its zero point), where each output sees one channel; `start`
+// is what they begin with.
+static inline void windows(
+    const uint8_t* const* x, const int64_t* runs, int64_t pairs, const int is_signed, const int16_t* b, const int32_t* start,
+    int32_t sums[][COLUMNS]
+) {
+#ifdef __AVX2__
+    __m256i total[TOGETHER][2];
+    for (int i = 0; i < TOGETHER; ++i)
+        for (int half = 0; half < 2; ++half) total[i][half] = _mm256_loadu_si256((const __m256i*)(start + 8 * half));
+    for (int64_t pair = 0; pair < pairs; ++pair, b += 2 * COLUMNS) {
+        const int64_t one = runs[2 * pair], two = runs[2 * pair + 1];
+        const __m256i factors[2] = {_mm256_loadu_si256((const __m256i*)b), _mm256_loadu_si256((const __m256i*)(b + COLUMNS))};
+        for (int i = 0; i < TOGETHER; ++i) {
+            const __m128i first = _mm_loadu_si128((const __m128i*)(x[i] + one)), second = _mm_loadu_si128((const __m128i*)(x[i] + two));
+            const __m128i halves[2] = {_mm_unpacklo_epi8(first, second), _mm_unpackhi_epi8(first, second)};
+            for (int half = 0; half < 2; ++half) {
+                const __m256i wide = is_signed ? _mm256_cvtepi8_epi16(halves[half]) : _mm256_cvtepu8_epi16(halves[half]);
+                total[i][half] = _mm256_add_epi32(total[i][half], _mm256_madd_epi16(wide, factors[half]));
+            }
+        }
+    }
+    for (int i = 0; i < TOGETHER; ++i)
+        for (int half = 0; half < 2; ++half) _mm256_store_si256((__m256i*)(sums[i] + 8 * half), total[i][half]);
+#else
+    for (int i = 0; i < TOGETHER; ++i) {
+        memcpy(sums[i], start, sizeof sums[i]);
+        for (int64_t run = 0; run < 2 * pairs; ++run)
+            for (int j = 0; j < COLUMNS; ++j) {
+                const uint8_t one = x[i][runs[run] + j];
+                sums[i][j] += (is_signed ? (int8_t)one : one) * b[(run / 2 * COLUMNS + j) * 2 + run % 2];
+            }
+    }
+#endif
+}
+
+// Sums of the windows from `first` on where each output sees one channel.
+static void channel_by_channel(const Call* call, const int64_t* runs, int64_t first, int64_t rows, const int16_t* packed) {
+    int32_t sums[BLOCK][COLUMNS] __attribute__((aligned(64)));
+    int64_t offsets[BLOCK];
+    Place place = place_of(call, first);
+    for (int64_t i = 0; i < rows; ++i, step(call, &place)) offsets[i] = place.offset;
+    for (int64_t panel = 0; panel < call->panels; ++panel) {
+        const int16_t* const b = packed + panel * 2 * call->pairs * COLUMNS;
+        int32_t start[COLUMNS] = {0};  // what x's zero point adds
+        for (int64_t i = 0; i < 2 * call->pairs; ++i)
+            for (int64_t j = 0; j < COLUMNS; ++j) start[j] -= *call->zero_a * b[(i / 2 * COLUMNS + j) * 2 + i % 2];
+        for (int64_t i = 0; i < rows; i += TOGETHER) {
+            const uint8_t* x[TOGETHER];
+            for (int k = 0; k < TOGETHER; ++k) x[k] = call->a + offsets[MIN(i + k, rows - 1)] + left_of(call, panel);
+            if (call->signed_a) windows(x, runs, call->pairs, 1, b, start, sums + i);
+            else windows(x, runs, call->pairs, 0, b, start, sums + i);
+        }
+        finish(call, sums, panel, first, rows);
+    }
+}
+
+static int run(Call* call, int64_t rows, int threads) {
+    const int64_t blocks = (rows + BLOCK - 1) / BLOCK, width = 2 * call->pairs;
+    const int64_t count = call->kernel[0] * call->kernel[1] * call->kernel[2] + 1;
+    const int64_t of_packed = width * call->panels * COLUMNS, of_block = call->apart ? 0 : width * BLOCK;
+    int64_t* const runs = malloc(
+        sizeof(int64_t) * count + sizeof(float) * HANDED * call->panels * COLUMNS + sizeof(int16_t) * (of_packed + threads * of_block));
+    if (!runs) return 0;
+    call->of_outputs = (float*)(runs + count);
+    int16_t* const packed = (int16_t*)(call->of_outputs + HANDED * call->panels * COLUMNS);
+    runs_of(call, runs);
     #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        int16_t* const a = packed + width * (panels * COLUMNS + omp_get_thread_num() * BLOCK);
         #pragma omp for schedule(dynamic)
-        for (int64_t panel = 0; panel < panels; ++panel) pack(call, panel, packed + panel * COLUMNS * width);
+        for (int64_t panel = 0; panel < call->panels; ++panel) {
+            pack(call, panel, packed + panel * COLUMNS * width);
+            if (call->rounds) prepare(call, panel);
+        }
         #pragma omp for schedule(dynamic)
         for (int64_t block = 0; block < blocks; ++block) {
             const int64_t first = block * BLOCK, size = MIN(BLOCK, rows - first);
-            gather(call, first, size, a);
-            for (int64_t panel = 0; panel < panels; ++panel)
-                for (int64_t i = 0; i < size; i += ROWS)
-                    tile(call, a + i * width, MIN(ROWS, size - i), packed + panel * COLUMNS * width, first + i,
-                         panel * COLUMNS);
+            if (call->apart) channel_by_channel(call, runs, first, size, packed);
+            else product(call, runs, first, size, packed, packed + of_packed + omp_get_thread_num() * of_block);
         }
     }
-    free(packed);
+    free(runs);
     return 1;
 }
 
-// Takes the numbers of `Call` up to `one_zero` in its order, and its addresses.
+// Takes the members of `Call` up to `ends` in its order; those behind `result` only if it rounds.
 Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
-    Call call;
+    Call call = {{0}};
     int64_t* const numbers[] = {call.places, call.moves, call.kernel, call.steps};
     const int counts[] = {4, 4, 3, 3};
     for (int i = 0; i < 4; ++i) for (int j = 0; j < counts[i]; ++j) numbers[i][j] = PyLong_AsLongLong(*given++);
-    int64_t* const others[] = {&call.channels, &call.outputs, &call.signed_a, &call.signed_b, &call.one_zero};
-    for (int i = 0; i < 5; ++i) *others[i] = PyLong_AsLongLong(*given++);
+    int64_t* const others[] = {&call.channels, &call.outputs, &call.apart, &call.signed_a, &call.signed_b, &call.one_zero, &call.rounds};
+    for (int i = 0; i < 7; ++i) *others[i] = PyLong_AsLongLong(*given++);
     call.a = PyLong_AsVoidPtr(*given++), call.zero_a = PyLong_AsVoidPtr(*given++);
     call.b = PyLong_AsVoidPtr(*given++), call.zero_b = PyLong_AsVoidPtr(*given++);
-    call.sums = PyLong_AsVoidPtr(*given++);
-    call.terms = call.kernel[0] * call.kernel[1] * call.kernel[2] * call.channels;
+    call.result = PyLong_AsVoidPtr(*given++);
+    if (call.rounds) {
+        call.weight_scale = PyLong_AsVoidPtr(*given++), call.bias = PyLong_AsVoidPtr(*given++);
+        call.input_scale = PyLong_AsVoidPtr(*given++), call.scale = PyLong_AsVoidPtr(*given++);
+        call.zero_point = PyLong_AsVoidPtr(*given++), call.ends = PyLong_AsVoidPtr(*given++);
+    }
+    call.terms = call.kernel[0] * call.kernel[1] * call.kernel[2] * (call.apart ? 1 : call.channels);
     call.pairs = (call.terms + 1) / 2;
+    call.panels = (call.outputs + COLUMNS - 1) / COLUMNS;
     const int64_t rows = call.places[0] * call.places[1] * call.places[2] * call.places[3];
     void* const state = PyEval_SaveThread();
     const int done = run(&call, rows, rows * call.outputs * call.terms < 65536 ? 1 : omp_get_max_threads());

@@ -9,9 +9,10 @@ from string import Template
 from qcore.accumulate.accumulator import Accumulator, rounding_program
 from qcore.accumulate.sums.narrow import NarrowRule
 from qcore.random.threefry import leading_bits, leading_bits_mask, threefry
+from qtorch._kernels.affine import rounding_of_sums
 from qtorch._kernels.source import VALUES, declared, needed
 from qtorch._kernels.store import Function, load
-from qtorch._kernels.trace import CONSTANT, ELEMENT, Trace, Value
+from qtorch._kernels.trace import BLOCK, CONSTANT, ELEMENT, Trace, Value
 
 TEMPLATE = Path(__file__).with_name("product.c")
 INTEGERS = Path(__file__).with_name("integer.c")
@@ -30,14 +31,34 @@ def sequential(accumulator: Accumulator | None, narrow: bool) -> Function | None
 
 
 @cache
-def of_integers() -> Function | None:
-    """The kernel of exact sums of products of 8-bit integers.
+def of_integers(biased: bool = False) -> Function | None:
+    """The kernel of exact sums of products of 8-bit integers, which it may round by `qcore.affine.requantize`.
 
     A call gives places and moves of windows, places and steps of their runs, from the outermost of four and of three
-    dimensions, the length of a run, the number of outputs, whether a and b are signed and whether b has one zero point,
-    and the addresses of a, its zero point, b, its zero points, and the int32 sums.
+    dimensions, the length of a run, the number of outputs, whether each output sees one channel, whether a and b are
+    signed, whether b has one zero point, whether sums are rounded, and the addresses of a, its zero point, b, its zero
+    points, and the int32 sums or 8-bit integers. If they are rounded, there follow the addresses of the scales and,
+    where the kernel is `biased`, the biases of all outputs, of the scale of a, of the result's scale and zero point,
+    and of the ends of its range.
     """
-    return load(Template(INTEGERS.read_text()).substitute(values=VALUES.read_text()))
+    _, _, q = rounding_of_sums("int32", biased, "columns")
+    element = needed([q], ELEMENT)
+    handed = [value for value in element if value.level == BLOCK]
+    of_outputs = [value for value in needed(handed, BLOCK) if value.level in (CONSTANT, BLOCK)]
+    store = [f"to[{place} * COLUMNS + column] = {value.name};" for place, value in enumerate(handed)]
+    fields = {
+        "values": VALUES.read_text() + f"\n#define HANDED {len(handed)}\n",
+        "outputs": "\n        ".join([*map(declared, of_outputs), *store]),
+        "constants": "\n    ".join(declared(value) for value in element if value.level == CONSTANT),
+        "rounded": "\n            ".join(
+            [
+                *(declared(value, f"of_outputs[{place} * COLUMNS + j]") for place, value in enumerate(handed)),
+                *(declared(value) for value in element if value.level == ELEMENT),
+                f"wide[j] = {q.name};",
+            ]
+        ),
+    }
+    return load(Template(INTEGERS.read_text()).substitute(fields))
 
 
 def source(accumulator: Accumulator | None, narrow: bool) -> str:

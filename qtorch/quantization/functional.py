@@ -16,8 +16,9 @@ from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch.quantization.affine import make_qparams
 from qtorch.quantization.dtypes import integers
 from qtorch.quantization.integer import conversion
-from qtorch.quantization.integer.convolution import sums_of_windows
-from qtorch.quantization.integer.products import sums_of_products
+from qtorch.quantization.integer.convolution import rounded_windows
+from qtorch.quantization.integer.kernel import Rounding
+from qtorch.quantization.integer.products import rounded_products
 from qtorch.quantization.tensor import QTensor
 
 WIDTHS = (8, 16)  # of integers in memory
@@ -118,8 +119,8 @@ def linear_to(
     input: QTensor, weight: QTensor, bias: torch.Tensor | None, output: QParams, form: AffineInteger
 ) -> QTensor:
     """`linear` with checked operands, and any integers as its result."""
-    sums = sums_of_products(input.reshape(-1, weight.shape[1]), weight)
-    return _requantized(sums.reshape(*input.shape[:-1], weight.shape[0]), input, weight, bias, output, form)
+    values = rounded_products(input.reshape(-1, weight.shape[1]), weight, Rounding(bias, output, form))
+    return QTensor(values.reshape(*input.shape[:-1], weight.shape[0]), output, form)
 
 
 def conv2d(
@@ -180,16 +181,8 @@ def conv_to(
     if mode != "zeros":
         input = pad_images(input, tuple((size, size) for size in padding), mode)
         padding = (0,) * len(padding)
-    sums = sums_of_windows(input, weight, stride, padding, dilation, groups)
-    result = _requantized(sums, input, weight, bias, output, form)
-    return result.permute(0, result.ndim - 1, *range(1, result.ndim - 1))
-
-
-def _requantized(
-    sums: torch.Tensor, input: QTensor, weight: QTensor, bias: torch.Tensor | None, output: QParams, form: AffineInteger
-) -> QTensor:
-    scales = input.qparams.scale, weight.qparams.scale
-    return QTensor(conversion.requantize(sums, *scales, bias, output, form), output, form)
+    geometry = stride, padding, dilation, groups
+    return QTensor(rounded_windows(input, weight, geometry, Rounding(bias, output, form)).movedim(-1, 1), output, form)
 
 
 def _output(input: QTensor, scale: Any, zero_point: Any) -> QParams:

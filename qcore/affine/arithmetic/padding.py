@@ -12,7 +12,8 @@ def pad_images(q: Any, padding: tuple[tuple[int, int], ...], mode: str, first: i
         q: quantized array with one scale.
         padding: how many before and after the image, for each of its dimensions.
         mode: "reflect": mirrored at the last integer, which is not repeated; "replicate": the last integer; "circular":
-            from the other side. `qcore.affine.quantized.check_convolution` says how many there may be.
+            from the other side. Where there are more than the image has, it is mirrored, or repeated, again, as by
+            NumPy's `pad` and flax; torch allows no more (`qcore.affine.quantized.check_convolution`).
         first: where the images' dimensions begin: 2 behind channels, 1 before them.
 
     Example:
@@ -35,7 +36,7 @@ def pad_images(q: Any, padding: tuple[tuple[int, int], ...], mode: str, first: i
 
 
 _SOURCES = {
-    "reflect": lambda place, size: size - 1 - abs(size - 1 - abs(place)),
+    "reflect": lambda place, size: size - 1 - abs(size - 1 - place % max(2 * size - 2, 1)),
     "replicate": lambda place, size: min(max(place, 0), size - 1),
     "circular": lambda place, size: place % size,
 }

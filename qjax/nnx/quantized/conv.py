@@ -8,14 +8,21 @@ import jax
 from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
+from qcore.affine.arithmetic.padding import pad_images
 from qcore.affine.quantized import for_each_dimension
 from qjax.nnx.quantized.base import Quantized, QuantizedWeight, bias_variable
 from qjax.quantization import QTensor
 from qjax.quantization.functional.products import conv_to
 
+# Paddings by which around images are their own integers, and what `pad_images` calls them
+_OWN = {"CIRCULAR": "circular", "REFLECT": "reflect"}
+NAMED_PADDINGS = ("SAME", "VALID", "CAUSAL", *_OWN)
+
 
 class Conv(Quantized):
-    """A convolution of images with channels last in integers: exact sums, requantized; around images is the zero point.
+    """A convolution of images with channels last in integers: exact sums, requantized.
+
+    Around images is the zero point, or by `padding` their own integers.
 
     Args:
         weight: of up to 16 bits, in torch's layout (out_features, in_features / groups, *kernel_size), with one scale
@@ -24,7 +31,8 @@ class Conv(Quantized):
         output: the parameters of the result.
         form: the result's integers.
         strides, kernel_dilation: for all dimensions, or for each.
-        padding: "SAME", "VALID", "CAUSAL", a number, or one number or pair for each dimension, as for `nnx.Conv`.
+        padding: "SAME", "VALID", "CAUSAL", "CIRCULAR", "REFLECT", a number, or one number or pair for each dimension,
+            as for `nnx.Conv`.
         feature_group_count: into how many parts channels and outputs are split.
         relu: True for a ReLU behind it.
 
@@ -78,21 +86,29 @@ class Conv(Quantized):
             sizes = ", ".join(("depth", "height", "width")[-self.dimensions :])
             raise ValueError(f"input has shape {input.shape}; allowed is (..., {sizes}, {channels}), as weight says")
         batch, rest = input.shape[: -self.dimensions - 1], input.shape[-self.dimensions - 1 :]
-        settings = self.strides, self._pairs(rest[:-1]), self.kernel_dilation, self.feature_group_count
-        result = conv_to(input.reshape(-1, *rest), weight, bias, settings, self.output, self.form)
+        images, pairs = input.reshape(-1, *rest), self._pairs(rest[:-1])
+        if self.padding in _OWN:
+            images, pairs = pad_images(images, pairs, _OWN[self.padding], first=1), ((0, 0),) * self.dimensions
+        settings = self.strides, pairs, self.kernel_dilation, self.feature_group_count
+        result = conv_to(images, weight, bias, settings, self.output, self.form)
         result = result.reshape(*batch, *result.shape[1:])
         return result.relu() if self.relu else result
 
     def _pairs(self, sizes: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-        """How many zero points stand before and after images of these sizes."""
+        """How many integers stand before and after images of these sizes."""
         kernel = self.weight.shape[2:]
         reach = [gap * (count - 1) + 1 for count, gap in zip(kernel, self.kernel_dilation, strict=True)]
         if self.padding == "CAUSAL" and self.dimensions == 1:
             pairs = [(reach[0] - 1, 0)]
         elif self.padding in ("SAME", "VALID"):
             pairs = jax.lax.padtype_to_pads(sizes, reach, self.strides, self.padding)
+        elif self.padding in _OWN:
+            pairs = [((extent - 1) // 2, extent // 2) for extent in reach]
         elif isinstance(self.padding, str):
-            raise ValueError(f"padding={self.padding!r}; allowed are SAME, VALID, in one dimension CAUSAL, and numbers")
+            raise ValueError(
+                f"padding={self.padding!r}; allowed are SAME, VALID, CIRCULAR, REFLECT, in one dimension CAUSAL, and "
+                "numbers"
+            )
         else:
             each = for_pairs(self.padding, self.dimensions)
             pairs = [for_each_dimension("padding", pair, 0, 2) for pair in each]

@@ -12,6 +12,7 @@ from qjax.nnx import quantized
 from qjax.nnx.activations import Activation, ReLU, ReLU6
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantized import dynamic
+from qjax.nnx.quantized.conv import NAMED_PADDINGS
 from qjax.nnx.recurrent import GRU, LSTM
 from qjax.nnx.rounded import RoundedLayer
 from qjax.nnx.workflow.observing import FloatFunctional, Observed
@@ -69,7 +70,7 @@ def _unusual_conv(conv: nnx.Conv) -> str:
         return f"it has input_dilation={dilation}"
     if conv.mask is not None:
         return "it has a mask"
-    if isinstance(conv.padding, str) and conv.padding not in ("SAME", "VALID", "CAUSAL"):
+    if isinstance(conv.padding, str) and conv.padding not in NAMED_PADDINGS:
         return f"it has padding={conv.padding!r}"
     return ""
 

@@ -9,7 +9,8 @@ import torch
 from torch.nn import functional
 
 from qtorch._torch_internals import INT8_TERMS, int8_product, multiplies_int8
-from qtorch.quantization.integer.kernel import is_served, sums_of_runs
+from qtorch.quantization.integer.conversion import requantize
+from qtorch.quantization.integer.kernel import MANY_CHANNELS, Rounding, is_served, rounds_here, sums_of_runs
 from qtorch.quantization.integer.products import are_zero, corrected, fits_int32, float_differences, largest_sum, signed
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
@@ -39,9 +40,9 @@ def sums_of_windows(
         ValueError: if sums may not be exact in float64.
     """
     terms = prod(weight.shape[1:])
+    if _takes_kernel(input, weight, groups):
+        return _by_kernel(input, weight, stride, padding, dilation, groups > 1)
     if groups == 1 and fits_int32(input, weight, terms):
-        if is_served(input, weight):
-            return _by_kernel(input, weight, stride, padding, dilation)
         if multiplies_int8(input.device) or prod(weight.shape[2:]) == 1:
             return _by_int8(input, weight, stride, padding, dilation)
         if prod(weight.shape[2:]) <= INT8_TERMS // 2:
@@ -58,8 +59,28 @@ def sums_of_windows(
         return convolve(*operands, None, stride, padding, dilation, groups).movedim(1, -1)
 
 
+def rounded_windows(input: Any, weight: Any, geometry: tuple[Any, ...], rounding: Rounding) -> torch.Tensor:
+    """The integers to which `sums_of_windows` are rounded, which has the same geometry and raises the same errors."""
+    *sizes, groups = geometry
+    if _takes_kernel(input, weight, groups) and rounds_here(input, weight, rounding):
+        return _by_kernel(input, weight, *sizes, groups > 1, rounding)
+    return requantize(sums_of_windows(input, weight, *geometry), input.qparams.scale, weight.qparams.scale, *rounding)
+
+
+def _takes_kernel(input: Any, weight: Any, groups: int) -> bool:
+    """True of convolutions of all channels, and of those of each channel alone, if they are many."""
+    apart = groups == input.shape[1] == len(weight.values) and groups >= MANY_CHANNELS
+    return (groups == 1 or apart) and fits_int32(input, weight, prod(weight.shape[1:])) and is_served(input, weight)
+
+
 def _by_kernel(
-    input: Any, weight: Any, stride: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]
+    input: Any,
+    weight: Any,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    apart: bool,
+    rounding: Rounding | None = None,
 ) -> torch.Tensor:
     """Products of windows that lie among one another in memory, channels being last."""
     images = _padded(input.values.movedim(1, -1), input.qparams.zero_point, padding)
@@ -67,7 +88,7 @@ def _by_kernel(
     count = images.ndim - 1
     places, moves = windows.shape[:count], windows.stride()[:count]
     runs = windows.shape[count:-1], windows.stride()[count:-1]
-    return sums_of_runs(input._with(images), weight._with(weight.values.movedim(1, -1)), places, moves, *runs)
+    return sums_of_runs(input, weight, images, weight.values.movedim(1, -1), places, moves, *runs, apart, rounding)
 
 
 def _by_parts(

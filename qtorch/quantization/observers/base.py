@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from qcore.affine import Extremes, PerChannelMinMax, QParams
@@ -182,7 +183,12 @@ class RangeObserver(ObserverBase, FixedDtypes):
         return self._state_class(*seen)
 
     def _qparams(self) -> QParams:
-        return self.rule.qparams(self._state(self.min_val.shape), Names)
+        low, high = self.min_val, self.max_val
+        if self._steps_by_numpy and low.is_cpu and is_plain_tensor(low):
+            found = self.rule.qparams(Extremes(low.numpy(), high.numpy()), SmallNames)
+            scale, zero_point = (torch.from_numpy(np.asarray(one)) for one in (found.scale, found.zero_point))
+            return QParams(scale, zero_point, found.axis)
+        return self.rule.qparams(self._state(low.shape), Names)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         for name in ("min_val", "max_val"):  # which have as many channels as were seen

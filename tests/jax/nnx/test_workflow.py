@@ -12,6 +12,7 @@ from support import assert_same_bits
 import qjax.nnx as qnn
 from qcore import affine as reference
 from qcore.affine import UINT8, AffineInteger, QParams
+from qjax.nnx.workflow.layers import why_float
 from qjax.quantization import (
     default_dynamic_qconfig,
     default_qconfig,
@@ -195,16 +196,23 @@ def test_gamma_of_zero_trains():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
 
-@pytest.mark.parametrize("padding", ["SAME", "VALID", ((1, 0), (0, 2)), (1, 0)], ids=str)
-def test_paddings(padding):
-    """Against the float convolution of exact integers."""
+PADDINGS = ["SAME", "VALID", ((1, 0), (0, 2)), (1, 0), "CIRCULAR", "REFLECT"]
+
+
+KERNELS = [*((one, (3, 2)) for one in PADDINGS), *((one, size) for one in PADDINGS[4:] for size in ((4, 1), (21, 1)))]
+
+
+@pytest.mark.parametrize(("padding", "kernel"), KERNELS, ids=str)
+def test_paddings(padding, kernel):
+    """Against the float convolution of exact integers; a wide kernel sees integers of an image several times."""
     rng = np.random.default_rng(3)
-    conv = nnx.Conv(3, 5, (3, 2), strides=(2, 1), padding=padding, kernel_dilation=(1, 2), rngs=nnx.Rngs(0))
+    conv = nnx.Conv(3, 5, kernel, strides=(2, 1), padding=padding, kernel_dilation=(1, 2), rngs=nnx.Rngs(0))
     conv.kernel.set_value(jnp.asarray(rng.integers(-9, 10, conv.kernel.shape), jnp.float32))
     conv.bias.set_value(jnp.asarray(rng.integers(-9, 10, 5), jnp.float32))
     x = rng.integers(0, 16, (2, 2, 9, 8, 3)).astype(np.float32)
     weight = quantize_per_tensor(jnp.moveaxis(conv.kernel[...], (-1, -2), (0, 1)), 1.0, 0, "qint8")
     form = AffineInteger.of_width(16)
+    assert not why_float(conv)
     layer = qnn.quantized.Conv.of(conv, weight, conv.bias[...], QParams.of(1.0, 0), form, False)
     q = layer(quantize_per_tensor(x, 1.0, 7, UINT8))
     np.testing.assert_array_equal(q.int_repr(), conv(x))

@@ -5,8 +5,9 @@ import pytest
 import torch
 from support import assert_same_bits
 
-from qcore.affine import INT8, UINT8, QParams
-from qtorch.quantization import QTensor, conv2d
+from qcore.affine import INT8, UINT8, AffineInteger, QParams, requantize
+from qtorch.quantization import QTensor, conv2d, linear
+from qtorch.quantization.functional import linear_to
 from qtorch.quantization.integer import kernel, products
 from qtorch.quantization.integer.convolution import sums_of_windows
 from qtorch.quantization.integer.products import sums_of_products
@@ -17,7 +18,7 @@ def path(request, monkeypatch):
     """Whatever this processor has."""
     monkeypatch.setattr(kernel, "multiplies_int8", lambda device: False)
     if request.param == "floats":
-        monkeypatch.setattr(kernel.products, "of_integers", lambda: None)
+        monkeypatch.setattr(kernel.products, "of_integers", lambda biased=False: None)
     elif not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         pytest.skip("the kernel is for AVX")
 
@@ -70,6 +71,53 @@ def test_windows(stride, padding, dilation, last):
         expected = torch.nn.functional.conv2d(*wide, None, stride, padding, dilation).movedim(1, -1)
         x = x._with(x.values.contiguous(memory_format=torch.channels_last)) if last else x
         assert_same_bits(sums_of_windows(x, w, stride, padding, dilation, 1).double(), expected.contiguous())
+
+
+@pytest.mark.parametrize(("stride", "padding", "dilation"), GEOMETRIES)
+@pytest.mark.parametrize("channels", [16, 21, 3])
+def test_single_channels(stride, padding, dilation, channels):
+    rng = np.random.default_rng(1)
+    for form, kernel_size in ((UINT8, (3, 2)), (INT8, (1, 1)), (INT8, (3, 3))):
+        x, w = operand(rng, (3, channels, 9, 8), form), operand(rng, (channels, 1, *kernel_size), INT8, (channels,))
+        wide = [torch.from_numpy(differences(q)).double() for q in (x, w)]
+        expected = torch.nn.functional.conv2d(*wide, None, stride, padding, dilation, channels).movedim(1, -1)
+        sums = sums_of_windows(x, w, stride, padding, dilation, channels)
+        assert_same_bits(sums.double(), expected.contiguous())
+
+
+@pytest.mark.parametrize("form", [UINT8, INT8, AffineInteger(-5, 9), AffineInteger.of_width(16)], ids=str)
+@pytest.mark.parametrize("biased", [True, False])
+def test_rounded_sums(form, biased):
+    """Linear layers and convolutions beside the law in NumPy, with ties and beyond both ends of the range."""
+    rng = np.random.default_rng(3)
+    for outputs, groups in ((21, 1), (16, 1), (5, 1), (32, 32)):
+        x = operand(rng, (17, outputs if groups > 1 else 7, 3, 3), UINT8)
+        w = operand(rng, (outputs, x.shape[1] // groups, 2, 2), INT8, (outputs,))
+        scales = 2.0 ** rng.integers(-3, 1, outputs)
+        w = QTensor(w.values, QParams(torch.tensor(scales, dtype=torch.float32), w.qparams.zero_point, 0), INT8)
+        bias = torch.tensor(rng.integers(-999, 999, outputs) / 8, dtype=torch.float32) if biased else None
+        output = QParams(torch.tensor(64.0), torch.tensor(3, dtype=torch.int32))
+        images = conv2d(x, w, bias, groups=groups, scale=64.0, zero_point=3, dtype=form)
+        wide = [torch.from_numpy(differences(q)).double() for q in (x, w)]
+        sums = torch.nn.functional.conv2d(*wide, groups=groups).movedim(1, -1).numpy().astype(np.int32)
+        given = np.float32(0.5), w.qparams.scale.numpy(), None if bias is None else bias.numpy()
+        expected = requantize(sums, *given, QParams(*(one.numpy() for one in (output.scale, output.zero_point))), form)
+        assert_same_bits(images.values.movedim(1, -1).contiguous(), expected)
+        if groups == 1 and form != INT8:
+            rows = QTensor(x.values.flatten(1), x.qparams, UINT8)
+            flat = QTensor(w.values.repeat(1, 1, 2, 2)[:, :, :3, :3].flatten(1), w.qparams, INT8)
+            sums = (differences(rows) @ differences(flat).T).astype(np.int32)
+            expected = requantize(sums, *given, QParams(np.float32(64.0), np.int32(3)), form)
+            assert_same_bits(linear_to(rows, flat, bias, output, form).values, expected)
+
+
+def test_errors_of_rounding():
+    rng = np.random.default_rng(4)
+    x, w = operand(rng, (17, 7), UINT8), operand(rng, (5, 7), INT8)
+    with pytest.raises(ValueError, match=r"bias has shape \(4,\); allowed is \(5,\)"):
+        linear(x, w, torch.zeros(4))
+    with pytest.raises(TypeError, match="bias is float64"):
+        linear(x, w, torch.zeros(5, dtype=torch.float64))
 
 
 def test_no_images():
