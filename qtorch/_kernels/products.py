@@ -1,19 +1,22 @@
-"""The kernels of products: of integers (`integer.c`), and with an accumulator that is rounded after every term."""
+"""The kernels of products: of integers (`integer.c`), and with accumulators (`product.c`, `chunks.c`)."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from qcore.accumulate.accumulator import Accumulator, rounding_program
 from qcore.accumulate.sums.narrow import NarrowRule
+from qcore.random.steps import MOST_HALF_BITS
 from qcore.random.threefry import leading_bits, leading_bits_mask, threefry
 from qtorch._kernels.source import VALUES, declared, needed
 from qtorch._kernels.store import Function, load
-from qtorch._kernels.trace import CONSTANT, ELEMENT, Trace, Value
+from qtorch._kernels.trace import C_TYPES, CONSTANT, ELEMENT, Trace, Value
 
 TEMPLATE = Path(__file__).with_name("product.c")
+CHUNKS = Path(__file__).with_name("chunks.c")
 INTEGERS = Path(__file__).with_name("integer.c")
 
 
@@ -30,6 +33,17 @@ def sequential(accumulator: Accumulator | None, narrow: bool) -> Function | None
 
 
 @cache
+def chunked(accumulator: Accumulator | None) -> Function | None:
+    """The kernel of a product whose chunks are plain sums; None is one chunk, rounded to float32.
+
+    A call gives the lengths of the batch, of m, n, k and a chunk, the addresses of a, of b, both float32, of the key
+    (or 0), and of the float32 result, and two integers for each axis of `qcore.accumulate.places.Places`: the address
+    of its places, or 0, and its stride.
+    """
+    return load(source_of_chunks(accumulator))
+
+
+@cache
 def of_integers() -> Function | None:
     """The kernel of exact sums of products of 8-bit integers.
 
@@ -42,21 +56,29 @@ def of_integers() -> Function | None:
 
 def source(accumulator: Accumulator | None, narrow: bool) -> str:
     """The kernel's C."""
+    sizes = {"rows": 4 if narrow else 2, "columns": 32, "sum": "float" if narrow else "double"}
+    return Template(TEMPLATE.read_text()).substitute(_fields(accumulator, narrow) | sizes)
+
+
+def source_of_chunks(accumulator: Accumulator | None) -> str:
+    """The same of `chunked`."""
+    chunks = {"chunks": 0 if accumulator is None else 1}
+    return Template(CHUNKS.read_text()).substitute(_fields(accumulator, False) | chunks)
+
+
+def _fields(accumulator: Accumulator | None, narrow: bool) -> dict[str, Any]:
+    """What both templates have."""
     words = 0
     if accumulator is not None and accumulator.stochastic:
-        words = 4 if accumulator.shares_words else 1
+        words = 4 if accumulator.random_bits <= MOST_HALF_BITS else 1
     constant, rounded = _rounded(accumulator, narrow)
-    fields = {
+    return {
         "values": VALUES.read_text(),
-        "rows": 4 if narrow else 2,
-        "columns": 32,
-        "sum": "float" if narrow else "double",
         "words": words,
         "threefry": _threefry(),
         "constants": "\n    ".join(constant),
         "rounded": "\n                ".join(rounded),
     }
-    return Template(TEMPLATE.read_text()).substitute(fields)
 
 
 def _threefry() -> str:
@@ -87,7 +109,7 @@ def _rounded(accumulator: Accumulator | None, narrow: bool) -> tuple[list[str], 
         result = trace.note("float64({})", program.run(trace, bits, constants, (), word), dtype="float64")
     values = needed([result], ELEMENT)
     lines = [[declared(value) for value in values if value.level == level] for level in (CONSTANT, ELEMENT)]
-    return lines[0], [*lines[1], f"const SUM rounded = {result.name};"]
+    return lines[0], [*lines[1], f"const {C_TYPES[dtype]} rounded = {result.name};"]
 
 
 def _lines(*targets: Value) -> list[str]:
