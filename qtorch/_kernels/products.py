@@ -8,7 +8,8 @@ from string import Template
 from typing import Any
 
 from qcore.accumulate.accumulator import Accumulator, rounding_program
-from qcore.accumulate.sums.narrow import NarrowRule
+from qcore.accumulate.sums.narrow import FloatRule
+from qcore.law.carrier import FLOAT64
 from qcore.random.steps import MOST_HALF_BITS
 from qcore.random.threefry import leading_bits, leading_bits_mask, threefry
 from qtorch._kernels.source import VALUES, declared, needed
@@ -97,16 +98,17 @@ def _rounded(accumulator: Accumulator | None, narrow: bool) -> tuple[list[str], 
     word = None
     if accumulator is not None and accumulator.stochastic:
         word = leading_bits(trace.value("drawn", "int32", ELEMENT), leading_bits_mask(accumulator.random_bits))
-        word = word if narrow else trace.note("(int64_t){} << 32", word, dtype="int64")
     if accumulator is None or not accumulator.rounds:
         result = total + term + 0.0
     elif narrow:
-        rule = NarrowRule(accumulator)
+        rule = FloatRule(accumulator)
         result = rule.rounded(trace, trace, rule.plus(trace, total, term) + 0.0, word)
+    elif (rule := FloatRule(accumulator, FLOAT64)).by_floats:
+        result = rule.rounded(trace, trace, total + term + 0.0, word)
     else:
         program, constants = rounding_program(accumulator.number, accumulator.rounding)
-        bits = trace.note("bits64({})", total + term + 0.0, dtype="int64")
-        result = trace.note("float64({})", program.run(trace, bits, constants, (), word), dtype="float64")
+        word = None if word is None else trace.note("(int64_t){} << 32", word, dtype="int64")
+        result = trace.floats(program.run(trace, trace.lanes(total + term + 0.0), constants, (), word))
     values = needed([result], ELEMENT)
     lines = [[declared(value) for value in values if value.level == level] for level in (CONSTANT, ELEMENT)]
     return lines[0], [*lines[1], f"const {C_TYPES[dtype]} rounded = {result.name};"]
