@@ -57,9 +57,7 @@ typedef struct {
 static inline int64_t place(Axis axis, int64_t index) { return axis.table ? axis.table[index] : index * axis.stride; }
 
 #if WORDS
-static inline void threefry(int32_t key0, int32_t key1, int32_t high, int32_t low, int32_t* y0, int32_t* y1) {
-    $threefry
-}
+$threefry
 #endif
 
 // Copies `count` lanes of `length` terms each, as groups of `width` lanes side by side for each term. What the last group
@@ -123,20 +121,22 @@ static __attribute__((noinline)) void multiply(int64_t terms, const double* a, c
 static void end_chunk(const Call* call, double* sums, double* totals, uint64_t step, uint64_t top, uint64_t left) {
 #if WORDS
     int32_t words[TILE], high[TILE], low[TILE];
-    const int32_t key0 = call->key[0], key1 = call->key[1];
+    const int32_t key0 = call->key[0], key1 = call->key[1], shift = (step & 1) * 16;
     const uint64_t first = (WORDS == 4 ? step / 4 : step) * (uint64_t)(call->batch * call->m * call->n);
     for (int i = 0; i < ROWS; ++i) {
-        for (int j = 0; j < COLUMNS; ++j) {
-            const uint64_t index = first + (top + i) * call->n + left + j;
-            high[i * COLUMNS + j] = (int32_t)(index >> 32);
-            low[i * COLUMNS + j] = (int32_t)(uint32_t)index;
+        const uint64_t start = first + (top + i) * call->n + left;
+        for (uint32_t j = 0; j < COLUMNS; ++j) {
+            low[i * COLUMNS + j] = (int32_t)((uint32_t)start + j);
+            high[i * COLUMNS + j] = (int32_t)((uint32_t)(start >> 32) + ((uint32_t)start + j < j));
         }
     }
     #pragma GCC ivdep
-    for (int i = 0; i < TILE; ++i) {
-        int32_t y0, y1;
-        threefry(key0, key1, high[i], low[i], &y0, &y1);
-        words[i] = WORDS == 4 ? (step & 2 ? y1 : y0) << (step & 1) * 16 : y0 ^ y1;
+    for (int i = 0; i < TILE / 2; ++i) {  // each is a chain of operations, so two go together
+        const int k = i + TILE / 2;
+        int32_t w0, w1, w2, w3;
+        threefry(key0, key1, high[i], low[i], high[k], low[k], &w0, &w1, &w2, &w3);
+        words[i] = WORDS == 4 ? (step & 2 ? w1 : w0) << shift : w0 ^ w1;
+        words[k] = WORDS == 4 ? (step & 2 ? w3 : w2) << shift : w2 ^ w3;
     }
 #endif
     $constants

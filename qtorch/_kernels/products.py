@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from string import Template
@@ -76,6 +77,7 @@ def _fields(accumulator: Accumulator | None, narrow: bool) -> dict[str, Any]:
     return {
         "values": VALUES.read_text(),
         "words": words,
+        "truncates": int(narrow and _truncates(accumulator)),
         "threefry": _threefry(),
         "constants": "\n    ".join(constant),
         "rounded": "\n                ".join(rounded),
@@ -83,12 +85,27 @@ def _fields(accumulator: Accumulator | None, narrow: bool) -> dict[str, Any]:
 
 
 def _threefry() -> str:
-    trace = Trace()
-    counters = [trace.value(name, "int32", ELEMENT) for name in ("key0", "key1", "high", "low")]
-    words = threefry(counters[0], counters[1], counters[2], counters[3], rotate=trace.rotate_left)
-    return "\n    ".join(
-        [*_lines(*words), *(f"*{name} = {word.name};" for name, word in zip(("y0", "y1"), words, strict=True))]
-    )
+    """A function of C: the words of two counters, each a chain of operations, one beside the other."""
+    chains = []
+    for names in (("high", "low"), ("high2", "low2")):
+        trace = Trace()
+        counters = [trace.value(name, "int32", ELEMENT) for name in ("key0", "key1", *names)]
+        words = threefry(counters[0], counters[1], counters[2], counters[3], rotate=trace.rotate_left)
+        chains.append([*_lines(*words), *(f"*y{index} = {word.name};" for index, word in enumerate(words))])
+    both = "\n    ".join(line for pair in zip(chains[0], map(_second, chains[1]), strict=True) for line in pair)
+    arguments = "int32_t key0, int32_t key1, int32_t high, int32_t low, int32_t high2, int32_t low2"
+    results = ", ".join(f"int32_t* y{index}" for index in range(4))
+    return f"static inline void threefry({arguments}, {results}) {{\n    {both}\n}}"
+
+
+def _second(line: str) -> str:
+    """A line of the second chain, whose variables and results have other names."""
+    return re.sub(r"\bv(\d+)", r"w\1", line).replace("*y1", "*y3").replace("*y0", "*y2")
+
+
+def _truncates(accumulator: Accumulator | None) -> bool:
+    """True if sums in float32 are to be rounded toward zero."""
+    return accumulator is not None and FloatRule(accumulator).may_truncate
 
 
 def _rounded(accumulator: Accumulator | None, narrow: bool) -> tuple[list[str], list[str]]:
@@ -101,7 +118,7 @@ def _rounded(accumulator: Accumulator | None, narrow: bool) -> tuple[list[str], 
     if accumulator is None or not accumulator.rounds:
         result = total + term + 0.0
     elif narrow:
-        rule = FloatRule(accumulator)
+        rule = FloatRule(accumulator, truncates=_truncates(accumulator))
         result = rule.rounded(trace, trace, rule.plus(trace, total, term) + 0.0, word)
     elif (rule := FloatRule(accumulator, FLOAT64)).by_floats:
         result = rule.rounded(trace, trace, total + term + 0.0, word)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from qcore.accumulate.accumulator import Accumulator, rounding_program
 from qcore.law.carrier import FLOAT32, FLOAT64, Carrier
 from qcore.law.grid import Grid
@@ -24,13 +26,20 @@ class FloatRule:
     Args:
         accumulator: the accumulator.
         carrier: what its sums are: of float32, sequential ones of which `float32_suffices` says so, or of float64.
+        truncates: True where additions of floats are rounded toward zero, which float32 sums may be if `may_truncate`.
     """
 
-    def __init__(self, accumulator: Accumulator, carrier: Carrier = FLOAT32) -> None:
+    def __init__(self, accumulator: Accumulator, carrier: Carrier = FLOAT32, truncates: bool = False) -> None:
+        self._truncates = truncates
         self._accumulator, self._mode, self._carrier = accumulator, accumulator.rounding, carrier
         self._program, self._constants = rounding_program(accumulator.number, self._mode, carrier)
         grid = Grid(*self._constants) if self._program.kind in _KINDS else None
         self._grid = grid if grid is not None and self._fits(grid) else None
+
+    @property
+    def may_truncate(self) -> bool:
+        """True if float32 sums are those of additions that are rounded toward zero."""
+        return self.by_floats and not self._mode.to_nearest
 
     @property
     def by_floats(self) -> bool:
@@ -44,11 +53,11 @@ class FloatRule:
         width = self._carrier.width
         parts = width - grid.finest + (self._accumulator.random_bits if self._mode is Rounding.STOCHASTIC else 0)
         least, largest = (grid.base >> width) + 1 + width - grid.finest, (grid.limit >> width) + 1
-        return parts <= width and parts <= least and largest + grid.finest < self._carrier.infinity >> width
+        return parts <= width and parts < least and largest + grid.finest < self._carrier.infinity >> width
 
     def plus(self, xp: Any, total: Any, term: Any) -> Any:
         """A float32 sum of which `rounded` makes what it would make of the exact one."""
-        return total + term if self._mode.to_nearest else truncated_sum(xp, total, term)
+        return total + term if self._mode.to_nearest or self._truncates else truncated_sum(xp, total, term)
 
     def rounded(self, xp: Any, law_names: Any, x: Any, word: Any = None) -> Any:
         """R of such a sum.
@@ -67,7 +76,7 @@ class FloatRule:
         if word is not None:
             noise = xp.float32_from(law_names.float_bits(word >> (31 - random_bits)))
             noise = xp.wide(noise) if wide else noise
-        return by_floats(xp, x, self._grid, self._mode, noise, random_bits, self._carrier)
+        return by_floats(xp, x, self._grid, self._mode, noise, random_bits, self._carrier, self._truncates)
 
 
 _BY_FLOATS = (Rounding.NEAREST, Rounding.TOWARD_ZERO, Rounding.STOCHASTIC)
@@ -87,7 +96,7 @@ def truncated_sum(xp: Any, total: Any, term: Any) -> Any:
 
 
 def by_floats(
-    xp: Any, x: Any, grid: Grid, mode: Rounding, noise: Any, random_bits: int, carrier: Carrier = FLOAT32
+    xp: Any, x: Any, grid: Grid, mode: Rounding, noise: Any, random_bits: int, carrier: Carrier, truncates: bool
 ) -> Any:
     """`round_to_grid`, for the grid of a float with subnormal numbers.
 
@@ -99,31 +108,34 @@ def by_floats(
         noise: stochastic rounding's random bits as integers from 0 on, as floats of the carrier.
         random_bits: how many these are.
         carrier: what x is.
+        truncates: True if additions of floats are rounded toward zero.
     """
     to_bits, from_bits = (xp.lanes, xp.floats) if carrier is FLOAT64 else (xp.float32_bits, xp.float32_from)
     width, fields = carrier.width, carrier.infinity
     man = width - grid.finest
     bits = to_bits(x)
     magnitude = bits & carrier.magnitude_mask
-    finite = xp.clip(magnitude, None, grid.limit + (1 << width))  # which overflows as all above it
-    field = xp.clip(finite & fields, (grid.base >> width) + 1 + man << width, None)
-    if mode is Rounding.NEAREST:
+    field = xp.clip(bits & fields, (grid.base >> width) + 1 + man << width, None)
+    found = from_bits(magnitude)
+    parts = random_bits if noise is not None else 0  # of steps / 2^parts
+    if mode is Rounding.NEAREST or truncates:
+        if noise is not None:
+            found = found + noise * from_bits(field - (man + parts << width))
         large = from_bits(field + (grid.finest << width))  # 2^(E + width - man): a sum with it has the same steps
-        found = (from_bits(finite) + large) - large
+        found = (found + large) - large
     else:
-        parts = random_bits if noise is not None else 0  # of steps / 2^parts
         steps = (fields >> width) - 1 + man + parts << width
         steps = steps - (steps >> carrier.last << carrier.lane_bits)  # as a lane, which wraps
-        found = xp.trunc(from_bits(finite) * from_bits(steps - field))
+        found = xp.trunc(found * from_bits(steps - field))
         if noise is not None:
             found = xp.trunc((found + noise) * 2.0**-parts)
         found = found * from_bits(field - (man << width))
-    found = to_bits(found)
+    largest = float(np.array(grid.limit, f"i{carrier.lane_bits // 8}").view(f"f{carrier.lane_bits // 8}"))
     if grid.jump:
         beyond = grid.limit + grid.jump
         if mode is Rounding.TOWARD_ZERO:  # finite numbers stay so
             beyond = grid.limit + (((fields - 1 - magnitude) >> carrier.last) & grid.jump)
-        found = xp.where(found > grid.limit, beyond, found)
+        found = xp.where(found > largest, beyond, to_bits(found))  # NaN is not beyond it
     else:
-        found = xp.clip(found, None, grid.limit)
-    return from_bits(xp.where(magnitude > grid.keep, bits, found | (bits & carrier.negative)))
+        found = to_bits(xp.clip(found, None, largest))
+    return from_bits(found | (bits & carrier.negative))
