@@ -126,8 +126,12 @@ class Accumulator:
     @property
     def sequential(self) -> bool:
         """True if R rounds after every exact product."""
-        plain = self.product is None and self.inner is None and not self.tree and self.fraction_bits is None
-        return plain and self.chunk == 1
+        return self.plain and self.chunk == 1
+
+    @property
+    def plain(self) -> bool:
+        """True if S is the float64 sum of exact products."""
+        return self.product is None and self.inner is None and not self.tree and self.fraction_bits is None
 
     @property
     def shares_words(self) -> bool:

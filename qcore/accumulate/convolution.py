@@ -11,10 +11,26 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Contraction, MatrixForm, Shape
 from qcore.arguments import check_int
+
+
+class Windows(NamedTuple):
+    """What each tap of a convolution reads.
+
+    Attributes:
+        x: the operand, with zeros around its spatial dimensions, and between.
+        places: for each tap the spatial place of what it reads for the first position.
+        positions: how many positions there are in each spatial dimension.
+        strides: how far their places are apart.
+    """
+
+    x: Any
+    places: list[Shape]
+    positions: Shape
+    strides: Shape
 
 
 @dataclass(frozen=True)
@@ -82,31 +98,40 @@ class ConvolutionForm:
 
     def matrices(self, xp: Any, which: str, first: Any, second: Any, other: Shape) -> tuple[Any, Any]:
         """See `MatrixForm.matrices`."""
-        groups = self.groups
+        groups, windows = self.groups, self.windows(xp, which, first, second, other)
         if which == FORWARD:
             outputs, channels, *taps = other
-            columns = self._columns(xp, first, tuple(taps), self._positions(first.shape, other))
-            return second.reshape(1, groups, outputs // groups, channels * prod(taps)), columns
+            weight = second.reshape(1, groups, outputs // groups, channels * prod(taps))
+            return weight, self._gathered(xp, windows)
         if which == GRAD_A:
             outputs, channels, *taps = second.shape
             weight = second.reshape(groups, outputs // groups, channels, prod(taps)).swapaxes(1, 2)
-            columns = self._gradient_columns(xp, first, tuple(taps), other[2:])
-            return weight.reshape(1, groups, channels, outputs // groups * prod(taps)), columns
+            weight = weight.reshape(1, groups, channels, outputs // groups * prod(taps))
+            return weight, self._gathered(xp, windows)
         outputs, channels, *taps = other
         batch, positions = first.shape[0], prod(first.shape[2:])
-        columns = self._columns(xp, second, tuple(taps), first.shape[2:]).swapaxes(0, 1).swapaxes(2, 3)
+        columns = self._gathered(xp, windows).swapaxes(0, 1).swapaxes(2, 3)
         gradient = first.reshape(batch, groups, outputs // groups, positions).swapaxes(0, 1).swapaxes(1, 2)
         rows = gradient.reshape(groups, outputs // groups, batch * positions)
         return rows, columns.reshape(groups, batch * positions, channels * prod(taps))
 
-    def _columns(self, xp: Any, x: Any, taps: Shape, positions: Shape) -> Any:
-        """(batch, groups, channels of a group * taps, positions): what each output reads of the input."""
-        x = xp.pad(x, [(0, 0), (0, 0), *((size, size) for size in self.padding)])
-        firsts = [tuple(tap * gap for tap, gap in zip(place, self.dilation, strict=True)) for place in _places(taps)]
-        return self._gathered(xp, x, firsts, positions, self.stride)
+    def windows(self, xp: Any, which: str, first: Any, second: Any, other: Shape) -> Windows:
+        """What each tap reads of one operand: the input forward and in the gradient of the weight, else the gradient.
 
-    def _gradient_columns(self, xp: Any, gradient: Any, taps: Shape, positions: Shape) -> Any:
-        """(batch, groups, outputs of a group * taps, positions): the gradients that each input position reads."""
+        Args:
+            xp, which, first, second, other: see `MatrixForm.matrices`.
+        """
+        if which == GRAD_A:
+            return self._of_gradient(xp, first, tuple(second.shape[2:]), other[2:])
+        x, positions = (first, self._positions(first.shape, other)) if which == FORWARD else (second, first.shape[2:])
+        x = xp.pad(x, [(0, 0), (0, 0), *((size, size) for size in self.padding)])
+        places = [
+            tuple(tap * gap for tap, gap in zip(place, self.dilation, strict=True)) for place in _places(other[2:])
+        ]
+        return Windows(x, places, tuple(positions), self.stride)
+
+    def _of_gradient(self, xp: Any, gradient: Any, taps: Shape, positions: Shape) -> Windows:
+        """The gradients that each input position reads."""
         before, pads = [], []
         for axis, step in enumerate(self.stride):
             length = gradient.shape[axis + 2]
@@ -116,20 +141,21 @@ class ConvolutionForm:
             before.append(low + padding)
             pads.append((low, max(positions[axis] + padding - ((length - 1) * step + 1), 0)))
         gradient = xp.pad(gradient, [(0, 0), (0, 0), *pads])
-        firsts = [
+        places = [
             tuple(first - tap * gap for first, tap, gap in zip(before, place, self.dilation, strict=True))
             for place in _places(taps)
         ]
-        return self._gathered(xp, gradient, firsts, positions, (1,) * len(taps))
+        return Windows(gradient, places, tuple(positions), (1,) * len(taps))
 
-    def _gathered(self, xp: Any, x: Any, firsts: list[Shape], positions: Shape, strides: Shape) -> Any:
-        """For each tap the numbers from a first place on, one for each position."""
+    def _gathered(self, xp: Any, windows: Windows) -> Any:
+        """(batch, groups, channels of a group * taps, positions): what each tap reads, for all positions."""
+        x, places, positions, strides = windows
         parts = []
-        for first in firsts:
+        for first in places:
             spans = zip(first, positions, strides, strict=True)
             parts.append(x[(..., *(slice(low, low + (count - 1) * step + 1, step) for low, count, step in spans))])
         batch, channels = x.shape[:2]
-        shape = (batch, self.groups, channels // self.groups * len(firsts), prod(positions))
+        shape = (batch, self.groups, channels // self.groups * len(places), prod(positions))
         return xp.stack(parts, 2).reshape(shape)
 
 

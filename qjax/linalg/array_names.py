@@ -12,7 +12,7 @@ import numpy as np
 
 from qcore import Number, Rounding
 from qcore.accumulate.accumulator import Accumulator, rounding_program
-from qcore.accumulate.sums.narrow import NarrowRule
+from qcore.accumulate.sums.narrow import FloatRule
 from qcore.random.steps import block_of_step, word_of_part
 from qcore.random.threefry import element_index, threefry
 from qjax._rounding.array_law import Names as LawNames
@@ -199,7 +199,7 @@ class NarrowNames(Names):
 
     def __init__(self, key: jax.Array | None, accumulator: Accumulator) -> None:
         super().__init__(key)
-        self.rule = NarrowRule(accumulator)
+        self.rule = FloatRule(accumulator)
 
     @staticmethod
     def zeros(shape: tuple[int, ...], like: jax.Array) -> jax.Array:

@@ -6,21 +6,42 @@
 
 $values
 
+#include <fenv.h>
+
 #define ROWS $rows       // of C at a time
 #define COLUMNS $columns // of C at a time
 #define SUM $sum         // the type of the accumulators
 #define WORDS $words     // random words for each rounding: 0 (none), 1, or 4 roundings that share two
+#define TRUNCATES $truncates // 1 if sums of floats are to be rounded toward zero
 
 #if WORDS
-static inline void threefry(int32_t key0, int32_t key1, int32_t high, int32_t low, int32_t* y0, int32_t* y1) {
-    $threefry
+$threefry
+#endif
+
+// Random words for elements of C side by side, from an index on. Each is a chain of operations, so two go together.
+#if WORDS
+static inline void draw(const int32_t* key, uint64_t first, int32_t* y0, int32_t* y1) {
+    enum { HALF = COLUMNS / 2 };
+    const int32_t low = (int32_t)(uint32_t)first, high = (int32_t)(first >> 32);
+    const uint32_t rest = -(uint32_t)first;  // elements before the high word changes, or 0
+    const int32_t next = rest && rest < COLUMNS ? (int32_t)rest : COLUMNS;
+    const int32_t key0 = key[0], key1 = key[1];
+    #pragma GCC ivdep
+    for (int32_t j = 0; j < HALF; ++j) {
+        const int32_t k = j + HALF;
+        int32_t w0, w1, w2, w3;
+        threefry(key0, key1, high + (j >= next), low + j, high + (k >= next), low + k, &w0, &w1, &w2, &w3);
+        y0[j] = WORDS == 4 ? w0 : w0 ^ w1;
+        y0[k] = WORDS == 4 ? w2 : w2 ^ w3;
+        if (WORDS == 4) y1[j] = w1, y1[k] = w3;
+    }
 }
 #endif
 
 typedef struct { const float *a, *b; const int32_t* key; int64_t m, n, k, batch, size; double* total; } Call;
 
 // C's rows from `top` and columns from `left` on, at most ROWS and COLUMNS; b has COLUMNS columns side by side.
-static void tile(const Call* call, const float* a, const SUM* b, int64_t example, int64_t top, int64_t left) {
+static __attribute__((noinline)) void tile(const Call* call, const float* a, const SUM* b, int64_t example, int64_t top, int64_t left) {
     const int64_t rows = MIN(ROWS, call->m - top), columns = MIN(COLUMNS, call->n - left);
     SUM sums[ROWS][COLUMNS] __attribute__((aligned(64)));
     for (int i = 0; i < ROWS; ++i) for (int j = 0; j < COLUMNS; ++j) sums[i][j] = 0;
@@ -28,7 +49,6 @@ static void tile(const Call* call, const float* a, const SUM* b, int64_t example
     for (int i = 0; i < ROWS; ++i) of_rows[i] = a + (top + MIN(i, rows - 1)) * call->k;
 #if WORDS
     int32_t words[2][ROWS][COLUMNS] __attribute__((aligned(64)));
-    const int32_t key0 = call->key[0], key1 = call->key[1];
 #endif
     $constants
     for (int64_t k = 0; k < call->k; ++k) {
@@ -38,14 +58,7 @@ static void tile(const Call* call, const float* a, const SUM* b, int64_t example
             for (int i = 0; i < ROWS; ++i) {
                 const uint64_t first = (uint64_t)(WORDS == 4 ? k / 4 : k) * call->size
                     + (uint64_t)(example * call->m + top + i) * call->n + left;
-                #pragma GCC ivdep
-                for (int j = 0; j < COLUMNS; ++j) {
-                    const uint64_t index = first + j;
-                    int32_t y0, y1;
-                    threefry(key0, key1, (int32_t)(index >> 32), (int32_t)(uint32_t)index, &y0, &y1);
-                    words[0][i][j] = WORDS == 4 ? y0 : y0 ^ y1;
-                    words[1][i][j] = y1;
-                }
+                draw(call->key, first, words[0][i], words[1][i]);
             }
         }
         const int which = WORDS == 4 ? (k & 2) >> 1 : 0, shift = WORDS == 4 ? (k & 1) * 16 : 0;
@@ -83,7 +96,10 @@ static int run(const Call* call, int threads) {
         for (int64_t k = 0; k < call->k; ++k) {
             for (int64_t j = 0; j < COLUMNS; ++j) b[k * COLUMNS + j] = j < columns ? from[k * call->n + j] : 0;
         }
+        const int rounding = fegetround();
+        if (TRUNCATES) fesetround(FE_TOWARDZERO);
         for (int64_t i = 0; i < down; ++i) tile(call, a, b, example, i * ROWS, left);
+        if (TRUNCATES) fesetround(rounding);
     }
     free(packed);
     return 1;

@@ -149,8 +149,17 @@ class Trace:
     def float32_from(self, bits: Value) -> Value:
         return self.note("float32({})", bits, dtype="float32")
 
+    def lanes(self, x: Value) -> Value:
+        return self.note("bits64({})", x, dtype="int64")
+
+    def floats(self, bits: Value) -> Value:
+        return self.note("float64({})", bits, dtype="float64")
+
+    def wide(self, x: Value) -> Value:
+        return self.note("(double){}", x, dtype="float64")
+
     def trunc(self, x: Value) -> Value:
-        return self.note("__builtin_truncf({})", x)
+        return self.note(f"__builtin_trunc{'f' if x.width == 32 else ''}({{}})", x)
 
     def float_bits(self, lanes: Value) -> Value:
         return self.note(f"{self.floats[lanes.width]}_bits({{}})", lanes)

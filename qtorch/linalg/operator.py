@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from qcore import Number
-from qcore.accumulate.convolution import Form, form_of
+from qcore.accumulate.convolution import ConvolutionForm, Form, form_of
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
 from qcore.accumulate.law import Sums, batch_shape, multiply
-from qcore.accumulate.operands.matrices import Matrices, matrices
+from qcore.accumulate.operands.matrices import Matrices, matrices, rounded_tensors
 from qcore.accumulate.operands.operand import Operand
-from qcore.accumulate.operands.scaling import next_row, prepared, rescaled
+from qcore.accumulate.operands.scaling import next_row, of_both, prepared, rescaled
 from qcore.accumulate.product import FIRST, ROLES, ROWS, SECOND, Product, Products
 from qcore.formats.text import parse
 from qtorch._rounding.dispatch import quantize
@@ -23,7 +23,7 @@ from qtorch._rounding.keys import fold_in
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.sharded import is_sharded
 from qtorch.linalg.sharded import multiply_shards
-from qtorch.linalg.tensor_names import Names
+from qtorch.linalg.tensor_names import Names, convolution_product, matrix_product
 
 BLOCK = 1 << 21  # numbers of which there are float64 copies at a time
 _SIDE = 1024  # rows and columns of a result
@@ -115,30 +115,58 @@ def _multiply(
     made, how = form_of(form), product_of(product)
     if key is not None and which != FORWARD:
         key = fold_in(key, ROLES[which], True)
-    rows = zip(how.operands, ROWS[which], strict=True)
-    given = [state[row, 0] if state is not None and operand.delayed else None for operand, row in rows]
-    tensors = first.detach(), second.detach()
-    found = matrices(Names, made, which, how, tensors, tuple(other), partial(_rounded, key, which), given)
+    multiply_rounded = _with_operands(made, which, how, (first.detach(), second.detach()), state, tuple(other), key)
     sums = _sums(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
-    result = _multiply_matrices(found, key, shape, sums)
+    result = multiply_rounded(key, sums).reshape(shape)
     if Observation.observer is not None and how.unrounded != how:
         sums = _sums(made, which, how.unrounded, tuple(first.shape), tuple(second.shape), tuple(other))
-        wide = _multiply_matrices(found, None, shape, sums)
+        wide = multiply_rounded(None, sums).reshape(shape)
         Observation.observer("accumulator", _GRADIENTS[which], wide, result, how.accumulator.number)
     return result
 
 
-def _multiply_matrices(found: Matrices, key: Any, shape: Any, sums: Sums) -> torch.Tensor:
+def _with_operands(
+    form: Form, which: str, product: Product, tensors: tuple[Any, Any], state: Any, other: Any, key: Any
+) -> Callable[[Any, Sums], torch.Tensor]:
+    """Rounds both operands, and returns what multiplies them with a key and an accumulator."""
+    rows = zip(product.operands, ROWS[which], strict=True)
+    given = [state[row, 0] if state is not None and operand.delayed else None for operand, row in rows]
+    round_ = partial(_rounded, key, which)
+    if product.as_matrices or not isinstance(form, ConvolutionForm):
+        return partial(_multiply_matrices, matrices(Names, form, which, product, tensors, other, round_, given))
+    pair, inverses = rounded_tensors(product, tensors, round_, given)
+    factor = of_both(Names, *inverses)
+
+    def multiply_rounded(key: Any, sums: Sums) -> torch.Tensor:
+        found = convolution_product(form, which, pair[0], pair[1], other, sums, key)
+        if found is not None:
+            return found if factor is None else _one_nan(rescaled(Names, found, factor).to(torch.float32))
+        return _multiply_matrices(
+            Matrices(*form.matrices(Names, which, pair[0], pair[1], other), None, factor), key, sums
+        )
+
+    return multiply_rounded
+
+
+def _multiply_matrices(found: Matrices, key: Any, sums: Sums) -> torch.Tensor:
     """The product of matrices that are rounded."""
     left, right, scales, factor = found
-    names = Names(None if key is None else key.to(left.device), sums.narrow)
+    key = None if key is None else key.to(left.device)
+    names = Names(key, sums.narrow)
+    result = matrix_product(left, right, sums, key) if scales is None else None
+    if result is not None:
+        return result if factor is None else _one_nan(rescaled(names, result, factor).to(torch.float32))
     result = left.new_empty((*batch_shape(left, right), left.shape[-2], right.shape[-1]))
     pair = (left, right) if scales is None else (left, right, *scales)
     for part, a, b, *of_part in _blocks(result, pair, sums.accumulator.stochastic):
         sum_ = multiply(names, a, b, sums, (of_part[0], of_part[1]) if of_part else None)
         part.copy_(sum_ if factor is None else rescaled(names, sum_, factor))
-    torch.nan_to_num_(result, nan=torch.nan, posinf=torch.inf, neginf=-torch.inf)  # all NaN are one
-    return result.reshape(shape)
+    return _one_nan(result)
+
+
+def _one_nan(x: torch.Tensor) -> torch.Tensor:
+    """x with the same NaN for all."""
+    return torch.nan_to_num_(x, nan=torch.nan, posinf=torch.inf, neginf=-torch.inf)
 
 
 def _blocks(result: torch.Tensor, operands: Sequence[Any], whole: bool) -> Iterator[tuple[Any, ...]]:
@@ -181,7 +209,7 @@ def _multiply_shards(
     def multiply_parts(x: torch.Tensor, y: torch.Tensor, part: Any) -> torch.Tensor:
         others = tuple(y.shape) if which == FORWARD else tuple(part)
         left, right = made.matrices(Names, which, x, y, others)
-        return _multiply_matrices(Matrices(left, right, None, None), key, part, sums)
+        return _multiply_matrices(Matrices(left, right, None, None), key, sums).reshape(part)
 
     return multiply_shards(operands[0], operands[1], shape, kept, multiply_parts)
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 
 from qcore import Accumulator, Number, Rounding
-from qcore.accumulate.law import batch_shape
+from qcore.accumulate.convolution import ConvolutionForm
+from qcore.accumulate.forms import GRAD_B
+from qcore.accumulate.law import Sums, batch_shape
+from qcore.accumulate.places import Axis, Places, convolution_places
 from qcore.random.steps import MOST_HALF_BITS, block_of_step, words_of_step
 from qcore.random.threefry import Noise
 from qtorch._kernels import products
@@ -40,6 +45,64 @@ def sequential_product(
     sizes = prod(batch), a.shape[-2], b.shape[-1], a.shape[-1]
     function(*sizes, a.data_ptr(), b.data_ptr(), 0 if key is None else key.data_ptr(), result.data_ptr())
     return result
+
+
+def convolution_product(
+    form: Any, which: str, first: torch.Tensor, second: torch.Tensor, other: Any, sums: Sums, key: torch.Tensor | None
+) -> torch.Tensor | None:
+    """A convolution's product in float32, which gathers no columns; None where there is no kernel for its sums."""
+    if not (isinstance(form, ConvolutionForm) and _has_kernel(first, sums)):
+        return None
+    first, second = first.contiguous(), second.contiguous()
+    windows = form.windows(Names, which, first, second, other)
+    places = convolution_places(form, which, tuple(first.shape), tuple(second.shape), windows)
+    x = windows.x.contiguous()
+    return _from_places(places, *((second, x) if which != GRAD_B else (first, x)), sums, key)
+
+
+def matrix_product(a: torch.Tensor, b: torch.Tensor, sums: Sums, key: torch.Tensor | None) -> torch.Tensor | None:
+    """A product of matrices, or of batches of them, in float32; None where there is no kernel for its sums."""
+    if not _has_kernel(a, sums):
+        return None
+    batch = batch_shape(a, b)
+    of_a, of_b = (_batch_places(x.expand(*batch, *x.shape[-2:])) for x in (a, b))
+    sizes = prod(batch), a.shape[-2], b.shape[-1], a.shape[-1]
+    places = Places(sizes, (of_a, of_b, a.stride(-2), a.stride(-1), b.stride(-2), b.stride(-1)))
+    result = _from_places(places, a, b, sums, key)
+    return None if result is None else result.reshape(*batch, sizes[1], sizes[2])
+
+
+def _has_kernel(x: torch.Tensor, sums: Sums) -> bool:
+    """True for chunks that are plain sums; a sequential accumulator that rounds has a kernel of its own."""
+    accumulator = sums.accumulator
+    return x.is_cpu and accumulator.plain and not (accumulator.sequential and accumulator.rounds)
+
+
+def _from_places(
+    places: Places, a: torch.Tensor, b: torch.Tensor, sums: Sums, key: torch.Tensor | None
+) -> torch.Tensor | None:
+    accumulator, (batch, rows, columns, terms) = sums.accumulator, places.sizes
+    result = torch.empty((batch, rows, columns), dtype=torch.float32)
+    if result.numel() == 0:
+        return result
+    one_sum = accumulator.converts or (accumulator.sequential and not accumulator.rounds)
+    function = products.chunked(None if one_sum else accumulator)
+    if function is None:
+        return None
+    axes = [(0, axis) if isinstance(axis, int) else (axis.ctypes.data, 0) for axis in places.axes]
+    pointers = a.data_ptr(), b.data_ptr(), 0 if key is None else key.data_ptr(), result.data_ptr()
+    function(batch, rows, columns, terms, accumulator.length(terms), *pointers, *chain(*axes))
+    return result
+
+
+def _batch_places(x: torch.Tensor) -> Axis:
+    """Where the first element of each matrix lies."""
+    if x.dim() <= 3:
+        return x.stride(0) if x.dim() == 3 else 0
+    places = np.zeros((), np.int64)
+    for size, stride in zip(x.shape[:-2], x.stride()[:-2], strict=True):
+        places = np.add.outer(places, np.arange(size) * stride)
+    return places.ravel()
 
 
 class Names:
@@ -92,6 +155,8 @@ class Names:
     @staticmethod
     def pad(x: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> torch.Tensor:
         """Zeros before and after each dimension."""
+        if not any(map(any, pairs)):
+            return x
         return torch.nn.functional.pad(x, [size for pair in reversed(pairs) for size in pair])
 
     @staticmethod

@@ -14,6 +14,9 @@ from qcore.accumulate.product import FIRST, SECOND, Product
 Round = Callable[[Any, Operand, Any, int], tuple[Any, Any]]
 
 
+_ROLES = FIRST, SECOND
+
+
 class Matrices(NamedTuple):
     """What a product multiplies.
 
@@ -49,10 +52,7 @@ def matrices(
         round_: rounds one.
         given: the delayed scales of both; None where there is none.
     """
-    roles, inverses, rounded = (FIRST, SECOND), [None, None], list(tensors)
-    for index, operand in enumerate(product.operands):
-        if not operand.as_matrix:
-            rounded[index], inverses[index] = round_(rounded[index], operand, given[index], roles[index])
+    rounded, inverses = rounded_tensors(product, tensors, round_, given)
     left, right = form.matrices(xp, which, rounded[0], rounded[1], other)
     if not product.as_matrices:
         return Matrices(left, right, None, of_both(xp, inverses[0], inverses[1]))
@@ -60,7 +60,7 @@ def matrices(
     for side, index in enumerate(places):
         operand = product.operands[index]
         if operand.as_matrix:
-            sides[side], inverses[index] = round_(sides[side], operand, given[index], roles[index])
+            sides[side], inverses[index] = round_(sides[side], operand, given[index], _ROLES[index])
     left, right = sides[0], sides[1].mT
     if not product.tiled:
         return Matrices(left, right, None, of_both(xp, inverses[0], inverses[1]))
@@ -73,3 +73,14 @@ def matrices(
     first, second = spreads
     scales = None if first is None and second is None else (first, None if second is None else second.mT)
     return Matrices(left, right, scales, None)
+
+
+def rounded_tensors(
+    product: Product, tensors: tuple[Any, Any], round_: Round, given: Any
+) -> tuple[list[Any], list[Any]]:
+    """Both operands, and r of their scales; those that are rounded as matrices are as they were."""
+    rounded, inverses = list(tensors), [None, None]
+    for index, operand in enumerate(product.operands):
+        if not operand.as_matrix:
+            rounded[index], inverses[index] = round_(rounded[index], operand, given[index], _ROLES[index])
+    return rounded, inverses

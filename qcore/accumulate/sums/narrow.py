@@ -1,45 +1,63 @@
-"""Sequential sums in float32 that have the bits of float64 ones, where `qcore.accumulate.sums.exactness` says so.
+"""Roundings by floats, and sequential sums in float32 that have the bits of float64 ones.
 
-In the place of one float64 addition and `round_to_grid` stand a few operations on float32 numbers: twice as many fit in
-a register, and no number of bits to drop has to be found. With E the exponent of a number, or the least one of the
-format if that is larger, the format's steps there are 2^(E - man). All powers of two here are float32 numbers, and
-so are all results but those that are meant to be rounded.
+In the place of `round_to_grid` stand a few operations on floats, with no number of bits to drop. With E the exponent of
+a number, or the least one of the format if that is larger, the format's steps there are 2^(E - man). All powers of two
+here are the carrier's numbers, and so are all results but those that are meant to be rounded. Where
+`qcore.accumulate.sums.exactness` says so float32 does for sums, too: twice as many fit in a register.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from qcore.accumulate.accumulator import Accumulator, rounding_program
-from qcore.law.carrier import FLOAT32
+from qcore.law.carrier import FLOAT32, FLOAT64, Carrier
 from qcore.law.grid import Grid
 from qcore.law.rounding import Rounding
-from qcore.random.threefry import as_lane
 
-_MAGNITUDE, _SIGN = 0x7FFFFFFF, -0x80000000
-_WIDTH, _FIELDS = 23, 0x7F800000
 _KINDS = ("grid", "overflowing")  # of floats with subnormal numbers, whose zeros have signs
 
 
-class NarrowRule:
-    """How a sequential accumulator adds and rounds in float32.
+class FloatRule:
+    """How an accumulator rounds its sums, by operations on floats where these suffice; and how a narrow one adds.
 
     Args:
         accumulator: the accumulator.
+        carrier: what its sums are: of float32, sequential ones of which `float32_suffices` says so, or of float64.
+        truncates: True where additions of floats are rounded toward zero, which float32 sums may be if `may_truncate`.
     """
 
-    def __init__(self, accumulator: Accumulator) -> None:
-        self._accumulator, self._mode = accumulator, accumulator.rounding
-        self._program, self._constants = rounding_program(accumulator.number, self._mode, FLOAT32)
+    def __init__(self, accumulator: Accumulator, carrier: Carrier = FLOAT32, truncates: bool = False) -> None:
+        self._truncates = truncates
+        self._accumulator, self._mode, self._carrier = accumulator, accumulator.rounding, carrier
+        self._program, self._constants = rounding_program(accumulator.number, self._mode, carrier)
         grid = Grid(*self._constants) if self._program.kind in _KINDS else None
-        if grid is None or grid.finest == 0 or grid.lower != 0 or self._mode not in _BY_FLOATS:
-            self._grid = None
-        else:
-            self._grid = grid
+        self._grid = grid if grid is not None and self._fits(grid) else None
+
+    @property
+    def may_truncate(self) -> bool:
+        """True if float32 sums are those of additions that are rounded toward zero."""
+        return self.by_floats and not self._mode.to_nearest
+
+    @property
+    def by_floats(self) -> bool:
+        """True if floats round; else the law does."""
+        return self._grid is not None
+
+    def _fits(self, grid: Grid) -> bool:
+        """True if all numbers of `by_floats` are the carrier's."""
+        if grid.finest == 0 or grid.lower != 0 or self._mode not in _BY_FLOATS:
+            return False
+        width = self._carrier.width
+        parts = width - grid.finest + (self._accumulator.random_bits if self._mode is Rounding.STOCHASTIC else 0)
+        least, largest = (grid.base >> width) + 1 + width - grid.finest, (grid.limit >> width) + 1
+        return parts <= width and parts < least and largest + grid.finest < self._carrier.infinity >> width
 
     def plus(self, xp: Any, total: Any, term: Any) -> Any:
-        """A sum of which `rounded` makes what it would make of the exact one."""
-        return total + term if self._mode.to_nearest else truncated_sum(xp, total, term)
+        """A float32 sum of which `rounded` makes what it would make of the exact one."""
+        return total + term if self._mode.to_nearest or self._truncates else truncated_sum(xp, total, term)
 
     def rounded(self, xp: Any, law_names: Any, x: Any, word: Any = None) -> Any:
         """R of such a sum.
@@ -47,15 +65,18 @@ class NarrowRule:
         Args:
             xp: the array namespace of products.
             law_names: that of the law of rounding.
-            x: float32 array.
-            word: see `round_to_grid`.
+            x: array of the carrier's numbers.
+            word: int32 array, see `round_to_grid`; of its 31 bits those below random_bits are zero.
         """
+        wide = self._carrier is FLOAT64
+        to_bits, from_bits = (xp.lanes, xp.floats) if wide else (xp.float32_bits, xp.float32_from)
         if self._grid is None:
-            return xp.float32_from(self._program.run(law_names, xp.float32_bits(x), self._constants, (), word))
+            return from_bits(self._program.run(law_names, to_bits(x), self._constants, (), word))
         noise, random_bits = None, self._accumulator.random_bits
         if word is not None:
             noise = xp.float32_from(law_names.float_bits(word >> (31 - random_bits)))
-        return by_floats(xp, x, self._grid, self._mode, noise, random_bits)
+            noise = xp.wide(noise) if wide else noise
+        return by_floats(xp, x, self._grid, self._mode, noise, random_bits, self._carrier, self._truncates)
 
 
 _BY_FLOATS = (Rounding.NEAREST, Rounding.TOWARD_ZERO, Rounding.STOCHASTIC)
@@ -74,36 +95,47 @@ def truncated_sum(xp: Any, total: Any, term: Any) -> Any:
     return xp.float32_from(bits + xp.where(abs(rest) > 0, beyond, 0))  # the rest of an infinity is NaN
 
 
-def by_floats(xp: Any, x: Any, grid: Grid, mode: Rounding, noise: Any, random_bits: int) -> Any:
-    """`round_to_grid` of float32 numbers, for the grid of a float with subnormal numbers.
+def by_floats(
+    xp: Any, x: Any, grid: Grid, mode: Rounding, noise: Any, random_bits: int, carrier: Carrier, truncates: bool
+) -> Any:
+    """`round_to_grid`, for the grid of a float with subnormal numbers.
 
     Args:
         xp: the array namespace of products.
-        x: float32 array; for stochastic rounding, numbers with at most random_bits bits below the format's.
+        x: array of the carrier's numbers; for stochastic rounding, float32 ones with at most random_bits bits below the
+            format's.
         grid, mode: the format's integers, and a rounding of `_BY_FLOATS`.
-        noise: stochastic rounding's random bits as integers from 0 on, in float32.
+        noise: stochastic rounding's random bits as integers from 0 on, as floats of the carrier.
         random_bits: how many these are.
+        carrier: what x is.
+        truncates: True if additions of floats are rounded toward zero.
     """
-    man = _WIDTH - grid.finest
-    bits = xp.float32_bits(x)
-    magnitude = bits & _MAGNITUDE
-    finite = xp.clip(magnitude, None, grid.limit + (1 << _WIDTH))  # which overflows as all above it
-    field = xp.clip(finite & _FIELDS, (grid.base >> _WIDTH) + 1 + man << _WIDTH, None)
-    if mode is Rounding.NEAREST:
-        large = xp.float32_from(field + (grid.finest << _WIDTH))  # 2^(E + 23 - man): a sum with it has the same steps
-        found = (xp.float32_from(finite) + large) - large
+    to_bits, from_bits = (xp.lanes, xp.floats) if carrier is FLOAT64 else (xp.float32_bits, xp.float32_from)
+    width, fields = carrier.width, carrier.infinity
+    man = width - grid.finest
+    bits = to_bits(x)
+    magnitude = bits & carrier.magnitude_mask
+    field = xp.clip(bits & fields, (grid.base >> width) + 1 + man << width, None)
+    found = from_bits(magnitude)
+    parts = random_bits if noise is not None else 0  # of steps / 2^parts
+    if mode is Rounding.NEAREST or truncates:
+        if noise is not None:
+            found = found + noise * from_bits(field - (man + parts << width))
+        large = from_bits(field + (grid.finest << width))  # 2^(E + width - man): a sum with it has the same steps
+        found = (found + large) - large
     else:
-        parts = random_bits if noise is not None else 0  # of steps / 2^parts
-        found = xp.trunc(xp.float32_from(finite) * xp.float32_from(as_lane(254 + man + parts << _WIDTH) - field))
+        steps = (fields >> width) - 1 + man + parts << width
+        steps = steps - (steps >> carrier.last << carrier.lane_bits)  # as a lane, which wraps
+        found = xp.trunc(found * from_bits(steps - field))
         if noise is not None:
             found = xp.trunc((found + noise) * 2.0**-parts)
-        found = found * xp.float32_from(field - (man << _WIDTH))
-    found = xp.float32_bits(found)
+        found = found * from_bits(field - (man << width))
+    largest = float(np.array(grid.limit, f"i{carrier.lane_bits // 8}").view(f"f{carrier.lane_bits // 8}"))
     if grid.jump:
         beyond = grid.limit + grid.jump
         if mode is Rounding.TOWARD_ZERO:  # finite numbers stay so
-            beyond = grid.limit + (((_FIELDS - 1 - magnitude) >> 31) & grid.jump)
-        found = xp.where(found > grid.limit, beyond, found)
+            beyond = grid.limit + (((fields - 1 - magnitude) >> carrier.last) & grid.jump)
+        found = xp.where(found > largest, beyond, to_bits(found))  # NaN is not beyond it
     else:
-        found = xp.clip(found, None, grid.limit)
-    return xp.float32_from(xp.where(magnitude > grid.keep, bits, found | (bits & _SIGN)))
+        found = to_bits(xp.clip(found, None, largest))
+    return from_bits(found | (bits & carrier.negative))

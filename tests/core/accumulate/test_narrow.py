@@ -8,7 +8,7 @@ import qcore
 from qcore import Accumulator, Rounding
 from qcore.accumulate.array_names import Names
 from qcore.accumulate.sums.exactness import float32_suffices
-from qcore.accumulate.sums.narrow import NarrowRule
+from qcore.accumulate.sums.narrow import FloatRule
 from qcore.formats.number import check_number
 from qcore.law import lanes
 
@@ -50,7 +50,7 @@ def test_the_bits_are_those_of_float64(number, mode):
         np.int32
     )
     word = word if rounding is Rounding.STOCHASTIC else None
-    names, rule = Names((1, 2)), NarrowRule(accumulator)
+    names, rule = Names((1, 2)), FloatRule(accumulator)
     names.words = lambda *_: word.astype(np.int64)
     with np.errstate(all="ignore"):
         sums = total.astype(np.float64) + term + 0.0

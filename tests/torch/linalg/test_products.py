@@ -1,0 +1,84 @@
+"""Torch's kernels of products against the law in NumPy, on hard inputs of many shapes."""
+
+import numpy as np
+import pytest
+import torch
+from products_support import ACCUMULATORS, KINDS, inputs
+from support import assert_same_bits
+
+from qcore import Accumulator, Product
+from qcore.accumulate.arrays import multiply_arrays
+from qcore.accumulate.convolution import ConvolutionForm
+from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qtorch._rounding.keys import key_tensor
+from qtorch.linalg.operator import multiply_tensors
+
+KEY = 5 << 32 | 7
+PLAIN = {  # what one kernel does, which has blocks, and tiles within
+    "exact": Accumulator(),
+    "one rounding": Accumulator("float(6,9)"),
+    "chunks": Accumulator("float(6,9)", chunk=24),
+    "stochastic": Accumulator("float(6,9)", chunk=50, rounding="stochastic"),
+    "few random bits": Accumulator("e5m2", chunk=33, rounding="stochastic", random_bits=5),
+}
+
+
+def check(form, which, accumulator, operands, first, second, other, name=""):
+    product = Product(*operands, accumulator)
+    expected = multiply_arrays(form, which, product, first, second, other, KEY)
+    tensors = torch.from_numpy(first), torch.from_numpy(second)
+    key = key_tensor(KEY) if product.stochastic else None
+    found = multiply_tensors(*tensors, key, None, other, expected.shape, form.text, which, product.text)
+    assert_same_bits(found, expected, name)
+
+
+@pytest.mark.parametrize("name", ACCUMULATORS)
+def test_all_accumulators(name):
+    """Inputs of all kinds side by side, with operands of formats and of float32."""
+    pairs = [inputs(kind, 3, 19, 3) for kind in KINDS]
+    a, b = np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs], axis=1)
+    for operands in ((None, None), ("e4m3fn", "e4m3fn")):
+        check(MatrixForm(), FORWARD, ACCUMULATORS[name], operands, a, b, b.shape, str(operands))
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_blocks_and_tiles(name):
+    """Sizes below, at and beyond those of tiles and of blocks, of rows, of columns and of terms."""
+    rng = np.random.default_rng(0)
+    for m, k, n in ((1, 1, 1), (8, 256, 144), (97, 257, 25), (5, 700, 300), (200, 30, 9)):
+        a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
+        check(MatrixForm(), FORWARD, PLAIN[name], (None, "e4m3fn"), a, b, b.shape, f"{m}, {k}, {n}")
+
+
+def test_matrices_of_all_strides():
+    rng = np.random.default_rng(1)
+    x, y = (torch.from_numpy(rng.standard_normal((2, 3, 20, 20)).astype(np.float32)) for _ in range(2))
+    for a, b in ((x, y), (x.mT, y), (x, y.mT), (x.transpose(0, 1), y.transpose(0, 1)), (x[..., ::2], y[..., ::2, 3:4])):
+        product, shape = Product(None, None, PLAIN["chunks"]), (*a.shape[:-1], b.shape[-1])
+        found = multiply_tensors(a, b, None, None, b.shape, shape, "matmul", FORWARD, product.text)
+        expected = multiply_arrays(MatrixForm(), FORWARD, product, a.numpy(), b.numpy(), tuple(b.shape), None)
+        assert_same_bits(found, expected.reshape(found.shape))
+
+
+FORMS = {  # stride, padding, dilation, groups; shapes
+    "plain": (ConvolutionForm((1, 1), (1, 1), (1, 1)), (2, 4, 9, 8), (6, 4, 3, 3)),
+    "groups": (ConvolutionForm((2, 1), (1, 0), (1, 1), 2), (2, 4, 7, 6), (6, 2, 3, 2)),
+    "dilated": (ConvolutionForm((3, 3), (0, 4), (2, 1)), (1, 2, 9, 8), (2, 2, 3, 3)),
+    "one tap": (ConvolutionForm((2,), (0,), (1,)), (3, 20, 15), (5, 20, 1)),
+    "three dimensions": (ConvolutionForm((1, 2, 2), (0, 0, 1), (1, 1, 1)), (1, 2, 4, 3, 5), (2, 2, 2, 1, 3)),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_convolutions(name):
+    """Forward and of both gradients."""
+    form, shape, weight = FORMS[name]
+    rng = np.random.default_rng(2)
+    x, w, gradient = (
+        rng.standard_normal(one).astype(np.float32) for one in (shape, weight, form.result(shape, weight))
+    )
+    x[0, 0, ..., 0], w[0, 0, ..., -1] = np.inf, np.nan
+    for accumulator in (PLAIN["exact"], PLAIN["few random bits"], ACCUMULATORS["sequential"]):
+        check(form, FORWARD, accumulator, ("e5m2", "e4m3fn"), x, w, weight)
+        check(form, GRAD_A, accumulator, (None, None), gradient, w, shape)
+        check(form, GRAD_B, accumulator, (None, "e5m2"), gradient, x, weight)
