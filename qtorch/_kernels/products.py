@@ -1,4 +1,4 @@
-"""The kernels of products: of integers (`integer.c`), and with an accumulator that is rounded after every term."""
+"""The kernels of sums: of integers' products (`integer.c`), with an accumulator (`product.c`), by halves (`sums.c`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtorch._kernels.store import Function, load
 from qtorch._kernels.trace import CONSTANT, ELEMENT, Trace, Value
 
 TEMPLATE = Path(__file__).with_name("product.c")
-INTEGERS = Path(__file__).with_name("integer.c")
+INTEGERS, SUMS = (Path(__file__).with_name(name) for name in ("integer.c", "sums.c"))
 
 
 @cache
@@ -38,6 +38,16 @@ def of_integers() -> Function | None:
     and the addresses of a, its zero point, b, its zero points, and the int32 sums.
     """
     return load(Template(INTEGERS.read_text()).substitute(values=VALUES.read_text()))
+
+
+@cache
+def tree_sums() -> Function | None:
+    """The kernel of `qcore.numerics.sums.tree_sums`.
+
+    A call gives the addresses of a, of b or 0, both float32, and of the float64 sums, how many dimensions and axes
+    there are, the sizes and the axes.
+    """
+    return load(Template(SUMS.read_text()).substitute(values=VALUES.read_text()))
 
 
 def source(accumulator: Accumulator | None, narrow: bool) -> str:
