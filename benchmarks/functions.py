@@ -1,11 +1,13 @@
 """All 2^32 float32 numbers through the elementary functions and their derivatives in NumPy, PyTorch and JAX.
 
-    python -m benchmarks.functions --json functions.json                        all of them: hours
-    python -m benchmarks.functions --functions exp gelu --range 0x3f800000:0x40000000
+    python -m benchmarks.functions --json functions.json                        all of them: a day of one processor
+    python -m benchmarks.functions --functions exp gelu --pieces 3 4 --json functions.json
     python -m benchmarks.functions --speed                                       2^24 elements beside torch's own
 
-Bits are compared: NumPy decides, torch runs eagerly and compiled, JAX under jit. As in `benchmarks.sweep`, a piece is
-written to the file when it is done, and the same command goes on from there.
+Each backend runs by itself, torch eagerly and compiled, JAX under jit, and leaves a digest of the bits of each
+sixteenth of all numbers, a piece: equal digests are equal bits. Digests are written to the file when they are made: the
+same command goes on from there, and several may run at once, for other functions or backends. The exit status is 1 if
+digests differ; then the inputs are searched that make the difference.
 """
 
 from __future__ import annotations
@@ -13,20 +15,19 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import qtorch
-from benchmarks.support.arguments import count_of, output_file
-from benchmarks.support.cluster import ClusterError
-from benchmarks.support.function_piece import KINDS, function_piece
-from benchmarks.support.report import environment
-from benchmarks.support.sweep_results import ResultsError, Span, open_results
-from benchmarks.support.timing import by_turns, clock_for, keep_pages, usable_cores
-from benchmarks.sweep import PATTERNS, PIECE, patterns_range, sweep
+from benchmarks.support.arguments import output_file
+from benchmarks.support.digest_results import PIECE, PIECES, Digests, DigestsError, Row, disagreements
+from benchmarks.support.function_digests import BACKENDS, KINDS, difference, digest
+from benchmarks.support.timing import by_turns, clock_for, keep_pages, machine, versions
 from qcore.numerics.elementary.laws import ELEMENTARY
 
 SIZE, LIMIT = 1 << 24, 3.0  # elements to time, and how many times torch's own time a function may take
@@ -42,22 +43,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.functions", description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("--functions", metavar="NAME", choices=list(ELEMENTARY), nargs="+", default=list(ELEMENTARY))
-    add("--range", metavar="START:STOP", type=patterns_range, default=(0, PATTERNS), help="bit patterns (default: all)")
+    add("--kinds", metavar="KIND", choices=KINDS, nargs="+", default=KINDS, help="function or derivative")
+    add("--backends", metavar="NAME", choices=BACKENDS, nargs="+", default=BACKENDS)
+    add("--pieces", metavar="N", type=int, choices=range(PIECES), nargs="+", default=range(PIECES))
     add("--json", metavar="FILE", type=output_file, help="keep results there, and go on from it")
-    add("--workers", metavar="N", type=count_of("worker", 1), default=usable_cores(), help="(default: all cores)")
     add("--speed", action="store_true", help="only time the functions of 2^24 elements")
     arguments = parser.parse_args(argv)
     if arguments.speed:
         return time(arguments.functions)
-    try:
-        known = open_results(arguments.json, environment())
-        spans = [Span(name, kind, *arguments.range) for name, kind in itertools.product(arguments.functions, KINDS)]
-        pieces = [piece for span in spans for piece in known.missing(span, PIECE)]
-        known.save()
-        return sweep(known, pieces, None, arguments.workers, 30.0, function_piece)
-    except (ClusterError, ResultsError, OSError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
+    with tempfile.TemporaryDirectory() as folder:
+        environment: dict[str, Any] = {"versions": versions(), "machine": machine("cpu")}
+        commit = environment["versions"].pop("commit")
+        known = Digests(arguments.json or Path(folder) / "functions.json", environment)
+        try:
+            known.rows()
+            for job in itertools.product(arguments.functions, arguments.kinds, arguments.backends):
+                sweep(known, job, arguments.pieces, commit)
+            return report([*known.rows().values()])
+        except (DigestsError, OSError) as error:
+            print(f"{parser.prog}: {error}", file=sys.stderr)
+            return 2
+
+
+def sweep(known: Digests, job: tuple[str, str, str], pieces: Sequence[int], commit: str) -> None:
+    """Makes the digests of a function that are missing."""
+    for piece in sorted({*pieces} & {*known.rows().get(job, Row(*job)).missing}):
+        known.put(job, piece, digest(*job, piece * PIECE, (piece + 1) * PIECE), commit)
+        print(f"{', '.join(job)}: piece {piece}", flush=True)
+
+
+def report(rows: list[Row]) -> int:
+    """Says how much there is, and what differs; the exit status."""
+    wrong = disagreements(rows)
+    for first, second, piece in wrong:
+        backends = first.backend, second.backend
+        print(difference(first.function, first.kind, backends, piece * PIECE, (piece + 1) * PIECE), file=sys.stderr)
+    done = sum(PIECES - len(row.missing) for row in rows)
+    print(f"{done:,} digests of {PIECE:,} results each, {len(wrong)} pairs of them differ")
+    return int(bool(wrong))
 
 
 def time(names: Sequence[str]) -> int:

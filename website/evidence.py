@@ -143,9 +143,8 @@ def same_training_programs() -> str:
         done = "; ".join(f"{row['program']}: {row['steps']:,}" for row in runs)
         rows.append((MODELS[model], ARITHMETIC[kind], done, f"`{_hash(runs, 'intermediates')[:16]}`"))
     record = results("same_training")
-    versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("numpy", "torch", "jax"))
     shown = table(("model", "products", "programs and their steps", "losses, logits, gradients"), rows)
-    return f"With {versions}, on an {record['machine']['cpu']} ({link('same_training', 'all hashes')}).\n\n{shown}"
+    return f"With {_versions(record)} ({link('same_training', 'all hashes')}).\n\n{shown}"
 
 
 def hard_inputs() -> str:
@@ -155,3 +154,31 @@ def hard_inputs() -> str:
         for name, row in rows.items()
     )
     return table(("function", "sixteenths of all inputs searched", "hard inputs", "not the nearest"), cells)
+
+
+def swept_functions() -> str:
+    """Sixteenths of all inputs by each backend; equal digests of the same sixteenth are equal bits."""
+    record = results("functions")
+    rows = record["rows"]
+    backends = [name for name in ("numpy", "torch compiled", "jax jit", "torch eager") if _by(rows, name)]
+    cells = []
+    for name, kind in dict.fromkeys((row["function"], row["kind"]) for row in rows):
+        digests = {row["backend"]: row["digests"] for row in rows if (row["function"], row["kind"]) == (name, kind)}
+        found = [[one for one in piece if one] for piece in zip(*digests.values(), strict=True)]
+        compared = sum(len(piece) > 1 for piece in found)
+        differ = sum(len(set(piece)) > 1 for piece in found)
+        done = (str(sum(map(bool, digests.get(backend, [])))) for backend in backends)
+        cells.append(
+            (f"`{name}`" + (", derivative" if kind == "derivative" else ""), *done, str(compared), str(differ))
+        )
+    heading = "sixteenths of all inputs", *backends, "compared", "differ"
+    return f"{table(heading, cells)}\n\nWith {_versions(record)} ({link('functions', 'all digests')})."
+
+
+def _by(rows: Sequence[Record], backend: str) -> list[Record]:
+    return [row for row in rows if row["backend"] == backend]
+
+
+def _versions(record: Record) -> str:
+    versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("numpy", "torch", "jax"))
+    return f"{versions}, on an {record['machine']['cpu']}"

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from qcore.numerics.sums import tree_sums
+
 SMALLEST = 2.0**-126  # magnitudes up to this one, the smallest normal number, are zeros
 
 
@@ -116,6 +118,11 @@ class Names:
         """x with 0x7fc00000 in the place of every NaN."""
         nan: Any = np.nan
         return cls.where(x == x, x, nan)
+
+    @classmethod
+    def sums(cls, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
+        """See `qcore.numerics.sums.tree_sums`."""
+        return tree_sums(cls, a, b, axes)
 
     @classmethod
     def wide(cls, x: Any) -> Any:

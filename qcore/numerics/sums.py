@@ -16,23 +16,25 @@ def tree_sum(xp: Any, x: Any, axis: int = -1) -> Any:
     return x if x.shape[axis] else xp.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x)
 
 
+def tree_sums(xp: Any, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
+    """The float64 sums of float32 numbers, or where b is not None of their products with b's, axis after axis."""
+    x = xp.wide(a) if b is None else xp.wide(a) * xp.wide(b)
+    for axis in axes:
+        x = tree_sum(xp, x, axis)
+    return x
+
+
 def total(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
     """The sums of float32 numbers along axes, which stay: in float64, axis after axis, rounded once to float32.
 
     Axes are numbers from 0 on, in ascending order.
     """
-    return xp.narrow(_along(xp, xp.wide(x), axes))
+    return xp.narrow(xp.sums(x, None, axes))
 
 
 def dot(xp: Any, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
-    """The sums of the exact products of float32 numbers, as `total`."""
-    return xp.narrow(_along(xp, xp.wide(a) * xp.wide(b), axes))
-
-
-def _along(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
-    for axis in axes:
-        x = tree_sum(xp, x, axis)
-    return x
+    """The sums of the exact products of float32 numbers of one shape, as `total`."""
+    return xp.narrow(xp.sums(a, b, axes))
 
 
 def unbroadcast(xp: Any, gradient: Any, shape: tuple[int, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""The kernels of products: of integers (`integer.c`), and with accumulators (`product.c`, `chunks.c`)."""
+"""The kernels of sums: of integers' products (`integer.c`), with accumulators (`product.c`, `chunks.c`), by halves (`sums.c`)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from qtorch._kernels.store import Function, load
 from qtorch._kernels.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Value
 
 TEMPLATE = Path(__file__).with_name("product.c")
-CHUNKS = Path(__file__).with_name("chunks.c")
-INTEGERS = Path(__file__).with_name("integer.c")
+CHUNKS, INTEGERS, SUMS = (Path(__file__).with_name(name) for name in ("chunks.c", "integer.c", "sums.c"))
 
 
 @cache
@@ -75,6 +74,16 @@ def of_integers(biased: bool = False) -> Function | None:
         ),
     }
     return load(Template(INTEGERS.read_text()).substitute(fields))
+
+
+@cache
+def tree_sums() -> Function | None:
+    """The kernel of `qcore.numerics.sums.tree_sums`.
+
+    A call gives the addresses of a, of b or 0, both float32, and of the float64 sums, how many dimensions and axes
+    there are, the sizes and the axes.
+    """
+    return load(Template(SUMS.read_text()).substitute(values=VALUES.read_text()))
 
 
 def source(accumulator: Accumulator | None, narrow: bool) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch.reproducible.call import Tensors
 
 _tensors = Tensors()
+_MOST = 1 << 20  # numbers that are updated at a time, as if they were those of one parameter
 
 
 class _Optimizer(torch.optim.Optimizer):
@@ -22,13 +24,43 @@ class _Optimizer(torch.optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             rate = torch.as_tensor(group["lr"], dtype=torch.float32)
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(p, rate, group)
+            for parameters in self._together([p for p in group["params"] if p.grad is not None]):
+                self._update(parameters, rate.to(parameters[0].device), group)
         return loss
 
-    def _update(self, p: torch.Tensor, rate: torch.Tensor, group: dict[str, Any]) -> None:
+    def _together(self, parameters: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+        """The parameters in lists that are updated at a time: a small one costs as many calls as a large one."""
+        found: list[torch.Tensor] = []
+        size, kind = 0, None
+        for p in parameters:
+            size, before, kind = size + p.numel(), kind, self._kind(p)
+            if found and (kind != before or size > _MOST):
+                yield found
+                found, size = [], p.numel()
+            found.append(p)
+        if found:
+            yield found
+
+    def _kind(self, p: torch.Tensor) -> tuple[Any, ...]:
+        """What parameters that are updated together have in common; one that is no plain tensor goes alone."""
+        gradient: Any = p.grad
+        return p.dtype, p.device, gradient.dtype, None if is_plain_tensor(p) and is_plain_tensor(gradient) else id(p)
+
+    def _update(self, parameters: Sequence[torch.Tensor], rate: torch.Tensor, group: dict[str, Any]) -> None:
         raise NotImplementedError
+
+
+def _apply(law: Callable[..., Sequence[Any]], *tensors: Sequence[torch.Tensor], gradients: Sequence[Any]) -> None:
+    """Puts the results of law(numbers, their gradients, other numbers ...) in the place of the numbers."""
+    first, *rest = (_joined(each) for each in tensors)
+    for each, new in zip(tensors, law(first, _joined(gradients), *rest), strict=False):
+        parts = [new] if len(each) == 1 else new.split([x.numel() for x in each])
+        for x, part in zip(each, parts, strict=True):
+            x.copy_(part.view_as(x))
+
+
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat([x.flatten() for x in tensors])
 
 
 class SGD(_Optimizer):
@@ -58,15 +90,19 @@ class SGD(_Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay})
 
-    def _update(self, p: torch.Tensor, rate: torch.Tensor, group: dict[str, Any]) -> None:
+    def _update(self, parameters: Sequence[torch.Tensor], rate: torch.Tensor, group: dict[str, Any]) -> None:
         options = {name: group[name] for name in ("momentum", "nesterov", "weight_decay")}
-        velocity = None
+
+        def law(p: torch.Tensor, gradient: torch.Tensor, velocity: torch.Tensor | None = None) -> Any:
+            return _tensors.sgd_step(p, gradient, velocity, rate, **options)
+
+        tensors = [parameters]
         if group["momentum"]:
-            velocity = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
-        found, new = _tensors.sgd_step(p, p.grad, velocity, rate.to(p.device), **options)
-        p.copy_(found)
-        if velocity is not None:
-            velocity.copy_(new)
+            for p in parameters:
+                if "momentum_buffer" not in self.state[p]:
+                    self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+            tensors.append([self.state[p]["momentum_buffer"] for p in parameters])
+        _apply(law, *tensors, gradients=[p.grad for p in parameters])
 
 
 class Adam(_Optimizer):
@@ -103,19 +139,24 @@ class Adam(_Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    def _update(self, p: torch.Tensor, rate: torch.Tensor, group: dict[str, Any]) -> None:
+    def _kind(self, p: torch.Tensor) -> tuple[Any, ...]:
         state = self.state[p]
         if not state:
-            state["step"] = torch.zeros((), device=p.device)
+            state["step"] = torch.zeros(())
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
-        state["step"] += 1
+        return *super()._kind(p), float(state["step"])
+
+    def _update(self, parameters: Sequence[torch.Tensor], rate: torch.Tensor, group: dict[str, Any]) -> None:
         options = {name: group[name] for name in ("betas", "eps", "weight_decay")}
-        moments = state["exp_avg"], state["exp_avg_sq"]
-        found = _tensors.adam_step(
-            p, p.grad, *moments, state["step"], rate.to(p.device), **options, decoupled=self.decoupled
-        )
-        for old, new in zip((p, *moments), found, strict=True):
-            old.copy_(new)
+        for p in parameters:
+            self.state[p]["step"] += 1
+        step = self.state[parameters[0]]["step"].to(rate.device)
+
+        def law(p: torch.Tensor, gradient: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> Any:
+            return _tensors.adam_step(p, gradient, first, second, step, rate, **options, decoupled=self.decoupled)
+
+        moments = ([self.state[p][name] for p in parameters] for name in ("exp_avg", "exp_avg_sq"))
+        _apply(law, parameters, *moments, gradients=[p.grad for p in parameters])
 
 
 class AdamW(Adam):

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import torch
 
 from qcore.numerics import operations
+from qcore.numerics.sums import tree_sums
+from qtorch._kernels import products
+from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.paths.operations import materialize
+from qtorch._rounding.sharded import is_sharded
+
+_library = torch.library.Library("qtorch", "FRAGMENT")
+_library.define("sums(Tensor a, Tensor? b, int[] axes) -> Tensor")
 
 
 class Names(operations.Names):
@@ -80,3 +88,41 @@ class Names(operations.Names):
     @staticmethod
     def greatest(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
         return torch.amax(x, axes, keepdim=True)
+
+    @classmethod
+    def sums(cls, a: torch.Tensor, b: torch.Tensor | None, axes: tuple[int, ...]) -> torch.Tensor:
+        """By a kernel; in compiled and transformed programs an operator, as Inductor makes an expression of a tree."""
+        tensors = (a,) if b is None else (a, b)
+        if is_sharded(*tensors):
+            return super().sums(a, b, axes)
+        if torch.compiler.is_compiling() or not all(map(is_plain_tensor, tensors)):
+            return torch.ops.qtorch.sums(a, b, axes)
+        return _sums(a, b, axes)
+
+
+def _sums(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) -> torch.Tensor:
+    kernel = products.tree_sums() if a.is_cpu and axes and a.numel() else None
+    if kernel is None:
+        return tree_sums(Names, a, b, tuple(axes))
+    a, b = a.contiguous(), None if b is None else b.expand(a.shape).contiguous()
+    result = _shape(a, b, axes)
+    addresses = a.data_ptr(), 0 if b is None else b.data_ptr(), result.data_ptr()
+    kernel(*addresses, a.dim(), len(axes), *a.shape, *axes)
+    return result
+
+
+def _shape(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) -> torch.Tensor:
+    sizes = [1 if axis in axes else size for axis, size in enumerate(a.shape)]
+    return a.new_empty(sizes, dtype=torch.float64)
+
+
+def _batched(info: Any, in_dims: tuple[Any, ...], a: Any, b: Any, axes: Sequence[int]) -> tuple[torch.Tensor, int]:
+    """Under vmap the batch becomes the first axis, along which nothing is summed."""
+    pairs = zip((a, b), in_dims[:2], strict=True)
+    a, b = (x if x is None else x.expand(info.batch_size, *x.shape) if n is None else x.movedim(n, 0) for x, n in pairs)
+    return torch.ops.qtorch.sums(a, b, [axis + 1 for axis in axes]), 0
+
+
+_library.impl("sums", _sums, "CompositeExplicitAutograd")
+torch.library.register_fake("qtorch::sums", _shape, lib=_library)
+torch.library.register_vmap("qtorch::sums", _batched, lib=_library)

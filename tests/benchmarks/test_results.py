@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from benchmarks import instructions, internals
+from benchmarks.support.digest_results import Row, disagreements
 from benchmarks.support.results import results_text
 from benchmarks.sweep import all_named
 from qcore import parse
+from qcore.numerics.elementary.laws import ELEMENTARY
 from qtorch import _torch_internals
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +47,37 @@ def test_every_named_format_was_swept():
     wanted = {(str(number), str(mode)) for number, mode in all_named()}
     assert len(wanted) == 55
     assert not wanted - swept
+
+
+UNSWEPT = {
+    "exp",
+    "expm1",
+    "log",
+    "sin",
+    "cos",
+    "softplus",
+    "silu",
+    "gelu",
+    "gelu_tanh",
+    "relu",
+    "log1p",
+    "tanh",
+    "sigmoid",
+    "erf",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+}  # functions that no sweep has finished with yet; the page says so
+
+
+def test_swept_functions_have_one_digest():
+    """All 2^32 inputs by NumPy, compiled PyTorch and JAX under jit, and equal bits wherever two backends ran."""
+    rows = [Row(**row) for row in json.loads((ROOT / "benchmarks/results/functions.json").read_text())["rows"]]
+    assert not disagreements(rows)
+    done = {row.job for row in rows if not row.missing}
+    backends = "numpy", "torch compiled", "jax jit"
+    swept = {name for name in ELEMENTARY if {(name, "function", backend) for backend in backends} <= done}
+    assert set(ELEMENTARY) - swept == UNSWEPT
 
 
 def test_private_parts_are_measured_and_put_back():

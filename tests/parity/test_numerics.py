@@ -1,6 +1,7 @@
 """Defined float32 functions and their gradients: the same bits in NumPy, torch, compiled torch, JAX and jitted JAX."""
 
 from functools import cache
+from operator import mul, truediv
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,6 @@ import qjax
 import qtorch
 from qcore.cli.functions import differing
 from qcore.numerics import Names
-from qcore.numerics.sums import total
 
 IN_PROGRAMS = ("gelu", "layer_norm", "softmax")
 
@@ -75,13 +75,13 @@ def test_all_of_torch_compiled():
         _compiled_agrees(names[i : i + 8])
 
 
-def _temptations(xp, a, b, c, magic):
+def _temptations(xp, a, b, c, magic, near):
     """What compilers would contract, rewrite, fold, drop or flush."""
     e = xp.narrow(xp.exp(xp.wide(a)))
     return {
         "contraction": xp.add(xp.mul(a, b), c),
         "contraction with a constant": xp.sub(c, xp.mul(b, 0.1)),
-        "contraction in float64": xp.narrow(xp.product(xp.exp(xp.wide(a)), xp.wide(b)) - xp.exp(xp.wide(c))),
+        "contraction in float64": xp.narrow(xp.product(xp.wide(a) * xp.wide(b), xp.wide(c)) - xp.wide(near)),
         "folded factors": xp.mul(xp.mul(a, 0.1), 0.3),
         "folded terms": xp.add(xp.add(a, 0.1), 0.3),
         "a term there and back": xp.sub(xp.add(a, magic), magic),
@@ -90,26 +90,45 @@ def _temptations(xp, a, b, c, magic):
         "division by one number": xp.div(a, magic),
         "division by a row": xp.div(a.reshape((-1, 64)), b[:64]).reshape((-1,)),
         "division by a root": xp.div(a, xp.sqrt(abs(b))),
-        "a dropped rounding": total(xp, e.reshape((-1, 64)), (1,)),
+        "a dropped rounding": xp.sums(e, None, (0,)),
         "flushing": xp.add(xp.mul(a, 2e-38), xp.mul(b, 3e-38)),
     }
 
 
 def test_compilers_keep_the_law():
     """Red when a new XLA or Inductor contracts, rewrites or flushes where the law relies on its not doing so."""
-    rng = np.random.default_rng(6)
-    arrays = [rng.normal(size=1 << 14).astype(np.float32) for _ in range(3)] + [np.float32([12582912.0])]
-    with Names.arithmetic():
-        right = _temptations(Names, *arrays)
-
-    def traced(*arrays):
-        with qjax.reproducible.Names.arithmetic():
-            return _temptations(qjax.reproducible.Names, *arrays)
-
+    arrays = _tempting()
+    right, by_xla = _tempted(Names, qjax.reproducible.Names, arrays)
     compiled = torch.compile(lambda *arrays: _temptations(qtorch.reproducible.Names, *arrays), fullgraph=True)
-    for found in (jax.jit(traced)(*map(jnp.asarray, arrays)), compiled(*map(torch.from_numpy, arrays))):
+    for found in (by_xla, compiled(*map(torch.from_numpy, arrays))):
         for name, y in right.items():
             assert_same_bits(found[name], y, name)
+
+
+def _tempting():
+    rng = np.random.default_rng(6)
+    a, b, c = (rng.normal(size=1 << 14).astype(np.float32) for _ in range(3))
+    return [a, b, c, np.float32([12582912.0]), a * b * c]  # the last one nearly cancels a product
+
+
+def _tempted(of_numpy, of_jax, arrays):
+    """What NumPy and XLA make of it."""
+
+    def traced(*arrays):
+        with of_jax.arithmetic():
+            return _temptations(of_jax, *arrays)
+
+    with Names.arithmetic():
+        return _temptations(of_numpy, *arrays), jax.jit(traced)(*map(jnp.asarray, arrays))
+
+
+def test_xla_breaks_the_law_where_nothing_keeps_it():
+    """The test above can fail: without choices, and without float64 in divisions, XLA does most of what tempts it."""
+    plain = {"settled": staticmethod(lambda x: x), "product": staticmethod(mul), "div": staticmethod(truediv)}
+    bare = [type("Bare", (one,), plain | {"sqrt": one.root}) for one in (Names, qjax.reproducible.Names)]
+    right, found = _tempted(*bare, _tempting())
+    broken = {name for name, y in right.items() if (np.asarray(found[name]) != y).any()}
+    assert broken >= set(right) - {"a term there and back", "a dropped rounding"}
 
 
 @pytest.mark.parametrize("package", ["qtorch", "qjax"])

@@ -1,5 +1,7 @@
 """Products, modules and whole models with defined bits: beside loops, and the same in torch and JAX."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,7 @@ import qjax
 import qtorch
 from qcore import Accumulator, Entry, Product, Recipe, numerics
 from qcore.numerics import Names
+from qtorch.reproducible import optimizers
 
 RNG = np.random.default_rng(11)
 
@@ -233,3 +236,22 @@ def test_sgd(nesterov):
     assert_same_bits(torchs.state[q]["momentum_buffer"], v)
     assert_same_bits(r, p)
     assert_same_bits(state, v)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "AdamW"])
+def test_parameters_are_updated_together_as_alone(kind, monkeypatch):
+    """Also where one has no gradient at first, so that its step has another number, and where there are many."""
+    monkeypatch.setattr(optimizers, "_MOST", 50)
+    start = [numbers(RNG, 12).reshape(3, 4), numbers(RNG, 40), numbers(RNG, 6).reshape(2, 3), numbers(RNG, 6)]
+    gradients = [[numbers(RNG, x.size).reshape(x.shape) for x in start] for _ in range(3)]
+    options = {"weight_decay": 0.1} | ({"momentum": 0.9} if kind == "SGD" else {})
+    make = partial(getattr(qtorch.reproducible, kind), lr=0.1, **options)
+    together, alone = ([nn.Parameter(torch.from_numpy(x.copy())) for x in start] for _ in range(2))
+    ours = [make(together), *(make([p]) for p in alone)]
+    for i, each in enumerate(gradients):
+        for p, q, g in zip(together, alone, each, strict=True):
+            p.grad = q.grad = None if i == 0 and g.shape == (2, 3) else torch.from_numpy(g)
+        for optimizer in ours:
+            optimizer.step()
+    for p, q in zip(together, alone, strict=True):
+        assert_same_bits(p, q)

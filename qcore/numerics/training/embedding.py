@@ -35,9 +35,8 @@ def _sum_by_index(xp: Any, rows: Any, indices: Any, count: int) -> Any:
     while distance < len(indices):
         later, same = rows[distance:], indices[distance:] == indices[:-distance]
         meets = same & (place[:-distance] % (2 * distance) == 0)
-        rows = xp.concatenate(
-            [xp.where(meets[:, None], rows[:-distance] + later, rows[:-distance]), rows[-distance:]], 0
-        )
+        sums = xp.where(meets[:, None], rows[:-distance] + later, rows[:-distance])
+        rows = xp.materialize(xp.concatenate([sums, rows[-distance:]], 0))  # which each level reads three times
         distance *= 2
     found = xp.where(firsts < len(indices), firsts, 0)
     present = indices[found] == xp.arange(count, indices)

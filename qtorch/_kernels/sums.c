@@ -1,0 +1,77 @@
+// Sums in float64 along axes of an array, one axis after the other, each by halves: each number of the first half is
+// added to the one in the same place of the second, and an odd rest is appended. See `qcore.numerics.sums`, the law.
+
+$values
+
+#define WIDTH 512      // sums of which a thread has the numbers side by side
+#define MOST_AXES 64   // of an array: torch's limit
+#define PARALLEL 32768 // numbers from which on threads share the work
+
+// What is summed: float32 numbers, or their products with others; or the float64 sums along earlier axes.
+typedef struct { const float *a, *b; const double* sums; } Numbers;
+
+static void load(const Numbers* numbers, double* x, int64_t at, int64_t count) {
+    if (numbers->sums) memcpy(x, numbers->sums + at, sizeof(double) * count);
+    else if (numbers->b) for (int64_t j = 0; j < count; ++j) x[j] = (double)numbers->a[at + j] * numbers->b[at + j];
+    else for (int64_t j = 0; j < count; ++j) x[j] = numbers->a[at + j];
+}
+
+// The sums of `length` rows of so many columns become the first row.
+static void add_rows(double* x, int64_t length, int64_t columns) {
+    for (; length > 1; length = length / 2 + length % 2) {
+        const int64_t half = length / 2 * columns;
+        #pragma GCC ivdep
+        for (int64_t j = 0; j < half; ++j) x[j] += x[half + j];
+        if (length % 2) memmove(x + half, x + 2 * half, sizeof(double) * columns);
+    }
+}
+
+// Sums along the middle one of three axes.
+static int add(const Numbers* numbers, int64_t outer, int64_t length, int64_t inner, double* total, int threads) {
+    const int64_t blocks = (inner + WIDTH - 1) / WIDTH, room = length * MIN(inner, WIDTH);
+    double* const rooms = malloc(sizeof(double) * (room + 1) * threads);
+    if (!rooms) return 0;
+    #pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t unit = 0; unit < outer * blocks; ++unit) {
+        const int64_t which = unit / blocks, left = unit % blocks * WIDTH, columns = MIN(WIDTH, inner - left);
+        double* const x = rooms + omp_get_thread_num() * room;
+        if (columns == inner) load(numbers, x, which * length * inner, length * inner);
+        else for (int64_t i = 0; i < length; ++i) load(numbers, x + i * columns, (which * length + i) * inner + left, columns);
+        add_rows(x, length, columns);
+        memcpy(total + which * inner + left, x, sizeof(double) * columns);
+    }
+    free(rooms);
+    return 1;
+}
+
+// Sums along axes whose lengths are not 0; the last one writes `total`, the others memory of their own.
+static int run(Numbers numbers, int64_t* sizes, int rank, const int64_t* axes, int count, double* total) {
+    double* before = NULL;
+    int done = 1;
+    for (int n = 0; n < count && done; ++n) {
+        int64_t outer = 1, inner = 1, length = sizes[axes[n]];
+        for (int i = 0; i < rank; ++i) *(i < axes[n] ? &outer : &inner) *= i == axes[n] ? 1 : sizes[i];
+        double* const after = n == count - 1 ? total : malloc(sizeof(double) * outer * inner);
+        done = after && add(&numbers, outer, length, inner, after, outer * length * inner < PARALLEL ? 1 : omp_get_max_threads());
+        free(before);
+        before = after == total ? NULL : after;
+        numbers.sums = after;
+        sizes[axes[n]] = 1;
+    }
+    free(before);
+    return done;
+}
+
+// Takes the addresses of a, of b or 0, and of the result, how many dimensions and axes there are, the sizes, the axes.
+Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
+    const Numbers numbers = {PyLong_AsVoidPtr(given[0]), PyLong_AsVoidPtr(given[1]), NULL};
+    double* const total = PyLong_AsVoidPtr(given[2]);
+    const int rank = PyLong_AsLongLong(given[3]), count = PyLong_AsLongLong(given[4]);
+    int64_t sizes[MOST_AXES], axes[MOST_AXES];
+    for (int i = 0; i < rank; ++i) sizes[i] = PyLong_AsLongLong(given[5 + i]);
+    for (int i = 0; i < count; ++i) axes[i] = PyLong_AsLongLong(given[5 + rank + i]);
+    void* const state = PyEval_SaveThread();
+    const int done = run(numbers, sizes, rank, axes, count, total);
+    PyEval_RestoreThread(state);
+    return done ? PyLong_FromLong(0) : PyErr_NoMemory();
+}

@@ -1,0 +1,89 @@
+"""The sweep of elementary functions: equal bits have equal digests, and a stopped sweep loses nothing."""
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import functions
+from benchmarks.support import function_digests
+from benchmarks.support.digest_results import PIECE, PIECES, Digests, Row, disagreements
+from benchmarks.support.function_digests import BACKENDS, CHUNK, difference, digest
+from qcore.numerics.elementary.laws import ELEMENTARY
+
+START = 0x3F000000
+SPAN = START, START + CHUNK + 100  # a chunk, and a part of one
+
+
+def test_backends_have_one_digest():
+    """Eager ones; compiled PyTorch's is a matter of the sweep itself."""
+    eager = [name for name in BACKENDS if name != "torch compiled"]
+    assert len({digest("sqrt", "derivative", backend, *SPAN) for backend in eager}) == 1
+
+
+@pytest.mark.parametrize("place", [0, CHUNK - 1, CHUNK + 99])
+def test_one_bit_changes_a_digest_and_is_found(monkeypatch, place):
+    right = function_digests.function_of("relu", "function", "numpy")
+    bad = np.uint32(START + place).view(np.float32)
+    wrong = {"numpy": right, "jax jit": lambda x: np.where(x == bad, -right(x), right(x))}
+    monkeypatch.setattr(function_digests, "function_of", lambda name, kind, backend: wrong[backend])
+    assert len({digest("relu", "function", backend, *SPAN) for backend in wrong}) == 2
+    found = difference("relu", "function", ("numpy", "jax jit"), *SPAN)
+    bits = START + place
+    assert found == (
+        f"relu, function, numpy and jax jit: 1 results differ, the first of {bits:08x}: {bits:08x} and "
+        f"{bits | 1 << 31:08x}"
+    )
+
+
+@pytest.fixture
+def sweep(monkeypatch, tmp_path):
+    """Runs the program with digests that are texts of their pieces, and JAX's of piece 5 a wrong one."""
+    done = []
+
+    def text(name, kind, backend, start, stop):
+        done.append((name, kind, backend, start // PIECE))
+        assert stop - start == PIECE
+        return "wrong" if (backend, start // PIECE) == ("jax jit", 5) else f"{name} {kind} {start}"
+
+    monkeypatch.setattr(functions, "digest", text)
+    monkeypatch.setattr(functions, "difference", lambda *arguments: f"searched {arguments}")
+
+    def run(*pieces):
+        options = ["--functions", "exp", "--kinds", "function", "--backends", "numpy", "jax jit", "--pieces", *pieces]
+        return functions.main([*options, "--json", str(tmp_path / "functions.json")]), done
+
+    return run
+
+
+def test_a_sweep_goes_on(sweep, tmp_path):
+    status, done = sweep("2", "3")
+    assert (status, len(done)) == (0, 4)
+    status, done = sweep("3", "4")
+    assert (status, len(done)) == (0, 6)
+    assert done[4:] == [("exp", "function", "numpy", 4), ("exp", "function", "jax jit", 4)]
+    first, second = json.loads((tmp_path / "functions.json").read_text())["rows"]
+    assert first["digests"] == second["digests"]
+    assert [bool(one) for one in first["digests"]] == [2 <= piece <= 4 for piece in range(PIECES)]
+
+
+def test_a_difference_is_searched(sweep, capsys):
+    assert sweep("5")[0] == 1
+    assert f"('jax jit', 'numpy'), {5 * PIECE}, {6 * PIECE}" in capsys.readouterr().err
+
+
+def test_results_of_other_versions_are_refused(sweep, tmp_path, capsys):
+    file = Digests(tmp_path / "functions.json", {"versions": {"torch": "1"}, "machine": {}})
+    file.put(("exp", "function", "numpy"), 0, "0", "abc")
+    assert sweep("0") == (2, [])
+    assert "has versions {'torch': '1'}; give another --json" in capsys.readouterr().err
+
+
+def test_digests_of_different_functions_are_not_compared():
+    rows = [Row("exp", kind, "numpy", digests=[kind] + [""] * (PIECES - 1)) for kind in ("function", "derivative")]
+    rows.append(Row("exp", "function", "jax jit", digests=["other"] * PIECES))
+    assert disagreements(rows) == [(rows[0], rows[2], 0)]
+
+
+def test_every_function_is_timed_beside_torchs():
+    assert set(functions.OWN) == set(ELEMENTARY)
