@@ -11,7 +11,7 @@ from jax.extend.source_info_util import current_name_stack, user_context
 
 from qjax._workflow.layers import Layer, LayerWeight, Source, Use, layer_of
 from qjax.auto_low.evaluate import bind
-from qjax.auto_low.plan import INLINED, inner_programs
+from qjax.auto_low.programs import INLINED, inner_programs, scan_parts
 
 States = dict[str, Any]
 Replace = Callable[[Any, Layer, list[Any], Any], tuple[Any, Any]]
@@ -69,7 +69,7 @@ def _programs(equation: Any, inputs: Sequence[Any]) -> list[tuple[Any, Sequence[
     for jaxpr, consts, origins in programs:
         kept: list[Any] = [one if isinstance(one, Source) else None for one in origins]
         if equation.primitive.name == "scan":
-            first = equation.params["num_consts"] + equation.params["num_carry"]
+            _, first = scan_parts(equation)
             kept[first:] = [None if one is None else one.sliced() for one in kept[first:]]
         found.append((jaxpr, consts, kept))
     return found
@@ -152,7 +152,7 @@ class Walk:
         self, equation: Any, programs: Any, operands: list[Any], states: States, inside: set[str]
     ) -> tuple[Sequence[Any], States]:
         params = equation.params
-        count, split = params["num_consts"], params["num_consts"] + params["num_carry"]
+        count, split = scan_parts(equation)
         ((jaxpr, consts, sources),) = programs
         along = {source.path for source in sources[split:] if source is not None} & inside
 

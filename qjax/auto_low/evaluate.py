@@ -18,7 +18,7 @@ from qjax._rounding.keys import fold_in
 from qjax._rounding.scopes import kind_scope
 from qjax.auto_low.plan import Plan, Site
 from qjax.auto_low.products import multiply
-from qjax.auto_low.programs import INLINED
+from qjax.auto_low.programs import INLINED, scan_parts
 from qjax.quant import quantizer
 
 Words = jax.Array | None  # of a key: a uint32 array, or None where nothing is stochastic
@@ -114,7 +114,7 @@ def _checkpoint(equation: Any, plans: Sequence[Plan], operands: Sequence[Any], w
 
 def _scan(equation: Any, plans: Sequence[Plan], operands: Sequence[Any], words: Words) -> Sequence[Any]:
     params = equation.params
-    count, split = params["num_consts"], params["num_consts"] + params["num_carry"]
+    count, split = scan_parts(equation)
 
     def body(carry: Sequence[Any], slices: Any) -> tuple[Sequence[Any], Sequence[Any]]:
         index, xs = slices

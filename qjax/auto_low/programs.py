@@ -25,13 +25,26 @@ def name_of(scope: str, equation: Any) -> str:
     return ".".join(part for part in (scope, *own.split("/")) if part)
 
 
+def scan_parts(equation: Any) -> tuple[int, int]:
+    """Where the operands of a scan that are carried begin, after its constants, and where its slices do.
+
+    JAX has these numbers as parameters up to 0.10, and from 0.12 on the trees of operands instead.
+    """
+    params = equation.params
+    if "num_consts" in params:
+        constants, carried = params["num_consts"], params["num_carry"]
+    else:
+        constants, carried, _ = (len(list(part)) for part in params["ft_in"].unpack())
+    return constants, constants + carried
+
+
 def inner_programs(equation: Any, origins: Sequence[int]) -> list[tuple[Any, Sequence[Any], Sequence[int]]] | None:
     """The programs that an equation runs, each with its captured arrays and the origins of its inputs."""
     params, name = equation.params, equation.primitive.name
     carried = CONSTANT if all(map(is_constant, origins)) else COMPUTED
     if name == "scan":
-        first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
-        carry = [carried] * params["num_carry"]
+        first, second = scan_parts(equation)
+        carry = [carried] * (second - first)
         return [_closed(params["jaxpr"], [*origins[:first], *carry, *origins[second:]])]
     if name == "while":
         first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]

@@ -18,6 +18,7 @@ from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
 from qcore.formats.text import parse
 from qcore.insight import Site, Statistics
+from qjax.auto_low.programs import scan_parts
 from qjax.insight.arrays import digest_of, over_mesh, statistics_between
 from qjax.insight.merging import flat, merged, none_like, over_axes, varying
 from qjax.insight.sites import Rounded, has_sites, product_of, product_site, site_of, stack_of
@@ -178,7 +179,7 @@ def _custom(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[An
 
 def _scan(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Found]:
     params = equation.params
-    count, split = params["num_consts"], params["num_consts"] + params["num_carry"]
+    count, split = scan_parts(equation)
     inner = params["jaxpr"]
 
     def body(carry: Sequence[Any], xs: Any) -> tuple[Any, Any]:
