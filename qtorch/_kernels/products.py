@@ -1,4 +1,4 @@
-"""The kernels of sums: of integers' products (`integer.c`), with accumulators (`product.c`, `chunks.c`), by halves (`sums.c`)."""
+"""Kernels of sums: of integers' products (`integer.c`), with accumulators (`product.c`, `chunks.c`), by halves (`sums.c`)."""
 
 from __future__ import annotations
 
