@@ -1,4 +1,4 @@
-"""Kernels of sums: of integers' products (`integer.c`), with accumulators (`product.c`, `chunks.c`), by halves (`sums.c`)."""
+"""Kernels of sums: 8-bit integers (`integer.c`), accumulators (`product.c`, `chunks.c`) and halves (`sums.c`)."""
 
 from __future__ import annotations
 
