@@ -94,7 +94,7 @@ class Trace:
     quotient_error = 0  # division is IEEE 754's, see `compiler`
 
     def __init__(self, float16: str = "") -> None:
-        self.floats = {16: float16, 32: "float32", 64: "float64"}
+        self._float_of = {16: float16, 32: "float32", 64: "float64"}
         self.values: dict[tuple[Any, ...], Value] = {}
         self.maxima: list[Value] = []
 
@@ -162,7 +162,7 @@ class Trace:
         return self.note(f"__builtin_trunc{'f' if x.width == 32 else ''}({{}})", x)
 
     def float_bits(self, lanes: Value) -> Value:
-        return self.note(f"{self.floats[lanes.width]}_bits({{}})", lanes)
+        return self.note(f"{self._float_of[lanes.width]}_bits({{}})", lanes)
 
     def integers(self, bits: Value) -> Value:
         return self.note(f"({C_TYPES[bits.dtype]})float{bits.width}({{}})", bits)
