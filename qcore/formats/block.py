@@ -228,15 +228,14 @@ class NVFP4(_TiledNumber):
     def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
         if not coded:
             return super().program(mode, carrier, coded)
-        element, encoded = FP4.program(mode, working(carrier), coded)
-        _, encoded_scale = FP4_SCALE.program(mode, working(carrier), coded)
-        program = replace(element, carrier=carrier, kind="nvfp4", element="grid")
-        return program, (*self.reduce(carrier)[1], *encoded, *encoded_scale)
+        scale, encoded = FP4_SCALE.program(mode, working(carrier), coded)
+        program = replace(scale, carrier=carrier, kind="nvfp4", element="grid")
+        return program, (*self.reduce(carrier)[1], *encoded)
 
     def decoding(self, carrier: Carrier) -> tuple[Decoding, tuple[int, ...]]:
         self.check_exact(carrier)
-        codes = [number.codes(working(carrier)) for number in (FP4, FP4_SCALE)]
-        return Decoding(carrier, kind_of(codes[0]), "two levels"), (*codes[0], *codes[1])
+        codes = FP4_SCALE.codes(working(carrier))
+        return Decoding(carrier, kind_of(codes), "two levels"), tuple(codes)
 
 
 def check_scales(number: Number, shape: tuple[int, ...], scales: Any) -> tuple[Any, Any]:

@@ -80,7 +80,7 @@ class Program:
     def _parts(self) -> tuple[type[Any], ...]:
         coded = (ENCODINGS[self.codes],) if self.codes else ()
         if self.element:
-            coded = (*KINDS[self.element], *coded) * (2 if self.kind == "nvfp4" else 1)
+            coded = (*KINDS[self.element], *coded)
         return *KINDS[self.kind], *coded
 
     def run(
@@ -140,7 +140,7 @@ class Decoding:
 
     Attributes:
         carrier: the layout of the result.
-        codes: the kind of the codes, a key of `CODES`.
+        codes: the kind of the codes, a key of `CODES`; with two levels, of the blocks' scales.
         scales: "powers" for the scales of `BlockScaled`, "two levels" for those of `NVFP4`, "" for no scales.
     """
 
@@ -153,7 +153,7 @@ class Decoding:
         return sum(len(part._fields) for part in self._parts())
 
     def _parts(self) -> tuple[type[Any], ...]:
-        return (CODES[self.codes],) * (2 if self.scales == "two levels" else 1)
+        return (CODES[self.codes],)
 
     def run(self, xp: Any, codes: Any, constants: Sequence[Any], scales: Any = None, scale: Any = None) -> Any:
         """The lanes of the numbers.
@@ -161,16 +161,14 @@ class Decoding:
         Args:
             xp: the array namespace.
             codes: lanes of the codes; bits above a code's highest are ignored.
-            constants: the fields of the codes' kind, with two levels also those of the scales', ints or 0-d arrays.
+            constants: the fields of the codes' kind, ints or 0-d arrays.
             scales: lanes of the codes of the blocks' scales, which broadcast with the codes.
             scale: the lane of the array's scale.
         """
-        carrier, parts = self.carrier, _filled(self._parts(), constants)
+        carrier, (kind,) = self.carrier, _filled(self._parts(), constants)
         if self.scales == "two levels":
-            work = working(carrier)
-            elements, blocks = (decode(xp, one, work, part) for one, part in zip((codes, scales), parts, strict=True))
-            return apply_two_levels(xp, elements, blocks, scale, carrier)
-        lanes = decode(xp, codes, carrier, parts[0])
+            return apply_two_levels(xp, codes, decode(xp, scales, working(carrier), kind), scale, carrier)
+        lanes = decode(xp, codes, carrier, kind)
         return apply_scales(xp, lanes, scales, carrier) if self.scales else lanes
 
 

@@ -15,6 +15,7 @@ $definitions
 #define CHUNK 4096    // elements of a row at a time
 #define UNIT 8192     // elements of blocks at a time, so that they are in the cache when they are read again
 #define TOGETHER 512  // blocks at a time, at most
+#define STRIDE(count) ((((count) + 7) / 8 | 1) * 8)  // slots for so many blocks: values must not fall into one set of a cache
 #define NEIGHBOURS 64 // blocks at a time, at least, that are one column wide: less would waste cache lines
 #define LARGE 32768   // elements, from which threads pay
 
@@ -180,7 +181,7 @@ static void elements(const Call* call, const char* tensor, const char* blocks, i
 #if BLOCKS
 // Blocks too large for a cache, or too few for all threads: they are shared in parts. Returns whether there is memory.
 static int run_shared(const Call* call, const char* tensor, int threads) {
-    const int64_t count = blocks_across(call) * blocks_down(call), stride = (count + 7) / 8 * 8, room = stride * SLOT;
+    const int64_t count = blocks_across(call) * blocks_down(call), stride = STRIDE(count), room = stride * SLOT;
     char* const maxima = aligned_alloc(64, room * (BLOCK_MAXIMA * threads + BLOCK_HANDED));
     if (!maxima) return 0;
     char* const blocks = maxima + room * BLOCK_MAXIMA * threads;
@@ -213,8 +214,8 @@ static int run_blocks(const Call* call, const char* tensor, int threads) {
     }
     #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t unit = 0; unit < units; ++unit) {
-        char maxima[(BLOCK_MAXIMA + 1) * TOGETHER * SLOT] __attribute__((aligned(64)));
-        char blocks[(BLOCK_HANDED + 1) * TOGETHER * SLOT] __attribute__((aligned(64)));
+        char maxima[(BLOCK_MAXIMA + 1) * STRIDE(TOGETHER) * SLOT] __attribute__((aligned(64)));
+        char blocks[(BLOCK_HANDED + 1) * STRIDE(TOGETHER) * SLOT] __attribute__((aligned(64)));
         const int64_t top = unit / units_across * height, bottom = MIN(top + height, down);
         const int64_t left = unit % units_across * width, right = MIN(left + width, across);
         const int64_t first = top * across + left, count = (bottom - top - 1) * across + right - left;
@@ -222,10 +223,10 @@ static int run_blocks(const Call* call, const char* tensor, int threads) {
             top * call->block_rows, MIN(bottom * call->block_rows, call->rows),
             left * call->block_columns, MIN(right * call->block_columns, call->columns),
         };
-        for (int i = 0; i < BLOCK_MAXIMA; ++i) clear(maxima + i * TOGETHER * SLOT, count);
-        if (BLOCK_MAXIMA) reduce_blocks(call, tensor, maxima, TOGETHER, first, part);
-        block_values(call, tensor, maxima, blocks, TOGETHER, first, count);
-        elements(call, tensor, blocks, TOGETHER, first, part);
+        for (int i = 0; i < BLOCK_MAXIMA; ++i) clear(maxima + i * STRIDE(TOGETHER) * SLOT, count);
+        if (BLOCK_MAXIMA) reduce_blocks(call, tensor, maxima, STRIDE(TOGETHER), first, part);
+        block_values(call, tensor, maxima, blocks, STRIDE(TOGETHER), first, count);
+        elements(call, tensor, blocks, STRIDE(TOGETHER), first, part);
     }
     return 1;
 }

@@ -13,15 +13,22 @@ products are rounded to nearest, ties to even, to the mantissa of a lane. The op
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from qcore.law.carrier import FLOAT32, FLOAT64, Carrier
 from qcore.law.encoding import encode
 from qcore.law.grid import round_to_grid
-from qcore.law.lanes import with_hidden_bits
+from qcore.law.lanes import with_hidden_bits, without_hidden_bits
 from qcore.law.rounding import Rounding, increment
 from qcore.random.threefry import Materialize
+
+
+MAGNITUDES = 0, 1, 2, 3, 4, 6, 8, 12  # of elements by their codes, in halves
+SIGN = 8  # of their codes
+_ELEMENTS = {  # those above zero as lanes of the working floats
+    work: tuple(work.lane_at_most(count, -1) for count in MAGNITUDES[1:]) for work in (FLOAT32, FLOAT64)
+}
 
 
 class Levels(NamedTuple):
@@ -97,29 +104,65 @@ def run_two_level(
 ) -> Any:
     """Rounds lanes, or encodes them; arguments as for `Program.run`.
 
-    `parts` are the grids of elements and of scales on the working float, `Levels`, and to encode the grids and codes
-    that `encode` takes, of elements and of scales.
+    `parts` are the grids of elements and of scales on the working float, `Levels`, and to encode the grid and codes
+    that `encode` takes of scales.
     """
     element, _, _, *coded = parts
     work, magnitude, last = working(carrier), bits & carrier.magnitude_mask, carrier.last
     array_scale, block, full_scale, nan = scales(xp, bits, carrier, parts, axes, materialize)
-    y = quotient(xp, to_working(xp, bits, carrier), full_scale, work, materialize)
-    y = materialize(xp.clip(y, 1, work.infinity - 1) & (-magnitude >> last))
-    negative = (bits >> last) & work.negative
-    y = round_to_grid(
-        xp, y | negative if mode.reads_sign else y, work, mode, element._replace(keep=work.infinity), word
-    )
-    nans = materialize(nan & work.quiet_nan)
+    if mode is Rounding.NEAREST:
+        compared, most = magnitude, [materialize(one) for one in _rounded_down(xp, full_scale, carrier)]
+    else:
+        y = quotient(xp, to_working(xp, bits, carrier), full_scale, work, materialize)
+        y = materialize(xp.clip(y, 1, work.infinity - 1) & (-magnitude >> last))
+        negative = (bits >> last) & work.negative if mode.reads_sign else 0
+        y = round_to_grid(xp, y | negative, work, mode, element._replace(keep=work.infinity), word)
+        compared, most = y & work.magnitude_mask, (0, *_ELEMENTS[work][:-1])
     if coded:
-        grid, codes, scale_grid, scale_encoding = coded
-        values = xp.where(magnitude > carrier.infinity, work.quiet_nan, y | negative | nans)
-        elements = encode(xp, values, work, Rounding.TOWARD_ZERO, grid, codes, None, "grid")
-        block = encode(xp, block | nans, work, Rounding.TOWARD_ZERO, scale_grid, scale_encoding, None, "grid")
-        return elements, block, array_scale
-    y = y & work.magnitude_mask
-    result = from_working(xp, product(xp, y, full_scale, work), carrier) & (-y >> last)
-    result = xp.where(nans > 0, carrier.quiet_nan, result) | (bits & carrier.negative)
-    return xp.where(magnitude > carrier.infinity, bits, result)
+        code = pick(xp, compared, most, range(1, len(MAGNITUDES)), nan & 0) | ((bits >> last) & SIGN)
+        block = encode(xp, block | (nan & work.quiet_nan), work, Rounding.TOWARD_ZERO, *coded, None, "grid")
+        return code & materialize(~nan), block, array_scale
+    nans = nan & carrier.quiet_nan
+    values = [materialize(xp.clip(value, nans, None)) for value in _values(xp, full_scale, carrier)]
+    result = pick(xp, compared, most, values, materialize(nans))
+    return xp.where(magnitude > carrier.infinity, magnitude, result) | (bits & carrier.negative)
+
+
+def pick(xp: Any, compared: Any, bounds: Sequence[Any], values: Iterable[Any], below: Any) -> Any:
+    """The value of the last of increasing bounds that a lane is above, or `below`."""
+    for bound, value in zip(bounds, values, strict=True):
+        below = xp.where(compared > bound, value, below)
+    return below
+
+
+def _rounded_down(xp: Any, scale: Any, carrier: Carrier) -> Iterator[Any]:
+    """The carrier's largest magnitudes whose quotients by the scale are rounded to less than each element above zero.
+
+    A float is rounded down if it is below the middle m between the element and the one before, or is m and the code of
+    the one before is even. The quotient is m up to half a step above it, and less from half a step below it. With the
+    scale's significand s, m = count * 2^power, and d = floor(log2 count), half a step times the scale is
+
+        s * count               m times the scale
+        s >> width + 1 - d      half a step times the scale; what is below the lowest bit makes no difference
+    """
+    work, width, hidden = working(carrier), carrier.width, carrier.hidden
+    significand, fields = (scale & (hidden - 1)) | hidden, (scale & -hidden) - ((work.bias - carrier.bias) << width)
+    for code in range(1, len(MAGNITUDES)):
+        middle = MAGNITUDES[code - 1] + MAGNITUDES[code]  # in quarters
+        power = (middle & -middle).bit_length() - 1
+        count = middle >> power
+        digits = count.bit_length() - 1
+        half = significand >> (width + 1 - digits)
+        most = significand * count + (half if code % 2 else ~half)
+        drop = (most >> (width + 1 + digits)) + digits
+        yield without_hidden_bits(xp, fields + ((drop + (power - 3)) << width) + (most >> drop), carrier)
+
+
+def _values(xp: Any, scale: Any, carrier: Carrier) -> Iterator[Any]:
+    """The magnitudes of the carrier that the elements above zero are, times the scale."""
+    work = working(carrier)
+    for element in _ELEMENTS[work]:
+        yield from_working(xp, product(xp, element, scale, work), carrier)
 
 
 def scales(
@@ -146,12 +189,13 @@ def _array_scale(xp: Any, magnitude: Any, carrier: Carrier, full: Any, materiali
     return xp.where(largest > 0, xp.clip(array_scale, work.hidden, None), work.bias << work.width)
 
 
-def apply_two_levels(xp: Any, element: Any, block: Any, array_scale: Any, carrier: Carrier) -> Any:
-    """The lanes of elements times their blocks' scales times the array's scale, all as lanes of working floats."""
+def apply_two_levels(xp: Any, codes: Any, block: Any, array_scale: Any, carrier: Carrier) -> Any:
+    """The lanes of elements with these codes times their blocks' scales, lanes of working floats, and the array's."""
     work, last = working(carrier), carrier.last
-    block, y = block & work.magnitude_mask, element & work.magnitude_mask
+    block, whole = block & work.magnitude_mask, array_scale & work.magnitude_mask
+    zero = (-block & -array_scale) >> last  # 0 where either is, else -1
+    nans = ((work.infinity - 1 - block) | (work.infinity - 1 - whole)) >> last & carrier.quiet_nan
     full_scale = product(xp, block, to_working(xp, array_scale, work), work)
-    result = from_working(xp, product(xp, y, full_scale, work), carrier)
-    result = result & (-y >> last) & (-block >> last) & (-array_scale >> last)  # zero times anything
-    not_finite = (block > work.infinity - 1) | ((array_scale & work.magnitude_mask) > work.infinity - 1)
-    return xp.where(not_finite, carrier.quiet_nan, result) | ((element >> last) & carrier.negative)
+    values = [xp.clip(value & zero, nans, None) for value in _values(xp, full_scale, carrier)]
+    found = pick(xp, codes & (SIGN - 1), range(SIGN - 1), values, nans)
+    return xp.where((codes & SIGN) > 0, found | carrier.negative, found)
