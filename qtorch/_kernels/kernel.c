@@ -13,10 +13,13 @@ $definitions
 
 #define SLOT 8        // bytes that a value takes where it is handed on, whatever its type
 #define CHUNK 4096    // elements of a row at a time
-#define UNIT 8192     // elements of blocks at a time, so that they are in the cache when they are read again
-#define TOGETHER 512  // blocks at a time, at most
-#define STRIDE(count) ((((count) + 7) / 8 | 1) * 8)  // slots for so many blocks: values must not fall into one set of a cache
-#define NEIGHBOURS 64 // blocks at a time, at least, that are one column wide: less would waste cache lines
+// Elements of blocks at a time, so that they are in the cache when they are read again. Of blocks that are one column
+// wide there are more, so that runs of a row's elements are long.
+#define UNIT (COLUMNS ? 32768 : 8192)
+#define MOST 65536     // elements of blocks at a time, at most
+#define TOGETHER 1024  // blocks at a time, at most
+#define STRIDE(count) ((((count) + 7) / 8 | 1) * 8)  // slots for so many: values must not fall into one set of a cache
+#define NEIGHBOURS 256 // blocks at a time, at least, that are one column wide: rows are far from each other in memory
 #define LARGE 32768   // elements, from which threads pay
 
 typedef struct {
@@ -156,11 +159,12 @@ static void elements(const Call* call, const char* tensor, const char* blocks, i
         int64_t rest = from;
 #if WIDTH
         FOR_WHOLE_RUNS {
+            const int32_t length = WIDTH;
             INDEX_OF_RUN
             $elements_run
             #pragma GCC ivdep
             #pragma GCC unroll 1
-            for (int32_t j = 0; j < WIDTH; ++j) {
+            for (int32_t j = 0; j < length; ++j) {
                 $elements_each
             }
         }
@@ -209,7 +213,7 @@ static int run_blocks(const Call* call, const char* tensor, int threads) {
     const int64_t width = MIN(MAX(MIN(fitting, TOGETHER), call->block_columns == 1 ? NEIGHBOURS : 1), across);
     const int64_t height = MAX(MIN(fitting, TOGETHER) / across, 1);  // several rows of blocks only if they are whole
     const int64_t units_across = (across + width - 1) / width, units = units_across * ((down + height - 1) / height);
-    if (units < threads || width * call->block_rows * call->block_columns > 8 * UNIT) {
+    if (units < threads || width * call->block_rows * call->block_columns > MOST) {
         return run_shared(call, tensor, threads);
     }
     #pragma omp parallel for num_threads(threads) if (threads > 1)

@@ -135,15 +135,15 @@ class _Passes:
         read = [one for one in self.kernel.arguments if one.level == ELEMENT]
         written = [one for one in self.kernel.results if one.value.level == ELEMENT] if name == "elements" else []
         run = [self._elements(one) for one in (*read, *written)]
-        each, end = [], []
+        end: list[str] = []
         for value in (value for value in values if value.level == BLOCK):
             place = f"(blocks + {_index(value, self.block_handed)} * stride * SLOT)"
             if self.kernel.columns:
                 run.append(_pointer(f"of_{value.name}", value.dtype, place, "block"))
-                each.append(declared(value, f"of_{value.name}[j]"))
             else:
                 run.append(declared(value, f"((const {C_TYPES[value.dtype]}*){place})[block]"))
-        each += [declared(value) for value in values if value.level == ELEMENT]
+        run += [line for value in values if value.pairs for line in self._in_pairs(value)]
+        each = self._each(targets)
         if name == "elements":
             each += self._stored(ELEMENT)
         else:
@@ -157,6 +157,31 @@ class _Passes:
             f"{name}_end": end,
             f"{name}_chunk_end": [line for one in written for line in self._narrowed(one)],
         }
+
+    def _each(self, targets: Iterable[Value]) -> list[str]:
+        """What is computed for each element on the way to some values."""
+        found = []
+        for value in needed(targets, ELEMENT):
+            if value.level == ELEMENT:
+                text = f"OF_PAIRS(pairs_{value.name}[j], {value.text})" if value.pairs else None
+                found.append(declared(value, text))
+            elif value.level == BLOCK and self.kernel.columns:
+                found.append(declared(value, f"of_{value.name}[j]"))
+        return found
+
+    def _in_pairs(self, value: Value) -> list[str]:
+        """An operation on the pairs of a run: its operands are written to memory, and its results over the last one."""
+        rooms = [f"with_{value.name}_{one.name}" for one in value.operands[:-1]] + [f"pairs_{value.name}"]
+        written = [f"{room}[j] = {one.name};" for room, one in zip(rooms, value.operands, strict=True)]
+        return [
+            "#if PAIRS",
+            *(f"LANE {room}[CHUNK] __attribute__((aligned(64)));" for room in rooms),
+            *("#pragma GCC ivdep", "#pragma GCC unroll 1", "for (int32_t j = 0; j < length; ++j) {"),
+            *(*self._each(value.operands), *written, "}"),
+            *("#pragma GCC ivdep", "#pragma GCC unroll 1", "for (int32_t j = 0; j < (length + 1) / 2; ++j)"),
+            f"((Pair*){rooms[-1]})[j] = {value.pairs.format(*(f'((const Pair*){room})[j]' for room in rooms))};",
+            "#endif",
+        ]
 
     def _is_staged(self, one: Argument | Result) -> bool:
         return self.kernel.staged and one.dtype in ("int8", "uint8")

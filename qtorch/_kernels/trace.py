@@ -28,10 +28,13 @@ class Value:
         dtype: a key of `C_TYPES`. Comparisons are integers as wide as what they compare.
         level: how often it is computed.
         operands: the values that the operation reads.
+        pairs: C for the operation on pairs of lanes, with `{}` for operands, where vectors have none for single ones.
     """
 
     shape = (0, 0)  # a kernel sees every tensor as rows and columns
     ndim = 0  # and every parameter of the affine law as a number
+
+    pairs = ""
 
     def __init__(self, trace: Trace, name: str, text: str, dtype: str, level: int, operands: tuple[Value, ...]) -> None:
         self.trace = trace
@@ -121,7 +124,17 @@ class Trace:
     def binary(self, sign: str, a: Any, b: Any) -> Value:
         like = a.dtype if isinstance(a, Value) else b.dtype
         compares = sign in ("<", "<=", ">", ">=", "==", "!=")
-        return self.note(f"{{}} {sign} {{}}", a, b, dtype=like.replace("float", "int") if compares else like)
+        found = self.note(f"{{}} {sign} {{}}", a, b, dtype=like.replace("float", "int") if compares else like)
+        if sign in ("<<", ">>") and isinstance(b, Value) and b.level == ELEMENT:
+            read = ("{}" if isinstance(one, Value) else f"{(one & 0xFFFF) * 0x10001}u" for one in (a, b))
+            self.in_pairs(found, f"{'left' if sign == '<<' else 'right'}_pair({', '.join(read)})")
+        return found
+
+    def in_pairs(self, value: Value, pattern: str) -> Value:
+        """The value of an operation that AVX2 has for lanes of 32 bits only, see `Value.pairs`."""
+        if value.width == 16 and value.level == ELEMENT:
+            value.pairs = pattern
+        return value
 
     def hidden(self, number: int, like: Value) -> Any:
         """A number that is shifted, as a value where compilers make no vectors of shifts of constants."""
@@ -162,7 +175,8 @@ class Trace:
         return self.note(f"__builtin_trunc{'f' if x.width == 32 else ''}({{}})", x)
 
     def float_bits(self, lanes: Value) -> Value:
-        return self.note(f"{self._float_of[lanes.width]}_bits({{}})", lanes)
+        floats = self._float_of[lanes.width]
+        return self.in_pairs(self.note(f"{floats}_bits({{}})", lanes), f"{floats}_pair({{}})")
 
     def integers(self, bits: Value) -> Value:
         return self.note(f"({C_TYPES[bits.dtype]})float{bits.width}({{}})", bits)

@@ -25,9 +25,8 @@ static inline int32_t float32_bits(int32_t x) { return bits32(to_float32(x)); }
 static inline int64_t float64_bits(int64_t x) { return bits64(to_float64(x)); }
 // Of x >= 0, and toward zero: the law reads these only where x has no more bits than the float.
 static inline int16_t bfloat16_bits(int16_t x) { return (int16_t)(float32_bits(x) >> 16); }
-static inline int16_t float16_bits(int16_t x) {  // with fields of another bias, below which is zero only
-    const int32_t bits = (float32_bits(x) >> 13) - ((127 - 15) << 10);
-    return (int16_t)(bits > 0 ? bits : 0);
+static inline int16_t float16_bits(int16_t x) {  // the factor is that of the biases
+    return (int16_t)(bits32(to_float32(x) * 0x1p-112f) >> 13);
 }
 typedef int16_t bfloat16;
 static inline bfloat16 to_bfloat16(FLOAT32 x) {  // to nearest, ties to even; of no NaN
@@ -36,6 +35,28 @@ static inline bfloat16 to_bfloat16(FLOAT32 x) {  // to nearest, ties to even; of
 }
 static inline int64_t hidden(int64_t x) { __asm__("" : "+r"(x)); return x; }  // x, of which a compiler knows nothing
 static inline int32_t rotate(int32_t x, int n) { return (int32_t)((uint32_t)x << n | (uint32_t)x >> (32 - n)); }
+
+// Two lanes of 16 bits as one of 32: AVX2 shifts and converts these only. What counts, and floats, are not negative.
+#if defined __AVX2__ && !defined __AVX512BW__
+#define PAIRS 1
+#define OF_PAIRS(pairs, direct) (pairs)
+#else
+#define OF_PAIRS(pairs, direct) (direct)
+#endif
+typedef uint32_t Pair __attribute__((may_alias));
+#define LOW(x) ((x) & 0xffff)
+#define HIGH(x) ((x) >> 16)
+#define TOP(x) ((x) & 0xffff0000)
+static inline Pair left_pair(Pair x, Pair n) { return LOW(LOW(x) << LOW(n)) | TOP(x) << HIGH(n); }
+static inline Pair right_pair(Pair x, Pair n) {
+    return LOW((int32_t)(x << 16) >> LOW(n) >> 16) | TOP((int32_t)x >> HIGH(n));
+}
+static inline Pair bfloat16_pair(Pair x) {
+    return (Pair)float32_bits(LOW(x)) >> 16 | TOP(float32_bits(HIGH(x)));
+}
+static inline Pair float16_pair(Pair x) {
+    return (Pair)bits32(to_float32(LOW(x)) * 0x1p-112f) >> 13 | TOP((Pair)bits32(to_float32(HIGH(x)) * 0x1p-112f) << 3);
+}
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
