@@ -15,7 +15,7 @@ from qtorch._kernels.store import Function, load
 from qtorch._kernels.trace import BLOCK, CONSTANT, ELEMENT, Trace, Value
 
 TEMPLATE = Path(__file__).with_name("product.c")
-INTEGERS = Path(__file__).with_name("integer.c")
+INTEGERS, CHANNELS = (Path(__file__).with_name(name) for name in ("integer.c", "channels.h"))
 
 
 @cache
@@ -48,6 +48,7 @@ def of_integers(biased: bool = False) -> Function | None:
     store = [f"to[{place} * COLUMNS + column] = {value.name};" for place, value in enumerate(handed)]
     fields = {
         "values": VALUES.read_text() + f"\n#define HANDED {len(handed)}\n",
+        "channels": CHANNELS.read_text(),
         "outputs": "\n        ".join([*map(declared, of_outputs), *store]),
         "constants": "\n    ".join(declared(value) for value in element if value.level == CONSTANT),
         "rounded": "\n            ".join(
