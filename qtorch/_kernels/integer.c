@@ -4,7 +4,7 @@
 //
 // Differences have 9 bits. Two neighbours of a row and of a column are multiplied and added in one instruction, into
 // int32: B is packed as panels of COLUMNS columns, pairs of neighbours side by side. Where each output sees one channel
-// only, neighbours are runs of a window.
+// only (`channels.h`), neighbours are runs of a window.
 
 $values
 
@@ -16,7 +16,8 @@ $values
 #define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5)
 #define ADD(sum, term) __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(term))
 #define START(i) \
-    __m256i low##i = _mm256_load_si256((const __m256i*)sums[i]), high##i = _mm256_load_si256((const __m256i*)(sums[i] + 8));
+    __m256i low##i = _mm256_load_si256((const __m256i*)sums[i]); \
+    __m256i high##i = _mm256_load_si256((const __m256i*)(sums[i] + 8));
 #define STEP(i) { \
     int32_t two; \
     memcpy(&two, of_rows[i] + 2 * pair, sizeof two); \
@@ -80,20 +81,19 @@ static inline void step(const Call* call, Place* place) {
 static void runs_of(const Call* call, int64_t* to) {
     for (int64_t i = 0; i < call->kernel[0]; ++i)
         for (int64_t j = 0; j < call->kernel[1]; ++j)
-            for (int64_t k = 0; k < call->kernel[2]; ++k) *to++ = i * call->steps[0] + j * call->steps[1] + k * call->steps[2];
+            for (int64_t k = 0; k < call->kernel[2]; ++k)
+                *to++ = i * call->steps[0] + j * call->steps[1] + k * call->steps[2];
     *to = to[-1];
 }
 
-// Rows of A from `first` on as differences, each with a 0 behind it if it has an odd number of terms.
+// Rows of A from `first` on as differences; what stands behind an odd number of terms is multiplied with a 0 of B.
 static void gather(const Call* call, const int64_t* runs, int64_t first, int64_t rows, int16_t* to) {
     const int64_t count = call->terms / call->channels;
     Place place = place_of(call, first);
-    for (int64_t row = 0; row < rows; ++row, to += 2 * call->pairs, step(call, &place)) {
+    for (int64_t row = 0; row < rows; ++row, to += 2 * call->pairs, step(call, &place))
         for (int64_t run = 0; run < count; ++run)
             differences(call->a + place.offset + runs[run], call->channels, call->signed_a, *call->zero_a,
                         to + run * call->channels);
-        if (call->terms % 2) to[call->terms] = 0;
-    }
 }
 
 // The first output of a panel; the last panel has outputs of the one before it too, rather than less than COLUMNS.
@@ -115,7 +115,8 @@ static void pack(const Call* call, int64_t panel, int16_t* to) {
                             call->zero_b[call->one_zero ? 0 : output], rows[j]);
         }
         for (int64_t pair = 0; pair < size / 2; ++pair)
-            for (int64_t j = 0; j < COLUMNS; ++j) memcpy(to + start * COLUMNS + (pair * COLUMNS + j) * 2, rows[j] + 2 * pair, 4);
+            for (int64_t j = 0; j < COLUMNS; ++j)
+                memcpy(to + start * COLUMNS + (pair * COLUMNS + j) * 2, rows[j] + 2 * pair, 4);
     }
 }
 
@@ -171,7 +172,9 @@ static void finish(const Call* call, int32_t sums[][COLUMNS], int64_t panel, int
 }
 
 // Adds products of some pairs to the sums of at most ROWS rows; rows of A are `width` apart.
-static void tile(const int16_t* a, int64_t width, int64_t rows, const int16_t* b, int64_t pairs, int32_t sums[][COLUMNS]) {
+static void tile(
+    const int16_t* a, int64_t width, int64_t rows, const int16_t* b, int64_t pairs, int32_t sums[][COLUMNS]
+) {
     const int16_t* of_rows[ROWS];
     for (int i = 0; i < ROWS; ++i) of_rows[i] = a + MIN(i, rows - 1) * width;
 #ifdef __AVX2__
@@ -192,7 +195,9 @@ static void tile(const int16_t* a, int64_t width, int64_t rows, const int16_t* b
 #endif
 }
 
-static void product(const Call* call, const int64_t* runs, int64_t first, int64_t rows, const int16_t* packed, int16_t* a) {
+static void product(
+    const Call* call, const int64_t* runs, int64_t first, int64_t rows, const int16_t* packed, int16_t* a
+) {
     int32_t sums[BLOCK][COLUMNS] __attribute__((aligned(64)));
     const int64_t width = 2 * call->pairs;
     gather(call, runs, first, rows, a);
@@ -200,75 +205,20 @@ static void product(const Call* call, const int64_t* runs, int64_t first, int64_
         memset(sums, 0, sizeof sums);
         for (int64_t start = 0; start < call->pairs; start += DEPTH)
             for (int64_t i = 0; i < rows; i += ROWS)
-                tile(a + i * width + 2 * start, width, MIN(ROWS, rows - i), packed + (panel * width + 2 * start) * COLUMNS,
-                     MIN(DEPTH, call->pairs - start), sums + i);
+                tile(a + i * width + 2 * start, width, MIN(ROWS, rows - i),
+                     packed + (panel * width + 2 * start) * COLUMNS, MIN(DEPTH, call->pairs - start), sums + i);
         finish(call, sums, panel, first, rows);
     }
 }
 
-// Sums of TOGETHER windows at these addresses, of x * (w - its zero point), where each output sees one channel; `start`
-// is what they begin with.
-static inline void windows(
-    const uint8_t* const* x, const int64_t* runs, int64_t pairs, const int is_signed, const int16_t* b, const int32_t* start,
-    int32_t sums[][COLUMNS]
-) {
-#ifdef __AVX2__
-    __m256i total[TOGETHER][2];
-    for (int i = 0; i < TOGETHER; ++i)
-        for (int half = 0; half < 2; ++half) total[i][half] = _mm256_loadu_si256((const __m256i*)(start + 8 * half));
-    for (int64_t pair = 0; pair < pairs; ++pair, b += 2 * COLUMNS) {
-        const int64_t one = runs[2 * pair], two = runs[2 * pair + 1];
-        const __m256i factors[2] = {_mm256_loadu_si256((const __m256i*)b), _mm256_loadu_si256((const __m256i*)(b + COLUMNS))};
-        for (int i = 0; i < TOGETHER; ++i) {
-            const __m128i first = _mm_loadu_si128((const __m128i*)(x[i] + one)), second = _mm_loadu_si128((const __m128i*)(x[i] + two));
-            const __m128i halves[2] = {_mm_unpacklo_epi8(first, second), _mm_unpackhi_epi8(first, second)};
-            for (int half = 0; half < 2; ++half) {
-                const __m256i wide = is_signed ? _mm256_cvtepi8_epi16(halves[half]) : _mm256_cvtepu8_epi16(halves[half]);
-                total[i][half] = _mm256_add_epi32(total[i][half], _mm256_madd_epi16(wide, factors[half]));
-            }
-        }
-    }
-    for (int i = 0; i < TOGETHER; ++i)
-        for (int half = 0; half < 2; ++half) _mm256_store_si256((__m256i*)(sums[i] + 8 * half), total[i][half]);
-#else
-    for (int i = 0; i < TOGETHER; ++i) {
-        memcpy(sums[i], start, sizeof sums[i]);
-        for (int64_t run = 0; run < 2 * pairs; ++run)
-            for (int j = 0; j < COLUMNS; ++j) {
-                const uint8_t one = x[i][runs[run] + j];
-                sums[i][j] += (is_signed ? (int8_t)one : one) * b[(run / 2 * COLUMNS + j) * 2 + run % 2];
-            }
-    }
-#endif
-}
-
-// Sums of the windows from `first` on where each output sees one channel.
-static void channel_by_channel(const Call* call, const int64_t* runs, int64_t first, int64_t rows, const int16_t* packed) {
-    int32_t sums[BLOCK][COLUMNS] __attribute__((aligned(64)));
-    int64_t offsets[BLOCK];
-    Place place = place_of(call, first);
-    for (int64_t i = 0; i < rows; ++i, step(call, &place)) offsets[i] = place.offset;
-    for (int64_t panel = 0; panel < call->panels; ++panel) {
-        const int16_t* const b = packed + panel * 2 * call->pairs * COLUMNS;
-        int32_t start[COLUMNS] = {0};  // what x's zero point adds
-        for (int64_t i = 0; i < 2 * call->pairs; ++i)
-            for (int64_t j = 0; j < COLUMNS; ++j) start[j] -= *call->zero_a * b[(i / 2 * COLUMNS + j) * 2 + i % 2];
-        for (int64_t i = 0; i < rows; i += TOGETHER) {
-            const uint8_t* x[TOGETHER];
-            for (int k = 0; k < TOGETHER; ++k) x[k] = call->a + offsets[MIN(i + k, rows - 1)] + left_of(call, panel);
-            if (call->signed_a) windows(x, runs, call->pairs, 1, b, start, sums + i);
-            else windows(x, runs, call->pairs, 0, b, start, sums + i);
-        }
-        finish(call, sums, panel, first, rows);
-    }
-}
+$channels
 
 static int run(Call* call, int64_t rows, int threads) {
     const int64_t blocks = (rows + BLOCK - 1) / BLOCK, width = 2 * call->pairs;
     const int64_t count = call->kernel[0] * call->kernel[1] * call->kernel[2] + 1;
     const int64_t of_packed = width * call->panels * COLUMNS, of_block = call->apart ? 0 : width * BLOCK;
-    int64_t* const runs = malloc(
-        sizeof(int64_t) * count + sizeof(float) * HANDED * call->panels * COLUMNS + sizeof(int16_t) * (of_packed + threads * of_block));
+    int64_t* const runs = malloc(sizeof(int64_t) * count + sizeof(float) * HANDED * call->panels * COLUMNS
+                                 + sizeof(int16_t) * (of_packed + threads * of_block));
     if (!runs) return 0;
     call->of_outputs = (float*)(runs + count);
     int16_t* const packed = (int16_t*)(call->of_outputs + HANDED * call->panels * COLUMNS);
@@ -297,7 +247,8 @@ Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
     int64_t* const numbers[] = {call.places, call.moves, call.kernel, call.steps};
     const int counts[] = {4, 4, 3, 3};
     for (int i = 0; i < 4; ++i) for (int j = 0; j < counts[i]; ++j) numbers[i][j] = PyLong_AsLongLong(*given++);
-    int64_t* const others[] = {&call.channels, &call.outputs, &call.apart, &call.signed_a, &call.signed_b, &call.one_zero, &call.rounds};
+    int64_t* const others[] = {&call.channels, &call.outputs, &call.apart, &call.signed_a, &call.signed_b,
+                               &call.one_zero, &call.rounds};
     for (int i = 0; i < 7; ++i) *others[i] = PyLong_AsLongLong(*given++);
     call.a = PyLong_AsVoidPtr(*given++), call.zero_a = PyLong_AsVoidPtr(*given++);
     call.b = PyLong_AsVoidPtr(*given++), call.zero_b = PyLong_AsVoidPtr(*given++);

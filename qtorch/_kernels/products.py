@@ -20,6 +20,7 @@ from qtorch._kernels.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Valu
 
 TEMPLATE = Path(__file__).with_name("product.c")
 CHUNKS, INTEGERS, SUMS = (Path(__file__).with_name(name) for name in ("chunks.c", "integer.c", "sums.c"))
+CHANNELS = Path(__file__).with_name("channels.h")
 
 
 @cache
@@ -63,6 +64,7 @@ def of_integers(biased: bool = False) -> Function | None:
     store = [f"to[{place} * COLUMNS + column] = {value.name};" for place, value in enumerate(handed)]
     fields = {
         "values": VALUES.read_text() + f"\n#define HANDED {len(handed)}\n",
+        "channels": CHANNELS.read_text(),
         "outputs": "\n        ".join([*map(declared, of_outputs), *store]),
         "constants": "\n    ".join(declared(value) for value in element if value.level == CONSTANT),
         "rounded": "\n            ".join(

@@ -4,6 +4,7 @@ import copy
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import torch
 from carrying_support import calibrated, same_at_every_layer, tensors_of, torch_results
 from flax import nnx
@@ -54,7 +55,7 @@ def last(x):
 
 
 def test_converted_models():
-    """Calibrated there and served here; and prepared and converted here."""
+    """Calibrated there and served here."""
     torch.manual_seed(0)
     floats = TorchNet()
     floats.train()(torch.from_numpy(IMAGES))  # statistics
@@ -64,17 +65,16 @@ def test_converted_models():
     own = qnn.from_torch(JaxNet(), tensors_of(floats))
     own.eval()
     own = qnn.fuse_modules(own, ROWS)
-    same_at_every_layer(converted, qnn.from_torch(own, tensors_of(converted), settings), IMAGES, last)
-    prepared = qnn.prepare(own, settings)
-    nnx.jit(lambda model, x: model(x))(prepared, last(IMAGES))
-    report = qnn.report(qnn.convert(prepared))
-    assert {report[name].state for name in ("conv1", "conv2", "conv3")} == {"quantized"}
+    served = qnn.from_torch(own, tensors_of(converted), settings)
+    assert {qnn.report(served)[name].state for name in ("conv1", "conv2", "conv3")} == {"quantized"}
+    same_at_every_layer(converted, served, IMAGES, last)
     zeros = copy.deepcopy(converted)
     for conv in (zeros.conv1, zeros.conv2, zeros.conv3):
         conv.padding_mode = "zeros"
     assert not np.array_equal(torch_results(zeros, IMAGES)[1], torch_results(converted, IMAGES)[1])
 
 
+@pytest.mark.heavy
 def test_trained_models():
     """Each layer's integers are within one step of what it was trained for."""
     model = JaxNet()

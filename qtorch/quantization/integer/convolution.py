@@ -61,9 +61,9 @@ def sums_of_windows(
 
 def rounded_windows(input: Any, weight: Any, geometry: tuple[Any, ...], rounding: Rounding) -> torch.Tensor:
     """The integers to which `sums_of_windows` are rounded, which has the same geometry and raises the same errors."""
-    *sizes, groups = geometry
+    stride, padding, dilation, groups = geometry
     if _takes_kernel(input, weight, groups) and rounds_here(input, weight, rounding):
-        return _by_kernel(input, weight, *sizes, groups > 1, rounding)
+        return _by_kernel(input, weight, stride, padding, dilation, groups > 1, rounding)
     return requantize(sums_of_windows(input, weight, *geometry), input.qparams.scale, weight.qparams.scale, *rounding)
 
 
