@@ -133,10 +133,11 @@ static void end_chunk(const Call* call, double* sums, double* totals, uint64_t s
     #pragma GCC ivdep
     for (int i = 0; i < TILE / 2; ++i) {  // each is a chain of operations, so two go together
         const int k = i + TILE / 2;
-        int32_t w0, w1, w2, w3;
-        threefry(key0, key1, high[i], low[i], high[k], low[k], &w0, &w1, &w2, &w3);
-        words[i] = WORDS == 4 ? (step & 2 ? w1 : w0) << shift : w0 ^ w1;
-        words[k] = WORDS == 4 ? (step & 2 ? w3 : w2) << shift : w2 ^ w3;
+        const int32_t h[2] = {high[i], high[k]}, l[2] = {low[i], low[k]};
+        int32_t y0[2], y1[2];
+        threefry(key0, key1, h, l, y0, y1);
+        words[i] = WORDS == 4 ? (step & 2 ? y1[0] : y0[0]) << shift : y0[0] ^ y1[0];
+        words[k] = WORDS == 4 ? (step & 2 ? y1[1] : y0[1]) << shift : y0[1] ^ y1[1];
     }
 #endif
     $constants
