@@ -22,27 +22,24 @@ $values
 
 #if WORDS
 $threefry
-#endif
 
-#if WORDS
 // Random words for ROWS rows of C, whose first elements have the indices `first`, n apart.
 static inline void draw(const int32_t* key, uint64_t first, uint64_t n, int32_t words[2][ROWS][COLUMNS]) {
-    int32_t low[ROWS], high[ROWS], next[ROWS];
-    for (int i = 0; i < ROWS; ++i) {
-        const uint64_t index = first + i * n;
-        const uint32_t rest = -(uint32_t)index;  // elements before the high word changes, or 0
-        low[i] = (int32_t)(uint32_t)index, high[i] = (int32_t)(index >> 32);
-        next[i] = rest && rest < COLUMNS ? (int32_t)rest : COLUMNS;
-    }
-    const int32_t key0 = key[0], key1 = key[1];
-    #pragma GCC ivdep
-    for (int32_t j = 0; j < COLUMNS; ++j) {
-        int32_t l[ROWS], h[ROWS], y0[ROWS], y1[ROWS];
-        for (int i = 0; i < ROWS; ++i) l[i] = low[i] + j, h[i] = high[i] + (j >= next[i]);
-        threefry(key0, key1, h, l, y0, y1);
+    const Words zero = {}, key0 = zero + (uint32_t)key[0], key1 = zero + (uint32_t)key[1];
+    Words place;
+    for (int lane = 0; lane < WIDTH; ++lane) place[lane] = lane;
+    const int carries = first >> 32 != (first + (ROWS - 1) * n + COLUMNS) >> 32;
+    for (uint32_t j = 0; j < COLUMNS; j += WIDTH) {
+        Words low[ROWS], high[ROWS], y0[ROWS], y1[ROWS];
         for (int i = 0; i < ROWS; ++i) {
-            words[0][i][j] = WORDS == 4 ? y0[i] : y0[i] ^ y1[i];
-            if (WORDS == 4) words[1][i][j] = y1[i];
+            const uint64_t index = first + i * n + j;
+            low[i] = place + (uint32_t)index, high[i] = zero + (uint32_t)(index >> 32);
+            if (carries) high[i] -= (Words)(low[i] < place);  // true is -1
+        }
+        threefry(key0, key1, high, low, y0, y1);
+        for (int i = 0; i < ROWS; ++i) {
+            *(Words*)(words[0][i] + j) = WORDS == 4 ? y0[i] : y0[i] ^ y1[i];
+            if (WORDS == 4) *(Words*)(words[1][i] + j) = y1[i];
         }
     }
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -19,6 +19,7 @@ from qtorch._kernels.trace import C_TYPES, CONSTANT, ELEMENT, Trace, Value
 
 TEMPLATE = Path(__file__).with_name("product.c")
 CHUNKS = Path(__file__).with_name("chunks.c")
+WORDS = Path(__file__).with_name("words.h")
 INTEGERS = Path(__file__).with_name("integer.c")
 
 
@@ -79,21 +80,22 @@ def _fields(accumulator: Accumulator | None, narrow: bool, chains: int) -> dict[
         "values": VALUES.read_text(),
         "words": words,
         "truncates": int(narrow and _truncates(accumulator)),
-        "threefry": _threefry(chains),
+        "threefry": _words(chains),
         "constants": "\n    ".join(constant),
         "rounded": "\n            ".join(rounded),
     }
 
 
-def _threefry(chains: int) -> str:
-    """A function of C: the words of several counters. Each is one chain of operations, so they go on side by side."""
+def _words(chains: int) -> str:
+    """What draws random words of several counters side by side, in C."""
     trace = Trace()
     counters = [trace.value(name, "int32", ELEMENT) for name in ("key0", "key1", "high[0]", "low[0]")]
-    words = threefry(counters[0], counters[1], counters[2], counters[3], rotate=trace.rotate_left)
+    words = threefry(counters[0], counters[1], counters[2], counters[3], rotate=partial(trace.note, "turned({}, {})"))
     lines = [*_lines(*words), *(f"y{index}[0] = {word.name};" for index, word in enumerate(words))]
     all_lines = "\n    ".join(_of_chain(line, chain) for line in lines for chain in range(chains))
-    arguments = "int32_t key0, int32_t key1, const int32_t* high, const int32_t* low, int32_t* y0, int32_t* y1"
-    return f"static inline void threefry({arguments}) {{\n    {all_lines}\n}}"
+    arguments = "Words key0, Words key1, const Words* high, const Words* low, Words* y0, Words* y1"
+    law = f"static inline void threefry({arguments}) {{\n    {all_lines}\n}}".replace("const int32_t", "const Words")
+    return Template(WORDS.read_text()).substitute(threefry=law)
 
 
 def _of_chain(line: str, chain: int) -> str:
