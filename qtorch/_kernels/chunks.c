@@ -120,23 +120,24 @@ static __attribute__((noinline)) void multiply(int64_t terms, const double* a, c
 // Adds the sums of the step-th chunk to the accumulators of a tile, and rounds; sums begin anew.
 static void end_chunk(const Call* call, double* sums, double* totals, uint64_t step, uint64_t top, uint64_t left) {
 #if WORDS
-    int32_t words[TILE], high[TILE], low[TILE];
-    const int32_t key0 = call->key[0], key1 = call->key[1], shift = (step & 1) * 16;
+    uint32_t words[TILE] __attribute__((aligned(64))), high[TILE] __attribute__((aligned(64)));
+    uint32_t low[TILE] __attribute__((aligned(64)));
+    const Words key0 = (Words){} + (uint32_t)call->key[0], key1 = (Words){} + (uint32_t)call->key[1];
     const uint64_t first = (WORDS == 4 ? step / 4 : step) * (uint64_t)(call->batch * call->m * call->n);
     for (int i = 0; i < ROWS; ++i) {
         const uint64_t start = first + (top + i) * call->n + left;
         for (uint32_t j = 0; j < COLUMNS; ++j) {
-            low[i * COLUMNS + j] = (int32_t)((uint32_t)start + j);
-            high[i * COLUMNS + j] = (int32_t)((uint32_t)(start >> 32) + ((uint32_t)start + j < j));
+            low[i * COLUMNS + j] = (uint32_t)start + j;
+            high[i * COLUMNS + j] = (uint32_t)(start >> 32) + ((uint32_t)start + j < j);
         }
     }
-    #pragma GCC ivdep
-    for (int i = 0; i < TILE / 2; ++i) {  // each is a chain of operations, so two go together
-        const int k = i + TILE / 2;
-        int32_t w0, w1, w2, w3;
-        threefry(key0, key1, high[i], low[i], high[k], low[k], &w0, &w1, &w2, &w3);
-        words[i] = WORDS == 4 ? (step & 2 ? w1 : w0) << shift : w0 ^ w1;
-        words[k] = WORDS == 4 ? (step & 2 ? w3 : w2) << shift : w2 ^ w3;
+    for (int i = 0; i < TILE; i += 2 * WIDTH) {
+        Words y0[2], y1[2];
+        threefry(key0, key1, (const Words*)(high + i), (const Words*)(low + i), y0, y1);
+        for (int part = 0; part < 2; ++part) {
+            *(Words*)(words + i + part * WIDTH) =
+                WORDS == 4 ? (step & 2 ? y1[part] : y0[part]) << (step & 1) * 16 : y0[part] ^ y1[part];
+        }
     }
 #endif
     $constants
@@ -144,7 +145,7 @@ static void end_chunk(const Call* call, double* sums, double* totals, uint64_t s
     for (int i = 0; i < TILE; ++i) {
         const double total = totals[i], term = sums[i];
 #if WORDS
-        const int32_t drawn = words[i];
+        const int32_t drawn = (int32_t)words[i];
 #endif
         $rounded
         totals[i] = rounded;

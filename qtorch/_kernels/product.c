@@ -8,6 +8,12 @@ $values
 
 #include <fenv.h>
 
+// A product here is that of two numbers that have half the bits, or a power of two: exact, so it may be fused with a sum.
+#pragma STDC FP_CONTRACT ON
+#if defined __GNUC__ && !defined __clang__
+#pragma GCC optimize("fp-contract=fast")
+#endif
+
 #define ROWS $rows       // of C at a time
 #define COLUMNS $columns // of C at a time
 #define SUM $sum         // the type of the accumulators
@@ -16,29 +22,48 @@ $values
 
 #if WORDS
 $threefry
-#endif
 
-// Random words for elements of C side by side, from an index on. Each is a chain of operations, so two go together.
-#if WORDS
-static inline void draw(const int32_t* key, uint64_t first, int32_t* y0, int32_t* y1) {
-    enum { HALF = COLUMNS / 2 };
-    const int32_t low = (int32_t)(uint32_t)first, high = (int32_t)(first >> 32);
-    const uint32_t rest = -(uint32_t)first;  // elements before the high word changes, or 0
-    const int32_t next = rest && rest < COLUMNS ? (int32_t)rest : COLUMNS;
-    const int32_t key0 = key[0], key1 = key[1];
-    #pragma GCC ivdep
-    for (int32_t j = 0; j < HALF; ++j) {
-        const int32_t k = j + HALF;
-        int32_t w0, w1, w2, w3;
-        threefry(key0, key1, high + (j >= next), low + j, high + (k >= next), low + k, &w0, &w1, &w2, &w3);
-        y0[j] = WORDS == 4 ? w0 : w0 ^ w1;
-        y0[k] = WORDS == 4 ? w2 : w2 ^ w3;
-        if (WORDS == 4) y1[j] = w1, y1[k] = w3;
+// Random words for ROWS rows of C, whose first elements have the indices `first`, n apart.
+static inline void draw(const int32_t* key, uint64_t first, uint64_t n, int32_t words[2][ROWS][COLUMNS]) {
+    const Words zero = {}, key0 = zero + (uint32_t)key[0], key1 = zero + (uint32_t)key[1];
+    Words place;
+    for (int lane = 0; lane < WIDTH; ++lane) place[lane] = lane;
+    const int carries = first >> 32 != (first + (ROWS - 1) * n + COLUMNS) >> 32;
+    for (uint32_t j = 0; j < COLUMNS; j += WIDTH) {
+        Words low[ROWS], high[ROWS], y0[ROWS], y1[ROWS];
+        for (int i = 0; i < ROWS; ++i) {
+            const uint64_t index = first + i * n + j;
+            low[i] = place + (uint32_t)index, high[i] = zero + (uint32_t)(index >> 32);
+            if (carries) high[i] -= (Words)(low[i] < place);  // true is -1
+        }
+        threefry(key0, key1, high, low, y0, y1);
+        for (int i = 0; i < ROWS; ++i) {
+            *(Words*)(words[0][i] + j) = WORDS == 4 ? y0[i] : y0[i] ^ y1[i];
+            if (WORDS == 4) *(Words*)(words[1][i] + j) = y1[i];
+        }
     }
 }
 #endif
 
 typedef struct { const float *a, *b; const int32_t* key; int64_t m, n, k, batch, size; double* total; } Call;
+
+// Adds the products with index k to the sums and rounds, with the words shifted to the left.
+static inline __attribute__((always_inline)) void add_term(const float* const* of_rows, int64_t k, const SUM* row,
+                                                          SUM sums[ROWS][COLUMNS], int32_t words[ROWS][COLUMNS], int shift) {
+    $constants
+    for (int i = 0; i < ROWS; ++i) {
+        const SUM factor = of_rows[i][k];
+        #pragma GCC ivdep
+        for (int j = 0; j < COLUMNS; ++j) {
+            const SUM total = sums[i][j], term = factor * row[j];
+#if WORDS
+            const int32_t drawn = words[i][j] << shift;
+#endif
+            $rounded
+            sums[i][j] = rounded;
+        }
+    }
+}
 
 // C's rows from `top` and columns from `left` on, at most ROWS and COLUMNS; b has COLUMNS columns side by side.
 static __attribute__((noinline)) void tile(const Call* call, const float* a, const SUM* b, int64_t example, int64_t top, int64_t left) {
@@ -47,33 +72,22 @@ static __attribute__((noinline)) void tile(const Call* call, const float* a, con
     for (int i = 0; i < ROWS; ++i) for (int j = 0; j < COLUMNS; ++j) sums[i][j] = 0;
     const float* of_rows[ROWS];
     for (int i = 0; i < ROWS; ++i) of_rows[i] = a + (top + MIN(i, rows - 1)) * call->k;
-#if WORDS
     int32_t words[2][ROWS][COLUMNS] __attribute__((aligned(64)));
-#endif
-    $constants
     for (int64_t k = 0; k < call->k; ++k) {
         const SUM* const row = b + k * COLUMNS;
 #if WORDS
         if (WORDS == 1 || k % 4 == 0) {
-            for (int i = 0; i < ROWS; ++i) {
-                const uint64_t first = (uint64_t)(WORDS == 4 ? k / 4 : k) * call->size
-                    + (uint64_t)(example * call->m + top + i) * call->n + left;
-                draw(call->key, first, words[0][i], words[1][i]);
-            }
+            const uint64_t first = (uint64_t)(WORDS == 4 ? k / 4 : k) * call->size
+                + (uint64_t)(example * call->m + top) * call->n + left;
+            draw(call->key, first, call->n, words);
         }
-        const int which = WORDS == 4 ? (k & 2) >> 1 : 0, shift = WORDS == 4 ? (k & 1) * 16 : 0;
 #endif
-        for (int i = 0; i < ROWS; ++i) {
-            const SUM factor = of_rows[i][k];
-            #pragma GCC ivdep
-            for (int j = 0; j < COLUMNS; ++j) {
-                const SUM total = sums[i][j], term = factor * row[j];
-#if WORDS
-                const int32_t drawn = words[which][i][j] << shift;
-#endif
-                $rounded
-                sums[i][j] = rounded;
-            }
+        switch (WORDS == 4 ? k % 4 : 4) {
+            case 0: add_term(of_rows, k, row, sums, words[0], 0); break;
+            case 1: add_term(of_rows, k, row, sums, words[0], 16); break;
+            case 2: add_term(of_rows, k, row, sums, words[1], 0); break;
+            case 3: add_term(of_rows, k, row, sums, words[1], 16); break;
+            default: add_term(of_rows, k, row, sums, words[0], 0);
         }
     }
     for (int64_t i = 0; i < rows; ++i) {

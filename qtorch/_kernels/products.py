@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -20,7 +20,7 @@ from qtorch._kernels.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Valu
 
 TEMPLATE = Path(__file__).with_name("product.c")
 CHUNKS, INTEGERS, SUMS = (Path(__file__).with_name(name) for name in ("chunks.c", "integer.c", "sums.c"))
-CHANNELS = Path(__file__).with_name("channels.h")
+CHANNELS, WORDS = (Path(__file__).with_name(name) for name in ("channels.h", "words.h"))
 
 
 @cache
@@ -90,17 +90,18 @@ def tree_sums() -> Function | None:
 
 def source(accumulator: Accumulator | None, narrow: bool) -> str:
     """The kernel's C."""
-    sizes = {"rows": 4 if narrow else 2, "columns": 32, "sum": "float" if narrow else "double"}
-    return Template(TEMPLATE.read_text()).substitute(_fields(accumulator, narrow) | sizes)
+    rows = 4 if narrow else 2
+    sizes = {"rows": rows, "columns": 32, "sum": "float" if narrow else "double"}
+    return Template(TEMPLATE.read_text()).substitute(_fields(accumulator, narrow, rows) | sizes)
 
 
 def source_of_chunks(accumulator: Accumulator | None) -> str:
     """The same of `chunked`."""
     chunks = {"chunks": 0 if accumulator is None else 1}
-    return Template(CHUNKS.read_text()).substitute(_fields(accumulator, False) | chunks)
+    return Template(CHUNKS.read_text()).substitute(_fields(accumulator, False, 2) | chunks)
 
 
-def _fields(accumulator: Accumulator | None, narrow: bool) -> dict[str, Any]:
+def _fields(accumulator: Accumulator | None, narrow: bool, chains: int) -> dict[str, Any]:
     """What both templates have."""
     words = 0
     if accumulator is not None and accumulator.stochastic:
@@ -110,29 +111,27 @@ def _fields(accumulator: Accumulator | None, narrow: bool) -> dict[str, Any]:
         "values": VALUES.read_text(),
         "words": words,
         "truncates": int(narrow and _truncates(accumulator)),
-        "threefry": _threefry(),
+        "threefry": _words(chains),
         "constants": "\n    ".join(constant),
-        "rounded": "\n                ".join(rounded),
+        "rounded": "\n            ".join(rounded),
     }
 
 
-def _threefry() -> str:
-    """A function of C: the words of two counters, each a chain of operations, one beside the other."""
-    chains = []
-    for names in (("high", "low"), ("high2", "low2")):
-        trace = Trace()
-        counters = [trace.value(name, "int32", ELEMENT) for name in ("key0", "key1", *names)]
-        words = threefry(counters[0], counters[1], counters[2], counters[3], rotate=trace.rotate_left)
-        chains.append([*_lines(*words), *(f"*y{index} = {word.name};" for index, word in enumerate(words))])
-    both = "\n    ".join(line for pair in zip(chains[0], map(_second, chains[1]), strict=True) for line in pair)
-    arguments = "int32_t key0, int32_t key1, int32_t high, int32_t low, int32_t high2, int32_t low2"
-    results = ", ".join(f"int32_t* y{index}" for index in range(4))
-    return f"static inline void threefry({arguments}, {results}) {{\n    {both}\n}}"
+def _words(chains: int) -> str:
+    """What draws random words of several counters side by side, in C."""
+    trace = Trace()
+    counters = [trace.value(name, "int32", ELEMENT) for name in ("key0", "key1", "high[0]", "low[0]")]
+    words = threefry(counters[0], counters[1], counters[2], counters[3], rotate=partial(trace.note, "turned({}, {})"))
+    lines = [*_lines(*words), *(f"y{index}[0] = {word.name};" for index, word in enumerate(words))]
+    all_lines = "\n    ".join(_of_chain(line, chain) for line in lines for chain in range(chains))
+    arguments = "Words key0, Words key1, const Words* high, const Words* low, Words* y0, Words* y1"
+    law = f"static inline void threefry({arguments}) {{\n    {all_lines}\n}}".replace("const int32_t", "const Words")
+    return Template(WORDS.read_text()).substitute(threefry=law)
 
 
-def _second(line: str) -> str:
-    """A line of the second chain, whose variables and results have other names."""
-    return re.sub(r"\bv(\d+)", r"w\1", line).replace("*y1", "*y3").replace("*y0", "*y2")
+def _of_chain(line: str, chain: int) -> str:
+    """A line of the first chain as that of another one, which has variables and results of its own."""
+    return re.sub(r"\bv(\d+)", rf"v\1_{chain}", line).replace("[0]", f"[{chain}]")
 
 
 def _truncates(accumulator: Accumulator | None) -> bool:
@@ -144,23 +143,33 @@ def _rounded(accumulator: Accumulator | None, narrow: bool) -> tuple[list[str], 
     """What comes before loops, and what declares `rounded`, from total, term, and where words are read `drawn`."""
     trace, dtype = Trace(), "float32" if narrow else "float64"
     total, term = (trace.value(name, dtype, ELEMENT) for name in ("total", "term"))
-    word = None
-    if accumulator is not None and accumulator.stochastic:
-        word = leading_bits(trace.value("drawn", "int32", ELEMENT), leading_bits_mask(accumulator.random_bits))
+    sums = total + term + 0.0
     if accumulator is None or not accumulator.rounds:
-        result = total + term + 0.0
+        result = sums
     elif narrow:
         rule = FloatRule(accumulator, truncates=_truncates(accumulator))
-        result = rule.rounded(trace, trace, rule.plus(trace, total, term) + 0.0, word)
+        sums = rule.plus(trace, total, term) + 0.0
+        result = rule.rounded(trace, trace, sums, _word(trace, accumulator, not rule.by_floats))
     elif (rule := FloatRule(accumulator, FLOAT64)).by_floats:
-        result = rule.rounded(trace, trace, total + term + 0.0, word)
+        result = rule.rounded(trace, trace, sums, _word(trace, accumulator, False))
     else:
         program, constants = rounding_program(accumulator.number, accumulator.rounding)
+        word = _word(trace, accumulator, True)
         word = None if word is None else trace.note("(int64_t){} << 32", word, dtype="int64")
-        result = trace.floats(program.run(trace, trace.lanes(total + term + 0.0), constants, (), word))
+        result = trace.floats(program.run(trace, trace.lanes(sums), constants, (), word))
     values = needed([result], ELEMENT)
     lines = [[declared(value) for value in values if value.level == level] for level in (CONSTANT, ELEMENT)]
     return lines[0], [*lines[1], f"const {C_TYPES[dtype]} rounded = {result.name};"]
+
+
+def _word(trace: Trace, accumulator: Accumulator, masked: bool) -> Value | None:
+    """A random word of 31 bits, of which only the leading ones are left if it is masked; None if there is none."""
+    if not accumulator.stochastic:
+        return None
+    drawn = trace.value("drawn", "int32", ELEMENT)
+    if masked:
+        return leading_bits(drawn, leading_bits_mask(accumulator.random_bits))
+    return trace.note("(int32_t)((uint32_t){} >> 1)", drawn)
 
 
 def _lines(*targets: Value) -> list[str]:

@@ -66,7 +66,7 @@ class FloatRule:
             xp: the array namespace of products.
             law_names: that of the law of rounding.
             x: array of the carrier's numbers.
-            word: int32 array, see `round_to_grid`; of its 31 bits those below random_bits are zero.
+            word: int32 array, see `round_to_grid`; floats read the leading random_bits of its 31 bits only.
         """
         wide = self._carrier is FLOAT64
         to_bits, from_bits = (xp.lanes, xp.floats) if wide else (xp.float32_bits, xp.float32_from)
