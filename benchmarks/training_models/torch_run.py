@@ -32,7 +32,7 @@ class TorchRun:
 
     Args:
         model, arithmetic: what is trained, and how products are rounded; None is the ordinary float32 of torch.
-        compiled: True for `torch.compile`.
+        compiled: True for `torch.compile`, of a model with blocks these.
     """
 
     def __init__(self, model: str, arithmetic: str | None, compiled: bool = False) -> None:
@@ -46,7 +46,16 @@ class TorchRun:
         else:
             self.optimizer = library.SGD(parameters, RATE[model], momentum=MOMENTUM)
         self._arithmetic = arithmetic
-        self._loss = torch.compile(self._forward, fullgraph=True) if compiled else self._forward
+        self._loss = self._compiled() if compiled else self._forward
+
+    def _compiled(self) -> Any:
+        """The forward pass, compiled as a whole; or its blocks, each kind of which is compiled once for all."""
+        blocks = getattr(self.model, "blocks", [])
+        for block in blocks:
+            if self._arithmetic is not None:
+                reproducible.convert(block)  # as what is compiled
+            block.compile(fullgraph=True)
+        return self._forward if len(blocks) else torch.compile(self._forward, fullgraph=True)
 
     def _forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits = self.model(inputs)
