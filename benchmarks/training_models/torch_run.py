@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from benchmarks.training_models.data import LETTERS
 from benchmarks.training_models.recipes import recipe_for
 from benchmarks.training_models.state import MOMENTUM, RATE, ROUNDING, initial, key_for
 from qtorch import reproducible
+from qtorch.reproducible.modules.guard import paused
 
 _SLOTS = {"mlp": ("momentum_buffer",), "preresnet20": ("momentum_buffer",), "gpt": ("exp_avg", "exp_avg_sq")}
 
@@ -25,6 +26,16 @@ def make_model(model: str) -> torch.nn.Module:
         for name, parameter in made.named_parameters():
             parameter.copy_(torch.from_numpy(initial(name, parameter.numpy())))
     return made
+
+
+def _paused(part: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A compiled part of a model, which calls what the guard of the model does not know."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with paused():
+            return part(x)
+
+    return function
 
 
 class TorchRun:
@@ -54,7 +65,7 @@ class TorchRun:
         for block in blocks:
             if self._arithmetic is not None:
                 reproducible.convert(block)  # as what is compiled
-            block.compile(fullgraph=True)
+            block.forward = _paused(torch.compile(block.forward, fullgraph=True))
         return self._forward if len(blocks) else torch.compile(self._forward, fullgraph=True)
 
     def _forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -92,7 +92,7 @@ class Names(operations.Names):
 
     @classmethod
     def settled(cls, x: torch.Tensor) -> torch.Tensor:
-        """As a product with 0 or 1: a third fewer operations, and Inductor follows an expression to two uses, not three.
+        """As a product with 0 or 1: fewer operations, and Inductor follows an expression to two uses, not three.
 
         It is exact, so that it may be contracted with a sum; and nothing is contracted across it.
         """

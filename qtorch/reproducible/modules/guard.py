@@ -34,6 +34,16 @@ def paused() -> Iterator[None]:
         STATE.depth -= 1
 
 
+@contextmanager
+def resumed() -> Iterator[None]:
+    """While it is entered functions are the guard's again, as the model's own code runs."""
+    before, STATE.depth = STATE.depth, 0
+    try:
+        yield
+    finally:
+        STATE.depth = before
+
+
 class Guard(TorchFunctionMode):
     """Replaces torch's functions of floating tensors by those of `qtorch.reproducible` with the same arguments.
 
@@ -58,8 +68,7 @@ class Guard(TorchFunctionMode):
         if found is not None:
             with paused():  # a model that was switched may be a part of another one, whose guard asks too
                 return found(*args, **kwargs)
-        ours = getattr(func, "namespace", "") == "qtorch"  # an operator, which a part calls that is compiled by itself
-        if ours or (not _has_floats(args) and not _has_floats(kwargs.values())):
+        if not _has_floats(args) and not _has_floats(kwargs.values()):
             return func(*args, **kwargs)
         raise ValueError(
             f"{_layer(self.model)} calls {_name(func)}, whose order of operations is not defined; allowed are the "
