@@ -39,13 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.same_training", description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("--models", metavar="NAME", choices=list(BATCH), nargs="+", default=list(BATCH))
-    add(
-        "--arithmetic",
-        metavar="NAME",
-        choices=ARITHMETIC,
-        nargs="+",
-        help="(default: all; with --time, what has limits)",
-    )
+    add("--arithmetic", metavar="NAME", choices=ARITHMETIC, nargs="+", help="(default: all; to --time, two)")
     add("--programs", metavar="NAME", choices=list(PROGRAMS), nargs="+", default=list(PROGRAMS))
     add("--steps", metavar="N", type=count_of("step", 1), default=1000, help="(default: 1000)")
     add("--every", metavar="N", type=count_of("step", 1), default=100, help="a hash after so many (default: 100)")
