@@ -39,14 +39,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.same_training", description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("--models", metavar="NAME", choices=list(BATCH), nargs="+", default=list(BATCH))
-    add("--arithmetic", metavar="NAME", choices=ARITHMETIC, nargs="+", default=list(ARITHMETIC))
+    add("--arithmetic", metavar="NAME", choices=ARITHMETIC, nargs="+", help="(default: all; to --time, two)")
     add("--programs", metavar="NAME", choices=list(PROGRAMS), nargs="+", default=list(PROGRAMS))
     add("--steps", metavar="N", type=count_of("step", 1), default=1000, help="(default: 1000)")
     add("--every", metavar="N", type=count_of("step", 1), default=100, help="a hash after so many (default: 100)")
     add("--json", metavar="FILE", type=output_file, help="keep results there, and go on from it")
     add("--states", metavar="FOLDER", type=Path, default=STATES, help="keep weights there (default: build)")
     add("--time", action="store_true", help="only time steps; float32 and fp8 have limits")
-    add("--seconds", type=float, default=20.0, help="for the steps of a model in a framework (default: 20)")
+    add("--seconds", type=float, default=10.0, help="for the steps of a model in a framework (default: 10)")
     arguments = parser.parse_args(argv)
     if arguments.time:
         return time(arguments)
@@ -67,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_all(record: Record, states: Path, arguments: argparse.Namespace) -> list[str]:
     """Runs everything that is asked for, one process after the other; the runs that failed."""
     failed = []
-    for model, arithmetic, name in itertools.product(arguments.models, arguments.arithmetic, arguments.programs):
+    kinds = arguments.arithmetic or ARITHMETIC
+    for model, arithmetic, name in itertools.product(arguments.models, kinds, arguments.programs):
         program, every = PROGRAMS[name], arguments.every
         if model not in program.models:
             continue
@@ -92,7 +93,8 @@ def time(arguments: argparse.Namespace) -> int:
     """Times steps; the exit status is 0 also where limits are missed: a benchmark reports, it does not judge."""
     from benchmarks.training_models import timing  # both frameworks
 
-    rows = list(timing.measure(arguments.models, arguments.arithmetic, arguments.seconds))
+    kinds = arguments.arithmetic or timing.LIMITED
+    rows = list(timing.measure(arguments.models, kinds, arguments.seconds))
     Console(width=None if sys.stdout.isatty() else WIDTH).print(timing.table(rows))
     missed = [f"{row.model} in {row.arithmetic}, {row.framework}" for row in rows if row.missed]
     limited = sum(row.limit is not None for row in rows)

@@ -22,6 +22,7 @@ LIMITS = {  # by model: with operands whose sums are exact, and with float32's
     "gpt": {"fp8": 3.0, "float32": 6.0},
     "preresnet20": {"fp8": 5.0, "float32": 10.0},
 }
+LIMITED = ("float32", "fp8")
 FRAMEWORKS: dict[str, Callable[[str, str | None], Any]] = {
     "torch compiled": partial(TorchRun, compiled=True),
     "jax jit": JaxRun,

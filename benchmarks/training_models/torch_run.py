@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from benchmarks.training_models.data import LETTERS
 from benchmarks.training_models.recipes import recipe_for
 from benchmarks.training_models.state import MOMENTUM, RATE, ROUNDING, initial, key_for
 from qtorch import reproducible
+from qtorch.reproducible.modules.guard import paused
 
 _SLOTS = {"mlp": ("momentum_buffer",), "preresnet20": ("momentum_buffer",), "gpt": ("exp_avg", "exp_avg_sq")}
 
@@ -27,12 +28,22 @@ def make_model(model: str) -> torch.nn.Module:
     return made
 
 
+def _paused(part: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A compiled part of a model, which calls what the guard of the model does not know."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with paused():
+            return part(x)
+
+    return function
+
+
 class TorchRun:
     """A run of training.
 
     Args:
         model, arithmetic: what is trained, and how products are rounded; None is the ordinary float32 of torch.
-        compiled: True for `torch.compile`.
+        compiled: True for `torch.compile`, of a model with blocks these.
     """
 
     def __init__(self, model: str, arithmetic: str | None, compiled: bool = False) -> None:
@@ -46,7 +57,16 @@ class TorchRun:
         else:
             self.optimizer = library.SGD(parameters, RATE[model], momentum=MOMENTUM)
         self._arithmetic = arithmetic
-        self._loss = torch.compile(self._forward, fullgraph=True) if compiled else self._forward
+        self._loss = self._compiled() if compiled else self._forward
+
+    def _compiled(self) -> Any:
+        """The forward pass, compiled as a whole; or its blocks, each kind of which is compiled once for all."""
+        blocks = getattr(self.model, "blocks", [])
+        for block in blocks:
+            if self._arithmetic is not None:
+                reproducible.convert(block)  # as what is compiled
+            block.forward = _paused(torch.compile(block.forward, fullgraph=True))
+        return self._forward if len(blocks) else torch.compile(self._forward, fullgraph=True)
 
     def _forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits = self.model(inputs)

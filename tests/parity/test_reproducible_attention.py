@@ -13,6 +13,7 @@ from torch import nn
 import qjax
 import qtorch
 from qcore.numerics import Names
+from qtorch.reproducible.modules.guard import paused
 
 RNG = np.random.default_rng(12)
 SIZE, HEADS = 8, 2
@@ -161,3 +162,41 @@ def test_what_has_no_law_raises():
     x, layer = torch.from_numpy(X), qtorch.reproducible.convert(nn.MultiheadAttention(SIZE, HEADS))
     with pytest.raises(TypeError, match="attn_mask has dtype"):
         layer(x, x, x, attn_mask=torch.zeros(2, 2))
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x):
+        return nn.functional.relu(self.norm(x))
+
+
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block, self.layer = Block(), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(self.block(x))
+
+
+def test_a_part_of_a_model_may_be_compiled_by_itself():
+    """It is switched too, and the model's guard pauses while it runs."""
+    model, x = Outer(), torch.from_numpy(numbers(np.random.default_rng(3), 12).reshape(3, 4))
+    qtorch.reproducible.convert(model)
+    expected = model(x)
+    (wanted,) = torch.autograd.grad(expected.sum(), [model.block.norm.weight])
+    qtorch.reproducible.convert(model.block)
+    assert_same_bits(model(x), expected)
+    part = torch.compile(model.block.forward, fullgraph=True)
+
+    def forward(x):
+        with paused():
+            return part(x)
+
+    model.block.forward = forward
+    found = model(x)
+    assert_same_bits(found, expected)
+    assert_same_bits(torch.autograd.grad(found.sum(), [model.block.norm.weight])[0], wanted)

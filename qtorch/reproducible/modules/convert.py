@@ -14,7 +14,7 @@ from qtorch import linalg
 from qtorch.auto_low.products import lower_products
 from qtorch.reproducible.modules import layers
 from qtorch.reproducible.modules.attention import MultiheadAttention, check_attention_layer
-from qtorch.reproducible.modules.guard import Guard
+from qtorch.reproducible.modules.guard import Guard, resumed
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -112,7 +112,7 @@ def _guarded(kind: type[nn.Module]) -> type[nn.Module]:
     """A class of modules that run under the guard; it has the name of its base."""
 
     def forward(self: Any, *arguments: Any, **options: Any) -> Any:
-        with Guard(self):
+        with resumed(), Guard(self):
             return kind.forward(self, *arguments, **options)
 
     return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__, "__doc__": kind.__doc__})

@@ -34,6 +34,16 @@ def paused() -> Iterator[None]:
         STATE.depth -= 1
 
 
+@contextmanager
+def resumed() -> Iterator[None]:
+    """While it is entered functions are the guard's again, as the model's own code runs."""
+    before, STATE.depth = STATE.depth, 0
+    try:
+        yield
+    finally:
+        STATE.depth = before
+
+
 class Guard(TorchFunctionMode):
     """Replaces torch's functions of floating tensors by those of `qtorch.reproducible` with the same arguments.
 
@@ -56,7 +66,8 @@ class Guard(TorchFunctionMode):
             return func(*args, **kwargs)
         found = DEFINED.get(func)
         if found is not None:
-            return found(*args, **kwargs)
+            with paused():  # a model that was switched may be a part of another one, whose guard asks too
+                return found(*args, **kwargs)
         if not _has_floats(args) and not _has_floats(kwargs.values()):
             return func(*args, **kwargs)
         raise ValueError(
