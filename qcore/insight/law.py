@@ -11,7 +11,13 @@ An error is the result minus the number, both as integers in units of 2^-5 steps
 one loses the bits below. So errors are exact, or off by less than 2^-28 of the larger number; they are then rounded to
 24 bits, as a conversion to float32 does, and to 5 bits. No error has the field 0, whose first key is that of zero.
 
-Functions take an array namespace `xp`, see `qcore.law.lanes`, of which they use `where`, `clip` and `float_bits`.
+Most elements are plain: number and result are ordinary and close to each other. Then the difference of the floats is
+exact, and number and error are counted by their upper bits, from which 5 bits are rounded when sums are made.
+
+    sign | field | 4 bits of the significand | the next bit | 1 if there is any more       all but the sign: plain key
+
+Functions take an array namespace `xp`, see `qcore.law.lanes`, of which they use `where`, `clip` and `float_bits`; what
+is plain also `float32_from` and `float32_bits`.
 """
 
 from __future__ import annotations
@@ -42,10 +48,14 @@ ERROR_COLUMNS = ("absolute", "signed", "square")
 # An entry's significands count in units of 2^(field + unit).
 NUMBER_UNIT, ERROR_UNIT = -131, -159
 NUMBER_KEYS, ERROR_KEYS = 64, 32  # of a field: significands; the lower bits of significands, and whether it is negative
+PLAIN_KEYS = 64  # of a field, of plain numbers, and of plain errors of either sign
+PLAIN_CARRY = 62  # from this key on errors are rounded up to the next field
+PLAIN_ERROR = NUMBER_UNIT - ERROR_UNIT  # what an error's field has more than that of its float
 
 _HIDDEN, _INFINITY, _MASK = FLOAT32.hidden, FLOAT32.infinity, FLOAT32.magnitude_mask
 _GUARD = 5  # bits below the larger number's last
 _CUT = 19  # bits of a significand that rounding drops
+_SMALL = 27 << FLOAT32.width  # from here on the errors of plain numbers are normal
 
 
 class Bounds(NamedTuple):
@@ -66,7 +76,7 @@ class Effects(NamedTuple):
     """What happened to each element: lanes.
 
     Attributes:
-        flags: 1 or 0 for each name of `COUNTS` but the first.
+        flags: -1 or 0 for each name of `COUNTS` but the first.
         magnitudes: for each name of `MAGNITUDES`; where there is no nonzero finite number 0, and the smallest ones
             subtracted from infinity, so that maxima are wanted of all.
         number_key, error_key: by which elements are counted; see `number_weights` and `error_weights`.
@@ -78,21 +88,30 @@ class Effects(NamedTuple):
     error_key: Any
 
 
-def special(before: Any, after: Any, bounds: Bounds) -> Any:
-    """Below zero where numbers or results are infinite or NaN, or numbers may be saturated."""
+def special(xp: Any, before: Any, after: Any, bounds: Bounds) -> Any:
+    """Below zero where elements are not plain.
+
+    Numbers or results are infinite or NaN; numbers may be saturated; numbers are so small that errors may be subnormal,
+    and not zero before and after; or results that are not zero are of another sign than the number, or further from it
+    than the next power of two. Nearer ones have an exact difference (Sterbenz's lemma).
+    """
     a, b = before & _MASK, after & _MASK
-    return ((_INFINITY - 1) - a) | ((_INFINITY - 1) - b) | (bounds.largest - a) | (bounds.lowest - a)
+    most = xp.clip(bounds.largest, None, _INFINITY - 1)
+    distance = before - after
+    far = ((_HIDDEN - distance) | (_HIDDEN + distance)) & -b
+    small = (a - _SMALL) & (-a | -b)
+    return (most - a) | (bounds.lowest - a) | ((_INFINITY - 1) - b) | small | far
 
 
-def effects(xp: Any, before: Any, after: Any, bounds: Bounds, plain: bool = False) -> Effects:
-    """What a rounding of lanes `before` to lanes `after` did; plain ones are nowhere `special`."""
+def effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> Effects:
+    """What a rounding of lanes `before` to lanes `after` did."""
     a, b = before & _MASK, after & _MASK
     # -1 where it is so, else 0
-    finite, result_finite = (-1, -1) if plain else ((a - _INFINITY) >> 31, (b - _INFINITY) >> 31)
+    finite, result_finite = (a - _INFINITY) >> 31, (b - _INFINITY) >> 31
     nonzero, result_nonzero = -a >> 31, -b >> 31
-    nan, nan_result = (0, 0) if plain else ((_INFINITY - a) >> 31, (_INFINITY - b) >> 31)
+    nan, nan_result = (_INFINITY - a) >> 31, (_INFINITY - b) >> 31
     limit = bounds.largest + ((before >> 31) & (bounds.lowest - bounds.largest))
-    saturated = 0 if plain else ((limit - a) >> 31) & ~nan & result_finite
+    saturated = ((limit - a) >> 31) & ~nan & result_finite
     masks = (
         ~nonzero,
         nonzero & finite & ~result_nonzero & ~saturated,
@@ -109,7 +128,23 @@ def effects(xp: Any, before: Any, after: Any, bounds: Bounds, plain: bool = Fals
     field, significand = field_and_significand(xp, a, FLOAT32)
     number_key = (field << 6) | (_rounded(significand) & both)
     error_key = _error_key(xp, before, after, field, significand, b) & both
-    return Effects(tuple(mask & 1 for mask in masks), magnitudes, number_key, error_key)
+    return Effects(masks, magnitudes, number_key, error_key)
+
+
+def plain_effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> Effects:
+    """What a rounding of plain elements did, with plain keys; flags and magnitudes are those of `effects`."""
+    a, b = before & _MASK, after & _MASK
+    nonzero, result_nonzero = -a >> 31, -b >> 31
+    subnormal = result_nonzero & ((b - bounds.normal) >> 31)
+    masks = ~nonzero, nonzero & ~result_nonzero, 0, 0, 0, 0, 0, subnormal
+    magnitudes = (_INFINITY - a) & nonzero, a, (_INFINITY - b) & result_nonzero, b
+    error = xp.float32_bits(xp.float32_from(after) - xp.float32_from(before))
+    return Effects(masks, magnitudes, _plain_key(a), _plain_key(error) & (2 * FIELDS * PLAIN_KEYS - 1))
+
+
+def _plain_key(bits: Any) -> Any:
+    """Twice the bits above `_CUT` - 1; and one more if any bit below them is set, which then carries once."""
+    return (bits >> (_CUT - 1)) + ((bits + ((1 << _CUT - 1) - 1)) >> (_CUT - 1))
 
 
 def _error_key(xp: Any, before: Any, after: Any, field: Any, significand: Any, b: Any) -> Any:
@@ -141,6 +176,14 @@ def error_weights() -> np.ndarray:
     """What an element of each key of a field adds to `ERROR_COLUMNS`."""
     sizes, signs = 16 + np.arange(ERROR_KEYS) // 2, 1 - 2 * (np.arange(ERROR_KEYS) % 2)
     return np.stack([sizes, signs * sizes, sizes**2], -1)
+
+
+def plain_weights() -> tuple[np.ndarray, np.ndarray]:
+    """The same for plain keys: of numbers, and of errors that are positive; of no element whose field is 0."""
+    keys = np.arange(PLAIN_KEYS)
+    significands = 16 + (keys >> 2) + ((keys >> 1) & (keys | (keys >> 2)) & 1)
+    sizes = np.where(keys < PLAIN_CARRY, significands, 16)
+    return np.stack([np.ones_like(keys), significands**2], -1), np.stack([sizes, sizes, sizes**2], -1)
 
 
 def to_float32(xp: Any, lanes: Any, carrier: Carrier) -> Any:

@@ -208,6 +208,7 @@ def _custom_vjp(equation: Any, plans: Sequence[Plan], operands: Sequence[Any], w
         if not params["symbolic_zeros"]:
             grads = [_instantiate(grad) for grad in grads]
         results = derivative.call_wrapped(*residuals, *grads)
+        results = results[0] if results and isinstance(results[0], Sequence) else results  # from jax 0.12 on with logs
         return None, *(result if isinstance(result, (jax.Array, np.ndarray)) else None for result in results)
 
     call.defvjp(forward, backward, symbolic_zeros=True)

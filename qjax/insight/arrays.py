@@ -156,7 +156,7 @@ def _tabulate(found: Effects) -> jax.Array:
         ),
         (0,),
     )
-    flags = jnp.stack([jnp.int32(found.number_key.size), *flags_and_magnitudes[:count]])
+    flags = jnp.stack([jnp.int32(found.number_key.size), *(-one for one in flags_and_magnitudes[:count])])
     numbers = _sums(_counts(found.number_key, FIELDS * NUMBER_KEYS), number_weights())
     errors = _sums(_counts(found.error_key, ERROR_FIELDS * ERROR_KEYS).at[0].set(0), error_weights())
     high, low = (jnp.concatenate(parts) for parts in zip((flags & 0, flags), numbers, errors, strict=True))

@@ -12,45 +12,61 @@ $values
 #define ERRORS $errors
 #define NUMBER_KEYS $number_keys
 #define ERROR_KEYS $error_keys
+#define PLAIN_KEYS $plain_keys
 #define SUMS (COUNTS + 2 * FIELDS + 3 * ERRORS)
 
-static const int32_t number_weights[NUMBER_KEYS][2] = {$number_weights};
-static const int32_t error_weights[ERROR_KEYS][3] = {$error_weights};
+static const int32_t number_weights[] = {$number_weights}, error_weights[] = {$error_weights};
+static const int32_t plain_number_weights[] = {$plain_number_weights};
+static const int32_t plain_error_weights[2][3 * PLAIN_KEYS] = {$plain_error_weights};
 
 typedef struct {
     int64_t sums[SUMS];
     int32_t magnitudes[4];
     int64_t counted;
+    int special;  // whether one was counted
     uint32_t numbers[FIELDS * NUMBER_KEYS], errors[ERRORS * ERROR_KEYS];
+    uint32_t plain_numbers[2][FIELDS * PLAIN_KEYS], plain_errors[2][FIELDS * PLAIN_KEYS];
 } Total;
 typedef struct { int64_t size; const void *x, *y; const int32_t* ends[3]; int32_t* lanes; } Call;
 
-static int any(const uint32_t* counts, int size) {
-    uint32_t found = 0;
-    for (int i = 0; i < size; ++i) found |= counts[i];
-    return found != 0;
+static _Thread_local Total kept;  // its counts are zero between calls
+
+// Adds what counts of the fields from, ..., to stand for to sums, of `columns` for each field; keys from carry on to
+// those of the next one.
+static void add_table(uint32_t* count, int from, int to, int keys, int carry, int columns, const int32_t* weights,
+                      int64_t* sums) {
+    for (int field = from; field <= to; ++field) {
+        uint32_t* const at = count + field * keys;
+        uint32_t found = 0;
+        for (int key = 0; key < keys; ++key) found |= at[key];
+        if (!found) continue;
+        for (int key = 0; key < keys; ++key) {
+            int64_t* const sum = sums + (field + (key >= carry)) * columns;
+            for (int i = 0; i < columns; ++i) sum[i] += (int64_t)at[key] * weights[key * columns + i];
+            at[key] = 0;
+        }
+    }
 }
 
 static void add_counts(Total* total) {
-    int64_t* at = total->sums + COUNTS;
-    uint32_t* count = total->numbers;
-    for (int field = 0; field < FIELDS; ++field, at += 2, count += NUMBER_KEYS) {
-        if (!any(count, NUMBER_KEYS)) continue;
-        for (int key = 0; key < NUMBER_KEYS; ++key) {
-            for (int i = 0; i < 2; ++i) at[i] += (int64_t)count[key] * number_weights[key][i];
-            count[key] = 0;
-        }
+    int64_t *const numbers = total->sums + COUNTS, *const errors = numbers + 2 * FIELDS;
+    const int largest = total->magnitudes[1] >> 23, smallest = $infinity - total->magnitudes[0] >> 23;
+    for (int i = 0; i < 2; ++i) {
+        numbers[0] += total->plain_numbers[i][0];  // zeros
+        total->plain_numbers[i][0] = 0;
+        add_table(total->plain_numbers[i], smallest, largest, PLAIN_KEYS, PLAIN_KEYS, 2, plain_number_weights, numbers);
     }
-    count = total->errors;
-    count[0] = 0;
-    for (int field = 0; field < ERRORS; ++field, at += 3, count += ERROR_KEYS) {
-        if (!any(count, ERROR_KEYS)) continue;
-        for (int key = 0; key < ERROR_KEYS; ++key) {
-            for (int i = 0; i < 3; ++i) at[i] += (int64_t)count[key] * error_weights[key][i];
-            count[key] = 0;
-        }
+    for (int sign = 0; sign < 2; ++sign) {  // an error is at least a unit of the number's last place, or half of one
+        add_table(total->plain_errors[sign], MAX(smallest - 24, 1), largest, PLAIN_KEYS, $plain_carry, 3,
+                  plain_error_weights[sign], errors + 3 * $plain_error);
+        total->plain_errors[sign][0] = 0;
     }
-    total->counted = 0;
+    if (total->special) {
+        total->errors[0] = 0;
+        add_table(total->numbers, 0, FIELDS - 1, NUMBER_KEYS, NUMBER_KEYS, 2, number_weights, numbers);
+        add_table(total->errors, 0, ERRORS - 1, ERROR_KEYS, ERROR_KEYS, 3, error_weights, errors);
+    }
+    total->counted = total->special = 0;
 }
 
 static void add_unit(const Call* call, int64_t from, int64_t to, Total* total) {
@@ -66,25 +82,35 @@ static void add_unit(const Call* call, int64_t from, int64_t to, Total* total) {
         const int32_t *const largest = call->ends[0] + begin, *const lowest = call->ends[1] + begin;
         const int32_t* const normal = call->ends[2] + begin;
 #endif
-        int32_t special = 0;
+        int32_t special = 0, errors = 0;
         #pragma GCC ivdep
         for (int64_t j = 0; j < length; ++j) {
             $special
         }
-        if (special >= 0) {
-            #pragma GCC ivdep
-            for (int64_t j = 0; j < length; ++j) {
-                $plain
-            }
-        } else {
+        if (special < 0) {
             #pragma GCC ivdep
             for (int64_t j = 0; j < length; ++j) {
                 $each
             }
+            for (int64_t j = 0; j < length; ++j) {
+                ++total->numbers[number_key[j]];
+                ++total->errors[error_key[j]];
+            }
+            total->special = 1;
+            continue;
+        }
+        #pragma GCC ivdep
+        for (int64_t j = 0; j < length; ++j) {
+            $plain
+        }
+        if (!errors) {
+            // Rounded already: few numbers, many of them zeros. Counts of neighbours do not wait for each other.
+            for (int64_t j = 0; j < length; ++j) ++total->plain_numbers[j & 1][number_key[j]];
+            continue;
         }
         for (int64_t j = 0; j < length; ++j) {
-            ++total->numbers[number_key[j]];
-            ++total->errors[error_key[j]];
+            ++total->plain_numbers[0][number_key[j]];
+            ++total->plain_errors[0][error_key[j]];
         }
     }
     total->sums[0] += to - from;
@@ -93,32 +119,33 @@ static void add_unit(const Call* call, int64_t from, int64_t to, Total* total) {
     if (total->counted > FULL - UNIT) add_counts(total);
 }
 
-static int run(const Call* call) {
+static void run(const Call* call) {
     const int64_t units = (call->size + UNIT - 1) / UNIT;
     const int threads = (int)MIN((int64_t)omp_get_max_threads(), units);
-    Total* const totals = calloc(threads, sizeof(Total));
-    if (totals) {
-        #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+    int64_t sums[SUMS] = {0};
+    int32_t magnitudes[4] = {0};
+    #pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        Total* total = &kept;
+        __asm__("" : "+r"(total));  // or the compiler asks for its address at each count
+        memset(total->sums, 0, sizeof(total->sums));
+        memset(total->magnitudes, 0, sizeof(total->magnitudes));
+        #pragma omp for schedule(dynamic)
         for (int64_t unit = 0; unit < units; ++unit) {
-            add_unit(call, unit * UNIT, MIN(call->size, (unit + 1) * UNIT), totals + omp_get_thread_num());
+            add_unit(call, unit * UNIT, MIN(call->size, (unit + 1) * UNIT), total);
         }
-        add_counts(totals);
-        for (int thread = 1; thread < threads; ++thread) {
-            add_counts(totals + thread);
-            for (int i = 0; i < SUMS; ++i) totals->sums[i] += totals[thread].sums[i];
-            for (int i = 0; i < 4; ++i) {
-                totals->magnitudes[i] = MAX(totals->magnitudes[i], totals[thread].magnitudes[i]);
-            }
+        add_counts(total);
+        #pragma omp critical
+        {
+            for (int i = 0; i < SUMS; ++i) sums[i] += total->sums[i];
+            for (int i = 0; i < 4; ++i) magnitudes[i] = MAX(magnitudes[i], total->magnitudes[i]);
         }
-        for (int i = 0; i < SUMS; ++i) {
-            call->lanes[i] = (int32_t)(totals->sums[i] >> $digit);
-            call->lanes[SUMS + i] = (int32_t)(totals->sums[i] & ((1 << $digit) - 1));
-        }
-        memcpy(call->lanes + 2 * SUMS, totals->magnitudes, sizeof(totals->magnitudes));
     }
-    const int done = totals != NULL;
-    free(totals);
-    return done;
+    for (int i = 0; i < SUMS; ++i) {
+        call->lanes[i] = (int32_t)(sums[i] >> $digit);
+        call->lanes[SUMS + i] = (int32_t)(sums[i] & ((1 << $digit) - 1));
+    }
+    memcpy(call->lanes + 2 * SUMS, magnitudes, sizeof(magnitudes));
 }
 
 // Takes the number of elements, and the addresses of x, y, the largest, lowest and smallest normal numbers (three of
@@ -129,7 +156,7 @@ Object* call_from_python(Object* self, Object* const* given, intptr_t count) {
     const Call call = {PyLong_AsLongLong(given[0]), pointers[0], pointers[1],
                        {pointers[2], pointers[3], pointers[4]}, pointers[5]};
     void* const state = PyEval_SaveThread();
-    const int done = run(&call);
+    run(&call);
     PyEval_RestoreThread(state);
-    return done ? PyLong_FromLong(0) : PyErr_NoMemory();
+    return PyLong_FromLong(0);
 }

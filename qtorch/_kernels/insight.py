@@ -15,15 +15,20 @@ from qcore.insight.law import (
     ERROR_KEYS,
     FIELDS,
     NUMBER_KEYS,
+    PLAIN_CARRY,
+    PLAIN_ERROR,
+    PLAIN_KEYS,
     Bounds,
     Effects,
     effects,
     error_weights,
     number_weights,
+    plain_effects,
+    plain_weights,
     special,
     to_float32,
 )
-from qcore.law.carrier import Carrier
+from qcore.law.carrier import FLOAT32, Carrier
 from qtorch._kernels.source import VALUES, declared, needed
 from qtorch._kernels.store import Function, load
 from qtorch._kernels.trace import CONSTANT, ELEMENT, Trace, Value
@@ -47,14 +52,15 @@ def source(carrier: Carrier, blocks: bool) -> str:
     ends = [f"{name}[j]" for name in Bounds._fields] if blocks else [f"call->ends[{i}][0]" for i in range(3)]
     level = ELEMENT if blocks else CONSTANT
     bounds = Bounds(*(trace.value(end, "int32", level) for end in ends))
-    found, plain = (effects(trace, before, after, bounds, way) for way in (False, True))
-    rare = special(before, after, bounds)
+    found, plain = (law(trace, before, after, bounds) for law in (effects, plain_effects))
+    rare = special(trace, before, after, bounds)
     loops = {
         "each": _loop(*_steps(found)),
-        "plain": _loop(*_steps(plain)),
+        "plain": _loop(*_steps(plain, "errors |= error_key[j];")),
         "special": _loop([rare], [f"special |= {rare.name};"]),
     }
-    values = needed([*_steps(found)[0], rare], ELEMENT)
+    values = needed([*_steps(found)[0], *_steps(plain)[0], rare], ELEMENT)
+    plain_numbers, plain_errors = plain_weights()
     counted = [f"total->sums[{i + 1}] += flag{i};" for i in range(len(found.flags))]
     counted += [f"total->magnitudes[{i}] = MAX(total->magnitudes[{i}], most{i});" for i in range(4)]
     fields = {
@@ -65,8 +71,14 @@ def source(carrier: Carrier, blocks: bool) -> str:
         "errors": ERROR_FIELDS,
         "number_keys": NUMBER_KEYS,
         "error_keys": ERROR_KEYS,
+        "plain_keys": PLAIN_KEYS,
+        "plain_carry": PLAIN_CARRY,
+        "plain_error": PLAIN_ERROR,
+        "infinity": FLOAT32.infinity,
         "number_weights": _initializer(number_weights()),
         "error_weights": _initializer(error_weights()),
+        "plain_number_weights": _initializer(plain_numbers),
+        "plain_error_weights": ", ".join(f"{{{_initializer(plain_errors * [1, sign, 1])}}}" for sign in (1, -1)),
         "digit": DIGIT,
         "stored": "int16_t" if carrier.padding else "int32_t",
         "zeros": ", ".join(f"flag{i} = 0" for i in range(len(found.flags))),
@@ -78,15 +90,15 @@ def source(carrier: Carrier, blocks: bool) -> str:
     return Template(TEMPLATE.read_text()).substitute(fields)
 
 
-def _steps(found: Effects) -> tuple[list[Value], list[str]]:
-    """Values of an element, and C for what is done with them; what is 0 or -1 everywhere is no value."""
+def _steps(found: Effects, *more: str) -> tuple[list[Value], list[str]]:
+    """Values of an element, and C for what is done with them, and more; what is 0 everywhere is no value."""
     written = {"number_key": found.number_key, "error_key": found.error_key}
     steps = [f"{name}[j] = (uint16_t){value.name};" for name, value in written.items()]
-    sums = [(f"flag{i} += {{}};", flag) for i, flag in enumerate(found.flags)]
+    sums = [(f"flag{i} -= {{}};", flag) for i, flag in enumerate(found.flags)]
     maxima = [(f"most{i} = MAX(most{i}, {{}});", one) for i, one in enumerate(found.magnitudes)]
     varying = [(text, value) for text, value in (*sums, *maxima) if isinstance(value, Value)]
     steps += [text.format(value.name) for text, value in varying]
-    return [*written.values(), *(value for _, value in varying)], steps
+    return [*written.values(), *(value for _, value in varying)], [*steps, *more]
 
 
 def _loop(values: list[Value], steps: list[str]) -> str:
@@ -95,4 +107,4 @@ def _loop(values: list[Value], steps: list[str]) -> str:
 
 
 def _initializer(weights: np.ndarray) -> str:
-    return ", ".join(f"{{{', '.join(map(str, row))}}}" for row in weights.tolist())
+    return ", ".join(map(str, weights.reshape(-1).tolist()))

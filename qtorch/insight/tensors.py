@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from qtorch._rounding.paths.operations import Names, pad, to_lanes
 from qtorch._rounding.plan import check_dtype, text_of
 from qtorch._rounding.sharded import is_sharded
 
+_kept: list[torch.Tensor] = []  # constants, see `_addresses`
 _library = torch.library.Library("qtorch", "FRAGMENT")
 _library.define("statistics(Tensor x, Tensor y, str number) -> Tensor")
 
@@ -88,10 +89,13 @@ def lanes_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Ten
     _check(x, "x")
     if y.dtype != x.dtype or y.shape != x.shape:
         raise ValueError(f"y is {y.dtype}{list(y.shape)}; allowed is x's {x.dtype}{list(x.shape)}")
+    if is_plain_tensor(x) and is_plain_tensor(y):
+        x, y = (one.detach() if one.requires_grad else one for one in (x, y))
+        return _lanes(x, y, number, x.is_cpu and y.is_cpu)
     x, y = (one.detach().full_tensor() if is_sharded(one) else one.detach() for one in (x, y))  # type: ignore[operator]
     if torch.compiler.is_compiling():
         return torch.ops.qtorch.statistics(x, y, text_of(number))
-    return _lanes(x, y, number)
+    return _lanes(x, y, number, False)
 
 
 def digest_of(y: torch.Tensor) -> torch.Tensor:
@@ -108,7 +112,8 @@ def _check(x: Any, name: str) -> None:
     check_carrier(check_dtype(x.dtype, name).name, name)
 
 
-def _lanes(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Tensor:
+def _lanes(x: torch.Tensor, y: torch.Tensor, number: Number, kernel: bool) -> torch.Tensor:
+    """The lanes, by the kernel if tensors are memory of the CPU."""
     found = range_of(number, check_dtype(x.dtype, "x"))
     sizes = number.block_sizes(x.dim())
     if x.numel() == 0:
@@ -119,7 +124,7 @@ def _lanes(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Tensor:
     else:
         blocks = tiles(tuple(x.shape) or (1,), sizes or (1,))
         ends = _spread(x, found, blocks)
-    if is_plain_tensor(x) and is_plain_tensor(y) and x.is_cpu and y.is_cpu:
+    if kernel:
         lanes = _by_kernel(x, y, found, ends)
         if lanes is not None:
             return lanes
@@ -143,20 +148,21 @@ def _by_kernel(x: torch.Tensor, y: torch.Tensor, found: Range, ends: Any) -> tor
         ends = [end.contiguous() for end in ends]
         addresses = [end.data_ptr() for end in ends]
     else:
-        ends = _constants(ends)
-        addresses = [ends.data_ptr() + 4 * i for i in range(3)]
+        addresses = _addresses(ends)
     function(x.numel(), x.data_ptr(), y.data_ptr(), *addresses, lanes.data_ptr())
     return lanes
 
 
-@lru_cache(maxsize=1024)
-def _constants(ends: tuple[int, ...]) -> torch.Tensor:
-    return torch.tensor(ends, dtype=torch.int32)
+@cache
+def _addresses(ends: tuple[int, ...]) -> list[int]:
+    """Where constants are, in memory that is kept."""
+    _kept.append(torch.tensor(ends, dtype=torch.int32))
+    return [_kept[-1].data_ptr() + 4 * i for i in range(len(ends))]
 
 
 def _tabulate(found: Effects) -> torch.Tensor:
     """The sums as lanes, operation by operation."""
-    flags = [torch.full_like(found.number_key[:1], found.number_key.numel()), *(flag.sum() for flag in found.flags)]
+    flags = [torch.full_like(found.number_key[:1], found.number_key.numel()), *(-flag.sum() for flag in found.flags)]
     errors = _counts(found.error_key, ERROR_FIELDS * ERROR_KEYS)
     errors[0] = 0
     numbers = _sums(_counts(found.number_key, FIELDS * NUMBER_KEYS), number_weights())
@@ -176,7 +182,7 @@ def _sums(counts: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
 
 
 def _operator(x: torch.Tensor, y: torch.Tensor, number: str) -> torch.Tensor:
-    return _lanes(x, y, parse(number))
+    return lanes_between(x, y, parse(number))
 
 
 def _shape(x: torch.Tensor, y: torch.Tensor, number: str) -> torch.Tensor:

@@ -50,7 +50,7 @@ class Watch:
         self.record = Record(type(model).__name__ if name is None else name)
         self.steps = 0
         self._digests = digests
-        self._found: dict[Site, list[tuple[str, Any]]] = {}
+        self._found: dict[Site, list[Statistics]] = {}
         self._handles: list[Any] = []
         self._optimizer = optimizer
         self._names = {parameter: _plain_name(name) for name, parameter in model.named_parameters()}
@@ -99,8 +99,8 @@ class Watch:
                 "nothing was rounded in this step; allowed is a model that runs, and that is not compiled"
             )
         for site, parts in self._found.items():
-            for number, lanes in parts:
-                self.record.add(self.steps, site, Statistics(number, lanes))
+            for found in parts:
+                self.record.add(self.steps, site, found)
         self._found = {}
         self.steps += 1
         self._watch_optimizer()
@@ -109,7 +109,10 @@ class Watch:
         lanes = lanes_between(before, after, number)
         if self._digests:
             lanes = torch.cat([lanes, digest_of(after)])
-        self._found.setdefault(site, []).append((number.text, lanes))
+        found = Statistics(number.text, lanes)
+        # While the lanes are in the processor's caches; those of a GPU are not waited for, and digests are not packed.
+        found = found.pack() if lanes.is_cpu and not self._digests else found
+        self._found.setdefault(site, []).append(found)
 
     def _observe_state(
         self, parameter: torch.Tensor, role: str, before: torch.Tensor, after: torch.Tensor, number: Number

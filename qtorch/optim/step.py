@@ -126,7 +126,7 @@ class Step:
         """Rounds tensors of the chosen parameters onto others or themselves; `tensor` names those of a state."""
         quantizer = self._quantizers[name]
         if self._observer is not None and isinstance(quantizer, Quantization):
-            before = [x.clone() for x in sources]
+            before = [x.clone() if x is y else x for x, y in zip(sources, targets, strict=True)]
             self._round_unobserved(name, roles, targets, sources, chosen)
             for i, x, y in zip(chosen, before, targets, strict=True):
                 parameter = self._trained.parameters[i]

@@ -89,6 +89,35 @@ def test_runs_of_the_kernel(text):
         assert want.differing(found) == [], (text, part)
 
 
+def test_plain_runs_of_the_kernel():
+    """Runs whose errors it takes from floats: at all exponents, errors of all sizes, carries, the ends of the way."""
+    rng = np.random.default_rng(6)
+    fields = np.arange(254, dtype=np.int32)[:, None] << 23
+    x = (fields + rng.integers(0, 1 << 23, (254, 256), np.int32)) | (rng.integers(0, 2, (254, 256), np.int32) << 31)
+    x[:, 3], x[:, 4] = fields[:, 0], fields[:, 0] + (1 << 23) - 1
+    ties = (x & -(1 << 18)) | (rng.integers(0, 3, x.shape, np.int32) - 1 & 0x7FFFFFF)
+    distances = np.int32(1) << rng.integers(0, 24, x.shape, np.int32)
+    results = {
+        "rounded": qcore.quantize(x.view(np.float32), "float(8,5)", "stochastic", key=1).view(np.int32),
+        "near": np.where((x & 0x7FFFFFFF) > (1 << 25), x - distances, x),
+        "next": x + 1,
+        "far": np.where((x & 0x7FFFFFFF) < (240 << 23), x + (1 << 23) + 1, x),
+        "zero": x & -0x80000000,
+        "from zero": np.int32(1),
+        "other sign": x ^ -0x80000000,
+        "doubled": np.where((x & 0x7FFFFFFF) < (240 << 23), x + (1 << 23), x),
+    }
+    for (name, y), numbers in itertools.product(results.items(), (x, ties, x & 0)):
+        before, after = numbers.view(np.float32), np.broadcast_to(y, x.shape).copy().view(np.float32)
+        want = qcore.insight.statistics_between(before, after, "float(8,5)")
+        found = qtorch.insight.statistics_between(torch.from_numpy(before), torch.from_numpy(after), "float(8,5)")
+        assert want.differing(found) == [], name
+    one, below = np.ones(256, np.float32), np.full(256, np.nextafter(np.float32(1), 0))  # the smallest error there is
+    want = qcore.insight.statistics_between(one, below, "e4m3fn")
+    found = qtorch.insight.statistics_between(torch.from_numpy(one), torch.from_numpy(below), "e4m3fn")
+    assert want.differing(found) == []
+
+
 @pytest.mark.parametrize("dtype", [np.float32, *(pytest.param(one, marks=pytest.mark.heavy) for one in DTYPES[1:])])
 def test_packages(dtype, monkeypatch):
     for text, special in itertools.product(TEXTS, (False, True)):
