@@ -68,23 +68,27 @@ class SmallCodes(FixedCodes):
 
 
 Codes = FloatCodes | FixedCodes | PositCodes
+Scale = tuple[Any, Any] | None
 
 
-def decode(xp: Any, code: Any, carrier: Carrier, codes: Codes) -> Any:
-    """The lanes of the numbers with these codes; bits above a code's highest are ignored."""
+def decode(xp: Any, code: Any, carrier: Carrier, codes: Codes, scale: Scale = None) -> Any:
+    """The lanes of the numbers with these codes, of floats and fixed point times a scale (see `from_count`).
+
+    Bits above a code's highest are ignored.
+    """
     if isinstance(codes, FloatCodes):
-        return _decode_float(xp, code, carrier, codes)
+        return _decode_float(xp, code, carrier, codes, scale)
     if isinstance(codes, PositCodes):
         return decode_posit(xp, code, carrier, codes)
-    return _decode_fixed(xp, code, carrier, codes)
+    return _decode_fixed(xp, code, carrier, codes, scale)
 
 
-def _decode_float(xp: Any, code: Any, carrier: Carrier, codes: FloatCodes) -> Any:
+def _decode_float(xp: Any, code: Any, carrier: Carrier, codes: FloatCodes, scale: Scale) -> Any:
     magnitude, negative = code & codes.mask, (code & codes.sign) != 0
     field = xp.clip(magnitude >> codes.man, codes.first, None)
     count = magnitude - ((field - 1) << codes.man)  # of normal numbers with the hidden bit
     exponent = field + (codes.lowest - codes.first - codes.man - carrier.bias)
-    lanes = from_count(xp, count, exponent, carrier, normal=isinstance(codes, NormalCodes))
+    lanes = from_count(xp, count, exponent, carrier, isinstance(codes, NormalCodes), scale)
     unused = (magnitude > codes.largest) | ((magnitude < codes.least) & (magnitude > 0))
     lanes = xp.where(unused, carrier.quiet_nan, lanes)
     lanes = xp.where((magnitude == codes.infinity) & (magnitude > codes.largest), carrier.infinity, lanes)
@@ -92,12 +96,13 @@ def _decode_float(xp: Any, code: Any, carrier: Carrier, codes: FloatCodes) -> An
     return xp.where((code & (codes.mask | codes.sign)) == codes.nan_zero, carrier.quiet_nan, lanes)
 
 
-def _decode_fixed(xp: Any, code: Any, carrier: Carrier, codes: FixedCodes) -> Any:
+def _decode_fixed(xp: Any, code: Any, carrier: Carrier, codes: FixedCodes, scale: Scale) -> Any:
     number = ((code & codes.mask) ^ codes.half) - codes.half
-    return xp.where(number < codes.unused - codes.half, carrier.quiet_nan, fixed_lanes(xp, number, carrier, codes))
+    lanes = fixed_lanes(xp, number, carrier, codes, scale)
+    return xp.where(number < codes.unused - codes.half, carrier.quiet_nan, lanes)
 
 
-def fixed_lanes(xp: Any, number: Any, carrier: Carrier, codes: FixedCodes) -> Any:
+def fixed_lanes(xp: Any, number: Any, carrier: Carrier, codes: FixedCodes, scale: Scale = None) -> Any:
     sign = number >> carrier.last
     count, normal = (number ^ sign) - sign, isinstance(codes, SmallCodes)
-    return from_count(xp, count, codes.exponent, carrier, normal) | (sign & carrier.negative)
+    return from_count(xp, count, codes.exponent, carrier, normal, scale) | (sign & carrier.negative)

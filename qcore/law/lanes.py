@@ -61,13 +61,31 @@ def field_and_significand(xp: Any, magnitude: Any, carrier: Carrier) -> tuple[An
     return magnitude >> carrier.width, (magnitude & (carrier.hidden - 1)) + xp.clip(magnitude, None, carrier.hidden)
 
 
-def from_count(xp: Any, count: Any, exponent: Any, carrier: Carrier, normal: bool = False) -> Any:
+def from_count(
+    xp: Any, count: Any, exponent: Any, carrier: Carrier, normal: bool = False, scale: tuple[Any, Any] | None = None
+) -> Any:
     """The magnitudes count * 2^exponent, for counts >= 0 with at most as many significant bits as the carrier.
 
-    `normal` is for magnitudes that are all zero or normal numbers of the carrier.
+    Args:
+        xp: the array namespace.
+        count, exponent: of magnitudes that the carrier represents.
+        carrier: their layout.
+        normal: for magnitudes that are all zero or normal numbers of the carrier.
+        scale: what `power` makes of exponents by which magnitudes are scaled: those beyond the carrier's range become
+            infinity, and those below its smallest step are rounded toward zero.
     """
     absolute = xp.float_bits(count) + ((exponent + (carrier.bias - carrier.lane_bias)) << carrier.width)
-    return (absolute if normal else without_hidden_bits(xp, absolute, carrier)) & (-count >> carrier.last)
+    if scale is not None:
+        most, shift = scale
+        absolute = xp.clip(absolute, None, most) + shift
+    plain = normal and scale is None
+    return (absolute if plain else without_hidden_bits(xp, absolute, carrier)) & (-count >> carrier.last)
+
+
+def power(xp: Any, exponent: Any, carrier: Carrier) -> tuple[Any, Any]:
+    """The largest magnitude, of those whose fields may lie below 1, that 2^exponent times gives infinity; and what
+    the multiplication adds to the others."""
+    return carrier.infinity - (xp.clip(exponent, 0, None) << carrier.width), exponent << carrier.width
 
 
 def with_hidden_bits(xp: Any, magnitude: Any, carrier: Carrier) -> Any:

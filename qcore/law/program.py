@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qcore.law.blocks.shared_scale import KINDS as SHARED
-from qcore.law.blocks.shared_scale import Shared, apply_scales, block_grid, rescale, scale_codes, shared_scale
+from qcore.law.blocks.shared_scale import Shared, block_grid, decode_scaled, rescale, scale_codes, shared_scale
 from qcore.law.blocks.two_level import Levels, apply_two_levels, run_two_level, working
 from qcore.law.carrier import Carrier
 from qcore.law.codes import Codes, FixedCodes, FloatCodes, NormalCodes, PowerCodes, SmallCodes, decode
@@ -168,8 +168,9 @@ class Decoding:
         carrier, (kind,) = self.carrier, _filled(self._parts(), constants)
         if self.scales == "two levels":
             return apply_two_levels(xp, codes, decode(xp, scales, working(carrier), kind), scale, carrier)
-        lanes = decode(xp, codes, carrier, kind)
-        return apply_scales(xp, lanes, scales, carrier) if self.scales else lanes
+        if self.scales:
+            return decode_scaled(xp, codes, scales, carrier, kind)
+        return decode(xp, codes, carrier, kind)
 
 
 def _filled(parts: Sequence[type[Any]], constants: Sequence[Any]) -> list[Any]:

@@ -15,8 +15,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.law.carrier import Carrier
+from qcore.law.codes import Codes, decode
 from qcore.law.grid import Grid, uniform_grid
-from qcore.law.lanes import with_hidden_bits, without_hidden_bits
+from qcore.law.lanes import power, with_hidden_bits, without_hidden_bits
 from qcore.random.threefry import Materialize, identity
 
 KINDS = {"block": "grid", "scaled": "deep", "scaled_general": "wide"}  # and the kind that rounds their elements
@@ -140,10 +141,9 @@ def _largest(xp: Any, quantum: Any, finest: Any, carrier: Carrier) -> Any:
 
 def rescale(xp: Any, bits: Any, exponent: Any, carrier: Carrier) -> Any:
     """The lanes of numbers times 2^exponent: infinity beyond the carrier's range, toward zero below its steps."""
-    width, infinity = carrier.width, carrier.infinity
-    magnitude = bits & carrier.magnitude_mask
-    most = infinity - (xp.clip(exponent, 0, None) << width)
-    lanes = xp.clip(with_hidden_bits(xp, magnitude, carrier), None, most) + (exponent << width)
+    infinity, magnitude = carrier.infinity, bits & carrier.magnitude_mask
+    most, shift = power(xp, exponent, carrier)
+    lanes = xp.clip(with_hidden_bits(xp, magnitude, carrier), None, most) + shift
     scaled = without_hidden_bits(xp, lanes, carrier)
     special = (magnitude > infinity - 1) | (magnitude < 1)
     return xp.where(special, magnitude, scaled) | (bits & carrier.negative)
@@ -154,8 +154,9 @@ def scale_codes(scale: Any, nan: Any, carrier: Carrier) -> Any:
     return (scale + (E8M0_BIAS - carrier.bias)) | (nan & 255)
 
 
-def apply_scales(xp: Any, bits: Any, codes: Any, carrier: Carrier) -> Any:
-    """The lanes of elements times the scales with these E8M0 codes."""
-    codes = codes & 255
-    scaled = rescale(xp, bits, codes - E8M0_BIAS, carrier)
-    return xp.where(codes < 255, scaled, (bits & carrier.negative) | carrier.quiet_nan)
+def decode_scaled(xp: Any, elements: Any, scales: Any, carrier: Carrier, codes: Codes) -> Any:
+    """The lanes of elements with these codes times the scales with these E8M0 codes."""
+    scales = scales & 255
+    nan = (254 - scales) >> carrier.last
+    lanes = decode(xp, elements, carrier, codes, power(xp, scales - E8M0_BIAS, carrier))
+    return (lanes & (carrier.negative | ~nan)) | (nan & carrier.quiet_nan)

@@ -23,7 +23,6 @@ from qcore.law.lanes import with_hidden_bits, without_hidden_bits
 from qcore.law.rounding import Rounding, increment
 from qcore.random.threefry import Materialize
 
-
 MAGNITUDES = 0, 1, 2, 3, 4, 6, 8, 12  # of elements by their codes, in halves
 SIGN = 8  # of their codes
 _ELEMENTS = {  # those above zero as lanes of the working floats
