@@ -36,6 +36,11 @@ typedef double Vector __attribute__((vector_size(16)));
 #else
 enum { LANES = 2, ROWS = 4, VECTORS = 2 };
 typedef double Vector __attribute__((vector_size(16)));
+#if defined __SSE2__
+#define REGISTER "x"
+#else
+#define REGISTER "m"
+#endif
 #define BROADCAST(x) ((Vector){x, x})
 #define MULTIPLY_ADD(a, b, c) ((a) * (b) + (c))
 #endif

@@ -9,8 +9,9 @@ $values
 #include <fenv.h>
 
 // A product here is that of two numbers that have half the bits, or a power of two: exact, so it may be fused with a sum.
+#if defined __clang__
 #pragma STDC FP_CONTRACT ON
-#if defined __GNUC__ && !defined __clang__
+#else
 #pragma GCC optimize("fp-contract=fast")
 #endif
 
