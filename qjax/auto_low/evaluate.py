@@ -23,6 +23,9 @@ from qjax.quant import quantizer
 
 Words = jax.Array | None  # of a key: a uint32 array, or None where nothing is stochastic
 
+# From 0.12 on JAX itself makes zeros for rules that take none by name, and under vmap it has to know of them.
+_ZEROS_ARE_KNOWN = jax.__version_info__ >= (0, 12)
+
 
 def evaluate(plan: Plan, args: Sequence[Any], words: Words) -> list[Any]:
     """The results of a program for its flat arguments, with its layers rounded."""
@@ -205,7 +208,7 @@ def _custom_vjp(equation: Any, plans: Sequence[Plan], operands: Sequence[Any], w
         return tuple(results[count:]), residuals
 
     def backward(residuals: Sequence[Any], grads: Sequence[Any]) -> tuple[Any, ...]:
-        if not params["symbolic_zeros"]:
+        if not (params["symbolic_zeros"] or _ZEROS_ARE_KNOWN):
             grads = [_instantiate(grad) for grad in grads]
         results = derivative.call_wrapped(*residuals, *grads)
         results = results[0] if results and isinstance(results[0], Sequence) else results  # from jax 0.12 on with logs

@@ -60,12 +60,25 @@ def source(carrier: Carrier, blocks: bool) -> str:
         "special": _loop([rare], [f"special |= {rare.name};"]),
     }
     values = needed([*_steps(found)[0], *_steps(plain)[0], rare], ELEMENT)
-    plain_numbers, plain_errors = plain_weights()
     counted = [f"total->sums[{i + 1}] += flag{i};" for i in range(len(found.flags))]
     counted += [f"total->magnitudes[{i}] = MAX(total->magnitudes[{i}], most{i});" for i in range(4)]
     fields = {
         "values": VALUES.read_text(),
         "blocks": int(blocks),
+        **_numbers_of_the_law(),
+        "stored": "int16_t" if carrier.padding else "int32_t",
+        "zeros": ", ".join(f"flag{i} = 0" for i in range(len(found.flags))),
+        "least": ", ".join(f"most{i} = 0" for i in range(4)),
+        "constants": "\n    ".join(declared(value) for value in values if value.level == CONSTANT),
+        **loops,
+        "counted": "\n    ".join(counted),
+    }
+    return Template(TEMPLATE.read_text()).substitute(fields)
+
+
+def _numbers_of_the_law() -> dict[str, object]:
+    plain_numbers, plain_errors = plain_weights()
+    return {
         "counts": len(COUNTS),
         "fields": FIELDS,
         "errors": ERROR_FIELDS,
@@ -80,14 +93,7 @@ def source(carrier: Carrier, blocks: bool) -> str:
         "plain_number_weights": _initializer(plain_numbers),
         "plain_error_weights": ", ".join(f"{{{_initializer(plain_errors * [1, sign, 1])}}}" for sign in (1, -1)),
         "digit": DIGIT,
-        "stored": "int16_t" if carrier.padding else "int32_t",
-        "zeros": ", ".join(f"flag{i} = 0" for i in range(len(found.flags))),
-        "least": ", ".join(f"most{i} = 0" for i in range(4)),
-        "constants": "\n    ".join(declared(value) for value in values if value.level == CONSTANT),
-        **loops,
-        "counted": "\n    ".join(counted),
     }
-    return Template(TEMPLATE.read_text()).substitute(fields)
 
 
 def _steps(found: Effects, *more: str) -> tuple[list[Value], list[str]]:
