@@ -173,15 +173,12 @@ class _Passes:
         """An operation on the pairs of a run: its operands are written to memory, and its results over the last one."""
         rooms = [f"with_{value.name}_{one.name}" for one in value.operands[:-1]] + [f"pairs_{value.name}"]
         written = [f"{room}[j] = {one.name};" for room, one in zip(rooms, value.operands, strict=True)]
-        return [
-            "#if PAIRS",
-            *(f"LANE {room}[CHUNK] __attribute__((aligned(64)));" for room in rooms),
-            *("#pragma GCC ivdep", "#pragma GCC unroll 1", "for (int32_t j = 0; j < length; ++j) {"),
-            *(*self._each(value.operands), *written, "}"),
-            *("#pragma GCC ivdep", "#pragma GCC unroll 1", "for (int32_t j = 0; j < (length + 1) / 2; ++j)"),
-            f"((Pair*){rooms[-1]})[j] = {value.pairs.format(*(f'((const Pair*){room})[j]' for room in rooms))};",
-            "#endif",
-        ]
+        loop = "#pragma GCC ivdep\n#pragma GCC unroll 1\nfor (int32_t j = 0; j < {}; ++j)"
+        lines = [f"LANE {room}[CHUNK] __attribute__((aligned(64)));" for room in rooms]
+        lines += [loop.format("length"), "{", *self._each(value.operands), *written, "}"]
+        pairs = [f"((Pair*){room})[j]" for room in rooms]
+        lines += [loop.format("(length + 1) / 2"), f"{pairs[-1]} = {value.pairs.format(*pairs)};"]
+        return ["#if PAIRS", *lines, "#endif"]
 
     def _is_staged(self, one: Argument | Result) -> bool:
         return self.kernel.staged and one.dtype in ("int8", "uint8")
