@@ -29,9 +29,9 @@ from qcore.insight.law import (
     to_float32,
 )
 from qcore.law.carrier import FLOAT32, Carrier
-from qtorch._kernels.source import VALUES, declared, needed
+from qtorch._kernels.source import VALUES
 from qtorch._kernels.store import Function, load
-from qtorch._kernels.trace import CONSTANT, ELEMENT, Trace, Value
+from qtorch._kernels.trace import CONSTANT, ELEMENT, Trace, Value, declared, needed
 
 TEMPLATE = Path(__file__).with_name("insight.c")
 
@@ -44,16 +44,7 @@ def statistics(carrier: Carrier, blocks: bool) -> Function | None:
 
 def source(carrier: Carrier, blocks: bool) -> str:
     """The kernel's C."""
-    trace = Trace()
-    lanes = [trace.value(f"{name}[j]", "int32", ELEMENT) for name in ("x", "y")]
-    if carrier.padding:
-        lanes = [one << carrier.padding for one in lanes]
-    before, after = (to_float32(trace, one, carrier) for one in lanes)
-    ends = [f"{name}[j]" for name in Bounds._fields] if blocks else [f"call->ends[{i}][0]" for i in range(3)]
-    level = ELEMENT if blocks else CONSTANT
-    bounds = Bounds(*(trace.value(end, "int32", level) for end in ends))
-    found, plain = (law(trace, before, after, bounds) for law in (effects, plain_effects))
-    rare = special(trace, before, after, bounds)
+    found, plain, rare = _traced(carrier, blocks)
     loops = {
         "each": _loop(*_steps(found)),
         "plain": _loop(*_steps(plain, "errors |= error_key[j];")),
@@ -74,6 +65,20 @@ def source(carrier: Carrier, blocks: bool) -> str:
         "counted": "\n    ".join(counted),
     }
     return Template(TEMPLATE.read_text()).substitute(fields)
+
+
+def _traced(carrier: Carrier, blocks: bool) -> tuple[Effects, Effects, Value]:
+    """What a rounding does to an element, the same of plain ones, and whether an element is not plain."""
+    trace = Trace()
+    lanes = [trace.value(f"{name}[j]", "int32", ELEMENT) for name in ("x", "y")]
+    if carrier.padding:
+        lanes = [one << carrier.padding for one in lanes]
+    before, after = (to_float32(trace, one, carrier) for one in lanes)
+    ends = [f"{name}[j]" for name in Bounds._fields] if blocks else [f"call->ends[{i}][0]" for i in range(3)]
+    level = ELEMENT if blocks else CONSTANT
+    bounds = Bounds(*(trace.value(end, "int32", level) for end in ends))
+    found, plain = (law(trace, before, after, bounds) for law in (effects, plain_effects))
+    return found, plain, special(trace, before, after, bounds)
 
 
 def _numbers_of_the_law() -> dict[str, object]:

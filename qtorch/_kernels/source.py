@@ -18,7 +18,7 @@ from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
-from qtorch._kernels.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, TENSOR, Trace, Value
+from qtorch._kernels.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, TENSOR, Trace, Value, declared, needed
 
 TEMPLATE = Path(__file__).with_name("kernel.c")
 VALUES = Path(__file__).with_name("values.h")
@@ -269,26 +269,6 @@ class _Passes:
 
     def _array(self, one: Argument | Result, offset: str) -> str:
         return _pointer(one.name, one.dtype, f"call->pointers[P_{one.name}]", offset, isinstance(one, Result))
-
-
-def needed(targets: Iterable[Value], level: int) -> list[Value]:
-    """What a pass of a level needs for its targets, in an order in which it can be computed."""
-    found: dict[str, Value] = {}
-
-    def visit(value: Value) -> None:
-        if value.name not in found:
-            found[value.name] = value
-            if value.level in (CONSTANT, level) and value.text:
-                for operand in value.operands:
-                    visit(operand)
-
-    for target in targets:
-        visit(target)
-    return sorted(found.values(), key=lambda value: int(value.name[1:]))
-
-
-def declared(value: Value, text: str | None = None) -> str:
-    return f"const {C_TYPES[value.dtype]} {value.name} = {text or value.text};"
 
 
 def _pointer(name: str, dtype: str, address: str, offset: str, writable: bool = False) -> str:

@@ -195,3 +195,23 @@ def literal(number: Any, dtype: str) -> str:
         return f"({C_TYPES[dtype]})({float(number).hex().replace('inf', '__builtin_inf()')})"
     suffix = "LL" if dtype == "int64" else ""
     return f"({number + 1}{suffix} - 1)" if number in (-(1 << 31), -(1 << 63)) else f"{number}{suffix}"
+
+
+def needed(targets: Iterable[Value], level: int) -> list[Value]:
+    """What a pass of a level needs for its targets, in an order in which it can be computed."""
+    found: dict[str, Value] = {}
+
+    def visit(value: Value) -> None:
+        if value.name not in found:
+            found[value.name] = value
+            if value.level in (CONSTANT, level) and value.text:
+                for operand in value.operands:
+                    visit(operand)
+
+    for target in targets:
+        visit(target)
+    return sorted(found.values(), key=lambda value: int(value.name[1:]))
+
+
+def declared(value: Value, text: str | None = None) -> str:
+    return f"const {C_TYPES[value.dtype]} {value.name} = {text or value.text};"
