@@ -143,6 +143,12 @@ def test_requantize_equals_its_definition(axis, channels, biased):
     assert len(np.unique(q)) > 20
 
 
+def test_ties_of_sums_go_to_even_whatever_the_zero_point():
+    one = np.float32(1)
+    q = requantize(np.int32([1, 3, 5, -1, -3]), one, one, None, QParams.of(2.0, 3), UINT8)
+    np.testing.assert_array_equal(q, [3, 5, 5, 3, 1])
+
+
 def test_means_are_exact_and_rounded_to_even():
     sums = np.int64([5, 7, -5, 2**40 + 1, 2**40 + 3])
     assert_same_bits(law.mean(Names, sums[:3], 2), np.int32([2, 4, -2]))
