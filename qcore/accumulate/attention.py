@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qcore.accumulate.sums.tree import tree_sum
 from qcore.arguments import check_flag
 
 
@@ -25,16 +26,6 @@ def softmax_gradient(xp: Any, y: Any, gradient: Any) -> Any:
     """The gradient of softmax with the result y: y * (gradient - sum of y * gradient), rounded to float32 in steps."""
     total = xp.narrow(tree_sum(xp, xp.wide(y) * xp.wide(gradient)))
     return xp.narrow(xp.wide(y) * xp.wide(xp.narrow(xp.wide(gradient) - xp.wide(total))))
-
-
-def tree_sum(xp: Any, x: Any) -> Any:
-    """The float64 sum along the last axis, which stays with the length 1: halves by index, an odd rest appended."""
-    while x.shape[-1] > 1:
-        half = x.shape[-1] // 2
-        rest = x[..., 2 * half :]
-        x = x[..., :half] + x[..., half : 2 * half]
-        x = xp.concatenate([x, rest], -1) if rest.shape[-1] else x
-    return x
 
 
 def check_attention(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float | None) -> float:

@@ -1,26 +1,18 @@
-"""Sums in a fixed order, which depends on neither threads nor layouts nor devices."""
+"""Sums by halves along several axes, and what gradients need of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-
-def tree_sum(xp: Any, x: Any, axis: int = -1) -> Any:
-    """The sum of float64 numbers along an axis, which stays with length 1: halves by index, an odd rest appended."""
-    before = (slice(None),) * (axis % x.ndim)
-    axis = len(before)
-    while (length := x.shape[axis]) > 1:
-        half = length // 2
-        pairs = x[(*before, slice(half))] + x[(*before, slice(half, 2 * half))]
-        x = xp.concatenate([pairs, x[(*before, slice(2 * half, None))]], axis) if length % 2 else pairs
-    return x if x.shape[axis] else xp.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x)
+from qcore.accumulate.sums.tree import tree_sum
 
 
 def tree_sums(xp: Any, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
     """The float64 sums of float32 numbers, or where b is not None of their products with b's, axis after axis."""
     x = xp.wide(a) if b is None else xp.wide(a) * xp.wide(b)
     for axis in axes:
-        x = tree_sum(xp, x, axis)
+        empty = not x.shape[axis]
+        x = xp.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x) if empty else tree_sum(xp, x, axis)
     return x
 
 

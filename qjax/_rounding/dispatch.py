@@ -22,6 +22,7 @@ from qjax._rounding.array_law import Names, arange, from_lanes, materialize, pad
 from qjax._rounding.inputs import ArrayLike, as_array, as_integers
 from qjax._rounding.keys import Key, key_words, window_words
 from qjax._rounding.scopes import ROUND
+from qjax._rounding.sharded import over_blocks
 
 
 def quantize(
@@ -122,6 +123,13 @@ def _decode(
 ) -> jax.Array:
     if codes.size == 0:
         return jnp.empty(codes.shape, dtype)
+    decoded = over_blocks(partial(_decode_blocks, decoding, sizes, dtype), codes, sizes)
+    return decoded(codes, constants, scales, scale)
+
+
+def _decode_blocks(
+    decoding: Decoding, sizes: Sizes, dtype: str, codes: jax.Array, constants: tuple[Any, ...], scales: Any, scale: Any
+) -> jax.Array:
     carrier = decoding.carrier
     blocks = tiles(codes.shape or (1,), sizes or (1,))
     lanes = blocks.split(codes.reshape(blocks.shape).astype(f"int{carrier.lane_bits}"), pad)
@@ -222,6 +230,11 @@ def same_bits(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _law(program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...], noise: Noise | None) -> Any:
+    law = over_blocks(partial(_law_of_blocks, program, sizes), x, sizes, scaled=bool(program.codes))
+    return law(x, constants, noise)
+
+
+def _law_of_blocks(program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...], noise: Any) -> Any:
     carrier, word = program.carrier, None
     lanes = to_lanes(x, carrier).reshape(x.shape or (1,))
     blocks = tiles(lanes.shape, sizes or (1,))

@@ -189,6 +189,23 @@ def test_sharded_over_8_devices():
             assert_same_bits(y, by_numpy(x, number, "stochastic", 7))
 
 
+@pytest.mark.parametrize("text", ["mxfp8_e4m3", "nvfp4"])
+def test_explicit_shards_that_cut_blocks(text):
+    """12 columns on each device, of blocks of 32 and 16."""
+    mesh = jax.make_mesh((8,), ("a",), axis_types=(jax.sharding.AxisType.Explicit,))
+    x = np.random.default_rng(1).standard_normal((4, 96)).astype(np.float32)
+    codes, scales = qcore.encode(x, text)
+    with jax.set_mesh(mesh):
+        y = jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "a")))
+        rounded = qjax.quantize(y, text, "stochastic", key=7)
+        assert rounded.sharding == y.sharding
+        assert_same_bits(rounded, by_numpy(x, text, "stochastic", 7))
+        found, of_blocks = qjax.encode(y, text)
+        np.testing.assert_array_equal(found, codes)
+        jax.tree.map(np.testing.assert_array_equal, of_blocks, scales)
+        assert_same_bits(qjax.decode(found, text, scales=of_blocks), qcore.decode(codes, text, scales=scales))
+
+
 def test_transformations():
     x = np.random.default_rng(1).standard_normal((3, 4, 40)).astype(np.float32)
     for number in (NAMED["mxfp8_e4m3"][0], NVFP4()):
