@@ -19,6 +19,7 @@ from qcore.law.rounding import Rounding
 
 FP4 = BinaryFloat(2, 1, specials="finite")
 FP4_SCALE = BinaryFloat(4, 3, specials="fn", overflow="saturate")
+DEEPEST = 26  # so many binary places below its quantum, a number above zero is as good as another
 
 
 class BlockNumber(Number):
@@ -173,7 +174,8 @@ class BlockScaled(_TiledNumber):
         kind, constants = self.reduce(carrier)
         self.check_exact(carrier)
         element, encoded = self.element.program(mode, carrier, coded)
-        return replace(element, kind=kind, element=element.kind), (*constants, *encoded)
+        unscaled = self.element.span[1] > carrier.min_exponent + DEEPEST
+        return replace(element, kind=kind, element=element.kind, unscaled=unscaled), (*constants, *encoded)
 
 
 @dataclass(frozen=True, repr=False)

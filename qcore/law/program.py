@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qcore.law.blocks.shared_scale import KINDS as SHARED
-from qcore.law.blocks.shared_scale import Shared, block_grid, decode_scaled, rescale, scale_codes, shared_scale
+from qcore.law.blocks.shared_scale import Shared, block_grid, decode_scaled, rescale, scale_codes, shared_scale, unscale
 from qcore.law.blocks.two_level import Levels, apply_two_levels, run_two_level, working
 from qcore.law.carrier import Carrier
 from qcore.law.codes import Codes, FixedCodes, FloatCodes, NormalCodes, PowerCodes, SmallCodes, decode
@@ -54,6 +54,8 @@ class Program:
         codes: the kind of the results, a key of `CODES`; "" for numbers.
         storage: the width of the integers that store the codes.
         element: the kind with which a block's elements are encoded.
+        unscaled: true if elements are so far above the carrier's smallest numbers that they can be divided by their
+            block's scale before they are rounded; otherwise they are first rounded.
     """
 
     carrier: Carrier
@@ -62,6 +64,7 @@ class Program:
     codes: str = ""
     storage: int = 0
     element: str = ""
+    unscaled: bool = False
 
     @property
     def narrows(self) -> bool:
@@ -125,6 +128,10 @@ class Program:
         if self.kind == "nvfp4":
             return run_two_level(xp, bits, carrier, self.mode, parts, axes, word, materialize)
         scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind)
+        if self.unscaled:
+            lanes = unscale(xp, bits, scale, nan, carrier, parts[0], materialize)
+            codes = encode(xp, lanes, carrier, self.mode, parts[1], parts[2], word, self.element)
+            return codes, scale_codes(scale, nan, carrier)
         grid = block_grid(xp, scale, nan, carrier, parts[0], self.kind, materialize)
         rounded = round_to_grid(xp, bits, carrier, self.mode, grid, word, SHARED[self.kind])
         if not self.codes:

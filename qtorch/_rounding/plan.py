@@ -153,7 +153,8 @@ def _prepare(
     mode: str, carrier: str, overflow: Any, coded: bool, *description: Any
 ) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     program, constants = prepare(_described(*description), Rounding(mode), CARRIERS[carrier], overflow, coded)
-    return (_fields(program.carrier), program.kind, program.codes, program.storage, program.element), tuple(constants)
+    fields = program.kind, program.codes, program.storage, program.element, program.unscaled
+    return (_fields(program.carrier), *fields), tuple(constants)
 
 
 @constant

@@ -149,6 +149,23 @@ def rescale(xp: Any, bits: Any, exponent: Any, carrier: Carrier) -> Any:
     return xp.where(special, magnitude, scaled) | (bits & carrier.negative)
 
 
+def unscale(
+    xp: Any, bits: Any, scale: Any, nan: Any, carrier: Carrier, shared: Shared, materialize: Materialize
+) -> Any:
+    """Lanes over their blocks' scales, at most the largest number that times the scale is the carrier's.
+
+    What is below the carrier's normal numbers becomes another such number above zero.
+    """
+    magnitude, nans = bits & carrier.magnitude_mask, nan & carrier.quiet_nan
+    shift = (scale - carrier.bias) << carrier.width
+    end = _largest(xp, scale + shared.step, shared.finest, carrier) & (-1 << carrier.padding)
+    most = (end - xp.clip(shift, 0, None)) & ~nan | nans
+    lanes = xp.clip(with_hidden_bits(xp, magnitude, carrier), -E8M0_BIAS - 1 << carrier.width, None)  # zero stays below
+    lanes = lanes - materialize(shift)
+    lanes = xp.clip(xp.clip(lanes, xp.clip(magnitude, None, 1), None), None, materialize(most))
+    return xp.clip(lanes, materialize(nans), None) | (bits & carrier.negative)
+
+
 def scale_codes(scale: Any, nan: Any, carrier: Carrier) -> Any:
     """E8M0 codes of scales."""
     return (scale + (E8M0_BIAS - carrier.bias)) | (nan & 255)
