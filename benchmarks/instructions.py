@@ -5,7 +5,8 @@ Usage:
     python -m benchmarks.instructions --json instructions.json
 
 A pass of a kernel is a loop over vectors. For each pass this compiles the kernel as the package does, takes the loop
-that stores or reads the most bytes, and divides its instructions by the elements that it handles. Where codes are
+that stores or reads the most bytes, and divides its instructions by the elements that it handles; where operations on
+pairs of 16-bit lanes are loops of their own, all of them. Where codes are
 bytes, lanes of a whole chunk are made of them, or they of lanes, which takes half an instruction more. Counts depend
 on the compiler alone, not on what else the machine does. The last column says how long that is at least on one core
 of a processor that begins so many vector instructions a cycle.
@@ -125,11 +126,24 @@ def passes(text: str, operation: str, dtype: torch.dtype, vectors: str) -> Itera
         found = [(handled(loop, name, vectors), loop) for loop in loops(function.splitlines())]
         if operation == "decode":
             found = [(size, loop) for size, loop in found if size < 4 * len(loop)]  # others only widen codes of bytes
-        size, loop = max(found, key=lambda one: one[0], default=(0, []))
+        size, length = max(((size, len(loop)) for size, loop in found), default=(0, 0))
+        pairs = sum(bool(value.pairs) for value in kernel.trace.values.values())
+        if pairs and name == "elements" and vectors == "avx2" and not kernel.width:
+            stages = list(without_remainders(found))[-2 * pairs - 1 :]  # those before are another copy of them
+            length = sum(len(loop) * size // own for own, loop in stages)
         if size:
             what = str(dtype).removeprefix("torch.")
             each = _stored_bytes(kernel) if (name, operation) == ("elements", "encode") else dtype.itemsize
-            yield Pass(vectors, parse(text).text, operation, what, name, len(loop), size // each)
+            yield Pass(vectors, parse(text).text, operation, what, name, length, size // each)
+
+
+def without_remainders(found: list[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+    """The loops of a pass that are more than what another one, just before them and twice as long, leaves over."""
+    before = 0
+    for size, loop in found:
+        if size >= 32 and 2 * size != before:
+            yield size, loop
+        before = size
 
 
 def _stored_bytes(kernel: Kernel) -> int:
@@ -141,7 +155,7 @@ def _stored_bytes(kernel: Kernel) -> int:
 def measure() -> Iterator[Pass]:
     for vectors in SETS:
         for text in (*ELEMENTS, *BLOCKS):
-            for dtype in (torch.float32, torch.bfloat16) if text in BLOCKS else (torch.float32,):
+            for dtype in (torch.float32, torch.bfloat16, torch.float16):
                 yield from passes(text, "nearest", dtype, vectors)
         for text in STOCHASTIC:
             yield from passes(text, "stochastic", torch.float32, vectors)

@@ -48,7 +48,8 @@ DTYPES_OF_16_BITS = ["bfloat16", "float16"]
 
 
 def all_numbers(dtype):
-    return np.arange(2**16, dtype=np.uint16).view(DTYPES[dtype])
+    """In a random order: neighbours, which a kernel computes in pairs, are of different sizes."""
+    return np.random.default_rng(1).permutation(2**16).astype(np.uint16).view(DTYPES[dtype])
 
 
 def hard_blocks(dtype, rows=48, columns=75):
