@@ -7,9 +7,28 @@ from collections.abc import Iterable
 from website.records import Record, link, results, span, table, where
 
 
+VECTORS = {"avx512": "AVX-512", "avx2": "AVX2", "jax": "jax jit"}
+
+
 def speed_of_rounding() -> str:
     record = results("speed")
-    columns = [(vectors, size) for vectors in ("avx512", "avx2", "jax") for size in (20, 24)]
+    limits = record["limits"]
+    return (
+        f"Measured on {where(record)} ({link('speed')}).\n\n{_copies_by_format(record)}\n\n"
+        f"Of the limits that we set ourselves (`LIMITS` in `benchmarks/speed.py`) {limits['missed']} of "
+        f"{limits['checked']} are missed; the program prints which."
+    )
+
+
+def speed_with_avx512() -> str:
+    record = results("speed-avx512")
+    return f"Measured on {where(record)} ({link('speed-avx512')}).\n\n{_copies_by_format(record, ('avx512',))}"
+
+
+def _copies_by_format(record: Record, vectors: Iterable[str] = VECTORS) -> str:
+    """The ratios of float32 numbers, with columns for what was measured of these sets of instructions."""
+    measured = {row["vectors"] for row in record["rows"]}
+    columns = [(name, size) for name in vectors if name in measured for size in (20, 24)]
     found: dict[tuple[str, str], dict[tuple[str, int], str]] = {}
     for row in record["rows"]:
         if row["dtype"] == "float32" and row["operation"] in ("nearest", "stochastic") and row["exponent"] >= 20:
@@ -21,13 +40,7 @@ def speed_of_rounding() -> str:
         for (text, other), cells in found.items()
         if mode == other
     ]
-    heading = "rounding", "AVX-512, 2^20", "2^24", "AVX2, 2^20", "2^24", "jax jit, 2^20", "2^24"
-    limits = record["limits"]
-    return (
-        f"Measured on {where(record)} ({link('speed')}).\n\n{table(heading, rows)}\n\n"
-        f"Of the limits that we set ourselves (`LIMITS` in `benchmarks/speed.py`) {limits['missed']} of "
-        f"{limits['checked']} are missed; the program prints which."
-    )
+    return table(("rounding", *(f"{VECTORS[name]}, 2^{size}" for name, size in columns)), rows)
 
 
 def speed_of_the_rest() -> str:
@@ -46,7 +59,7 @@ def speed_of_the_rest() -> str:
         ("`encode` and `decode`, 2^24 elements", f"{span((row['ratio'] for row in codes), 1)} copies"),
         ("`QTensor`s, quantize and dequantize, 2^24", f"{span((row['ratio'] for row in integers), 1)} copies"),
     ]
-    return table(("what", "AVX-512 and AVX2"), lines)
+    return table(("what", ""), lines)
 
 
 def _nearest(rows: Iterable[Record], size: int) -> list[Record]:
@@ -59,7 +72,8 @@ def startup() -> str:
         "import qtorch after torch": "`import qtorch` adds to `import torch`",
         "import qjax after jax": "`import qjax` adds to `import jax`",
         "first results, cold": "the first nearest and the first stochastic call on a machine, which compile",
-        "first results, warm": "the same in a later process, which loads both from disk",
+        "first result of NVFP4, cold": "NVFP4's first call after these, which compiles",
+        "first results, warm": "the first two in a later process, which loads them from disk",
     }
     found = {row["name"]: row["value"] for row in results("speed")["startup"]}
     return table(("what", "seconds"), ((text, f"{found[name]:.3f}") for name, text in wanted.items()))
