@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from website.records import Record, link, results, span, table, where
 
-
 VECTORS = {"avx512": "AVX-512", "avx2": "AVX2", "jax": "jax jit"}
 
 
