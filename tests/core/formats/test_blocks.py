@@ -276,3 +276,25 @@ def test_values():
 def test_bad_input(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+@pytest.mark.parametrize("block", [1, 16, 5])
+def test_nvfp4_codes_and_numbers_agree_where_a_scale_is_deep(block):
+    """Codes times their scales are the numbers, for scales below the dtype's normal numbers and next to ties."""
+    rng = np.random.default_rng(block)
+    for exponent in (-149, -133, -126, -20, 0, 120):
+        x = np.ldexp(rng.integers(-48, 49, (7, 33)) / 8, exponent).astype(np.float32)
+        for one in (x, np.nextafter(x, np.float32(np.inf)), np.nextafter(x, np.float32(0))):
+            number = NVFP4({-1: block})
+            codes, scales = qcore.encode(one, number)
+            assert_same_bits(qcore.decode(codes, number, scales=scales), qcore.quantize(one, number))
+
+
+@pytest.mark.parametrize("element", ["e4m3fn", "e4m3fnuz", "e3m2fn", "e8m0fnu", "fixed(8,6)"])
+@pytest.mark.parametrize("mode", ["nearest", "away", "down", "odd"])
+def test_zeros_have_the_code_of_zero_under_every_scale(element, mode):
+    """A block's scale reaches from 2^-127 to 2^127, and zero stays what it is without one."""
+    largest = np.ldexp(np.float32(1), np.arange(-149, 128))
+    x = np.stack([largest, np.zeros_like(largest)], axis=1)
+    codes, _ = qcore.encode(x, BlockScaled(element, {-1: None}), mode)
+    np.testing.assert_array_equal(codes[:, 1], qcore.encode(np.float32([0]), element, mode, overflow="saturate")[0])
