@@ -276,3 +276,25 @@ def test_values():
 def test_bad_input(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+@pytest.mark.parametrize("exponent", [-149, -20, 0, 100])
+def test_nvfp4_next_to_ties_of_quotients(exponent):
+    """Quotients are rounded to float32 before they are rounded to elements: what is just beside a tie may become one."""
+    rng = np.random.default_rng(exponent + 149)
+    x = np.zeros((40, 15), np.float32)
+    x[:, 0] = np.ldexp(rng.uniform(1, 2, 40), exponent + rng.integers(0, 9, 40))
+    _, (scales, whole) = qcore.encode(x, "nvfp4")
+    scale = np.float32(qcore.decode(scales, "e4m3fn") * np.float64(whole))
+    x[:, 1:8] = scale * np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5])
+    x[:, 8:] = np.nextafter(x[:, 1:8], np.where(rng.random((40, 7)) < 0.5, 0, np.inf).astype(np.float32))
+    assert_same_bits(qcore.quantize(x, "nvfp4"), nvfp4(x, 16))
+
+
+@pytest.mark.parametrize("element", ["e4m3fn", "e4m3fnuz", "e3m2fn", "e8m0fnu", "fixed(8,6)"])
+@pytest.mark.parametrize("mode", ["nearest", "away", "down", "odd"])
+def test_zeros_have_the_code_of_zero_under_every_scale(element, mode):
+    largest = np.ldexp(np.float32(1), np.arange(-149, 128))
+    x = np.stack([largest, np.zeros_like(largest)], axis=1)
+    codes, _ = qcore.encode(x, BlockScaled(element, {-1: None}), mode)
+    np.testing.assert_array_equal(codes[:, 1], qcore.encode(np.float32([0]), element, mode, overflow="saturate")[0])
