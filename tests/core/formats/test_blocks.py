@@ -280,7 +280,7 @@ def test_bad_input(call, error, text):
 
 @pytest.mark.parametrize("exponent", [-149, -20, 0, 100])
 def test_nvfp4_next_to_ties_of_quotients(exponent):
-    """Quotients are rounded to float32 before they are rounded to elements: what is just beside a tie may become one."""
+    """Quotients are rounded to float32 before they are to elements: what is just beside a tie may become one."""
     rng = np.random.default_rng(exponent + 149)
     x = np.zeros((40, 15), np.float32)
     x[:, 0] = np.ldexp(rng.uniform(1, 2, 40), exponent + rng.integers(0, 9, 40))
