@@ -7,8 +7,9 @@ Usage:
 
 torch's rows are measured once for each instruction set that the processor has, in a process of its own with
 `ATEN_CPU_CAPABILITY`: kernels, copies and random numbers are then all of that set. Each call takes turns with its
-baseline, and medians are compared. Rows that miss a limit are red, and the last line counts them; the exit status is 0
-all the same: a benchmark reports, it does not judge.
+baseline, and medians are compared. Rows that miss a limit are red; the last lines say what these limits are made of
+(see `benchmarks.instructions`), and count them; the exit status is 0 all the same: a benchmark reports, it does not
+judge.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from rich.table import Table
 
 import qtorch
 from benchmarks import startup
+from benchmarks.support.limits import counts, made_of
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import (
     Timing,
@@ -283,6 +285,8 @@ def main(argv: list[str] | None = None) -> int:
     if options.json:
         records = {"rows": [row.record() for row in rows], "startup": [found.record() for found in findings]}
         write_results(options.json, facts | records | {"limits": {"checked": limited, "missed": missed}})
+    for line in made_of(rows, counts(), torch.get_num_threads()):
+        console.print(line, style="red", soft_wrap=True)
     console.print(f"{missed} of {limited} limits missed", style="red" if missed else "green")
     return 0
 
