@@ -119,7 +119,8 @@ def run_two_level(
         compared, most = y & work.magnitude_mask, (0, *_ELEMENTS[work][:-1])
     if coded:
         code = pick(xp, compared, most, range(1, len(MAGNITUDES)), nan & 0) | ((bits >> last) & SIGN)
-        block = encode(xp, block | (nan & work.quiet_nan), work, Rounding.TOWARD_ZERO, *coded, None, "grid")
+        grid, codes = coded
+        block = encode(xp, block | (nan & work.quiet_nan), work, Rounding.TOWARD_ZERO, grid, codes, None, "grid")
         return code & materialize(~nan), block, array_scale
     nans = nan & carrier.quiet_nan
     values = [materialize(xp.clip(value, nans, None)) for value in _values(xp, full_scale, carrier)]
