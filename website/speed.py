@@ -15,7 +15,7 @@ def speed_of_rounding() -> str:
     return (
         f"Measured on {where(record)} ({link('speed')}).\n\n{_copies_by_format(record)}\n\n"
         f"Of the limits that we set ourselves (`LIMITS` in `benchmarks/speed.py`) {limits['missed']} of "
-        f"{limits['checked']} are missed; the program prints which."
+        f"{limits['checked']} are missed; the program prints which, and what they are made of."
     )
 
 
