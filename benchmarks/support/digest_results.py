@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.support.results import results_text
+from benchmarks.support.results import locked, replace_results
 
 LAYOUT = "qbits digests 1"
 PATTERNS, PIECE = 1 << 32, 1 << 28  # the bit patterns of float32, and of a digest
@@ -80,23 +77,12 @@ class Digests:
 
     def put(self, job: Job, piece: int, digest: str, commit: str) -> None:
         """Writes a digest; other processes may do the same meanwhile."""
-        with self._locked():
+        with locked(self.path):
             rows = self.rows()
             row = rows.setdefault(job, Row(*job))
             row.commit, row.digests[piece] = commit, digest
-            fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}")
             results = {"layout": LAYOUT, **self.environment, "rows": [asdict(rows[one]) for one in sorted(rows)]}
-            fresh.write_text(results_text(results))
-            os.replace(fresh, self.path)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(folder)
+            replace_results(self.path, results)
 
 
 def disagreements(rows: Sequence[Row]) -> list[tuple[Row, Row, int]]:

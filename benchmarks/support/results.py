@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,24 @@ def results_text(results: Mapping[str, Any]) -> str:
 
 def write_results(path: str | Path, results: Mapping[str, Any]) -> None:
     Path(path).write_text(results_text(results))
+
+
+def replace_results(path: Path, results: Mapping[str, Any]) -> None:
+    """Writes results to a file that others may read meanwhile: they see the old one or the new one, whole."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    write_results(fresh, results)
+    os.replace(fresh, path)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time that changes a file."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _lines(value: Any) -> str:

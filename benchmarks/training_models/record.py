@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.support.results import results_text
+from benchmarks.support.results import locked, replace_results
 
 LAYOUT = "qbits same training 1"
 
@@ -82,21 +78,10 @@ class Record:
 
     def put(self, row: Row) -> None:
         """Writes a row in the place of the one of the same run; other processes may do the same meanwhile."""
-        with self._locked():
+        with locked(self.path):
             rows = {one.job: one for one in self.rows()} | {row.job: row}
             runs = [asdict(rows[job]) | {"steps": rows[job].steps} for job in sorted(rows)]
-            fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-            fresh.write_text(results_text({"layout": LAYOUT, **self.environment, "runs": runs}))
-            os.replace(fresh, self.path)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(folder)
+            replace_results(self.path, {"layout": LAYOUT, **self.environment, "runs": runs})
 
 
 def disagreements(rows: list[Row]) -> list[str]:
