@@ -31,6 +31,12 @@ def is_differentiated(x: torch.Tensor) -> bool:
     return torch.is_grad_enabled() or in_forward_mode()
 
 
+def apart(*tensors: Any) -> list[Any]:
+    """The arguments, with views of tensors that came before: `torch.compile` refuses one that is given twice."""
+    before = [any(x is y for y in tensors[:i]) for i, x in enumerate(tensors)]
+    return [x.view_as(x) if again and x is not None else x for x, again in zip(tensors, before, strict=True)]
+
+
 def _leave_tangents_to_eager() -> None:
     """Raises where a program for `torch.compile` differentiates forward, as it would trace tangents of 0.
 

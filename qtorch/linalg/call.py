@@ -12,7 +12,7 @@ from qcore.accumulate.convolution import Form
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
 from qcore.accumulate.product import Products, check_products, check_scaling
 from qtorch._rounding.cache import cached, literal
-from qtorch._rounding.gradients import is_differentiated
+from qtorch._rounding.gradients import apart, is_differentiated
 from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, key_tensor
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.plan import text_of
@@ -162,6 +162,7 @@ def differentiable_product(
     """The product; its gradients are those of the other two products, and advance the state of delayed scales."""
     if torch.compiler.is_compiling():
         apply = _Product.apply if is_differentiated(a) or is_differentiated(b) else _forward
+        a, b = apart(a, b)
     else:
         apply = _apply_plain if is_plain_tensor(a) and is_plain_tensor(b) else _Product.apply
     return apply(a, b, key, state, shape, form, *products)

@@ -19,6 +19,7 @@ from qcore.numerics.optimizers.schedules import RATE
 from qcore.numerics.optimizers.sgd import SGD
 from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR
 from qcore.numerics.softmax import CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX
+from qtorch._rounding.gradients import apart
 from qtorch.reproducible.tensor_names import Names
 
 
@@ -41,7 +42,8 @@ def differentiable(law: Differentiable) -> Callable[..., Any]:
 
     def function(*tensors: Any, **options: Any) -> Any:
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-            return Law.apply(tuple(options.items()), *tensors)
+            given = apart(*tensors) if torch.compiler.is_compiling() else tensors
+            return Law.apply(tuple(options.items()), *given)
         return law.run(Names, tensors, options)[0]
 
     return function

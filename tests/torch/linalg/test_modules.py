@@ -6,7 +6,7 @@ import torch
 from support import assert_all_same_bits, assert_same_bits
 
 from qcore import Accumulator, Product
-from qtorch import linalg
+from qtorch import linalg, reproducible
 
 HALF = Accumulator("float(6,9)", chunk=8)
 PRODUCTS = {
@@ -110,6 +110,16 @@ def test_keys_are_drawn():
     assert not torch.equal(first, second)
     torch.manual_seed(3)
     assert_same_bits(torch.compile(call, fullgraph=True)(), first)
+
+
+@pytest.mark.parametrize("function", [linalg.matmul, reproducible.multiply], ids=["matmul", "multiply"])
+def test_a_tensor_may_be_given_twice_to_compiled_programs(function):
+    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(2), requires_grad=True)
+    torch._dynamo.reset()
+    found = [program(x, x) for program in (function, torch.compile(function, fullgraph=True, backend="aot_eager"))]
+    assert_same_bits(found[1], found[0])
+    gradients = [torch.autograd.grad(y.sum(), x)[0] for y in found]
+    assert_same_bits(gradients[1], gradients[0])
 
 
 def test_vmap_is_a_loop():
