@@ -83,7 +83,7 @@ def arguments(form, seed):
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("functions", [activations, pools, norms])
 def test_frameworks(functions, form):
-    for seed in (0, 1):
+    for seed in (0, 1) if form is FORMS[0] else (0,):
         q, output, weights = arguments(form, seed)
         weights = weights if functions is norms else []
         expected = functions(q, output, *weights)

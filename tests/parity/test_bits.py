@@ -16,6 +16,7 @@ KEY = 0x1234_5678_9ABC_DEF0 >> 32
 
 
 USUAL = ("nearest", "stochastic")
+IN_TORCH = {name: backend for name, backend in BACKENDS.items() if name.startswith("torch")}
 
 
 inputs = lru_cache(4)(hard_inputs)
@@ -25,7 +26,7 @@ def pairs():
     """Every format in the usual modes; the formats of a kind share the other modes, and what compiles.
 
     All modes of all FORMATS are among the heavy tests, and in benchmarks.consistency. JAX without jit takes the
-    first of a kind, and FORMATS in nearest.
+    first of a kind, and FORMATS in nearest; under jit it takes two of a kind in stochastic.
     """
     every = [*FORMATS, *MORE]
     kinds = [number.reduce(FLOAT32)[0] for number in every]
@@ -35,9 +36,10 @@ def pairs():
         shared = less_usual[place::count] or [less_usual[place % len(less_usual)]]
         for mode in MODES:
             eagerly = mode in USUAL if place == 0 else mode == "nearest" and i < len(FORMATS)
+            backends = BACKENDS if eagerly else IN_TORCH if mode == "stochastic" and place > 1 else OTHERS
             if i < len(FORMATS) or mode in (*USUAL, *shared):
                 marks = [] if mode in (*USUAL, *(shared if count > 1 else shared[:2])) else [pytest.mark.heavy]
-                yield pytest.param(number, mode, BACKENDS if eagerly else OTHERS, id=f"{number}-{mode}", marks=marks)
+                yield pytest.param(number, mode, backends, id=f"{number}-{mode}", marks=marks)
 
 
 @pytest.mark.parametrize(("number", "mode", "backends"), list(pairs()))

@@ -11,9 +11,9 @@ MX = [number for number, _ in NAMED.values() if isinstance(number, BlockScaled)]
 NUMBERS = [BlockScaled(number.element, number.block, rule) for number in MX for rule in RULES]
 
 
-def compared(number, count, backends):
+def compared(number, count, backends, modes=MODES):
     (x,) = hard_inputs(number, count)
-    for mode in MODES:
+    for mode in modes:
         expected = by_numpy(x, number, mode, 6)
         for name in backends:
             assert_same_bits(BACKENDS[name](x, number, mode, 6), expected, f"{name}: {number} {mode}")
@@ -21,7 +21,8 @@ def compared(number, count, backends):
 
 @pytest.mark.parametrize("number", NUMBERS, ids=str)
 def test_without_kernels(number):
-    compared(number, 9_000, sorted({*BACKENDS} - {"torch kernel"}))
+    """A third of the modes each."""
+    compared(number, 9_000, sorted({*BACKENDS} - {"torch kernel"}), MODES[NUMBERS.index(number) % 3 :: 3])
 
 
 @pytest.mark.heavy

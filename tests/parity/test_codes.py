@@ -39,12 +39,14 @@ class Ordinary(torch.utils._python_dispatch.TorchDispatchMode):
 
 @pytest.mark.parametrize("number", CODED, ids=str)
 def test_operations_and_jax(number):
+    """JAX takes one format of four in stochastic."""
     (x,) = hard_inputs(number, 20_000)
     for mode in ("nearest", "stochastic"):
         key = key_for(mode, 9)
         expected = qcore.encode(x, number, mode, key=key)
         assert_same_bits(by_torch_operations(x, number, mode, key), expected, f"torch {mode}")
-        assert_same_bits(qjax.encode(jnp.asarray(x), number, mode, key=key), expected, f"jax {mode}")
+        if mode == "nearest" or CODED.index(number) % 4 == 0:
+            assert_same_bits(qjax.encode(jnp.asarray(x), number, mode, key=key), expected, f"jax {mode}")
     try:
         decoded = qcore.decode(expected, number)
     except ValueError:  # numbers that float32 has not
@@ -68,7 +70,11 @@ def test_kernels(number, mode):
     assert qjax.encode(jnp.ones((0, 3)), number, mode, key=key).dtype == expected.dtype
 
 
-@pytest.mark.parametrize(("number", "mode"), [SOME[0], *SOME[2:]], ids=str)
+@pytest.mark.parametrize(
+    ("number", "mode"),
+    [SOME[0], SOME[5], *(pytest.param(*some, marks=pytest.mark.heavy) for some in SOME[2:5])],
+    ids=str,
+)
 def test_compiled_programs(number, mode):
     (x,) = hard_inputs(number, 50_000)
 

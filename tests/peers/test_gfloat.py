@@ -196,7 +196,7 @@ def test_p3109_points(bits):
 @pytest.mark.parametrize("bits", range(2, 9))
 def test_p3109_random(bits):
     for info, number in p3109_formats(bits):
-        random_compared(info, number, PATTERNS // 10, PATTERNS // 50)
+        random_compared(info, number, PATTERNS // 40, PATTERNS // 200)
 
 
 @pytest.mark.heavy

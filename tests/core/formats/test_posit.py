@@ -74,9 +74,9 @@ def awkward(dtype, rng):
 @pytest.mark.parametrize("es", [0, 1, 2, 3, 5, 7, 8, 10, 11, 20, 64, 70])
 def test_any_posit_equals_the_oracle(es, dtype):
     rng = np.random.default_rng(es)
-    for bits in [2, 3, *rng.integers(4, 32, 2), 32]:
+    for bits in [2, 3, *rng.integers(4, 32, 2), 31, 32]:
         number, x = Posit(int(bits), es), awkward(DTYPES[dtype], rng)
-        for mode in MODES:
+        for mode in MODES[bits % 2 :: 2]:
             random_bits = int(rng.integers(1, 25))
             expected = oracle.quantize(x, spec(number), mode, words(11, x.shape), random_bits)
             options = {"key": 11, "random_bits": random_bits}

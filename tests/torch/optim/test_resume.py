@@ -64,7 +64,7 @@ def tensors_in(saved, path=""):
     return {path: saved}
 
 
-@pytest.mark.parametrize("key", [7, None])
+@pytest.mark.parametrize("key", [7, pytest.param(None, marks=pytest.mark.heavy)])
 def test_killed_and_resumed(tmp_path, key):
     file, whole = tmp_path / "killed.pt", tmp_path / "whole.pt"
     killed = start(file, FOREVER, key)
