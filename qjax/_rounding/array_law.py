@@ -9,8 +9,15 @@ from qcore.law import lanes
 from qcore.law.carrier import Carrier
 
 _VECTOR = 64  # int32 lanes
+_STEP = 32  # elements; of more XLA on CPU makes a tree, for which it writes what is reduced to memory
 
-materialize = jax.lax.optimization_barrier
+_keep = jax.lax.optimization_barrier  # XLA makes one of two reductions after each other
+
+
+def materialize(x: jax.Array) -> jax.Array:
+    """The same integers, computed once: where many elements read one, XLA computes all but divisions for each again."""
+    one = jnp.minimum(jnp.maximum(x, 1), 1)  # which XLA does not see
+    return jax.lax.div(x, one)
 
 
 def _amax(x: jax.Array, axis: tuple[int, ...], keepdims: bool) -> jax.Array:
@@ -18,12 +25,21 @@ def _amax(x: jax.Array, axis: tuple[int, ...], keepdims: bool) -> jax.Array:
     last, length = x.ndim - 1, x.shape[-1]
     others = tuple(a for a in axis if a != last)
     if others:
-        x = materialize(jnp.max(x, axis=others, keepdims=True))
+        x = _keep(jnp.max(_in_steps(x, others[0]), axis=others, keepdims=True))
     if last not in axis:
         return x
     if length % _VECTOR == 0:
-        x = materialize(jnp.max(x.reshape(*x.shape[:-1], length // _VECTOR, _VECTOR), axis=last))
+        x = x.reshape(*x.shape[:-1], length // _VECTOR, _VECTOR)
+        x = _keep(jnp.max(_in_steps(x, last), axis=last))
     return jnp.max(x, axis=last, keepdims=True)
+
+
+def _in_steps(x: jax.Array, axis: int) -> jax.Array:
+    """Maxima of `_STEP` elements each along an axis, if it has a multiple of that; else the elements."""
+    size = x.shape[axis]
+    if size % _STEP or size == _STEP:
+        return x
+    return _keep(jnp.max(x.reshape(*x.shape[:axis], _STEP, size // _STEP, *x.shape[axis + 1 :]), axis=axis))
 
 
 class Names(lanes.Names):

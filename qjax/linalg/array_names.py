@@ -16,7 +16,7 @@ from qcore.accumulate.sums.narrow import FloatRule
 from qcore.random.steps import block_of_step, word_of_part
 from qcore.random.threefry import element_index, threefry
 from qjax._rounding.array_law import Names as LawNames
-from qjax._rounding.array_law import arange, materialize
+from qjax._rounding.array_law import arange
 
 _HIDDEN = 1 << 23  # of float32
 _SUBNORMAL = 2.0**-149  # the smallest float32 number
@@ -44,7 +44,7 @@ class Names:
     concatenate = staticmethod(jnp.concatenate)
     stack = staticmethod(jnp.stack)
     repeat = staticmethod(jnp.repeat)
-    materialize = staticmethod(materialize)
+    materialize = staticmethod(jax.lax.optimization_barrier)
 
     @staticmethod
     def float32_bits(x: jax.Array) -> jax.Array:
@@ -135,7 +135,7 @@ class Names:
         """Steps of which four share a block of random words."""
 
         def body(total: Any, chunks: Any) -> Any:
-            self._shared = tuple(map(materialize, self._block(total.shape, chunks[0][0] >> 2)))
+            self._shared = tuple(map(self.materialize, self._block(total.shape, chunks[0][0] >> 2)))
             total = steps(total, chunks)
             self._shared = None
             return total, None
@@ -153,7 +153,7 @@ class Names:
         word = None
         if mode is Rounding.STOCHASTIC:
             word = self._words(x.shape, step, random_bits).astype(jnp.int64) << 32
-        return program.run(LawNames, x.view(jnp.int64), constants, (), word, materialize).view(jnp.float64)
+        return program.run(LawNames, x.view(jnp.int64), constants, (), word).view(jnp.float64)
 
     def _words(self, shape: tuple[int, ...], step: Any, random_bits: int) -> jax.Array:
         """The random words of a step, which may be traced."""

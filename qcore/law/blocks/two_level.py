@@ -54,7 +54,7 @@ def to_working(xp: Any, bits: Any, carrier: Carrier) -> Any:
     return xp.clip(lanes, -(carrier.width << carrier.width), None)  # only zero is below this
 
 
-def quotient(xp: Any, a: Any, b: Any, carrier: Carrier, materialize: Materialize) -> Any:
+def quotient(xp: Any, a: Any, b: Any, carrier: Carrier) -> Any:
     """a / b. Where the backend's division may be off, integers correct it; they may wrap, as remainders are small."""
     width, hidden, last = carrier.width, carrier.hidden, carrier.last
     x, y = (a & (hidden - 1)) | hidden, (b & (hidden - 1)) | hidden
@@ -66,7 +66,7 @@ def quotient(xp: Any, a: Any, b: Any, carrier: Carrier, materialize: Materialize
         rest = (x << (width - less)) - guess * y
         for _ in range(2 * xp.quotient_error):
             fits = (y - 1 - rest) >> last
-            guess, rest = guess - fits, materialize(rest - (y & fits))
+            guess, rest = guess - fits, rest - (y & fits)
         nearest = guess - ((y - 1 - (rest << 1)) >> last) + fields  # there are no ties
     return (a & -hidden) + (nearest - (b & -hidden))
 
@@ -112,7 +112,7 @@ def run_two_level(
     if mode is Rounding.NEAREST:
         compared, most = magnitude, [materialize(one) for one in _rounded_down(xp, full_scale, carrier)]
     else:
-        y = quotient(xp, to_working(xp, bits, carrier), full_scale, work, materialize)
+        y = quotient(xp, to_working(xp, bits, carrier), full_scale, work)
         y = materialize(xp.clip(y, 1, work.infinity - 1) & (-magnitude >> last))
         negative = (bits >> last) & work.negative if mode.reads_sign else 0
         y = round_to_grid(xp, y | negative, work, mode, element._replace(keep=work.infinity), word)
@@ -171,21 +171,21 @@ def scales(
     """The scales of the array, of blocks, and their products; and -1 for blocks with an infinity or a NaN, else 0."""
     element, scale, levels = parts[:3]
     work, magnitude = working(carrier), bits & carrier.magnitude_mask
-    array_scale = _array_scale(xp, magnitude, carrier, levels.full, materialize)
+    array_scale = _array_scale(xp, magnitude, carrier, levels.full)
     largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
     nan = (carrier.infinity - 1 - largest) >> carrier.last
-    block = quotient(xp, to_working(xp, largest, carrier), element.limit, work, materialize)
-    block = quotient(xp, block, array_scale, work, materialize)
+    block = quotient(xp, to_working(xp, largest, carrier), element.limit, work)
+    block = quotient(xp, block, array_scale, work)
     block = xp.clip(xp.clip(block, levels.least, None), None, scale.limit)
     block = round_to_grid(xp, block, work, Rounding.NEAREST, scale)
     return array_scale, block, materialize(product(xp, block, array_scale, work)), nan
 
 
-def _array_scale(xp: Any, magnitude: Any, carrier: Carrier, full: Any, materialize: Materialize) -> Any:
+def _array_scale(xp: Any, magnitude: Any, carrier: Carrier, full: Any) -> Any:
     work = working(carrier)
     finite = xp.where(magnitude > carrier.infinity - 1, 0, magnitude)
     largest = xp.amax(finite, axis=tuple(range(len(finite.shape))), keepdims=True)
-    array_scale = quotient(xp, to_working(xp, largest, carrier), full, work, materialize)
+    array_scale = quotient(xp, to_working(xp, largest, carrier), full, work)
     return xp.where(largest > 0, xp.clip(array_scale, work.hidden, None), work.bias << work.width)
 
 
