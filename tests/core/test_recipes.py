@@ -232,9 +232,9 @@ def test_entries_count_layers_from_both_ends():
 
 def test_the_page_has_an_example():
     page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
-    lines = re.search("```python\n(from qcore import RECIPES.*?)```", page, re.DOTALL)[1].splitlines()
+    lines = re.search("```python\n[^`]*(from qcore import RECIPES.*?)```", page, re.DOTALL)[1].splitlines()
     names = {}
-    exec("\n".join(line for line in lines if "auto_low" not in line), names)
+    exec("\n".join(line for line in lines if not line.startswith(("model", "fn"))), names)
     found = names["recipe"]
     assert found.products_for("head", "linear") is None
     assert found.products_for("0", "conv").forward == names["first"]

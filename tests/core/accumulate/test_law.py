@@ -93,8 +93,8 @@ def test_exact_sums_do_not_depend_on_their_order(a):
 @pytest.mark.parametrize("name", ["chunks", "sequential", "toward zero", "posit", "rounded products", "float64"])
 def test_the_page_has_the_reference(name):
     """docs/products.md's own lines give the bits of the library."""
-    names = {"np": np}
-    exec(re.search("```python\n(def reference.*?)```", PAGE.read_text(), re.DOTALL)[1], names)
+    names = {}
+    exec(re.search("```python\n(import numpy as np\n\n\ndef reference.*?)```", PAGE.read_text(), re.DOTALL)[1], names)
     accumulator, (a, b) = ACCUMULATORS[name], inputs("of formats", 3, 19, 2)
     to_accumulator = partial(qcore.quantize, number=accumulator.number, rounding=accumulator.rounding)
     to_product = {} if accumulator.product is None else {"P": partial(qcore.quantize, number=accumulator.product)}
