@@ -93,7 +93,8 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
     """A copy of a model that is trained with the rounding of its quantized form, and then converted.
 
     Weights of Linear and Conv, fused ones too, and all results are fake-quantized. Ranges follow what is seen in
-    training; `model.eval()` stops them. Gradients go straight through. All of it works under `nnx.jit` and `nnx.grad`.
+    training; `model.eval()` stops those that there are, and calibrates before. Gradients go straight through. All of it
+    works under `nnx.jit` and `nnx.grad`.
 
     Args:
         model: the float model, in training, its batch norms fused by `fuse_modules`; it stays as it is.
