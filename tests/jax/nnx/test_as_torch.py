@@ -58,3 +58,19 @@ def test_evaluation_before_any_training_calibrates():
     RUN(loaded, 99 * X)
     assert scale(loaded) == after
     assert jnp.array_equal(RUN(loaded, X), RUN(model, X))
+
+
+def test_unfused_batch_norms_are_said():
+    rngs = nnx.Rngs(0)
+    model = nnx.Sequential(nnx.Conv(1, 2, (1,), rngs=rngs), nnx.BatchNorm(2, rngs=rngs), qnn.ReLU())
+    with pytest.warns(UserWarning, match=r"layer '0' is a convolution before the batch norm '1', and not fused"):
+        qnn.prepare_qat(model, default_qat_qconfig)
+    qnn.prepare_qat(qnn.fuse_modules(model, ["0", "1"]), default_qat_qconfig)
+
+
+def test_floats_are_no_integers_of_a_file():
+    arrays = {"scale": 0.1, "zero_point": 0, "weight.scale": 0.1, "weight.zero_point": 0}
+    arrays = {name: np.asarray(value) for name, value in arrays.items()}
+    arrays |= {"weight.int_repr": np.full((2, 2), 1.7, np.float32), "bias": np.zeros(2, np.float32)}
+    with pytest.raises(ValueError, match=r"weight\.int_repr has dtype float32; allowed is int8 or uint8"):
+        qnn.from_torch(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), arrays)
