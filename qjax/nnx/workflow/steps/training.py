@@ -138,9 +138,10 @@ def _warn_of_unfused(model: nnx.Module) -> None:
     """Warns of a convolution right before a batch norm: it would be trained with other weights than inference has."""
     names = {id(module): name for name, module in all_names(model)}
     for parent in modules_of(model).values():
-        for (_, first), (_, second) in pairwise([] if isinstance(parent, Fused) else children_of(parent)):
-            found = type(first) is nnx.Conv and type(second) is nnx.BatchNorm
-            if found and first.out_features == second.num_features:
+        children: Any = [] if isinstance(parent, Fused) else children_of(parent)
+        for (_, first), (_, second) in pairwise(children):
+            adjacent = isinstance(first, nnx.Conv) and isinstance(second, nnx.BatchNorm)
+            if adjacent and first.out_features == second.num_features:
                 pair = [names[id(first)], names[id(second)]]
                 warnings.warn(
                     f"{shown(pair[0])} is a convolution before the batch norm '{pair[1]}', and not fused with it: "
