@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.core import Tracer
 
 from qcore.affine import QParams
 from qjax.nnx.functional import relu
@@ -67,7 +68,7 @@ class Observer(nnx.Module):
         if not self.rounds:
             return False
         state = self.state.get_value()
-        if isinstance(state.scale, jax.core.Tracer):
+        if isinstance(state.scale, Tracer):
             return True
         seen = state.activation_post_process
         touched = (state.scale != 1).any() | (state.zero_point != 0).any()
