@@ -79,6 +79,7 @@ _DYNAMIC: Mapping = {
         quantized.Embedding,
     )
 }
+_DYNAMIC[intrinsic.LinearReLU] = intrinsic_quantized.dynamic.LinearReLU
 
 # The results of these keep the scale of what goes in, or are floats.
 UNOBSERVED: set[type[nn.Module]] = {DeQuantStub, nn.ReLU, nn.ReLU6, nn.Dropout, nn.Embedding}
@@ -122,6 +123,17 @@ def get_default_qconfig_propagation_list() -> set[type[nn.Module]]:
         False
     """
     return {kind for kind in _STATIC if kind not in UNOBSERVED}
+
+
+def is_unobserved(module: nn.Module, mapping: Any) -> bool:
+    """True of layers that are converted without an observer of what they return.
+
+    Args:
+        module: of a type that the mapping has.
+        mapping: as for `convert`.
+    """
+    target = mapping[type(module)]
+    return type(module) in UNOBSERVED or (isinstance(target, type) and issubclass(target, tuple(_DYNAMIC.values())))
 
 
 def is_made_for_quantization(module: nn.Module) -> bool:

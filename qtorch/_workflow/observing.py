@@ -129,11 +129,7 @@ def warn_of_repeats(model: torch.nn.Module) -> None:
 
 def has_seen(observer: Any) -> bool:
     """True unless an observer, or one inside a fake quantization, has seen nothing yet."""
-    if isinstance(observer, FakeQuantize):
-        return bool(observer.scale.ne(1).any()) or has_seen(observer.activation_post_process)
-    if isinstance(observer, RangeObserver):
-        return observer.min_val.numel() > 0 and not bool((observer.min_val > observer.max_val).any())
-    return True
+    return observer.has_seen if isinstance(observer, (FakeQuantize, RangeObserver)) else True
 
 
 def add_observer_(

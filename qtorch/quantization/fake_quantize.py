@@ -34,7 +34,8 @@ class FakeQuantize(torch.nn.Module):
     Attributes:
         scale, zero_point: the parameters in use; 1 and 0 before any observation.
         activation_post_process: the observer.
-        observes_in_eval: whether it observes in evaluation too, as torch's does; `prepare_qat` makes it False.
+        observes_in_eval: whether it goes on observing in evaluation, as torch's does; `prepare_qat` makes it False.
+            Then `eval()` stops ranges that training has set; where there are none, evaluation calibrates.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -74,6 +75,7 @@ class FakeQuantize(torch.nn.Module):
         self.register_buffer("scale", torch.tensor([1.0]))
         self.register_buffer("zero_point", torch.tensor([0], dtype=torch.int32))
         self._rounds = self._observes = self.observes_in_eval = True
+        self._has_ranges = False  # when evaluation began
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Observes x and rounds it, as far as both are enabled.
@@ -87,7 +89,8 @@ class FakeQuantize(torch.nn.Module):
         """
         plain = is_plain_tensor(x)
         check_input(x, Names)
-        if self._observes and (self.training or self.observes_in_eval) and x.numel():
+        observes = self.training or self.observes_in_eval or not self._has_ranges
+        if self._observes and observes and x.numel():
             self.activation_post_process(x.detach())
             self._update_qparams()
         if not self._rounds:
@@ -97,6 +100,17 @@ class FakeQuantize(torch.nn.Module):
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The observer's parameters."""
         return self.activation_post_process.calculate_qparams()
+
+    @property
+    def has_seen(self) -> bool:
+        """Whether there are parameters to round with: observed, or loaded."""
+        return bool(self.scale.ne(1).any() or self.zero_point.any()) or self.activation_post_process.has_seen
+
+    def train(self, mode: bool = True) -> FakeQuantize:
+        """`torch.nn.Module.train`; see `observes_in_eval`."""
+        if self.training and not mode:
+            self._has_ranges = not self.scale.is_meta and self.has_seen
+        return super().train(mode)
 
     def _update_qparams(self) -> None:
         """Takes the observer's parameters; while a histogram has seen nothing finite they stay."""
@@ -165,6 +179,7 @@ class FakeQuantize(torch.nn.Module):
             self._keep(*(getattr(self, name).new_empty(scale.shape) for name in ("scale", "zero_point")))
         super()._load_from_state_dict(state_dict, prefix, *others)
         self._rounds, self._observes = bool(self.fake_quant_enabled), bool(self.observer_enabled)
+        self._has_ranges = self.has_seen
 
 
 def _for_apply(name: str) -> Callable[[torch.nn.Module], None]:

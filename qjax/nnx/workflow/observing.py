@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.core import Tracer
 
 from qcore.affine import QParams
 from qjax.nnx.functional import relu
@@ -35,7 +36,8 @@ class Observer(nnx.Module):
 
     Attributes:
         state: the state, in a variable.
-        deterministic: True in evaluation (`model.eval()` sets it), where fake quantization leaves its ranges alone.
+        deterministic: True in evaluation (`model.eval()` sets it), where fake quantization leaves the ranges alone that
+            it has from training; where it has none, evaluation calibrates.
 
     Example:
         >>> from qjax.quantization import MinMaxObserver
@@ -47,8 +49,30 @@ class Observer(nnx.Module):
     """
 
     def __init__(self, description: Any, shape: tuple[int, ...] = ()) -> None:
-        self.description, self.deterministic = description, False
+        self.description, self._evaluates, self._has_ranges = description, False, False
         self.state = ObserverState(description.init(shape))
+
+    @property
+    def deterministic(self) -> bool:
+        return self._evaluates
+
+    @deterministic.setter
+    def deterministic(self, value: bool) -> None:
+        if value and not self._evaluates:
+            self._has_ranges = self._has_seen
+        self._evaluates = value
+
+    @property
+    def _has_seen(self) -> bool:
+        """Whether fake quantization has parameters to round with; what is traced is taken to have them."""
+        if not self.rounds:
+            return False
+        state = self.state.get_value()
+        if isinstance(state.scale, Tracer):
+            return True
+        seen = state.activation_post_process
+        touched = (state.scale != 1).any() | (state.zero_point != 0).any()
+        return bool(touched | (seen.min_val <= seen.max_val).all())
 
     @property
     def rounds(self) -> bool:
@@ -61,13 +85,18 @@ class Observer(nnx.Module):
         if isinstance(self.description, FormatRounding):
             return self.description.apply(state, x)[0]
         if self.rounds:
-            if self.deterministic:
+            if self.deterministic and self._has_ranges:
                 return self.description.apply(disable_observer(state), x)[0]
             y, state = self.description.apply(state, x)
         else:
             y, state = x, self.description.update(state, x)
         self.state.set_value(state)
         return y
+
+    def load(self, state: Any) -> None:
+        """Takes a state, as of a file, with the ranges that are in it."""
+        self.state.set_value(state)
+        self._has_ranges = self._has_seen
 
     def set_view(self, deterministic: bool | None = None) -> None:
         """Evaluation or training, as `nnx.view` asks.
@@ -88,11 +117,8 @@ class Observer(nnx.Module):
         if isinstance(self.description, FormatRounding):
             raise TypeError("it rounds to a format, which has no parameters")
         state = self.state.get_value()
-        if self.rounds:
-            seen = state.activation_post_process
-            untouched = (state.scale == 1).all() & (state.zero_point == 0).all()
-            if bool((seen.min_val > seen.max_val).any() & untouched):
-                raise ValueError("it has seen nothing")
+        if self.rounds and not self._has_seen:
+            raise ValueError("it has seen nothing")
         return self.description.qparams(state)
 
 
@@ -127,6 +153,16 @@ class Observed(nnx.Module):
 unnamed(Observed, "module")
 
 
+class Ran:
+    """What traced code tells: one object for all copies of a module, so that it is no reason to trace again.
+
+    Attributes:
+        scalars: whether `add_scalar` or `mul_scalar` ran.
+    """
+
+    scalars = False
+
+
 class FloatFunctional(nnx.Module):
     """Operations of floats whose results an observer sees; `convert` makes a `quantized.QFunctional` of it.
 
@@ -143,6 +179,7 @@ class FloatFunctional(nnx.Module):
     def __init__(self) -> None:
         self.activation_post_process: Any = nnx.data(None)
         self.qconfig: Any = None
+        self.ran = Ran()
 
     def add(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """x + y."""
@@ -166,10 +203,12 @@ class FloatFunctional(nnx.Module):
 
     def add_scalar(self, x: jax.Array, y: float) -> jax.Array:
         """x + y for a number y; not observed, since quantized it only has another zero point."""
+        self.ran.scalars = True
         return x + y
 
     def mul_scalar(self, x: jax.Array, y: float) -> jax.Array:
         """x * y for a number y; not observed, since quantized it only has another scale."""
+        self.ran.scalars = True
         return x * y
 
     def _observed(self, x: jax.Array) -> jax.Array:

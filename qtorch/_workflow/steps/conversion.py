@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from qtorch._workflow.mappings import (
-    UNOBSERVED,
     get_default_static_quant_module_mappings,
+    is_unobserved,
     is_whole,
 )
 from qtorch._workflow.observing import NAME, detach, has_seen, stop_counting, warn_of_repeats
@@ -86,7 +86,7 @@ def converted(
 ) -> nn.Module:
     """The model with every layer swapped that a mapping knows; see `convert`."""
     in_integers = any(
-        type(layer) in mapping and type(layer) not in UNOBSERVED and _is_on(layer) and not stays_in_floats(layer)
+        type(layer) in mapping and not is_unobserved(layer, mapping) and _is_on(layer) and not stays_in_floats(layer)
         for _, layer in walk(model, is_whole)
     )
 
@@ -157,19 +157,20 @@ def _check_calibrated(model: nn.Module, mapping: Mapping[Any, Any], custom: Mapp
     unprepared, unseen, known = [], [], False
     for path, layer in walk(model, is_whole):
         known |= type(layer) in mapping and _is_on(layer)
-        if type(layer) not in mapping or type(layer) in UNOBSERVED or not _is_on(layer):
+        if type(layer) not in mapping or is_unobserved(layer, mapping) or not _is_on(layer):
             continue
         if getattr(layer, NAME, None) is None:
             unprepared.append(path)
         elif without := [name for name in (NAME, "weight_fake_quant") if not has_seen(getattr(layer, name, None))]:
-            unseen.append(path)
-            for name in without if allowed else ():
+            excused = allowed or (isinstance(layer, FloatFunctional) and layer.has_scalars)
+            unseen += [] if excused else [path]
+            for name in without if excused else ():
                 setattr(layer, name, _with_some_scale(layer, name))
     if not known and not any(type(layer) in custom and _is_on(layer) for layer in model.modules()):
         raise ValueError("module has no layer to convert; call prepare(model) or prepare_qat(model) first")
     if unprepared:
         raise ValueError(f"{_listed(unprepared)} no observer; call prepare(model) or prepare_qat(model) before convert")
-    if unseen and not allowed:
+    if unseen:
         raise ValueError(
             f"{_listed(unseen)} an observer that has seen nothing; run the prepared model on calibration data, switch "
             "the layer off before prepare (qconfig = None), or pass allow_uncalibrated=True and load a state_dict"

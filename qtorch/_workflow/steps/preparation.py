@@ -80,7 +80,8 @@ def prepare_qat(model: nn.Module, mapping: Mapping[Any, Any] | None = None, inpl
     """A copy of a model that is trained with the rounding of its quantized form.
 
     Layers with weights become those of `qtorch.nn.qat` and `qtorch.nn.intrinsic.qat`, and outputs are fake-quantized.
-    Ranges follow what is seen in training; `eval()` stops them. A prepared model stays as it is.
+    Ranges follow what is seen in training; `eval()` stops those that there are, and calibrates before. A prepared model
+    stays as it is.
 
     Args:
         model: the float model, in training; its batch norms fused with `fuse_modules`.

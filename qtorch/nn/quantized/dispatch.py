@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from qcore.affine import arithmetic
 from qtorch.nn.quantized import functional
 from qtorch.quantization.tensor import QTensor
 
@@ -20,4 +21,4 @@ _NAMES = (
     *("relu6", "hardtanh", "hardsigmoid"),
 )
 QTensor.functions.update((name, getattr(functional, name)) for name in _NAMES)
-QTensor.functions["interpolate"] = _interpolate
+QTensor.functions.update(interpolate=_interpolate, sigmoid=arithmetic.sigmoid, tanh=arithmetic.tanh)

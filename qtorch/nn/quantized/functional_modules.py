@@ -51,13 +51,16 @@ class FXFloatFunctional(torch.nn.Module):
 
     def add_scalar(self, x: torch.Tensor, y: float) -> torch.Tensor:
         """x + y for a number y; not observed, since quantized it only has another zero point."""
-        return torch.add(x, y)
+        return self._unobserved(torch.add(x, y))
 
     def mul_scalar(self, x: torch.Tensor, y: float) -> torch.Tensor:
         """x * y for a number y; not observed, since quantized it only has another scale."""
-        return torch.mul(x, y)
+        return self._unobserved(torch.mul(x, y))
 
     def _observed(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def _unobserved(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
 
@@ -68,6 +71,7 @@ class FloatFunctional(FXFloatFunctional):
 
     Attributes:
         activation_post_process: sees the results of all methods but `add_scalar` and `mul_scalar`.
+        has_scalars: whether one of these two ran, for which `convert` needs no range.
 
     Example:
         >>> FloatFunctional().add(torch.tensor([1.0]), torch.tensor([2.0]))
@@ -77,9 +81,15 @@ class FloatFunctional(FXFloatFunctional):
     def __init__(self) -> None:
         super().__init__()
         self.activation_post_process: torch.nn.Module = torch.nn.Identity()
+        self.has_scalars = False
 
     def _observed(self, x: torch.Tensor) -> torch.Tensor:
         return self.activation_post_process(x)
+
+    def _unobserved(self, x: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            self.has_scalars = True
+        return x
 
 
 class QFunctional(Quantized):

@@ -147,6 +147,11 @@ class RangeObserver(ObserverBase, FixedDtypes):
         for name, value in state._asdict().items():
             store(self, name, value)
 
+    @property
+    def has_seen(self) -> bool:
+        """Whether it has seen a number, in each channel."""
+        return self.min_val.numel() > 0 and not bool((self.min_val > self.max_val).any())
+
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The parameters that cover what was seen.
 

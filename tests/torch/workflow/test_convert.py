@@ -9,10 +9,13 @@ from torch import nn
 from qtorch.nn import quantized
 from qtorch.quantization import (
     QTensor,
+    QuantWrapper,
     convert,
     default_per_channel_qconfig,
+    default_qat_qconfig,
     default_qconfig,
     prepare,
+    prepare_qat,
     quantize_per_tensor,
     swap_module,
 )
@@ -137,6 +140,19 @@ def test_a_state_dict_goes_into_a_model_that_saw_nothing():
     loaded.load_state_dict(trained.state_dict())
     x = quantize_per_tensor(torch.randn(5, 4), 0.02, 128, torch.quint8)
     assert loaded(x).equal(trained(x))
+
+
+@pytest.mark.parametrize("step", [prepare, prepare_qat])
+def test_a_trained_state_dict_goes_into_models_that_saw_nothing(step):
+    torch.manual_seed(0)
+    make = lambda: QuantWrapper(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)))  # noqa: E731
+    trained, x = prepare_qat(with_qconfig(make(), default_qat_qconfig)), torch.randn(16, 4)
+    trained(x)
+    converted = convert(trained)
+    other = convert(step(with_qconfig(make(), default_qat_qconfig)), allow_uncalibrated=True)
+    assert list(other.state_dict()) == list(converted.state_dict())
+    other.load_state_dict(converted.state_dict())
+    assert torch.equal(other(x), converted(x))
 
 
 def test_hooks_mode_and_own_classes_go_over():

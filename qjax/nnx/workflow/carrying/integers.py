@@ -42,9 +42,10 @@ def from_integers(name: str, module: Any, entries: Entries, settings: QConfig | 
 
 
 def _has_quantized_results(names: Iterable[str]) -> bool:
-    """True if a name is of the zero point of a result, not of a weight."""
+    """True if a name is of the zero point of a layer's result, not of a weight or of fake quantization."""
     last = [name.split(".")[-2:] for name in names]
-    return any(two[-1] == "zero_point" and two[0] not in ("weight", "integers") for two in last)
+    others = "weight", "integers", "activation_post_process", "weight_fake_quant"
+    return any(two[-1] == "zero_point" and two[0] not in others for two in last)
 
 
 def _static(module: Any, entries: Entries, settings: QConfig | None, form: AffineInteger) -> Any:

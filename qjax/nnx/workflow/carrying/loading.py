@@ -98,4 +98,4 @@ def _fill_observer(observer: Observer, entries: Entries) -> None:
     """An observer's state; its arrays may have other shapes of as many elements."""
     state = checkpoint.restore(observer.state.get_value(), entries.tensors, entries.prefix[:-1])
     entries.used.update(name for name in entries.tensors if name.startswith(entries.prefix))
-    observer.state.set_value(jax.tree.map(jnp.asarray, state))
+    observer.load(jax.tree.map(jnp.asarray, state))

@@ -25,7 +25,7 @@ def weight_from(kernel: Any, entries: Entries, form: AffineInteger | None) -> QT
     """The weight of a layer whose float kernel is given; without a form, that of its dtype, or of 4 bits.
 
     Raises:
-        ValueError: if an array is missing, or has another shape.
+        ValueError: if an array is missing, or has another shape or dtype.
     """
     shape = torch_shape(kernel)
     scale, zero_point = entries.take("scale"), entries.take("zero_point")
@@ -35,6 +35,9 @@ def weight_from(kernel: Any, entries: Entries, form: AffineInteger | None) -> QT
         values = unpacked(jnp.asarray(entries.take("packed")), form, shape)
     else:
         values = jnp.asarray(entries.take("int_repr"))
+        allowed = list(_BY_DTYPE) if form is None else [form.storage]
+        if values.dtype.name not in allowed:
+            raise ValueError(f"weight.int_repr has dtype {values.dtype}; allowed is {' or '.join(allowed)}")
         form = _BY_DTYPE[values.dtype.name] if form is None else form
     if values.shape != shape:
         raise ValueError(f"weight has shape {values.shape}; allowed is {shape}, as the model's")

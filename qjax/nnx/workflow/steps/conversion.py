@@ -78,7 +78,7 @@ def converted(name: str, module: nnx.Module, in_integers: bool) -> nnx.Module:
     elif isinstance(module, FloatFunctional):
         if module.activation_post_process is None:
             return module
-        made = quantized.QFunctional(*output_of(module.activation_post_process))
+        made = quantized.QFunctional(*_output_of_functional(module))
     elif isinstance(module, Observed):
         made = _of_observed(module, *output_of(module.activation_post_process))
     if made is not module:
@@ -123,6 +123,16 @@ def output_of(observer: Observer) -> tuple[QParams, AffineInteger]:
         ValueError: if it has seen nothing, or chooses a scale for each channel.
     """
     return observer.qparams(), output_form(observer.description)
+
+
+def _output_of_functional(module: FloatFunctional) -> tuple[QParams, AffineInteger]:
+    """As `output_of`, or anything where nothing but `add_scalar` and `mul_scalar` ran, whose results have their own."""
+    try:
+        return output_of(module.activation_post_process)
+    except ValueError:
+        if not module.ran.scalars:
+            raise
+    return QParams.of(1.0, 0), output_form(module.activation_post_process.description)
 
 
 def parameters_of(module: Any, trained: bool = False) -> tuple[Any, jax.Array, jax.Array | None]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -14,7 +16,7 @@ from qjax.nnx.workflow.layers import WEIGHTED, flax_layout, torch_layout
 from qjax.nnx.workflow.observing import Observed, Observer
 from qjax.nnx.workflow.steps.fusion import with_parameters
 from qjax.nnx.workflow.steps.preparation import observed_model
-from qjax.nnx.workflow.tree import check_model, shown, unnamed
+from qjax.nnx.workflow.tree import all_names, check_model, children_of, modules_of, shown, unnamed
 from qjax.quantization import FakeQuantize, QConfig, fake_state
 from qjax.quantization.functional.conv_bn import ConvBnParams, folded_in_training, normalized
 from qjax.quantization.rounding import FormatRounding
@@ -93,7 +95,8 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
     """A copy of a model that is trained with the rounding of its quantized form, and then converted.
 
     Weights of Linear and Conv, fused ones too, and all results are fake-quantized. Ranges follow what is seen in
-    training; `model.eval()` stops them. Gradients go straight through. All of it works under `nnx.jit` and `nnx.grad`.
+    training; `model.eval()` stops those that there are, and calibrates before. Gradients go straight through. All of it
+    works under `nnx.jit` and `nnx.grad`.
 
     Args:
         model: the float model, in training, its batch norms fused by `fuse_modules`; it stays as it is.
@@ -106,6 +109,9 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
         TypeError: if an argument, or settings, have the wrong type.
         ValueError: if an entry names nothing, or nothing would be quantized.
 
+    Warns:
+        UserWarning: where a convolution stands before a batch norm that is not fused with it.
+
     Example:
         >>> from qjax.quantization import default_qat_qconfig
         >>> model = nnx.Sequential(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.relu)
@@ -113,6 +119,7 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
         'Trained'
     """
     check_model("model", model)
+    _warn_of_unfused(model)
 
     def make(name: str, module: nnx.Module, settings: QConfig) -> nnx.Module:
         for part, description in (("activation", settings.activation), ("weight", settings.weight)):
@@ -125,6 +132,22 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
         return (Trained if type(layer) in WEIGHTED else Observed)(module, settings)
 
     return observed_model(model, qconfig, make)
+
+
+def _warn_of_unfused(model: nnx.Module) -> None:
+    """Warns of a convolution right before a batch norm: it would be trained with other weights than inference has."""
+    names = {id(module): name for name, module in all_names(model)}
+    for parent in modules_of(model).values():
+        children: Any = [] if isinstance(parent, Fused) else children_of(parent)
+        for (_, first), (_, second) in pairwise(children):
+            adjacent = isinstance(first, nnx.Conv) and isinstance(second, nnx.BatchNorm)
+            if adjacent and first.out_features == second.num_features:
+                pair = [names[id(first)], names[id(second)]]
+                warnings.warn(
+                    f"{shown(pair[0])} is a convolution before the batch norm '{pair[1]}', and not fused with it: "
+                    f"training sees other weights than the converted model has; call fuse_modules(model, [{pair}])",
+                    stacklevel=3,
+                )
 
 
 def disable_observer(model: nnx.Module) -> nnx.Module:

@@ -32,6 +32,13 @@ class Quantized(FixedDtypes):
         self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32).reshape(()).clone())
         self.register_buffer("zero_point", torch.as_tensor(zero_point).to(torch.int32).reshape(()).clone())
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Takes `layer.scale = 0.5`, as torch's layers do."""
+        if name in ("scale", "zero_point") and not isinstance(value, torch.Tensor):
+            old = getattr(self, name)
+            value = torch.as_tensor(value, dtype=old.dtype, device=old.device)
+        super().__setattr__(name, value)
+
     @property
     def output(self) -> QParams:
         """The result's parameters."""

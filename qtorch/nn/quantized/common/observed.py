@@ -93,8 +93,6 @@ def _parameters(observer: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Those that fake quantization uses, or that an observer chooses; raises where nothing was seen."""
     if not isinstance(observer, FakeQuantize):
         return observer.calculate_qparams()
-    seen = observer.activation_post_process
-    empty = seen.min_val.numel() == 0 or bool((seen.min_val > seen.max_val).any())
-    if empty and bool((observer.scale == 1).all()) and not observer.zero_point.any():
+    if not observer.has_seen:
         raise ValueError("fake quantization has seen nothing; run the model on some data before it is converted")
     return observer.scale.detach().to(torch.float32), observer.zero_point

@@ -83,7 +83,12 @@ class QuantizedWeight(FixedDtypes):
         return f"{self.shape}, {self.form}, axis={self.axis}"
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        """A scale for each output is loaded where there was one for all, and the other way round."""
+        """A scale for each output is loaded where there was one for all, and the other way round; no floats."""
+        name = "packed" if self.is_packed else "int_repr"
+        found, own = state_dict.get(prefix + name), getattr(self, name)
+        if found is not None and found.dtype != own.dtype:
+            others[-1].append(f"{prefix}{name} has dtype {found.dtype}; allowed is {own.dtype}")
+            return
         scale = state_dict.get(prefix + "scale")
         if scale is not None and (scale.ndim == 0 or scale.shape == (self.shape[0],)):
             self.axis = 0 if scale.ndim else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from qcore.affine.arithmetic import recurrent
 from qcore.arguments import check_flag, check_int
@@ -46,24 +47,43 @@ class _Recurrent(torch.nn.Module):
         )
         self.hh = torch.nn.ModuleList(DynamicProduct((rows, hidden_size), bias, dtype) for _ in self.ih)
 
-    def _run(self, input: torch.Tensor, states: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """The results of all steps, and the last states: tensors of shape (layers * directions, batch, hidden_size)."""
-        x, directions, last = input, 1 + self.bidirectional, []
+    def _run(
+        self, x: torch.Tensor, sizes: list[int], states: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """The results of all steps, and the last states.
+
+        Args:
+            x: the sequences' rows, those of one step after those of another.
+            sizes: how many sequences, the first ones, have each step.
+            states: tensors of shape (layers * directions, batch, hidden_size).
+        """
+        directions, last = 1 + self.bidirectional, []
         for layer in range(self.num_layers):
             if layer and self.dropout and self.training:
                 x = torch.nn.functional.dropout(x, self.dropout)
             results = []
             for direction in range(directions):
                 number = layer * directions + direction
-                of_input = self.ih[number](x)
+                of_input = self.ih[number](x).split(sizes)
                 state, outputs = tuple(one[number] for one in states), []
-                for step in range(len(x))[:: -1 if direction else 1]:
-                    state = self._step(of_input[step], self.hh[number](state[0]), state)
-                    outputs.append(state[0])
-                results.append(torch.stack(outputs[:: -1 if direction else 1]))
+                for step in range(len(sizes))[:: -1 if direction else 1]:
+                    state = self._advanced(of_input[step], self.hh[number], state)
+                    outputs.append(state[0][: sizes[step]])
+                results.append(torch.cat(outputs[:: -1 if direction else 1]))
                 last.append(state)
             x = torch.cat(results, -1)
         return x, [torch.stack(one) for one in zip(*last, strict=True)]
+
+    def _advanced(
+        self, of_input: torch.Tensor, product: Any, state: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        """The state after a step of the first sequences; that of others, which are over or come later, stays."""
+        count = len(of_input)
+        first = tuple(one[:count] for one in state)
+        made = self._step(of_input, product(first[0]), first)
+        if count == len(state[0]):
+            return made
+        return tuple(torch.cat((new, old[count:])) for new, old in zip(made, state, strict=True))
 
     def _step(
         self, of_input: torch.Tensor, of_hidden: torch.Tensor, state: tuple[torch.Tensor, ...]
@@ -71,24 +91,45 @@ class _Recurrent(torch.nn.Module):
         raise NotImplementedError
 
     def _forward(self, input: Any, states: tuple[torch.Tensor, ...] | None, count: int) -> Any:
-        if not isinstance(input, torch.Tensor) or input.ndim not in (2, 3) or input.shape[-1] != self.input_size:
-            shape = tuple(input.shape) if isinstance(input, torch.Tensor) else type(input).__name__
-            raise ValueError(f"input is {shape}; allowed is a tensor of shape (steps, batch, {self.input_size})")
-        batched = input.ndim == 3
-        x = input.to(torch.float32)
+        packed = isinstance(input, PackedSequence)
+        x, ranks = (input.data, (2,)) if packed else (input, (2, 3))
+        if not isinstance(x, torch.Tensor) or x.ndim not in ranks or x.shape[-1] != self.input_size:
+            shape = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
+            allowed = f"a tensor of shape (steps, batch, {self.input_size}), or a PackedSequence of such rows"
+            raise ValueError(f"input is {shape}; allowed is {allowed}")
+        if packed:
+            return self._packed(input, states, count)
+        batched = x.ndim == 3
         x = (x.transpose(0, 1) if self.batch_first else x) if batched else x.unsqueeze(1)
-        shape = len(self.ih), x.shape[1], self.hidden_size
-        if states is None:
-            states = (x.new_zeros(shape),) * count
-        elif not batched:
+        if states is not None and not batched:
             states = tuple(one.unsqueeze(1) for one in states)
-        for one in states:
-            if one.shape != shape:
-                raise ValueError(f"state has shape {tuple(one.shape)}; allowed is {shape}")
-        y, last = self._run(x, [one.to(torch.float32) for one in states])
+        steps, batch = x.shape[:2]
+        y, last = self._run(x.float().flatten(0, 1), [batch] * steps, self._states(x, batch, states, count))
+        y = y.unflatten(0, (steps, batch))
         if not batched:
             return y.squeeze(1), [one.squeeze(1) for one in last]
         return (y.transpose(0, 1) if self.batch_first else y), last
+
+    def _packed(self, input: PackedSequence, states: tuple[torch.Tensor, ...] | None, count: int) -> Any:
+        """Of sequences of several lengths, as `torch.nn.utils.rnn.pack_padded_sequence` makes them."""
+        sizes = input.batch_sizes.tolist()
+        made = self._states(input.data, sizes[0], states, count)
+        if input.sorted_indices is not None:
+            made = [one.index_select(1, input.sorted_indices) for one in made]
+        y, last = self._run(input.data.float(), sizes, made)
+        if input.unsorted_indices is not None:
+            last = [one.index_select(1, input.unsorted_indices) for one in last]
+        return PackedSequence(y, input.batch_sizes, input.sorted_indices, input.unsorted_indices), last
+
+    def _states(
+        self, x: torch.Tensor, batch: int, states: tuple[torch.Tensor, ...] | None, count: int
+    ) -> list[torch.Tensor]:
+        """The first states in float32; zeros where there are none."""
+        shape = len(self.ih), batch, self.hidden_size
+        for one in states or ():
+            if one.shape != shape:
+                raise ValueError(f"state has shape {tuple(one.shape)}; allowed is {shape}")
+        return [x.new_zeros(shape, dtype=torch.float32)] * count if states is None else [one.float() for one in states]
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}, {self.bidirectional=}"

@@ -201,6 +201,15 @@ def test_wrong_arguments(message):
         WRONG[message]()
 
 
+def test_floats_are_no_integers_of_a_file():
+    layer = quantized.Linear(2, 2)
+    before = layer.state_dict()["weight.int_repr"].clone()
+    state = layer.state_dict() | {"weight.int_repr": torch.full((2, 2), 1.7)}
+    with pytest.raises(RuntimeError, match=r"weight\.int_repr has dtype torch\.float32; allowed is torch\.int8"):
+        layer.load_state_dict(state)
+    assert torch.equal(layer.state_dict()["weight.int_repr"], before)
+
+
 def test_errors_name_the_layer():
     layer = quantized.Linear(2, 1)
     layer.layer_name = "features.3"

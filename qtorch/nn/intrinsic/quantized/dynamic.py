@@ -1,0 +1,23 @@
+"""Fused layers of floats with quantized weights."""
+
+from __future__ import annotations
+
+import torch
+
+from qtorch.nn.quantized.dynamic import Linear
+
+
+class LinearReLU(Linear):
+    """`qtorch.nn.quantized.dynamic.Linear` and a ReLU.
+
+    Args:
+        in_features, out_features, bias_, dtype: as for it.
+
+    Example:
+        >>> LinearReLU(2, 1, bias_=False)(torch.tensor([[1.0, -1.0]]))
+        tensor([[0.]])
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """max(the linear layer's result, 0)."""
+        return torch.relu(super().forward(input))

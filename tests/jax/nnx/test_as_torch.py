@@ -1,0 +1,76 @@
+"""What torch's eager tests check of models, in JAX; as `tests/torch/workflow/test_as_torch.py`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import qjax.nnx as qnn
+from qjax.quantization import default_qat_qconfig, default_qconfig
+
+RUN = nnx.jit(lambda model, x: model(x))
+X = jax.random.normal(jax.random.key(0), (64, 4))
+
+
+class Scalars(nnx.Module):
+    def __init__(self):
+        self.sum, self.product = qnn.FloatFunctional(), qnn.FloatFunctional()
+
+    def __call__(self, x):
+        return self.product.mul_scalar(self.sum.add_scalar(x, 1.0), 2.0)
+
+
+@pytest.mark.parametrize("run", [RUN, lambda model, x: model(x)], ids=["jit", "eager"])
+def test_functionals_of_scalars_need_no_range(run):
+    prepared = qnn.prepare(qnn.QuantWrapper(Scalars()), default_qconfig)
+    run(prepared, X)
+    traces = RUN._cache_size() if hasattr(RUN, "_cache_size") else None
+    run(prepared, X)
+    assert traces is None or RUN._cache_size() == traces
+    converted = qnn.convert(prepared)
+    assert abs(run(converted, X) - (2 * X + 2)).max() <= 2 * converted.quant.output.scale
+    unseen = qnn.prepare(qnn.QuantWrapper(Scalars()), default_qconfig)
+    unseen.quant(X)
+    with pytest.raises(ValueError, match=r"layer 'module\.(sum|product)': "):
+        qnn.convert(unseen)
+
+
+def test_evaluation_before_any_training_calibrates():
+    floats = qnn.QuantWrapper(nnx.Sequential(nnx.Linear(4, 4, rngs=nnx.Rngs(0)), qnn.ReLU()))
+    model = qnn.prepare_qat(floats, default_qat_qconfig)
+    model.eval()
+    scale = lambda one: one.quant.activation_post_process.state.get_value().scale  # noqa: E731
+    RUN(model, X)
+    np.testing.assert_allclose(RUN(model, X), floats(X), rtol=0, atol=0.1)
+    before = scale(model)
+    RUN(model, 9 * X)
+    assert scale(model) > before
+    model.train()
+    RUN(model, X)
+    model.eval()
+    after = scale(model)
+    RUN(model, 99 * X)
+    assert scale(model) == after
+    fresh = qnn.prepare_qat(floats, default_qat_qconfig)
+    fresh.eval()
+    loaded = qnn.from_torch(fresh, qnn.to_torch(model))
+    RUN(loaded, 99 * X)
+    assert scale(loaded) == after
+    assert jnp.array_equal(RUN(loaded, X), RUN(model, X))
+
+
+def test_unfused_batch_norms_are_said():
+    rngs = nnx.Rngs(0)
+    model = nnx.Sequential(nnx.Conv(1, 2, (1,), rngs=rngs), nnx.BatchNorm(2, rngs=rngs), qnn.ReLU())
+    with pytest.warns(UserWarning, match=r"layer '0' is a convolution before the batch norm '1', and not fused"):
+        qnn.prepare_qat(model, default_qat_qconfig)
+    qnn.prepare_qat(qnn.fuse_modules(model, ["0", "1"]), default_qat_qconfig)
+
+
+def test_floats_are_no_integers_of_a_file():
+    arrays = {"scale": 0.1, "zero_point": 0, "weight.scale": 0.1, "weight.zero_point": 0}
+    arrays = {name: np.asarray(value) for name, value in arrays.items()}
+    arrays |= {"weight.int_repr": np.full((2, 2), 1.7, np.float32), "bias": np.zeros(2, np.float32)}
+    with pytest.raises(ValueError, match=r"weight\.int_repr has dtype float32; allowed is int8 or uint8"):
+        qnn.from_torch(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), arrays)
