@@ -19,16 +19,29 @@ from qcore.numerics.optimizers.schedules import RATE
 from qcore.numerics.optimizers.sgd import SGD
 from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR
 from qcore.numerics.softmax import CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX
+from qtorch.reproducible.fused.plan import plan_for
 from qtorch.reproducible.tensor_names import Names
 
 
-def differentiable(law: Differentiable) -> Callable[..., Any]:
-    """The function (*tensors, **options) of a law, whose gradients are the law's; they have none themselves."""
+def differentiable(law: Differentiable, fused: bool = True) -> Callable[..., Any]:
+    """The function (*tensors, **options) of a law, whose gradients are the law's; they have none themselves.
+
+    Args:
+        law: the law.
+        fused: False if it uses what `fused.recording` has not.
+    """
+
+    def run(kind: str, tensors: tuple[Any, ...], options: tuple[tuple[str, Any], ...]) -> Any:
+        plan = plan_for(law, kind, tensors, 0, options) if fused and not torch.compiler.is_compiling() else None
+        if plan is not None:
+            return plan.run(tensors)
+        found = law.run(Names, tensors, dict(options))
+        return found if kind == "forward" else found[0]
 
     class Law(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, options: tuple[tuple[str, Any], ...], *tensors: Any) -> Any:  # type: ignore[override]
-            result, saved = law.run(Names, tensors, dict(options))
+            result, saved = run("forward", tensors, options)
             ctx.save_for_backward(*saved)
             ctx.options = options
             return result
@@ -36,13 +49,18 @@ def differentiable(law: Differentiable) -> Callable[..., Any]:
         @staticmethod
         @torch.autograd.function.once_differentiable
         def backward(ctx: Any, *gradients: Any) -> Any:
+            saved = ctx.saved_tensors
+            if fused and not torch.compiler.is_compiling():
+                plan = plan_for(law, "backward", (*saved, *gradients), len(saved), ctx.options)
+                if plan is not None:
+                    return None, *plan.run((*saved, *gradients))
             gradient: Any = gradients[0] if len(gradients) == 1 else gradients
-            return None, *law.gradients(Names, ctx.saved_tensors, gradient, dict(ctx.options))
+            return None, *law.gradients(Names, saved, gradient, dict(ctx.options))
 
     def function(*tensors: Any, **options: Any) -> Any:
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
             return Law.apply(tuple(options.items()), *tensors)
-        return law.run(Names, tensors, options)[0]
+        return run("result", tensors, tuple(options.items()))
 
     return function
 
@@ -65,7 +83,7 @@ _LAWS = (
     VAR,
 )
 _LAWS += (CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX, ADAM, CLIP, RATE, SGD, *ELEMENTARY.values())
-_FUNCTIONS = {law: differentiable(law) for law in _LAWS}
+_FUNCTIONS = {law: differentiable(law, law is not POW) for law in _LAWS}
 
 
 class Tensors(Layers, Optimizing):

@@ -1,0 +1,147 @@
+"""A law of tensors of given shapes as a list of steps: kernels of elements, sums, and what torch computes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+import torch
+
+from qcore.numerics.differentiable import Differentiable
+from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch.reproducible.fused.loops import NoLoop, loop_for
+from qtorch.reproducible.fused.recording import Names, Node, Recording
+
+Slots = list[Any]
+Step = Callable[[Slots], None]
+_DTYPES = {torch.bool: "uint8"} | {
+    getattr(torch, name): name for name in ("float32", "float64", "int32", "int64", "uint8", "int8", "int16")
+}
+
+
+class Plan:
+    """What computes a recording's results from its arguments.
+
+    Args:
+        arguments: one for each tensor; None where there is none.
+        results: nodes, in tuples, or None.
+    """
+
+    def __init__(self, arguments: Sequence[Node | None], results: Any) -> None:
+        self._places = {node.name: place for place, node in enumerate(arguments) if node is not None}
+        self._free = len(arguments)
+        self._steps: list[Step] = []
+        wanted = [node for node in _leaves(results) if node is not None]
+        for node in _made_by_steps(wanted):
+            self._place(node.operands)
+            self._steps.append(_call(node, [self._places[one.name] for one in node.operands], self._new(node)))
+        self._place(wanted)
+        self._results = _map(results, lambda node: None if node is None else self._places[node.name])
+
+    def run(self, tensors: Sequence[torch.Tensor | None]) -> Any:
+        """The results for tensors with the arguments' shapes."""
+        slots: Slots = [None if x is None else x.contiguous() for x in tensors]
+        slots += [None] * (self._free - len(slots))
+        for step in self._steps:
+            step(slots)
+        return _map(self._results, lambda place: None if place is None else slots[place])
+
+    def _new(self, node: Node) -> int:
+        self._places[node.name] = self._free
+        self._free += 1
+        return self._places[node.name]
+
+    def _place(self, nodes: Iterable[Node]) -> None:
+        """Appends what computes nodes that are not in memory yet: a kernel for each shape."""
+        missing = {node.name: node for node in nodes if node.name not in self._places}
+        shapes = sorted(missing.values(), key=lambda node: node.shape)
+        for _, group in groupby(shapes, key=lambda node: node.shape):
+            results = list(group)
+            loop = loop_for(results, list(self._places))
+            read = [self._places[node.name] for node in loop.read]
+            made = [(self._new(node), node.shape, getattr(torch, node.dtype)) for node in results]
+            self._steps.append(_kernel(loop.function, loop.sizes, read, made))
+
+
+def _kernel(function: Any, sizes: Any, read: list[int], made: list[tuple[int, Any, torch.dtype]]) -> Step:
+    address = sizes.ctypes.data
+
+    def step(slots: Slots, kept: Any = sizes) -> None:
+        for place, shape, dtype in made:
+            slots[place] = torch.empty(shape, dtype=dtype)
+        function(address, *[slots[place].data_ptr() for place in read], *[slots[one[0]].data_ptr() for one in made])
+
+    return step
+
+
+def _call(node: Node, operands: list[int], place: int) -> Step:
+    function: Any = node.step
+
+    def step(slots: Slots) -> None:
+        slots[place] = function(*[slots[one] for one in operands])
+
+    return step
+
+
+def _made_by_steps(wanted: Sequence[Node]) -> list[Node]:
+    """What steps make of what is wanted, in an order in which they can run."""
+    found: dict[str, Node] = {}
+
+    def visit(node: Node) -> None:
+        if node.name not in found:
+            for operand in node.operands:
+                if isinstance(operand, Node):
+                    visit(operand)
+            found[node.name] = node
+
+    for node in wanted:
+        visit(node)
+    return [node for node in found.values() if node.step is not None]
+
+
+def _leaves(results: Any) -> list[Any]:
+    return [leaf for one in results for leaf in _leaves(one)] if isinstance(results, tuple) else [results]
+
+
+def _map(results: Any, function: Callable[[Any], Any]) -> Any:
+    return tuple([_map(one, function) for one in results]) if isinstance(results, tuple) else function(results)
+
+
+def plan_for(
+    law: Differentiable, kind: str, tensors: Sequence[torch.Tensor | None], saved: int, options: tuple[Any, ...]
+) -> Plan | None:
+    """What computes a law of plain tensors; None where tensors are no memory of the processor, or there is no kernel.
+
+    Args:
+        law: the law.
+        kind: "result", "forward" for the result and what is saved, or "backward" for the gradients.
+        tensors: arguments, or what was saved and the gradients of all results.
+        saved: how many of these were saved.
+        options: the law's, as pairs.
+    """
+    kinds = []
+    for x in tensors:
+        if x is None:
+            kinds.append(None)
+        elif is_plain_tensor(x) and x.is_cpu and x.dtype in _DTYPES and x.numel():
+            kinds.append((x.shape, x.dtype))
+        else:
+            return None
+    return _plan(law, kind, tuple(kinds), saved, options)
+
+
+@lru_cache(maxsize=4096)
+def _plan(law: Differentiable, kind: str, kinds: tuple[Any, ...], saved: int, options: tuple[Any, ...]) -> Plan | None:
+    recording = Recording()
+    arguments = [None if one is None else recording.argument(_DTYPES[one[1]], tuple(one[0])) for one in kinds]
+    try:
+        if kind != "backward":
+            found = law.run(Names, arguments, dict(options))
+            return Plan(arguments, found if kind == "forward" else found[0])
+        gradients: Any = arguments[saved:]
+        gradient = gradients[0] if len(gradients) == 1 else tuple(gradients)
+        return Plan(arguments, law.gradients(Names, tuple(arguments[:saved]), gradient, dict(options)))
+    except NoLoop:
+        return None
