@@ -8,15 +8,15 @@ $values
 #define PARALLEL 32768 // elements from which on threads share the work
 
 // A part of a row of elements; `x` has where each array's begins.
-static void elements(char* const* x, int64_t count) {
-    $pointers
+static void elements(char* const* x, const double* numbers, int64_t count) {
+    $before
     #pragma GCC ivdep
     for (int64_t j = 0; j < count; ++j) {
         $statements
     }
 }
 
-static void run(const int64_t* sizes, char* const* arrays) {
+static void run(const int64_t* sizes, const double* numbers, char* const* arrays) {
     static const int64_t bytes[ARRAYS] = {$bytes}, inner[ARRAYS] = {$inner};
     const int64_t length = sizes[OUTER], parts = (length + RUN - 1) / RUN, rows = sizes[0] * sizes[1] * sizes[2];
     const int64_t(*const strides)[OUTER] = (const int64_t(*)[OUTER])(sizes + OUTER + 1);
@@ -30,17 +30,18 @@ static void run(const int64_t* sizes, char* const* arrays) {
             for (int k = 0; k < OUTER; ++k) at += place[k] * strides[i][k];
             x[i] = arrays[i] + at * bytes[i];
         }
-        elements(x, MIN(RUN, length - begin));
+        elements(x, numbers, MIN(RUN, length - begin));
     }
 }
 
-// Takes the address of the sizes, followed by the strides of each array in elements, and the arrays' addresses.
+// Takes the addresses of the sizes, followed by the strides of each array in elements, of the numbers, and the arrays'.
 Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
     const int64_t* const sizes = PyLong_AsVoidPtr(given[0]);
+    const double* const numbers = PyLong_AsVoidPtr(given[1]);
     char* arrays[ARRAYS];
-    for (int i = 0; i < ARRAYS; ++i) arrays[i] = PyLong_AsVoidPtr(given[1 + i]);
+    for (int i = 0; i < ARRAYS; ++i) arrays[i] = PyLong_AsVoidPtr(given[2 + i]);
     void* const state = PyEval_SaveThread();
-    run(sizes, arrays);
+    run(sizes, numbers, arrays);
     PyEval_RestoreThread(state);
     return PyLong_FromLong(0);
 }

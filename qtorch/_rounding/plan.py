@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from qcore import Number, Rounding
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number, prepare
-from qcore.law.blocks.tiles import Sizes
+from qcore.law.blocks.tiles import Matrix, Sizes, as_matrix
 from qcore.law.carrier import CARRIERS, Carrier
 from qcore.law.program import Decoding, Program
 from qcore.law.rounding import check_rounding
@@ -55,6 +55,7 @@ class Plan:
         stochastic: true if rounding reads random words.
         elementwise: true if no element's result depends on others.
         kernels: the CPU's, which are compiled or loaded when they are first asked for.
+        matrix_of: from a tensor's shape to what a kernel sees of its blocks, and which kernel that is; or two None.
     """
 
     def __init__(
@@ -74,10 +75,16 @@ class Plan:
         self.stochastic = program.mode is Rounding.STOCHASTIC
         self.elementwise = not isinstance(number, BlockNumber)
         self.kernels = _Kernels(number, program, constants, overflow)
+        self.matrix_of = lru_cache(maxsize=256)(partial(_matrix_of, number))  # to hash a format takes longer
 
     def calls_operator(self, x: torch.Tensor) -> bool:
         """True if a traced program calls an operator; otherwise the law becomes a part of it."""
         return bool(self.text) and not self.program.codes and (self.stochastic or x.is_cpu)
+
+
+def _matrix_of(number: Number, shape: torch.Size) -> tuple[Matrix, str] | tuple[None, None]:
+    matrix = as_matrix(tuple(shape), number.block_sizes(len(shape)))
+    return (None, None) if matrix is None else (matrix, laws.layout_of(matrix))
 
 
 def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, coded: bool) -> Plan:

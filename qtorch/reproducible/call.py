@@ -19,6 +19,8 @@ from qcore.numerics.optimizers.schedules import RATE
 from qcore.numerics.optimizers.sgd import SGD
 from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR
 from qcore.numerics.softmax import CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX
+from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._torch_internals import apply_directly
 from qtorch.reproducible.fused.plan import plan_for
 from qtorch.reproducible.tensor_names import Names
 
@@ -57,9 +59,13 @@ def differentiable(law: Differentiable, fused: bool = True) -> Callable[..., Any
             gradient: Any = gradients[0] if len(gradients) == 1 else gradients
             return None, *law.gradients(Names, saved, gradient, dict(ctx.options))
 
+    apply = apply_directly(Law)
+
     def function(*tensors: Any, **options: Any) -> Any:
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-            return Law.apply(tuple(options.items()), *tensors)
+            if torch.compiler.is_compiling() or not all(x is None or is_plain_tensor(x) for x in tensors):
+                return Law.apply(tuple(options.items()), *tensors)
+            return apply(tuple(options.items()), *tensors)
         return run("result", tensors, tuple(options.items()))
 
     return function

@@ -7,13 +7,13 @@ from functools import cache
 from math import prod
 from pathlib import Path
 from string import Template
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from qtorch._kernels import source, store
 from qtorch._kernels.trace import C_TYPES
-from qtorch.reproducible.fused.recording import Node, Shape
+from qtorch.reproducible.fused.recording import Node, Number, Shape
 
 TEMPLATE = Path(store.__file__).with_name("loops.c")
 OUTER = 3  # dimensions outside the innermost one, as in `loops.c`
@@ -23,17 +23,19 @@ class Loop(NamedTuple):
     """A kernel for its arrays.
 
     Attributes:
-        function: takes the address of the sizes, and those of the arrays.
+        function: takes the addresses of the sizes, of the numbers, and of the arrays.
         sizes: of the loop, and the strides of all arrays.
+        numbers: that elements are computed with.
         read: the nodes whose memory is read; the first arrays.
     """
 
     function: store.Function
     sizes: np.ndarray
+    numbers: np.ndarray
     read: list[Node]
 
 
-class NoLoop(Exception):
+class NoLoopError(Exception):
     """There is no kernel for these arrays."""
 
 
@@ -45,20 +47,22 @@ def loop_for(results: Sequence[Node], is_memory: Sequence[str]) -> Loop:
         is_memory: the names of nodes that are in memory already.
 
     Raises:
-        NoLoop: if there is no compiler, or there are too many dimensions.
+        NoLoopError: if there is no compiler, or there are too many dimensions.
     """
     order = _in_order(results, is_memory)
     read = [node for node in order if node.name in is_memory]
     shapes = [node.shape for node in [*read, *results]]
     sizes, strides = _as_loop(results[0].shape, shapes)
     if len(sizes) > OUTER + 1:
-        raise NoLoop
+        raise NoLoopError
     missing = OUTER + 1 - len(sizes)
     table = [(1,) * missing + sizes, *((0,) * missing + each[:-1] for each in strides)]
-    function = _function(_source(order, read, results, [each[-1] for each in strides]))
+    numbers = list(dict.fromkeys(one for node in order for one in node.operands if isinstance(one, Number)))
+    function = _function(_source(order, read, results, numbers, [each[-1] for each in strides]))
     if function is None:
-        raise NoLoop
-    return Loop(function, np.array([number for row in table for number in row], np.int64), read)
+        raise NoLoopError
+    flat = np.array([number for row in table for number in row], np.int64)
+    return Loop(function, flat, np.array([one.value for one in numbers], np.float64), read)
 
 
 @cache
@@ -107,17 +111,28 @@ def _strides(own: Shape, shape: Shape) -> list[int]:
     return [0 if size == 1 else prod(own[axis + 1 :]) for axis, size in enumerate(own)]
 
 
-def _source(order: Sequence[Node], read: Sequence[Node], results: Sequence[Node], inner: Sequence[int]) -> str:
+def _source(
+    order: Sequence[Node],
+    read: Sequence[Node],
+    results: Sequence[Node],
+    numbers: Sequence[Number],
+    inner: Sequence[int],
+) -> str:
     """C, with the same names for the same computation."""
-    names = {node.name: f"v{place}" for place, node in enumerate(order)}
-    pointers, statements = [], []
+    names: dict[Any, str] = {node.name: f"v{place}" for place, node in enumerate(order)}
+    names |= {number: f"n{place}" for place, number in enumerate(numbers)}
+    before = [
+        f"const {C_TYPES[number.dtype]} {names[number]} = ({C_TYPES[number.dtype]})numbers[{place}];"
+        for place, number in enumerate(numbers)
+    ]
+    statements = []
     for place, node in enumerate(read):
         kind, name = C_TYPES[node.dtype], names[node.name]
-        pointers.append(f"const {kind}* const a{place} = (const {kind}*)x[{place}];")
-        where = statements if inner[place] else pointers
+        before.append(f"const {kind}* const a{place} = (const {kind}*)x[{place}];")
+        where = statements if inner[place] else before
         where.append(f"const {kind} {name} = a{place}[{'j' if inner[place] else '0'}];")
     for place, result in enumerate(results, len(read)):
-        pointers.append(f"{C_TYPES[result.dtype]}* const a{place} = ({C_TYPES[result.dtype]}*)x[{place}];")
+        before.append(f"{C_TYPES[result.dtype]}* const a{place} = ({C_TYPES[result.dtype]}*)x[{place}];")
     loaded = {node.name for node in read}
     statements += [_statement(node, names) for node in order if node.name not in loaded]
     statements += [f"a{place}[j] = {names[one.name]};" for place, one in enumerate(results, len(read))]
@@ -125,13 +140,14 @@ def _source(order: Sequence[Node], read: Sequence[Node], results: Sequence[Node]
     return Template(TEMPLATE.read_text()).substitute(
         values=source.VALUES.read_text(),
         arrays=len(arrays),
-        pointers="\n    ".join(pointers),
+        before="\n    ".join(before),
         statements="\n        ".join(statements),
         bytes=", ".join(f"sizeof({C_TYPES[node.dtype]})" for node in arrays),
         inner=", ".join(map(str, inner)),
     )
 
 
-def _statement(node: Node, names: dict[str, str]) -> str:
-    operands = (names[one.name] if isinstance(one, Node) else one for one in node.operands)
+def _statement(node: Node, names: dict[Any, str]) -> str:
+    keys = (one.name if isinstance(one, Node) else one for one in node.operands)
+    operands = (names.get(key, key) for key in keys)
     return f"const {C_TYPES[node.dtype]} {names[node.name]} = {node.text.format(*operands)};"

@@ -11,7 +11,7 @@ import torch
 
 from qcore.numerics.differentiable import Differentiable
 from qtorch._rounding.paths.choice import is_plain_tensor
-from qtorch.reproducible.fused.loops import NoLoop, loop_for
+from qtorch.reproducible.fused.loops import Loop, NoLoopError, loop_for
 from qtorch.reproducible.fused.recording import Names, Node, Recording
 
 Slots = list[Any]
@@ -33,10 +33,15 @@ class Plan:
         self._places = {node.name: place for place, node in enumerate(arguments) if node is not None}
         self._free = len(arguments)
         self._steps: list[Step] = []
+        self._constants: dict[int, torch.Tensor] = {}  # what follows from no argument, by place
         wanted = [node for node in _leaves(results) if node is not None]
         for node in _made_by_steps(wanted):
-            self._place(node.operands)
-            self._steps.append(_call(node, [self._places[one.name] for one in node.operands], self._new(node)))
+            self._place([one for one in node.operands if isinstance(one, Node)])
+            operands = [self._places[one.name] for one in node.operands]
+            if all(place in self._constants for place in operands):
+                self._constants[self._new(node)] = node.step(*map(self._constants.__getitem__, operands))
+            else:
+                self._steps.append(_call(node.step, operands, self._new(node)))
         self._place(wanted)
         self._results = _map(results, lambda node: None if node is None else self._places[node.name])
 
@@ -44,6 +49,8 @@ class Plan:
         """The results for tensors with the arguments' shapes."""
         slots: Slots = [None if x is None else x.contiguous() for x in tensors]
         slots += [None] * (self._free - len(slots))
+        for place, constant in self._constants.items():
+            slots[place] = constant
         for step in self._steps:
             step(slots)
         return _map(self._results, lambda place: None if place is None else slots[place])
@@ -62,23 +69,22 @@ class Plan:
             loop = loop_for(results, list(self._places))
             read = [self._places[node.name] for node in loop.read]
             made = [(self._new(node), node.shape, getattr(torch, node.dtype)) for node in results]
-            self._steps.append(_kernel(loop.function, loop.sizes, read, made))
+            self._steps.append(_kernel(loop, read, made))
 
 
-def _kernel(function: Any, sizes: Any, read: list[int], made: list[tuple[int, Any, torch.dtype]]) -> Step:
-    address = sizes.ctypes.data
+def _kernel(loop: Loop, read: list[int], made: list[tuple[int, Any, torch.dtype]]) -> Step:
+    function, arrays = loop.function, [*read, *(place for place, _, _ in made)]
+    sizes, numbers = loop.sizes.ctypes.data, loop.numbers.ctypes.data  # of the loop, which this function keeps
 
-    def step(slots: Slots, kept: Any = sizes) -> None:
+    def step(slots: Slots, loop: Loop = loop) -> None:
         for place, shape, dtype in made:
             slots[place] = torch.empty(shape, dtype=dtype)
-        function(address, *[slots[place].data_ptr() for place in read], *[slots[one[0]].data_ptr() for one in made])
+        function(sizes, numbers, *[slots[place].data_ptr() for place in arrays])
 
     return step
 
 
-def _call(node: Node, operands: list[int], place: int) -> Step:
-    function: Any = node.step
-
+def _call(function: Any, operands: list[int], place: int) -> Step:
     def step(slots: Slots) -> None:
         slots[place] = function(*[slots[one] for one in operands])
 
@@ -143,5 +149,5 @@ def _plan(law: Differentiable, kind: str, kinds: tuple[Any, ...], saved: int, op
         gradients: Any = arguments[saved:]
         gradient = gradients[0] if len(gradients) == 1 else tuple(gradients)
         return Plan(arguments, law.gradients(Names, tuple(arguments[:saved]), gradient, dict(options)))
-    except NoLoop:
+    except NoLoopError:
         return None

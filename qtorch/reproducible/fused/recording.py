@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,17 @@ from qtorch._kernels.trace import ELEMENT, Trace, Value, literal
 from qtorch.reproducible.tensor_names import tensor_sums
 
 Shape = tuple[int, ...]
+
+
+class Number(NamedTuple):
+    """A number that elements are computed with: a kernel is handed it, and serves others as well."""
+
+    digits: str
+    dtype: str
+
+    @property
+    def value(self) -> float:
+        return float.fromhex(self.digits)
 
 
 class Node(Value):
@@ -33,12 +44,12 @@ class Node(Value):
         super().__init__(trace, f"n{trace.count()}", text, dtype, ELEMENT, operands)
         self.shape: Any = shape
         self.ndim: Any = len(shape)
-        self.step: Callable[..., torch.Tensor] | None = step
+        self.step: Any = step
 
     # fmt: off
     def __truediv__(self, other: Any) -> Value: return self.trace.binary("/", self, other)
     def __rtruediv__(self, other: Any) -> Value: return self.trace.binary("/", other, self)
-    def __abs__(self) -> Value: return self.trace.note("{} < 0 ? -{0} : {0}" if "int" in self.dtype else f"__builtin_fabs{'f' if self.width == 32 else ''}({{}})", self)
+    def __abs__(self) -> Value: return self.trace.note(f"__builtin_fabs{'f' if self.width == 32 else ''}({{}})", self)
     # fmt: on
 
     __hash__ = Value.__hash__
@@ -83,7 +94,7 @@ class Recording(Trace):
         """See `Trace.note`; shapes broadcast."""
         nodes = [one for one in operands if isinstance(one, Node)]
         like = like or nodes[0].dtype
-        read = tuple(one if isinstance(one, Node) else literal(one, like) for one in operands)
+        read = tuple(one if isinstance(one, Node) else _number(one, like) for one in operands)
         key = pattern, dtype or like, *(one.name if isinstance(one, Node) else one for one in read)
         if key not in self._found:
             shape = np.broadcast_shapes(*(one.shape for one in nodes))
@@ -92,6 +103,10 @@ class Recording(Trace):
 
     def constant(self, text: str, dtype: str, shape: Shape) -> Node:
         return self._found.setdefault((text, dtype, shape), Node(self, text, dtype, (), shape))
+
+
+def _number(number: Any, dtype: str) -> Any:
+    return Number(float(number).hex(), dtype) if dtype.startswith("float") else literal(number, dtype)
 
 
 def _of_float64(function: Callable[..., torch.Tensor]) -> Any:
@@ -136,7 +151,7 @@ class Names(operations.Names):
 
     @staticmethod
     def arange(size: int, like: Any) -> Any:
-        return like.made_by(lambda x: torch.arange(size, dtype=torch.int32), (size,), dtype="int32")
+        return Node(like.recording, "", "int32", (), (size,), lambda: torch.arange(size, dtype=torch.int32))
 
     @staticmethod
     def zeros(shape: Sequence[int], like: Any) -> Any:
