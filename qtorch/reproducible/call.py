@@ -19,7 +19,7 @@ from qcore.numerics.optimizers.schedules import RATE
 from qcore.numerics.optimizers.sgd import SGD
 from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR
 from qcore.numerics.softmax import CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX
-from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._torch_internals import apply_directly
 from qtorch.reproducible.fused.plan import plan_for
 from qtorch.reproducible.tensor_names import Names
@@ -40,6 +40,17 @@ def differentiable(law: Differentiable, fused: bool = True) -> Callable[..., Any
         found = law.run(Names, tensors, dict(options))
         return found if kind == "forward" else found[0]
 
+    def all_gradients(ctx: Any, *gradients: Any) -> Any:
+        saved = ctx.saved_tensors
+        if fused and not torch.compiler.is_compiling():
+            plan = plan_for(law, "backward", (*saved, *gradients), len(saved), ctx.options)
+            if plan is not None:
+                return None, *plan.run((*saved, *gradients))
+        gradient: Any = gradients[0] if len(gradients) == 1 else gradients
+        return None, *law.gradients(Names, saved, gradient, dict(ctx.options))
+
+    gradients_once = torch.autograd.function.once_differentiable(all_gradients)
+
     class Law(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, options: tuple[tuple[str, Any], ...], *tensors: Any) -> Any:  # type: ignore[override]
@@ -49,21 +60,14 @@ def differentiable(law: Differentiable, fused: bool = True) -> Callable[..., Any
             return result
 
         @staticmethod
-        @torch.autograd.function.once_differentiable
         def backward(ctx: Any, *gradients: Any) -> Any:
-            saved = ctx.saved_tensors
-            if fused and not torch.compiler.is_compiling():
-                plan = plan_for(law, "backward", (*saved, *gradients), len(saved), ctx.options)
-                if plan is not None:
-                    return None, *plan.run((*saved, *gradients))
-            gradient: Any = gradients[0] if len(gradients) == 1 else gradients
-            return None, *law.gradients(Names, saved, gradient, dict(ctx.options))
+            return (gradients_once if torch.is_grad_enabled() else all_gradients)(ctx, *gradients)
 
     apply = apply_directly(Law)
 
     def function(*tensors: Any, **options: Any) -> Any:
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-            if torch.compiler.is_compiling() or not all(x is None or is_plain_tensor(x) for x in tensors):
+            if torch.compiler.is_compiling() or not are_plain_tensors(tensors):
                 return Law.apply(tuple(options.items()), *tensors)
             return apply(tuple(options.items()), *tensors)
         return run("result", tensors, tuple(options.items()))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
 
 from qcore.numerics.differentiable import Differentiable
-from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch.reproducible.fused.loops import Loop, NoLoopError, loop_for
 from qtorch.reproducible.fused.recording import Names, Node, Recording
 
@@ -43,7 +44,7 @@ class Plan:
             else:
                 self._steps.append(_call(node.step, operands, self._new(node)))
         self._place(wanted)
-        self._results = _map(results, lambda node: None if node is None else self._places[node.name])
+        self._result = self._reader(results)
 
     def run(self, tensors: Sequence[torch.Tensor | None]) -> Any:
         """The results for tensors with the arguments' shapes."""
@@ -53,7 +54,16 @@ class Plan:
             slots[place] = constant
         for step in self._steps:
             step(slots)
-        return _map(self._results, lambda place: None if place is None else slots[place])
+        return self._result(slots)
+
+    def _reader(self, results: Any) -> Callable[[Slots], Any]:
+        """What reads the results from all slots, as they are in tuples."""
+        if not isinstance(results, tuple):
+            return (lambda slots: None) if results is None else itemgetter(self._places[results.name])
+        if len(results) > 1 and all(isinstance(one, Node) for one in results):
+            return itemgetter(*[self._places[one.name] for one in results])
+        readers = [self._reader(one) for one in results]
+        return lambda slots: tuple([read(slots) for read in readers])
 
     def _new(self, node: Node) -> int:
         self._places[node.name] = self._free
@@ -111,10 +121,6 @@ def _leaves(results: Any) -> list[Any]:
     return [leaf for one in results for leaf in _leaves(one)] if isinstance(results, tuple) else [results]
 
 
-def _map(results: Any, function: Callable[[Any], Any]) -> Any:
-    return tuple([_map(one, function) for one in results]) if isinstance(results, tuple) else function(results)
-
-
 def plan_for(
     law: Differentiable, kind: str, tensors: Sequence[torch.Tensor | None], saved: int, options: tuple[Any, ...]
 ) -> Plan | None:
@@ -127,19 +133,16 @@ def plan_for(
         saved: how many of these were saved.
         options: the law's, as pairs.
     """
-    kinds = []
-    for x in tensors:
-        if x is None:
-            kinds.append(None)
-        elif is_plain_tensor(x) and x.is_cpu and x.dtype in _DTYPES and x.numel():
-            kinds.append((x.shape, x.dtype))
-        else:
-            return None
-    return _plan(law, kind, tuple(kinds), saved, options)
+    if not are_plain_tensors(tensors):
+        return None
+    kinds = tuple([None if x is None else (x.shape, x.dtype, x.is_cpu) for x in tensors])
+    return _plan(law, kind, kinds, saved, options)
 
 
 @lru_cache(maxsize=4096)
 def _plan(law: Differentiable, kind: str, kinds: tuple[Any, ...], saved: int, options: tuple[Any, ...]) -> Plan | None:
+    if not all(one is None or (0 not in one[0] and one[1] in _DTYPES and one[2]) for one in kinds):
+        return None
     recording = Recording()
     arguments = [None if one is None else recording.argument(_DTYPES[one[1]], tuple(one[0])) for one in kinds]
     try:
