@@ -25,6 +25,33 @@ from qtorch.reproducible.fused.plan import plan_for
 from qtorch.reproducible.tensor_names import Names
 
 
+def _run(
+    law: Differentiable, fused: bool, kind: str, tensors: tuple[Any, ...], options: tuple[tuple[str, Any], ...]
+) -> Any:
+    """The result, and of kind "forward" what is saved."""
+    plan = plan_for(law, kind, tensors, 0, options) if fused and not torch.compiler.is_compiling() else None
+    if plan is not None:
+        return plan.run(tensors)
+    found = law.run(Names, tensors, dict(options))
+    return found if kind == "forward" else found[0]
+
+
+def _gradients(law: Differentiable, fused: bool, ctx: Any, *gradients: Any) -> Any:
+    """None for the options, and the gradients of all tensors."""
+    saved = ctx.saved_tensors
+    if fused and not torch.compiler.is_compiling():
+        plan = plan_for(law, "backward", (*saved, *gradients), len(saved), ctx.options)
+        if plan is not None:
+            return None, *plan.run((*saved, *gradients))
+    gradient: Any = gradients[0] if len(gradients) == 1 else gradients
+    return None, *law.gradients(Names, saved, gradient, dict(ctx.options))
+
+
+_gradients_once = torch.autograd.function.once_differentiable(
+    lambda ctx, law, fused, *gradients: _gradients(law, fused, ctx, *gradients)
+)
+
+
 def differentiable(law: Differentiable, fused: bool = True) -> Callable[..., Any]:
     """The function (*tensors, **options) of a law, whose gradients are the law's; they have none themselves.
 
@@ -33,44 +60,28 @@ def differentiable(law: Differentiable, fused: bool = True) -> Callable[..., Any
         fused: False if it uses what `fused.recording` has not.
     """
 
-    def run(kind: str, tensors: tuple[Any, ...], options: tuple[tuple[str, Any], ...]) -> Any:
-        plan = plan_for(law, kind, tensors, 0, options) if fused and not torch.compiler.is_compiling() else None
-        if plan is not None:
-            return plan.run(tensors)
-        found = law.run(Names, tensors, dict(options))
-        return found if kind == "forward" else found[0]
-
-    def all_gradients(ctx: Any, *gradients: Any) -> Any:
-        saved = ctx.saved_tensors
-        if fused and not torch.compiler.is_compiling():
-            plan = plan_for(law, "backward", (*saved, *gradients), len(saved), ctx.options)
-            if plan is not None:
-                return None, *plan.run((*saved, *gradients))
-        gradient: Any = gradients[0] if len(gradients) == 1 else gradients
-        return None, *law.gradients(Names, saved, gradient, dict(ctx.options))
-
-    gradients_once = torch.autograd.function.once_differentiable(all_gradients)
-
     class Law(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, options: tuple[tuple[str, Any], ...], *tensors: Any) -> Any:  # type: ignore[override]
-            result, saved = run("forward", tensors, options)
+            result, saved = _run(law, fused, "forward", tensors, options)
             ctx.save_for_backward(*saved)
             ctx.options = options
             return result
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
-            return (gradients_once if torch.is_grad_enabled() else all_gradients)(ctx, *gradients)
+            if torch.is_grad_enabled():
+                return _gradients_once(ctx, law, fused, *gradients)
+            return _gradients(law, fused, ctx, *gradients)
 
     apply = apply_directly(Law)
 
     def function(*tensors: Any, **options: Any) -> Any:
+        given = tuple(options.items())
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-            if torch.compiler.is_compiling() or not are_plain_tensors(tensors):
-                return Law.apply(tuple(options.items()), *tensors)
-            return apply(tuple(options.items()), *tensors)
-        return run("result", tensors, tuple(options.items()))
+            plain = not torch.compiler.is_compiling() and are_plain_tensors(tensors)
+            return (apply if plain else Law.apply)(given, *tensors)
+        return _run(law, fused, "result", tensors, given)
 
     return function
 
