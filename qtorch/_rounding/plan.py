@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, lru_cache, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from qtorch._kernels.store import Function
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.paths.operations import DTYPES, lane_dtype, result_dtype
 from qtorch._torch_internals import constant
+
+_MOST_SHAPES = 1024  # that a plan keeps
 
 
 class _Kernels(dict[str, "tuple[Function, int] | None"]):
@@ -44,6 +46,20 @@ class _Kernels(dict[str, "tuple[Function, int] | None"]):
         return self[layout]
 
 
+class _Matrices(dict[torch.Size, "tuple[Matrix, str] | tuple[None, None]"]):
+    """See `Plan.matrices`; to hash a format for a cache of all would take longer than the look."""
+
+    def __init__(self, number: Number) -> None:
+        self.number = number
+
+    def __missing__(self, shape: torch.Size) -> tuple[Matrix, str] | tuple[None, None]:
+        matrix = as_matrix(tuple(shape), self.number.block_sizes(len(shape)))
+        if len(self) >= _MOST_SHAPES:
+            self.clear()
+        self[shape] = (None, None) if matrix is None else (matrix, laws.layout_of(matrix))
+        return self[shape]
+
+
 class Plan:
     """A format under a rounding mode on a dtype, reduced to what the paths need.
 
@@ -55,7 +71,7 @@ class Plan:
         stochastic: true if rounding reads random words.
         elementwise: true if no element's result depends on others.
         kernels: the CPU's, which are compiled or loaded when they are first asked for.
-        matrix_of: from a tensor's shape to what a kernel sees of its blocks, and which kernel that is; or two None.
+        matrices: from a tensor's shape to what a kernel sees of its blocks, and which kernel that is; or two None.
     """
 
     def __init__(
@@ -75,16 +91,11 @@ class Plan:
         self.stochastic = program.mode is Rounding.STOCHASTIC
         self.elementwise = not isinstance(number, BlockNumber)
         self.kernels = _Kernels(number, program, constants, overflow)
-        self.matrix_of = lru_cache(maxsize=256)(partial(_matrix_of, number))  # to hash a format takes longer
+        self.matrices = _Matrices(number)
 
     def calls_operator(self, x: torch.Tensor) -> bool:
         """True if a traced program calls an operator; otherwise the law becomes a part of it."""
         return bool(self.text) and not self.program.codes and (self.stochastic or x.is_cpu)
-
-
-def _matrix_of(number: Number, shape: torch.Size) -> tuple[Matrix, str] | tuple[None, None]:
-    matrix = as_matrix(tuple(shape), number.block_sizes(len(shape)))
-    return (None, None) if matrix is None else (matrix, laws.layout_of(matrix))
 
 
 def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, coded: bool) -> Plan:

@@ -83,7 +83,7 @@ def _places(channels: int, positions: int) -> tuple[int, torch.Tensor]:
 
 
 def _round_blocks(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
-    matrix, layout = plan.matrix_of(x.shape)
+    matrix, layout = plan.matrices[x.shape]
     if matrix is None or (kernel := plan.kernels[layout]) is None:
         return None
     function, constants = kernel
