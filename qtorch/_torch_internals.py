@@ -46,16 +46,24 @@ _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
 
 
 def is_memory(x: torch.Tensor) -> bool:
-    """True if the memory of a tensor may be read: there is some, and no transform, mode or tangent is in the way.
+    """True if the memory of a tensor may be read: there is some, and no transform, mode or tangent is in the way."""
+    return memory_is_open() and has_memory(x)
 
-    Without the private parts nothing is: all runs operation by operation.
+
+def memory_is_open() -> bool:
+    """True if no transform, mode or tangent is in the way of tensors' memory.
+
+    Without the private parts one always is: all runs operation by operation.
     """
     if _dispatch_modes is None or _transforms is None:
         return False
     if getattr(forward_ad, "_current_level", 0) >= 0:  # as in `in_forward_mode`, without a call
         return False
-    if _transforms() is not None or _dispatch_modes() != 0:
-        return False
+    return _transforms() is None and _dispatch_modes() == 0
+
+
+def has_memory(x: torch.Tensor) -> bool:
+    """True if there is memory, or nothing to keep in it."""
     try:
         return x.data_ptr() != 0 or x.numel() == 0  # torch has zeros that are nowhere
     except RuntimeError:  # the tensor was in a transform that has ended

@@ -24,6 +24,7 @@ LIMITS = {  # by model: with operands whose sums are exact, and with float32's
 }
 LIMITED = ("float32", "fp8")
 FRAMEWORKS: dict[str, Callable[[str, str | None], Any]] = {
+    "torch eager": TorchRun,
     "torch compiled": partial(TorchRun, compiled=True),
     "jax jit": JaxRun,
 }

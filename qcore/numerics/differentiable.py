@@ -9,7 +9,7 @@ from typing import Any
 from qcore.numerics.operations import Names
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Differentiable:
     """A law and its gradients, both written for settled float32 arrays; see `qcore.numerics`.
 

@@ -11,7 +11,7 @@ import torch
 from qcore import Number, Rounding
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number, prepare
-from qcore.law.blocks.tiles import Sizes
+from qcore.law.blocks.tiles import Matrix, Sizes, as_matrix
 from qcore.law.carrier import CARRIERS, Carrier
 from qcore.law.program import Decoding, Program
 from qcore.law.rounding import check_rounding
@@ -20,6 +20,8 @@ from qtorch._kernels.store import Function
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.paths.operations import DTYPES, lane_dtype, result_dtype
 from qtorch._torch_internals import constant
+
+_MOST_SHAPES = 1024  # that a plan keeps
 
 
 class _Kernels(dict[str, "tuple[Function, int] | None"]):
@@ -44,6 +46,20 @@ class _Kernels(dict[str, "tuple[Function, int] | None"]):
         return self[layout]
 
 
+class _Matrices(dict[torch.Size, "tuple[Matrix, str] | tuple[None, None]"]):
+    """See `Plan.matrices`; to hash a format for a cache of all would take longer than the look."""
+
+    def __init__(self, number: Number) -> None:
+        self.number = number
+
+    def __missing__(self, shape: torch.Size) -> tuple[Matrix, str] | tuple[None, None]:
+        matrix = as_matrix(tuple(shape), self.number.block_sizes(len(shape)))
+        if len(self) >= _MOST_SHAPES:
+            self.clear()
+        self[shape] = (None, None) if matrix is None else (matrix, laws.layout_of(matrix))
+        return self[shape]
+
+
 class Plan:
     """A format under a rounding mode on a dtype, reduced to what the paths need.
 
@@ -55,6 +71,7 @@ class Plan:
         stochastic: true if rounding reads random words.
         elementwise: true if no element's result depends on others.
         kernels: the CPU's, which are compiled or loaded when they are first asked for.
+        matrices: from a tensor's shape to what a kernel sees of its blocks, and which kernel that is; or two None.
     """
 
     def __init__(
@@ -74,6 +91,7 @@ class Plan:
         self.stochastic = program.mode is Rounding.STOCHASTIC
         self.elementwise = not isinstance(number, BlockNumber)
         self.kernels = _Kernels(number, program, constants, overflow)
+        self.matrices = _Matrices(number)
 
     def calls_operator(self, x: torch.Tensor) -> bool:
         """True if a traced program calls an operator; otherwise the law becomes a part of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,10 +20,11 @@ from qcore.accumulate.product import FIRST, ROLES, ROWS, SECOND, Product, Produc
 from qcore.formats.text import parse
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import fold_in
-from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._rounding.paths.choice import is_plain_tensor, round_tensor
+from qtorch._rounding.plan import Plan, plan_for
 from qtorch._rounding.sharded import is_sharded
 from qtorch.linalg.sharded import multiply_shards
-from qtorch.linalg.tensor_names import Names, convolution_product, matrix_product
+from qtorch.linalg.tensor_names import Names, convolution_product, has_chunk_kernel, matrix_product
 
 BLOCK = 1 << 21  # numbers of which there are float64 copies at a time
 _SIDE = 1024  # rows and columns of a result
@@ -112,6 +113,11 @@ def _multiply(
     which: str,
     product: str,
 ) -> torch.Tensor:
+    if Observation.observer is None and first.is_cpu and is_plain_tensor(first) and is_plain_tensor(second):
+        direct = _direct(form, which, product, first.shape, second.shape, tuple(other))
+        found = direct and _multiply_directly(direct, which, first.detach(), second.detach(), tuple(other))
+        if found is not None:
+            return found.reshape(shape)
     made, how = form_of(form), product_of(product)
     if key is not None and which != FORWARD:
         key = fold_in(key, ROLES[which], True)
@@ -123,6 +129,43 @@ def _multiply(
         wide = multiply_rounded(None, sums).reshape(shape)
         Observation.observer("accumulator", _GRADIENTS[which], wide, result, how.accumulator.number)
     return result
+
+
+class _Direct(NamedTuple):
+    """What a product computes whose operands have no scales and read no random words.
+
+    Attributes:
+        plans: how the operands are rounded; None where they are not.
+    """
+
+    form: Any
+    plans: tuple[Plan | None, Plan | None]
+    sums: Sums
+
+
+@lru_cache(maxsize=4096)
+def _direct(form: str, which: str, product: str, first: Any, second: Any, other: Any) -> _Direct | None:
+    """The same for a product that there is a kernel of; else None."""
+    made, how = form_of(form), product_of(product)
+    sums = _sums(made, which, how, first, second, other)
+    if how.stochastic or not has_chunk_kernel(sums) or any(one.scale or one.transform for one in how.operands):
+        return None
+    rounding = ((one.number, one.rounding, torch.float32, None, False) for one in how.operands)
+    of_first, of_second = (None if one[0] is None else plan_for(*one) for one in rounding)
+    return _Direct(made, (of_first, of_second), sums)
+
+
+def _multiply_directly(
+    direct: _Direct, which: str, first: torch.Tensor, second: torch.Tensor, other: Any
+) -> torch.Tensor | None:
+    """The product of plain tensors; None where there is no compiler."""
+    form, (of_first, of_second), sums = direct
+    x = first if of_first is None else round_tensor(first, of_first, None, True)
+    y = second if of_second is None else round_tensor(second, of_second, None, True)
+    if isinstance(form, ConvolutionForm):
+        return convolution_product(form, which, x, y, other, sums, None)
+    left, right = form.matrices(Names, which, x, y, other)
+    return matrix_product(left, right, sums, None)
 
 
 def _with_operands(

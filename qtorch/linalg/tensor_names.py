@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from math import prod
 from typing import Any
@@ -64,18 +64,31 @@ def matrix_product(a: torch.Tensor, b: torch.Tensor, sums: Sums, key: torch.Tens
     """A product of matrices, or of batches of them, in float32; None where there is no kernel for its sums."""
     if not _has_kernel(a, sums):
         return None
+    places, batch = _matrix_places(a.shape, a.stride(), b.shape, b.stride())
+    result = _from_places(places, a, b, sums, key)
+    return None if result is None else result.reshape(*batch, *result.shape[1:])
+
+
+@lru_cache(maxsize=1024)
+def _matrix_places(
+    shape_a: tuple[int, ...], strides_a: tuple[int, ...], shape_b: tuple[int, ...], strides_b: tuple[int, ...]
+) -> tuple[Places, tuple[int, ...]]:
+    """Where the elements of batches of matrices lie, and the shape of the batches."""
+    a, b = (torch.empty_strided(*one, device="meta") for one in ((shape_a, strides_a), (shape_b, strides_b)))
     batch = batch_shape(a, b)
     of_a, of_b = (_batch_places(x.expand(*batch, *x.shape[-2:])) for x in (a, b))
     sizes = prod(batch), a.shape[-2], b.shape[-1], a.shape[-1]
-    places = Places(sizes, (of_a, of_b, a.stride(-2), a.stride(-1), b.stride(-2), b.stride(-1)))
-    result = _from_places(places, a, b, sums, key)
-    return None if result is None else result.reshape(*batch, sizes[1], sizes[2])
+    return Places(sizes, (of_a, of_b, a.stride(-2), a.stride(-1), b.stride(-2), b.stride(-1))), tuple(batch)
 
 
 def _has_kernel(x: torch.Tensor, sums: Sums) -> bool:
+    return x.is_cpu and has_chunk_kernel(sums)
+
+
+def has_chunk_kernel(sums: Sums) -> bool:
     """True for chunks that are plain sums; a sequential accumulator that rounds has a kernel of its own."""
     accumulator = sums.accumulator
-    return x.is_cpu and accumulator.plain and not (accumulator.sequential and accumulator.rounds)
+    return accumulator.plain and not (accumulator.sequential and accumulator.rounds)
 
 
 def _from_places(

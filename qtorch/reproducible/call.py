@@ -20,31 +20,70 @@ from qcore.numerics.optimizers.sgd import SGD
 from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR
 from qcore.numerics.softmax import CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX
 from qtorch._rounding.gradients import apart
+from qtorch._rounding.paths.choice import are_plain_tensors
+from qtorch._torch_internals import apply_directly
+from qtorch.reproducible.fused.plan import plan_for
 from qtorch.reproducible.tensor_names import Names
 
 
-def differentiable(law: Differentiable) -> Callable[..., Any]:
-    """The function (*tensors, **options) of a law, whose gradients are the law's; they have none themselves."""
+def _run(
+    law: Differentiable, fused: bool, kind: str, tensors: tuple[Any, ...], options: tuple[tuple[str, Any], ...]
+) -> Any:
+    """The result, and of kind "forward" what is saved."""
+    plan = plan_for(law, kind, tensors, 0, options) if fused and not torch.compiler.is_compiling() else None
+    if plan is not None:
+        return plan.run(tensors)
+    found = law.run(Names, tensors, dict(options))
+    return found if kind == "forward" else found[0]
+
+
+def _gradients(law: Differentiable, fused: bool, ctx: Any, *gradients: Any) -> Any:
+    """None for the options, and the gradients of all tensors."""
+    saved = ctx.saved_tensors
+    if fused and not torch.compiler.is_compiling():
+        plan = plan_for(law, "backward", (*saved, *gradients), len(saved), ctx.options)
+        if plan is not None:
+            return None, *plan.run((*saved, *gradients))
+    gradient: Any = gradients[0] if len(gradients) == 1 else gradients
+    return None, *law.gradients(Names, saved, gradient, dict(ctx.options))
+
+
+_gradients_once = torch.autograd.function.once_differentiable(
+    lambda ctx, law, fused, *gradients: _gradients(law, fused, ctx, *gradients)
+)
+
+
+def differentiable(law: Differentiable, fused: bool = True) -> Callable[..., Any]:
+    """The function (*tensors, **options) of a law, whose gradients are the law's; they have none themselves.
+
+    Args:
+        law: the law.
+        fused: False if it uses what `fused.recording` has not.
+    """
 
     class Law(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, options: tuple[tuple[str, Any], ...], *tensors: Any) -> Any:  # type: ignore[override]
-            result, saved = law.run(Names, tensors, dict(options))
+            result, saved = _run(law, fused, "forward", tensors, options)
             ctx.save_for_backward(*saved)
             ctx.options = options
             return result
 
         @staticmethod
-        @torch.autograd.function.once_differentiable
         def backward(ctx: Any, *gradients: Any) -> Any:
-            gradient: Any = gradients[0] if len(gradients) == 1 else gradients
-            return None, *law.gradients(Names, ctx.saved_tensors, gradient, dict(ctx.options))
+            if torch.is_grad_enabled():
+                return _gradients_once(ctx, law, fused, *gradients)
+            return _gradients(law, fused, ctx, *gradients)
+
+    apply = apply_directly(Law)
 
     def function(*tensors: Any, **options: Any) -> Any:
+        given = tuple(options.items())
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-            given = apart(*tensors) if torch.compiler.is_compiling() else tensors
-            return Law.apply(tuple(options.items()), *given)
-        return law.run(Names, tensors, options)[0]
+            if torch.compiler.is_compiling():
+                return Law.apply(given, *apart(*tensors))
+            return (apply if are_plain_tensors(tensors) else Law.apply)(given, *tensors)
+        return _run(law, fused, "result", tensors, given)
 
     return function
 
@@ -67,7 +106,7 @@ _LAWS = (
     VAR,
 )
 _LAWS += (CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX, ADAM, CLIP, RATE, SGD, *ELEMENTARY.values())
-_FUNCTIONS = {law: differentiable(law) for law in _LAWS}
+_FUNCTIONS = {law: differentiable(law, law is not POW) for law in _LAWS}
 
 
 class Tensors(Layers, Optimizing):

@@ -106,10 +106,11 @@ class Names(operations.Names):
             return super().sums(a, b, axes)
         if torch.compiler.is_compiling() or not all(map(is_plain_tensor, tensors)):
             return torch.ops.qtorch.sums(a, b, axes)
-        return _sums(a, b, axes)
+        return tensor_sums(a, b, axes)
 
 
-def _sums(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) -> torch.Tensor:
+def tensor_sums(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) -> torch.Tensor:
+    """See `qcore.numerics.sums.tree_sums`; of plain tensors by a kernel where there is one."""
     kernel = products.tree_sums() if a.is_cpu and axes and a.numel() else None
     if kernel is None:
         return tree_sums(Names, a, b, tuple(axes))
@@ -132,6 +133,6 @@ def _batched(info: Any, in_dims: tuple[Any, ...], a: Any, b: Any, axes: Sequence
     return torch.ops.qtorch.sums(a, b, [axis + 1 for axis in axes]), 0
 
 
-_library.impl("sums", _sums, "CompositeExplicitAutograd")
+_library.impl("sums", tensor_sums, "CompositeExplicitAutograd")
 torch.library.register_fake("qtorch::sums", _shape, lib=_library)
 torch.library.register_vmap("qtorch::sums", _batched, lib=_library)

@@ -16,9 +16,8 @@ from qtorch import linalg
 from qtorch._rounding.keys import key_tensor
 from qtorch.reproducible.call import Tensors, differentiable
 
-_FUNCTIONS = {
-    law: differentiable(law) for law in (AVG_POOL, CHUNK, DROPOUT, EMBEDDING, MASKED, MAX_POOL, NARROW, SETTLE)
-}
+_FUNCTIONS = {law: differentiable(law) for law in (CHUNK, MASKED, NARROW, SETTLE)}
+_FUNCTIONS |= {law: differentiable(law, fused=False) for law in (AVG_POOL, DROPOUT, EMBEDDING, MAX_POOL)}
 
 
 class TrainingTensors(Tensors, ProductFunctions):

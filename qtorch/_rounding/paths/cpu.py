@@ -83,8 +83,8 @@ def _places(channels: int, positions: int) -> tuple[int, torch.Tensor]:
 
 
 def _round_blocks(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
-    matrix = _matrix(plan.number, x.shape)
-    if matrix is None or (kernel := plan.kernels[laws.layout_of(matrix)]) is None:
+    matrix, layout = plan.matrices[x.shape]
+    if matrix is None or (kernel := plan.kernels[layout]) is None:
         return None
     function, constants = kernel
     lanes = x.contiguous()

@@ -12,7 +12,7 @@ from qcore.accumulate.product import check_products
 from qcore.random.keys import fold_in
 from qcore.random.threefry import as_lane
 from qtorch import linalg
-from qtorch.reproducible.modules.guard import paused
+from qtorch.reproducible.modules.guard import apart
 from qtorch.reproducible.training import FUNCTIONS
 
 
@@ -65,17 +65,21 @@ class Linear(_Products, linalg.Linear):
     """`qtorch.linalg.Linear` by `qtorch.reproducible.linear`."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        with paused():
-            return FUNCTIONS.linear(input, self.weight, self.bias, **self.said())
+        return apart(self._product, input)
+
+    def _product(self, input: torch.Tensor) -> torch.Tensor:
+        return FUNCTIONS.linear(input, self.weight, self.bias, **self.said())
 
 
 class _Convolution(_Products):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return apart(self._product, input)
+
+    def _product(self, input: torch.Tensor) -> torch.Tensor:
         one: Any = self
         function = {1: FUNCTIONS.conv1d, 2: FUNCTIONS.conv2d, 3: FUNCTIONS.conv3d}[len(one.stride)]
         window = (one.stride, one.padding, one.dilation, one.groups)
-        with paused():
-            return function(input, one.weight, one.bias, *window, **self.said())
+        return function(input, one.weight, one.bias, *window, **self.said())
 
 
 class Conv1d(_Convolution, linalg.Conv1d):
@@ -102,5 +106,7 @@ class Dropout(nn.Dropout):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if not self.training:
             return input
-        with paused():
-            return FUNCTIONS.dropout(input, self.p, self.key)
+        return apart(self._dropped, input)
+
+    def _dropped(self, input: torch.Tensor) -> torch.Tensor:
+        return FUNCTIONS.dropout(input, self.p, self.key)

@@ -1,0 +1,153 @@
+"""One kernel for arrays of one shape: what is computed of each element, in C, and how its arrays lie beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import prod
+from pathlib import Path
+from string import Template
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qtorch._kernels import source, store
+from qtorch._kernels.trace import C_TYPES
+from qtorch.reproducible.fused.recording import Node, Number, Shape
+
+TEMPLATE = Path(store.__file__).with_name("loops.c")
+OUTER = 3  # dimensions outside the innermost one, as in `loops.c`
+
+
+class Loop(NamedTuple):
+    """A kernel for its arrays.
+
+    Attributes:
+        function: takes the addresses of the sizes, of the numbers, and of the arrays.
+        sizes: of the loop, and the strides of all arrays.
+        numbers: that elements are computed with.
+        read: the nodes whose memory is read; the first arrays.
+    """
+
+    function: store.Function
+    sizes: np.ndarray
+    numbers: np.ndarray
+    read: list[Node]
+
+
+class NoLoopError(Exception):
+    """There is no kernel for these arrays."""
+
+
+def loop_for(results: Sequence[Node], is_memory: Sequence[str]) -> Loop:
+    """The kernel of nodes of one shape.
+
+    Args:
+        results: what it computes.
+        is_memory: the names of nodes that are in memory already.
+
+    Raises:
+        NoLoopError: if there is no compiler, or there are too many dimensions.
+    """
+    order = _in_order(results, is_memory)
+    read = [node for node in order if node.name in is_memory]
+    shapes = [node.shape for node in [*read, *results]]
+    sizes, strides = _as_loop(results[0].shape, shapes)
+    if len(sizes) > OUTER + 1:
+        raise NoLoopError
+    missing = OUTER + 1 - len(sizes)
+    table = [(1,) * missing + sizes, *((0,) * missing + each[:-1] for each in strides)]
+    numbers = list(dict.fromkeys(one for node in order for one in node.operands if isinstance(one, Number)))
+    function = _function(_source(order, read, results, numbers, [each[-1] for each in strides]))
+    if function is None:
+        raise NoLoopError
+    flat = np.array([number for row in table for number in row], np.int64)
+    return Loop(function, flat, np.array([one.value for one in numbers], np.float64), read)
+
+
+@cache
+def _function(text: str) -> store.Function | None:
+    return store.load(text)
+
+
+def _in_order(results: Sequence[Node], is_memory: Sequence[str]) -> list[Node]:
+    """What has to be read or computed, operands first."""
+    found: dict[str, Node] = {}
+
+    def visit(node: Node) -> None:
+        if node.name in found:
+            return
+        if node.name not in is_memory:
+            for operand in node.operands:
+                if isinstance(operand, Node):
+                    visit(operand)
+        found[node.name] = node
+
+    for result in results:
+        visit(result)
+    return list(found.values())
+
+
+def _as_loop(shape: Shape, shapes: Sequence[Shape]) -> tuple[Shape, list[Shape]]:
+    """The sizes of a loop over a shape, and the strides of contiguous arrays that broadcast to it.
+
+    Neighbouring dimensions are one where they are one for all arrays.
+    """
+    columns = [(size, strides) for size, *strides in zip(shape, *(_strides(one, shape) for one in shapes), strict=True)]
+    merged: list[tuple[int, list[int]]] = []
+    for size, strides in columns:
+        if size == 1:
+            continue
+        if merged and all(outer == inner * size for outer, inner in zip(merged[-1][1], strides, strict=True)):
+            merged[-1] = merged[-1][0] * size, strides
+        else:
+            merged.append((size, strides))
+    merged = merged or [(1, [0] * len(shapes))]
+    return tuple([size for size, _ in merged]), [tuple(each) for each in zip(*(one[1] for one in merged), strict=True)]
+
+
+def _strides(own: Shape, shape: Shape) -> list[int]:
+    own = (1,) * (len(shape) - len(own)) + own
+    return [0 if size == 1 else prod(own[axis + 1 :]) for axis, size in enumerate(own)]
+
+
+def _source(
+    order: Sequence[Node],
+    read: Sequence[Node],
+    results: Sequence[Node],
+    numbers: Sequence[Number],
+    inner: Sequence[int],
+) -> str:
+    """C, with the same names for the same computation."""
+    names: dict[Any, str] = {node.name: f"v{place}" for place, node in enumerate(order)}
+    names |= {number: f"n{place}" for place, number in enumerate(numbers)}
+    before = [
+        f"const {C_TYPES[number.dtype]} {names[number]} = ({C_TYPES[number.dtype]})numbers[{place}];"
+        for place, number in enumerate(numbers)
+    ]
+    statements = []
+    for place, node in enumerate(read):
+        kind, name = C_TYPES[node.dtype], names[node.name]
+        before.append(f"const {kind}* const a{place} = (const {kind}*)x[{place}];")
+        where = statements if inner[place] else before
+        where.append(f"const {kind} {name} = a{place}[{'j' if inner[place] else '0'}];")
+    for place, result in enumerate(results, len(read)):
+        before.append(f"{C_TYPES[result.dtype]}* const a{place} = ({C_TYPES[result.dtype]}*)x[{place}];")
+    loaded = {node.name for node in read}
+    statements += [_statement(node, names) for node in order if node.name not in loaded]
+    statements += [f"a{place}[j] = {names[one.name]};" for place, one in enumerate(results, len(read))]
+    arrays = [*read, *results]
+    return Template(TEMPLATE.read_text()).substitute(
+        values=source.VALUES.read_text(),
+        arrays=len(arrays),
+        before="\n    ".join(before),
+        statements="\n        ".join(statements),
+        bytes=", ".join(f"sizeof({C_TYPES[node.dtype]})" for node in arrays),
+        inner=", ".join(map(str, inner)),
+    )
+
+
+def _statement(node: Node, names: dict[Any, str]) -> str:
+    keys = (one.name if isinstance(one, Node) else one for one in node.operands)
+    operands = (names.get(key, key) for key in keys)
+    return f"const {C_TYPES[node.dtype]} {names[node.name]} = {node.text.format(*operands)};"

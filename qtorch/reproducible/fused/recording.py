@@ -1,0 +1,184 @@
+"""The namespace with which a law's own Python notes what it does to arrays, instead of doing it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from qcore.numerics import operations
+from qtorch._kernels.trace import ELEMENT, Trace, Value, literal
+from qtorch.reproducible.tensor_names import tensor_sums
+
+Shape = tuple[int, ...]
+
+
+class Number(NamedTuple):
+    """A number that elements are computed with: a kernel is handed it, and serves others as well."""
+
+    digits: str
+    dtype: str
+
+    @property
+    def value(self) -> float:
+        return float.fromhex(self.digits)
+
+
+class Node(Value):
+    """An array of a recording.
+
+    Attributes:
+        text: C for an element, with `{}` for those of operands; "" where it is memory: an argument, or made by a step.
+        shape: of the array.
+        step: a function of the operands' tensors that makes it; None where `text` does, and of an argument.
+    """
+
+    def __init__(
+        self, trace: Recording, text: str, dtype: str, operands: tuple[Any, ...], shape: Shape, step: Any = None
+    ) -> None:
+        super().__init__(trace, f"n{trace.count()}", text, dtype, ELEMENT, operands)
+        self.shape: Any = shape
+        self.ndim: Any = len(shape)
+        self.step: Any = step
+
+    # fmt: off
+    def __truediv__(self, other: Any) -> Value: return self.trace.binary("/", self, other)
+    def __rtruediv__(self, other: Any) -> Value: return self.trace.binary("/", other, self)
+    def __abs__(self) -> Value: return self.trace.note(f"__builtin_fabs{'f' if self.width == 32 else ''}({{}})", self)
+    # fmt: on
+
+    __hash__ = Value.__hash__
+
+    def reshape(self, *shape: Any) -> Node:
+        wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        known = prod(size for size in wanted if size >= 0)
+        wanted = tuple(prod(self.shape) // known if size < 0 else size for size in wanted)
+        if wanted == self.shape:
+            return self
+        return self.made_by(lambda x: x.view(wanted), wanted)
+
+    def __getitem__(self, index: Any) -> Node:
+        shape = np.broadcast_to(0, self.shape)[index].shape
+        return self.made_by(lambda x: x[index].contiguous(), shape)
+
+    def made_by(self, step: Callable[..., torch.Tensor], shape: Shape, *others: Node, dtype: str = "") -> Node:
+        """What a step makes of this array and others."""
+        return Node(self.recording, "", dtype or self.dtype, (self, *others), shape, step)
+
+    @property
+    def recording(self) -> Recording:
+        return self.trace  # type: ignore[return-value]
+
+
+class Recording(Trace):
+    """The arrays of a law; the same operation of the same arrays is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._found: dict[tuple[Any, ...], Node] = {}
+        self._count = 0
+
+    def count(self) -> int:
+        self._count += 1
+        return self._count
+
+    def argument(self, dtype: str, shape: Shape) -> Node:
+        return Node(self, "", dtype, (), shape)
+
+    def note(self, pattern: str, *operands: Any, dtype: str = "", like: str = "") -> Node:
+        """See `Trace.note`; shapes broadcast."""
+        nodes = [one for one in operands if isinstance(one, Node)]
+        like = like or nodes[0].dtype
+        read = tuple(one if isinstance(one, Node) else _number(one, like) for one in operands)
+        key = pattern, dtype or like, *(one.name if isinstance(one, Node) else one for one in read)
+        if key not in self._found:
+            shape = np.broadcast_shapes(*(one.shape for one in nodes))
+            self._found[key] = Node(self, pattern, dtype or like, read, shape)
+        return self._found[key]
+
+    def constant(self, text: str, dtype: str, shape: Shape) -> Node:
+        return self._found.setdefault((text, dtype, shape), Node(self, text, dtype, (), shape))
+
+
+def _number(number: Any, dtype: str) -> Any:
+    return Number(float(number).hex(), dtype) if dtype.startswith("float") else literal(number, dtype)
+
+
+def _of_float64(function: Callable[..., torch.Tensor]) -> Any:
+    """A function of torch's, whose float64 results have torch's bits."""
+    return staticmethod(lambda x: x.made_by(function, x.shape))
+
+
+class Names(operations.Names):
+    """`qcore.numerics.operations.Names` for nodes; what it lacks no law that is recorded uses."""
+
+    exp = _of_float64(torch.exp)
+    log = _of_float64(torch.log)
+    log1p = _of_float64(torch.log1p)
+    tanh = _of_float64(torch.tanh)
+    sin = _of_float64(torch.sin)
+    cos = _of_float64(torch.cos)
+    arithmetic = staticmethod(nullcontext)
+
+    @staticmethod
+    def where(condition: Node, a: Any, b: Any) -> Value:
+        return condition.trace.where(condition, a, b)
+
+    @staticmethod
+    def root(x: Node) -> Value:
+        return x.trace.note("__builtin_sqrt({})", x)
+
+    @staticmethod
+    def is_float32(x: Node) -> bool:
+        return x.dtype == "float32"
+
+    @staticmethod
+    def to_float32(x: Any) -> Value:
+        return x.trace.note("(float){}", x, dtype="float32")
+
+    @staticmethod
+    def to_float64(x: Any) -> Value:
+        return x.trace.note("(double){}", x, dtype="float64")
+
+    @classmethod
+    def one_nan(cls, x: Node) -> Value:
+        return x.trace.note("{0} == {0} ? {0} : float32(0x7fc00000)", x)
+
+    @staticmethod
+    def arange(size: int, like: Any) -> Any:
+        return Node(like.recording, "", "int32", (), (size,), lambda: torch.arange(size, dtype=torch.int32))
+
+    @staticmethod
+    def zeros(shape: Sequence[int], like: Any) -> Any:
+        return like.recording.constant("0", like.dtype, tuple(shape))
+
+    @staticmethod
+    def concatenate(parts: Sequence[Any], axis: int) -> Any:
+        first, *others = parts
+        length = sum(part.shape[axis] for part in parts)
+        shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
+        return first.made_by(lambda *tensors: torch.cat(tensors, axis), shape, *others)
+
+    @staticmethod
+    def broadcast_to(x: Node, shape: Shape) -> Any:
+        return x if x.shape == shape else Node(x.recording, "{}", x.dtype, (x,), shape)
+
+    @staticmethod
+    def greatest(x: Any, axes: tuple[int, ...]) -> Any:
+        return x.made_by(partial(torch.amax, dim=axes, keepdim=True), _without(x.shape, axes))
+
+    @classmethod
+    def sums(cls, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
+        others = () if b is None else (cls.broadcast_to(b, a.shape),)
+        if not axes:
+            return super().sums(a, b, axes)
+        return a.made_by(lambda x, y=None: tensor_sums(x, y, axes), _without(a.shape, axes), *others, dtype="float64")
+
+
+def _without(shape: Shape, axes: tuple[int, ...]) -> Shape:
+    return tuple([1 if axis in axes else size for axis, size in enumerate(shape)])
