@@ -22,16 +22,18 @@ def materialize(x: jax.Array) -> jax.Array:
 
 def _amax(x: jax.Array, axis: tuple[int, ...], keepdims: bool) -> jax.Array:
     """The maximum along axes, in steps: XLA on CPU reduces int32 with vectors only where the last axis stays."""
-    last, length = x.ndim - 1, x.shape[-1]
-    others = tuple(a for a in axis if a != last)
-    if others:
-        x = _keep(jnp.max(_in_steps(x, others[0]), axis=others, keepdims=True))
+    *others, length = x.shape
+    last = len(others)
+    rows = tuple(a for a in axis if a != last)
+    if last in axis and length % _VECTOR == 0:
+        x, rows = x.reshape(*others, length // _VECTOR, _VECTOR), (*rows, last)
+    if last in axis and rows:
+        x = _in_steps(x, rows[-1])
+    if rows:
+        x = _keep(jnp.max(x, axis=rows, keepdims=True))
     if last not in axis:
         return x
-    if length % _VECTOR == 0:
-        x = x.reshape(*x.shape[:-1], length // _VECTOR, _VECTOR)
-        x = _keep(jnp.max(_in_steps(x, last), axis=last))
-    return jnp.max(x, axis=last, keepdims=True)
+    return jnp.max(x, axis=tuple(range(last, x.ndim)), keepdims=True).reshape(*x.shape[:last], 1)
 
 
 def _in_steps(x: jax.Array, axis: int) -> jax.Array:
@@ -39,7 +41,8 @@ def _in_steps(x: jax.Array, axis: int) -> jax.Array:
     size = x.shape[axis]
     if size % _STEP or size == _STEP:
         return x
-    return _keep(jnp.max(x.reshape(*x.shape[:axis], _STEP, size // _STEP, *x.shape[axis + 1 :]), axis=axis))
+    steps = x.reshape(*x.shape[:axis], size // _STEP, _STEP, *x.shape[axis + 1 :])
+    return _keep(jnp.max(steps, axis=axis + 1))
 
 
 class Names(lanes.Names):
