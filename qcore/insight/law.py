@@ -55,7 +55,8 @@ PLAIN_ERROR = NUMBER_UNIT - ERROR_UNIT  # what an error's field has more than th
 _HIDDEN, _INFINITY, _MASK = FLOAT32.hidden, FLOAT32.infinity, FLOAT32.magnitude_mask
 _GUARD = 5  # bits below the larger number's last
 _CUT = 19  # bits of a significand that rounding drops
-_SMALL = 27 << FLOAT32.width  # from here on the errors of plain numbers are normal
+_LEAST = -1 << 31  # of int32, in which arithmetic wraps around
+PLAIN_SMALLEST = 27 << FLOAT32.width  # from here on the errors of plain numbers are normal
 
 
 class Bounds(NamedTuple):
@@ -88,19 +89,24 @@ class Effects(NamedTuple):
     error_key: Any
 
 
-def special(xp: Any, before: Any, after: Any, bounds: Bounds) -> Any:
-    """Below zero where elements are not plain.
+class PlainEffects(NamedTuple):
+    """What happened to each plain element: lanes.
 
-    Numbers or results are infinite or NaN; numbers may be saturated; numbers are so small that errors may be subnormal,
-    and not zero before and after; or results that are not zero are of another sign than the number, or further from it
-    than the next power of two. Nearer ones have an exact difference (Sterbenz's lemma).
+    Attributes:
+        special: below zero where an element is not plain.
+        zero_result, below_normal: 1 or 0. Zero results are those of zeros and of numbers that underflowed; results
+            below the normal numbers are zero or subnormal.
+        ends: the numbers' and results' magnitudes, of which maxima are wanted, and each subtracted from the least
+            int32, which leaves zero the smallest.
+        number_key, error_key: plain keys; the fields 0 are those of zeros and of no errors.
     """
-    a, b = before & _MASK, after & _MASK
-    most = xp.clip(bounds.largest, None, _INFINITY - 1)
-    distance = before - after
-    far = ((_HIDDEN - distance) | (_HIDDEN + distance)) & -b
-    small = (a - _SMALL) & (-a | -b)
-    return (most - a) | (bounds.lowest - a) | ((_INFINITY - 1) - b) | small | far
+
+    special: Any
+    zero_result: Any
+    below_normal: Any
+    ends: tuple[Any, ...]
+    number_key: Any
+    error_key: Any
 
 
 def effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> Effects:
@@ -131,20 +137,29 @@ def effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> Effects:
     return Effects(masks, magnitudes, number_key, error_key)
 
 
-def plain_effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> Effects:
-    """What a rounding of plain elements did, with plain keys; flags and magnitudes are those of `effects`."""
+def plain_effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> PlainEffects:
+    """What a rounding of plain elements did, and which elements are not plain.
+
+    Those are within bounds, and finite. Results are zero, or of the same sign as the number and no further from it than
+    the next power of two, so that their difference is exact (Sterbenz's lemma). Neither is below `PLAIN_SMALLEST`, which
+    `ends` say, unless it is zero. So the result of zero is zero.
+    """
     a, b = before & _MASK, after & _MASK
-    nonzero, result_nonzero = -a >> 31, -b >> 31
-    subnormal = result_nonzero & ((b - bounds.normal) >> 31)
-    masks = ~nonzero, nonzero & ~result_nonzero, 0, 0, 0, 0, 0, subnormal
-    magnitudes = (_INFINITY - a) & nonzero, a, (_INFINITY - b) & result_nonzero, b
+    most = xp.clip(bounds.largest, None, _INFINITY - 1 - _HIDDEN)
+    most = xp.where(most < bounds.lowest, most, bounds.lowest)
+    zero_result = b == 0
+    special = (most - a) | xp.where(zero_result, 0, _HIDDEN - abs(before - after))
     error = xp.float32_bits(xp.float32_from(after) - xp.float32_from(before))
-    return Effects(masks, magnitudes, _plain_key(a), _plain_key(error) & (2 * FIELDS * PLAIN_KEYS - 1))
+    ends = _LEAST - a, a, _LEAST - b, b
+    return PlainEffects(
+        special, zero_result, b < xp.clip(bounds.normal, 1, None), ends, _plain_key(a), _plain_key(error)
+    )
 
 
 def _plain_key(bits: Any) -> Any:
     """Twice the bits above `_CUT` - 1; and one more if any bit below them is set, which then carries once."""
-    return (bits >> (_CUT - 1)) + ((bits + ((1 << _CUT - 1) - 1)) >> (_CUT - 1))
+    upper = (1 << 33 - _CUT) - 1
+    return ((bits >> (_CUT - 1)) & upper) + (((bits + ((1 << _CUT - 1) - 1)) >> (_CUT - 1)) & upper)
 
 
 def _error_key(xp: Any, before: Any, after: Any, field: Any, significand: Any, b: Any) -> Any:

@@ -4,7 +4,7 @@
 $values
 
 #define UNIT 65536  // elements that a thread takes
-#define RUN 256     // elements whose keys are in memory at a time
+#define RUN 512     // elements whose keys are in memory at a time
 #define FULL 0x7fffffff  // elements that are counted at most before sums are made
 #define BLOCKS $blocks
 #define COUNTS $counts
@@ -14,6 +14,7 @@ $values
 #define ERROR_KEYS $error_keys
 #define PLAIN_KEYS $plain_keys
 #define SUMS (COUNTS + 2 * FIELDS + 3 * ERRORS)
+#define LANES (2 * SUMS + 4)
 
 static const int32_t number_weights[] = {$number_weights}, error_weights[] = {$error_weights};
 static const int32_t plain_number_weights[] = {$plain_number_weights};
@@ -27,39 +28,58 @@ typedef struct {
     uint32_t numbers[FIELDS * NUMBER_KEYS], errors[ERRORS * ERROR_KEYS];
     uint32_t plain_numbers[2][FIELDS * PLAIN_KEYS], plain_errors[2][FIELDS * PLAIN_KEYS];
 } Total;
-typedef struct { int64_t size; const void *x, *y; const int32_t* ends[3]; int32_t* lanes; } Call;
+typedef struct { int64_t size; const void *x, *y; const int32_t* ends[3]; int32_t* lanes; int16_t* places; } Call;
 
 static _Thread_local Total kept;  // its counts are zero between calls
 
-// Adds what counts of the fields from, ..., to stand for to sums, of `columns` for each field; keys from carry on to
-// those of the next one.
-static void add_table(uint32_t* count, int from, int to, int keys, int carry, int columns, const int32_t* weights,
-                      int64_t* sums) {
+// What counts of the keys from, ..., to - 1 stand for.
+static inline int64_t weighted(const uint32_t* count, int from, int to, const int32_t* weights) {
+    int64_t found = 0;
+    for (int key = from; key < to; ++key) found += (int64_t)count[key] * weights[key];
+    return found;
+}
+
+// Adds what counts of the fields from, ..., to stand for to sums, of `columns` for each field, and clears them; keys from
+// carry on count for the next field. Weights are those of all keys for a column, then for the next.
+static inline __attribute__((always_inline)) void add_table(
+    uint32_t* count, int from, int to, int keys, int carry, int columns, const int32_t* weights, int64_t* sums
+) {
     for (int field = from; field <= to; ++field) {
         uint32_t* const at = count + field * keys;
         uint32_t found = 0;
         for (int key = 0; key < keys; ++key) found |= at[key];
         if (!found) continue;
-        for (int key = 0; key < keys; ++key) {
-            int64_t* const sum = sums + (field + (key >= carry)) * columns;
-            for (int i = 0; i < columns; ++i) sum[i] += (int64_t)at[key] * weights[key * columns + i];
-            at[key] = 0;
+        int64_t* const sum = sums + field * columns;
+        for (int i = 0; i < columns; ++i) {
+            sum[i] += weighted(at, 0, carry, weights + i * keys);
+            if (carry < keys) sum[columns + i] += weighted(at, carry, keys, weights + i * keys);
         }
+        memset(at, 0, sizeof(*at) * keys);
     }
+}
+
+// Counts of a table's field 0, which are cleared.
+static int64_t take_zeros(uint32_t* count) {
+    int64_t found = 0;
+    for (int key = 0; key < PLAIN_KEYS; ++key) found += count[key];
+    memset(count, 0, sizeof(*count) * PLAIN_KEYS);
+    return found;
 }
 
 static void add_counts(Total* total) {
     int64_t *const numbers = total->sums + COUNTS, *const errors = numbers + 2 * FIELDS;
     const int largest = total->magnitudes[1] >> 23, smallest = $infinity - total->magnitudes[0] >> 23;
     for (int i = 0; i < 2; ++i) {
-        numbers[0] += total->plain_numbers[i][0];  // zeros
-        total->plain_numbers[i][0] = 0;
+        const int64_t zeros = take_zeros(total->plain_numbers[i]);
+        numbers[0] += zeros;
+        total->sums[$place_of_zeros] += zeros;
+        total->sums[$place_of_underflowed] -= zeros;  // which zero results were added to
         add_table(total->plain_numbers[i], smallest, largest, PLAIN_KEYS, PLAIN_KEYS, 2, plain_number_weights, numbers);
     }
     for (int sign = 0; sign < 2; ++sign) {  // an error is at least a unit of the number's last place, or half of one
+        take_zeros(total->plain_errors[sign]);
         add_table(total->plain_errors[sign], MAX(smallest - 24, 1), largest, PLAIN_KEYS, $plain_carry, 3,
                   plain_error_weights[sign], errors + 3 * $plain_error);
-        total->plain_errors[sign][0] = 0;
     }
     if (total->special) {
         total->errors[0] = 0;
@@ -70,47 +90,48 @@ static void add_counts(Total* total) {
 }
 
 static void add_unit(const Call* call, int64_t from, int64_t to, Total* total) {
-    uint16_t number_key[RUN], error_key[RUN];
-    int32_t $zeros;
-    int32_t $least;
+    uint32_t keys[RUN];  // of numbers, and in the upper half those of errors
+    int32_t $flags;
+    int32_t $most;
     $constants
     for (int64_t begin = from; begin < to; begin += RUN) {
-        const int64_t length = MIN(RUN, to - begin);
+        const int32_t length = (int32_t)MIN(RUN, to - begin);
         const $stored* const x = (const $stored*)call->x + begin;
         const $stored* const y = (const $stored*)call->y + begin;
 #if BLOCKS
         const int32_t *const largest = call->ends[0] + begin, *const lowest = call->ends[1] + begin;
         const int32_t* const normal = call->ends[2] + begin;
 #endif
-        int32_t special = 0, errors = 0;
+        int32_t special = 0, errors = 0, zero_results = 0, below_normal = 0;
+        int32_t end0 = 0, end1 = 0, end2 = 0, end3 = 0;
         #pragma GCC ivdep
-        for (int64_t j = 0; j < length; ++j) {
-            $special
+        for (int32_t j = 0; j < length; ++j) {
+            $plain
         }
-        if (special < 0) {
+        if (special < 0 || MAX(end0, end2) > $plain_least) {
             #pragma GCC ivdep
-            for (int64_t j = 0; j < length; ++j) {
+            for (int32_t j = 0; j < length; ++j) {
                 $each
             }
-            for (int64_t j = 0; j < length; ++j) {
-                ++total->numbers[number_key[j]];
-                ++total->errors[error_key[j]];
+            for (int32_t j = 0; j < length; ++j) {
+                ++total->numbers[keys[j] & 0xffff];
+                ++total->errors[keys[j] >> 16];
             }
             total->special = 1;
             continue;
         }
-        #pragma GCC ivdep
-        for (int64_t j = 0; j < length; ++j) {
-            $plain
-        }
+        total->sums[$place_of_underflowed] += zero_results;
+        total->sums[$place_of_subnormal] += below_normal - zero_results;
+        most0 = MAX(most0, end0 - $hidden), most1 = MAX(most1, end1);
+        most2 = MAX(most2, end2 - $hidden), most3 = MAX(most3, end3);
         if (!errors) {
-            // Rounded already: few numbers, many of them zeros. Counts of neighbours do not wait for each other.
-            for (int64_t j = 0; j < length; ++j) ++total->plain_numbers[j & 1][number_key[j]];
+            // Rounded already: few numbers. Counts of neighbours do not wait for each other.
+            for (int32_t j = 0; j < length; ++j) ++total->plain_numbers[j & 1][keys[j] & 0xffff];
             continue;
         }
-        for (int64_t j = 0; j < length; ++j) {
-            ++total->plain_numbers[0][number_key[j]];
-            ++total->plain_errors[0][error_key[j]];
+        for (int32_t j = 0; j < length; ++j) {
+            ++total->plain_numbers[0][keys[j] & 0xffff];
+            ++total->plain_errors[0][keys[j] >> 16];
         }
     }
     total->sums[0] += to - from;
@@ -119,7 +140,20 @@ static void add_unit(const Call* call, int64_t from, int64_t to, Total* total) {
     if (total->counted > FULL - UNIT) add_counts(total);
 }
 
-static void run(const Call* call) {
+// Writes the lanes, or, if their places are wanted, those that are not zero; returns how many.
+static int32_t write_lanes(const Call* call, const int64_t* sums, const int32_t* magnitudes) {
+    int32_t written = 0;
+    for (int32_t i = 0; i < LANES; ++i) {
+        const int32_t low = (int32_t)(sums[i % SUMS] & ((1 << $digit) - 1)), high = (int32_t)(sums[i % SUMS] >> $digit);
+        const int32_t lane = i < SUMS ? high : i < 2 * SUMS ? low : magnitudes[i - 2 * SUMS];
+        if (call->places && !lane) continue;
+        if (call->places) call->places[written] = (int16_t)i;
+        call->lanes[written++] = lane;
+    }
+    return written;
+}
+
+static int32_t run(const Call* call) {
     const int64_t units = (call->size + UNIT - 1) / UNIT;
     const int threads = (int)MIN((int64_t)omp_get_max_threads(), units);
     int64_t sums[SUMS] = {0};
@@ -141,22 +175,18 @@ static void run(const Call* call) {
             for (int i = 0; i < 4; ++i) magnitudes[i] = MAX(magnitudes[i], total->magnitudes[i]);
         }
     }
-    for (int i = 0; i < SUMS; ++i) {
-        call->lanes[i] = (int32_t)(sums[i] >> $digit);
-        call->lanes[SUMS + i] = (int32_t)(sums[i] & ((1 << $digit) - 1));
-    }
-    memcpy(call->lanes + 2 * SUMS, magnitudes, sizeof(magnitudes));
+    return write_lanes(call, sums, magnitudes);
 }
 
 // Takes the number of elements, and the addresses of x, y, the largest, lowest and smallest normal numbers (three of
-// each element's block, or three of all) and of the lanes.
+// each element's block, or three of all), of the lanes, and of their places, or 0; see `write_lanes`.
 Object* call_from_python(Object* self, Object* const* given, intptr_t count) {
-    void* pointers[6];
-    for (int i = 0; i < 6; ++i) pointers[i] = PyLong_AsVoidPtr(given[1 + i]);
+    void* pointers[7];
+    for (int i = 0; i < 7; ++i) pointers[i] = PyLong_AsVoidPtr(given[1 + i]);
     const Call call = {PyLong_AsLongLong(given[0]), pointers[0], pointers[1],
-                       {pointers[2], pointers[3], pointers[4]}, pointers[5]};
+                       {pointers[2], pointers[3], pointers[4]}, pointers[5], pointers[6]};
     void* const state = PyEval_SaveThread();
-    run(&call);
+    const int32_t written = run(&call);
     PyEval_RestoreThread(state);
-    return PyLong_FromLong(0);
+    return PyLong_FromLong(written);
 }

@@ -18,14 +18,15 @@ from qcore.insight.law import (
     PLAIN_CARRY,
     PLAIN_ERROR,
     PLAIN_KEYS,
+    PLAIN_SMALLEST,
     Bounds,
     Effects,
+    PlainEffects,
     effects,
     error_weights,
     number_weights,
     plain_effects,
     plain_weights,
-    special,
     to_float32,
 )
 from qcore.law.carrier import FLOAT32, Carrier
@@ -44,13 +45,9 @@ def statistics(carrier: Carrier, blocks: bool) -> Function | None:
 
 def source(carrier: Carrier, blocks: bool) -> str:
     """The kernel's C."""
-    found, plain, rare = _traced(carrier, blocks)
-    loops = {
-        "each": _loop(*_steps(found)),
-        "plain": _loop(*_steps(plain, "errors |= error_key[j];")),
-        "special": _loop([rare], [f"special |= {rare.name};"]),
-    }
-    values = needed([*_steps(found)[0], *_steps(plain)[0], rare], ELEMENT)
+    found, plain = _traced(carrier, blocks)
+    each, of_each = _steps(found)
+    rest, of_plain = _plain_steps(plain)
     counted = [f"total->sums[{i + 1}] += flag{i};" for i in range(len(found.flags))]
     counted += [f"total->magnitudes[{i}] = MAX(total->magnitudes[{i}], most{i});" for i in range(4)]
     fields = {
@@ -58,17 +55,20 @@ def source(carrier: Carrier, blocks: bool) -> str:
         "blocks": int(blocks),
         **_numbers_of_the_law(),
         "stored": "int16_t" if carrier.padding else "int32_t",
-        "zeros": ", ".join(f"flag{i} = 0" for i in range(len(found.flags))),
-        "least": ", ".join(f"most{i} = 0" for i in range(4)),
-        "constants": "\n    ".join(declared(value) for value in values if value.level == CONSTANT),
-        **loops,
+        "flags": ", ".join(f"flag{i} = 0" for i in range(len(found.flags))),
+        "most": ", ".join(f"most{i} = 0" for i in range(4)),
+        "constants": "\n    ".join(
+            declared(value) for value in needed([*each, *rest], ELEMENT) if value.level == CONSTANT
+        ),
+        "each": _loop(each, of_each),
+        "plain": _loop(rest, of_plain),
         "counted": "\n    ".join(counted),
     }
     return Template(TEMPLATE.read_text()).substitute(fields)
 
 
-def _traced(carrier: Carrier, blocks: bool) -> tuple[Effects, Effects, Value]:
-    """What a rounding does to an element, the same of plain ones, and whether an element is not plain."""
+def _traced(carrier: Carrier, blocks: bool) -> tuple[Effects, PlainEffects]:
+    """What a rounding does to an element, and to one that is plain."""
     trace = Trace()
     lanes = [trace.value(f"{name}[j]", "int32", ELEMENT) for name in ("x", "y")]
     if carrier.padding:
@@ -77,14 +77,14 @@ def _traced(carrier: Carrier, blocks: bool) -> tuple[Effects, Effects, Value]:
     ends = [f"{name}[j]" for name in Bounds._fields] if blocks else [f"call->ends[{i}][0]" for i in range(3)]
     level = ELEMENT if blocks else CONSTANT
     bounds = Bounds(*(trace.value(end, "int32", level) for end in ends))
-    found, plain = (law(trace, before, after, bounds) for law in (effects, plain_effects))
-    return found, plain, special(trace, before, after, bounds)
+    return effects(trace, before, after, bounds), plain_effects(trace, before, after, bounds)
 
 
 def _numbers_of_the_law() -> dict[str, object]:
     plain_numbers, plain_errors = plain_weights()
     return {
         "counts": len(COUNTS),
+        **{f"place_of_{name}": COUNTS.index(name) for name in ("zeros", "underflowed", "subnormal")},
         "fields": FIELDS,
         "errors": ERROR_FIELDS,
         "number_keys": NUMBER_KEYS,
@@ -92,6 +92,8 @@ def _numbers_of_the_law() -> dict[str, object]:
         "plain_keys": PLAIN_KEYS,
         "plain_carry": PLAIN_CARRY,
         "plain_error": PLAIN_ERROR,
+        "plain_least": (1 << 31) - PLAIN_SMALLEST,  # as `ends` have it
+        "hidden": FLOAT32.hidden,
         "infinity": FLOAT32.infinity,
         "number_weights": _initializer(number_weights()),
         "error_weights": _initializer(error_weights()),
@@ -101,15 +103,27 @@ def _numbers_of_the_law() -> dict[str, object]:
     }
 
 
-def _steps(found: Effects, *more: str) -> tuple[list[Value], list[str]]:
-    """Values of an element, and C for what is done with them, and more; what is 0 everywhere is no value."""
-    written = {"number_key": found.number_key, "error_key": found.error_key}
-    steps = [f"{name}[j] = (uint16_t){value.name};" for name, value in written.items()]
-    sums = [(f"flag{i} -= {{}};", flag) for i, flag in enumerate(found.flags)]
-    maxima = [(f"most{i} = MAX(most{i}, {{}});", one) for i, one in enumerate(found.magnitudes)]
-    varying = [(text, value) for text, value in (*sums, *maxima) if isinstance(value, Value)]
-    steps += [text.format(value.name) for text, value in varying]
-    return [*written.values(), *(value for _, value in varying)], [*steps, *more]
+def _steps(found: Effects) -> tuple[list[Value], list[str]]:
+    """Values of an element, and C for what is done with them."""
+    steps = [f"keys[j] = {found.number_key.name} | {found.error_key.name} << 16;"]
+    steps += [f"flag{i} -= {flag.name};" for i, flag in enumerate(found.flags)]
+    steps += [f"most{i} = MAX(most{i}, {one.name});" for i, one in enumerate(found.magnitudes)]
+    return [found.number_key, found.error_key, *found.flags, *found.magnitudes], steps
+
+
+def _plain_steps(found: PlainEffects) -> tuple[list[Value], list[str]]:
+    """The same of plain elements. Zeros, and no errors, have all keys of their field: counts need not wait for one."""
+    steps = [
+        f"special |= {found.special.name};",
+        f"zero_results += {found.zero_result.name};",
+        f"below_normal += {found.below_normal.name};",
+        *(f"end{i} = MAX(end{i}, {one.name});" for i, one in enumerate(found.ends)),
+        "const int32_t key = j & (PLAIN_KEYS - 1);",
+        f"keys[j] = MAX({found.number_key.name}, key) | MAX({found.error_key.name}, key) << 16;",
+        f"errors |= {found.error_key.name};",
+    ]
+    values = [found.special, found.zero_result, found.below_normal, *found.ends, found.number_key, found.error_key]
+    return values, steps
 
 
 def _loop(values: list[Value], steps: list[str]) -> str:
@@ -118,4 +132,5 @@ def _loop(values: list[Value], steps: list[str]) -> str:
 
 
 def _initializer(weights: np.ndarray) -> str:
-    return ", ".join(map(str, weights.reshape(-1).tolist()))
+    """Column by column."""
+    return ", ".join(map(str, weights.T.reshape(-1).tolist()))

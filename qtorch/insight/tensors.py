@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from qcore.formats.number import check_number
 from qcore.formats.text import parse
 from qcore.insight.bounds import Range, bounds, check_carrier, range_of
 from qcore.insight.digest import hashes
-from qcore.insight.lanes import DIGIT, LENGTH
+from qcore.insight.lanes import DIGIT, LENGTH, Packed
 from qcore.insight.law import (
     ERROR_FIELDS,
     ERROR_KEYS,
@@ -29,6 +29,7 @@ from qcore.insight.law import (
 from qcore.insight.statistics import Statistics
 from qcore.law.blocks.tiles import Tiles, tiles
 from qtorch._kernels.insight import statistics
+from qtorch._kernels.store import Function
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import Key
 from qtorch._rounding.paths.choice import is_plain_tensor
@@ -98,6 +99,28 @@ def lanes_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Ten
     return _lanes(x, y, number, False)
 
 
+def packed_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> Statistics:
+    """These statistics, packed if both tensors are the CPU's: a GPU is not waited for."""
+    if is_plain_tensor(x) and is_plain_tensor(y) and x.is_cpu and y.is_cpu and x.dtype is y.dtype:
+        told = _flat(number, x.dtype)
+        if told is not None and x.numel() and x.is_contiguous() and y.is_contiguous():
+            function, addresses = told
+            places, values = np.empty(LENGTH, np.int16), np.empty(LENGTH, np.int32)
+            room = values.ctypes.data, places.ctypes.data
+            count = function(x.numel(), x.data_ptr(), y.data_ptr(), *addresses, *room)
+            return Statistics(number.text, Packed(places[:count].copy(), values[:count].copy()))  # type: ignore[misc]
+    found = Statistics(number.text, lanes_between(x, y, number))
+    return found.pack() if found.lanes.is_cpu else found
+
+
+@lru_cache(maxsize=1024)
+def _flat(number: Number, dtype: torch.dtype) -> tuple[Function, list[int]] | None:
+    """The kernel of a format without blocks, and where its bounds are."""
+    found = range_of(number, check_carrier(check_dtype(dtype, "x").name))
+    function = None if found.kind else statistics(found.carrier, False)
+    return None if function is None else (function, _addresses(found.constants))
+
+
 def digest_of(y: torch.Tensor) -> torch.Tensor:
     """The words of a result's digest, on its device."""
     y = y.detach().full_tensor() if is_sharded(y) else y.detach()  # type: ignore[operator]
@@ -149,7 +172,7 @@ def _by_kernel(x: torch.Tensor, y: torch.Tensor, found: Range, ends: Any) -> tor
         addresses = [end.data_ptr() for end in ends]
     else:
         addresses = _addresses(ends)
-    function(x.numel(), x.data_ptr(), y.data_ptr(), *addresses, lanes.data_ptr())
+    function(x.numel(), x.data_ptr(), y.data_ptr(), *addresses, lanes.data_ptr(), 0)
     return lanes
 
 

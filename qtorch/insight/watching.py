@@ -13,8 +13,7 @@ from qcore import Number
 from qcore.arguments import check_int
 from qcore.insight import Record, Site, Statistics
 from qtorch.auto_low.layers import Lowered, RoundingHook, multiplies
-from qtorch.insight.taps import tap
-from qtorch.insight.tensors import digest_of, lanes_between
+from qtorch.insight.tensors import digest_of, lanes_between, packed_between
 from qtorch.linalg.operator import Observation
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
@@ -106,12 +105,11 @@ class Watch:
         self._watch_optimizer()
 
     def _observe(self, site: Site, before: torch.Tensor, after: torch.Tensor, number: Number) -> None:
-        lanes = lanes_between(before, after, number)
-        if self._digests:
-            lanes = torch.cat([lanes, digest_of(after)])
-        found = Statistics(number.text, lanes)
-        # While the lanes are in the processor's caches; those of a GPU are not waited for, and digests are not packed.
-        found = found.pack() if lanes.is_cpu and not self._digests else found
+        if self._digests:  # which are not packed
+            lanes = torch.cat([lanes_between(before, after, number), digest_of(after)])
+            found = Statistics(number.text, lanes)
+        else:
+            found = packed_between(before, after, number)
         self._found.setdefault(site, []).append(found)
 
     def _observe_state(
@@ -123,34 +121,22 @@ class Watch:
         self._observe(Site(name, "state", role), before, after, number)
 
     def _watch_quantizer(self, site: Site, quantizer: Quantizer) -> None:
-        told, given = quantizer.quantization, {}
-        gradient = None
-        if told.backward_number is not None:
-            gradient = partial(self._observe_late, Site(site.path, "gradient", site.role), told.backward_number)
+        forward, backward = quantizer.quantization.forward_number, quantizer.quantization.backward_number
+        gradient = Site(site.path, "gradient", site.role)
 
-        def before(_: Any, inputs: tuple[Any, ...]) -> Any:
+        def see(_: Any, inputs: tuple[Any, ...], y: torch.Tensor) -> None:
             if not self._looks:
-                return None
-            given["x"] = inputs[0]
-            if gradient is None or not (inputs[0].requires_grad and torch.is_grad_enabled()):
-                return None
-            x, given["tap"] = tap(inputs[0], gradient)
-            return x, *inputs[1:]
+                return
+            if forward is not None:
+                self._observe(site, inputs[0], y, forward)
+            if backward is not None and y.grad_fn is not None:
+                # The rounding's own node, or that of a compiled quantizer: its gradients are what becomes of which.
+                y.grad_fn.register_hook(see_gradient)
 
-        def after(_: Any, inputs: Any, y: torch.Tensor) -> Any:
-            x = given.pop("x", None)
-            if x is None:
-                return None
-            if told.forward_number is not None:
-                self._observe(site, x, y, told.forward_number)
-            end = given.pop("tap", None)
-            return None if end is None else end(y)
+        def see_gradient(after: tuple[Any, ...], before: tuple[Any, ...]) -> None:
+            self._observe(gradient, before[0], next(x for x in after if x is not None), backward)  # type: ignore[arg-type]
 
-        self._handles.append(quantizer.register_forward_pre_hook(before))
-        self._handles.append(quantizer.register_forward_hook(after))
-
-    def _observe_late(self, site: Site, number: Number, before: torch.Tensor, after: torch.Tensor) -> None:
-        self._observe(site, before, after, number)
+        self._handles.append(quantizer.register_forward_hook(see))
 
     def _watch_products(self, path: str, layer: nn.Module) -> None:
         def observe(kind: str, role: str, before: torch.Tensor, after: torch.Tensor, number: Number) -> None:
