@@ -141,9 +141,9 @@ def plain_effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> PlainEffe
     """What a rounding of plain elements did, and which elements are not plain.
 
     Those are within bounds, and finite. Results are zero, or of the same sign as the number and no further from it than
-    the next power of two, so that their difference is exact (Sterbenz's lemma). Neither is below `PLAIN_SMALLEST`, which
-    `ends` say, unless it is zero. So the result of zero is zero.
-    """
+    Those are within bounds, and finite. Results are zero, or of the same sign as the number and no further from it
+    than the next power of two, so that their difference is exact (Sterbenz's lemma). Neither is below
+    `PLAIN_SMALLEST`, which `ends` say, unless it is zero. So the result of zero is zero.
     a, b = before & _MASK, after & _MASK
     most = xp.clip(bounds.largest, None, _INFINITY - 1 - _HIDDEN)
     most = xp.where(most < bounds.lowest, most, bounds.lowest)
