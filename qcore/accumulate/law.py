@@ -28,11 +28,15 @@ class Sums:
         exact: True if sums of a chunk are exact, so that any product of float64 matrices has their bits; with an inner
             accumulator, sums of its chunks.
         narrow: True if sequential sums in float32, of the inner accumulator if there is one, have the same bits.
+        multiples: True if narrow sums are multiples of the accumulator's least step.
+        below: True if these are never beyond its largest number.
     """
 
     accumulator: Accumulator
     exact: bool
     narrow: bool = False
+    multiples: bool = False
+    below: bool = False
 
 
 def multiply(xp: Any, a: Any, b: Any, sums: Sums, scales: tuple[Any, Any] | None = None) -> Any:

@@ -14,7 +14,13 @@ from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Contraction
 from qcore.accumulate.law import Sums
 from qcore.accumulate.operands.hadamard import SIZE
 from qcore.accumulate.operands.operand import Operand, check_operand
-from qcore.accumulate.sums.exactness import chunks_share_scales, float32_suffices, sums_are_exact
+from qcore.accumulate.sums.exactness import (
+    chunks_share_scales,
+    float32_suffices,
+    sums_are_exact,
+    sums_are_multiples,
+    sums_stay_below,
+)
 from qcore.formats.text import Kind, Reader, parse, register, write
 
 # What keys are folded with: that of a layer for the products of gradients, and that of a product for its operands.
@@ -116,7 +122,11 @@ class Product:
         shared = shared and self._shares(self.second, second, contraction.second, chunk, contraction.gathers, terms)
         rule = accumulator.number, accumulator.rounding, accumulator.random_bits
         narrow = accumulator.sequential and float32_suffices(a, b, *rule)
-        return Sums(self.accumulator, chunk == 1 or (shared and sums_are_exact(a, b, chunk)), narrow and not self.tiled)
+        narrow = narrow and not self.tiled
+        multiples = narrow and sums_are_multiples(a, b, accumulator.number)
+        below = multiples and sums_stay_below(a, b, accumulator.number, terms)
+        exact = chunk == 1 or (shared and sums_are_exact(a, b, chunk))
+        return Sums(self.accumulator, exact, narrow, multiples, below)
 
     @staticmethod
     def _shares(

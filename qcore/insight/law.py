@@ -140,10 +140,10 @@ def effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> Effects:
 def plain_effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> PlainEffects:
     """What a rounding of plain elements did, and which elements are not plain.
 
-    Those are within bounds, and finite. Results are zero, or of the same sign as the number and no further from it than
     Those are within bounds, and finite. Results are zero, or of the same sign as the number and no further from it
     than the next power of two, so that their difference is exact (Sterbenz's lemma). Neither is below
     `PLAIN_SMALLEST`, which `ends` say, unless it is zero. So the result of zero is zero.
+    """
     a, b = before & _MASK, after & _MASK
     most = xp.clip(bounds.largest, None, _INFINITY - 1 - _HIDDEN)
     most = xp.where(most < bounds.lowest, most, bounds.lowest)

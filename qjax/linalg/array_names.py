@@ -12,6 +12,7 @@ import numpy as np
 
 from qcore import Number, Rounding
 from qcore.accumulate.accumulator import Accumulator, rounding_program
+from qcore.accumulate.law import Sums
 from qcore.accumulate.sums.narrow import FloatRule
 from qcore.random.steps import block_of_step, word_of_part
 from qcore.random.threefry import element_index, threefry
@@ -33,7 +34,7 @@ class Names:
 
     def __init__(self, key: jax.Array | None = None) -> None:
         self.key = key
-        self._shared: Any = None  # the words of a block, while its steps are traced
+        self._shared: Any = None  # the words of a block, and which of its four steps is traced if that is known
 
     where = staticmethod(jnp.where)
     trunc = staticmethod(jnp.trunc)
@@ -123,20 +124,16 @@ class Names:
             right = jnp.moveaxis(b[..., :end, :].reshape(*b.shape[:-2], full, length, b.shape[-1]), -3, 0)
             chunks = jnp.arange(full, dtype=jnp.int64), left, right
 
-            def steps(total: Any, chunks: Any) -> Any:
-                return jax.lax.scan(lambda total, chunk: (step(total, *chunk), None), total, chunks)[0]
-
-            total = (self._by_fours if shares_words else _plainly)(steps, total, chunks)
+            total = self._by_fours(step, total, chunks) if shares_words else _scanned(step, total, chunks)
         if terms % length:
             total = step(total, full, a[..., full * length :], b[..., full * length :, :])
         return total
 
-    def _by_fours(self, steps: Callable[..., Any], total: Any, chunks: Any) -> Any:
+    def _by_fours(self, step: Callable[..., Any], total: Any, chunks: Any) -> Any:
         """Steps of which four share a block of random words."""
 
         def body(total: Any, chunks: Any) -> Any:
-            self._shared = tuple(map(self.materialize, self._block(total.shape, chunks[0][0] >> 2)))
-            total = steps(total, chunks)
+            total = self._four(step, total, chunks)
             self._shared = None
             return total, None
 
@@ -145,6 +142,11 @@ class Names:
             fours = jax.tree.map(lambda x: x[: 4 * blocks].reshape(blocks, 4, *x.shape[1:]), chunks)
             total, _ = jax.lax.scan(body, total, fours)
         return body(total, jax.tree.map(lambda x: x[4 * blocks :], chunks))[0] if rest else total
+
+    def _four(self, step: Callable[..., Any], total: Any, chunks: Any) -> Any:
+        """Up to four steps, from the first of a block on."""
+        self._shared = *map(self.materialize, self._block(total.shape, chunks[0][0] >> 2)), None
+        return _scanned(step, total, chunks)
 
     def rounded(self, x: jax.Array, number: Number, mode: Rounding, step: Any, random_bits: int) -> jax.Array:
         if x.size == 0:
@@ -158,8 +160,8 @@ class Names:
     def _words(self, shape: tuple[int, ...], step: Any, random_bits: int) -> jax.Array:
         """The random words of a step, which may be traced."""
         block, part = block_of_step(jnp.asarray(step, jnp.int64), random_bits)
-        y0, y1 = self._shared or self._block(shape, block)
-        return word_of_part(y0, y1, part.astype(jnp.int32), random_bits)
+        y0, y1, known = self._shared or (*self._block(shape, block), None)
+        return word_of_part(y0, y1, part.astype(jnp.int32) if known is None else known, random_bits)
 
     def _block(self, shape: tuple[int, ...], block: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Two random words for each element."""
@@ -185,8 +187,8 @@ class Names:
         return jnp.where(x == x, bits, np.int32(_NAN)).view(jnp.float32)
 
 
-def _plainly(steps: Callable[..., Any], total: Any, chunks: Any) -> Any:
-    return steps(total, chunks)
+def _scanned(step: Callable[..., Any], total: Any, chunks: Any) -> Any:
+    return jax.lax.scan(lambda total, chunk: (step(total, *chunk), None), total, chunks)[0]
 
 
 class NarrowNames(Names):
@@ -194,12 +196,34 @@ class NarrowNames(Names):
 
     Args:
         key: as above.
-        accumulator: the sequential accumulator.
+        sums: of a sequential accumulator.
     """
 
-    def __init__(self, key: jax.Array | None, accumulator: Accumulator) -> None:
+    def __init__(self, key: jax.Array | None, sums: Sums) -> None:
         super().__init__(key)
-        self.rule = FloatRule(accumulator)
+        self.rule = FloatRule(sums.accumulator, multiples=sums.multiples, below=sums.below)
+        self._multiples = sums.multiples and self.rule.by_floats  # whose formats have subnormal numbers
+
+    def unsigned_zero(self, x: jax.Array) -> jax.Array:
+        """Where no sum is rounded to zero, -0 is but a sum of nothing else, and the last one counts."""
+        return x if self._multiples else Names.unsigned_zero(x)
+
+    def fold(self, step: Any, total: Any, a: jax.Array, b: jax.Array, length: int, shares_words: bool = False) -> Any:
+        total = super().fold(step, total, a, b, length, shares_words)
+        return Names.unsigned_zero(total) if self._multiples else total
+
+    def _four(self, step: Callable[..., Any], total: Any, chunks: Any) -> Any:
+        """One loop over memory for all steps and their words.
+
+        LLVM makes no vectors of a loop that reads the chunks where they lie, at places that are themselves in memory.
+        XLA cannot move what copies them, a branch, into the loop.
+        """
+        chunks = jax.lax.cond(chunks[0][0] >= 0, lambda x: x, lambda x: jax.tree.map(jnp.zeros_like, x), chunks)
+        y0, y1 = self._block(total.shape, chunks[0][0] >> 2)
+        for part in range(len(chunks[0])):
+            self._shared = y0, y1, part
+            total = step(total, *(x[part] for x in chunks))
+        return total
 
     @staticmethod
     def zeros(shape: tuple[int, ...], like: jax.Array) -> jax.Array:

@@ -8,9 +8,10 @@ import torch
 from products_support import ACCUMULATORS, KINDS, inputs
 from support import assert_same_bits
 
+import qcore
 import qjax
 import qtorch
-from qcore import Product
+from qcore import Accumulator, Product
 from qcore.accumulate.arrays import multiply_arrays
 from qcore.accumulate.convolution import convolution_form
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
@@ -74,6 +75,23 @@ def test_all_accumulators(name):
     products = Product(*OPERANDS, accumulator), *grads
     options = {"operands": OPERANDS, "accumulator": accumulator, "grad_a": grads[0], "grad_b": grads[1], "key": KEY}
     check(FORMS["matmul"], a, b, products, lambda room, a, b: room.matmul(a, b, **options), name in COMPILED)
+
+
+def test_integers_round_sums():
+    """Formats whose sums stochastic rounding takes as integers in JAX; zeros of both signs alone, and beside NaN."""
+    rng = np.random.default_rng(9)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((6, 9), (9, 4)))
+    a[0], a[1, :8], a[2, 3] = -0.0, -0.0, np.nan
+    operands, accumulator = ("e4m3fn", "e4m3fn"), ACCUMULATORS["few random bits"]
+    for terms in (4, 9):
+        expected = qcore.accumulate.matmul(a[:, :terms], b[:terms], operands=operands, accumulator=accumulator, key=KEY)
+        found = jax.jit(lambda a, b: qjax.linalg.matmul(a, b, operands=operands, accumulator=accumulator, key=KEY))
+        assert_same_bits(found(a[:, :terms], b[:terms]), expected)
+    tiny = np.full((1, 1), 2.0**-9, np.float32)  # its square is rounded to zero, as there are no subnormal numbers
+    rounded = {"operands": operands, "accumulator": Accumulator("binary(4,9,bias=10,subnormals=False)", chunk=1)}
+    assert_same_bits(qjax.linalg.matmul(-tiny, tiny, **rounded), np.float32([[-0.0]]))
+    assert np.isnan(expected[2]).all()
+    assert not np.signbit(expected[0]).any()
 
 
 SHAPES = {  # form, shapes, arguments

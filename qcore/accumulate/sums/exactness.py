@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log2
 from typing import Any
 
 from qcore.formats.block import NVFP4, BlockFloatingPoint, BlockNumber, BlockScaled
@@ -13,6 +14,7 @@ from qcore.formats.posit import Posit
 from qcore.law.rounding import Rounding
 
 _FLOAT64_BITS = 53
+_MOST_EXPONENT = 100  # of float32 sums
 
 
 def sums_are_exact(a: Number | str | None, b: Number | str | None, terms: int) -> bool:
@@ -75,12 +77,36 @@ def float32_suffices(a: Number | None, b: Number | None, number: Number, mode: R
     spans = [one.span for one in (a, b, number)]  # type: ignore[union-attr]
     products = [first + second for first, second in zip(*spans[:2], strict=True)]
     bits, step, largest = spans[2]
-    if min(products[1], step) < -100 or max(products[2] + 1, largest) >= 100:
+    if min(products[1], step) < -_MOST_EXPONENT or max(products[2] + 1, largest) >= _MOST_EXPONENT:
         return False
     if mode.to_nearest:
         return products[0] <= bits <= 11
     seen = {Rounding.STOCHASTIC: random_bits, Rounding.TOWARD_ZERO: 0}.get(mode)
     return seen is not None and products[0] <= 24 and bits + seen <= 24
+
+
+def sums_are_multiples(a: Number | None, b: Number | None, number: Number) -> bool:
+    """True if each product is a multiple of an accumulator's least step: then no sum below its normal numbers rounds.
+
+    Args:
+        a, b, number: formats of which `float32_suffices` says so.
+    """
+    spans = [one.span for one in (a, b, number)]  # type: ignore[union-attr]
+    return spans[0][1] + spans[1][1] >= spans[2][1]
+
+
+def sums_stay_below(a: Number | None, b: Number | None, number: Number, terms: int) -> bool:
+    """True if no sum is beyond an accumulator's largest number: each rounding adds a part of 2^(1 - bits) at most.
+
+    Args:
+        a, b, number: formats of which `float32_suffices` and `sums_are_multiples` say so.
+        terms: how many products.
+    """
+    spans = [one.span for one in (a, b, number)]  # type: ignore[union-attr]
+    if max(spans[0][2], spans[1][2]) >= _MOST_EXPONENT or any(getattr(one, "has_infinity", False) for one in (a, b)):
+        return False
+    growth = terms * log2(1 + 2.0 ** (1 - spans[2][0]))
+    return spans[0][2] + spans[1][2] + 2 + log2(max(terms, 1)) + growth < spans[2][2]
 
 
 def chunks_share_scales(

@@ -27,10 +27,18 @@ class FloatRule:
         accumulator: the accumulator.
         carrier: what its sums are: of float32, sequential ones of which `float32_suffices` says so, or of float64.
         truncates: True where additions of floats are rounded toward zero, which float32 sums may be if `may_truncate`.
+        multiples, below: see `qcore.accumulate.law.Sums`.
     """
 
-    def __init__(self, accumulator: Accumulator, carrier: Carrier = FLOAT32, truncates: bool = False) -> None:
-        self._truncates = truncates
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        carrier: Carrier = FLOAT32,
+        truncates: bool = False,
+        multiples: bool = False,
+        below: bool = False,
+    ) -> None:
+        self._truncates, self._multiples, self._below = truncates, multiples, below
         self._accumulator, self._mode, self._carrier = accumulator, accumulator.rounding, carrier
         self._program, self._constants = rounding_program(accumulator.number, self._mode, carrier)
         grid = Grid(*self._constants) if self._program.kind in _KINDS else None
@@ -73,6 +81,8 @@ class FloatRule:
         if self._grid is None:
             return from_bits(self._program.run(law_names, to_bits(x), self._constants, (), word))
         noise, random_bits = None, self._accumulator.random_bits
+        if word is not None and self._multiples and not wide:
+            return by_integers(xp, x, self._grid, word, random_bits, self._below)
         if word is not None:
             noise = xp.float32_from(law_names.float_bits(word >> (31 - random_bits)))
             noise = xp.wide(noise) if wide else noise
@@ -91,8 +101,28 @@ def truncated_sum(xp: Any, total: Any, term: Any) -> Any:
     part = found - total
     rest = (total - (found - part)) + (term - part)
     bits = xp.float32_bits(found)
-    beyond = (bits ^ xp.float32_bits(rest)) >> 31
-    return xp.float32_from(bits + xp.where(abs(rest) > 0, beyond, 0))  # the rest of an infinity is NaN
+    inward = xp.float32_from(xp.float32_bits(rest) ^ (bits & FLOAT32.negative))
+    return xp.float32_from(xp.where(inward < 0, bits - 1, bits))  # the rest of an infinity is NaN
+
+
+def by_integers(xp: Any, x: Any, grid: Grid, word: Any, random_bits: int, below: bool) -> Any:
+    """Stochastic rounding of float32 numbers that are multiples of the format's least step.
+
+    Numbers below the normal ones have no bits to drop then, so that all may drop as many: noise is added to these.
+
+    Args:
+        xp, x, grid, random_bits: see `by_floats`.
+        word: int32 array of the random bits, which lead 31.
+        below: True if no number is beyond the format's largest.
+    """
+    dropped = grid.finest
+    bits = xp.float32_bits(x) + (word >> (31 - random_bits) << (dropped - random_bits))
+    bits = bits >> dropped << dropped
+    if below:
+        return xp.float32_from(bits)
+    sign, found = bits & FLOAT32.negative, xp.float32_from(bits & FLOAT32.magnitude_mask)
+    largest = float(np.array(grid.limit, np.int32).view(np.float32))
+    return xp.float32_from(xp.where(found > largest, sign | (grid.limit + grid.jump), bits))  # NaN is not beyond it
 
 
 def by_floats(

@@ -7,7 +7,7 @@ from support import assert_same_bits
 import qcore
 from qcore import Accumulator, Rounding
 from qcore.accumulate.array_names import Names
-from qcore.accumulate.sums.exactness import float32_suffices
+from qcore.accumulate.sums.exactness import float32_suffices, sums_are_multiples, sums_stay_below
 from qcore.accumulate.sums.narrow import FloatRule
 from qcore.formats.number import check_number
 from qcore.law import lanes
@@ -55,11 +55,44 @@ def test_the_bits_are_those_of_float64(number, mode):
     with np.errstate(all="ignore"):
         sums = total.astype(np.float64) + term + 0.0
         expected = names.rounded(sums, accumulator.number, rounding, 0, random_bits).astype(np.float32)
-        found = rule.rounded(Names, lanes.Names, rule.plus(Names, total, term) + np.float32(0), word)
+        cut = rule.plus(Names, total, term) + np.float32(0)
+        found = rule.rounded(Names, lanes.Names, cut, word)
     real = expected == expected
     assert_same_bits(found[real], expected[real])
     assert np.isnan(found[~real]).all()
     assert len(np.unique(expected)) > 20
+    if word is not None:
+        multiple = term / np.exp2(accumulator.number.span[1]) % 1 == 0
+        below = np.isfinite(total) & (np.abs(expected) < np.exp2(accumulator.number.span[2]))
+        for kept, stays in ((multiple, False), (multiple & below, True)):
+            by_integers = FloatRule(accumulator, multiples=True, below=stays)
+            with np.errstate(all="ignore"):
+                found = by_integers.rounded(Names, lanes.Names, cut, word)
+            assert_same_bits(found[kept & real], expected[kept & real])
+            assert np.isnan(found[kept & ~real]).all()
+            assert kept.sum() > 2000
+
+
+def test_which_sums_are_multiples_and_stay_below():
+    e4m3, e5m2, half, float16 = (check_number(text) for text in ("e4m3fn", "e5m2", "float(6,9)", "float16"))
+    assert sums_are_multiples(e4m3, e4m3, float16)
+    assert sums_are_multiples(e5m2, e5m2, half)
+    assert not sums_are_multiples(e5m2, e4m3, float16)  # 2^-25
+    assert sums_stay_below(e4m3, e4m3, half, 512)
+    assert not sums_stay_below(e4m3, e4m3, half, 4096)
+    assert not sums_stay_below(e5m2, e4m3, half, 1)
+    assert not sums_stay_below(e4m3, e4m3, float16, 1)
+    assert sums_stay_below(e4m3, e4m3, half, 0)
+
+
+def test_sums_that_stay_below_do():
+    """The largest products, which all round up."""
+    terms, total = 1000, 0.0
+    assert sums_stay_below(*[check_number("e4m3fn")] * 2, check_number("float(6,9)"), terms)
+    for _ in range(terms):
+        mantissa, exponent = np.frexp(total + 448.0 * 448.0)
+        total = np.ldexp(np.ceil(np.ldexp(mantissa, 10)), exponent - 10)
+    assert total < 2.0**32
 
 
 @pytest.mark.parametrize(
