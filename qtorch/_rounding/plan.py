@@ -46,17 +46,17 @@ class _Kernels(dict[str, "tuple[Function, int] | None"]):
         return self[layout]
 
 
-class _Matrices(dict[torch.Size, "tuple[Matrix, str] | tuple[None, None]"]):
+class _Matrices(dict[torch.Size, "tuple[Matrix | None, str]"]):
     """See `Plan.matrices`; to hash a format for a cache of all would take longer than the look."""
 
     def __init__(self, number: Number) -> None:
         self.number = number
 
-    def __missing__(self, shape: torch.Size) -> tuple[Matrix, str] | tuple[None, None]:
+    def __missing__(self, shape: torch.Size) -> tuple[Matrix | None, str]:
         matrix = as_matrix(tuple(shape), self.number.block_sizes(len(shape)))
         if len(self) >= _MOST_SHAPES:
             self.clear()
-        self[shape] = (None, None) if matrix is None else (matrix, laws.layout_of(matrix))
+        self[shape] = (None, "") if matrix is None else (matrix, laws.layout_of(matrix))
         return self[shape]
 
 
@@ -71,7 +71,7 @@ class Plan:
         stochastic: true if rounding reads random words.
         elementwise: true if no element's result depends on others.
         kernels: the CPU's, which are compiled or loaded when they are first asked for.
-        matrices: from a tensor's shape to what a kernel sees of its blocks, and which kernel that is; or two None.
+        matrices: from a tensor's shape to what a kernel sees of its blocks, and which kernel that is; None where it has none.
     """
 
     def __init__(
