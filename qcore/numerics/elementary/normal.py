@@ -52,6 +52,8 @@ _TAIL = (
     9.311744978232572e-10,
 )
 
+_DENSITY = 1 / sqrt(2 * pi)  # of the normal distribution at zero
+_NEAR = 2.0**-12
 _FAR = 10.0  # erfc(10) and exp(-100) are no normal float32 numbers
 
 
@@ -63,14 +65,19 @@ def erf(xp: Any, x: Any) -> Any:
 
 
 def distribution(xp: Any, x: Any) -> Any:
-    """The distribution function of the normal distribution: erfc(-x / sqrt(2)) / 2."""
+    """The distribution function of the normal distribution: erfc(-x / sqrt(2)) / 2.
+
+    Near zero it is a sum whose error is far below float64's last place. There 0x33a06c99 lies so near to the middle of
+    two float32 numbers that the error of the other form would decide between them.
+    """
     tail = xp.exp(-0.5 * (x * x)) * (0.5 * _scaled_tail(xp, abs(x) * sqrt(0.5)))
-    return xp.where(x > 0, 1.0 - tail, tail)
+    near = 0.5 + x * (_DENSITY - (_DENSITY / 6) * (x * x))
+    return xp.where(abs(x) < _NEAR, near, xp.where(x > 0, 1.0 - tail, tail))
 
 
 def density(xp: Any, x: Any) -> Any:
     """The density of the normal distribution."""
-    return xp.exp(-0.5 * (x * x)) * (1 / sqrt(2 * pi))
+    return xp.exp(-0.5 * (x * x)) * _DENSITY
 
 
 def _scaled_tail(xp: Any, t: Any) -> Any:
