@@ -205,11 +205,11 @@ class NarrowNames(Names):
         self._multiples = sums.multiples and self.rule.by_floats  # whose formats have subnormal numbers
 
     def unsigned_zero(self, x: jax.Array) -> jax.Array:
-        """Where no sum is rounded to zero, -0 is but a sum of nothing else, and the last one counts."""
+        """Left to `finished` where no sum is rounded to zero: -0 is there but a sum of nothing else."""
         return x if self._multiples else Names.unsigned_zero(x)
 
-    def fold(self, step: Any, total: Any, a: jax.Array, b: jax.Array, length: int, shares_words: bool = False) -> Any:
-        total = super().fold(step, total, a, b, length, shares_words)
+    def finished(self, total: jax.Array) -> jax.Array:
+        """The sum of all terms."""
         return Names.unsigned_zero(total) if self._multiples else total
 
     def _four(self, step: Callable[..., Any], total: Any, chunks: Any) -> Any:

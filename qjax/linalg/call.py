@@ -95,7 +95,8 @@ def multiply_arrays(
         left, right, scales, factor = matrices(Names, form, which, product, tensors, other, round_, given)
         words = None if key is None else jnp.asarray(key).view(jnp.int32)
         if sums.narrow and sums.accumulator.sequential:
-            found = multiply(NarrowNames(words, sums), left, right, sums)
+            names = NarrowNames(words, sums)
+            found = names.finished(multiply(names, left, right, sums))
             if factor is None:
                 return jnp.where(found == found, found, jnp.float32(jnp.nan))
             found = Names.wide(found)

@@ -83,13 +83,13 @@ def test_integers_round_sums():
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((6, 9), (9, 4)))
     a[0], a[1, :8], a[2, 3] = -0.0, -0.0, np.nan
     operands, accumulator = ("e4m3fn", "e4m3fn"), ACCUMULATORS["few random bits"]
-    for terms in (4, 9):
+    for terms in (1, 4, 9):
         expected = qcore.accumulate.matmul(a[:, :terms], b[:terms], operands=operands, accumulator=accumulator, key=KEY)
         found = jax.jit(lambda a, b: qjax.linalg.matmul(a, b, operands=operands, accumulator=accumulator, key=KEY))
         assert_same_bits(found(a[:, :terms], b[:terms]), expected)
-    tiny = np.full((1, 1), 2.0**-9, np.float32)  # its square is rounded to zero, as there are no subnormal numbers
+    tiny = np.float32([[0, 2.0**-9]])  # its square is rounded to zero, as there are no subnormal numbers
     rounded = {"operands": operands, "accumulator": Accumulator("binary(4,9,bias=10,subnormals=False)", chunk=1)}
-    assert_same_bits(qjax.linalg.matmul(-tiny, tiny, **rounded), np.float32([[-0.0]]))
+    assert_same_bits(qjax.linalg.matmul(-tiny, tiny.T, **rounded), np.float32([[-0.0]]))
     assert np.isnan(expected[2]).all()
     assert not np.signbit(expected[0]).any()
 
