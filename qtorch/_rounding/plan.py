@@ -71,7 +71,7 @@ class Plan:
         stochastic: true if rounding reads random words.
         elementwise: true if no element's result depends on others.
         kernels: the CPU's, which are compiled or loaded when they are first asked for.
-        matrices: from a tensor's shape to what a kernel sees of its blocks, and which kernel that is; None where it has none.
+        matrices: from a shape to what a kernel sees of its blocks, or None, and which kernel that is.
     """
 
     def __init__(
