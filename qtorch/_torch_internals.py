@@ -45,29 +45,24 @@ _HOOKS = {True: "_forward_pre_hooks", False: "_forward_hooks"}
 _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
 
 
-def is_memory(x: torch.Tensor) -> bool:
-    """True if the memory of a tensor may be read: there is some, and no transform, mode or tangent is in the way."""
-    return memory_is_open() and has_memory(x)
+def is_memory(*tensors: torch.Tensor) -> bool:
+    """True if the memory of tensors may be read: there is some, and no transform, mode or tangent is in the way.
 
-
-def memory_is_open() -> bool:
-    """True if no transform, mode or tangent is in the way of tensors' memory.
-
-    Without the private parts one always is: all runs operation by operation.
+    Without the private parts nothing is: all runs operation by operation.
     """
     if _dispatch_modes is None or _transforms is None:
         return False
     if getattr(forward_ad, "_current_level", 0) >= 0:  # as in `in_forward_mode`, without a call
         return False
-    return _transforms() is None and _dispatch_modes() == 0
-
-
-def has_memory(x: torch.Tensor) -> bool:
-    """True if there is memory, or nothing to keep in it."""
+    if _transforms() is not None or _dispatch_modes() != 0:
+        return False
     try:
-        return x.data_ptr() != 0 or x.numel() == 0  # torch has zeros that are nowhere
+        for x in tensors:
+            if x.data_ptr() == 0 and x.numel() != 0:  # torch has zeros that are nowhere
+                return False
     except RuntimeError:  # the tensor was in a transform that has ended
         return False
+    return True
 
 
 def apply_directly(function: Any) -> Callable[..., Any]:

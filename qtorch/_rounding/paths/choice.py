@@ -23,7 +23,7 @@ from qtorch._rounding.paths.cuda import round_on_cuda
 from qtorch._rounding.paths.operations import DTYPES, FLOATS, lane_dtype, run
 from qtorch._rounding.plan import Plan, block_sizes
 from qtorch._rounding.sharded import check_not_transformed, is_sharded, round_shards
-from qtorch._torch_internals import has_memory, is_memory, memory_is_open
+from qtorch._torch_internals import is_memory
 
 
 def is_plain_tensor(x: torch.Tensor) -> bool:
@@ -53,17 +53,16 @@ def is_plain_tensor(x: torch.Tensor) -> bool:
 
 def are_plain_tensors(tensors: Iterable[torch.Tensor | None]) -> bool:
     """`is_plain_tensor` of all that there are, in less time, and False for what is no tensor."""
-    if torch.compiler.is_dynamo_compiling() or not memory_is_open():
+    if torch.compiler.is_dynamo_compiling():
         return False
-    for x in tensors:
-        if x is None:
-            continue
+    found = [x for x in tensors if x is not None]
+    for x in found:
         kind = type(x)
         if not ((kind is torch.Tensor or kind is Parameter) and (x.is_cpu or x.is_cuda) and not x.is_nested):
             return False
-        if x.is_neg() or not has_memory(x):
+        if x.is_neg():
             return False
-    return True
+    return is_memory(*found)
 
 
 def round_tensor(x: torch.Tensor, plan: Plan, noise: Noise | None, plain: bool) -> Any:

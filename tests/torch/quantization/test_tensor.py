@@ -246,7 +246,7 @@ WRONG = [
     (lambda: CHANNELS.max(), ValueError, "max of a QTensor with axis=1"),
     (lambda: CHANNELS.resize_(2), ValueError, "resize_ of a QTensor with axis=1"),
     (lambda: Q.q_per_channel_axis(), ValueError, "q_per_channel_axis of a QTensor without an axis"),
-    (lambda: torch.sigmoid(Q), TypeError, "QTensor"),
+    (lambda: torch.erf(Q), TypeError, "erf of a QTensor"),
 ]
 
 

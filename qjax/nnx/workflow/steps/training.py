@@ -119,7 +119,6 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
         'Trained'
     """
     check_model("model", model)
-    _warn_of_unfused(model)
 
     def make(name: str, module: nnx.Module, settings: QConfig) -> nnx.Module:
         for part, description in (("activation", settings.activation), ("weight", settings.weight)):
@@ -131,7 +130,9 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
         layer = module.layer if isinstance(module, Fused) else module
         return (Trained if type(layer) in WEIGHTED else Observed)(module, settings)
 
-    return observed_model(model, qconfig, make)
+    prepared = observed_model(model, qconfig, make)
+    _warn_of_unfused(model)
+    return prepared
 
 
 def _warn_of_unfused(model: nnx.Module) -> None:
