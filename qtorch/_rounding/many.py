@@ -130,7 +130,7 @@ def _are_memory(dtype: torch.dtype, *lists: Tensors) -> bool:
         and {dtype}.issuperset(map(_DTYPE, tensors))
         and all(map(torch.Tensor.is_contiguous, tensors))
         and not any(map(torch.Tensor.is_neg, tensors))
-        and all(map(is_memory, tensors))
+        and is_memory(*tensors)
         for tensors in lists
     )
 

@@ -101,9 +101,9 @@ def lanes_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Ten
 
 def packed_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> Statistics:
     """These statistics, packed if both tensors are the CPU's: a GPU is not waited for."""
-    if is_plain_tensor(x) and is_plain_tensor(y) and x.is_cpu and y.is_cpu and x.dtype is y.dtype:
-        told = _flat(number, x.dtype)
-        if told is not None and x.numel() and x.is_contiguous() and y.is_contiguous():
+    if is_plain_tensor(x) and is_plain_tensor(y) and x.is_cpu and y.is_cpu and x.numel():
+        told = _flat(number, x.dtype) if (x.dtype, x.shape) == (y.dtype, y.shape) else None
+        if told is not None and x.is_contiguous() and y.is_contiguous():
             function, addresses = told
             places, values = np.empty(LENGTH, np.int16), np.empty(LENGTH, np.int32)
             room = values.ctypes.data, places.ctypes.data

@@ -13,7 +13,7 @@ import numpy as np
 
 from qtorch._kernels import source, store
 from qtorch._kernels.trace import C_TYPES
-from qtorch.reproducible.fused.recording import Node, Number, Shape
+from qtorch.reproducible.fused.recording import Node, Number, Shape, in_order
 
 TEMPLATE = Path(store.__file__).with_name("loops.c")
 OUTER = 3  # dimensions outside the innermost one, as in `loops.c`
@@ -49,7 +49,7 @@ def loop_for(results: Sequence[Node], is_memory: Sequence[str]) -> Loop:
     Raises:
         NoLoopError: if there is no compiler, or there are too many dimensions.
     """
-    order = _in_order(results, is_memory)
+    order = in_order(results, is_memory)
     read = [node for node in order if node.name in is_memory]
     shapes = [node.shape for node in [*read, *results]]
     sizes, strides = _as_loop(results[0].shape, shapes)
@@ -68,24 +68,6 @@ def loop_for(results: Sequence[Node], is_memory: Sequence[str]) -> Loop:
 @cache
 def _function(text: str) -> store.Function | None:
     return store.load(text)
-
-
-def _in_order(results: Sequence[Node], is_memory: Sequence[str]) -> list[Node]:
-    """What has to be read or computed, operands first."""
-    found: dict[str, Node] = {}
-
-    def visit(node: Node) -> None:
-        if node.name in found:
-            return
-        if node.name not in is_memory:
-            for operand in node.operands:
-                if isinstance(operand, Node):
-                    visit(operand)
-        found[node.name] = node
-
-    for result in results:
-        visit(result)
-    return list(found.values())
 
 
 def _as_loop(shape: Shape, shapes: Sequence[Shape]) -> tuple[Shape, list[Shape]]:

@@ -13,7 +13,7 @@ import torch
 from qcore.numerics.differentiable import Differentiable
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch.reproducible.fused.loops import Loop, NoLoopError, loop_for
-from qtorch.reproducible.fused.recording import Names, Node, Recording
+from qtorch.reproducible.fused.recording import Names, Node, Recording, in_order
 
 Slots = list[Any]
 Step = Callable[[Slots], None]
@@ -36,7 +36,7 @@ class Plan:
         self._steps: list[Step] = []
         self._constants: dict[int, torch.Tensor] = {}  # what follows from no argument, by place
         wanted = [node for node in _leaves(results) if node is not None]
-        for node in _made_by_steps(wanted):
+        for node in [node for node in in_order(wanted) if node.step is not None]:
             self._place([one for one in node.operands if isinstance(one, Node)])
             operands = [self._places[one.name] for one in node.operands]
             if all(place in self._constants for place in operands):
@@ -99,22 +99,6 @@ def _call(function: Any, operands: list[int], place: int) -> Step:
         slots[place] = function(*[slots[one] for one in operands])
 
     return step
-
-
-def _made_by_steps(wanted: Sequence[Node]) -> list[Node]:
-    """What steps make of what is wanted, in an order in which they can run."""
-    found: dict[str, Node] = {}
-
-    def visit(node: Node) -> None:
-        if node.name not in found:
-            for operand in node.operands:
-                if isinstance(operand, Node):
-                    visit(operand)
-            found[node.name] = node
-
-    for node in wanted:
-        visit(node)
-    return [node for node in found.values() if node.step is not None]
 
 
 def _leaves(results: Any) -> list[Any]:

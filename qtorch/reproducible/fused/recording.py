@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from math import prod
@@ -103,6 +103,23 @@ class Recording(Trace):
 
     def constant(self, text: str, dtype: str, shape: Shape) -> Node:
         return self._found.setdefault((text, dtype, shape), Node(self, text, dtype, (), shape))
+
+
+def in_order(results: Iterable[Node], is_memory: Container[str] = ()) -> list[Node]:
+    """What results are made of, operands first; nothing before nodes that are in memory, which are told by name."""
+    found: dict[str, Node] = {}
+
+    def visit(node: Node) -> None:
+        if node.name in found:
+            return
+        for operand in () if node.name in is_memory else node.operands:
+            if isinstance(operand, Node):
+                visit(operand)
+        found[node.name] = node
+
+    for result in results:
+        visit(result)
+    return list(found.values())
 
 
 def _number(number: Any, dtype: str) -> Any:

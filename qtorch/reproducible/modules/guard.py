@@ -34,7 +34,7 @@ def paused() -> Iterator[None]:
         STATE.depth -= 1
 
 
-def apart(function: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+def let_be(function: Callable[..., Any], *tensors: torch.Tensor) -> Any:
     """function(*tensors), which is ours: the guard lets it be, and is asked about it once, not at each step within."""
     with paused():
         if torch.compiler.is_compiling() or not has_torch_function(tensors):

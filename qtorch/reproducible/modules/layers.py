@@ -12,7 +12,7 @@ from qcore.accumulate.product import check_products
 from qcore.random.keys import fold_in
 from qcore.random.threefry import as_lane
 from qtorch import linalg
-from qtorch.reproducible.modules.guard import apart
+from qtorch.reproducible.modules.guard import let_be
 from qtorch.reproducible.training import FUNCTIONS
 
 
@@ -65,7 +65,7 @@ class Linear(_Products, linalg.Linear):
     """`qtorch.linalg.Linear` by `qtorch.reproducible.linear`."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return apart(self._product, input)
+        return let_be(self._product, input)
 
     def _product(self, input: torch.Tensor) -> torch.Tensor:
         return FUNCTIONS.linear(input, self.weight, self.bias, **self.said())
@@ -73,7 +73,7 @@ class Linear(_Products, linalg.Linear):
 
 class _Convolution(_Products):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return apart(self._product, input)
+        return let_be(self._product, input)
 
     def _product(self, input: torch.Tensor) -> torch.Tensor:
         one: Any = self
@@ -106,7 +106,7 @@ class Dropout(nn.Dropout):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if not self.training:
             return input
-        return apart(self._dropped, input)
+        return let_be(self._dropped, input)
 
     def _dropped(self, input: torch.Tensor) -> torch.Tensor:
         return FUNCTIONS.dropout(input, self.p, self.key)
