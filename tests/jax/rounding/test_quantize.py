@@ -1,5 +1,7 @@
 """qjax under JAX's transformations: jit, vmap, grad, scan, x64, strict promotion."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -116,3 +118,21 @@ def test_64_bit_starts_without_jit():
     with jax.disable_jit():
         y = qjax.quantize(jnp.asarray(X), F, "stochastic", key=2**64 - 1, start=start)
     assert_same_bits(y, qcore.quantize(X, F, "stochastic", key=2**64 - 1, start=start))
+
+
+@pytest.mark.parametrize("shape", [(64, 128), (3, 96, 16), (40, 4096)], ids=str)
+@pytest.mark.parametrize(
+    "number", ["block(8)", "block(8,dim=0)", "block(8,dim=-1)", "scaled(e4m3fn,{-1:None})", "nvfp4"]
+)
+def test_maxima_in_steps(number, shape):
+    """Of sizes that are multiples of a step, along and across vectors; the largest numbers lie anywhere."""
+    x = np.random.default_rng(5).standard_cauchy(shape).astype(np.float32)
+    assert_same_bits(qjax.quantize(jnp.asarray(x), number, "nearest"), qcore.quantize(x, number, "nearest"))
+
+
+def test_what_belongs_to_a_block_is_computed_once():
+    """XLA would compute NVFP4's 7 bounds and 7 values again for each element: the loop over elements reads them."""
+    program = jax.jit(lambda x: qjax.quantize(x, "nvfp4", "nearest"))
+    text = program.lower(jax.ShapeDtypeStruct((64, 64), jnp.float32)).compile().as_text()
+    (last,) = re.findall(r"ROOT \S+ = f32\[64,64\]\S* fusion\(([^)]*)\)", text[text.index("ENTRY") :])
+    assert last.count("%") >= 14
