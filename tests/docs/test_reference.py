@@ -36,6 +36,12 @@ def test_every_name_is_described_once(name):
 
 
 @pytest.mark.parametrize("name", MODULES)
+def test_links_to_pages_lead_somewhere(name):
+    pages = reference.pages()
+    assert set(re.findall(r"\]\(((?:qcore|qtorch|qjax)[\w.]*)\.md\)", pages[name])) <= set(pages)
+
+
+@pytest.mark.parametrize("name", MODULES)
 def test_every_name_has_a_docstring(name):
     module = importlib.import_module(name)
     things = {public: getattr(module, public) for public in module.__all__}

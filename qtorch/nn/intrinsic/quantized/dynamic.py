@@ -6,6 +6,8 @@ import torch
 
 from qtorch.nn.quantized.dynamic import Linear
 
+__all__ = ["LinearReLU"]
+
 
 class LinearReLU(Linear):
     """`qtorch.nn.quantized.dynamic.Linear` and a ReLU.
