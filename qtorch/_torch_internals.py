@@ -160,6 +160,11 @@ def forward_hooks(module: torch.nn.Module, before: bool) -> list[tuple[Any, dict
     ]
 
 
+def has_forward_hooks(module: torch.nn.Module) -> bool:
+    """True if something is registered that a module's call runs, or may be: where torch keeps it elsewhere."""
+    return any(getattr(module, name, True) for name in _HOOKS.values())
+
+
 def drop_forward_hooks(module: torch.nn.Module, before: bool, unwanted: Callable[[Any], bool]) -> None:
     """Takes hooks away from a module; where torch keeps them elsewhere they stay."""
     hooks = getattr(module, _HOOKS[before], {})

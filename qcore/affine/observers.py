@@ -40,6 +40,19 @@ class Extremes(NamedTuple):
     max_val: Any
 
 
+def widened(xp: Any, state: Extremes, low: Any, high: Any) -> Extremes:
+    """The extremes of all arrays, after one with these."""
+    return Extremes(xp.minimum(state.min_val, low), xp.maximum(state.max_val, high))
+
+
+def averaged(xp: Any, state: Extremes, low: Any, high: Any, share: Any) -> Extremes:
+    """The moving averages after an array with these extremes, which get a share; the first array's own at first."""
+    first = state.min_val > state.max_val
+    pairs = ((state.min_val, low), (state.max_val, high))
+    steps = ((old, new, xp.rounded(share * (new - old))) for old, new in pairs)
+    return Extremes(*(xp.where(first, new, old + step) for old, new, step in steps))
+
+
 @dataclass(frozen=True)
 class RangeRule:
     """A rule that chooses parameters for integers from a range; see `MinMax` for its arguments."""
@@ -109,7 +122,7 @@ class MinMax(RangeRule):
             return self._merge(state, low, high, xp)
 
     def _merge(self, state: Extremes, low: Any, high: Any, xp: Any) -> Extremes:
-        return Extremes(xp.minimum(state.min_val, low), xp.maximum(state.max_val, high))
+        return widened(xp, state, low, high)
 
     def qparams(self, state: Extremes, xp: Any = Names) -> QParams:
         """The parameters that cover what was seen.
@@ -148,10 +161,7 @@ class MovingAverageMinMax(MinMax):
         check_float("averaging_constant", self.averaging_constant, 0, 1)
 
     def _merge(self, state: Extremes, low: Any, high: Any, xp: Any) -> Extremes:
-        first = state.min_val > state.max_val
-        pairs = ((state.min_val, low), (state.max_val, high))
-        steps = ((old, new, xp.rounded(self.averaging_constant * (new - old))) for old, new in pairs)
-        return Extremes(*(xp.where(first, new, old + step) for old, new, step in steps))
+        return averaged(xp, state, low, high, self.averaging_constant)
 
 
 @dataclass(frozen=True)

@@ -200,15 +200,21 @@ def choose_qparams(
     """
     check_scheme(scheme, check_form(form))
     check_range(low, high, xp)
-    steps = float(form.qmax - form.qmin)
     with xp.arithmetic():
-        low, high = xp.clip(low, None, 0), xp.clip(high, 0, None)
-        if scheme == "symmetric":
-            scale = xp.clip(xp.divide(xp.maximum(-low, high), steps / 2), eps, None)
-            return QParams(scale, xp.full_like(scale, form.middle, "int32"), axis)
-        scale = xp.clip(xp.divide(high - low, steps), eps, None)
-        zero_point = law.integers(xp, form.qmin - xp.rint(xp.divide(low, scale)), form)
-        return QParams(scale, zero_point, axis)
+        return QParams(*covering(xp, low, high, form, scheme, eps), axis)
+
+
+def covering(xp: Any, low: Any, high: Any, form: Any, scheme: str, eps: Any) -> tuple[Any, Any]:
+    """The scale and the zero point of `choose_qparams` without checks, within `xp.arithmetic()`.
+
+    A kernel's form has numbers of its own, with the names of an `AffineInteger`'s.
+    """
+    low, high = xp.clip(low, None, 0), xp.clip(high, 0, None)
+    if scheme == "symmetric":
+        scale = xp.clip(xp.divide(xp.maximum(-low, high), form.steps * 0.5), eps, None)
+        return scale, xp.full_like(scale, form.middle, "int32")
+    scale = xp.clip(xp.divide(high - low, form.steps), eps, None)
+    return scale, law.integers(xp, form.qmin - xp.rint(xp.divide(low, scale)), form)
 
 
 def check_scheme(scheme: Any, form: AffineInteger) -> None:

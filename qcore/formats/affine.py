@@ -25,6 +25,7 @@ class AffineInteger:
     Attributes:
         storage: the smallest integer dtype that holds the range: int8, uint8, int16, uint16 or int32.
         low, high: the ends of the range in float32; that of int32 is 2^31 - 128, the largest inside.
+        steps: qmax - qmin, as a float.
 
     Raises:
         TypeError: if qmin, qmax or middle is no integer, or signed no bool.
@@ -45,6 +46,7 @@ class AffineInteger:
     storage: str = field(init=False, repr=False, compare=False)
     low: float = field(init=False, repr=False, compare=False)
     high: float = field(init=False, repr=False, compare=False)
+    steps: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         qmin = check_int("qmin", self.qmin, _INT32[0], 0)
@@ -72,6 +74,7 @@ class AffineInteger:
             "storage": f"{'' if signed else 'u'}int{width}",
             "low": float(qmin),
             "high": float(qmax - 127 if wide else qmax),
+            "steps": float(qmax - qmin),
         }.items():
             object.__setattr__(self, name, value)
 

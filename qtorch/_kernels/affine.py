@@ -1,11 +1,13 @@
-"""The kernels of the affine law: integers from numbers and sums, and back, fake quantization, and extremes."""
+"""The kernels of the affine law: integers from numbers and sums, and back, fake quantization, extremes, observers."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any, NamedTuple
 
-from qcore.affine import law
+from qcore.affine import Extremes, law
+from qcore.affine.observers import averaged, widened
+from qcore.affine.parameters import covering
 from qtorch._kernels.source import Argument, Kernel, Result
 from qtorch._kernels.store import Function, load
 from qtorch._kernels.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Value, literal
@@ -26,8 +28,19 @@ class AffineTrace(Trace):
     def dtype(self, x: Value) -> str:
         return x.dtype
 
-    def full_like(self, x: Value, number: float, dtype: str) -> Value:
+    def full_like(self, x: Value, number: Any, dtype: str) -> Value:
+        if isinstance(number, Value):  # computed as often as x, so that it can be a result
+            return self.note(f"((void){{}}, ({C_TYPES[dtype]}){{}})", x, number, dtype=dtype)
         return self.value(literal(number, dtype), dtype, CONSTANT)
+
+    def minimum(self, a: Value, b: Value) -> Value:
+        return self.note("{0} <= {1} || {0} != {0} ? {0} : {1}", a, b)  # NaN passes
+
+    def maximum(self, a: Value, b: Value) -> Value:
+        return self.note("{0} >= {1} || {0} != {0} ? {0} : {1}", a, b)
+
+    def unsigned(self, x: Value) -> Value:
+        return x + 0.0
 
     def astype(self, x: Value, dtype: str) -> Value:
         if x.dtype == dtype:
@@ -143,12 +156,56 @@ def extremes() -> Function | None:
     compared as integers in the same order, in which NaN are beyond the infinities on either side.
     """
     trace = Trace()
-    rank = _in_order(trace.value("x[j]", "int32", ELEMENT))
-    low, high = ~trace.amax(~rank, (0, 1)), trace.amax(rank, (0, 1))
-    nan = (low < -0x7F800001) | (high > 0x7F800000)
-    ends = [trace.where(nan, 0x7FC00000, _in_order(end)) for end in (low, high)]
+    ends = _extremes(trace, trace.value("x[j]", "int32", ELEMENT), (0, 1))
     results = [Result(name, end, "int32") for name, end in zip(("low", "high"), ends, strict=True)]
     return load(Kernel(trace, [Argument("x", "int32", ELEMENT)], results, 4).source())
+
+
+class _Settings(NamedTuple):
+    """What `observe` reads of a rule, in the order of memory; the names are those of an AffineInteger."""
+
+    low: Any
+    high: Any
+    qmin: Any
+    middle: Any
+    steps: Any
+    eps: Any
+    share: Any
+
+
+@cache
+def observe(averages: bool, scheme: str, layout: str) -> Function | None:
+    """The kernel that adds x, of float32, to extremes, chooses parameters by them and then fake-quantizes x.
+
+    A call gives the sizes, then the addresses of x, the least and the greatest element so far, the settings in float32
+    (see `_Settings`: the ends of the range, qmin, the middle, qmax - qmin, the smallest scale, and the share of the
+    newest array), and then those of y, the mask, the next extremes, which may be where the old ones are, scale and zero
+    point.
+    """
+    trace, flat = AffineTrace(), layout == "flat"
+    level, place, axes = (CONSTANT, "0", (0, 1)) if flat else (BLOCK, "j", (0,))
+    names = "min_val", "max_val"
+    arguments = [Argument("x", "int32", ELEMENT), *(Argument(name, "float32", level) for name in names)]
+    state = Extremes(*(trace.value(f"{name}[{place}]", "float32", level) for name in names))
+    fields = range(len(_Settings._fields))
+    settings = _Settings(*(trace.value(f"settings[{index}]", "float32", CONSTANT) for index in fields))
+    bits = trace.value("x[j]", "int32", ELEMENT)
+    low, high = (trace.unsigned(trace.float32_from(end)) for end in _extremes(trace, bits, axes))
+    state = averaged(trace, state, low, high, settings.share) if averages else widened(trace, state, low, high)
+    scale, zero_point = covering(trace, *state, settings, scheme, settings.eps)
+    y, mask = law.fake_quantize(trace, trace.float32_from(bits), scale, zero_point, None, settings)  # type: ignore[arg-type]
+    results = [Result("y", y, "float32"), Result("mask", mask, "uint8")]
+    results += [Result(f"next_{name}", value, "float32") for name, value in zip(names, state, strict=True)]
+    results += [Result("scale", scale, "float32"), Result("zero_point", zero_point, "int32")]
+    return _load(trace, [*arguments, Argument("settings", "float32")], results, layout)
+
+
+def _extremes(trace: Trace, bits: Value, axes: tuple[int, ...]) -> tuple[Value, ...]:
+    """The bits of the least and the greatest float32 number along axes; those of NaN where there is one."""
+    rank = _in_order(bits)
+    low, high = ~trace.amax(~rank, axes), trace.amax(rank, axes)
+    nan = (low < -0x7F800001) | (high > 0x7F800000)
+    return tuple(trace.where(nan, 0x7FC00000, _in_order(end)) for end in (low, high))
 
 
 def _in_order(bits: Value) -> Value:

@@ -6,6 +6,7 @@ operation by operation.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -110,6 +111,11 @@ def fake_quantize(x: torch.Tensor, qparams: QParams, form: AffineInteger, plain:
     elif is_differentiated(x):
         return for_transforms(_StraightThrough, _WithTangent)(x, *parameters)[0]
     return _forward(x, *parameters, plain)[0]
+
+
+def with_gradient(x: torch.Tensor, run: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> torch.Tensor:
+    """The result of a function that fake-quantizes a plain tensor, with the gradient by the mask that it gives."""
+    return (_by_function(x, run) if x.requires_grad and torch.is_grad_enabled() else run(x))[0]
 
 
 def make_form(quant_min: Any, quant_max: Any) -> AffineInteger:
@@ -219,7 +225,16 @@ class _WithTangent(_StraightThrough):
         return _backward(tangent, mask, is_plain_tensor(tangent)), None
 
 
+class _ByFunction(_StraightThrough):
+    """(x, function of x) -> the fake-quantized x and the mask of gradients."""
+
+    @staticmethod
+    def forward(x: torch.Tensor, run: Any) -> tuple[torch.Tensor, ...]:
+        return run(x)
+
+
 _straight_through = apply_directly(_StraightThrough)
+_by_function = apply_directly(_ByFunction)
 
 
 _INT32 = (-(2**31), 2**31 - 1)

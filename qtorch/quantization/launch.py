@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 import qcore
-from qcore.affine import AffineInteger, QParams, law
+from qcore.affine import (
+    AffineInteger,
+    MinMax,
+    MovingAverageMinMax,
+    MovingAveragePerChannelMinMax,
+    PerChannelMinMax,
+    QParams,
+    law,
+)
 from qcore.law.blocks.tiles import as_matrix
 from qtorch._kernels import affine, cuda
 from qtorch._rounding.paths.cuda import LIMIT
@@ -19,6 +27,16 @@ from qtorch.quantization import array_names
 
 # Whether there is one parameter for all ("x"), or channels ("c") between other axes, and sizes of an example.
 _EXAMPLES = {"x": (1 << 20,), "c": (1 << 10,), "xc": (1 << 10, 1 << 10), "cx": (1 << 10, 1 << 10), "xcx": (64, 64, 256)}
+
+
+# What is known of rules that the kernel of observers has: True if they average.
+_AVERAGES = {
+    MinMax: False,
+    PerChannelMinMax: False,
+    MovingAverageMinMax: True,
+    MovingAveragePerChannelMinMax: True,
+}
+_STATE = torch.float32, torch.float32, torch.float32, torch.int32
 
 
 class Bounds(NamedTuple):
@@ -71,6 +89,36 @@ def requantize_on_cpu(
     return None if results is None else results[0]
 
 
+def observer_on_cpu(
+    x: torch.Tensor, rule: Any, buffers: Sequence[torch.Tensor]
+) -> Callable[[torch.Tensor], tuple[torch.Tensor, ...]] | None:
+    """What adds a tensor to an observer's state, takes the parameters that follow, and fake-quantizes it by these.
+
+    Args:
+        x: a plain tensor that has elements, as the function's argument will be.
+        rule: the observer's.
+        buffers: its min_val and max_val, and the scale and the zero point; the function writes into them.
+
+    Returns:
+        A function of x that gives what `fake_quantize_on_cpu` does; None where there is no kernel, or where buffers
+        have not the types and shapes that they get from a tensor like x.
+    """
+    averages, axis = _AVERAGES.get(type(rule)), rule.axis
+    if averages is None or x.dtype is not torch.float32:
+        return None
+    count = 1 if axis is None else x.shape[axis] if axis < x.dim() else 0
+    for buffer, dtype in zip(buffers, _STATE, strict=True):
+        if buffer.numel() != count or buffer.dtype is not dtype or not buffer.is_cpu or not buffer.is_contiguous():
+            return None
+    order = _memory_order(x)
+    layout = _layout(x, order, axis)
+    function = layout and affine.observe(averages, rule.scheme, layout[1])
+    if not layout or function is None:
+        return None
+    read = *buffers[:2], _settings(rule)
+    return lambda x: _call(function, layout[0], x, order, read, (torch.float32, torch.uint8), buffers)
+
+
 def _run_on_cpu(
     kernel: Callable[[str], Callable[..., object] | None],
     x: torch.Tensor,
@@ -80,21 +128,38 @@ def _run_on_cpu(
 ) -> tuple[torch.Tensor, ...] | None:
     """The results of the kernel for a layout, of x's shape and memory format; None where there is no kernel."""
     order = _memory_order(x)
-    source = _ordered(x, order)
-    sizes, layout = (source.numel(),), "flat"
-    if axis is not None:
-        axis = axis if order is None else order.index(axis)
-        matrix = as_matrix(tuple(source.shape), tuple(1 if one == axis else None for one in range(x.dim())))
-        if matrix is None:
-            return None
-        sizes, layout = matrix, "columns" if matrix.block_columns == 1 else "tiles"
-    function = kernel(layout)
-    if function is None:
+    layout = _layout(x, order, axis)
+    function = layout and kernel(layout[1])
+    if not layout or function is None:
         return None
+    return _call(function, layout[0], x, order, tuple(one.contiguous() for one in parameters), dtypes)
+
+
+def _layout(x: torch.Tensor, order: list[int] | None, axis: int | None) -> tuple[tuple[int, ...], str] | None:
+    """The sizes that a kernel's call begins with, and the name of the kernel's layout; None where there is none."""
+    if axis is None:
+        return (x.numel(),), "flat"
+    shape = tuple(x.shape)
+    if order is not None:
+        shape, axis = tuple(shape[one] for one in order), order.index(axis)
+    matrix = as_matrix(shape, tuple(1 if one == axis else None for one in range(x.dim())))
+    return matrix and (matrix, "columns" if matrix.block_columns == 1 else "tiles")
+
+
+def _call(
+    function: Callable[..., object],
+    sizes: tuple[int, ...],
+    x: torch.Tensor,
+    order: list[int] | None,
+    read: Sequence[torch.Tensor],
+    dtypes: tuple[torch.dtype, ...],
+    written: Sequence[torch.Tensor] = (),
+) -> tuple[torch.Tensor, ...]:
+    """New tensors, which a kernel fills in, like those that it writes after them."""
+    source = _ordered(x, order)
     results = tuple(torch.empty_like(source, dtype=dtype) for dtype in dtypes)
-    parameters = tuple(one.contiguous() for one in parameters)
-    function(*sizes, *(one.data_ptr() for one in (source, *parameters, *results)))
-    return tuple(_restored(result, order) for result in results)
+    function(*sizes, *[one.data_ptr() for one in (source, *read, *results, *written)])
+    return results if order is None else tuple(_restored(result, order) for result in results)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -206,3 +271,11 @@ def example(dtype: torch.dtype, pattern: str, device: torch.device) -> cuda.Exam
 @cache
 def _ends(bounds: Bounds, device: torch.device) -> torch.Tensor:
     return torch.tensor(bounds, dtype=torch.float32, device=device)
+
+
+@cache
+def _settings(rule: Any) -> torch.Tensor:
+    """What `affine.observe` reads of a rule."""
+    form = rule.form
+    numbers = form.low, form.high, form.qmin, form.middle, form.steps, rule.eps, getattr(rule, "averaging_constant", 0)
+    return torch.tensor(numbers, dtype=torch.float32, device="cpu")

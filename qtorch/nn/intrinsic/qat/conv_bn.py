@@ -68,25 +68,28 @@ class QATConvBn(QATConv):
         shape = -1, *[1] * (self.weight.dim() - 2)
         with torch.no_grad():
             self.bn(plain if self.bias is None else plain + self.bias.reshape(shape))
-        rounded = self.weight_fake_quant(self.folded()[0])
+        running = self._deviation()
+        rounded = self.weight_fake_quant(self._folded_weight(running))
         channels = [0, *range(2, plain.dim())]
         mean, variance = _Moments.apply(plain, channels, shape)
         deviation = (variance + self.bn.eps).sqrt()
-        result = self.convolve(input, rounded, None) * (self._deviation() / deviation).reshape(shape)
+        result = self.convolve(input, rounded, None) * (running / deviation).reshape(shape)
         shift = self.bn.bias - self.bn.weight * mean / deviation
         if self.bias is not None:  # which this mean has not; its gradient is 0, but there is one, as optimizers expect
             shift = shift + (self.bias - self.bias)
-        return result + shift.reshape(shape)
+        return result.add_(shift.reshape(shape))
 
     def folded(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The weight and bias with running statistics in them."""
         deviation, bn = self._deviation(), self.bn
-        weight = self.weight * (bn.weight / deviation).reshape(-1, *[1] * (self.weight.dim() - 1))
         mean = bn.running_mean if self.bias is None else bn.running_mean - self.bias
-        return weight, bn.bias - bn.weight * mean / deviation
+        return self._folded_weight(deviation), bn.bias - bn.weight * mean / deviation
 
     def rounded_weight(self) -> torch.Tensor:
-        return self.weight_fake_quant(self.folded()[0])
+        return self.weight_fake_quant(self._folded_weight(self._deviation()))
+
+    def _folded_weight(self, deviation: torch.Tensor) -> torch.Tensor:
+        return self.weight * (self.bn.weight / deviation).reshape(-1, *[1] * (self.weight.dim() - 1))
 
     def freeze_bn_stats(self) -> None:
         """Leaves running statistics as they are from now on, in training too."""

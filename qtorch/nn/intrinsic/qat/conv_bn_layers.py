@@ -99,7 +99,7 @@ class ConvBnReLU1d(ConvBn1d):
     floats = intrinsic.ConvBnReLU1d
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return torch.relu(super().forward(input))
+        return super().forward(input).relu_()
 
 
 class ConvBnReLU2d(ConvBn2d):
@@ -123,7 +123,7 @@ class ConvBnReLU2d(ConvBn2d):
     floats = intrinsic.ConvBnReLU2d
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return torch.relu(super().forward(input))
+        return super().forward(input).relu_()
 
 
 class ConvBnReLU3d(ConvBn3d):
@@ -147,4 +147,4 @@ class ConvBnReLU3d(ConvBn3d):
     floats = intrinsic.ConvBnReLU3d
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return torch.relu(super().forward(input))
+        return super().forward(input).relu_()

@@ -27,7 +27,7 @@ class LinearReLU(qat.Linear):
     floats = intrinsic.LinearReLU
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return torch.relu(super().forward(input))
+        return super().forward(input).relu_()
 
 
 class ConvReLU1d(qat.Conv1d):
@@ -51,7 +51,7 @@ class ConvReLU1d(qat.Conv1d):
     floats = intrinsic.ConvReLU1d
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return torch.relu(super().forward(input))
+        return super().forward(input).relu_()
 
 
 class ConvReLU2d(qat.Conv2d):
@@ -75,7 +75,7 @@ class ConvReLU2d(qat.Conv2d):
     floats = intrinsic.ConvReLU2d
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return torch.relu(super().forward(input))
+        return super().forward(input).relu_()
 
 
 class ConvReLU3d(qat.Conv3d):
@@ -99,4 +99,4 @@ class ConvReLU3d(qat.Conv3d):
     floats = intrinsic.ConvReLU3d
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return torch.relu(super().forward(input))
+        return super().forward(input).relu_()
