@@ -133,6 +133,40 @@ def test_dynamic_weights():
     assert qnn.report(made)[""].weight == "mxfp4"
 
 
+def test_fused_dynamic_layers():
+    """Made there or loaded; by the name, the fused type and that of the layer inside. Halves have sums of any order."""
+    rngs = nnx.Rngs(3)
+    floats = nnx.Sequential(nnx.Linear(8, 5, rngs=rngs), qnn.ReLU(), nnx.Linear(5, 3, rngs=rngs))
+    fused = qnn.fuse_modules(floats, ["0", "1"])
+    peer = torch.nn.Sequential(torch.nn.Linear(8, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)).eval()
+    peer.load_state_dict({name: torch.tensor(array) for name, array in qnn.to_torch(floats).items()})
+    peer = tq.fuse_modules(peer, ["0", "1"])
+    x = np.random.default_rng(5).normal(size=(4, 8)).astype(np.float32)
+    run = nnx.jit(lambda model, x: model(x))
+    for dtype, own in ((torch.qint8, "qint8"), (torch.float16, "float16")):
+        quantized = tq.quantize_dynamic(peer, dtype=dtype)
+        made = qnn.quantize_dynamic(fused, dtype=own)
+        tensors = {name: value.numpy() for name, value in quantized.state_dict().items()}
+        for model in (made, qnn.from_torch(fused, tensors)):
+            assert (model.layers[0].relu, model.layers[2].relu) == (True, False)
+            found = [np.asarray(run(one, x)) for one in (model, model.layers[0])]
+            expected = [one(torch.from_numpy(x)).numpy() for one in (quantized, quantized[0])]
+            for left, right in zip(found, expected, strict=True):
+                if own == "qint8":
+                    assert_same_bits(left, right)
+                np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)
+            assert found[1].min() == 0
+    default = jq.default_dynamic_qconfig
+    for spec in ({"0": default}, {type(fused.layers[0]): default}, {nnx.Linear: default}, {"": default, "2": None}):
+        layers = qnn.quantize_dynamic(fused, spec).layers
+        assert type(layers[0]) is qnn.quantized.dynamic.Linear
+        assert (type(layers[2]) is nnx.Linear) == (nnx.Linear not in spec)
+    rounded = qnn.quantize_dynamic(fused, {"0": jq.QConfigDynamic("e5m2")})
+    assert float(rounded.layers[0](x).min()) == 0
+    assert qnn.report(rounded)["0"].weight == "e5m2"
+    assert qnn.report(made)["0"].state == "quantized"
+
+
 def test_settings():
     settings = jq.QConfig(None, "int4")
     assert (settings.activation.number, settings.weight.number.text) == (None, "int4")

@@ -68,6 +68,21 @@ def test_unfused_batch_norms_are_said():
     qnn.prepare_qat(qnn.fuse_modules(model, ["0", "1"]), default_qat_qconfig)
 
 
+def test_what_is_in_evaluation_is_not_prepared_for_training():
+    rngs = nnx.Rngs(0)
+    model = nnx.Sequential(nnx.Linear(2, 2, rngs=rngs), nnx.Dropout(0.5, rngs=rngs), nnx.Linear(2, 2, rngs=rngs))
+    model.eval()
+    with pytest.raises(ValueError, match=r"model is in evaluation, as layer '1' is; allowed .* call model\.train\(\)"):
+        qnn.prepare_qat(model, default_qat_qconfig)
+    model.train()
+    prepared = qnn.prepare_qat(model, default_qat_qconfig)
+    prepared.eval()
+    with pytest.raises(ValueError, match="model is in evaluation"):
+        qnn.prepare_qat(prepared, default_qat_qconfig)
+    some = nnx.Sequential(nnx.BatchNorm(2, use_running_average=True, rngs=rngs), *model.layers)
+    qnn.prepare_qat(some, default_qat_qconfig)  # a frozen batch norm in a model that is in training
+
+
 def test_floats_are_no_integers_of_a_file():
     arrays = {"scale": 0.1, "zero_point": 0, "weight.scale": 0.1, "weight.zero_point": 0}
     arrays = {name: np.asarray(value) for name, value in arrays.items()}

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
+from qjax.nnx.functional import relu
 from qjax.nnx.quantized.base import IntegerVariable, QuantizedWeight, bias_variable
 from qjax.quantization import QTensor
 from qjax.quantization.functional.recurrent import dynamic_linear, halves
@@ -18,6 +19,7 @@ class Linear(nnx.Module):
     Args:
         weight: QTensor of shape (outputs, features), of up to 16 bits; or floats, which become float16.
         bias: of shape (outputs,), or None.
+        relu: True for a ReLU behind it.
 
     Attributes:
         layer_name: where the layer is in a model, for its errors; `quantize_dynamic` writes it.
@@ -33,8 +35,8 @@ class Linear(nnx.Module):
 
     layer_name = ""
 
-    def __init__(self, weight: Any, bias: Any) -> None:
-        self.bias = bias_variable(bias)
+    def __init__(self, weight: Any, bias: Any, relu: bool = False) -> None:
+        self.bias, self.relu = bias_variable(bias), relu
         if isinstance(weight, QTensor):
             self.weight: Any = QuantizedWeight(weight)
         else:
@@ -49,6 +51,7 @@ class Linear(nnx.Module):
         """
         weight = self.weight() if isinstance(self.weight, QuantizedWeight) else self.weight[...]
         try:
-            return dynamic_linear(x, weight, None if self.bias is None else self.bias[...])
+            y = dynamic_linear(x, weight, None if self.bias is None else self.bias[...])
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self.layer_name or type(self).__name__}: {error}") from error
+        return relu(y) if self.relu else y

@@ -13,7 +13,7 @@ from flax import nnx
 from qcore.affine import UINT8, AffineInteger, QParams
 from qjax.nnx import quantized
 from qjax.nnx.activations import Activation
-from qjax.nnx.intrinsic import Fused
+from qjax.nnx.intrinsic import Fused, LinearReLU
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.recurrent import Recurrent
 from qjax.nnx.workflow.carrying.entries import Entries
@@ -78,6 +78,9 @@ def _dynamic(name: str, module: Any, entries: Entries) -> Any:
         return None if cell is None else with_cell(name, module, cell)
     if isinstance(module, nnx.Linear):
         return _product(name, module.kernel, entries)
+    if isinstance(module, LinearReLU):
+        layer: Any = module.layer
+        return _product(name, layer.kernel, entries, relu=True)
     if isinstance(module, Recurrent):
         return _cell(
             name, module, entries, [f"{side}.{i}" for i in range(len(module.suffixes)) for side in ("ih", "hh")]
@@ -93,7 +96,7 @@ def _cell(name: str, cell: Any, entries: Entries, sides: Sequence[str]) -> Any:
     return None if None in products else make(*products)
 
 
-def _product(name: str, kernel: Any, entries: Entries) -> Any:
+def _product(name: str, kernel: Any, entries: Entries, relu: bool = False) -> Any:
     """A dynamic product for a kernel of flax's layout, or None where entries have no such weight."""
     if _dtype(entries, "weight") == np.float16 and _dtype(entries, "bias") != np.float16:  # else all are halves
         weight: Any = jnp.asarray(entries.take("weight"))
@@ -101,7 +104,7 @@ def _product(name: str, kernel: Any, entries: Entries) -> Any:
         weight = weight_from(kernel, entries.of("weight"), None)
     else:
         return None
-    made = dynamic.Linear(weight, entries.maybe("bias"))
+    made = dynamic.Linear(weight, entries.maybe("bias"), relu)
     made.layer_name = name
     return made
 

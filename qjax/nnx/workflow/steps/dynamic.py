@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine import AffineInteger
+from qjax.nnx.intrinsic import LinearReLU
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.workflow.layers import CELLS, RECURRENT, bias_of, is_whole, torch_layout
 from qjax.nnx.workflow.steps.conversion import quantized_weight
@@ -37,10 +39,10 @@ def quantize_dynamic(
 ) -> nnx.Module:
     """A copy of a model whose layers have quantized weights, and quantize what goes in by its own range.
 
-    The layers are exactly `nnx.Linear`, `qjax.nnx.LSTM`, `qjax.nnx.GRU`, `nnx.OptimizedLSTMCell`, `nnx.LSTMCell`,
-    `nnx.GRUCell`, `nnx.SimpleCell`, and `nnx.RNN` of these cells. Layers over sequences quantize their input once, by
-    the range of all steps. All take and return floats, so that nothing else of the model changes. Integers are those of
-    `qtorch.quantization.quantize_dynamic`.
+    The layers are exactly `nnx.Linear`, also fused with its ReLU, `qjax.nnx.LSTM`, `qjax.nnx.GRU`,
+    `nnx.OptimizedLSTMCell`, `nnx.LSTMCell`, `nnx.GRUCell`, `nnx.SimpleCell`, and `nnx.RNN` of these cells. Layers over
+    sequences quantize their input once, by the range of all steps. All take and return floats, so that nothing else of
+    the model changes. Integers are those of `qtorch.quantization.quantize_dynamic`.
 
     Args:
         model: the float model; it stays as it is.
@@ -73,8 +75,9 @@ def quantize_dynamic(
     done: set[str] = set()
 
     def change(name: str, module: nnx.Module) -> nnx.Module:
-        inner = f"{name}.cell" if name else "cell"
-        place = inner if isinstance(module, nnx.RNN) and inner in settings else name
+        part = "cell" if isinstance(module, nnx.RNN) else "layer" if type(module) is LinearReLU else ""
+        inner = ".".join(filter(None, (name, part)))
+        place = inner if inner in settings else name
         if settings[place] is None or why_not_dynamic(module):
             return module
         done.add(place)
@@ -112,8 +115,9 @@ def _gates(layers: list[Any]) -> tuple[jax.Array, jax.Array | None]:
 
 def parts_of(module: Any) -> Parts:
     """What a layer is made of, whose type is one that is quantized."""
-    if isinstance(module, nnx.Linear):
-        return Parts(dynamic.Linear, [_linear(module)])
+    if isinstance(module, (nnx.Linear, LinearReLU)):
+        relu = isinstance(module, LinearReLU)
+        return Parts(partial(dynamic.Linear, relu=relu), [_linear(module.layer if relu else module)])
     if type(module) in RECURRENT:
         return _recurrent(module)
     if isinstance(module, nnx.LSTMCell):
@@ -143,18 +147,20 @@ def _made(name: str, module: Any, settings: QConfigDynamic) -> Any:
     if isinstance(module, nnx.RNN):
         return with_cell(name, module, _made(name, module.cell, settings))
     make, weights = parts_of(module)
+    linear = isinstance(module, (nnx.Linear, LinearReLU))
     if isinstance(settings.weight, FormatRounding):
-        if make is not dynamic.Linear:
+        if not linear:
             raise ValueError(
                 f"{shown(name)} is a {type(module).__name__}, and settings have the format of weights "
                 f"{settings.weight.number}; allowed are integers and float16"
             )
         ((weight, bias),) = weights
-        return _named(rounded_layer(module, module, settings.weight.coded(weight), bias, Identity()), name)
-    products = [dynamic.Linear(_weight(weight, settings), bias) for weight, bias in weights]
-    for product in products:
-        product.layer_name = name
-    return products[0] if make is dynamic.Linear else _named(make(*products), name)
+        layer = module.layer if isinstance(module, LinearReLU) else module
+        return _named(rounded_layer(module, layer, settings.weight.coded(weight), bias, Identity()), name)
+    quantized = [(_weight(weight, settings), bias) for weight, bias in weights]
+    if linear:
+        return _named(make(*quantized[0]), name)
+    return _named(make(*(_named(dynamic.Linear(*one), name) for one in quantized)), name)
 
 
 def _recurrent(layer: Any) -> Parts:
@@ -196,7 +202,7 @@ def why_not_dynamic(module: Any) -> str:
         'there is no dynamic Conv'
     """
     kind = type(module)
-    if kind is nnx.Linear or kind in RECURRENT:
+    if kind in (nnx.Linear, LinearReLU, *RECURRENT):
         return ""
     if kind is nnx.RNN:
         return why_not_dynamic(module.cell)
@@ -214,4 +220,4 @@ def why_not_dynamic(module: Any) -> str:
     return ""
 
 
-_NAMES = ", ".join(kind.__name__ for kind in (nnx.Linear, *RECURRENT, *CELLS)) + " and RNN of these cells"
+_NAMES = ", ".join(kind.__name__ for kind in (nnx.Linear, LinearReLU, *RECURRENT, *CELLS)) + " and RNN of these cells"

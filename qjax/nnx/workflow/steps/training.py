@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import jax
@@ -14,9 +12,10 @@ from qjax.nnx.functional import relu
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.workflow.layers import WEIGHTED, flax_layout, torch_layout
 from qjax.nnx.workflow.observing import Observed, Observer
+from qjax.nnx.workflow.steps.checking import check_training, warn_of_unfused
 from qjax.nnx.workflow.steps.fusion import with_parameters
 from qjax.nnx.workflow.steps.preparation import observed_model
-from qjax.nnx.workflow.tree import all_names, check_model, children_of, modules_of, shown, unnamed
+from qjax.nnx.workflow.tree import check_model, shown, unnamed
 from qjax.quantization import FakeQuantize, QConfig, fake_state
 from qjax.quantization.functional.conv_bn import ConvBnParams, folded_in_training, normalized
 from qjax.quantization.rounding import FormatRounding
@@ -107,7 +106,8 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
 
     Raises:
         TypeError: if an argument, or settings, have the wrong type.
-        ValueError: if an entry names nothing, or nothing would be quantized.
+        ValueError: if all batch norms and Dropouts are in evaluation, an entry names nothing, or nothing would be
+            quantized.
 
     Warns:
         UserWarning: where a convolution stands before a batch norm that is not fused with it.
@@ -119,6 +119,7 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
         'Trained'
     """
     check_model("model", model)
+    check_training(model)
 
     def make(name: str, module: nnx.Module, settings: QConfig) -> nnx.Module:
         for part, description in (("activation", settings.activation), ("weight", settings.weight)):
@@ -131,24 +132,8 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
         return (Trained if type(layer) in WEIGHTED else Observed)(module, settings)
 
     prepared = observed_model(model, qconfig, make)
-    _warn_of_unfused(model)
+    warn_of_unfused(model)
     return prepared
-
-
-def _warn_of_unfused(model: nnx.Module) -> None:
-    """Warns of a convolution right before a batch norm: it would be trained with other weights than inference has."""
-    names = {id(module): name for name, module in all_names(model)}
-    for parent in modules_of(model).values():
-        children: Any = [] if isinstance(parent, Fused) else children_of(parent)
-        for (_, first), (_, second) in pairwise(children):
-            adjacent = isinstance(first, nnx.Conv) and isinstance(second, nnx.BatchNorm)
-            if adjacent and first.out_features == second.num_features:
-                pair = [names[id(first)], names[id(second)]]
-                warnings.warn(
-                    f"{shown(pair[0])} is a convolution before the batch norm '{pair[1]}', and not fused with it: "
-                    f"training sees other weights than the converted model has; call fuse_modules(model, [{pair}])",
-                    stacklevel=3,
-                )
 
 
 def disable_observer(model: nnx.Module) -> nnx.Module:
