@@ -32,7 +32,7 @@ def test_functionals_of_scalars_need_no_range(run):
     assert abs(run(converted, X) - (2 * X + 2)).max() <= 2 * converted.quant.output.scale
     unseen = qnn.prepare(qnn.QuantWrapper(Scalars()), default_qconfig)
     unseen.quant(X)
-    with pytest.raises(ValueError, match=r"layer 'module\.(sum|product)': "):
+    with pytest.raises(ValueError, match=r"seen nothing at layer 'module\.product', layer 'module\.sum'; run"):
         qnn.convert(unseen)
 
 
@@ -66,6 +66,20 @@ def test_unfused_batch_norms_are_said():
     with pytest.warns(UserWarning, match=r"layer '0' is a convolution before the batch norm '1', and not fused"):
         qnn.prepare_qat(model, default_qat_qconfig)
     qnn.prepare_qat(qnn.fuse_modules(model, ["0", "1"]), default_qat_qconfig)
+
+
+def test_attention_stays_in_floats_and_works():
+    rngs = nnx.Rngs(0)
+    attention = nnx.MultiHeadAttention(2, 8, rngs=rngs, decode=False)
+    model, x = nnx.Sequential(attention, qnn.QuantWrapper(nnx.Linear(8, 4, rngs=rngs))), jnp.ones((2, 3, 8))
+    prepared = qnn.prepare(model, default_qconfig)
+    assert type(prepared.layers[0].query) is nnx.LinearGeneral
+    prepared(x)
+    for quantized in (qnn.convert(prepared), qnn.quantize_dynamic(model)):
+        np.testing.assert_allclose(quantized(x), model(x), atol=0.05)
+    trained = qnn.prepare_qat(model, default_qat_qconfig)
+    gradients = nnx.grad(lambda model: jnp.square(model(x)).sum())(trained)
+    assert any(jnp.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradients["layers"][0]))
 
 
 def test_what_is_in_evaluation_is_not_prepared_for_training():

@@ -72,7 +72,9 @@ def test_fuse_prepare_and_convert():
     np.testing.assert_allclose(run(fused, IMAGES), run(model, IMAGES), rtol=1e-4, atol=1e-5)
     prepared = qnn.prepare(fused, {"": default_qconfig, "head.2": None, qnn.FloatFunctional: default_qconfig})
     assert type(prepared.head.layers[2]) is nnx.Linear
-    with pytest.raises(ValueError, match=r"layer 'conv1': .*Run the prepared model on data"):
+    with pytest.raises(
+        ValueError, match=r"seen nothing at layer 'conv1', layer 'conv2', layer 'quant', .*; run the prepared"
+    ):
         qnn.convert(prepared)
     assert_same_bits(run(prepared, IMAGES), run(fused, IMAGES))
     assert state_bits(model) == before

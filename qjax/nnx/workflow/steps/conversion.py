@@ -18,7 +18,7 @@ from qjax.nnx.workflow.steps.fusion import folded_layer
 from qjax.nnx.workflow.steps.rounding import has_weight, rounded_layer, rounding_output, stays_in_floats
 from qjax.nnx.workflow.steps.training import Trained, folded
 from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub
-from qjax.nnx.workflow.tree import check_model, rebuilt, shown
+from qjax.nnx.workflow.tree import check_model, modules_of, name_of, rebuilt, shown
 from qjax.quantization import quantize_affine
 from qjax.quantization.qconfig import output_form, range_observer
 from qjax.quantization.rounding import FormatRounding
@@ -38,7 +38,7 @@ def convert(model: nnx.Module) -> nnx.Module:
 
     Raises:
         TypeError: if model is no module, or an observer chooses no parameters.
-        ValueError: if nothing is prepared, or an observer has seen nothing; the message names the layer.
+        ValueError: if nothing is prepared, or observers have seen nothing; the message names their layers.
 
     Example:
         >>> from qjax.nnx import QuantWrapper, prepare
@@ -52,7 +52,11 @@ def convert(model: nnx.Module) -> nnx.Module:
     modules = [module for _, module in nnx.iter_modules(model)]
     if not any(isinstance(one, Observed) or getattr(one, "qconfig", None) is not None for one in modules):
         raise ValueError("model is not prepared: no layer has an observer; call prepare first")
-
+    if unseen := _unseen(model):
+        raise ValueError(
+            f"observers have seen nothing at {', '.join(map(shown, unseen))}; run the prepared model on data that "
+            "reaches them, or give them the settings None"
+        )
     in_integers = any(isinstance(one, (Observed, FloatFunctional)) and not stays_in_floats(one) for one in modules)
 
     def change(name: str, module: nnx.Module) -> nnx.Module:
@@ -64,6 +68,27 @@ def convert(model: nnx.Module) -> nnx.Module:
             ) from error
 
     return rebuilt(model, change, is_whole)
+
+
+def _unseen(model: nnx.Module) -> list[str]:
+    """The names of layers whose results need parameters, and whose observers have seen nothing."""
+    modules = modules_of(model)
+    found = []
+    for path, module in modules.items():
+        if not isinstance(module, (Observed, FloatFunctional)) or module.activation_post_process is None:
+            continue
+        if stays_in_floats(module) and (isinstance(module, FloatFunctional) or not has_weight(module.module)):
+            continue
+        try:
+            if isinstance(module, FloatFunctional):
+                _output_of_functional(module)
+            else:
+                module.activation_post_process.qparams()
+        except TypeError:
+            continue  # it chooses none
+        except ValueError:
+            found.append(name_of(path, modules))
+    return found
 
 
 def converted(name: str, module: nnx.Module, in_integers: bool) -> nnx.Module:
