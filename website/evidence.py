@@ -100,7 +100,8 @@ def cost_of_watching() -> str:
     heading = "package", "rounding", *(f"one step of {n} watched" if n > 1 else "every step watched" for n in every)
     return (
         f"{table(heading, rows)}\n\nTimes the same steps unwatched, on {where(record)} "
-        f"({link('insight')}). What we aim at is at most {record['rows'][0]['limit']:g}.\n\n{_parts_of_watching(record)}"
+        f"({link('insight')}). What we aim at is at most {record['rows'][0]['limit']:g}.\n\n"
+        + _parts_of_watching(record)
     )
 
 
@@ -115,8 +116,9 @@ def _parts_of_watching(record: Record) -> str:
         rows += [(names[package], name, f"{time:.2f}") for name, time in times.items()]
     first = record["parts"][0]
     return (
-        f"A step has {first['sites']} sites with {first['elements']:,} elements. Nanoseconds for each of these, and for "
-        "each of an array of 512 x 512 numbers that is rounded to e4m3fn:\n\n" + table(("package", "what", "ns"), rows)
+        f"A step has {first['sites']} sites with {first['elements']:,} elements. Nanoseconds for each of these, and "
+        "for each of an array of 512 x 512 numbers that is rounded to e4m3fn:\n\n"
+        + table(("package", "what", "ns"), rows)
     )
 
 
