@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -141,16 +143,17 @@ class Watch:
         def see_gradient(after: tuple[Any, ...], before: tuple[Any, ...]) -> None:
             self._observe(gradient, before[0], next(x for x in after if x is not None), backward)  # type: ignore[arg-type]
 
-        self._handles.append(quantizer.register_forward_hook(see).remove)
+        self._handles.append(quantizer.register_forward_hook(see).remove)  # type: ignore[arg-type]
 
     def _watch_products(self, path: str, layer: nn.Module) -> None:
         def observe(kind: str, role: str, before: torch.Tensor, after: torch.Tensor, number: Number) -> None:
             self._observe(Site(path, kind, role), before, after, number)
 
-        own, forward = vars(layer).get("forward"), layer.forward
+        own = vars(layer).get("forward")
 
         @torch.compiler.disable  # gradients have their observer from the forward pass
-        def watched(*inputs: Any, **options: Any) -> Any:
+        def watched(layer: nn.Module, *inputs: Any, **options: Any) -> Any:
+            forward = partial(type(layer).forward, layer) if own is None else own
             with observed_by(observe) if self._handles and self._looks else nullcontext():
                 return forward(*inputs, **options)
 
@@ -159,7 +162,7 @@ class Watch:
             if own is not None:
                 layer.forward = own
 
-        layer.forward = watched
+        layer.forward = MethodType(watched, layer)  # which copies of the layer have as theirs
         self._handles.append(restore)
 
 

@@ -1,5 +1,7 @@
 """The watch over torch models: sites, removal, and what is wrong with its arguments."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -34,6 +36,17 @@ def test_nothing_stays_behind():
     assert (str(model[1]._forward_hooks), str(model[1]._forward_pre_hooks)) == before
     model(torch.ones(1, 2))
     assert watching.record.entries == []
+
+
+def test_a_copy_has_its_own_weights():
+    model = lower(nn.Sequential(nn.Linear(2, 2)), Recipe(RECIPES["fp8_chunked"].entries[-1:]))
+    with watch(model):
+        copied = copy.deepcopy(model)
+        nn.init.zeros_(copied[0].weight)
+        nn.init.zeros_(copied[0].bias)
+        assert not copied(torch.ones(1, 2)).any()
+        assert model(torch.ones(1, 2)).any()
+    assert "forward" not in vars(model[0])
 
 
 def test_every():
