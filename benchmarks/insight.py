@@ -4,7 +4,8 @@ Usage:
     python -m benchmarks.insight                       torch and JAX, an MLP whose layers and weights are rounded
     python -m benchmarks.insight --json insight.json
 
-Both steps take turns; medians are compared.
+Both steps take turns; medians are compared. Then what the cost is made of: the sites and elements of a step, and the
+time that the statistics of one array take, and their parts, beside that of copying the array.
 """
 
 from __future__ import annotations
@@ -63,13 +64,14 @@ def torch_steps(rounding: str, every: int) -> tuple[Step, Step]:
         optimizer = OptimLP(torch.optim.SGD(model.parameters(), lr=1e-3), weight_quant="bfloat16")
         watching = watch(model, optimizer, every=every) if watched else None
 
-        def step() -> None:
+        def step() -> object:
             for _ in range(every):
                 optimizer.zero_grad()
                 model(x).square().mean().backward()
                 optimizer.step()
                 if watching is not None:
                     watching.step()
+            return None if watching is None else watching.record
 
         return step
 
@@ -125,6 +127,78 @@ def measure(package: str, rounding: str, every: int, seconds: float) -> dict[str
     return {**how, **times, "ratio": ratio, "limit": LIMIT, "met": ratio <= LIMIT}
 
 
+def torch_parts(x: np.ndarray) -> tuple[dict[str, Step], list[int]]:
+    """What is timed, with arrays that are rounded; and the elements of the sites of a step."""
+    import torch
+
+    from qcore.formats.text import parse
+    from qtorch import quantize
+    from qtorch.insight.tensors import packed_between
+
+    before, number = torch.from_numpy(x), parse("e4m3fn")
+    after, copied = quantize(before, number), torch.empty_like(before)
+    record = torch_steps("nearest", 1)[0]()
+    calls: dict[str, Step] = {
+        "copy": lambda: copied.copy_(before),
+        "statistics": lambda: packed_between(before, after, number),
+        "statistics without errors": lambda: packed_between(after, after, number),
+    }
+    return calls, [one.statistics.elements for one in record.entries if one.step == record.steps[-1]]  # type: ignore[attr-defined]
+
+
+def jax_parts(x: np.ndarray) -> tuple[dict[str, Step], list[int]]:
+    import jax
+    import jax.numpy as jnp
+
+    from qcore.formats.text import parse
+    from qcore.insight.bounds import range_of
+    from qcore.insight.law import Bounds, Effects, effects
+    from qcore.law.carrier import FLOAT32
+    from qjax import quantize
+    from qjax._rounding.array_law import Names
+    from qjax.insight import statistics_between
+
+    before, number = jnp.asarray(x), parse("e4m3fn")
+    after = quantize(before, number)
+    ends = Bounds(*range_of(number, FLOAT32).constants)
+
+    def seen(x: jax.Array, y: jax.Array) -> Effects:
+        return effects(Names, x.view(jnp.int32).reshape(-1), y.view(jnp.int32).reshape(-1), ends)
+
+    def keys(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        found = seen(x, y)
+        return found.number_key, found.error_key
+
+    def counts(keys: jax.Array) -> jax.Array:
+        return jnp.zeros(1 << 14, jnp.int32).at[keys].add(1, mode="promise_in_bounds")
+
+    of_numbers, of_errors = jax.jit(keys)(before, after)
+    parts: dict[str, tuple[Callable[..., object], tuple[jax.Array, ...]]] = {
+        "copy": (jnp.copy, (before,)),
+        "statistics": (lambda x, y: statistics_between(x, y, number), (before, after)),
+        "keys": (keys, (before, after)),
+        "counts of numbers": (counts, (of_numbers,)),
+        "counts of errors": (counts, (of_errors,)),
+        "statistics of 16 elements": (lambda x, y: statistics_between(x, y, number), (before[0, :16], after[0, :16])),
+    }
+
+    def call(function: Callable[..., object], arrays: tuple[jax.Array, ...]) -> Step:
+        compiled = jax.jit(function)
+        return lambda: jax.block_until_ready(compiled(*arrays))
+
+    (_, found), *_ = jax_steps("nearest", 1)[0]()  # type: ignore[misc]
+    return {name: call(*part) for name, part in parts.items()}, [one.elements for one in found.values()]
+
+
+def measure_parts(package: str, seconds: float) -> dict[str, object]:
+    """Nanoseconds for each element of an array of 512 x 512, rounded to e4m3fn; and what a step has of these."""
+    x = np.random.default_rng(2).normal(size=(512, 512)).astype("f4")
+    calls, sizes = {"torch": torch_parts, "jax": jax_parts}[package](x)
+    times = by_turns(list(calls.values()), clock_for("cpu"), seconds)
+    parts = {name: time.median / x.size * 1e9 for name, time in zip(calls, times, strict=True)}
+    return {"package": package, "sites": len(sizes), "elements": sum(sizes), "nanoseconds": parts}
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time a watched training step against an unwatched one.")
     parser.add_argument("--seconds", type=float, default=5.0, help="time for each row, five turns at least")
@@ -144,8 +218,11 @@ def main(argv: list[str] | None = None) -> int:
             *(str(row[name]) for name in ("package", "rounding", "every")), watched, plain, f"{row['ratio']:.2f}", limit
         )
     console.print(table)
+    parts = [measure_parts(package, options.seconds) for package in ("torch", "jax")]
+    for one in parts:
+        console.print(one, soft_wrap=True)
     if options.json:
-        write_results(options.json, facts | {"rows": rows})
+        write_results(options.json, facts | {"rows": rows, "parts": parts})
     return 0
 
 

@@ -7,12 +7,11 @@ Sums are exact and have no order: elements are counted by keys, and what is summ
     number = significand * 2^exponent       the significand rounded to 5 bits, nearest, ties to even: 16 to 32
     key = field, significand                counts[key] += 1
 
-An error is the result minus the number, both as integers in units of 2^-5 steps of the larger one, where the smaller
-one loses the bits below. So errors are exact, or off by less than 2^-28 of the larger number; they are then rounded to
-24 bits, as a conversion to float32 does, and to 5 bits. No error has the field 0, whose first key is that of zero.
+An error is the result minus the number, rounded to 24 bits, as float32's subtraction does, and then to 5 bits. No error
+has the field 0, whose first key is that of zero.
 
-Most elements are plain: number and result are ordinary and close to each other. Then the difference of the floats is
-exact, and number and error are counted by their upper bits, from which 5 bits are rounded when sums are made.
+Most elements are plain: finite, within bounds and not tiny. Their errors are the differences of the floats, and number
+and error are counted by their upper bits, from which 5 bits are rounded when sums are made.
 
     sign | field | 4 bits of the significand | the next bit | 1 if there is any more       all but the sign: plain key
 
@@ -53,7 +52,7 @@ PLAIN_CARRY = 62  # from this key on errors are rounded up to the next field
 PLAIN_ERROR = NUMBER_UNIT - ERROR_UNIT  # what an error's field has more than that of its float
 
 _HIDDEN, _INFINITY, _MASK = FLOAT32.hidden, FLOAT32.infinity, FLOAT32.magnitude_mask
-_GUARD = 5  # bits below the larger number's last
+_GUARD = 5  # bits below the larger number's last, of which one stands for all that are lost
 _CUT = 19  # bits of a significand that rounding drops
 _LEAST = -1 << 31  # of int32, in which arithmetic wraps around
 PLAIN_SMALLEST = 27 << FLOAT32.width  # from here on the errors of plain numbers are normal
@@ -94,16 +93,15 @@ class PlainEffects(NamedTuple):
 
     Attributes:
         special: below zero where an element is not plain.
-        zero_result, below_normal: 1 or 0. Zero results are those of zeros and of numbers that underflowed; results
-            below the normal numbers are zero or subnormal.
+        underflowed, subnormal: 1 or 0; plain elements are neither of what else `COUNTS` has, but for zeros.
         ends: the numbers' and results' magnitudes, of which maxima are wanted, and each subtracted from the least
             int32, which leaves zero the smallest.
         number_key, error_key: plain keys; the fields 0 are those of zeros and of no errors.
     """
 
     special: Any
-    zero_result: Any
-    below_normal: Any
+    underflowed: Any
+    subnormal: Any
     ends: tuple[Any, ...]
     number_key: Any
     error_key: Any
@@ -140,20 +138,18 @@ def effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> Effects:
 def plain_effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> PlainEffects:
     """What a rounding of plain elements did, and which elements are not plain.
 
-    Those are within bounds, and finite. Results are zero, or of the same sign as the number and no further from it
-    than the next power of two, so that their difference is exact (Sterbenz's lemma). Neither is below
-    `PLAIN_SMALLEST`, which `ends` say, unless it is zero. So the result of zero is zero.
+    Those are numbers within bounds, and results that are finite; neither is in the highest exponent of finite numbers,
+    so that errors are finite, nor below `PLAIN_SMALLEST`, which `ends` say, unless it is zero.
     """
     a, b = before & _MASK, after & _MASK
-    most = xp.clip(bounds.largest, None, _INFINITY - 1 - _HIDDEN)
+    finite = _INFINITY - 1 - _HIDDEN
+    most = xp.clip(bounds.largest, None, finite)
     most = xp.where(most < bounds.lowest, most, bounds.lowest)
-    zero_result = b == 0
-    special = (most - a) | xp.where(zero_result, 0, _HIDDEN - abs(before - after))
+    special = (most - a) | (finite - b)
+    underflowed, subnormal = (b == 0) & (a != 0), (b != 0) & (b < bounds.normal)
     error = xp.float32_bits(xp.float32_from(after) - xp.float32_from(before))
     ends = _LEAST - a, a, _LEAST - b, b
-    return PlainEffects(
-        special, zero_result, b < xp.clip(bounds.normal, 1, None), ends, _plain_key(a), _plain_key(error)
-    )
+    return PlainEffects(special, underflowed, subnormal, ends, _plain_key(a), _plain_key(error))
 
 
 def _plain_key(bits: Any) -> Any:
@@ -166,14 +162,20 @@ def _error_key(xp: Any, before: Any, after: Any, field: Any, significand: Any, b
     """An error's field, the lower four bits of its significand, and 1 if it is negative; 0 for no error."""
     result_field, result_significand = field_and_significand(xp, b, FLOAT32)
     top = xp.where(field > result_field, field, result_field)
-    x = (significand << _GUARD) >> xp.clip(top - field, None, 31)
-    y = (result_significand << _GUARD) >> xp.clip(top - result_field, None, 31)
+    x = _shifted(significand << _GUARD, xp.clip(top - field, None, 31))
+    y = _shifted(result_significand << _GUARD, xp.clip(top - result_field, None, 31))
     sign, result_sign = before >> 31, after >> 31
     error = ((y ^ result_sign) - result_sign) - ((x ^ sign) - sign)
     negative = error >> 31
     size = (error ^ negative) - negative
     rounded = _rounded(xp.float_bits(size)) + ((top - 127) << 4)
     return ((rounded << 1) - negative) & (-size >> 31)
+
+
+def _shifted(x: Any, distance: Any) -> Any:
+    """x >> distance, with the last bit set if any bit is lost, so that what is made of it is rounded correctly."""
+    kept = x >> distance
+    return kept | -(((kept << distance) - x) >> 31)
 
 
 def _rounded(bits: Any) -> Any:

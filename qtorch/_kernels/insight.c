@@ -69,16 +69,18 @@ static int64_t take_zeros(uint32_t* count) {
 static void add_counts(Total* total) {
     int64_t *const numbers = total->sums + COUNTS, *const errors = numbers + 2 * FIELDS;
     const int largest = total->magnitudes[1] >> 23, smallest = $infinity - total->magnitudes[0] >> 23;
+    // An error is at least a unit of the smaller one's last place, and at most the sum of both.
+    const int least = MIN(smallest, $infinity - total->magnitudes[2] >> 23) - 23;
+    const int most = MIN(MAX(largest, total->magnitudes[3] >> 23) + 1, FIELDS - 1);
     for (int i = 0; i < 2; ++i) {
         const int64_t zeros = take_zeros(total->plain_numbers[i]);
         numbers[0] += zeros;
         total->sums[$place_of_zeros] += zeros;
-        total->sums[$place_of_underflowed] -= zeros;  // which zero results were added to
         add_table(total->plain_numbers[i], smallest, largest, PLAIN_KEYS, PLAIN_KEYS, 2, plain_number_weights, numbers);
     }
-    for (int sign = 0; sign < 2; ++sign) {  // an error is at least a unit of the number's last place, or half of one
+    for (int sign = 0; sign < 2; ++sign) {
         take_zeros(total->plain_errors[sign]);
-        add_table(total->plain_errors[sign], MAX(smallest - 24, 1), largest, PLAIN_KEYS, $plain_carry, 3,
+        add_table(total->plain_errors[sign], MAX(least, 1), most, PLAIN_KEYS, $plain_carry, 3,
                   plain_error_weights[sign], errors + 3 * $plain_error);
     }
     if (total->special) {
@@ -102,7 +104,7 @@ static void add_unit(const Call* call, int64_t from, int64_t to, Total* total) {
         const int32_t *const largest = call->ends[0] + begin, *const lowest = call->ends[1] + begin;
         const int32_t* const normal = call->ends[2] + begin;
 #endif
-        int32_t special = 0, errors = 0, zero_results = 0, below_normal = 0;
+        int32_t special = 0, errors = 0, underflowed = 0, subnormal = 0;
         int32_t end0 = 0, end1 = 0, end2 = 0, end3 = 0;
         #pragma GCC ivdep
         for (int32_t j = 0; j < length; ++j) {
@@ -120,8 +122,8 @@ static void add_unit(const Call* call, int64_t from, int64_t to, Total* total) {
             total->special = 1;
             continue;
         }
-        total->sums[$place_of_underflowed] += zero_results;
-        total->sums[$place_of_subnormal] += below_normal - zero_results;
+        total->sums[$place_of_underflowed] += underflowed;
+        total->sums[$place_of_subnormal] += subnormal;
         most0 = MAX(most0, end0 - $hidden), most1 = MAX(most1, end1);
         most2 = MAX(most2, end2 - $hidden), most3 = MAX(most3, end3);
         if (!errors) {

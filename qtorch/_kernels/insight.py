@@ -115,14 +115,14 @@ def _plain_steps(found: PlainEffects) -> tuple[list[Value], list[str]]:
     """The same of plain elements. Zeros, and no errors, have all keys of their field: counts need not wait for one."""
     steps = [
         f"special |= {found.special.name};",
-        f"zero_results += {found.zero_result.name};",
-        f"below_normal += {found.below_normal.name};",
+        f"underflowed += {found.underflowed.name};",
+        f"subnormal += {found.subnormal.name};",
         *(f"end{i} = MAX(end{i}, {one.name});" for i, one in enumerate(found.ends)),
         "const int32_t key = j & (PLAIN_KEYS - 1);",
         f"keys[j] = MAX({found.number_key.name}, key) | MAX({found.error_key.name}, key) << 16;",
         f"errors |= {found.error_key.name};",
     ]
-    values = [found.special, found.zero_result, found.below_normal, *found.ends, found.number_key, found.error_key]
+    values = [found.special, found.underflowed, found.subnormal, *found.ends, found.number_key, found.error_key]
     return values, steps
 
 

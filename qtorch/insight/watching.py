@@ -1,8 +1,14 @@
-"""The watch over a model: statistics of all that it rounds, by hooks that are removed again."""
+"""The watch over a model: statistics of all that it rounds, by hooks that are removed again.
+
+Hooks and watched products are no part of compiled programs, of which each quantizer is then one of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -13,7 +19,7 @@ from qcore.arguments import check_int
 from qcore.insight import Record, Site, Statistics
 from qtorch.auto_low.layers import Lowered, RoundingHook, multiplies
 from qtorch.insight.tensors import digest_of, lanes_between, packed_between
-from qtorch.linalg.operator import Observation
+from qtorch.linalg.operator import observed_by
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
 
@@ -43,13 +49,13 @@ class Watch:
         digests: bool = False,
         every: int = 1,
     ) -> None:
-        _check(model, optimizer)
+        model = _checked(model, optimizer)
         self._every = check_int("every", every, 1)
         self.record = Record(type(model).__name__ if name is None else name)
         self.steps = 0
         self._digests = digests
         self._found: dict[Site, list[Statistics]] = {}
-        self._handles: list[Any] = []
+        self._handles: list[Callable[[], None]] = []  # which end the watch
         self._optimizer = optimizer
         self._names = {parameter: _plain_name(name) for name, parameter in model.named_parameters()}
         sites = [*_quantizers(model)]
@@ -79,8 +85,8 @@ class Watch:
 
     def close(self) -> None:
         """Ends the watch: what came after the last `step` is dropped; the record stays."""
-        for handle in self._handles:
-            handle.remove()
+        for end in reversed(self._handles):
+            end()
         self._handles.clear()
         self._found.clear()
         if self._optimizer is not None:
@@ -90,11 +96,12 @@ class Watch:
         """Ends a step: adds what was rounded since the last one to the record.
 
         Raises:
-            RuntimeError: if nothing was rounded: the model did not run, or it was compiled before it was watched.
+            RuntimeError: if nothing was rounded: the model did not run, or its program was compiled before the watch.
         """
         if self._looks and not self._found:
             raise RuntimeError(
-                "nothing was rounded in this step; allowed is a model that runs, and that is not compiled"
+                "nothing was rounded in this step; allowed is a model that runs; "
+                "if it is compiled, call torch.compiler.reset() before the watch"
             )
         for site, parts in self._found.items():
             for found in parts:
@@ -123,8 +130,9 @@ class Watch:
         forward, backward = quantizer.quantization.forward_number, quantizer.quantization.backward_number
         gradient = Site(site.path, "gradient", site.role)
 
+        @torch.compiler.disable  # so that a compiled quantizer is a program of its own
         def see(_: Any, inputs: tuple[Any, ...], y: torch.Tensor) -> None:
-            if not self._looks:
+            if not (self._handles and self._looks):  # compiled programs call hooks that are removed
                 return
             if forward is not None:
                 self._observe(site, inputs[0], y, forward)
@@ -135,24 +143,27 @@ class Watch:
         def see_gradient(after: tuple[Any, ...], before: tuple[Any, ...]) -> None:
             self._observe(gradient, before[0], next(x for x in after if x is not None), backward)  # type: ignore[arg-type]
 
-        self._handles.append(quantizer.register_forward_hook(see))
+        self._handles.append(quantizer.register_forward_hook(see).remove)  # type: ignore[arg-type]
 
     def _watch_products(self, path: str, layer: nn.Module) -> None:
         def observe(kind: str, role: str, before: torch.Tensor, after: torch.Tensor, number: Number) -> None:
             self._observe(Site(path, kind, role), before, after, number)
 
-        outer: list[Any] = []
+        own = vars(layer).get("forward")
 
-        def enter(*_: Any) -> None:
-            outer.append(Observation.observer)
-            if self._looks:
-                Observation.observer = observe
+        @torch.compiler.disable  # gradients have their observer from the forward pass
+        def watched(layer: nn.Module, *inputs: Any, **options: Any) -> Any:
+            forward = partial(type(layer).forward, layer) if own is None else own
+            with observed_by(observe) if self._handles and self._looks else nullcontext():
+                return forward(*inputs, **options)
 
-        def leave(*_: Any) -> None:
-            Observation.observer = outer.pop()
+        def restore() -> None:
+            del layer.forward
+            if own is not None:
+                layer.forward = own
 
-        self._handles.append(layer.register_forward_pre_hook(enter))
-        self._handles.append(layer.register_forward_hook(leave, always_call=True))
+        layer.forward = MethodType(watched, layer)  # which copies of the layer have as theirs
+        self._handles.append(restore)
 
 
 def watch(
@@ -172,8 +183,12 @@ def watch(
     A model that is not watched does not know of it: nothing is slower. A watched one runs as before, with the same
     bits. A forward pass that a checkpoint repeats is counted again.
 
+    A model may be compiled, if it runs for the first time when it is watched; else call `torch.compiler.reset()`
+    before the watch, as torch does not look for hooks in programs that it has. Each site ends a graph, so that
+    fullgraph=True is refused by torch. After the watch graphs end there until `torch.compiler.reset()`.
+
     Args:
-        model: the model, not compiled.
+        model: the model, or what torch.compile made of it.
         optimizer: its optimizer, if that rounds.
         name: of the record's model; None is the model's class.
         digests: True keeps digests of the bits of all results, for `qcore.insight.compare`.
@@ -184,7 +199,7 @@ def watch(
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if the model rounds nothing, or is compiled.
+        ValueError: if the model rounds nothing.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), Quantizer("e4m3fn", forward_rounding="nearest"))
@@ -197,13 +212,14 @@ def watch(
     return Watch(model, optimizer, name, digests, every)
 
 
-def _check(model: Any, optimizer: Any) -> None:
+def _checked(model: Any, optimizer: Any) -> nn.Module:
+    """The model, or that within what torch.compile returned."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; allowed is a torch.nn.Module")
-    if "OptimizedModule" in {kind.__name__ for kind in type(model).__mro__}:
-        raise ValueError("model is compiled; allowed is the module that was given to torch.compile, and to run that")
     if optimizer is not None and not isinstance(optimizer, OptimLP):
         raise TypeError(f"optimizer is a {type(optimizer).__name__}; allowed is an OptimLP")
+    is_compiled = "OptimizedModule" in {kind.__name__ for kind in type(model).__mro__}
+    return model.get_submodule("_orig_mod") if is_compiled else model
 
 
 def _quantizers(model: nn.Module) -> Iterator[tuple[Site, Quantizer]]:

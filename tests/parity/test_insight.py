@@ -27,6 +27,7 @@ TEXTS = (
     "nvfp4",
 )
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
+BEYOND_A_TIE = 2.0**-19 * (1 + 2.0**-10)  # with 33 it rounds up to 24 bits, and then up from 33, a tie of 5 bits
 TORCH = {np.float32: torch.float32, np.float16: torch.float16, ml_dtypes.bfloat16: torch.bfloat16}
 
 
@@ -65,9 +66,11 @@ def test_oracle(text):
 def test_results_of_something_else():
     """What no rounding makes: NaN that become finite, other signs, errors of all sizes."""
     x = matrix(np.float32, True)
+    x[4, :2] = BEYOND_A_TIE, -BEYOND_A_TIE
     for seed, text in enumerate(("e4m3fn", "scaled(e4m3fn,{-1:16})", "fixed(8,4,signed=False)")):
         y = np.random.default_rng(seed).permutation(x.reshape(-1)).reshape(x.shape)
         y[2, :3] = 500, -0.0, 1
+        y[4, :2] = -33, 33
         found, want = qcore.insight.statistics_between(x, y, text), oracle_insight.statistics(x, y, text)
         assert {name: getattr(found, name) for name in want} == want, text
         assert found.differing(qtorch.insight.statistics_between(to_torch(x), to_torch(y), text)) == [], text
@@ -112,10 +115,12 @@ def test_plain_runs_of_the_kernel():
         want = qcore.insight.statistics_between(before, after, "float(8,5)")
         found = qtorch.insight.statistics_between(torch.from_numpy(before), torch.from_numpy(after), "float(8,5)")
         assert want.differing(found) == [], name
-    one, below = np.ones(256, np.float32), np.full(256, np.nextafter(np.float32(1), 0))  # the smallest error there is
-    want = qcore.insight.statistics_between(one, below, "e4m3fn")
-    found = qtorch.insight.statistics_between(torch.from_numpy(one), torch.from_numpy(below), "e4m3fn")
-    assert want.differing(found) == []
+    least = 1, np.nextafter(np.float32(1), 0)  # the smallest error there is
+    for pair in (least, (BEYOND_A_TIE, -33)):
+        before, after = (np.full(256, one, np.float32) for one in pair)
+        want = qcore.insight.statistics_between(before, after, "float(8,5)")
+        found = qtorch.insight.statistics_between(torch.from_numpy(before), torch.from_numpy(after), "float(8,5)")
+        assert want.differing(found) == []
 
 
 @pytest.mark.parametrize("dtype", [np.float32, *(pytest.param(one, marks=pytest.mark.heavy) for one in DTYPES[1:])])

@@ -103,17 +103,11 @@ def short(x):
 
 
 def error_of(x, y):
-    large, small = (x, y) if abs(x) > abs(y) else (y, x)
-    if large == small:
-        return Fraction(0)
-    last = max(log2(abs(large)), -127 if abs(large) < two(-126) else -126) - 23
-    unit = two(last - 5)
-    cut = int(abs(small) / unit) * unit * (1 if small > 0 else -1)
-    error = large - cut if large is y else cut - large
-    if not error:
-        return error
-    bits24 = nearest(error, two(log2(abs(error)) - 23))
-    return nearest(bits24, two(log2(abs(bits24)) - 4))
+    """The difference to 24 bits, as float32 has it, and to 5."""
+    error = y - x
+    for bits in (24, 5):
+        error = nearest(error, two(log2(abs(error)) + 1 - bits)) if error else error
+    return error
 
 
 def statistics(x, y, text):

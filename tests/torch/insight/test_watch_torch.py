@@ -1,10 +1,13 @@
 """The watch over torch models: sites, removal, and what is wrong with its arguments."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
-from qcore.insight import Site
+from qcore.insight import Site, compare
+from qtorch import RECIPES, Recipe
 from qtorch.auto_low import lower, sequential_lower
 from qtorch.insight import statistics_of, watch
 from qtorch.optim import OptimLP
@@ -35,6 +38,17 @@ def test_nothing_stays_behind():
     assert watching.record.entries == []
 
 
+def test_a_copy_has_its_own_weights():
+    model = lower(nn.Sequential(nn.Linear(2, 2)), Recipe(RECIPES["fp8_chunked"].entries[-1:]))
+    with watch(model):
+        copied = copy.deepcopy(model)
+        nn.init.zeros_(copied[0].weight)
+        nn.init.zeros_(copied[0].bias)
+        assert not copied(torch.ones(1, 2)).any()
+        assert model(torch.ones(1, 2)).any()
+    assert "forward" not in vars(model[0])
+
+
 def test_every():
     """The other steps run no code of the watch's, and need not round."""
     model = nn.Sequential(nn.Linear(2, 2), Quantizer("e4m3fn", "e5m2"))
@@ -60,8 +74,6 @@ def test_bad_arguments():
         watch(3)
     with pytest.raises(TypeError, match="optimizer is a SGD; allowed is an OptimLP"):
         watch(model, torch.optim.SGD(model.parameters(), 0.1))
-    with pytest.raises(ValueError, match=r"model is compiled; allowed is the module that was given to torch.compile"):
-        watch(torch.compile(model))
     with watch(model) as watching, pytest.raises(RuntimeError, match="nothing was rounded in this step"):
         watching.step()
     other = nn.Parameter(torch.ones(2))
@@ -78,3 +90,51 @@ def test_compiled_statistics():
     x = torch.linspace(-600, 600, 77)
     compiled = torch.compile(lambda x: statistics_of(x, "e4m3fn").lanes, backend="eager", fullgraph=True)
     assert torch.equal(compiled(x), statistics_of(x, "e4m3fn").lanes)
+
+
+def trained(watch_of, backend):
+    """The record of a watched training, and the loss of each step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    lower(model[:3], ["linear"], "e4m3fn", "e5m2", "nearest", "stochastic", weight_number="e4m3fn")
+    lower(model[3:], Recipe(RECIPES["fp8_chunked"].entries[-1:]))
+    optimizer = OptimLP(torch.optim.SGD(model.parameters(), lr=0.1), weight_quant="bfloat16")
+    program, losses = model if backend is None else torch.compile(model, backend=backend), []
+    with watch({"program": program, "model": model}[watch_of], optimizer, name="", digests=True) as watching:
+        for _ in range(2):
+            optimizer.zero_grad()
+            losses.append(program(torch.randn(16, 4)).square().sum())
+            losses[-1].backward()
+            optimizer.step()
+            watching.step()
+    program(torch.randn(16, 4)).sum().backward()  # unwatched again
+    assert watching._found == {}
+    return watching.record, torch.stack(losses)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # of torch, where a graph ends
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.heavy)])
+def test_compiled_model(backend):
+    """All statistics, and the bits of all results, are those of the model that is not compiled."""
+    torch.compiler.reset()
+    want, losses = trained("model", None)
+    found, its = trained("program", backend)
+    assert {site.kind for site in want.sites} == {"output", "gradient", "weight", "state", "operand", "accumulator"}
+    assert compare(want, found) is None
+    assert torch.equal(losses.view(torch.int32), its.view(torch.int32))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # of torch, where a graph ends
+def test_compiled_before_it_is_watched():
+    torch.compiler.reset()
+    model = lower(nn.Sequential(nn.Linear(2, 2)), ["linear"], "e4m3fn")
+    model.compile(backend="eager")
+    model(torch.ones(1, 2))
+    with watch(model) as watching:
+        model(torch.ones(1, 2))
+        with pytest.raises(RuntimeError, match=r"nothing was rounded in this step; .* call torch.compiler.reset\(\)"):
+            watching.step()
+        torch.compiler.reset()
+        model(torch.ones(1, 2))
+        watching.step()
+    assert [str(site) for site in watching.record.sites] == ["0:output"]
