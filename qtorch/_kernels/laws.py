@@ -13,7 +13,7 @@ from qcore.law.rounding import Rounding
 from qcore.random.threefry import leading_bits, threefry
 from qtorch._kernels.source import Argument, Kernel, Result
 from qtorch._kernels.store import Function, load
-from qtorch._kernels.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, NoHalves, Trace, Value, halve
+from qtorch._kernels.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, NarrowingError, Trace, Value, halve
 
 # How a kernel sees a tensor, and along which of its rows (0) and columns (1) there are several elements in a block.
 # "flat" and "places" have no blocks, and the elements of "places" are not in the order of their indices. Rows of short
@@ -87,7 +87,7 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
     else:
         number = _number(trace, found, carrier)
         if carrier.padding:
-            with suppress(NoHalves):
+            with suppress(NarrowingError):
                 number, reduced, padding = halve(trace, found, carrier.padding), stored, carrier.padding
         results = [Result("result", number, stored)]
     sizes, width = _SIZES.get(layout, 4), WIDTHS.get(layout, 0)

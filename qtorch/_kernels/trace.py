@@ -227,7 +227,7 @@ def declared(value: Value, text: str | None = None) -> str:
 # and vectors hold twice as many.
 
 
-class NoHalves(Exception):
+class NarrowingError(Exception):
     """A value of which the high bits need more than those of what it is made of."""
 
 
@@ -240,12 +240,12 @@ def halve(trace: Trace, result: Value, padding: int) -> Value:
         padding: how many low bits of x's lanes are zero.
 
     Raises:
-        NoHalves: if other bits matter; the results and the maxima are then as they were.
+        NarrowingError: if other bits matter; the results and the maxima are then as they were.
     """
     found = _high(trace, result, padding)
     reduced = [one.operands[0] for one in trace.maxima]
     if not all(_has_zeros(one, padding) for one in reduced):
-        raise NoHalves
+        raise NarrowingError
     halves = [_high(trace, one, padding) for one in reduced]
     for maximum, half in zip(trace.maxima, halves, strict=True):
         maximum.operands = (half,)
@@ -267,7 +267,7 @@ def _high(trace: Trace, value: Any, padding: int) -> Any:
             return trace.note(value.pattern, _high(trace, a, padding), _high(trace, b, padding))
         case "{} ? {} : {}", (condition, a, b):
             return trace.where(*(_high(trace, one, padding) for one in (condition, a, b)))
-    raise NoHalves
+    raise NarrowingError
 
 
 def _has_zeros(value: Any, padding: int) -> bool:
