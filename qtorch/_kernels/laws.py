@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from qcore.law.rounding import Rounding
 from qcore.random.threefry import leading_bits, threefry
 from qtorch._kernels.source import Argument, Kernel, Result
 from qtorch._kernels.store import Function, load
-from qtorch._kernels.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, Trace, Value
+from qtorch._kernels.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, NarrowingError, Trace, Value, halve
 
 # How a kernel sees a tensor, and along which of its rows (0) and columns (1) there are several elements in a block.
 # "flat" and "places" have no blocks, and the elements of "places" are not in the order of their indices. Rows of short
@@ -78,14 +79,19 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
     x = trace.value("x[j]", lane, ELEMENT)
     bits = x << carrier.padding if carrier.padding else x
     found = program.run(trace, bits, _constants(trace, program.count(), lane), LAYOUTS[layout], word)
+    reduced, padding = lane, 0
     if program.codes:
         found = found if isinstance(found, tuple) else (found,)
         dtypes = f"uint{program.storage}", "uint8", lane
         results = [Result(*one) for one in zip(("codes", "scales", "scale"), found, dtypes, strict=False)]
     else:
-        results = [Result("result", _number(trace, found, carrier), stored)]
+        number = _number(trace, found, carrier)
+        if carrier.padding:
+            with suppress(NarrowingError):
+                number, reduced, padding = halve(trace, found, carrier.padding), stored, carrier.padding
+        results = [Result("result", number, stored)]
     sizes, width = _SIZES.get(layout, 4), WIDTHS.get(layout, 0)
-    return Kernel(trace, arguments, results, sizes, layout == "columns", True, lane, width)
+    return Kernel(trace, arguments, results, sizes, layout == "columns", True, reduced, width, padding)
 
 
 def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:

@@ -57,6 +57,7 @@ class Kernel:
             need more registers than there are, and the run of a block may be shorter.
         lane: the dtype of maxima.
         width: the columns of a block, where the compiler is told; else 0.
+        padding: how far maxima are shifted to the left when they are read, if passes over elements reduce high halves.
     """
 
     trace: Trace
@@ -67,6 +68,7 @@ class Kernel:
     staged: bool = False
     lane: str = "int32"
     width: int = 0
+    padding: int = 0
 
     def source(self) -> str:
         """The kernel in C."""
@@ -232,7 +234,9 @@ class _Passes:
 
     def tensor_values(self) -> list[str]:
         values = needed(self.tensor_handed + self.kernel.values(TENSOR), TENSOR)
-        maxima = {one.name: f"((const LANE*)maxima)[{index}]" for index, one in enumerate(self.tensor_maxima)}
+        maxima = {
+            one.name: self._maximum(f"((const LANE*)maxima)[{index}]") for index, one in enumerate(self.tensor_maxima)
+        }
         lines = self._constants(value for value in values if value.level == CONSTANT)
         lines += [declared(value, maxima.get(value.name)) for value in values if value.level == TENSOR]
         for index, value in enumerate(self.tensor_handed):
@@ -248,13 +252,16 @@ class _Passes:
         written = [one for one in self.kernel.results if one.value.level == BLOCK]
         once = self._constants(values) + [self._array(one, "first") for one in (*read, *written)]
         maxima = {
-            one.name: f"((const LANE*)(maxima + {index} * stride * SLOT))[j]"
+            one.name: self._maximum(f"((const LANE*)(maxima + {index} * stride * SLOT))[j]")
             for index, one in enumerate(self.block_maxima)
         }
         each = [declared(value, maxima.get(value.name)) for value in values if value.level == BLOCK]
         for index, value in enumerate(self.block_handed):
             each.append(f"(({C_TYPES[value.dtype]}*)(blocks + {index} * stride * SLOT))[j] = {value.name};")
         return {"block_values_once": once, "block_values_each": each + self._stored(BLOCK)}
+
+    def _maximum(self, text: str) -> str:
+        return f"{text} << {self.kernel.padding}" if self.kernel.padding else text
 
     def _constants(self, values: Iterable[Value]) -> list[str]:
         """The values that are the same for all that a pass goes through."""

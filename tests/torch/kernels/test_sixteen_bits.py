@@ -8,6 +8,7 @@ from support import DTYPES, assert_same_bits, to_torch
 import qcore
 import qtorch
 from qcore import BinaryFloat, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Posit, Rounding
+from qtorch._kernels.laws import rounding_kernel
 from qtorch._rounding.plan import plan_for
 
 # A format of each kind on each dtype, and others that share their kernels: with more bits of mantissa than the dtype,
@@ -113,3 +114,14 @@ def test_lanes_are_as_narrow_as_the_numbers():
         assert lane_bits("nvfp4", "nearest", dtype) == lane_bits(FixedPoint(8, 4, wrap=True), "nearest", dtype) == 32
     assert lane_bits(FORMATS[0], "nearest", torch.float32) == 32
     assert lane_bits(FORMATS[0], "nearest", torch.float64) == 64
+
+
+@pytest.mark.parametrize("dtype", DTYPES_OF_16_BITS)
+@pytest.mark.parametrize("text", ["nvfp4({1:16})", "nvfp4({0:16})", "nvfp4({1:5})"])
+def test_nvfp4_compares_elements_in_their_own_bits(text, dtype):
+    """All numbers, in an order that puts small ones beside large ones; and the kernel has maxima of 16 bits."""
+    numbers = all_numbers(dtype).reshape(256, 256)
+    x = numbers[:, (np.arange(256) * 37) % 256]
+    assert_same_bits(qtorch.quantize(to_torch(x), text), qcore.quantize(x, text))
+    program = plan_for(text, "nearest", to_torch(x).dtype, None, False).kernels.compiled[0]
+    assert rounding_kernel(program, "tiles").lane == "int16"
