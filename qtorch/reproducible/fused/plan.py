@@ -1,25 +1,33 @@
-"""A law of tensors of given shapes as a list of steps: kernels of elements, sums, and what torch computes itself."""
+"""A law of tensors of given shapes as a list of steps: programs in C, and what torch computes itself between them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from qcore.numerics.differentiable import Differentiable
 from qtorch._rounding.paths.choice import are_plain_tensors
-from qtorch.reproducible.fused.loops import Loop, NoLoopError, loop_for
-from qtorch.reproducible.fused.recording import Names, Node, Recording, in_order
+from qtorch.reproducible.fused.loops import NoLoopError, loop_for
+from qtorch.reproducible.fused.program import Native, Slots, of_loop, of_sums, program
+from qtorch.reproducible.fused.recording import Names, Node, Recording, Sums, View, in_order
 
-Slots = list[Any]
 Step = Callable[[Slots], None]
 _DTYPES = {torch.bool: "uint8"} | {
     getattr(torch, name): name for name in ("float32", "float64", "int32", "int64", "uint8", "int8", "int16")
 }
+
+
+class Call(NamedTuple):
+    """A step that torch runs: a function of the tensors of nodes, by name."""
+
+    function: Callable[..., torch.Tensor]
+    reads: Sequence[str]
+    makes: Sequence[Node]
 
 
 class Plan:
@@ -28,33 +36,71 @@ class Plan:
     Args:
         arguments: one for each tensor; None where there is none.
         results: nodes, in tuples, or None.
+
+    Attributes:
+        in_place: True if results may lie where arguments of their shapes do: the last loop makes all of them.
+
+    Raises:
+        NoLoopError: if there is no kernel.
     """
 
     def __init__(self, arguments: Sequence[Node | None], results: Any) -> None:
-        self._places = {node.name: place for place, node in enumerate(arguments) if node is not None}
-        self._free = len(arguments)
-        self._steps: list[Step] = []
-        self._constants: dict[int, torch.Tensor] = {}  # what follows from no argument, by place
         wanted = [node for node in _leaves(results) if node is not None]
-        for node in [node for node in in_order(wanted) if node.step is not None]:
-            self._place([one for one in node.operands if isinstance(one, Node)])
-            operands = [self._places[one.name] for one in node.operands]
-            if all(place in self._constants for place in operands):
-                self._constants[self._new(node)] = node.step(*map(self._constants.__getitem__, operands))
-            else:
-                self._steps.append(_call(node.step, operands, self._new(node)))
-        self._place(wanted)
+        listed = _List(arguments, wanted)
+        self._places = {node.name: place for place, node in enumerate(arguments) if node is not None}
+        self._rest: Slots = []  # of the slots: constants, and None for what steps make
+        self._views, self._memory = listed.views, listed.memory
+        self._first = len(arguments)
+        for name, constant in listed.constants.items():
+            self._new(name, constant)
+        self._steps: list[Step] = []
+        shared = listed.shared(wanted)
+        for part in listed.parts():
+            self._append(part, shared)
+        self._results = [self._tensor(node.name) for node in wanted]
         self._result = self._reader(results)
+        last = listed.steps[-1] if listed.steps else None
+        made = {node.name for node in last.makes} if isinstance(last, Native) else set()
+        self.in_place = all(node.name in made for node in wanted)
 
     def run(self, tensors: Sequence[torch.Tensor | None]) -> Any:
         """The results for tensors with the arguments' shapes."""
         slots: Slots = [None if x is None else x.contiguous() for x in tensors]
-        slots += [None] * (self._free - len(slots))
-        for place, constant in self._constants.items():
-            slots[place] = constant
+        slots += self._rest
         for step in self._steps:
             step(slots)
         return self._result(slots)
+
+    def run_in_place(self, tensors: Sequence[torch.Tensor | None], results: Sequence[torch.Tensor]) -> None:
+        """Puts results where tensors of their shapes lie, some of which are arguments; all are contiguous."""
+        slots: Slots = [*tensors, *self._rest]
+        for place, result in zip(self._results, results, strict=True):
+            slots[place] = result
+        for step in self._steps:
+            step(slots)
+
+    def _append(self, part: Sequence[Native | Call], shared: set[str]) -> None:
+        """Appends a program, or a step of torch's; arrays that are shared are tensors."""
+        if isinstance(part[0], Call):
+            places = [self._tensor(name) for name in part[0].reads]
+            self._steps.append(_call(part[0].function, places, self._new(part[0].makes[0].name)))
+            return
+        for node in [node for one in part for node in one.makes if node.name in shared]:
+            self._new(node.name)
+        based = [one._replace(reads=[self._memory.get(name, name) for name in one.reads]) for one in part]
+        self._steps.append(program(based, self._places))  # type: ignore[arg-type]
+
+    def _new(self, name: str, constant: torch.Tensor | None = None) -> int:
+        self._places[name] = self._first + len(self._rest)
+        self._rest.append(constant)
+        return self._places[name]
+
+    def _tensor(self, name: str) -> int:
+        """The slot of a node's tensor; a view is made of what it views."""
+        if name not in self._places:
+            base = self._places[self._memory[name]]
+            self._steps.append(_call(self._views[name], [base], self._new(name)))
+        return self._places[name]
 
     def _reader(self, results: Any) -> Callable[[Slots], Any]:
         """What reads the results from all slots, as they are in tuples."""
@@ -65,36 +111,70 @@ class Plan:
         readers = [self._reader(one) for one in results]
         return lambda slots: tuple([read(slots) for read in readers])
 
-    def _new(self, node: Node) -> int:
-        self._places[node.name] = self._free
-        self._free += 1
-        return self._places[node.name]
+
+class _List:
+    """The steps that make nodes from arguments, in order.
+
+    Attributes:
+        steps: in order.
+        memory: the node whose memory each node in memory has: itself, or what it views.
+        views: the step of each view.
+        constants: what follows from no argument.
+    """
+
+    def __init__(self, arguments: Sequence[Node | None], wanted: Sequence[Node]) -> None:
+        self.memory = {node.name: node.name for node in arguments if node is not None}
+        self.views: dict[str, View] = {}
+        self.constants: dict[str, torch.Tensor] = {}
+        self.steps: list[Native | Call] = []
+        for node in [node for node in in_order(wanted) if node.step is not None]:
+            self._note(node)
+        self._place(wanted)
+
+    def _note(self, node: Node) -> None:
+        """Appends what makes a node that has a step, after its operands."""
+        operands = [one for one in node.operands if isinstance(one, Node)]
+        self._place(operands)
+        names = [one.name for one in operands]
+        self.memory[node.name] = node.name
+        if all(name in self.constants for name in names):
+            self.constants[node.name] = node.step(*map(self.constants.__getitem__, names))
+        elif isinstance(node.step, View):
+            self.views[node.name] = node.step
+            self.memory[node.name] = self.memory[names[0]]
+        elif isinstance(node.step, Sums):
+            self.steps.append(of_sums(node, names, operands[0].shape, node.step.axes))
+        else:
+            self.steps.append(Call(node.step, names, [node]))
 
     def _place(self, nodes: Iterable[Node]) -> None:
-        """Appends what computes nodes that are not in memory yet: a kernel for each shape."""
-        missing = {node.name: node for node in nodes if node.name not in self._places}
+        """Appends what computes nodes that are not in memory yet: a loop for each shape."""
+        missing = {node.name: node for node in nodes if node.name not in self.memory}
         shapes = sorted(missing.values(), key=lambda node: node.shape)
         for _, group in groupby(shapes, key=lambda node: node.shape):
             results = list(group)
-            loop = loop_for(results, list(self._places))
-            read = [self._places[node.name] for node in loop.read]
-            made = [(self._new(node), node.shape, getattr(torch, node.dtype)) for node in results]
-            self._steps.append(_kernel(loop, read, made))
+            loop = loop_for(results, list(self.memory))
+            self.memory |= {node.name: node.name for node in results}
+            self.steps.append(of_loop(loop, results))
+
+    def parts(self) -> Iterator[list[Native | Call]]:
+        """The steps; those of C that follow one another are a part, those of torch one each."""
+        for _, part in groupby(self.steps, lambda one: one.makes[0].name if isinstance(one, Call) else ""):
+            yield list(part)
+
+    def shared(self, wanted: Iterable[Node]) -> set[str]:
+        """The nodes whose memory is seen by torch, by several parts, or outside."""
+        found = {self.memory[node.name] for node in wanted}
+        before: set[str] = set()
+        for part in self.parts():
+            names = {self.memory[name] for one in part for name in one.reads if name is not None}
+            names |= {node.name for one in part for node in one.makes}
+            found |= names if isinstance(part[0], Call) else names & before
+            before |= names
+        return found
 
 
-def _kernel(loop: Loop, read: list[int], made: list[tuple[int, Any, torch.dtype]]) -> Step:
-    function, arrays = loop.function, [*read, *(place for place, _, _ in made)]
-    sizes, numbers = loop.sizes.ctypes.data, loop.numbers.ctypes.data  # of the loop, which this function keeps
-
-    def step(slots: Slots, loop: Loop = loop) -> None:
-        for place, shape, dtype in made:
-            slots[place] = torch.empty(shape, dtype=dtype)
-        function(sizes, numbers, *[slots[place].data_ptr() for place in arrays])
-
-    return step
-
-
-def _call(function: Any, operands: list[int], place: int) -> Step:
+def _call(function: Any, operands: Sequence[int], place: int) -> Step:
     def step(slots: Slots) -> None:
         slots[place] = function(*[slots[one] for one in operands])
 

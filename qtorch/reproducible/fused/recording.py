@@ -29,6 +29,24 @@ class Number(NamedTuple):
         return float.fromhex(self.digits)
 
 
+class View(NamedTuple):
+    """The step of an array that is another one's memory, in another shape."""
+
+    shape: Shape
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(self.shape)
+
+
+class Sums(NamedTuple):
+    """The step of `tensor_sums` along axes, which C can do by itself."""
+
+    axes: Shape
+
+    def __call__(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+        return tensor_sums(x, y, self.axes)
+
+
 class Node(Value):
     """An array of a recording.
 
@@ -60,7 +78,7 @@ class Node(Value):
         wanted = tuple(prod(self.shape) // known if size < 0 else size for size in wanted)
         if wanted == self.shape:
             return self
-        return self.made_by(lambda x: x.view(wanted), wanted)
+        return self.made_by(View(tuple(wanted)), tuple(wanted))
 
     def __getitem__(self, index: Any) -> Node:
         shape = np.broadcast_to(0, self.shape)[index].shape
@@ -194,7 +212,7 @@ class Names(operations.Names):
         others = () if b is None else (cls.broadcast_to(b, a.shape),)
         if not axes:
             return super().sums(a, b, axes)
-        return a.made_by(lambda x, y=None: tensor_sums(x, y, axes), _without(a.shape, axes), *others, dtype="float64")
+        return a.made_by(Sums(axes), _without(a.shape, axes), *others, dtype="float64")
 
 
 def _without(shape: Shape, axes: tuple[int, ...]) -> Shape:
