@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -39,7 +39,7 @@ class NoLoopError(Exception):
     """There is no kernel for these arrays."""
 
 
-def loop_for(results: Sequence[Node], is_memory: Sequence[str]) -> Loop:
+def loop_for(results: Sequence[Node], is_memory: Container[str]) -> Loop:
     """The kernel of nodes of one shape.
 
     Args:

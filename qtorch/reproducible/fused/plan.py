@@ -36,17 +36,15 @@ class Plan:
     Args:
         arguments: one for each tensor; None where there is none.
         results: nodes, in tuples, or None.
-
-    Attributes:
-        in_place: True if results may lie where arguments of their shapes do: the last loop makes all of them.
+        apart: True if no loop makes parts of several results.
 
     Raises:
         NoLoopError: if there is no kernel.
     """
 
-    def __init__(self, arguments: Sequence[Node | None], results: Any) -> None:
-        wanted = [node for node in _leaves(results) if node is not None]
-        listed = _List(arguments, wanted)
+    def __init__(self, arguments: Sequence[Node | None], results: Any, apart: bool = False) -> None:
+        wanted = _leaves(results)
+        listed = _List(arguments, map(_leaves, results) if apart else [wanted])
         self._places = {node.name: place for place, node in enumerate(arguments) if node is not None}
         self._rest: Slots = []  # of the slots: constants, and None for what steps make
         self._views, self._memory = listed.views, listed.memory
@@ -59,9 +57,11 @@ class Plan:
             self._append(part, shared)
         self._results = [self._tensor(node.name) for node in wanted]
         self._result = self._reader(results)
-        last = listed.steps[-1] if listed.steps else None
-        made = {node.name for node in last.makes} if isinstance(last, Native) else set()
-        self.in_place = all(node.name in made for node in wanted)
+        self._uses = [
+            ({listed.memory[name] for name in one.reads if name is not None}, {node.name for node in one.makes})
+            for one in listed.steps
+        ]  # what each step reads and makes
+        self._outside = arguments, wanted
 
     def run(self, tensors: Sequence[torch.Tensor | None]) -> Any:
         """The results for tensors with the arguments' shapes."""
@@ -72,12 +72,27 @@ class Plan:
         return self._result(slots)
 
     def run_in_place(self, tensors: Sequence[torch.Tensor | None], results: Sequence[torch.Tensor]) -> None:
-        """Puts results where tensors of their shapes lie, some of which are arguments; all are contiguous."""
+        """Puts results where tensors of their shapes lie, as far as `may_replace` allows; all are contiguous."""
         slots: Slots = [*tensors, *self._rest]
         for place, result in zip(self._results, results, strict=True):
             slots[place] = result
         for step in self._steps:
             step(slots)
+
+    def may_replace(self, places: Sequence[int]) -> bool:
+        """True if each result may lie where an argument lies, whose place is given.
+
+        So it is if it has the argument's shape, and the step that makes it is the last one that reads the argument.
+        """
+        arguments, results = self._outside
+        for result, place in zip(results, places, strict=True):
+            argument = arguments[place]
+            makers = [index for index, (_, makes) in enumerate(self._uses) if result.name in makes]
+            if argument is None or not makers or result.shape != argument.shape:
+                return False
+            if any(argument.name in reads for reads, _ in self._uses[makers[0] + 1 :]):
+                return False
+        return True
 
     def _append(self, part: Sequence[Native | Call], shared: set[str]) -> None:
         """Appends a program, or a step of torch's; arrays that are shared are tensors."""
@@ -122,14 +137,16 @@ class _List:
         constants: what follows from no argument.
     """
 
-    def __init__(self, arguments: Sequence[Node | None], wanted: Sequence[Node]) -> None:
+    def __init__(self, arguments: Sequence[Node | None], groups: Iterable[list[Node]]) -> None:
         self.memory = {node.name: node.name for node in arguments if node is not None}
         self.views: dict[str, View] = {}
         self.constants: dict[str, torch.Tensor] = {}
         self.steps: list[Native | Call] = []
-        for node in [node for node in in_order(wanted) if node.step is not None]:
-            self._note(node)
-        self._place(wanted)
+        for wanted in groups:
+            for node in in_order(wanted):
+                if node.step is not None and node.name not in self.memory:
+                    self._note(node)
+            self._place(wanted)
 
     def _note(self, node: Node) -> None:
         """Appends what makes a node that has a step, after its operands."""
@@ -153,7 +170,7 @@ class _List:
         shapes = sorted(missing.values(), key=lambda node: node.shape)
         for _, group in groupby(shapes, key=lambda node: node.shape):
             results = list(group)
-            loop = loop_for(results, list(self.memory))
+            loop = loop_for(results, self.memory)
             self.memory |= {node.name: node.name for node in results}
             self.steps.append(of_loop(loop, results))
 
@@ -181,8 +198,11 @@ def _call(function: Any, operands: Sequence[int], place: int) -> Step:
     return step
 
 
-def _leaves(results: Any) -> list[Any]:
-    return [leaf for one in results for leaf in _leaves(one)] if isinstance(results, tuple) else [results]
+def _leaves(results: Any) -> list[Node]:
+    """The nodes, without None."""
+    if isinstance(results, tuple):
+        return [leaf for one in results for leaf in _leaves(one)]
+    return [] if results is None else [results]
 
 
 def plan_for(
@@ -192,7 +212,8 @@ def plan_for(
 
     Args:
         law: the law.
-        kind: "result", "forward" for the result and what is saved, or "backward" for the gradients.
+        kind: "result", "each" for results that have nothing in common, "forward" for the result and what is saved, or
+            "backward" for the gradients.
         tensors: arguments, or what was saved and the gradients of all results.
         saved: how many of these were saved.
         options: the law's, as pairs.
@@ -212,7 +233,7 @@ def _plan(law: Differentiable, kind: str, kinds: tuple[Any, ...], saved: int, op
     try:
         if kind != "backward":
             found = law.run(Names, arguments, dict(options))
-            return Plan(arguments, found if kind == "forward" else found[0])
+            return Plan(arguments, found if kind == "forward" else found[0], kind == "each")
         gradients: Any = arguments[saved:]
         gradient = gradients[0] if len(gradients) == 1 else tuple(gradients)
         return Plan(arguments, law.gradients(Names, tuple(arguments[:saved]), gradient, dict(options)))

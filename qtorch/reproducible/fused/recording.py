@@ -85,8 +85,12 @@ class Node(Value):
         return self.made_by(lambda x: x[index].contiguous(), shape)
 
     def made_by(self, step: Callable[..., torch.Tensor], shape: Shape, *others: Node, dtype: str = "") -> Node:
-        """What a step makes of this array and others."""
-        return Node(self.recording, "", dtype or self.dtype, (self, *others), shape, step)
+        """What a step makes of this array and others; the same step of the same arrays is one."""
+        key = step, dtype, self.name, *(one.name for one in others)
+        found = self.recording.found
+        if key not in found:
+            found[key] = Node(self.recording, "", dtype or self.dtype, (self, *others), shape, step)
+        return found[key]
 
     @property
     def recording(self) -> Recording:
@@ -98,7 +102,7 @@ class Recording(Trace):
 
     def __init__(self) -> None:
         super().__init__()
-        self._found: dict[tuple[Any, ...], Node] = {}
+        self.found: dict[tuple[Any, ...], Node] = {}
         self._count = 0
 
     def count(self) -> int:
@@ -114,13 +118,13 @@ class Recording(Trace):
         like = like or nodes[0].dtype
         read = tuple(one if isinstance(one, Node) else _number(one, like) for one in operands)
         key = pattern, dtype or like, *(one.name if isinstance(one, Node) else one for one in read)
-        if key not in self._found:
+        if key not in self.found:
             shape = np.broadcast_shapes(*(one.shape for one in nodes))
-            self._found[key] = Node(self, pattern, dtype or like, read, shape)
-        return self._found[key]
+            self.found[key] = Node(self, pattern, dtype or like, read, shape)
+        return self.found[key]
 
     def constant(self, text: str, dtype: str, shape: Shape) -> Node:
-        return self._found.setdefault((text, dtype, shape), Node(self, text, dtype, (), shape))
+        return self.found.setdefault((text, dtype, shape), Node(self, text, dtype, (), shape))
 
 
 def in_order(results: Iterable[Node], is_memory: Container[str] = ()) -> list[Node]:
