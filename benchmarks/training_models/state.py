@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 from math import sqrt
 from zlib import crc32
 
@@ -20,7 +21,12 @@ DATA, WEIGHTS, ROUNDING = range(3)  # what the keys of a run are for
 
 def key_for(purpose: int, step: int = 0) -> tuple[int, int]:
     """The key of a purpose in a step."""
-    return fold_in(fold_in(SEED, purpose), step)
+    return fold_in(_key_of(purpose), step)
+
+
+@cache
+def _key_of(purpose: int) -> tuple[int, int]:
+    return fold_in(SEED, purpose)
 
 
 def initial(name: str, value: np.ndarray) -> np.ndarray:

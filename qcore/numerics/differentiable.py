@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from qcore.numerics.operations import Names
+
+
+_numbers = count()
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,10 +21,12 @@ class Differentiable:
         forward: (xp, *arrays, **options) -> the result, or a tuple of results, and a tuple of the arrays to save.
         backward: (xp, saved, gradient, **options) -> a tuple of the gradients of all arrays, None where there is none.
             If results are a tuple, so are their gradients.
+        name: another one for each law. A traced program looks up a text for less than an object.
     """
 
     forward: Callable[..., tuple[Any, tuple[Any, ...]]]
     backward: Callable[..., tuple[Any, ...]]
+    name: str = field(init=False, default_factory=lambda: f"law {next(_numbers)}")
 
     def run(self, xp: Any, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
         """The result and what is saved; arguments need not be settled."""

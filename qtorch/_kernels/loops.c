@@ -16,7 +16,8 @@ static void elements(char* const* x, const double* numbers, int64_t count) {
     }
 }
 
-static void run(const int64_t* sizes, const double* numbers, char* const* arrays) {
+// A step of a program, see `steps.c`: `sizes` has those of the loop, and the strides of each array in elements.
+int step(const int64_t* sizes, const double* numbers, char* const* arrays) {
     static const int64_t bytes[ARRAYS] = {$bytes}, inner[ARRAYS] = {$inner};
     const int64_t length = sizes[OUTER], parts = (length + RUN - 1) / RUN, rows = sizes[0] * sizes[1] * sizes[2];
     const int64_t(*const strides)[OUTER] = (const int64_t(*)[OUTER])(sizes + OUTER + 1);
@@ -32,16 +33,5 @@ static void run(const int64_t* sizes, const double* numbers, char* const* arrays
         }
         elements(x, numbers, MIN(RUN, length - begin));
     }
-}
-
-// Takes the addresses of the sizes, followed by the strides of each array in elements, of the numbers, and the arrays'.
-Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
-    const int64_t* const sizes = PyLong_AsVoidPtr(given[0]);
-    const double* const numbers = PyLong_AsVoidPtr(given[1]);
-    char* arrays[ARRAYS];
-    for (int i = 0; i < ARRAYS; ++i) arrays[i] = PyLong_AsVoidPtr(given[2 + i]);
-    void* const state = PyEval_SaveThread();
-    run(sizes, numbers, arrays);
-    PyEval_RestoreThread(state);
-    return PyLong_FromLong(0);
+    return 1;
 }

@@ -15,11 +15,13 @@ from qcore.random.steps import MOST_HALF_BITS
 from qcore.random.threefry import leading_bits, leading_bits_mask, threefry
 from qtorch._kernels.affine import rounding_of_sums
 from qtorch._kernels.source import VALUES
-from qtorch._kernels.store import Function, load
+from qtorch._kernels.store import Function, address, load
 from qtorch._kernels.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Value, declared, needed
 
 TEMPLATE = Path(__file__).with_name("product.c")
-CHUNKS, INTEGERS, SUMS = (Path(__file__).with_name(name) for name in ("chunks.c", "integer.c", "sums.c"))
+CHUNKS, INTEGERS, SUMS, STEPS = (
+    Path(__file__).with_name(name) for name in ("chunks.c", "integer.c", "sums.c", "steps.c")
+)
 CHANNELS, WORDS = (Path(__file__).with_name(name) for name in ("channels.h", "words.h"))
 
 
@@ -85,7 +87,23 @@ def tree_sums() -> Function | None:
     A call gives the addresses of a, of b or 0, both float32, and of the float64 sums, how many dimensions and axes
     there are, the sizes and the axes.
     """
-    return load(Template(SUMS.read_text()).substitute(values=VALUES.read_text()))
+    return load(_plain(SUMS))
+
+
+@cache
+def tree_sums_step() -> int | None:
+    """The same as a step of a program, see `steps.c`."""
+    return address(_plain(SUMS), "step")
+
+
+@cache
+def steps() -> Function | None:
+    """What runs a program: a call gives its address, and those of arrays, see `steps.c`."""
+    return load(_plain(STEPS))
+
+
+def _plain(template: Path) -> str:
+    return Template(template.read_text()).substitute(values=VALUES.read_text())
 
 
 def source(accumulator: Accumulator | None, narrow: bool) -> str:

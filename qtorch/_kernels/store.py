@@ -12,9 +12,11 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from qtorch._kernels import compiler
 
+T = TypeVar("T")
 Function = Callable[..., object]  # of sizes and addresses, see `source.Kernel`
 
 _DIGEST = hashlib.sha256().digest_size
@@ -27,13 +29,22 @@ def load(source: str) -> Function | None:
     Raises:
         ValueError: if an environment variable says what is not allowed.
     """
+    return _from_library(source, _function)
+
+
+def address(source: str, name: str) -> int | None:
+    """Where a function of a kernel lies, for others in C; None and Raises as for `load`."""
+    return _from_library(source, lambda path: ctypes.cast(ctypes.CDLL(str(path))[name], ctypes.c_void_p).value)
+
+
+def _from_library(source: str, read: Callable[[Path], T | None]) -> T | None:
     name = hashlib.sha256(f"{compiler.processor()}\n{source}".encode()).hexdigest()
     try:
         with _one_at_a_time:
             path = folder() / f"{name[:32]}.so"
             if not is_whole(path):
                 _compile(source, path)
-            return _function(path)
+            return read(path)
     except (OSError, RuntimeError) as error:
         warn("cpu", error)
         return None

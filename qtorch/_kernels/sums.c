@@ -62,6 +62,15 @@ static int run(Numbers numbers, int64_t* sizes, int rank, const int64_t* axes, i
     return done;
 }
 
+// A step of a program, see `steps.c`: `sizes` has the numbers of dimensions and of axes, the sizes, and the axes; the arrays
+// are a, b or NULL, and the result.
+int step(const int64_t* sizes, const double* unused, char* const* arrays) {
+    const Numbers numbers = {(const float*)arrays[0], (const float*)arrays[1], NULL};
+    int64_t left[MOST_AXES];
+    memcpy(left, sizes + 2, sizeof(int64_t) * sizes[0]);
+    return run(numbers, left, sizes[0], sizes + 2 + sizes[0], sizes[1], (double*)arrays[2]);
+}
+
 // Takes the addresses of a, of b or 0, and of the result, how many dimensions and axes there are, the sizes, the axes.
 Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
     const Numbers numbers = {PyLong_AsVoidPtr(given[0]), PyLong_AsVoidPtr(given[1]), NULL};

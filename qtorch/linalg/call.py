@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from qcore import Number
 from qcore.accumulate import arrays
 from qcore.accumulate.convolution import Form
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
-from qcore.accumulate.product import Products, check_products, check_scaling
+from qcore.accumulate.product import check_products, check_scaling
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.gradients import apart, is_differentiated
 from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, key_tensor
@@ -67,29 +68,40 @@ def prepare(
     check_placed(form.names, a, b)
     if a.device != b.device:
         raise ValueError(f"{form.names[1]} is on {b.device}; allowed is the device of {form.names[0]}, {a.device}")
-    form.check(tuple(a.shape), tuple(b.shape))
     if torch.compiler.is_compiling():
+        shape = _shape(form, a.shape, b.shape)
         pair = tuple(map(_literal, operands)) if isinstance(operands, tuple | list) else _literal(operands)
         *texts, stochastic, history, plain = _checked_texts(pair, *map(_literal, (accumulator, grad_a, grad_b)), names)
     else:
+        shape = _shape_once(form, a.shape, b.shape)
         pair = tuple(operands) if isinstance(operands, list) else operands
-        products = _checked(pair, accumulator, grad_a, grad_b, names)
-        texts, stochastic, history, plain = products.texts, products.stochastic, products.history, products.plain
+        *texts, stochastic, history, plain = _described(pair, accumulator, grad_a, grad_b, names)
     if not plain and is_sharded(a, b):
         raise TypeError(f"{form.names[0]} or {form.names[1]} is a DTensor; allowed are operands without scales there")
     shapes = None if scaling is None else (tuple(scaling.shape), str(scaling.dtype))
     check_scaling(history, shapes)
-    shape = form.result(tuple(a.shape), tuple(b.shape))
     return _key_words(key, stochastic, is_plain_tensor(a)), scaling, shape, form.text, *texts
 
 
-_checked = cached(check_products)
+def _shape(form: Form, a: torch.Size, b: torch.Size) -> tuple[int, ...]:
+    """The result's shape, once the operands' are checked."""
+    form.check(tuple(a), tuple(b))
+    return form.result(tuple(a), tuple(b))
+
+
+def _describe(*arguments: Any) -> tuple[str, str, str, bool, int | None, bool]:
+    """What a call needs of its products, once they are checked."""
+    products = check_products(*arguments)
+    return *products.texts, products.stochastic, products.history, products.plain
+
+
+_shape_once = lru_cache(maxsize=1024)(_shape)
+_described = cached(_describe)
 
 
 @constant
 def _checked_texts(*arguments: Any) -> tuple[str, str, str, bool, int | None, bool]:
-    products: Products = _checked(*arguments)
-    return *products.texts, products.stochastic, products.history, products.plain
+    return _described(*arguments)
 
 
 def _literal(argument: Any) -> Any:

@@ -20,11 +20,18 @@ from qcore.accumulate.product import FIRST, ROLES, ROWS, SECOND, Product, Produc
 from qcore.formats.text import parse
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import fold_in
-from qtorch._rounding.paths.choice import is_plain_tensor, round_tensor
+from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor, round_tensor
 from qtorch._rounding.plan import Plan, plan_for
 from qtorch._rounding.sharded import is_sharded
 from qtorch.linalg.sharded import multiply_shards
-from qtorch.linalg.tensor_names import Names, convolution_product, has_chunk_kernel, matrix_product
+from qtorch.linalg.tensor_names import (
+    MatrixKernel,
+    Names,
+    convolution_product,
+    has_chunk_kernel,
+    matrix_kernel,
+    matrix_product,
+)
 
 BLOCK = 1 << 21  # numbers of which there are float64 copies at a time
 _SIDE = 1024  # rows and columns of a result
@@ -95,14 +102,20 @@ def multiply_tensors(
         shape: of the result.
         form, product: the form and the `Product` as text.
     """
+    if are_plain_tensors((first, second)):
+        return _multiply_plain(first, second, key, state, other, shape, form, which, product)
     if is_sharded(first, second):
         return _multiply_shards(first, second, key, other, shape, form, which, product)
-    if torch.compiler.is_compiling() or not (is_plain_tensor(first) and is_plain_tensor(second)):
-        return torch.ops.qtorch.product(first, second, key, state, other, shape, form, which, product)
-    return _multiply(first, second, key, state, other, shape, form, which, product)
+    return torch.ops.qtorch.product(first, second, key, state, other, shape, form, which, product)
 
 
-def _multiply(
+def _multiply(first: torch.Tensor, second: torch.Tensor, *others: Any) -> torch.Tensor:
+    """The operator."""
+    multiply_them = _multiply_plain if are_plain_tensors((first, second)) else _multiply_by_operations
+    return multiply_them(first, second, *others)
+
+
+def _multiply_plain(
     first: torch.Tensor,
     second: torch.Tensor,
     key: Any,
@@ -113,11 +126,25 @@ def _multiply(
     which: str,
     product: str,
 ) -> torch.Tensor:
-    if Observation.observer is None and first.is_cpu and is_plain_tensor(first) and is_plain_tensor(second):
-        direct = _direct(form, which, product, first.shape, second.shape, tuple(other))
+    if Observation.observer is None and first.is_cpu:
+        direct = _direct(form, which, product, first.shape, second.shape, tuple(other), tuple(shape))
         found = direct and _multiply_directly(direct, which, first.detach(), second.detach(), tuple(other))
         if found is not None:
-            return found.reshape(shape)
+            return found if found.shape == shape else found.reshape(shape)
+    return _multiply_by_operations(first, second, key, state, other, shape, form, which, product)
+
+
+def _multiply_by_operations(
+    first: torch.Tensor,
+    second: torch.Tensor,
+    key: Any,
+    state: Any,
+    other: Any,
+    shape: Any,
+    form: str,
+    which: str,
+    product: str,
+) -> torch.Tensor:
     made, how = form_of(form), product_of(product)
     if key is not None and which != FORWARD:
         key = fold_in(key, ROLES[which], True)
@@ -136,15 +163,17 @@ class _Direct(NamedTuple):
 
     Attributes:
         plans: how the operands are rounded; None where they are not.
+        kernel: of matrices that lie in operands without gaps; None where they do not, and for convolutions.
     """
 
     form: Any
     plans: tuple[Plan | None, Plan | None]
     sums: Sums
+    kernel: MatrixKernel | None
 
 
 @lru_cache(maxsize=4096)
-def _direct(form: str, which: str, product: str, first: Any, second: Any, other: Any) -> _Direct | None:
+def _direct(form: str, which: str, product: str, first: Any, second: Any, other: Any, shape: Any) -> _Direct | None:
     """The same for a product that there is a kernel of; else None."""
     made, how = form_of(form), product_of(product)
     sums = _sums(made, which, how, first, second, other)
@@ -152,16 +181,22 @@ def _direct(form: str, which: str, product: str, first: Any, second: Any, other:
         return None
     rounding = ((one.number, one.rounding, torch.float32, None, False) for one in how.operands)
     of_first, of_second = (None if one[0] is None else plan_for(*one) for one in rounding)
-    return _Direct(made, (of_first, of_second), sums)
+    kernel = None
+    if not isinstance(made, ConvolutionForm):
+        operands = [torch.empty(one, device="meta") for one in (first, second)]
+        kernel = matrix_kernel(operands, made.matrices(Names, which, *operands, other), sums, shape)
+    return _Direct(made, (of_first, of_second), sums, kernel)
 
 
 def _multiply_directly(
     direct: _Direct, which: str, first: torch.Tensor, second: torch.Tensor, other: Any
 ) -> torch.Tensor | None:
     """The product of plain tensors; None where there is no compiler."""
-    form, (of_first, of_second), sums = direct
+    form, (of_first, of_second), sums, kernel = direct
     x = first if of_first is None else round_tensor(first, of_first, None, True)
     y = second if of_second is None else round_tensor(second, of_second, None, True)
+    if kernel is not None and x.is_contiguous() and y.is_contiguous():
+        return kernel.run(x, y)
     if isinstance(form, ConvolutionForm):
         return convolution_product(form, which, x, y, other, sums, None)
     left, right = form.matrices(Names, which, x, y, other)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -94,18 +94,71 @@ def has_chunk_kernel(sums: Sums) -> bool:
 def _from_places(
     places: Places, a: torch.Tensor, b: torch.Tensor, sums: Sums, key: torch.Tensor | None
 ) -> torch.Tensor | None:
-    accumulator, (batch, rows, columns, terms) = sums.accumulator, places.sizes
-    result = torch.empty((batch, rows, columns), dtype=torch.float32)
+    result = torch.empty(places.sizes[:3], dtype=torch.float32)
     if result.numel() == 0:
         return result
-    one_sum = accumulator.converts or (accumulator.sequential and not accumulator.rounds)
-    function = products.chunked(None if one_sum else accumulator)
+    function = _chunk_kernel(sums.accumulator)
     if function is None:
         return None
-    axes = [(0, axis) if isinstance(axis, int) else (axis.ctypes.data, 0) for axis in places.axes]
-    pointers = a.data_ptr(), b.data_ptr(), 0 if key is None else key.data_ptr(), result.data_ptr()
-    function(batch, rows, columns, terms, accumulator.length(terms), *pointers, *chain(*axes))
+    sizes, axes = _arguments(places, sums.accumulator)
+    function(*sizes, a.data_ptr(), b.data_ptr(), 0 if key is None else key.data_ptr(), result.data_ptr(), *axes)
     return result
+
+
+def _chunk_kernel(accumulator: Accumulator) -> Any:
+    one_sum = accumulator.converts or (accumulator.sequential and not accumulator.rounds)
+    return products.chunked(None if one_sum else accumulator)
+
+
+def _arguments(places: Places, accumulator: Accumulator) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What a kernel of chunks is given before and after the addresses of the operands, the key and the result."""
+    axes = [(0, axis) if isinstance(axis, int) else (axis.ctypes.data, 0) for axis in places.axes]
+    return (*places.sizes, accumulator.length(places.sizes[3])), tuple(chain(*axes))
+
+
+class MatrixKernel(NamedTuple):
+    """A product of matrices that lie in two operands without gaps.
+
+    Attributes:
+        function: the kernel.
+        sizes, axes: what it is given before and after the addresses.
+        shape: of the result.
+        places: which `axes` may point to.
+    """
+
+    function: Any
+    sizes: tuple[int, ...]
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
+    places: Places
+
+    def run(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """The product of operands that are memory, contiguous, and have the shapes for which this was made."""
+        result = torch.empty(self.shape, dtype=torch.float32)
+        self.function(*self.sizes, a.data_ptr(), b.data_ptr(), 0, result.data_ptr(), *self.axes)
+        return result
+
+
+def matrix_kernel(
+    operands: Sequence[torch.Tensor], matrices: Sequence[torch.Tensor], sums: Sums, shape: tuple[int, ...]
+) -> MatrixKernel | None:
+    """What multiplies matrices that are views of operands; None if they are copies, are empty, or there is no kernel.
+
+    Args:
+        operands: contiguous tensors without memory.
+        matrices: what of them is multiplied.
+        sums: how.
+        shape: of the result.
+    """
+    views = [matrix._base is x or matrix is x for matrix, x in zip(matrices, operands, strict=True)]
+    if not all(views) or any(matrix.storage_offset() for matrix in matrices) or prod(shape) == 0:
+        return None
+    function = _chunk_kernel(sums.accumulator)
+    if function is None:
+        return None
+    a, b = matrices
+    places, _ = _matrix_places(a.shape, a.stride(), b.shape, b.stride())
+    return MatrixKernel(function, *_arguments(places, sums.accumulator), shape, places)
 
 
 def _batch_places(x: torch.Tensor) -> Axis:

@@ -106,14 +106,14 @@ _LAWS = (
     VAR,
 )
 _LAWS += (CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX, ADAM, CLIP, RATE, SGD, *ELEMENTARY.values())
-_FUNCTIONS = {law: differentiable(law, law is not POW) for law in _LAWS}
+_FUNCTIONS = {law.name: differentiable(law, law is not POW) for law in _LAWS}
 
 
 class Tensors(Layers, Optimizing):
     """Torch's."""
 
     def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
-        return _FUNCTIONS[law](*arrays, **options)
+        return _FUNCTIONS[law.name](*arrays, **options)
 
     def float32(self, name: str, x: Any) -> Any:
         return _checked(name, x, isinstance(x, torch.Tensor) and x.dtype is torch.float32, "float32")

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
-from qtorch._rounding.paths.choice import is_plain_tensor
+from qcore.numerics.differentiable import Differentiable
+from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch.reproducible.call import Tensors
+from qtorch.reproducible.fused.in_place import replace
 
 _tensors = Tensors()
 _MOST = 1 << 20  # numbers that are updated at a time, as if they were those of one parameter
@@ -44,16 +46,31 @@ class _Optimizer(torch.optim.Optimizer):
     def _kind(self, p: torch.Tensor) -> tuple[Any, ...]:
         """What parameters that are updated together have in common; one that is no plain tensor goes alone."""
         gradient: Any = p.grad
-        return p.dtype, p.device, gradient.dtype, None if is_plain_tensor(p) and is_plain_tensor(gradient) else id(p)
+        return p.dtype, p.device, gradient.dtype, None if are_plain_tensors((p, gradient)) else id(p)
 
     def _update(self, parameters: Sequence[torch.Tensor], rate: torch.Tensor, group: dict[str, Any]) -> None:
         raise NotImplementedError
 
 
-def _apply(law: Callable[..., Sequence[Any]], *tensors: Sequence[torch.Tensor], gradients: Sequence[Any]) -> None:
-    """Puts the results of law(numbers, their gradients, other numbers ...) in the place of the numbers."""
+class _Checked(Tensors):
+    """A law and what it is called with, once that is checked."""
+
+    def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
+        return law, arrays, options
+
+
+_checked = _Checked()
+
+
+def _apply(step: Callable[..., Any], *tensors: Sequence[torch.Tensor], gradients: Sequence[Any]) -> None:
+    """Puts the results of step(room, numbers, their gradients, other numbers ...) in the place of the numbers."""
+    groups = [(p, gradient, *rest) for p, gradient, *rest in zip(tensors[0], gradients, *tensors[1:], strict=True)]
+    law, given, options = step(_checked, *groups[0])
+    places = (0, *range(2, 1 + len(tensors)))
+    if replace(law, groups, given[len(groups[0]) :], places, options):
+        return
     first, *rest = (_joined(each) for each in tensors)
-    for each, new in zip(tensors, law(first, _joined(gradients), *rest), strict=False):
+    for each, new in zip(tensors, step(_tensors, first, _joined(gradients), *rest), strict=False):
         parts = [new] if len(each) == 1 else new.split([x.numel() for x in each])
         for x, part in zip(each, parts, strict=True):
             x.copy_(part.view_as(x))
@@ -93,8 +110,8 @@ class SGD(_Optimizer):
     def _update(self, parameters: Sequence[torch.Tensor], rate: torch.Tensor, group: dict[str, Any]) -> None:
         options = {name: group[name] for name in ("momentum", "nesterov", "weight_decay")}
 
-        def law(p: torch.Tensor, gradient: torch.Tensor, velocity: torch.Tensor | None = None) -> Any:
-            return _tensors.sgd_step(p, gradient, velocity, rate, **options)
+        def step(room: Tensors, p: torch.Tensor, gradient: torch.Tensor, velocity: Any = None) -> Any:
+            return room.sgd_step(p, gradient, velocity, rate, **options)
 
         tensors = [parameters]
         if group["momentum"]:
@@ -102,7 +119,7 @@ class SGD(_Optimizer):
                 if "momentum_buffer" not in self.state[p]:
                     self.state[p]["momentum_buffer"] = torch.zeros_like(p)
             tensors.append([self.state[p]["momentum_buffer"] for p in parameters])
-        _apply(law, *tensors, gradients=[p.grad for p in parameters])
+        _apply(step, *tensors, gradients=[p.grad for p in parameters])
 
 
 class Adam(_Optimizer):
@@ -150,13 +167,13 @@ class Adam(_Optimizer):
         options = {name: group[name] for name in ("betas", "eps", "weight_decay")}
         for p in parameters:
             self.state[p]["step"] += 1
-        step = self.state[parameters[0]]["step"].to(rate.device)
+        count = self.state[parameters[0]]["step"].to(rate.device)
 
-        def law(p: torch.Tensor, gradient: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> Any:
-            return _tensors.adam_step(p, gradient, first, second, step, rate, **options, decoupled=self.decoupled)
+        def step(room: Tensors, *numbers: torch.Tensor) -> Any:
+            return room.adam_step(*numbers, count, rate, **options, decoupled=self.decoupled)
 
         moments = ([self.state[p][name] for p in parameters] for name in ("exp_avg", "exp_avg_sq"))
-        _apply(law, parameters, *moments, gradients=[p.grad for p in parameters])
+        _apply(step, parameters, *moments, gradients=[p.grad for p in parameters])
 
 
 class AdamW(Adam):

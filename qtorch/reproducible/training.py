@@ -16,8 +16,8 @@ from qtorch import linalg
 from qtorch._rounding.keys import key_tensor
 from qtorch.reproducible.call import Tensors, differentiable
 
-_FUNCTIONS = {law: differentiable(law) for law in (CHUNK, MASKED, NARROW, SETTLE)}
-_FUNCTIONS |= {law: differentiable(law, fused=False) for law in (AVG_POOL, DROPOUT, EMBEDDING, MAX_POOL)}
+_FUNCTIONS = {law.name: differentiable(law) for law in (CHUNK, MASKED, NARROW, SETTLE)}
+_FUNCTIONS |= {law.name: differentiable(law, fused=False) for law in (AVG_POOL, DROPOUT, EMBEDDING, MAX_POOL)}
 
 
 class TrainingTensors(Tensors, ProductFunctions):
@@ -26,7 +26,8 @@ class TrainingTensors(Tensors, ProductFunctions):
     linalg = linalg
 
     def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
-        return _FUNCTIONS[law](*arrays, **options) if law in _FUNCTIONS else super().call(law, *arrays, **options)
+        function = _FUNCTIONS.get(law.name)
+        return function(*arrays, **options) if function else super().call(law, *arrays, **options)
 
     def key_words(self, key: Any) -> torch.Tensor:
         return key_tensor(key)

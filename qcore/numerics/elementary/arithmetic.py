@@ -24,6 +24,24 @@ def _binary(forward: Callable[..., Any], backward: Callable[..., tuple[Any, Any]
     return Differentiable(run, gradients)
 
 
+def _sum(forward: Callable[..., Any], sign: Callable[[Any], Any]) -> Differentiable:
+    """The law of forward(xp, a, b), whose gradient is that of a, and with a sign that of b.
+
+    What has the result's shape is not saved: nothing but shapes is read of a and b.
+    """
+
+    def run(xp: Any, a: Any, b: Any) -> tuple[Any, tuple[Any, Any]]:
+        found = forward(xp, a, b)
+        a, b = (None if tuple(x.shape) == tuple(found.shape) else x for x in (a, b))
+        return found, (a, b)
+
+    def gradients(xp: Any, saved: tuple[Any, Any], gradient: Any) -> tuple[Any, ...]:
+        pairs = zip((gradient, sign(gradient)), saved, strict=True)
+        return tuple([found if x is None else unbroadcast(xp, found, x.shape) for found, x in pairs])
+
+    return Differentiable(run, gradients)
+
+
 def _of_quotient(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
     of_a = xp.div(gradient, b)
     return of_a, -xp.mul(of_a, xp.div(a, b))
@@ -37,8 +55,8 @@ def _of_power(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
     return of_a, xp.mul(gradient, xp.where(a == 0, 0.0, change))
 
 
-ADD = _binary(lambda xp, a, b: xp.add(a, b), lambda xp, a, b, gradient: (gradient, gradient))
-SUB = _binary(lambda xp, a, b: xp.sub(a, b), lambda xp, a, b, gradient: (gradient, -gradient))
+ADD = _sum(lambda xp, a, b: xp.add(a, b), lambda gradient: gradient)
+SUB = _sum(lambda xp, a, b: xp.sub(a, b), lambda gradient: -gradient)
 MUL = _binary(lambda xp, a, b: xp.mul(a, b), lambda xp, a, b, gradient: (xp.mul(gradient, b), xp.mul(gradient, a)))
 DIV = _binary(lambda xp, a, b: xp.div(a, b), _of_quotient)
 POW = _binary(power, _of_power)

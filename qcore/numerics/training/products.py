@@ -155,7 +155,7 @@ class ProductFunctions(TrainingFunctions):
         bias = self.float32("bias", bias)
         if tuple(bias.shape) != (wanted := (y.shape[-1 - dims],)):
             raise ValueError(f"bias has shape {tuple(bias.shape)}; allowed is {wanted}")
-        return self.add(y, bias.reshape((-1, *(1,) * dims)))
+        return self.add(y, bias.reshape((-1, *(1,) * dims)) if dims else bias)
 
     def scaled_dot_product_attention(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -23,13 +23,13 @@ class Loop(NamedTuple):
     """A kernel for its arrays.
 
     Attributes:
-        function: takes the addresses of the sizes, of the numbers, and of the arrays.
+        function: where it lies; a step of a program, see `steps.c`.
         sizes: of the loop, and the strides of all arrays.
         numbers: that elements are computed with.
         read: the nodes whose memory is read; the first arrays.
     """
 
-    function: store.Function
+    function: int
     sizes: np.ndarray
     numbers: np.ndarray
     read: list[Node]
@@ -39,7 +39,7 @@ class NoLoopError(Exception):
     """There is no kernel for these arrays."""
 
 
-def loop_for(results: Sequence[Node], is_memory: Sequence[str]) -> Loop:
+def loop_for(results: Sequence[Node], is_memory: Container[str]) -> Loop:
     """The kernel of nodes of one shape.
 
     Args:
@@ -66,8 +66,8 @@ def loop_for(results: Sequence[Node], is_memory: Sequence[str]) -> Loop:
 
 
 @cache
-def _function(text: str) -> store.Function | None:
-    return store.load(text)
+def _function(text: str) -> int | None:
+    return store.address(text, "step")
 
 
 def _as_loop(shape: Shape, shapes: Sequence[Shape]) -> tuple[Shape, list[Shape]]:

@@ -1,25 +1,33 @@
-"""A law of tensors of given shapes as a list of steps: kernels of elements, sums, and what torch computes itself."""
+"""A law of tensors of given shapes as a list of steps: programs in C, and what torch computes itself between them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from qcore.numerics.differentiable import Differentiable
 from qtorch._rounding.paths.choice import are_plain_tensors
-from qtorch.reproducible.fused.loops import Loop, NoLoopError, loop_for
-from qtorch.reproducible.fused.recording import Names, Node, Recording, in_order
+from qtorch.reproducible.fused.loops import NoLoopError, loop_for
+from qtorch.reproducible.fused.program import Native, Slots, of_loop, of_sums, program
+from qtorch.reproducible.fused.recording import Names, Node, Recording, Sums, View, in_order
 
-Slots = list[Any]
 Step = Callable[[Slots], None]
 _DTYPES = {torch.bool: "uint8"} | {
     getattr(torch, name): name for name in ("float32", "float64", "int32", "int64", "uint8", "int8", "int16")
 }
+
+
+class Call(NamedTuple):
+    """A step that torch runs: a function of the tensors of nodes, by name."""
+
+    function: Callable[..., torch.Tensor]
+    reads: Sequence[str]
+    makes: Sequence[Node]
 
 
 class Plan:
@@ -28,33 +36,86 @@ class Plan:
     Args:
         arguments: one for each tensor; None where there is none.
         results: nodes, in tuples, or None.
+        apart: True if no loop makes parts of several results.
+
+    Raises:
+        NoLoopError: if there is no kernel.
     """
 
-    def __init__(self, arguments: Sequence[Node | None], results: Any) -> None:
+    def __init__(self, arguments: Sequence[Node | None], results: Any, apart: bool = False) -> None:
+        wanted = _leaves(results)
+        listed = _List(arguments, map(_leaves, results) if apart else [wanted])
         self._places = {node.name: place for place, node in enumerate(arguments) if node is not None}
-        self._free = len(arguments)
+        self._rest: Slots = []  # of the slots: constants, and None for what steps make
+        self._views, self._memory = listed.views, listed.memory
+        self._first = len(arguments)
+        for name, constant in listed.constants.items():
+            self._new(name, constant)
         self._steps: list[Step] = []
-        self._constants: dict[int, torch.Tensor] = {}  # what follows from no argument, by place
-        wanted = [node for node in _leaves(results) if node is not None]
-        for node in [node for node in in_order(wanted) if node.step is not None]:
-            self._place([one for one in node.operands if isinstance(one, Node)])
-            operands = [self._places[one.name] for one in node.operands]
-            if all(place in self._constants for place in operands):
-                self._constants[self._new(node)] = node.step(*map(self._constants.__getitem__, operands))
-            else:
-                self._steps.append(_call(node.step, operands, self._new(node)))
-        self._place(wanted)
+        shared = listed.shared(wanted)
+        for part in listed.parts():
+            self._append(part, shared)
+        self._results = [self._tensor(node.name) for node in wanted]
         self._result = self._reader(results)
+        self._uses = [
+            ({listed.memory[name] for name in one.reads if name is not None}, {node.name for node in one.makes})
+            for one in listed.steps
+        ]  # what each step reads and makes
+        self._outside = arguments, wanted
 
     def run(self, tensors: Sequence[torch.Tensor | None]) -> Any:
         """The results for tensors with the arguments' shapes."""
         slots: Slots = [None if x is None else x.contiguous() for x in tensors]
-        slots += [None] * (self._free - len(slots))
-        for place, constant in self._constants.items():
-            slots[place] = constant
+        slots += self._rest
         for step in self._steps:
             step(slots)
         return self._result(slots)
+
+    def run_in_place(self, tensors: Sequence[torch.Tensor | None], results: Sequence[torch.Tensor]) -> None:
+        """Puts results where tensors of their shapes lie, as far as `may_replace` allows; all are contiguous."""
+        slots: Slots = [*tensors, *self._rest]
+        for place, result in zip(self._results, results, strict=True):
+            slots[place] = result
+        for step in self._steps:
+            step(slots)
+
+    def may_replace(self, places: Sequence[int]) -> bool:
+        """True if each result may lie where an argument lies, whose place is given.
+
+        So it is if it has the argument's shape, and the step that makes it is the last one that reads the argument.
+        """
+        arguments, results = self._outside
+        for result, place in zip(results, places, strict=True):
+            argument = arguments[place]
+            makers = [index for index, (_, makes) in enumerate(self._uses) if result.name in makes]
+            if argument is None or not makers or result.shape != argument.shape:
+                return False
+            if any(argument.name in reads for reads, _ in self._uses[makers[0] + 1 :]):
+                return False
+        return True
+
+    def _append(self, part: Sequence[Native | Call], shared: set[str]) -> None:
+        """Appends a program, or a step of torch's; arrays that are shared are tensors."""
+        if isinstance(part[0], Call):
+            places = [self._tensor(name) for name in part[0].reads]
+            self._steps.append(_call(part[0].function, places, self._new(part[0].makes[0].name)))
+            return
+        for node in [node for one in part for node in one.makes if node.name in shared]:
+            self._new(node.name)
+        based = [one._replace(reads=[self._memory.get(name, name) for name in one.reads]) for one in part]
+        self._steps.append(program(based, self._places))  # type: ignore[arg-type]
+
+    def _new(self, name: str, constant: torch.Tensor | None = None) -> int:
+        self._places[name] = self._first + len(self._rest)
+        self._rest.append(constant)
+        return self._places[name]
+
+    def _tensor(self, name: str) -> int:
+        """The slot of a node's tensor; a view is made of what it views."""
+        if name not in self._places:
+            base = self._places[self._memory[name]]
+            self._steps.append(_call(self._views[name], [base], self._new(name)))
+        return self._places[name]
 
     def _reader(self, results: Any) -> Callable[[Slots], Any]:
         """What reads the results from all slots, as they are in tuples."""
@@ -65,44 +126,83 @@ class Plan:
         readers = [self._reader(one) for one in results]
         return lambda slots: tuple([read(slots) for read in readers])
 
-    def _new(self, node: Node) -> int:
-        self._places[node.name] = self._free
-        self._free += 1
-        return self._places[node.name]
+
+class _List:
+    """The steps that make nodes from arguments, in order.
+
+    Attributes:
+        steps: in order.
+        memory: the node whose memory each node in memory has: itself, or what it views.
+        views: the step of each view.
+        constants: what follows from no argument.
+    """
+
+    def __init__(self, arguments: Sequence[Node | None], groups: Iterable[list[Node]]) -> None:
+        self.memory = {node.name: node.name for node in arguments if node is not None}
+        self.views: dict[str, View] = {}
+        self.constants: dict[str, torch.Tensor] = {}
+        self.steps: list[Native | Call] = []
+        for wanted in groups:
+            for node in in_order(wanted):
+                if node.step is not None and node.name not in self.memory:
+                    self._note(node)
+            self._place(wanted)
+
+    def _note(self, node: Node) -> None:
+        """Appends what makes a node that has a step, after its operands."""
+        operands = [one for one in node.operands if isinstance(one, Node)]
+        self._place(operands)
+        names = [one.name for one in operands]
+        self.memory[node.name] = node.name
+        if all(name in self.constants for name in names):
+            self.constants[node.name] = node.step(*map(self.constants.__getitem__, names))
+        elif isinstance(node.step, View):
+            self.views[node.name] = node.step
+            self.memory[node.name] = self.memory[names[0]]
+        elif isinstance(node.step, Sums):
+            self.steps.append(of_sums(node, names, operands[0].shape, node.step.axes))
+        else:
+            self.steps.append(Call(node.step, names, [node]))
 
     def _place(self, nodes: Iterable[Node]) -> None:
-        """Appends what computes nodes that are not in memory yet: a kernel for each shape."""
-        missing = {node.name: node for node in nodes if node.name not in self._places}
+        """Appends what computes nodes that are not in memory yet: a loop for each shape."""
+        missing = {node.name: node for node in nodes if node.name not in self.memory}
         shapes = sorted(missing.values(), key=lambda node: node.shape)
         for _, group in groupby(shapes, key=lambda node: node.shape):
             results = list(group)
-            loop = loop_for(results, list(self._places))
-            read = [self._places[node.name] for node in loop.read]
-            made = [(self._new(node), node.shape, getattr(torch, node.dtype)) for node in results]
-            self._steps.append(_kernel(loop, read, made))
+            loop = loop_for(results, self.memory)
+            self.memory |= {node.name: node.name for node in results}
+            self.steps.append(of_loop(loop, results))
+
+    def parts(self) -> Iterator[list[Native | Call]]:
+        """The steps; those of C that follow one another are a part, those of torch one each."""
+        for _, part in groupby(self.steps, lambda one: one.makes[0].name if isinstance(one, Call) else ""):
+            yield list(part)
+
+    def shared(self, wanted: Iterable[Node]) -> set[str]:
+        """The nodes whose memory is seen by torch, by several parts, or outside."""
+        found = {self.memory[node.name] for node in wanted}
+        before: set[str] = set()
+        for part in self.parts():
+            names = {self.memory[name] for one in part for name in one.reads if name is not None}
+            names |= {node.name for one in part for node in one.makes}
+            found |= names if isinstance(part[0], Call) else names & before
+            before |= names
+        return found
 
 
-def _kernel(loop: Loop, read: list[int], made: list[tuple[int, Any, torch.dtype]]) -> Step:
-    function, arrays = loop.function, [*read, *(place for place, _, _ in made)]
-    sizes, numbers = loop.sizes.ctypes.data, loop.numbers.ctypes.data  # of the loop, which this function keeps
-
-    def step(slots: Slots, loop: Loop = loop) -> None:
-        for place, shape, dtype in made:
-            slots[place] = torch.empty(shape, dtype=dtype)
-        function(sizes, numbers, *[slots[place].data_ptr() for place in arrays])
-
-    return step
-
-
-def _call(function: Any, operands: list[int], place: int) -> Step:
+def _call(function: Any, operands: Sequence[int], place: int) -> Step:
     def step(slots: Slots) -> None:
         slots[place] = function(*[slots[one] for one in operands])
 
     return step
 
 
-def _leaves(results: Any) -> list[Any]:
-    return [leaf for one in results for leaf in _leaves(one)] if isinstance(results, tuple) else [results]
+def _leaves(results: Any) -> list[Node]:
+    """The nodes, without None."""
+    if isinstance(results, tuple):
+        return [leaf for one in results for leaf in _leaves(one)]
+    return [] if results is None else [results]
 
 
 def plan_for(
@@ -112,7 +212,8 @@ def plan_for(
 
     Args:
         law: the law.
-        kind: "result", "forward" for the result and what is saved, or "backward" for the gradients.
+        kind: "result", "each" for results that have nothing in common, "forward" for the result and what is saved, or
+            "backward" for the gradients.
         tensors: arguments, or what was saved and the gradients of all results.
         saved: how many of these were saved.
         options: the law's, as pairs.
@@ -132,7 +233,7 @@ def _plan(law: Differentiable, kind: str, kinds: tuple[Any, ...], saved: int, op
     try:
         if kind != "backward":
             found = law.run(Names, arguments, dict(options))
-            return Plan(arguments, found if kind == "forward" else found[0])
+            return Plan(arguments, found if kind == "forward" else found[0], kind == "each")
         gradients: Any = arguments[saved:]
         gradient = gradients[0] if len(gradients) == 1 else tuple(gradients)
         return Plan(arguments, law.gradients(Names, tuple(arguments[:saved]), gradient, dict(options)))

@@ -29,6 +29,24 @@ class Number(NamedTuple):
         return float.fromhex(self.digits)
 
 
+class View(NamedTuple):
+    """The step of an array that is another one's memory, in another shape."""
+
+    shape: Shape
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(self.shape)
+
+
+class Sums(NamedTuple):
+    """The step of `tensor_sums` along axes, which C can do by itself."""
+
+    axes: Shape
+
+    def __call__(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+        return tensor_sums(x, y, self.axes)
+
+
 class Node(Value):
     """An array of a recording.
 
@@ -60,15 +78,19 @@ class Node(Value):
         wanted = tuple(prod(self.shape) // known if size < 0 else size for size in wanted)
         if wanted == self.shape:
             return self
-        return self.made_by(lambda x: x.view(wanted), wanted)
+        return self.made_by(View(tuple(wanted)), tuple(wanted))
 
     def __getitem__(self, index: Any) -> Node:
         shape = np.broadcast_to(0, self.shape)[index].shape
         return self.made_by(lambda x: x[index].contiguous(), shape)
 
     def made_by(self, step: Callable[..., torch.Tensor], shape: Shape, *others: Node, dtype: str = "") -> Node:
-        """What a step makes of this array and others."""
-        return Node(self.recording, "", dtype or self.dtype, (self, *others), shape, step)
+        """What a step makes of this array and others; the same step of the same arrays is one."""
+        key = step, dtype, self.name, *(one.name for one in others)
+        found = self.recording.found
+        if key not in found:
+            found[key] = Node(self.recording, "", dtype or self.dtype, (self, *others), shape, step)
+        return found[key]
 
     @property
     def recording(self) -> Recording:
@@ -80,7 +102,7 @@ class Recording(Trace):
 
     def __init__(self) -> None:
         super().__init__()
-        self._found: dict[tuple[Any, ...], Node] = {}
+        self.found: dict[tuple[Any, ...], Node] = {}
         self._count = 0
 
     def count(self) -> int:
@@ -96,13 +118,13 @@ class Recording(Trace):
         like = like or nodes[0].dtype
         read = tuple(one if isinstance(one, Node) else _number(one, like) for one in operands)
         key = pattern, dtype or like, *(one.name if isinstance(one, Node) else one for one in read)
-        if key not in self._found:
+        if key not in self.found:
             shape = np.broadcast_shapes(*(one.shape for one in nodes))
-            self._found[key] = Node(self, pattern, dtype or like, read, shape)
-        return self._found[key]
+            self.found[key] = Node(self, pattern, dtype or like, read, shape)
+        return self.found[key]
 
     def constant(self, text: str, dtype: str, shape: Shape) -> Node:
-        return self._found.setdefault((text, dtype, shape), Node(self, text, dtype, (), shape))
+        return self.found.setdefault((text, dtype, shape), Node(self, text, dtype, (), shape))
 
 
 def in_order(results: Iterable[Node], is_memory: Container[str] = ()) -> list[Node]:
@@ -194,7 +216,7 @@ class Names(operations.Names):
         others = () if b is None else (cls.broadcast_to(b, a.shape),)
         if not axes:
             return super().sums(a, b, axes)
-        return a.made_by(lambda x, y=None: tensor_sums(x, y, axes), _without(a.shape, axes), *others, dtype="float64")
+        return a.made_by(Sums(axes), _without(a.shape, axes), *others, dtype="float64")
 
 
 def _without(shape: Shape, axes: tuple[int, ...]) -> Shape:
