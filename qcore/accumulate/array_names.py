@@ -73,11 +73,6 @@ class Names:
         return np.take(x, [index], axis)
 
     @staticmethod
-    def zeros(shape: tuple[int, ...], like: np.ndarray) -> np.ndarray:
-        """Float64 zeros where an array lies."""
-        return np.zeros(shape)
-
-    @staticmethod
     def plus(total: np.ndarray, found: np.ndarray) -> np.ndarray:
         """Their sum, which may lie where the second one did."""
         found += total

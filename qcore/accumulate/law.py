@@ -117,7 +117,8 @@ def _sum(xp: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: 
 
 
 def _zeros(xp: Any, a: Any, b: Any) -> Any:
-    return xp.zeros((*batch_shape(a, b), a.shape[-2], b.shape[-1]), a)
+    """The sum of no terms, which lies where that of all would."""
+    return xp.product(a[..., :0], b[..., :0, :])
 
 
 def batch_shape(a: Any, b: Any) -> tuple[int, ...]:

@@ -64,10 +64,6 @@ class Names:
         return jax.lax.dynamic_slice_in_dim(x, index, 1, axis)
 
     @staticmethod
-    def zeros(shape: tuple[int, ...], like: jax.Array) -> jax.Array:
-        return jnp.zeros(shape, jnp.float64)
-
-    @staticmethod
     def plus(total: jax.Array, found: jax.Array) -> jax.Array:
         return total + found
 
@@ -224,10 +220,6 @@ class NarrowNames(Names):
             self._shared = y0, y1, part
             total = step(total, *(x[part] for x in chunks))
         return total
-
-    @staticmethod
-    def zeros(shape: tuple[int, ...], like: jax.Array) -> jax.Array:
-        return jnp.zeros(shape, jnp.float32)
 
     @staticmethod
     def wide(x: jax.Array) -> jax.Array:

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore.accumulate import arrays
-from qcore.accumulate.convolution import Form
+from qcore.accumulate.convolution import ConvolutionForm, Form
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Shape
 from qcore.accumulate.law import multiply
-from qcore.accumulate.operands.matrices import matrices
+from qcore.accumulate.operands.matrices import matrices, rounded_tensors
 from qcore.accumulate.operands.operand import Operand
-from qcore.accumulate.operands.scaling import next_row, prepared, rescaled
+from qcore.accumulate.operands.scaling import next_row, of_both, prepared, rescaled
 from qcore.accumulate.product import FIRST, ROLES, ROWS, SECOND, Product, Products, check_products, check_scaling
 from qcore.arguments import missing_key
 from qjax._rounding.dispatch import quantize
@@ -23,6 +23,7 @@ from qjax._rounding.inputs import as_array
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax._rounding.scopes import PRODUCT, kind_scope
 from qjax.linalg.array_names import Names, NarrowNames
+from qjax.linalg.taps import exact_convolution
 
 _OPERANDS = {
     FORWARD: {FIRST: "input", SECOND: "weight"},
@@ -92,6 +93,10 @@ def multiply_arrays(
     sums = product.sums(first.shape, second.shape, form.contraction(which, first.shape, second.shape, other))
     with jax.enable_x64(True):
         tensors, round_ = (first, second), partial(_rounded, key, which)
+        if isinstance(form, ConvolutionForm) and sums.exact and sums.accumulator.converts and not product.as_matrices:
+            (x, y), inverses = rounded_tensors(product, tensors, round_, given)
+            found = Names.unsigned_zero(exact_convolution(form, which, x, y, other))
+            return _result(found, of_both(Names, *inverses))
         left, right, scales, factor = matrices(Names, form, which, product, tensors, other, round_, given)
         words = None if key is None else jnp.asarray(key).view(jnp.int32)
         if sums.narrow and sums.accumulator.sequential:
@@ -99,10 +104,13 @@ def multiply_arrays(
             found = names.finished(multiply(names, left, right, sums))
             if factor is None:
                 return jnp.where(found == found, found, jnp.float32(jnp.nan))
-            found = Names.wide(found)
-        else:
-            found = multiply(Names(words), left, right, sums, scales)
-        return Names.narrow(found if factor is None else rescaled(Names, found, factor))
+            return _result(Names.wide(found), factor)
+        return _result(multiply(Names(words), left, right, sums, scales), factor)
+
+
+def _result(found: jax.Array, factor: Any) -> jax.Array:
+    """Float64 accumulators, times the factor of whole operands' scales if there is one, as float32 numbers."""
+    return Names.narrow(found if factor is None else rescaled(Names, found, factor))
 
 
 def _rounded(key: Any, which: str, x: jax.Array, operand: Operand, given: Any, role: int) -> tuple[jax.Array, Any]:

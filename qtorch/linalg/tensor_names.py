@@ -226,10 +226,6 @@ class Names:
         return torch.nn.functional.pad(x, [size for pair in reversed(pairs) for size in pair])
 
     @staticmethod
-    def zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(shape, dtype=torch.float64, device=like.device)
-
-    @staticmethod
     def plus(total: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
         return found.add_(total)
 
