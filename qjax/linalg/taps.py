@@ -15,8 +15,8 @@ def exact_convolution(
 ) -> jax.Array:
     """The float64 sums of one of a convolution's products, if no addition rounds: any order has their bits.
 
-    Channels come first, so that each product is one of two matrices, of a group's channels and of all examples' positions.
-    What a tap reads is copied for its product alone.
+    Channels come first, so that each product is one of two matrices, of a group's channels and of all examples'
+    positions. What a tap reads is copied for its product alone.
 
     Args:
         form, which, first, second, other: see `qcore.accumulate.convolution.ConvolutionForm.matrices`.
