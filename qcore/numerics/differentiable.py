@@ -9,7 +9,6 @@ from typing import Any
 
 from qcore.numerics.operations import Names
 
-
 _numbers = count()
 
 
