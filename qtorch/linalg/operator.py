@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -17,19 +17,15 @@ from qcore.accumulate.operands.matrices import Matrices, matrices, rounded_tenso
 from qcore.accumulate.operands.operand import Operand
 from qcore.accumulate.operands.scaling import next_row, of_both, prepared, rescaled
 from qcore.accumulate.product import FIRST, ROLES, ROWS, SECOND, Product, Products
-from qcore.formats.text import parse
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import fold_in
-from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor, round_tensor
-from qtorch._rounding.plan import Plan, plan_for
+from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor
 from qtorch._rounding.sharded import is_sharded
+from qtorch.linalg.direct.products import direct_product, multiply_directly, product_of, sums_for
 from qtorch.linalg.sharded import multiply_shards
 from qtorch.linalg.tensor_names import (
-    MatrixKernel,
     Names,
     convolution_product,
-    has_chunk_kernel,
-    matrix_kernel,
     matrix_product,
 )
 
@@ -70,16 +66,6 @@ def observed_by(observer: Observer | None) -> Iterator[None]:
         yield
     finally:
         Observation.observer = before
-
-
-@lru_cache(maxsize=1024)
-def product_of(text: str) -> Product:
-    return parse(text)
-
-
-@lru_cache(maxsize=1024)
-def _sums(form: Form, which: str, product: Product, first: Any, second: Any, other: Any) -> Any:
-    return product.sums(first, second, form.contraction(which, first, second, other))
 
 
 def multiply_tensors(
@@ -127,8 +113,8 @@ def _multiply_plain(
     product: str,
 ) -> torch.Tensor:
     if Observation.observer is None and first.is_cpu:
-        direct = _direct(form, which, product, first.shape, second.shape, tuple(other), tuple(shape))
-        found = direct and _multiply_directly(direct, which, first.detach(), second.detach(), tuple(other))
+        direct = direct_product(form, which, product, first.shape, second.shape, tuple(other), tuple(shape))
+        found = direct and multiply_directly(direct, which, first.detach(), second.detach(), tuple(other))
         if found is not None:
             return found if found.shape == shape else found.reshape(shape)
     return _multiply_by_operations(first, second, key, state, other, shape, form, which, product)
@@ -149,58 +135,13 @@ def _multiply_by_operations(
     if key is not None and which != FORWARD:
         key = fold_in(key, ROLES[which], True)
     multiply_rounded = _with_operands(made, which, how, (first.detach(), second.detach()), state, tuple(other), key)
-    sums = _sums(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
+    sums = sums_for(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
     result = multiply_rounded(key, sums).reshape(shape)
     if Observation.observer is not None and how.unrounded != how:
-        sums = _sums(made, which, how.unrounded, tuple(first.shape), tuple(second.shape), tuple(other))
+        sums = sums_for(made, which, how.unrounded, tuple(first.shape), tuple(second.shape), tuple(other))
         wide = multiply_rounded(None, sums).reshape(shape)
         Observation.observer("accumulator", _GRADIENTS[which], wide, result, how.accumulator.number)
     return result
-
-
-class _Direct(NamedTuple):
-    """What a product computes whose operands have no scales and read no random words.
-
-    Attributes:
-        plans: how the operands are rounded; None where they are not.
-        kernel: of matrices that lie in operands without gaps; None where they do not, and for convolutions.
-    """
-
-    form: Any
-    plans: tuple[Plan | None, Plan | None]
-    sums: Sums
-    kernel: MatrixKernel | None
-
-
-@lru_cache(maxsize=4096)
-def _direct(form: str, which: str, product: str, first: Any, second: Any, other: Any, shape: Any) -> _Direct | None:
-    """The same for a product that there is a kernel of; else None."""
-    made, how = form_of(form), product_of(product)
-    sums = _sums(made, which, how, first, second, other)
-    if how.stochastic or not has_chunk_kernel(sums) or any(one.scale or one.transform for one in how.operands):
-        return None
-    rounding = ((one.number, one.rounding, torch.float32, None, False) for one in how.operands)
-    of_first, of_second = (None if one[0] is None else plan_for(*one) for one in rounding)
-    kernel = None
-    if not isinstance(made, ConvolutionForm):
-        operands = [torch.empty(one, device="meta") for one in (first, second)]
-        kernel = matrix_kernel(operands, made.matrices(Names, which, *operands, other), sums, shape)
-    return _Direct(made, (of_first, of_second), sums, kernel)
-
-
-def _multiply_directly(
-    direct: _Direct, which: str, first: torch.Tensor, second: torch.Tensor, other: Any
-) -> torch.Tensor | None:
-    """The product of plain tensors; None where there is no compiler."""
-    form, (of_first, of_second), sums, kernel = direct
-    x = first if of_first is None else round_tensor(first, of_first, None, True)
-    y = second if of_second is None else round_tensor(second, of_second, None, True)
-    if kernel is not None and x.is_contiguous() and y.is_contiguous():
-        return kernel.run(x, y)
-    if isinstance(form, ConvolutionForm):
-        return convolution_product(form, which, x, y, other, sums, None)
-    left, right = form.matrices(Names, which, x, y, other)
-    return matrix_product(left, right, sums, None)
 
 
 def _with_operands(
@@ -280,7 +221,7 @@ def _multiply_shards(
         key = fold_in(key, ROLES[which], True)
     pairs = zip((first, second), how.operands, (FIRST, SECOND), strict=True)
     operands = [_rounded(key, which, x.detach(), operand, None, role)[0] for x, operand, role in pairs]
-    sums = _sums(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
+    sums = sums_for(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
     whole = sums.accumulator.stochastic
     kept = ({}, {}) if whole else made.kept_axes(which, first.dim(), second.dim(), len(other))
 

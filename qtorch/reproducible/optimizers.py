@@ -169,8 +169,9 @@ class Adam(_Optimizer):
             self.state[p]["step"] += 1
         count = self.state[parameters[0]]["step"].to(rate.device)
 
-        def step(room: Tensors, *numbers: torch.Tensor) -> Any:
-            return room.adam_step(*numbers, count, rate, **options, decoupled=self.decoupled)
+        def step(room: Tensors, p: torch.Tensor, gradient: torch.Tensor, *moments: torch.Tensor) -> Any:
+            first, second = moments
+            return room.adam_step(p, gradient, first, second, count, rate, **options, decoupled=self.decoupled)
 
         moments = ([self.state[p][name] for p in parameters] for name in ("exp_avg", "exp_avg_sq"))
         _apply(step, parameters, *moments, gradients=[p.grad for p in parameters])

@@ -102,7 +102,9 @@ class Plan:
             return
         for node in [node for one in part for node in one.makes if node.name in shared]:
             self._new(node.name)
-        based = [one._replace(reads=[self._memory.get(name, name) for name in one.reads]) for one in part]
+        based = [
+            one._replace(reads=[name if name is None else self._memory[name] for name in one.reads]) for one in part
+        ]
         self._steps.append(program(based, self._places))  # type: ignore[arg-type]
 
     def _new(self, name: str, constant: torch.Tensor | None = None) -> int:

@@ -5,11 +5,14 @@ import pytest
 import torch
 from numerics_support import CASES, by_numpy, by_torch, numbers
 from support import assert_all_same_bits, assert_same_bits
+from torch._dynamo.testing import CompileCounter
 
 from qcore import numerics
+from qcore.numerics.differentiable import without_gradients
 from qtorch import reproducible
-from qtorch.reproducible import call
+from qtorch.reproducible import call, optimizers
 from qtorch.reproducible.fused import loops, plan
+from qtorch.reproducible.fused.in_place import replace
 
 RNG = np.random.default_rng(27)
 LAWS = ("gelu_tanh", "divide of special numbers", "var", "softmax", "cross_entropy", "batch_norm", "layer_norm")
@@ -94,3 +97,60 @@ def test_threads_make_no_difference():
         assert_all_same_bits(run(1), run(2))
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", [reproducible.SGD, reproducible.AdamW])
+def test_optimizers_step_in_place(kind, monkeypatch):
+    """In one call for all parameters, as in calls of the law one by one; and autograd knows."""
+    options = {"weight_decay": 0.1} | ({"momentum": 0.9, "nesterov": True} if kind is reproducible.SGD else {})
+    values = [torch.from_numpy(np.array(numbers(RNG, *shape))) for shape in ((5, 3), (7,), (7,), (), (4, 6))]
+    gradients = [torch.from_numpy(np.array(numbers(RNG, *x.shape))) for x in values]
+    found = []
+    monkeypatch.setattr(optimizers, "_joined", None)
+    for in_place in (True, False):
+        if not in_place:
+            monkeypatch.undo()
+            monkeypatch.setattr(optimizers, "replace", lambda *arguments: False)
+        parameters = [torch.nn.Parameter(x.clone()) for x in values]
+        optimizer = kind(parameters, lr=0.1, **options)
+        before = [(p.data_ptr(), p._version) for p in parameters]
+        for _ in range(3):
+            for p, gradient in zip(parameters, gradients, strict=True):
+                p.grad = gradient
+            optimizer.step()
+        state = [x for p in parameters for x in optimizer.state[p].values()]
+        found.append([p.detach() for p in parameters] + state)
+        assert [p.data_ptr() for p in parameters] == [address for address, _ in before]
+        assert all(p._version > version for p, (_, version) in zip(parameters, before, strict=True))
+    assert_all_same_bits(*found)
+
+
+def test_numbers_that_are_read_again_are_not_replaced():
+    law = without_gradients(lambda xp, p, gradient: (xp.add(p, p), xp.add(gradient, p)))  # two loops read p
+    p, gradient = torch.ones(4), torch.ones(5, 4)
+    assert not replace(law, [(p, gradient)], (), (0, 1), {})
+    assert p.tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("wrong", ["strided", "shape", "float64"])
+def test_numbers_of_other_layouts_are_not_replaced(wrong):
+    wide = torch.ones(4, 4, dtype=torch.float64)
+    p = {"strided": torch.ones(4, 8)[:, ::2], "shape": torch.ones(4), "float64": wide}[wrong]
+    law = without_gradients(lambda xp, p, gradient: (xp.add(p, gradient),))
+    assert not replace(law, [(p, torch.ones(4, 4))], (), (0,), {})
+    assert p.eq(1).all()
+
+
+def test_sums_save_no_operands_of_their_shape():
+    a, b = torch.ones(3, 4, requires_grad=True), torch.ones(4, requires_grad=True)
+    assert [None if x is None else x.shape for x in reproducible.add(a, b).grad_fn.saved_tensors] == [None, (4,)]
+    assert reproducible.subtract(a, a).grad_fn.saved_tensors == (None, None)
+
+
+def test_models_compile_once():
+    counter = CompileCounter()
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+    compiled = torch.compile(reproducible.convert(model), backend=counter)
+    for _ in range(2):
+        compiled(torch.ones(1, 2)).sum().backward()
+    assert counter.frame_count == 1
