@@ -30,10 +30,10 @@ def exact_convolution(
     spaced = (..., *(slice(None, None, step) for step in strides))
     starts = jnp.asarray([(0, 0, 0, *place) for place in places], jnp.int32)
 
-    def product(left: jax.Array, start: jax.Array, *axes: tuple[int, ...]) -> jax.Array:
+    def product(left: jax.Array, start: jax.Array, ours: Shape, its: Shape) -> jax.Array:
         """Of each group, with what the tap at a start reads."""
         read = jax.lax.dynamic_slice(x, start, sizes)[spaced]
-        return jax.lax.dot_general(left, read, (axes, ((0,), (0,))), precision=jax.lax.Precision.HIGHEST)
+        return jax.lax.dot_general(left, read, ((ours, its), ((0,), (0,))), precision=jax.lax.Precision.HIGHEST)
 
     if which == GRAD_B:
         gradient, terms = _channels_first(first, form.groups), tuple(range(2, x.ndim))

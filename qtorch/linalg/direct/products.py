@@ -63,7 +63,7 @@ def direct_product(
     kernel = None
     if not isinstance(made, ConvolutionForm):
         operands = [torch.empty(one, device="meta") for one in (first, second)]
-        kernel = matrix_kernel(operands, made.matrices(Names, which, *operands, other), sums, shape)
+        kernel = matrix_kernel(operands, made.matrices(Names, which, operands[0], operands[1], other), sums, shape)
     return Direct(made, (of_first, of_second), sums, kernel)
 
 
