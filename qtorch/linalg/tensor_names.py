@@ -150,7 +150,7 @@ def matrix_kernel(
         sums: how.
         shape: of the result.
     """
-    views = [matrix._base is x or matrix is x for matrix, x in zip(matrices, operands, strict=True)]
+    views = [matrix.untyped_storage() is x.untyped_storage() for matrix, x in zip(matrices, operands, strict=True)]
     if not all(views) or any(matrix.storage_offset() for matrix in matrices) or prod(shape) == 0:
         return None
     function = _chunk_kernel(sums.accumulator)
