@@ -121,6 +121,14 @@ def block_grid(
     )
 
 
+def usual_blocks(grid: Grid, nan: Any, largest: Any) -> Any:
+    """True for blocks that `round_to_grid` rounds as it does to formats of the kind "grid", by fewer operations.
+
+    Their grids are symmetric, and not finer for subnormal numbers of the carrier than for others; or all is zero.
+    """
+    return (largest < 1) | ((grid.coarsest >= grid.finest) & (grid.lower == 0) & (nan == 0))
+
+
 def lane(xp: Any, field: Any, ones: Any, carrier: Carrier) -> Any:
     """The magnitudes with these mantissas and exponent fields; fields may be below 1, or beyond the carrier's."""
     normal = (xp.clip(xp.clip(field, 0, None), None, carrier.infinity >> carrier.width) << carrier.width) + ones
