@@ -1,4 +1,4 @@
-"""Eight simulated JAX devices for the sharding tests; helpers that compare bits, never values."""
+"""Eight simulated JAX devices for the sharding tests, threads that leave each other the cores, and the tests' folders."""
 
 import os
 import sys
@@ -7,6 +7,8 @@ from pathlib import Path
 import hypothesis
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+# Threads that have no work sleep: spinning, those of one test process take the cores of the other.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for `benchmarks`, which is not installed
 sys.path.insert(0, str(Path(__file__).parent / "support"))  # for `oracle`, `support` and others
 
