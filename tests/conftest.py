@@ -1,4 +1,4 @@
-"""Eight simulated JAX devices for the sharding tests, threads that leave each other the cores, and the tests' folders."""
+"""Eight simulated JAX devices for the sharding tests, threads that sleep when idle, and the folders of tests."""
 
 import os
 import sys
