@@ -18,7 +18,7 @@ def _interpolate(input: QTensor, *others: Any, recompute_scale_factor: Any = Non
 
 _NAMES = (
     *("max_pool1d", "max_pool2d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
-    *("relu6", "hardtanh", "hardsigmoid"),
+    *("relu6", "hardtanh", "hardsigmoid", "threshold"),
 )
 QTensor.functions.update((name, getattr(functional, name)) for name in _NAMES)
 QTensor.functions.update(interpolate=_interpolate, sigmoid=arithmetic.sigmoid, tanh=arithmetic.tanh)

@@ -99,6 +99,7 @@ POOLS = {
     "leaky_relu": lambda room, x: room.leaky_relu(x, 0.2),
     "hardtanh": lambda room, x: room.hardtanh(x, -0.5, 2.0),
     "relu6": lambda room, x: room.relu6(x),
+    "threshold": lambda room, x: room.threshold(x, 0.3, -0.7),
     "relu": lambda room, x: room.relu(x),
 }
 VOLUME_POOLS = {
