@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from qcore.affine import arithmetic
 from qtorch.nn.quantized import functional
 from qtorch.quantization.tensor import QTensor
@@ -22,3 +24,4 @@ _NAMES = (
 )
 QTensor.functions.update((name, getattr(functional, name)) for name in _NAMES)
 QTensor.functions.update(interpolate=_interpolate, sigmoid=arithmetic.sigmoid, tanh=arithmetic.tanh)
+QTensor.functions[torch.nn.functional.threshold.__name__] = functional.threshold  # "_threshold", in 2.13
