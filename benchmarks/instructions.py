@@ -94,18 +94,18 @@ def loops(lines: list[str]) -> Iterator[list[str]]:
             yield [line for line in lines[begin:end] if re.match(r"\t\w", line)]
 
 
-def handled(loop: list[str], name: str, vectors: str) -> int:
+def handled(loop: list[str], name: str) -> int:
     """The bytes that a loop stores, or of a pass that reduces, reads: those of its vectors."""
-    register, size = SETS[vectors]
+    sizes = {"x": 16, "y": 32, "z": 64}
     place = r"(?!-?\d+\(%r[sb]p\))\S*\(\S+\)"  # memory, other than what the stack keeps for registers
     found = 0
     for line in loop:
         words = line.split("\t")
         instruction, operands = words[1], words[-1]
         if not name.startswith("reduce") and (move := re.fullmatch(rf"%([xyz])mm\d+, {place}", operands)):
-            found += {"x": 16, "y": 32, "z": 64}[move[1]] // NARROWING.get(instruction, 1)
-        elif name.startswith("reduce") and re.match(rf"{place}, .*%{register}", operands):
-            found += size
+            found += sizes[move[1]] // NARROWING.get(instruction, 1)
+        elif name.startswith("reduce") and (move := re.match(rf"{place}, .*%([xyz])mm", operands)):
+            found += 0 if instruction.startswith(("vpbroadcast", "vmovd", "vmovq")) else sizes[move[1]]
     return found
 
 
@@ -129,12 +129,15 @@ def kernel_of(text: str, operation: str, dtype: torch.dtype) -> Kernel:
 def passes(text: str, operation: str, dtype: torch.dtype, vectors: str) -> Iterator[Pass]:
     """The passes of a kernel; of those that it has twice the ones for usual blocks."""
     kernel = kernel_of(text, operation, dtype)
-    code = assembly(kernel.source(), vectors)
+    source = kernel.source()
+    if kernel.width:  # the loops over what is left of a row take fewer instructions, as they know no blocks
+        source = source.replace("FOR_RUNS {", "if (0) FOR_RUNS {")
+    code = assembly(source, vectors)
     functions = {one.partition(":")[0]: one for one in re.split(r"\n(?=[a-z_][\w.]*:\n)", code)}
     kernel, what = kernel.usual or kernel, str(dtype).removeprefix("torch.")
     for name in PASSES:
         function = functions.get(f"{name}_usual", functions.get(name, ""))
-        found = [(handled(loop, name, vectors), loop) for loop in loops(function.splitlines())]
+        found = [(handled(loop, name), loop) for loop in loops(function.splitlines())]
         if operation == "decode" and name == "elements":
             found = [(size, loop) for size, loop in found if size < 4 * len(loop)]  # others only widen codes of bytes
         size, length = max(((size, len(loop)) for size, loop in found), default=(0, 0))
