@@ -16,6 +16,8 @@ from qcore.law.blocks.shared_scale import (
     shared_scale,
     unscale,
     usual_blocks,
+    usual_to_decode,
+    usual_to_unscale,
 )
 from qcore.law.blocks.two_level import Levels, apply_two_levels, run_two_level, scales, usual_scale, working
 from qcore.law.carrier import Carrier
@@ -140,9 +142,11 @@ class Program:
         parts, carrier = _filled(self._parts(), constants), self.carrier
         if self.kind == "nvfp4":
             return usual_scale(scales(xp, bits, carrier, parts, axes, identity)[2], carrier)
-        if self.kind != "scaled" or self.unscaled:
+        if self.kind != "scaled" or (self.unscaled and self.mode.directed):
             return None
         scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind)
+        if self.unscaled:
+            return usual_to_unscale(scale, nan, carrier, parts[0])
         largest = xp.amax(bits & carrier.magnitude_mask, axis=axes, keepdims=True)
         return usual_blocks(block_grid(xp, scale, nan, carrier, parts[0], self.kind), nan, largest)
 
@@ -161,7 +165,7 @@ class Program:
             return run_two_level(xp, bits, carrier, self.mode, parts, axes, word, materialize, usual)
         scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind)
         if self.unscaled:
-            lanes = unscale(xp, bits, scale, nan, carrier, parts[0], materialize)
+            lanes = unscale(xp, bits, scale, nan, carrier, parts[0], materialize, usual)
             codes = encode(xp, lanes, carrier, self.mode, parts[1], parts[2], word, self.element)
             return codes, scale_codes(scale, nan, carrier)
         grid, kind = block_grid(xp, scale, nan, carrier, parts[0], self.kind, materialize), SHARED[self.kind]
@@ -196,7 +200,23 @@ class Decoding:
     def _parts(self) -> tuple[type[Any], ...]:
         return (CODES[self.codes],)
 
-    def run(self, xp: Any, codes: Any, constants: Sequence[Any], scales: Any = None, scale: Any = None) -> Any:
+    def usual(self, constants: Sequence[Any], scales: Any) -> Any:
+        """True for blocks' scales with which `run` takes fewer operations if all are such; None if it never does."""
+        return (
+            usual_to_decode(scales, self.carrier, *_filled(self._parts(), constants))
+            if self.scales == "powers"
+            else None
+        )
+
+    def run(
+        self,
+        xp: Any,
+        codes: Any,
+        constants: Sequence[Any],
+        scales: Any = None,
+        scale: Any = None,
+        usual: bool = False,
+    ) -> Any:
         """The lanes of the numbers.
 
         Args:
@@ -205,12 +225,13 @@ class Decoding:
             constants: the fields of the codes' kind, ints or 0-d arrays.
             scales: lanes of the codes of the blocks' scales, which broadcast with the codes.
             scale: the lane of the array's scale.
+            usual: true if all blocks' scales are `usual`.
         """
         carrier, (kind,) = self.carrier, _filled(self._parts(), constants)
         if self.scales == "two levels":
             return apply_two_levels(xp, codes, decode(xp, scales, working(carrier), kind), scale, carrier)
         if self.scales:
-            return decode_scaled(xp, codes, scales, carrier, kind)
+            return decode_scaled(xp, codes, scales, carrier, kind, usual)
         return decode(xp, codes, carrier, kind)
 
 

@@ -113,10 +113,17 @@ def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
     if decoding.scales == "two levels":
         arguments.append(Argument("scale", lane))
         scale = trace.value("scale[0]", lane, CONSTANT)
-    lanes = decoding.run(trace, codes, _constants(trace, decoding.count(), lane), scales, scale)
-    results = [Result("result", _number(trace, lanes, carrier), stored)]
+    constants = _constants(trace, decoding.count(), lane)
+
+    def results(usual: bool) -> list[Result]:
+        lanes = decoding.run(trace, codes, constants, scales, scale, usual)
+        return [Result("result", _number(trace, lanes, carrier), stored)]
+
     sizes, width = _SIZES.get(layout, 4), WIDTHS.get(layout, 0)
-    return Kernel(trace, arguments, results, sizes, layout == "columns", True, lane, width)
+    kernel = Kernel(trace, arguments, results(False), sizes, layout == "columns", True, lane, width)
+    condition = decoding.usual(constants, scales)
+    kernel.usual = None if condition is None else replace(kernel, results=results(True), condition=condition)
+    return kernel
 
 
 def _word(trace: Trace, placed: bool, carrier: Carrier) -> Value:

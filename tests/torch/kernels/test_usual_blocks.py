@@ -35,6 +35,20 @@ def test_one_block_that_is_not_usual(mode, text, dtype):
         assert_same_bits(actual, qcore.quantize(x, text, mode, key=key), str(shape))
 
 
+@pytest.mark.parametrize(
+    "dtype", ["float32", *(pytest.param(one, marks=pytest.mark.heavy) for one in ("bfloat16", "float64"))]
+)
+@pytest.mark.parametrize("text", FORMATS)
+def test_codes_of_one_block_that_is_not_usual(text, dtype):
+    x = tensor(dtype, (160, 400))
+    (codes, scales), (expected, expected_scales) = qtorch.encode(to_torch(x), text), qcore.encode(x, text)
+    assert (codes.numpy() == expected).all()
+    if text != "nvfp4":
+        assert (scales.numpy() == expected_scales).all()
+    decoded = qtorch.decode(codes, text, to_torch(x).dtype, scales=scales)
+    assert_same_bits(decoded, qcore.decode(expected, text, x.dtype, scales=expected_scales))
+
+
 def test_kernels_for_usual_blocks_do_less():
     for text, layout in (("mxfp8_e4m3", "tiles of 32 columns"), ("nvfp4", "tiles of 16 columns")):
         for dtype in DTYPES:
