@@ -138,3 +138,31 @@ def test_a_model_may_be_switched_twice():
     assert_same_bits(qtorch.reproducible.convert(layer)(torch.from_numpy(X)), layer(torch.from_numpy(X)))
     other = room.convert(nnx.Sequential(nnx.Linear(3, 3, rngs=nnx.Rngs(0)), room.relu))
     assert_same_bits(room.convert(other)(X), other(X))
+
+
+own = qtorch.reproducible
+REPLACED = {
+    "pow": (
+        lambda x: x**2 + 2**x + x.pow(3),
+        lambda x: own.add(own.add(own.pow(x, t(2)), own.pow(t(2), x)), own.pow(x, t(3))),
+    ),
+    "var": (lambda x: x.var(0, unbiased=False), lambda x: own.var(x, 0, correction=0)),
+    "var of all": (lambda x: torch.var(x, correction=2), lambda x: own.var(x, correction=2)),
+    "var, unbiased": (lambda x: x.var(False), lambda x: own.var(x, correction=0)),
+    "logsumexp": (lambda x: x.logsumexp(1, keepdim=True), lambda x: own.logsumexp(x, 1, True)),
+    "amax": (lambda x: x.amax(1) + x.amax(), lambda x: own.add(own.max(x, 1), own.max(x))),
+    "norm": (lambda x: torch.linalg.vector_norm(x, dim=0), lambda x: own.norm(x, 0)),
+}
+
+
+def t(number):
+    return torch.tensor(float(number))
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_functions_of_torch_are_replaced(name):
+    function, expected = REPLACED[name]
+    x = torch.from_numpy(np.random.default_rng(1).normal(size=(6, 5)).astype(np.float32))
+    y = qtorch.reproducible.convert(Calls(function))(x)
+    assert_same_bits(y, expected(x))
+    torch.testing.assert_close(y, function(x), rtol=1e-5, atol=1e-6)
