@@ -1,4 +1,4 @@
-"""Eight simulated JAX devices for the sharding tests, threads that sleep when idle, and the folders of tests."""
+"""What tests find before they import: eight simulated JAX devices, threads that sleep, the folders of tests."""
 
 import os
 import sys

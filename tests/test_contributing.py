@@ -69,17 +69,42 @@ for number, one, another in zip((expected.scale, expected.zero_point), (by_jax.s
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_the_change_works_everywhere(name, tmp_path):
-    for folder in ("qcore", "qtorch", "qjax", "tests/core", "tests/support"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """What the diffs are applied to."""
+    folder = tmp_path_factory.mktemp("copy")
+    for part in ("qcore", "qtorch", "qjax", "tests/core", "tests/support"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def run(copy, *command):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(["tests/support", "."]), "GIT_CEILING_DIRECTORIES": "/"}
-    options = {"cwd": tmp_path, "env": environment, "check": True, "timeout": 300}
-    subprocess.run(["git", "apply", "--whitespace=nowarn", DIFFS / f"{name}.diff"], **options)
-    subprocess.run([sys.executable, "-c", BEFORE + PROGRAMS[name]], **options)
+    subprocess.run(command, cwd=copy, env=environment, check=True, timeout=300)
+
+
+def apply(copy, name, *options):
+    run(copy, "git", "apply", "--whitespace=nowarn", *options, DIFFS / f"{name}.diff")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_diff_is_of_one_file_and_a_row_of_a_table(name, copy):
+    apply(copy, name, "--check")
     changed = re.findall(r"^\+\+\+ b/(.*)", (DIFFS / f"{name}.diff").read_text(), re.M)
     assert len([file for file in changed if not file.startswith("tests/")]) == 1
     assert len(changed) <= 2
+
+
+@pytest.mark.parametrize("names", [[*PROGRAMS], *(pytest.param([name], marks=pytest.mark.heavy) for name in PROGRAMS)])
+def test_the_changes_work_everywhere(names, copy):
+    """Together, in one process; one by one among the heavy tests."""
+    for name in names:
+        apply(copy, name)
+    try:
+        run(copy, sys.executable, "-c", "".join([BEFORE, *(PROGRAMS[name] for name in names)]))
+    finally:
+        for name in reversed(names):
+            apply(copy, name, "--reverse")
 
 
 def test_contributing_shows_them():

@@ -1,7 +1,9 @@
 """Which package imports what, seen by a fresh process; and what is reachable after the import of a package alone."""
 
+import json
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -10,15 +12,39 @@ ROOMS = {
     "qjax": ["auto_low", "insight", "linalg", "nnx", "optim", "quant", "quantization", "reproducible"],
 }
 
+# What a package does to a fresh process. Rooms are asked for in children, where no other room's import has set the
+# attribute; optax and flax are hidden at the end, from what `*` takes.
+LOOK = """
+import json, os, sys, warnings, {package}
+seen = {{"imported": list(sys.modules), "all": {package}.__all__, "dir": dir({package})}}
+seen["listed"] = list(sys.modules)
+warnings.simplefilter("ignore")
+seen["rooms"] = []
+for room in {rooms}:
+    if os.fork() == 0:
+        getattr({package}, room).__all__
+        os._exit(0 if "{package}." + room in sys.modules else 1)
+    seen["rooms"] += [room] if os.wait()[1] == 0 else []
+try:
+    {package}.quantise
+except AttributeError as error:
+    seen["error"] = str(error)
+sys.modules["optax"] = sys.modules["flax"] = None
+from {package} import *
+seen["starred"] = list(globals())
+print(json.dumps(seen))
+"""
+
 
 def run(code, *options):
     return subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True)
 
 
-def modules_after(statement):
-    done = run(f"import sys; {statement}; print(' '.join(sys.modules))")
+@cache
+def seen(package):
+    done = run(LOOK.format(package=package, rooms=ROOMS.get(package, [])))
     assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize(
@@ -41,44 +67,30 @@ def modules_after(statement):
     ],
 )
 def test_packages_are_isolated(package, forbidden):
-    assert not forbidden & modules_after(f"import {package}")
+    assert package in seen(package)["imported"]
+    assert not forbidden & set(seen(package)["imported"])
 
 
 @pytest.mark.parametrize("package", ROOMS)
 def test_rooms_are_attributes(package):
-    """Each in a child of its own, where no other room's import has set the attribute."""
-    look = f"""
-import os, sys, warnings, {package}
-warnings.simplefilter("ignore")
-for room in {ROOMS[package]}:
-    if os.fork() == 0:
-        getattr({package}, room).__all__
-        os._exit(0 if "{package}." + room in sys.modules else 1)
-    assert os.wait()[1] == 0, room
-"""
-    done = run(look)
-    assert done.returncode == 0, done.stderr
+    assert seen(package)["rooms"] == ROOMS[package]
 
 
 @pytest.mark.parametrize("package", ROOMS)
 def test_dir_lists_everything_and_imports_nothing(package):
-    names = f"set({package}.__all__) | set({ROOMS[package]})"
-    modules = modules_after(f"import {package}; assert {names} <= set(dir({package})), dir({package})")
-    assert not modules & {"optax", "flax", f"{package}.optim"}
+    assert {*seen(package)["all"], *ROOMS[package]} <= set(seen(package)["dir"])
+    assert not set(seen(package)["listed"]) & {"optax", "flax", f"{package}.optim"}
 
 
 @pytest.mark.parametrize("package", ROOMS)
 def test_an_unknown_attribute_is_an_attribute_error(package):
-    done = run(f"import {package}; {package}.quantise")
-    assert f"AttributeError: module '{package}' has no attribute 'quantise'" in done.stderr
+    assert seen(package)["error"] == f"module '{package}' has no attribute 'quantise'"
 
 
 @pytest.mark.parametrize("package", ROOMS)
 def test_star_import_takes_what_all_names(package):
     """All of it without optax and flax."""
-    hidden = "import sys; sys.modules['optax'] = sys.modules['flax'] = None"
-    done = run(f"{hidden}; from {package} import *; import {package}; assert set({package}.__all__) <= set(globals())")
-    assert done.returncode == 0, done.stderr
+    assert set(seen(package)["all"]) <= set(seen(package)["starred"])
 
 
 STATEMENTS = "import qjax; qjax.{room}", "from qjax import {room}", "import qjax.{room}"

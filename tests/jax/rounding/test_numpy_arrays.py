@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from covering import pairwise
 from support import DTYPES, assert_same_bits
 
 import qcore
@@ -21,9 +22,7 @@ def same(actual, expected):
     assert_same_bits(actual, expected)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("mode", "key"), MODES)
-@pytest.mark.parametrize("number", ["e5m2", "fixed", "mxfp4"])
+@pairwise(number=["e5m2", "fixed", "mxfp4"], **{"mode, key": MODES}, dtype=[*DTYPES])
 def test_every_carrier(number, mode, key, dtype):
     number = qcore.FixedPoint(8, 4) if number == "fixed" else number
     x = X.astype(DTYPES[dtype])

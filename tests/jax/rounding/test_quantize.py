@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from covering import pairwise
 from support import assert_same_bits, equations
 
 import qcore
@@ -16,10 +17,12 @@ F = FloatingPoint(5, 2)
 X = np.random.default_rng(0).standard_normal((6, 50)).astype(np.float32)
 
 
-@pytest.mark.parametrize("x64", [False, True])
-@pytest.mark.parametrize("promotion", ["standard", "strict"])
-@pytest.mark.parametrize("mode", ["nearest", "stochastic"])
-@pytest.mark.parametrize("number", [F, FloatingPoint(9, 3), FixedPoint(8, 4), BlockFloatingPoint(8, 0)], ids=str)
+@pairwise(
+    number=[F, FloatingPoint(9, 3), FixedPoint(8, 4), BlockFloatingPoint(8, 0)],
+    mode=["nearest", "stochastic"],
+    promotion=["standard", "strict"],
+    x64=[False, True],
+)
 def test_configurations(number, mode, promotion, x64):
     with jax.enable_x64(x64), jax.numpy_dtype_promotion(promotion):
         x = jnp.asarray(X)
