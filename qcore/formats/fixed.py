@@ -78,7 +78,9 @@ class FixedPoint(Number):
             lower = carrier.lane_at_most(steps - self.symmetric if self.signed else 0, -self.fl)
         base, top, coarsest = uniform_grid(Ints, carrier.bias - self.fl, carrier)
         grid = Grid(base, top, coarsest, 0, limit, carrier.infinity, lower - limit)
-        return ("wrap", (*grid, *self.codes(carrier))) if self.wrap else ("grid", grid)
+        if not self.wrap:
+            return "grid", grid
+        return "normal_wrap" if -self.fl >= carrier.min_exponent else "wrap", (*grid, *self.codes(carrier))
 
     @property
     def bits(self) -> int:

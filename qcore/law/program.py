@@ -36,6 +36,7 @@ KINDS: dict[str, tuple[type[Any], ...]] = {
     "general": (Grid,),
     "wide": (Grid,),
     "wrap": (Grid, FixedCodes),
+    "normal_wrap": (Grid, SmallCodes),
     "posit": (Taper,),
     "wide_posit": (Taper,),
     **dict.fromkeys(SHARED, (Shared,)),
@@ -49,6 +50,7 @@ CODES: dict[str, type[Any]] = {  # the special before the general
     "fixed": FixedCodes,
     "posit": PositCodes,
 }
+WRAPPING = ("wrap", "normal_wrap")
 ENCODINGS = CODES | {"power": PowerEncoding, "normal": FloatEncoding, "float": FloatEncoding}
 
 
@@ -60,8 +62,8 @@ class Program:
         carrier: the layout of the input, and of results that are numbers.
         mode: the rounding mode.
         kind: "grid", "overflowing", "deep", "general" or "wide" (see `round_to_grid`); "wrap" (a grid, then modulo its
-            range); "posit" or "wide_posit" (see `round_to_posit`); for blocks "nvfp4" or a key of
-            `qcore.law.blocks.shared_scale.KINDS`.
+            range), or "normal_wrap" where the step is a normal number of the carrier; "posit" or "wide_posit" (see
+            `round_to_posit`); for blocks "nvfp4" or a key of `qcore.law.blocks.shared_scale.KINDS`.
         codes: the kind of the results, a key of `CODES`; "" for numbers.
         storage: the width of the integers that store the codes.
         element: the kind with which a block's elements are encoded.
@@ -80,7 +82,7 @@ class Program:
     @property
     def narrows(self) -> bool:
         """True if lanes of the carrier's own width give the same numbers, see `Carrier.narrow`."""
-        return not self.codes and self.kind not in ("wrap", "nvfp4") and self.mode is not Rounding.STOCHASTIC
+        return not self.codes and self.kind not in (*WRAPPING, "nvfp4") and self.mode is not Rounding.STOCHASTIC
 
     @property
     def shared(self) -> bool:
@@ -129,7 +131,7 @@ class Program:
             return round_to_posit(xp, bits, self.carrier, self.mode, parts[0], word, wide)
         if self.shared:
             return self._run_shared(xp, bits, parts, axes, word, materialize, usual)
-        if not self.codes and self.kind != "wrap":
+        if not self.codes and self.kind not in WRAPPING:
             return round_to_grid(xp, bits, self.carrier, self.mode, parts[0], word, self.kind)
         operation, kind = (encode, self.kind) if self.codes else (wrap, "grid")
         return operation(xp, bits, self.carrier, self.mode, parts[0], parts[-1], word, kind)
