@@ -72,6 +72,11 @@ def target_flags() -> tuple[str, ...]:
     return X86_FLAGS[chosen]
 
 
+def is_for_all_instructions() -> bool:
+    """True unless `ATEN_CPU_CAPABILITY` chooses an instruction set, which may be less than the processor has."""
+    return os.environ.get("ATEN_CPU_CAPABILITY") is None
+
+
 @cache
 def processor() -> str:
     """What libraries are compiled for, and how, as a text that differs where they may."""

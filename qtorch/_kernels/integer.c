@@ -4,7 +4,8 @@
 //
 // Differences have 9 bits. Two neighbours of a row and of a column are multiplied and added in one instruction, into
 // int32: B is packed as panels of COLUMNS columns, pairs of neighbours side by side. Where each output sees one channel
-// only (`channels.h`), neighbours are runs of a window.
+// only (`channels.h`), neighbours are runs of a window. Processors with VNNI multiply four neighbours at once, bytes
+// without a sign with bytes that have one: zero points are then taken from the sums (`bytes.h`).
 
 $values
 
@@ -30,6 +31,12 @@ $values
     _mm256_store_si256((__m256i*)(sums[i] + 8), high##i);
 #endif
 
+#if defined __AVX512VNNI__ && defined __AVX512VL__
+#define DOT _mm256_dpbusd_epi32
+#elif defined __AVXVNNI__
+#define DOT _mm256_dpbusd_avx_epi32
+#endif
+
 #define ROWS 6     // of C at a time, in registers
 #define COLUMNS 16 // the same
 #define TOGETHER 4 // windows of single channels, in registers
@@ -48,8 +55,13 @@ typedef struct {
     const int32_t* zero_point;
     const float* ends;
     int64_t terms, pairs, panels;
+    int64_t bytes, centred;  // whether four bytes are multiplied at once, and with numbers whose zero points are 0
     float* of_outputs;  // HANDED for each output of all panels
+    int32_t* of_columns;  // in bytes: what the sums of a panel's columns begin with, and their zero points
 } Call;
+
+// What is taken from bytes without a sign, so that they have one.
+static inline int32_t half(int64_t is_signed) { return is_signed ? 0 : 128; }
 
 static inline void differences(const uint8_t* from, int64_t size, int64_t is_signed, int32_t zero, int16_t* to) {
     if (is_signed) for (int64_t i = 0; i < size; ++i) to[i] = (int16_t)(((const int8_t*)from)[i] - zero);
@@ -112,7 +124,7 @@ static void pack(const Call* call, int64_t panel, int16_t* to) {
             memset(rows[j], 0, sizeof rows[j]);
             if (output < call->outputs)
                 differences(call->b + output * call->terms + start, inside, call->signed_b,
-                            call->zero_b[call->one_zero ? 0 : output], rows[j]);
+                            call->bytes ? half(call->signed_b) : call->zero_b[call->one_zero ? 0 : output], rows[j]);
         }
         for (int64_t pair = 0; pair < size / 2; ++pair)
             for (int64_t j = 0; j < COLUMNS; ++j)
@@ -211,30 +223,38 @@ static void product(
     }
 }
 
+$bytes
+
 $channels
 
 static int run(Call* call, int64_t rows, int threads) {
     const int64_t blocks = (rows + BLOCK - 1) / BLOCK, width = 2 * call->pairs;
     const int64_t count = call->kernel[0] * call->kernel[1] * call->kernel[2] + 1;
     const int64_t of_packed = width * call->panels * COLUMNS, of_block = call->apart ? 0 : width * BLOCK;
-    int64_t* const runs = malloc(sizeof(int64_t) * count + sizeof(float) * HANDED * call->panels * COLUMNS
+    const int64_t columns = call->panels * COLUMNS;
+    int64_t* const runs = malloc(sizeof(int64_t) * count + sizeof(float) * (HANDED + 2) * columns
                                  + sizeof(int16_t) * (of_packed + threads * of_block));
     if (!runs) return 0;
     call->of_outputs = (float*)(runs + count);
-    int16_t* const packed = (int16_t*)(call->of_outputs + HANDED * call->panels * COLUMNS);
+    call->of_columns = (int32_t*)(call->of_outputs + HANDED * columns);
+    int16_t* const packed = (int16_t*)(call->of_columns + 2 * columns);
     runs_of(call, runs);
+    if (call->bytes) call->centred = is_centred(call);
     #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         #pragma omp for schedule(dynamic)
         for (int64_t panel = 0; panel < call->panels; ++panel) {
             pack(call, panel, packed + panel * COLUMNS * width);
+            if (call->bytes) to_bytes(call, panel, packed + panel * COLUMNS * width);
             if (call->rounds) prepare(call, panel);
         }
         #pragma omp for schedule(dynamic)
         for (int64_t block = 0; block < blocks; ++block) {
             const int64_t first = block * BLOCK, size = MIN(BLOCK, rows - first);
+            int16_t* const a = packed + of_packed + omp_get_thread_num() * of_block;
             if (call->apart) channel_by_channel(call, runs, first, size, packed);
-            else product(call, runs, first, size, packed, packed + of_packed + omp_get_thread_num() * of_block);
+            else if (call->bytes) product_of_bytes(call, runs, first, size, packed, (uint8_t*)a);
+            else product(call, runs, first, size, packed, a);
         }
     }
     free(runs);
@@ -259,7 +279,10 @@ Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
         call.zero_point = PyLong_AsVoidPtr(*given++), call.ends = PyLong_AsVoidPtr(*given++);
     }
     call.terms = call.kernel[0] * call.kernel[1] * call.kernel[2] * (call.apart ? 1 : call.channels);
-    call.pairs = (call.terms + 1) / 2;
+#ifdef DOT
+    call.bytes = !call.apart;
+#endif
+    call.pairs = call.bytes ? (call.terms + 3) / 4 * 2 : (call.terms + 1) / 2;
     call.panels = (call.outputs + COLUMNS - 1) / COLUMNS;
     const int64_t rows = call.places[0] * call.places[1] * call.places[2] * call.places[3];
     void* const state = PyEval_SaveThread();

@@ -22,7 +22,7 @@ TEMPLATE = Path(__file__).with_name("product.c")
 CHUNKS, INTEGERS, SUMS, STEPS = (
     Path(__file__).with_name(name) for name in ("chunks.c", "integer.c", "sums.c", "steps.c")
 )
-CHANNELS, WORDS = (Path(__file__).with_name(name) for name in ("channels.h", "words.h"))
+BYTES, CHANNELS, WORDS = (Path(__file__).with_name(name) for name in ("bytes.h", "channels.h", "words.h"))
 
 
 @cache
@@ -66,6 +66,7 @@ def of_integers(biased: bool = False) -> Function | None:
     store = [f"to[{place} * COLUMNS + column] = {value.name};" for place, value in enumerate(handed)]
     fields = {
         "values": VALUES.read_text() + f"\n#define HANDED {len(handed)}\n",
+        "bytes": BYTES.read_text(),
         "channels": CHANNELS.read_text(),
         "outputs": "\n        ".join([*map(declared, of_outputs), *store]),
         "constants": "\n    ".join(declared(value) for value in element if value.level == CONSTANT),

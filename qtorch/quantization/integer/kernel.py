@@ -9,6 +9,7 @@ import torch
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.operations import check_requantized
 from qtorch._kernels import products
+from qtorch._kernels.compiler import is_for_all_instructions
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._torch_internals import multiplies_int8
 from qtorch.quantization.array_names import Names
@@ -17,7 +18,8 @@ from qtorch.quantization.array_names import Names
 def is_served(input: Any, weight: Any, apart: bool = False) -> bool:
     """True if the kernel is there, may read the operands, and is faster than torch's products.
 
-    These are of floats where the processor has no instructions for int8, and where each output sees one channel.
+    These have instructions for int8 that the kernel may lack (`ATEN_CPU_CAPABILITY`), but not for convolutions of each
+    channel alone.
 
     Args:
         input, weight: QTensors of 8 bits.
@@ -26,7 +28,7 @@ def is_served(input: Any, weight: Any, apart: bool = False) -> bool:
     tensors = input.values, input.qparams.zero_point, weight.values, weight.qparams.zero_point
     return (
         all(is_plain_tensor(one) and one.is_cpu for one in tensors)
-        and (apart or not multiplies_int8(input.device))
+        and (apart or is_for_all_instructions() or not multiplies_int8(input.device))
         and torch.backends.cpu.get_cpu_capability().startswith("AVX")
         and products.of_integers() is not None
     )
