@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
@@ -16,9 +17,10 @@ import qtorch
 from benchmarks.support.comparison import Case, Piece
 from qcore import Accumulator, Product
 from qcore.accumulate.arrays import multiply_arrays
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.accumulate.convolution import Form, convolution_form
+from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm, Shape
 
-HALF, KEY, SHAPE = "float(6,9)", 7, (33, 97, 40)
+HALF, KEY = "float(6,9)", 7
 ACCUMULATORS = (
     Accumulator(),
     Accumulator(HALF, chunk=64),
@@ -29,30 +31,33 @@ ACCUMULATORS = (
     Accumulator(chunk=4, fraction_bits=23, output="toward_zero"),
 )
 OPERANDS = (("e4m3fn", "e5m2"), (None, None))
+FORMS: dict[str, tuple[Form, Shape, Shape, dict[str, Any]]] = {
+    "matmul": (MatrixForm(), (33, 97), (97, 40), {}),
+    "conv2d": (convolution_form(2, 2, 1, 1, 2), (3, 4, 9, 8), (6, 2, 3, 3), {"stride": 2, "padding": 1, "groups": 2}),
+}
 
 
 def compare_products() -> Iterator[Case]:
-    """A case for each accumulator, pair of operands and backend; the first backend is the reference."""
-    rng = np.random.default_rng(0)
-    m, k, n = SHAPE
-    a, b, gradient = (_hard(rng, shape) for shape in ((m, k), (k, n), (m, n)))
-    for accumulator in ACCUMULATORS:
-        for operands in OPERANDS:
-            products = Product(*operands, accumulator), *(Product(None, one, accumulator) for one in operands[::-1])
-            options = {"operands": operands, "accumulator": accumulator, "key": KEY}
-            expected, seconds = _timed(lambda: _reference(products, a, b, gradient))  # noqa: B023
-            found = {"numpy": (expected, seconds)}
-            for name, run in (("torch kernel", _by_torch), ("jax jit", _by_jax)):
-                found[name] = _timed(lambda: run(options, a, b, gradient))  # noqa: B023
-            mode = f"{accumulator.rounding.value}, operands {operands[0]} and {operands[1]}"
-            for name, (result, seconds) in found.items():
-                case = Case(accumulator.text, mode, name)
-                case.add(Piece(expected), expected, result, seconds)
-                yield case
+    """A case for each product, accumulator, pair of operands and backend; the first backend is the reference."""
+    for product, accumulator, operands in itertools.product(FORMS, ACCUMULATORS, OPERANDS):
+        form, shape_a, shape_b, arguments = FORMS[product]
+        rng = np.random.default_rng(0)
+        arrays = [_hard(rng, shape) for shape in (shape_a, shape_b, form.result(shape_a, shape_b))]
+        products = Product(*operands, accumulator), *(Product(None, one, accumulator) for one in operands[::-1])
+        options = arguments | {"operands": operands, "accumulator": accumulator, "key": KEY}
+        expected, seconds = _timed(lambda: _reference(form, products, *arrays))  # noqa: B023
+        found = {"numpy": (expected, seconds)}
+        for name, run in (("torch kernel", _by_torch), ("jax jit", _by_jax)):
+            found[name] = _timed(lambda: run(product, options, *arrays))  # noqa: B023
+        mode = f"{product}, {accumulator.rounding.value}, operands {operands[0]} and {operands[1]}"
+        for name, (result, seconds) in found.items():
+            case = Case(accumulator.text, mode, name)
+            case.add(Piece(expected), expected, result, seconds)
+            yield case
 
 
-def _hard(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """Numbers of many magnitudes, with zeros, and in the last row and column special ones."""
+def _hard(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Numbers of many magnitudes, with zeros, and in some rows subnormal and special ones."""
     x = rng.standard_normal(shape) * np.exp2(rng.integers(-12, 8, shape))
     x[rng.random(shape) < 0.1] = -0.0
     x[-1, ::7], x[::5, -1] = np.inf, np.nan
@@ -69,22 +74,22 @@ def _flat(results: Any) -> np.ndarray:
     return np.concatenate([np.asarray(one).ravel() for one in results])
 
 
-def _reference(products: Any, a: np.ndarray, b: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+def _reference(form: Form, products: Any, a: np.ndarray, b: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     calls = ((FORWARD, a, b, b), (GRAD_A, gradient, b, a), (GRAD_B, gradient, a, b))
     pairs = zip(calls, products, strict=True)
-    return _flat(multiply_arrays(MatrixForm(), call[0], one, *call[1:3], call[3].shape, KEY) for call, one in pairs)
+    return _flat(multiply_arrays(form, call[0], one, *call[1:3], call[3].shape, KEY) for call, one in pairs)
 
 
-def _by_torch(options: dict[str, Any], *arrays: np.ndarray) -> np.ndarray:
+def _by_torch(product: str, options: dict[str, Any], *arrays: np.ndarray) -> np.ndarray:
     a, b, gradient = map(torch.from_numpy, arrays)
     a, b = a.clone().requires_grad_(), b.clone().requires_grad_()
-    y = qtorch.linalg.matmul(a, b, **options)
+    y = getattr(qtorch.linalg, product)(a, b, **options)
     return _flat(one.detach() for one in (y, *torch.autograd.grad(y, (a, b), gradient)))
 
 
-def _by_jax(options: dict[str, Any], *arrays: np.ndarray) -> np.ndarray:
+def _by_jax(product: str, options: dict[str, Any], *arrays: np.ndarray) -> np.ndarray:
     def both(a: jax.Array, b: jax.Array, gradient: jax.Array) -> Any:
-        y, pull = jax.vjp(lambda a, b: qjax.linalg.matmul(a, b, **options), a, b)
+        y, pull = jax.vjp(lambda a, b: getattr(qjax.linalg, product)(a, b, **options), a, b)
         return y, *pull(gradient)
 
     return _flat(jax.jit(both)(*map(jnp.asarray, arrays)))

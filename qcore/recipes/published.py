@@ -100,7 +100,7 @@ def _nvfp4() -> Recipe:
 
 
 def _delayed() -> Recipe:
-    """NVIDIA Transformer Engine's documentation of `DelayedScaling` with `Format.HYBRID`.
+    """NVIDIA, Transformer Engine's documentation, "Common API": `recipe.DelayedScaling`, whose defaults these are.
 
     E4M3 for inputs and weights, E5M2 for gradients; a scale for each tensor, 448 or 57344 / the largest of the past
     1024 largest magnitudes / 2^margin, margin 0, unchanged where that is 0 or not finite (†); to nearest, saturating;
@@ -137,9 +137,9 @@ def _swalp() -> Recipe:
 
 
 RECIPES: dict[str, Recipe] = {
-    # Mishra et al., "Recipes for Pre-training LLMs with MXFP8", 2025: E4M3 for all tensors, blocks of 32 along the
-    # axis that is summed over, scales 2^ceil(log2(amax / 448)), to nearest even, saturating, sums in float32. Linear
-    # layers only; embedding, head, attention's products and softmax stay in bfloat16 (†).
+    # Mishra et al., "Recipes for Pre-training LLMs with MXFP8", 2025, section 3 (†): E4M3 for all tensors, blocks of 32
+    # along the axis that is summed over, scales 2^ceil(log2(amax / 448)), to nearest even, saturating, sums in float32.
+    # Linear layers only; embedding, head, attention's products and softmax stay in bfloat16 (†).
     "mxfp8": Recipe(
         [
             Entry(

@@ -41,40 +41,42 @@ def by_jax(function, a, b, gradient):
     return y, *pull(jnp.asarray(gradient))
 
 
-def check(form, a, b, products, call, compiled=False):
+def check(form, a, b, products, call, backends=("torch", "jax.jit")):
     shape = form.result(a.shape, b.shape)
     gradient = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     expected = three_products(form, a, b, gradient, products)
-    found = {
-        "torch": by_torch(lambda a, b: call(qtorch.linalg, a, b), a, b, gradient),
-        "jax": by_jax(lambda a, b: call(qjax.linalg, a, b), a, b, gradient),
+    in_torch, in_jax = (lambda a, b, room=room: call(room, a, b) for room in (qtorch.linalg, qjax.linalg))
+    torch._dynamo.reset()
+    ways = {
+        "torch": lambda: by_torch(in_torch, a, b, gradient),
+        "torch.compile": lambda: by_torch(in_torch, a, b, gradient, compiled=True),
+        "jax": lambda: by_jax(in_jax, a, b, gradient),
+        "jax.jit": lambda: jax.jit(lambda a, b, gradient: by_jax(in_jax, a, b, gradient))(a, b, gradient),
     }
-    if compiled:
-        torch._dynamo.reset()
-        found["torch.compile"] = by_torch(lambda a, b: call(qtorch.linalg, a, b), a, b, gradient, compiled=True)
-        together = jax.jit(lambda a, b, gradient: by_jax(lambda a, b: call(qjax.linalg, a, b), a, b, gradient))
-        found["jax.jit"] = together(a, b, gradient)
+    found = {backend: ways[backend]() for backend in backends}
     for backend, results in found.items():
         for which, x, y in zip((FORWARD, GRAD_A, GRAD_B), results, expected, strict=True):
             assert_same_bits(x, y, f"{which}, {backend}")
 
 
-COMPILED = ("exact", "chunks", "sequential", "few random bits", "two levels")  # all take minutes to compile in JAX
-USUAL = (*COMPILED, "aligned", "posit", "toward zero")
+# Each way compiles for seconds, and eager JAX three functions: `tests/jax/linalg/test_parts.py` has more of these.
+USUAL = ("exact", "chunks", "sequential", "few random bits", "two levels", "aligned", "posit", "toward zero")
+MORE = dict.fromkeys(USUAL, ()) | {"exact": ("torch.compile", "jax"), "few random bits": ("torch.compile",)}
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in USUAL else pytest.mark.heavy) for name in ACCUMULATORS]
 )
 def test_all_accumulators(name):
-    """On inputs of all kinds side by side, forward and backward, eager and compiled."""
+    """On inputs of all kinds side by side, forward and backward; in all ways if it is not one of the usual tests."""
     pairs = [inputs(kind, 2, 33, 3) for kind in KINDS]
     a, b = np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs], axis=1)
     accumulator = ACCUMULATORS[name]
     grads = Product("e5m2", "float(5,2)", accumulator), Product(None, "e4m3fn", accumulator)
     products = Product(*OPERANDS, accumulator), *grads
     options = {"operands": OPERANDS, "accumulator": accumulator, "grad_a": grads[0], "grad_b": grads[1], "key": KEY}
-    check(FORMS["matmul"], a, b, products, lambda room, a, b: room.matmul(a, b, **options), name in COMPILED)
+    backends = "torch", "jax.jit", *MORE.get(name, ("torch.compile", "jax"))
+    check(FORMS["matmul"], a, b, products, lambda room, a, b: room.matmul(a, b, **options), backends)
 
 
 def test_integers_round_sums():
@@ -122,8 +124,8 @@ def test_all_shapes(shape):
         forward = Product(*OPERANDS, accumulator)
         products = forward, Product(None, OPERANDS[1], accumulator), Product(None, OPERANDS[0], accumulator)
         options = arguments | {"operands": OPERANDS, "accumulator": accumulator, "key": KEY}
-        compiled = kind == "conv2d" and accumulator is None
-        check(form, a, b, products, lambda room, a, b: getattr(room, kind)(a, b, **options), compiled)  # noqa: B023
+        backends = ("torch", "jax.jit", "torch.compile")[: 3 if shape == "conv2d" and accumulator is None else 2]
+        check(form, a, b, products, lambda room, a, b: getattr(room, kind)(a, b, **options), backends)  # noqa: B023
 
 
 @pytest.mark.parametrize("shape", [name for name, (kind, *_) in SHAPES.items() if kind.startswith("conv")])
@@ -160,7 +162,7 @@ def test_bias(bias):
 
 @pytest.mark.parametrize("mask", ["none", "causal", "bool", "float"])
 def test_attention(mask):
-    """The same bits and gradients in torch and JAX, eager and compiled; nearly torch's own results."""
+    """The same bits and gradients in torch and JAX, eager forward with one mask; nearly torch's own results."""
     rng = np.random.default_rng(8)
     q, k, v = (rng.standard_normal((2, 3, length, 8)).astype(np.float32) for length in (5, 7, 7))
     given = {"bool": rng.random((5, 7)) < 0.7, "float": rng.standard_normal((5, 7)).astype(np.float32)}.get(mask)
@@ -181,9 +183,10 @@ def test_attention(mask):
         y, pull = jax.vjp(function, q, k, v)
         return y, *pull(jnp.asarray(gradient))
 
-    for found in (both(q, k, v), jax.jit(both)(q, k, v)):
-        for x, one in zip(found, expected, strict=True):
-            assert_same_bits(x, one)
+    for x, one in zip(jax.jit(both)(q, k, v), expected, strict=True):
+        assert_same_bits(x, one)
+    if mask == "causal":
+        assert_same_bits(function(q, k, v), y)
     mask_of_torch = None if given is None else torch.from_numpy(given)
     theirs = torch.nn.functional.scaled_dot_product_attention(*tensors, mask_of_torch, is_causal=causal)
     torch.testing.assert_close(by(qtorch.linalg, torch.from_numpy, {})(*tensors), theirs, rtol=1e-5, atol=1e-6)
