@@ -137,11 +137,13 @@ def torch_parts(x: np.ndarray) -> tuple[dict[str, Step], list[int]]:
 
     before, number = torch.from_numpy(x), parse("e4m3fn")
     after, copied = quantize(before, number), torch.empty_like(before)
+    few = before[0, :16], after[0, :16]
     record = torch_steps("nearest", 1)[0]()
     calls: dict[str, Step] = {
         "copy": lambda: copied.copy_(before),
         "statistics": lambda: packed_between(before, after, number),
         "statistics without errors": lambda: packed_between(after, after, number),
+        "statistics of 16 elements": lambda: packed_between(*few, number),
     }
     return calls, [one.statistics.elements for one in record.entries if one.step == record.steps[-1]]  # type: ignore[attr-defined]
 

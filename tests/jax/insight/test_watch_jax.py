@@ -48,6 +48,16 @@ def test_control_flow():
     assert found[Site("again.a", "output")] == expected(quantize(loop[1], "e4m3fn"))
 
 
+def test_off_it_costs_nothing():
+    """The program of a function that is watched elsewhere is as before."""
+    both = quantizer("e4m3fn", "e5m2", "nearest", "nearest")
+    plain = jax.jit(jax.grad(lambda x: both(x).sum()))
+    before = plain.lower(X).as_text()
+    assert len(jax.jit(watch(plain)).lower(X).as_text()) > len(before)
+    jax.clear_caches()
+    assert plain.lower(X).as_text() == before
+
+
 def test_gradients():
     both = quantizer("e4m3fn", "e5m2", "nearest", "nearest")
 

@@ -1,6 +1,7 @@
 """The watch over torch models: sites, removal, and what is wrong with its arguments."""
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -36,6 +37,34 @@ def test_nothing_stays_behind():
     assert (str(model[1]._forward_hooks), str(model[1]._forward_pre_hooks)) == before
     model(torch.ones(1, 2))
     assert watching.record.entries == []
+
+
+def test_off_it_costs_nothing():
+    """A step after the watch calls as many functions, Python's and C's, as one before it; a watched one calls more."""
+    model = lower(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), ["linear"], "e4m3fn", "e5m2", weight_number="e4m3fn")
+    model.append(lower(nn.Sequential(nn.Linear(8, 2)), Recipe(RECIPES["fp8_chunked"].entries[-1:])))
+    optimizer = OptimLP(torch.optim.SGD(model.parameters(), lr=0.1), weight_quant="bfloat16")
+
+    def calls():
+        found = [0]
+
+        def count(frame, event, argument):
+            found[0] += event in ("call", "c_call")
+
+        x = torch.ones(3, 4)
+        sys.setprofile(count)
+        try:
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+        finally:
+            sys.setprofile(None)
+        return found[0]
+
+    first = [calls() for _ in range(3)][-1]  # the first steps make what later ones keep
+    with watch(model, optimizer):
+        assert calls() > first
+    assert calls() == first
 
 
 def test_a_copy_has_its_own_weights():

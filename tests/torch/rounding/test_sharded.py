@@ -63,6 +63,15 @@ ones = DTensor.from_local(torch.full((5,), 0.3), line, [Partial()])
 same(qtorch.quantize(ones, "e5m2", "nearest"), torch.full((5,), 1.25), "a sum")
 
 
+# Statistics
+
+for mesh, placements in PLACED:
+    for number in ("e4m3fn", "scaled(e2m1fn,{-1:4})", "nvfp4"):
+        of_parts = qtorch.insight.statistics_of(distribute_tensor(x, mesh, placements), number, "stochastic", key=5)
+        of_whole = qtorch.insight.statistics_of(x, number, "stochastic", key=5)
+        assert of_parts.differing(of_whole) == [], f"statistics {number} {placements}"
+
+
 # Gradients, and where they are masked
 
 for mode, key in (("nearest", None), ("stochastic", 3)):
