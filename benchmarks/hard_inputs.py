@@ -1,14 +1,14 @@
 """Finds the inputs whose float64 result lies within 16 units in the last place of the middle of two float32 numbers.
 
-    python -m benchmarks.hard_inputs                       all functions, all 2^32 inputs: 23 passes of some minutes
+    python -m benchmarks.hard_inputs                       all functions, all 2^32 inputs: a minute for each function
     python -m benchmarks.hard_inputs --sixteenths 1        every sixteenth input
     python -m benchmarks.hard_inputs --functions exp log --seconds 60
 
-Only there can libraries differ whose float64 functions err by so much. It writes qcore/numerics/hard_inputs.json: how
-many sixteenths of all inputs were searched (the n-th one has the bit patterns n - 1, n + 15, n + 31 and so on, so that
-each has numbers of all magnitudes), the hard inputs, the correct results, which mpmath computes, and where the law
-defines the float32 number beside the correct one (twice rounded, in float64 to the very middle) this number. The same
-command goes on from it.
+Only there can libraries differ whose float64 functions err by so much. A kernel of compiled PyTorch searches. What is
+written to qcore/numerics/hard_inputs.json: how many sixteenths of all inputs were searched (the n-th one has the bit
+patterns n - 1, n + 15, n + 31 and so on, so that each has numbers of all magnitudes), the hard inputs, the correct
+results, which mpmath computes, and where the law defines the float32 number beside the correct one (twice rounded, in
+float64 to the very middle) this number. The same command goes on from it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -29,7 +30,7 @@ from qcore.numerics.elementary import laws
 from qcore.numerics.operations import SMALLEST, Names
 
 FILE = Path(__file__).parent.parent / "qcore" / "numerics" / "hard_inputs.json"
-PATTERNS, PARTS, CHUNK = 1 << 32, 16, 1 << 15  # all inputs, in so many parts; so many at a time stay in the cache
+PATTERNS, PARTS, CHUNK = 1 << 32, 16, 1 << 17  # all inputs, in so many parts; so many at a time stay in the cache
 DROPPED, UNITS = 29, 16  # bits of float64 that float32 lacks; how near to their middle
 DIGITS, MANTISSA, BIGGEST = 80, 24, 2.0**128
 
@@ -60,12 +61,22 @@ CORRECT: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def is_hard(name: str, x: np.ndarray) -> np.ndarray:
-    """Which float32 numbers are hard."""
-    with Names.arithmetic():
-        y = laws.IN_FLOAT64[name](Names, Names.wide(Names.settled(x)))
-    distance = (y.view(np.int64) & ((1 << DROPPED) - 1)) - (1 << (DROPPED - 1))
-    return (abs(distance) <= UNITS) & (abs(y) > SMALLEST) & (abs(y) < BIGGEST)
+@lru_cache(maxsize=1)
+def is_hard(name: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Which float32 numbers are hard for a function."""
+    import torch
+
+    from qtorch.reproducible import Names as TensorNames
+
+    def hard(x: Any) -> Any:
+        y = laws.IN_FLOAT64[name](TensorNames, TensorNames.wide(TensorNames.settled(x)))
+        distance = (y.view(torch.int64) & ((1 << DROPPED) - 1)) - (1 << (DROPPED - 1))
+        return (abs(distance) <= UNITS) & (abs(y) > SMALLEST) & (abs(y) < BIGGEST)
+
+    torch.set_num_threads(1)
+    torch._dynamo.reset()
+    compiled = torch.compile(hard, fullgraph=True, dynamic=False)
+    return lambda x: compiled(torch.from_numpy(x)).numpy()
 
 
 def correct(name: str, pattern: str) -> str:
@@ -97,7 +108,7 @@ def scan(name: str, part: int, stop: int = PATTERNS) -> list[str]:
     found = []
     for begin in range(part, stop, CHUNK * PARTS):
         x = np.arange(begin, min(begin + CHUNK * PARTS, stop), PARTS).astype(np.uint32)
-        found += [f"{pattern:08x}" for pattern in x[is_hard(name, x.view(np.float32))]]
+        found += [f"{pattern:08x}" for pattern in x[is_hard(name)(x.view(np.float32))]]
     return found
 
 
@@ -111,8 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     known = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
     end = perf_counter() + arguments.seconds
-    for part in range(min(arguments.sixteenths, PARTS)):
-        for name in arguments.functions:
+    for name in arguments.functions:
+        for part in range(min(arguments.sixteenths, PARTS)):
             row = known.setdefault(name, {"sixteenths": 0, "hard": {}})
             if row["sixteenths"] != part:
                 continue

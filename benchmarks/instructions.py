@@ -6,10 +6,10 @@ Usage:
 
 A pass of a kernel is a loop over vectors. For each pass this compiles the kernel as the package does, takes the loop
 that stores or reads the most bytes, and divides its instructions by the elements that it handles; where operations on
-pairs of 16-bit lanes are loops of their own, all of them. Where codes are
-bytes, lanes of a whole chunk are made of them, or they of lanes, which takes half an instruction more. Counts depend
-on the compiler alone, not on what else the machine does. The last column says how long that is at least on one core
-of a processor that begins so many vector instructions a cycle.
+pairs of 16-bit lanes are loops of their own, all of them. What is done once a block is divided by its elements; where
+there are fewer operations for usual blocks (see `qcore.law.program.Program.usual`), these are counted. Where codes are
+bytes, lanes of a whole chunk are made of them, or they of lanes, which takes half an instruction more. Counts depend on
+the compiler alone, not on what else the machine does.
 """
 
 from __future__ import annotations
@@ -33,16 +33,23 @@ from benchmarks.support.results import write_results
 from benchmarks.support.timing import machine, versions
 from qcore import parse
 from qcore.formats.block import BlockNumber
-from qcore.law.blocks.tiles import as_matrix
+from qcore.law.blocks.tiles import Matrix, as_matrix
 from qtorch._kernels import compiler, laws
 from qtorch._kernels.source import Kernel
+from qtorch._kernels.trace import BLOCK, ELEMENT, needed
 from qtorch._rounding.plan import decoder, make_plan
 
 SETS = {"avx2": ("ymm", 32), "avx512": ("zmm", 64)}  # registers, and their bytes
-PASSES = ("reduce_tensor", "reduce_blocks", "elements")
+PASSES = ("reduce_tensor", "reduce_blocks", "block_values", "elements")
 SHAPE = (4096, 4096)
-PER_CYCLE = {"avx2": 3, "avx512": 2}  # vector instructions that a processor of today begins in a cycle
-CLOCK = 3.0  # GHz
+NARROWING = {
+    "vpmovwb": 2,
+    "vpmovdw": 2,
+    "vpmovqd": 2,
+    "vpmovdb": 4,
+    "vpmovqw": 4,
+    "vpmovqb": 8,
+}  # stores of less than a vector
 
 
 @dataclass(frozen=True)
@@ -61,16 +68,13 @@ class Pass:
     def each(self) -> float:
         return self.instructions / self.elements
 
-    @property
-    def nanoseconds(self) -> float:
-        """Of one core, an element, at least."""
-        return self.each / PER_CYCLE[self.vectors] / CLOCK
-
 
 def assembly(source: str, vectors: str) -> str:
     """The kernel's assembly code, with a function for each pass."""
     source = re.sub(
-        rf"static void ({'|'.join(PASSES)})\(", r"__attribute__((noinline, noclone)) static void \1(", source
+        rf"static (void|int) (({'|'.join(PASSES)})(_usual)?)\(",
+        r"__attribute__((noinline, noclone)) static \1 \2(",
+        source,
     )
     with tempfile.TemporaryDirectory() as folder:
         text, result = Path(folder, "kernel.c"), Path(folder, "kernel.s")
@@ -90,24 +94,30 @@ def loops(lines: list[str]) -> Iterator[list[str]]:
             yield [line for line in lines[begin:end] if re.match(r"\t\w", line)]
 
 
-def handled(loop: list[str], name: str, vectors: str) -> int:
+def handled(loop: list[str], name: str) -> int:
     """The bytes that a loop stores, or of a pass that reduces, reads: those of its vectors."""
-    register, size = SETS[vectors]
+    sizes = {"x": 16, "y": 32, "z": 64}
     place = r"(?!-?\d+\(%r[sb]p\))\S*\(\S+\)"  # memory, other than what the stack keeps for registers
     found = 0
     for line in loop:
-        operands = line.split("\t")[-1]
-        if name == "elements" and (move := re.fullmatch(rf"%([xyz])mm\d+, {place}", operands)):
-            found += {"x": 16, "y": 32, "z": 64}[move[1]]
-        elif name != "elements" and re.match(rf"{place}, .*%{register}", operands):
-            found += size
+        words = line.split("\t")
+        instruction, operands = words[1], words[-1]
+        if not name.startswith("reduce") and (move := re.fullmatch(rf"%([xyz])mm\d+, {place}", operands)):
+            found += sizes[move[1]] // NARROWING.get(instruction, 1)
+        elif name.startswith("reduce") and (move := re.match(rf"{place}, .*%([xyz])mm", operands)):
+            found += 0 if instruction.startswith(("vpbroadcast", "vmovd", "vmovq")) else sizes[move[1]]
     return found
 
 
-def kernel_of(text: str, operation: str, dtype: torch.dtype) -> Kernel:
-    """The kernel of an operation of `benchmarks.speed`, for tensors of two dimensions."""
+def matrix_of(text: str) -> Matrix | None:
+    """How kernels see the tensor that is counted for; None without blocks."""
     number = parse(text)
-    matrix = as_matrix(SHAPE, number.block_sizes(2)) if isinstance(number, BlockNumber) else None
+    return as_matrix(SHAPE, number.block_sizes(2)) if isinstance(number, BlockNumber) else None
+
+
+def kernel_of(text: str, operation: str, dtype: torch.dtype) -> Kernel:
+    """The kernel of an operation of `benchmarks.speed`, for tensors of two dimensions; that for usual blocks if any."""
+    number, matrix = parse(text), matrix_of(text)
     layout = "flat" if matrix is None else laws.layout_of(matrix)
     if operation == "decode":
         storage = f"uint{make_plan(number, 'nearest', dtype, None, True).program.storage}"
@@ -117,24 +127,41 @@ def kernel_of(text: str, operation: str, dtype: torch.dtype) -> Kernel:
 
 
 def passes(text: str, operation: str, dtype: torch.dtype, vectors: str) -> Iterator[Pass]:
+    """The passes of a kernel; of those that it has twice the ones for usual blocks."""
     kernel = kernel_of(text, operation, dtype)
-    functions = re.split(r"\n(?=[a-z_][\w.]*:\n)", assembly(kernel.source(), vectors))
-    for function in functions:
-        name = function.partition(":")[0]
-        if name not in PASSES:
-            continue
-        found = [(handled(loop, name, vectors), loop) for loop in loops(function.splitlines())]
-        if operation == "decode":
+    source = kernel.source()
+    if kernel.width:  # the loops over what is left of a row take fewer instructions, as they know no blocks
+        source = source.replace("FOR_RUNS {", "if (0) FOR_RUNS {")
+    code = assembly(source, vectors)
+    functions = {one.partition(":")[0]: one for one in re.split(r"\n(?=[a-z_][\w.]*:\n)", code)}
+    kernel, what = kernel.usual or kernel, str(dtype).removeprefix("torch.")
+    for name in PASSES:
+        function = functions.get(f"{name}_usual", functions.get(name, ""))
+        found = [(handled(loop, name), loop) for loop in loops(function.splitlines())]
+        if operation == "decode" and name == "elements":
             found = [(size, loop) for size, loop in found if size < 4 * len(loop)]  # others only widen codes of bytes
         size, length = max(((size, len(loop)) for size, loop in found), default=(0, 0))
-        pairs = sum(bool(value.pairs) for value in kernel.trace.values.values())
+        pairs = sum(bool(value.pairs) for value in needed(kernel.values(ELEMENT), ELEMENT))
         if pairs and name == "elements" and vectors == "avx2" and not kernel.width:
             stages = list(without_remainders(found))[-2 * pairs - 1 :]  # those before are another copy of them
             length = sum(len(loop) * size // own for own, loop in stages)
         if size:
-            what = str(dtype).removeprefix("torch.")
-            each = _stored_bytes(kernel) if (name, operation) == ("elements", "encode") else dtype.itemsize
-            yield Pass(vectors, parse(text).text, operation, what, name, length, size // each)
+            elements = elements_of(size, text, operation, dtype, name, kernel)
+            yield Pass(vectors, parse(text).text, operation, what, name, length, elements)
+
+
+def elements_of(size: int, text: str, operation: str, dtype: torch.dtype, name: str, kernel: Kernel) -> int:
+    """The elements that a loop handles which handles so many bytes."""
+    if name == "block_values":
+        handed = [value.width for value in needed(kernel.values(ELEMENT), ELEMENT) if value.level == BLOCK]
+        written = [_bits(result.dtype) for result in kernel.results if result.value.level == BLOCK]
+        matrix = matrix_of(text)
+        assert matrix
+        return 8 * size // sum(handed + written) * matrix.block_rows * matrix.block_columns
+    if (name, operation) == ("elements", "encode"):  # codes of bytes are lanes until all of a chunk are narrowed
+        dtype_of_codes = kernel.results[0].dtype
+        return 8 * size // _bits(kernel.lane if dtype_of_codes == "uint8" else dtype_of_codes)
+    return size // dtype.itemsize
 
 
 def without_remainders(found: list[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
@@ -146,16 +173,14 @@ def without_remainders(found: list[tuple[int, list[str]]]) -> Iterator[tuple[int
         before = size
 
 
-def _stored_bytes(kernel: Kernel) -> int:
-    """What the loop over elements stores for a code: codes of bytes are lanes until all of a chunk are narrowed."""
-    dtype = kernel.results[0].dtype
-    return int((kernel.lane if dtype == "uint8" else dtype).lstrip("uint")) // 8
+def _bits(dtype: str) -> int:
+    return int(dtype.lstrip("uint"))
 
 
 def measure() -> Iterator[Pass]:
     for vectors in SETS:
         for text in (*ELEMENTS, *BLOCKS):
-            for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for dtype in (torch.float32, torch.bfloat16, torch.float16, *([torch.float64] if text in BLOCKS else [])):
                 yield from passes(text, "nearest", dtype, vectors)
         for text in STOCHASTIC:
             yield from passes(text, "stochastic", torch.float32, vectors)
@@ -171,15 +196,13 @@ def compiler_version() -> str:
 
 
 def table(rows: list[Pass]) -> Table:
-    found = Table(
-        box=SIMPLE, title=f"instructions an element; at {CLOCK:g} GHz and {PER_CYCLE} vector instructions a cycle"
-    )
+    found = Table(box=SIMPLE, title="instructions an element")
     for column in ("set", "format", "operation", "dtype", "pass"):
         found.add_column(column, no_wrap=True)
-    for column in ("instructions", "elements", "each", "ns at least"):
+    for column in ("instructions", "elements", "each"):
         found.add_column(column, justify="right", no_wrap=True)
     for row in rows:
-        numbers = str(row.instructions), str(row.elements), f"{row.each:.2f}", f"{row.nanoseconds:.3f}"
+        numbers = str(row.instructions), str(row.elements), f"{row.each:.2f}"
         found.add_row(row.vectors, row.format, row.operation, row.dtype, row.name, *numbers)
     return found
 
@@ -192,7 +215,7 @@ def main(argv: list[str] | None = None) -> int:
     Console(width=130).print(table(rows))
     if options.json:
         facts = {"versions": versions() | {"compiler": compiler_version()}, "machine": machine("cpu")}
-        records = [asdict(row) | {"each": row.each, "nanoseconds": row.nanoseconds} for row in rows]
+        records = [asdict(row) | {"each": row.each} for row in rows]
         write_results(options.json, facts | {"rows": records})
     return 0
 

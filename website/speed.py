@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from benchmarks.support.limits import Group, counts, groups
 from website.records import Record, link, results, span, table, where
 
 VECTORS = {"avx512": "AVX-512", "avx2": "AVX2", "jax": "jax jit"}
@@ -15,7 +16,7 @@ def speed_of_rounding() -> str:
     return (
         f"Measured on {where(record)} ({link('speed')}).\n\n{_copies_by_format(record)}\n\n"
         f"Of the limits that we set ourselves (`LIMITS` in `benchmarks/speed.py`) {limits['missed']} of "
-        f"{limits['checked']} are missed; the program prints which, and what they are made of."
+        f"{limits['checked']} are missed; [what they are made of](#missed-limits)."
     )
 
 
@@ -158,22 +159,40 @@ def _both(ratios: dict[tuple[str, int], float], dtype: str) -> str:
     return " / ".join(f"{ratios[dtype, size]:.1f}" for size in (20, 24) if (dtype, size) in ratios)
 
 
+def missed_limits() -> str:
+    record = results("speed")
+    found = groups(record["rows"], counts(), record["machine"]["torch threads"])
+    rows = (
+        (
+            *(f"{VECTORS[group.vectors]}, 2^{group.exponent}", f"`{group.kind}`", f"{group.missed} of {group.rows}"),
+            *(f"{group.worst:.2f}", *(span(values, 1) if values else "" for values in _rates(group))),
+            f"{group.beyond} of {group.missed}" if group.each else "",
+        )
+        for group in found
+    )
+    heading = ("", "limits", "missed", "worst / limit", "instructions an element", "a ns and core", "needed", "beyond")
+    return table(heading, rows)
+
+
+def _rates(group: Group) -> tuple[list[float], ...]:
+    return group.each, group.taken, group.needed
+
+
 def instructions() -> str:
     record = results("instructions")
-    found: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    found: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in record["rows"]:
         sums = found.setdefault((row["format"], row["operation"], row["dtype"]), {})
-        total = sums.setdefault(row["vectors"], [0.0, 0.0])
-        sums[row["vectors"]] = [total[0] + row["each"], total[1] + row["nanoseconds"]]
+        sums[row["vectors"]] = sums.get(row["vectors"], 0.0) + row["each"]
     rows = (
         (
             f"`{text}` {operation}{'' if dtype == 'float32' else f', {dtype}'}",
-            *(f"{value:.2f}" for vectors in ("avx512", "avx2") for value in sums[vectors]),
+            *(f"{sums[vectors]:.2f}" for vectors in ("avx512", "avx2")),
         )
         for (text, operation, dtype), sums in found.items()
         if text in _INSTRUCTIVE[operation] and (dtype == "float32" or text in _INSTRUCTIVE[operation][-3:])
     )
-    return table(("operation", "AVX-512: instructions", "ns", "AVX2: instructions", "ns"), rows)
+    return table(("operation", "AVX-512", "AVX2"), rows)
 
 
 _INSTRUCTIVE = {

@@ -1,57 +1,116 @@
-"""What missed limits are made of: the instructions that the kernels take, from `benchmarks.instructions`."""
+"""What missed limits of `benchmarks.speed` are made of: the instructions that the kernels take for each element."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qcore import parse
+from qcore import NVFP4, parse
+from qcore.formats.block import BlockNumber
 
 RESULTS = Path(__file__).parents[1] / "results"
 SMALL = 6  # calls on 2^6 elements take as long as their Python
-Counts = dict[tuple[str, ...], tuple[float, float]]
+Counts = dict[tuple[str, ...], float]
+Record = dict[str, Any]
+
+
+def kind_of(operation: str, text: str) -> str:
+    """Of an operation on a format: what has limits in common."""
+    number = parse(text)
+    if operation.startswith("stochastic"):
+        return "stochastic"
+    if isinstance(number, BlockNumber):
+        return "nvfp4" if isinstance(number, NVFP4) else "block"
+    return "element" if operation == "nearest" else "codes"
 
 
 def counts() -> Counts:
-    """Instructions, and nanoseconds of one core at least, an element, by set, format, operation and dtype.
-
-    Nanoseconds are 0 for "jax", whose loops also wait for memory.
-    """
+    """Instructions an element, of all passes over memory, by set ("jax": XLA's), format, operation and dtype."""
     found: Counts = {}
     for row in json.loads((RESULTS / "instructions.json").read_text())["rows"]:
         key = row["vectors"], row["format"], row["operation"], row["dtype"]
-        each, nanoseconds = found.get(key, (0.0, 0.0))  # of the passes before
-        found[key] = each + row["each"], nanoseconds + row["nanoseconds"]
+        found[key] = found.get(key, 0.0) + row["each"]
     for row in json.loads((RESULTS / "xla-instructions.json").read_text())["rows"]:
-        found["jax", parse(row["format"]).text, row["operation"], "float32"] = row["each"], 0.0
+        found["jax", parse(row["format"]).text, row["operation"], "float32"] = row["each"]
     return found
 
 
-def made_of(rows: Iterable[Any], known: Counts, cores: int) -> Iterator[str]:
-    """A line for each group of missed rows of `benchmarks.speed`: how many, and what their limits are made of."""
-    groups: dict[tuple[str, str, int], list[Any]] = {}
+@dataclass(frozen=True)
+class Group:
+    """Rows of a set, a kind and a size that miss their limits; without counts if `each` is empty.
+
+    Attributes:
+        missed, rows: how many rows do, of how many that have a limit.
+        worst: the longest time, in limits.
+        each: instructions an element.
+        taken, needed: instructions a nanosecond and core: those that were, and those that would meet the limits.
+        fastest: the most of any row of this set.
+    """
+
+    vectors: str
+    kind: str
+    exponent: int
+    missed: int
+    rows: int
+    worst: float
+    each: list[float]
+    taken: list[float]
+    needed: list[float]
+    fastest: float
+
+    @property
+    def beyond(self) -> int:
+        """How many of the rows would need more instructions a nanosecond than any row of the set has."""
+        return sum(rate > self.fastest for rate in self.needed)
+
+    @property
+    def line(self) -> str:
+        what = f"{self.vectors}, {self.kind}, 2^{self.exponent}: {self.missed} of {self.rows} missed"
+        if self.exponent == SMALL:
+            return f"{what}; Python's steps of a call"
+        if not self.each:
+            return f"{what}; not counted"
+        return (
+            f"{what}; {_span(self.each)} instructions an element, {_span(self.taken)} a nanosecond and core; the "
+            f"limits need {_span(self.needed)}, and the fastest row has {self.fastest:.1f}"
+        )
+
+
+def groups(rows: Iterable[Record], known: Counts, cores: int) -> Iterator[Group]:
+    """What `benchmarks.speed` found as its result file has it, where limits are missed."""
+    found: dict[tuple[str, str, int], list[Record]] = {}
+    fastest: dict[str, float] = {}
     for row in rows:
-        if row.met is False:
-            groups.setdefault((row.vectors, row.case.kind, row.case.exponent), []).append(row)
-    for (vectors, kind, exponent), missed in groups.items():
-        each, copies = [], []
-        for row in missed:
-            case = row.case
-            key = vectors, parse(case.format).text, case.operation, case.dtype
-            if exponent > SMALL and key in known:
-                instructions, nanoseconds = known[key]
-                each.append(instructions)
-                copies.append(nanoseconds * 1e-9 / cores * (1 << exponent) / row.baseline)
-        line = f"{vectors}, {kind}, 2^{exponent}: {len(missed)} missed"
-        if each:
-            line += f"; {_span(each)} instructions an element"
-        if any(copies):
-            line += f", which take {_span(copies)} baselines at least"
-        if not each:
-            line += "; Python's steps of a call" if exponent == SMALL else "; not counted"
-        yield line
+        found.setdefault((row["vectors"], kind_of(row["operation"], row["format"]), row["exponent"]), []).append(row)
+        if count := _count(row, known):
+            rate = _rate(row, count, cores, row["seconds"])
+            fastest[row["vectors"]] = max(rate, fastest.get(row["vectors"], 0.0))
+    for (vectors, kind, exponent), each in found.items():
+        limited = [row for row in each if row["limit"] is not None]
+        missed = [row for row in limited if not row["met"]]
+        if missed:
+            counted = [(row, count) for row in missed if (count := _count(row, known))]
+            yield Group(
+                *(vectors, kind, exponent, len(missed), len(limited)),
+                max(row["seconds"] / row["baseline"] / row["limit"] for row in missed),
+                [count for _, count in counted],
+                [_rate(row, count, cores, row["seconds"]) for row, count in counted],
+                [_rate(row, count, cores, row["baseline"] * row["limit"]) for row, count in counted],
+                fastest.get(vectors, 0.0),
+            )
+
+
+def _count(row: Record, known: Counts) -> float:
+    """The instructions an element of a row; 0 where Python takes longer, or nobody counted."""
+    key = row["vectors"], parse(row["format"]).text, row["operation"], row["dtype"]
+    return known.get(key, 0.0) if row["exponent"] > SMALL else 0.0
+
+
+def _rate(row: Record, count: float, cores: int, seconds: float) -> float:
+    return count * (1 << row["exponent"]) / (seconds * 1e9 * cores)
 
 
 def _span(values: list[float]) -> str:

@@ -71,6 +71,15 @@ Codes = FloatCodes | FixedCodes | PositCodes
 Scale = tuple[Any, Any] | None
 
 
+def normal_scales(exponent: Any, carrier: Carrier, codes: FloatCodes | FixedCodes) -> Any:
+    """True for exponents by which all numbers with codes can be scaled to normal numbers of the carrier, or zero."""
+    if isinstance(codes, FloatCodes):
+        least, most = codes.lowest - codes.man, codes.lowest + (codes.largest >> codes.man)
+    else:
+        least, most = codes.exponent + carrier.bias, codes.exponent + carrier.bias + carrier.last
+    return (exponent + least > 0) & (exponent + most < carrier.infinity >> carrier.width)
+
+
 def decode(xp: Any, code: Any, carrier: Carrier, codes: Codes, scale: Scale = None) -> Any:
     """The lanes of the numbers with these codes, of floats and fixed point times a scale (see `from_count`).
 

@@ -72,14 +72,14 @@ def from_count(
         carrier: their layout.
         normal: for magnitudes that are all zero or normal numbers of the carrier.
         scale: what `power` makes of exponents by which magnitudes are scaled: those beyond the carrier's range become
-            infinity, and those below its smallest step are rounded toward zero.
+            infinity, and those below its smallest step are rounded toward zero. Without the first of the two, for
+            magnitudes that are all zero or normal numbers.
     """
     absolute = xp.float_bits(count) + ((exponent + (carrier.bias - carrier.lane_bias)) << carrier.width)
     if scale is not None:
         most, shift = scale
-        absolute = xp.clip(absolute, None, most) + shift
-    plain = normal and scale is None
-    return (absolute if plain else without_hidden_bits(xp, absolute, carrier)) & (-count >> carrier.last)
+        absolute, normal = (absolute if most is None else xp.clip(absolute, None, most)) + shift, most is None
+    return (absolute if normal else without_hidden_bits(xp, absolute, carrier)) & (-count >> carrier.last)
 
 
 def power(xp: Any, exponent: Any, carrier: Carrier) -> tuple[Any, Any]:

@@ -7,8 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from qcore.law.blocks.shared_scale import KINDS as SHARED
-from qcore.law.blocks.shared_scale import Shared, block_grid, decode_scaled, rescale, scale_codes, shared_scale, unscale
-from qcore.law.blocks.two_level import Levels, apply_two_levels, run_two_level, working
+from qcore.law.blocks.shared_scale import (
+    Shared,
+    block_grid,
+    decode_scaled,
+    rescale,
+    scale_codes,
+    shared_scale,
+    unscale,
+    usual_blocks,
+    usual_to_decode,
+    usual_to_unscale,
+)
+from qcore.law.blocks.two_level import Levels, apply_two_levels, run_two_level, scales, usual_scale, working
 from qcore.law.carrier import Carrier
 from qcore.law.codes import Codes, FixedCodes, FloatCodes, NormalCodes, PowerCodes, SmallCodes, decode
 from qcore.law.encoding import FloatEncoding, PowerEncoding, encode, wrap
@@ -94,6 +105,7 @@ class Program:
         axes: tuple[int, ...],
         word: Any = None,
         materialize: Materialize = identity,
+        usual: bool = False,
     ) -> Any:
         """Rounds lanes, and encodes them if the program has codes.
 
@@ -104,6 +116,7 @@ class Program:
             axes: the axes that lie inside blocks.
             word: see `round_to_grid`.
             materialize: an identity whose result a compiler computes once, not again for each element of a block.
+            usual: true if all blocks are `usual`; these take fewer operations.
 
         Returns:
             Lanes, or codes. For blocks a tuple: codes, codes of scales, and for "nvfp4" the lane of the array's scale.
@@ -115,25 +128,50 @@ class Program:
                 return encode_posit(xp, bits, self.carrier, self.mode, parts[0], parts[1], word, wide)
             return round_to_posit(xp, bits, self.carrier, self.mode, parts[0], word, wide)
         if self.shared:
-            return self._run_shared(xp, bits, parts, axes, word, materialize)
+            return self._run_shared(xp, bits, parts, axes, word, materialize, usual)
         if not self.codes and self.kind != "wrap":
             return round_to_grid(xp, bits, self.carrier, self.mode, parts[0], word, self.kind)
         operation, kind = (encode, self.kind) if self.codes else (wrap, "grid")
         return operation(xp, bits, self.carrier, self.mode, parts[0], parts[-1], word, kind)
 
+    def usual(self, xp: Any, bits: Any, constants: Sequence[Any], axes: tuple[int, ...]) -> Any:
+        """True for the blocks that `run` rounds by fewer operations if all are such; None if it never does.
+
+        Arguments as for `run`.
+        """
+        parts, carrier = _filled(self._parts(), constants), self.carrier
+        if self.kind == "nvfp4":
+            return usual_scale(scales(xp, bits, carrier, parts, axes, identity)[2], carrier)
+        if self.kind != "scaled" or (self.unscaled and self.mode.directed):
+            return None
+        scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind)
+        if self.unscaled:
+            return usual_to_unscale(scale, nan, carrier, parts[0])
+        largest = xp.amax(bits & carrier.magnitude_mask, axis=axes, keepdims=True)
+        return usual_blocks(block_grid(xp, scale, nan, carrier, parts[0], self.kind), nan, largest)
+
     def _run_shared(
-        self, xp: Any, bits: Any, parts: Sequence[Any], axes: tuple[int, ...], word: Any, materialize: Materialize
+        self,
+        xp: Any,
+        bits: Any,
+        parts: Sequence[Any],
+        axes: tuple[int, ...],
+        word: Any,
+        materialize: Materialize,
+        usual: bool,
     ) -> Any:
         carrier = self.carrier
         if self.kind == "nvfp4":
-            return run_two_level(xp, bits, carrier, self.mode, parts, axes, word, materialize)
+            return run_two_level(xp, bits, carrier, self.mode, parts, axes, word, materialize, usual)
         scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind)
         if self.unscaled:
-            lanes = unscale(xp, bits, scale, nan, carrier, parts[0], materialize)
+            lanes = unscale(xp, bits, scale, nan, carrier, parts[0], materialize, usual)
             codes = encode(xp, lanes, carrier, self.mode, parts[1], parts[2], word, self.element)
             return codes, scale_codes(scale, nan, carrier)
-        grid = block_grid(xp, scale, nan, carrier, parts[0], self.kind, materialize)
-        rounded = round_to_grid(xp, bits, carrier, self.mode, grid, word, SHARED[self.kind])
+        grid, kind = block_grid(xp, scale, nan, carrier, parts[0], self.kind, materialize), SHARED[self.kind]
+        if usual:
+            grid, kind = grid._replace(lower=0, floor=0), "grid"
+        rounded = round_to_grid(xp, bits, carrier, self.mode, grid, word, kind)
         if not self.codes:
             return rounded
         unscaled = rescale(xp, rounded, materialize(carrier.bias - scale), carrier)  # exact, and so is the encoding
@@ -162,7 +200,23 @@ class Decoding:
     def _parts(self) -> tuple[type[Any], ...]:
         return (CODES[self.codes],)
 
-    def run(self, xp: Any, codes: Any, constants: Sequence[Any], scales: Any = None, scale: Any = None) -> Any:
+    def usual(self, constants: Sequence[Any], scales: Any) -> Any:
+        """True for blocks' scales with which `run` takes fewer operations if all are such; None if it never does."""
+        return (
+            usual_to_decode(scales, self.carrier, *_filled(self._parts(), constants))
+            if self.scales == "powers"
+            else None
+        )
+
+    def run(
+        self,
+        xp: Any,
+        codes: Any,
+        constants: Sequence[Any],
+        scales: Any = None,
+        scale: Any = None,
+        usual: bool = False,
+    ) -> Any:
         """The lanes of the numbers.
 
         Args:
@@ -171,12 +225,13 @@ class Decoding:
             constants: the fields of the codes' kind, ints or 0-d arrays.
             scales: lanes of the codes of the blocks' scales, which broadcast with the codes.
             scale: the lane of the array's scale.
+            usual: true if all blocks' scales are `usual`.
         """
         carrier, (kind,) = self.carrier, _filled(self._parts(), constants)
         if self.scales == "two levels":
             return apply_two_levels(xp, codes, decode(xp, scales, working(carrier), kind), scale, carrier)
         if self.scales:
-            return decode_scaled(xp, codes, scales, carrier, kind)
+            return decode_scaled(xp, codes, scales, carrier, kind, usual)
         return decode(xp, codes, carrier, kind)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -44,6 +45,9 @@ def prepare_fn(apply_fn: Callable[..., Any], rules: Rules) -> tuple[Callable[...
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: in a call, if a pattern matches no layer, or a layer cannot be replaced where it is.
+
+    Warns:
+        UserWarning: in a call of init, of parameters that are those of several layers, with one observer.
 
     Example:
         >>> from qjax.quantization import default_qconfig
@@ -224,13 +228,26 @@ class _Traced:
         """The names, shapes and uses of the layers with settings."""
         found = find_layers(self.program.jaxpr, self.sources)
         settings.check_used(list(found))
-        return [(path, self.shapes[path], use) for path, use in found.items() if settings.of(path) is not None]
+        for path, uses in found.items():
+            if len(uses) > 1 and isinstance(settings.of(path), QConfig):
+                _warn_of_uses(path, uses.count(uses[0]), len(uses))
+        return [(path, self.shapes[path], uses[0]) for path, uses in found.items() if settings.of(path) is not None]
 
     def run(self, replace: Any, uses: dict[str, Use], states: States) -> tuple[Any, States]:
         """The results with layers replaced, and the states after it."""
         walk = Walk(replace, uses)
         results, states = walk.run(self.program.jaxpr, self.program.consts, self.arrays, self.sources, states)
         return self.results(results), states
+
+
+def _warn_of_uses(path: str, alike: int, count: int) -> None:
+    shared = f"; {alike} share one observer, and will share one scale" if alike > 1 else ""
+    other = f"; {count - alike} take it along other axes, and stay in floats" if alike < count else ""
+    warnings.warn(
+        f"the parameter {path!r} is that of {count} layers{shared}{other}; use a parameter for each layer, or give it "
+        "None",
+        stacklevel=4,
+    )
 
 
 def _abstract(array: Any) -> Any:

@@ -21,19 +21,20 @@ _CUSTOM = ("custom_jvp_call", "custom_vjp_call")
 _CHECKPOINT = core.primitives.remat_p.name
 
 
-def find_layers(jaxpr: Any, sources: Sequence[Any]) -> dict[str, Use]:
-    """The parameters of a program's layers, and how they are used; of several uses of one the first.
+def find_layers(jaxpr: Any, sources: Sequence[Any]) -> dict[str, list[Use]]:
+    """The parameters of a program's layers, and how they are used, in order; of branches those of the longest.
 
     Raises:
         ValueError: if a layer is where it cannot be replaced.
     """
-    found: dict[str, Use] = {}
+    found: dict[str, list[Use]] = {}
     known = dict(zip(jaxpr.invars, sources, strict=True))
     for equation in jaxpr.eqns:
         inputs = [_source(known, atom) for atom in equation.invars]
         layer = layer_of(equation, inputs)
         if layer is not None:
-            found.setdefault(layer.source.path, layer.source.use)
+            found.setdefault(layer.source.path, []).append(layer.source.use)
+        alternatives: dict[str, list[Use]] = {}
         for inner, _, origins in _programs(equation, inputs):
             uses = find_layers(inner, origins)
             if uses and equation.primitive.name == "shard_map":
@@ -41,8 +42,12 @@ def find_layers(jaxpr: Any, sources: Sequence[Any]) -> dict[str, Use]:
                     f"shard_map holds layers, of {', '.join(uses)}; allowed are jit with shardings, scan, while_loop, "
                     "cond, checkpoint and functions with their own derivative"
                 )
-            for path, use in uses.items():
-                found.setdefault(path, use)
+            for path, more in uses.items():
+                before = alternatives.get(path, [])
+                longest = max(before, more, key=len)
+                alternatives[path] = longest if equation.primitive.name == "cond" else before + more
+        for path, more in alternatives.items():
+            found.setdefault(path, []).extend(more)
         known.update(zip(equation.outvars, _results(equation, inputs), strict=True))
     return found
 

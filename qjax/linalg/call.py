@@ -12,7 +12,7 @@ import numpy as np
 from qcore.accumulate import arrays
 from qcore.accumulate.convolution import ConvolutionForm, Form
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Shape
-from qcore.accumulate.law import multiply
+from qcore.accumulate.law import Sums, multiply
 from qcore.accumulate.operands.matrices import matrices, rounded_tensors
 from qcore.accumulate.operands.operand import Operand
 from qcore.accumulate.operands.scaling import next_row, of_both, prepared, rescaled
@@ -23,7 +23,8 @@ from qjax._rounding.inputs import as_array
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax._rounding.scopes import PRODUCT, kind_scope
 from qjax.linalg.array_names import Names, NarrowNames
-from qjax.linalg.taps import exact_convolution
+from qjax.linalg.parts import multiply_in_parts
+from qjax.linalg.windows import convolution_by_columns, exact_convolution
 
 _OPERANDS = {
     FORWARD: {FIRST: "input", SECOND: "weight"},
@@ -93,19 +94,40 @@ def multiply_arrays(
     sums = product.sums(first.shape, second.shape, form.contraction(which, first.shape, second.shape, other))
     with jax.enable_x64(True):
         tensors, round_ = (first, second), partial(_rounded, key, which)
-        if isinstance(form, ConvolutionForm) and sums.exact and sums.accumulator.converts and not product.as_matrices:
-            (x, y), inverses = rounded_tensors(product, tensors, round_, given)
-            found = Names.unsigned_zero(exact_convolution(form, which, x, y, other))
-            return _result(found, of_both(Names, *inverses))
+        stochastic = sums.accumulator.stochastic  # words count the elements of the whole
+        if isinstance(form, ConvolutionForm) and not (stochastic or product.as_matrices):
+            return _convolved(form, which, rounded_tensors(product, tensors, round_, given), other, sums)
         left, right, scales, factor = matrices(Names, form, which, product, tensors, other, round_, given)
         words = None if key is None else jnp.asarray(key).view(jnp.int32)
-        if sums.narrow and sums.accumulator.sequential:
-            names = NarrowNames(words, sums)
-            found = names.finished(multiply(names, left, right, sums))
-            if factor is None:
-                return jnp.where(found == found, found, jnp.float32(jnp.nan))
-            return _result(Names.wide(found), factor)
-        return _result(multiply(Names(words), left, right, sums, scales), factor)
+        pairs = zip((left, right), scales or (None, None), strict=True)
+        multiply_pairs = partial(_multiply_pairs, sums, words, factor)
+        if stochastic or isinstance(form, ConvolutionForm):
+            return multiply_pairs(*pairs)
+        return multiply_in_parts(multiply_pairs, *pairs)
+
+
+def _convolved(form: ConvolutionForm, which: str, rounded: Any, other: Shape, sums: Sums) -> jax.Array:
+    """A convolution's product of rounded operands and r of their scales, see `rounded_tensors`."""
+    (first, second), inverses = rounded
+    factor = of_both(Names, *inverses)
+    if sums.exact and sums.accumulator.converts:
+        narrow = lambda found: _result(Names.unsigned_zero(found), factor)  # noqa: E731
+        return exact_convolution(form, which, first, second, other, narrow)
+    multiply_them = lambda left, right: _multiply_pairs(sums, None, factor, (left, None), (right, None))  # noqa: E731
+    return convolution_by_columns(form, which, first, second, other, multiply_them)
+
+
+def _multiply_pairs(sums: Sums, words: Any, factor: Any, left: Any, right: Any) -> jax.Array:
+    """The float32 product of two matrices, each with what scales its chunks or None."""
+    (a, of_a), (b, of_b) = left, right
+    if sums.narrow and sums.accumulator.sequential:
+        names = NarrowNames(words, sums)
+        found = names.finished(multiply(names, a, b, sums))
+        if factor is None:
+            return jnp.where(found == found, found, jnp.float32(jnp.nan))
+        return _result(Names.wide(found), factor)
+    scales = None if of_a is None and of_b is None else (of_a, of_b)
+    return _result(multiply(Names(words), a, b, sums, scales), factor)
 
 
 def _result(found: jax.Array, factor: Any) -> jax.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -45,16 +45,21 @@ class QTensor(QuantizedArray):
     qparams: QParams
     form: AffineInteger
     names = Names
+    place: ClassVar[Any] = staticmethod(str)  # what errors begin with; a higher floor puts it here
 
     ravel, swapaxes = rearrangement("ravel"), rearrangement("swapaxes")
 
+    @property
     def __jax_array__(self) -> NoReturn:
-        """Raises: a layer in floats, or a function of JAX, got integers.
+        """Raises: a layer in floats, or a function of JAX, looks whether these are numbers.
 
         Raises:
             TypeError: always.
         """
-        raise TypeError("a QTensor is where numbers are needed: insert a DeQuantStub before it, or call dequantize()")
+        raise TypeError(
+            f"{self.place()}a QTensor is where numbers are needed: insert a DeQuantStub before it, or call "
+            "dequantize(); a Dropout must be in evaluation (model.eval())"
+        )
 
     def __add__(self, other: Any) -> NoReturn:
         """Raises: the result would have a scale of its own.
@@ -63,11 +68,19 @@ class QTensor(QuantizedArray):
             TypeError: always.
         """
         raise TypeError(
-            "arithmetic of a QTensor; allowed are the methods of FloatFunctional in the place of x + y, x * y and "
-            "concatenate, qjax.quantization.functional, and floats: insert a DeQuantStub before it"
+            f"{self.place()}arithmetic of a QTensor; allowed are the methods of FloatFunctional in the place of x + y, "
+            "x * y and concatenate, qjax.quantization.functional, and floats: insert a DeQuantStub before it"
         )
 
-    __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = __add__
+    __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = __add__
+
+    def __neg__(self) -> NoReturn:
+        """Raises, as `__add__` does.
+
+        Raises:
+            TypeError: always.
+        """
+        self.__add__(self)
 
     def dequantize(self) -> jax.Array:
         """The numbers, as float32.

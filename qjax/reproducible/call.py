@@ -13,6 +13,7 @@ from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.layers import Layers
 from qcore.numerics.optimizers.functions import Optimizing
 from qjax._rounding.inputs import as_array, as_integers
+from qjax._rounding.scopes import LAW
 from qjax.reproducible.array_names import Names
 
 Options = tuple[tuple[str, Any], ...]
@@ -30,7 +31,8 @@ def _gradients(law: Differentiable, options: Options, saved: Any, gradient: Any)
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _apply(law: Differentiable, options: Options, *arrays: Any) -> Any:
-    return _run(law, options, *arrays)[0]
+    with jax.named_scope(LAW):
+        return _run(law, options, *arrays)[0]
 
 
 def _forward(law: Differentiable, options: Options, *arrays: Any) -> tuple[Any, Any]:

@@ -135,7 +135,7 @@ static void prepare(const Call* call, int64_t panel) {
 
 // Integers that fit 8 bits, with or without a sign.
 static inline void narrow(const int32_t* wide, uint8_t* to) {
-#ifdef __AVX2__
+#if defined __AVX2__ && !defined __AVX512F__  // which has an instruction for it
     const __m256i byte = _mm256_set1_epi32(255);
     const __m256i low = _mm256_and_si256(_mm256_load_si256((const __m256i*)wide), byte);
     const __m256i high = _mm256_and_si256(_mm256_load_si256((const __m256i*)(wide + 8)), byte);

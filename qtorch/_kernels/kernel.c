@@ -119,23 +119,8 @@ static void reduce_blocks(const Call* call, const char* tensor, char* maxima, in
         }
     }
 }
-
-static void block_values(
-    const Call* call, const char* tensor, const char* maxima, char* blocks, int64_t stride, int64_t first, int64_t count
-) {
-    $block_values_once
-    #pragma GCC ivdep
-    for (int64_t j = 0; j < count; ++j) {
-        $block_values_each
-    }
-}
 #endif
 
-static void elements(const Call* call, const char* tensor, const char* blocks, int64_t stride, int64_t first, Part part) {
-    $elements_once
-#if WORDS
-    const uint64_t start = (uint64_t)(uint32_t)window[0] << 32 | (uint32_t)window[1];
-#endif
 #if WORDS && !PLACES  // the indices of a chunk have the same high word
 #define SIZE MIN(CHUNK, (1LL << 32) - (uint32_t)(start + row * call->columns + from))
 #define INDEX_OF_RUN \
@@ -146,43 +131,29 @@ static void elements(const Call* call, const char* tensor, const char* blocks, i
 #define SIZE CHUNK
 #define INDEX_OF_RUN
 #endif
-    FOR_CHUNKS(part, SIZE) {
-        const int64_t at = row * call->columns + from;
-#if WORDS && PLACES  // the index of an element, less that of its row's first, comes from a table
-        const uint64_t example = row / call->rows_of_example * call->next_example;
-        const uint64_t index = start + example + row % call->rows_of_example * call->next_row;
-        const int32_t* const places = (const int32_t*)call->pointers[P_places] + from;
-        const uint32_t low = (uint32_t)index;
-        const int32_t high = (int32_t)(index >> 32);
-#endif
-        $elements_chunk
-        int64_t rest = from;
-#if WIDTH
-        FOR_WHOLE_RUNS {
-            const int32_t length = WIDTH;
-            INDEX_OF_RUN
-            $elements_run
-            #pragma GCC ivdep
-            #pragma GCC unroll 1
-            for (int32_t j = 0; j < length; ++j) {
-                $elements_each
-            }
-        }
-#endif
-        FOR_RUNS {
-            const int32_t length = end - begin;
-            INDEX_OF_RUN
-            $elements_run
-            #pragma GCC ivdep
-            for (int32_t j = 0; j < length; ++j) {
-                $elements_each
-            }
-        }
-        $elements_chunk_end
-    }
-}
+
+$results
 
 #if BLOCKS
+// Returns whether all blocks are usual.
+static int find_values(
+    const Call* call, const char* tensor, const char* maxima, char* blocks, int64_t stride, int64_t first, int64_t count
+) {
+#if USUAL
+    if (block_values_usual(call, tensor, maxima, blocks, stride, first, count)) return 1;
+#endif
+    return block_values(call, tensor, maxima, blocks, stride, first, count);
+}
+
+static void find_results(
+    int usual, const Call* call, const char* tensor, const char* blocks, int64_t stride, int64_t first, Part part
+) {
+#if USUAL
+    if (usual) elements_usual(call, tensor, blocks, stride, first, part); else
+#endif
+    elements(call, tensor, blocks, stride, first, part);
+}
+
 // Blocks too large for a cache, or too few for all threads: they are shared in parts. Returns whether there is memory.
 static int run_shared(const Call* call, const char* tensor, int threads) {
     const int64_t count = blocks_across(call) * blocks_down(call), stride = STRIDE(count), room = stride * SLOT;
@@ -190,6 +161,7 @@ static int run_shared(const Call* call, const char* tensor, int threads) {
     if (!maxima) return 0;
     char* const blocks = maxima + room * BLOCK_MAXIMA * threads;
     clear(maxima, room / (int64_t)sizeof(LANE) * BLOCK_MAXIMA * threads);
+    int usual = 0;
     #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         const int which = omp_get_thread_num(), all = omp_get_num_threads();
@@ -199,9 +171,9 @@ static int run_shared(const Call* call, const char* tensor, int threads) {
         {
             const int64_t each = room / (int64_t)sizeof(LANE) * BLOCK_MAXIMA;
             for (int other = 1; other < all; ++other) merge(maxima, maxima + other * BLOCK_MAXIMA * room, each);
-            block_values(call, tensor, maxima, blocks, stride, 0, count);
+            usual = find_values(call, tensor, maxima, blocks, stride, 0, count);
         }
-        elements(call, tensor, blocks, stride, 0, share(call, which, all));
+        find_results(usual, call, tensor, blocks, stride, 0, share(call, which, all));
     }
     free(maxima);
     return 1;
@@ -229,8 +201,8 @@ static int run_blocks(const Call* call, const char* tensor, int threads) {
         };
         for (int i = 0; i < BLOCK_MAXIMA; ++i) clear(maxima + i * STRIDE(TOGETHER) * SLOT, count);
         if (BLOCK_MAXIMA) reduce_blocks(call, tensor, maxima, STRIDE(TOGETHER), first, part);
-        block_values(call, tensor, maxima, blocks, STRIDE(TOGETHER), first, count);
-        elements(call, tensor, blocks, STRIDE(TOGETHER), first, part);
+        const int usual = find_values(call, tensor, maxima, blocks, STRIDE(TOGETHER), first, count);
+        find_results(usual, call, tensor, blocks, STRIDE(TOGETHER), first, part);
     }
     return 1;
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,7 +15,7 @@ from qcore.law.rounding import Rounding
 from qcore.random.threefry import leading_bits, threefry
 from qtorch._kernels.source import Argument, Kernel, Result
 from qtorch._kernels.store import Function, load
-from qtorch._kernels.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, NarrowingError, Trace, Value, halve
+from qtorch._kernels.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, Trace, Value
 
 # How a kernel sees a tensor, and along which of its rows (0) and columns (1) there are several elements in a block.
 # "flat" and "places" have no blocks, and the elements of "places" are not in the order of their indices. Rows of short
@@ -78,20 +80,25 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
         word = _word(trace, layout == "places", carrier)
     x = trace.value("x[j]", lane, ELEMENT)
     bits = x << carrier.padding if carrier.padding else x
-    found = program.run(trace, bits, _constants(trace, program.count(), lane), LAYOUTS[layout], word)
+    given = trace, bits, _constants(trace, program.count(), lane), LAYOUTS[layout]
+    found, condition = [program.run(*given, word)], program.usual(*given)
+    if condition is not None and condition.level == BLOCK:
+        found.append(program.run(*given, word, usual=True))
     reduced, padding = lane, 0
     if program.codes:
-        found = found if isinstance(found, tuple) else (found,)
         dtypes = f"uint{program.storage}", "uint8", lane
-        results = [Result(*one) for one in zip(("codes", "scales", "scale"), found, dtypes, strict=False)]
+        every = [zip(("codes", "scales", "scale"), _as_tuple(one), dtypes, strict=False) for one in found]
     else:
-        number = _number(trace, found, carrier)
+        numbers = [_number(trace, one, carrier) for one in found]
         if carrier.padding:
             with suppress(NarrowingError):
-                number, reduced, padding = halve(trace, found, carrier.padding), stored, carrier.padding
-        results = [Result("result", number, stored)]
+                numbers, reduced, padding = halve(trace, found, carrier.padding), stored, carrier.padding
+        every = [[("result", number, stored)] for number in numbers]
+    results, *usual = [[Result(*one) for one in each] for each in every]
     sizes, width = _SIZES.get(layout, 4), WIDTHS.get(layout, 0)
-    return Kernel(trace, arguments, results, sizes, layout == "columns", True, reduced, width, padding)
+    kernel = Kernel(trace, arguments, results, sizes, layout == "columns", True, reduced, width, padding)
+    kernel.usual = replace(kernel, results=usual[0], condition=condition) if usual else None
+    return kernel
 
 
 def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
@@ -106,10 +113,17 @@ def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
     if decoding.scales == "two levels":
         arguments.append(Argument("scale", lane))
         scale = trace.value("scale[0]", lane, CONSTANT)
-    lanes = decoding.run(trace, codes, _constants(trace, decoding.count(), lane), scales, scale)
-    results = [Result("result", _number(trace, lanes, carrier), stored)]
+    constants = _constants(trace, decoding.count(), lane)
+
+    def results(usual: bool) -> list[Result]:
+        lanes = decoding.run(trace, codes, constants, scales, scale, usual)
+        return [Result("result", _number(trace, lanes, carrier), stored)]
+
     sizes, width = _SIZES.get(layout, 4), WIDTHS.get(layout, 0)
-    return Kernel(trace, arguments, results, sizes, layout == "columns", True, lane, width)
+    kernel = Kernel(trace, arguments, results(False), sizes, layout == "columns", True, lane, width)
+    condition = decoding.usual(constants, scales)
+    kernel.usual = None if condition is None else replace(kernel, results=results(True), condition=condition)
+    return kernel
 
 
 def _word(trace: Trace, placed: bool, carrier: Carrier) -> Value:
@@ -132,3 +146,69 @@ def _constants(trace: Trace, count: int, lane: str) -> list[Value]:
 
 def _number(trace: Trace, lane: Value, carrier: Carrier) -> Any:
     return lane >> carrier.padding if carrier.padding else lane
+
+
+def _as_tuple(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+# 16-bit numbers in lanes of 32 bits are shifted to the left by their carrier's `padding`. What NVFP4 does with elements
+# to nearest compares, selects and masks them: high bits, without the padding, have the high bits of the same results,
+# and vectors hold twice as many.
+
+
+class NarrowingError(Exception):
+    """A value of which the high bits need more than those of what it is made of."""
+
+
+def halve(trace: Trace, results: Iterable[Value], padding: int) -> list[Value]:
+    """The high bits of results, made of x's. The trace's maxima become maxima of high bits.
+
+    Args:
+        trace: of a law on lanes that are 0 or more where blocks have values of their own.
+        results: elements' lanes.
+        padding: how many low bits of x's lanes are zero.
+
+    Raises:
+        NarrowingError: if other bits matter; the results and the maxima are then as they were.
+    """
+    found = [_high(trace, result, padding) for result in results]
+    reduced = [one.operands[0] for one in trace.maxima]
+    if not all(_has_zeros(one, padding) for one in reduced):
+        raise NarrowingError
+    halves = [_high(trace, one, padding) for one in reduced]
+    for maximum, half in zip(trace.maxima, halves, strict=True):
+        maximum.operands = (half,)
+    return found
+
+
+def _high(trace: Trace, value: Any, padding: int) -> Any:
+    """The high bits of a lane, or of a number."""
+    if not isinstance(value, Value):
+        return value >> padding
+    if value.level < ELEMENT:
+        return trace.note("{} >> {}", value, padding, dtype="int16")
+    match value.pattern, value.parts:
+        case "{} << {}", (Value(text="x[j]"), shift) if shift == padding:
+            return trace.value("x[j]", "int16", ELEMENT)
+        case (("{} & {}" | "{} | {}"), (a, b)):
+            return trace.note(value.pattern, _high(trace, a, padding), _high(trace, b, padding))
+        case "{} > {}", (a, b) if _has_zeros(a, padding):
+            return trace.note(value.pattern, _high(trace, a, padding), _high(trace, b, padding))
+        case "{} ? {} : {}", (condition, a, b):
+            return trace.where(*(_high(trace, one, padding) for one in (condition, a, b)))
+    raise NarrowingError
+
+
+def _has_zeros(value: Any, padding: int) -> bool:
+    """True if it is sure that a lane's low bits are zero."""
+    if not isinstance(value, Value):
+        return value & ((1 << padding) - 1) == 0
+    match value.pattern, value.parts:
+        case "{} << {}", (_, shift):
+            return shift == padding
+        case "{} & {}", (a, b):
+            return _has_zeros(a, padding) or _has_zeros(b, padding)
+        case "{} ? {} : {}", (_, a, b):
+            return _has_zeros(a, padding) and _has_zeros(b, padding)
+    return False

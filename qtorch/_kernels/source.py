@@ -18,9 +18,8 @@ from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
-from qtorch._kernels.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, TENSOR, Trace, Value, declared, needed
+from qtorch._kernels.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, TENSOR, Trace, Value, declared, needed, pointer
 
-TEMPLATE = Path(__file__).with_name("kernel.c")
 VALUES = Path(__file__).with_name("values.h")
 
 
@@ -58,6 +57,8 @@ class Kernel:
         lane: the dtype of maxima.
         width: the columns of a block, where the compiler is told; else 0.
         padding: how far maxima are shifted to the left when they are read, if passes over elements reduce high halves.
+        usual: the same kernel with fewer operations, for tensors of which all blocks are usual; it has the same maxima.
+        condition: of a kernel for usual blocks, 1 for those that are, else 0.
     """
 
     trace: Trace
@@ -69,25 +70,34 @@ class Kernel:
     lane: str = "int32"
     width: int = 0
     padding: int = 0
+    usual: Kernel | None = None
+    condition: Value | None = None
 
     def source(self) -> str:
         """The kernel in C."""
-        passes = _Passes(self)
+        passes, *_ = every = [_Passes(one) for one in (self, self.usual) if one]
+        handed = {value.name: value for one in every for value in one.tensor_handed}
+        for one in every:
+            one.tensor_handed = list(handed.values())
+        results = (_filled("results.c", one.results(end)) for one, end in zip(every, ("", "_usual"), strict=False))
         lines = {
-            "definitions": passes.definitions(),
+            "values": [VALUES.read_text()],
+            "definitions": passes.definitions(max(len(one.block_handed) for one in every)),
             **passes.loop("reduce_tensor", [one.operands[0] for one in passes.tensor_maxima]),
             **passes.loop("reduce_blocks", [one.operands[0] for one in passes.block_maxima]),
-            **passes.loop("elements", self.values(ELEMENT)),
+            "results": list(results),
             "tensor_values": passes.tensor_values(),
-            **passes.block_values(),
         }
-        return Template(TEMPLATE.read_text()).substitute(
-            {"values": VALUES.read_text()} | {name: "\n            ".join(each) for name, each in lines.items()}
-        )
+        return _filled("kernel.c", lines)
 
     def values(self, level: int) -> list[Value]:
         """The results of a level."""
         return [result.value for result in self.results if result.value.level == level]
+
+
+def _filled(template: str, lines: dict[str, list[str]]) -> str:
+    text = Template(Path(__file__).with_name(template).read_text())
+    return text.substitute({name: "\n            ".join(each) for name, each in lines.items()})
 
 
 class _Passes:
@@ -105,11 +115,11 @@ class _Passes:
         elements = needed(kernel.values(ELEMENT), ELEMENT)
         reduced = needed([one.operands[0] for one in self.block_maxima], ELEMENT)
         self.block_handed = [value for value in elements if value.level == BLOCK]
-        blocks = needed(self.block_handed + kernel.values(BLOCK), BLOCK)
-        handed = {value.name: value for value in elements + reduced + blocks if value.level == TENSOR}
-        self.tensor_handed = list(handed.values())
+        self.block_targets = self.block_handed + kernel.values(BLOCK) + ([kernel.condition] if kernel.condition else [])
+        blocks = needed(self.block_targets, BLOCK)
+        self.tensor_handed = [value for value in elements + reduced + blocks if value.level == TENSOR]
 
-    def definitions(self) -> list[str]:
+    def definitions(self, block_handed: int) -> list[str]:
         kernel = self.kernel
         names = [one.name for one in (*kernel.arguments, *kernel.results)]
         numbers = {
@@ -121,7 +131,8 @@ class _Passes:
             "TENSOR_HANDED": len(self.tensor_handed),
             "BLOCKS": int(bool(self.block_maxima or self.block_handed)),
             "BLOCK_MAXIMA": len(self.block_maxima),
-            "BLOCK_HANDED": len(self.block_handed),
+            "BLOCK_HANDED": block_handed,
+            "USUAL": int(kernel.usual is not None),
             "ELEMENTS": int(bool(kernel.values(ELEMENT))),
             "COLUMNS": int(kernel.columns),
             "WIDTH": kernel.width,
@@ -141,7 +152,7 @@ class _Passes:
         for value in (value for value in values if value.level == BLOCK):
             place = f"(blocks + {_index(value, self.block_handed)} * stride * SLOT)"
             if self.kernel.columns:
-                run.append(_pointer(f"of_{value.name}", value.dtype, place, "block"))
+                run.append(pointer(f"of_{value.name}", value.dtype, place, "block"))
             else:
                 run.append(declared(value, f"((const {C_TYPES[value.dtype]}*){place})[block]"))
         run += [line for value in values if value.pairs for line in self._in_pairs(value)]
@@ -197,7 +208,7 @@ class _Passes:
     def _widened(self, one: Argument) -> list[str]:
         if not self._is_staged(one):
             return []
-        narrow = _pointer(f"narrow_{one.name}", one.dtype, f"call->pointers[P_{one.name}]", "at")
+        narrow = pointer(f"narrow_{one.name}", one.dtype, f"call->pointers[P_{one.name}]", "at")
         return [
             self._room(one),
             narrow,
@@ -207,7 +218,7 @@ class _Passes:
     def _narrowed(self, one: Result) -> list[str]:
         if not self._is_staged(one):
             return []
-        narrow = _pointer(f"narrow_{one.name}", one.dtype, f"call->pointers[P_{one.name}]", "at", writable=True)
+        narrow = pointer(f"narrow_{one.name}", one.dtype, f"call->pointers[P_{one.name}]", "at", writable=True)
         return [
             narrow,
             f"for (int64_t j = 0; j < to - from; ++j) narrow_{one.name}[j] = ({C_TYPES[one.dtype]})wide_{one.name}[j];",
@@ -246,8 +257,11 @@ class _Passes:
                 lines.append(f"*({C_TYPES[result.dtype]}*)call->pointers[P_{result.name}] = {result.value.name};")
         return lines
 
+    def results(self, suffix: str) -> dict[str, list[str]]:
+        return {"suffix": [suffix], **self.loop("elements", self.kernel.values(ELEMENT)), **self.block_values()}
+
     def block_values(self) -> dict[str, list[str]]:
-        values = needed(self.block_handed + self.kernel.values(BLOCK), BLOCK)
+        values, condition = needed(self.block_targets, BLOCK), self.kernel.condition
         read = [one for one in self.kernel.arguments if one.level == BLOCK]
         written = [one for one in self.kernel.results if one.value.level == BLOCK]
         once = self._constants(values) + [self._array(one, "first") for one in (*read, *written)]
@@ -258,7 +272,11 @@ class _Passes:
         each = [declared(value, maxima.get(value.name)) for value in values if value.level == BLOCK]
         for index, value in enumerate(self.block_handed):
             each.append(f"(({C_TYPES[value.dtype]}*)(blocks + {index} * stride * SLOT))[j] = {value.name};")
-        return {"block_values_once": once, "block_values_each": each + self._stored(BLOCK)}
+        if condition:
+            once.append(f"{C_TYPES[condition.dtype]} usual = 1;")
+            each.append(f"usual &= {condition.name};")
+        end = ["usual" if condition else "0"]
+        return {"block_values_once": once, "block_values_each": each + self._stored(BLOCK), "block_values_return": end}
 
     def _maximum(self, text: str) -> str:
         return f"{text} << {self.kernel.padding}" if self.kernel.padding else text
@@ -275,12 +293,7 @@ class _Passes:
         return lines
 
     def _array(self, one: Argument | Result, offset: str) -> str:
-        return _pointer(one.name, one.dtype, f"call->pointers[P_{one.name}]", offset, isinstance(one, Result))
-
-
-def _pointer(name: str, dtype: str, address: str, offset: str, writable: bool = False) -> str:
-    pointer = f"{'' if writable else 'const '}{C_TYPES[dtype]}*"
-    return f"{pointer} const {name} = ({pointer}){address} + {offset};"
+        return pointer(one.name, one.dtype, f"call->pointers[P_{one.name}]", offset, isinstance(one, Result))
 
 
 def _index(value: Value, values: Sequence[Value]) -> int:

@@ -222,63 +222,6 @@ def declared(value: Value, text: str | None = None) -> str:
     return f"const {C_TYPES[value.dtype]} {value.name} = {text or value.text};"
 
 
-# 16-bit numbers in lanes of 32 bits are shifted to the left by their carrier's `padding`. What NVFP4 does with elements
-# to nearest compares, selects and masks them: high bits, without the padding, have the high bits of the same results,
-# and vectors hold twice as many.
-
-
-class NarrowingError(Exception):
-    """A value of which the high bits need more than those of what it is made of."""
-
-
-def halve(trace: Trace, result: Value, padding: int) -> Value:
-    """The high bits of a result, made of x's. The trace's maxima become maxima of high bits.
-
-    Args:
-        trace: of a law on lanes that are 0 or more where blocks have values of their own.
-        result: an element's lane.
-        padding: how many low bits of x's lanes are zero.
-
-    Raises:
-        NarrowingError: if other bits matter; the results and the maxima are then as they were.
-    """
-    found = _high(trace, result, padding)
-    reduced = [one.operands[0] for one in trace.maxima]
-    if not all(_has_zeros(one, padding) for one in reduced):
-        raise NarrowingError
-    halves = [_high(trace, one, padding) for one in reduced]
-    for maximum, half in zip(trace.maxima, halves, strict=True):
-        maximum.operands = (half,)
-    return found
-
-
-def _high(trace: Trace, value: Any, padding: int) -> Any:
-    """The high bits of a lane, or of a number."""
-    if not isinstance(value, Value):
-        return value >> padding
-    if value.level < ELEMENT:
-        return trace.note("{} >> {}", value, padding, dtype="int16")
-    match value.pattern, value.parts:
-        case "{} << {}", (Value(text="x[j]"), shift) if shift == padding:
-            return trace.value("x[j]", "int16", ELEMENT)
-        case (("{} & {}" | "{} | {}"), (a, b)):
-            return trace.note(value.pattern, _high(trace, a, padding), _high(trace, b, padding))
-        case "{} > {}", (a, b) if _has_zeros(a, padding):
-            return trace.note(value.pattern, _high(trace, a, padding), _high(trace, b, padding))
-        case "{} ? {} : {}", (condition, a, b):
-            return trace.where(*(_high(trace, one, padding) for one in (condition, a, b)))
-    raise NarrowingError
-
-
-def _has_zeros(value: Any, padding: int) -> bool:
-    """True if it is sure that a lane's low bits are zero."""
-    if not isinstance(value, Value):
-        return value & ((1 << padding) - 1) == 0
-    match value.pattern, value.parts:
-        case "{} << {}", (_, shift):
-            return shift == padding
-        case "{} & {}", (a, b):
-            return _has_zeros(a, padding) or _has_zeros(b, padding)
-        case "{} ? {} : {}", (_, a, b):
-            return _has_zeros(a, padding) and _has_zeros(b, padding)
-    return False
+def pointer(name: str, dtype: str, address: str, offset: str, writable: bool = False) -> str:
+    kind = f"{'' if writable else 'const '}{C_TYPES[dtype]}*"
+    return f"{kind} const {name} = ({kind}){address} + {offset};"

@@ -12,7 +12,8 @@ from qtorch.quantization.fake_quantize import FakeQuantize
 
 # What computes the same with integers as with floats: results have the scale of what goes in.
 PASSING = (
-    *(nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.Upsample),
+    *(nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Threshold, nn.Identity),
+    *(nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.Upsample),
     *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
     *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),

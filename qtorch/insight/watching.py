@@ -5,7 +5,7 @@ Hooks and watched products are no part of compiled programs, of which each quant
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from types import MethodType
@@ -91,6 +91,23 @@ class Watch:
         self._found.clear()
         if self._optimizer is not None:
             self._optimizer.observer = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The record and how many steps have ended, in lists, numbers and texts, which `torch.save` keeps."""
+        return {"steps": self.steps, "record": self.record.to_json()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where the watch was of which `state_dict` came.
+
+        Raises:
+            ValueError: if it is not what `state_dict` returns, or that of another model's watch.
+        """
+        if not isinstance(state, Mapping) or set(state) != {"steps", "record"}:
+            raise ValueError(f"state={state!r:.80}; allowed is what Watch.state_dict returns")
+        steps = check_int("steps", state["steps"], 0)
+        self.record, self.steps = Record.from_json(state["record"], self.record.model), steps
+        self._found = {}
+        self._watch_optimizer()
 
     def step(self) -> None:
         """Ends a step: adds what was rounded since the last one to the record.

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from benchmarks import functions
+from benchmarks.hard_inputs import PARTS, is_hard, scan
 from benchmarks.support import function_digests
 from benchmarks.support.digest_results import PIECE, PIECES, Digests, Row, disagreements
 from benchmarks.support.function_digests import BACKENDS, CHUNK, difference, digest
+from qcore.cli.functions import hard_inputs
 from qcore.numerics.elementary.laws import ELEMENTARY
 
 START = 0x3F000000
@@ -87,3 +89,18 @@ def test_digests_of_different_functions_are_not_compared():
 
 def test_every_function_is_timed_beside_torchs():
     assert set(functions.OWN) == set(ELEMENTARY)
+
+
+def test_hard_inputs_are_found():
+    """Nearly all again: where float64 functions of platforms differ, so do the ends of the 16 units."""
+    hard, _ = hard_inputs()["log"]
+    ordinary = np.arange(START, START + 4096, dtype=np.uint32)
+    found = is_hard("log")(np.concatenate([hard, ordinary]).view(np.float32))
+    assert found[: len(hard)].mean() > 0.8
+    assert found[len(hard) :].sum() <= np.isin(ordinary, hard).sum()
+
+
+def test_a_part_of_the_search_has_every_sixteenth_number(monkeypatch):
+    monkeypatch.setattr("benchmarks.hard_inputs.is_hard", lambda name: lambda x: np.ones(x.size, bool))
+    assert PARTS == 16
+    assert scan("log", 3, 50) == ["00000003", "00000013", "00000023"]

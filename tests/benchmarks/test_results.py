@@ -83,7 +83,7 @@ def test_instructions_in_the_documentation_are_those_of_the_results():
         for vectors in ("avx512", "avx2"):
             kernel = vectors, text, operation, dtype or "float32"
             found = [row for row in rows if (row["vectors"], row["format"], row["operation"], row["dtype"]) == kernel]
-            sums += [sum(row[name] for row in found) for name in ("each", "nanoseconds")]
+            sums.append(sum(row["each"] for row in found))
         assert cells.split(" | ") == [f"{number:.2f}" for number in sums]
 
 

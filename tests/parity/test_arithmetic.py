@@ -34,6 +34,8 @@ UNARY = {
     "relu6": lambda a: law.clamp(a, 0, 6),
     "hardtanh": lambda a: law.clamp(a, -1.0, 1.0),
     "clamp": lambda a: law.clamp(a, high=0.26),
+    "threshold": lambda a: law.threshold(a, 0.26, -0.51),
+    "threshold, subnormal": lambda a: law.threshold(a, -1e-40, 0.26),  # which 0 is above
 }
 
 

@@ -14,7 +14,7 @@ from qcore.affine.arithmetic.activations import (
     tanh,
     unit_qparams,
 )
-from qcore.affine.arithmetic.elementwise import add, add_scalar, cat, clamp, mul, mul_scalar
+from qcore.affine.arithmetic.elementwise import add, add_scalar, cat, clamp, mul, mul_scalar, threshold
 from qcore.affine.arithmetic.norms import batch_norm, group_norm, layer_norm
 from qcore.affine.arithmetic.pools import adaptive_avg_pool, avg_pool, max_pool, mean
 from qcore.affine.arithmetic.resize import interpolate
@@ -41,5 +41,6 @@ __all__ = [
     "mul_scalar",
     "sigmoid",
     "tanh",
+    "threshold",
     "unit_qparams",
 ]

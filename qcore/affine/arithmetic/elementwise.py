@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from qcore.affine import law
 from qcore.affine.arithmetic.operands import (
     check_operand,
@@ -203,14 +205,45 @@ def clamp(q: Any, low: float | None = None, high: float | None = None) -> Any:
         return wrapped(q, integers, qparams, form)
 
 
+def threshold(q: Any, threshold: float, value: float) -> Any:
+    """The integers that stand for more than `threshold`, and the law's for `value` in place of the others.
+
+    The parameters stay.
+
+    Args:
+        q: quantized array.
+        threshold: finite; it is rounded to float32.
+        value: finite.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if a number is not finite.
+
+    Example:
+        >>> from qcore.affine import UINT8, QArray
+        >>> threshold(QArray(np.uint8([0, 12, 13]), QParams.of(0.5, 10), UINT8), 1.0, -2.0).values
+        array([ 6,  6, 13], dtype=uint8)
+    """
+    check_operand("q", q)
+    _check_number(threshold, "threshold")
+    _check_number(value, "value")
+    xp, qparams, form = q.names, q.qparams, q.form
+    with xp.arithmetic():
+        x = xp.astype(numbers(q), "float64")  # in which no limit is subnormal: XLA takes such floats for 0
+        above = x > xp.full_like(x, float(np.float32(threshold)), "float64")
+        end = xp.full_like(qparams.scale, value, "float32")
+        other = law.quantize(xp, end, qparams.scale, qparams.zero_point, None, form)
+        return wrapped(q, xp.where(above, xp.astype(q.values, "int32"), other), qparams, form)
+
+
 def _check(a: Any, b: Any, output: QParams, form: AffineInteger | None) -> AffineInteger:
     check_operand("a", a)
     check_operand("b", b)
     return check_output(a, output, form)
 
 
-def _check_number(number: Any) -> None:
+def _check_number(number: Any, name: str = "number") -> None:
     if not isinstance(number, (int, float)) or isinstance(number, bool):
-        raise TypeError(f"number={number!r} is a {type(number).__name__}; allowed is an int or a float")
+        raise TypeError(f"{name}={number!r} is a {type(number).__name__}; allowed is an int or a float")
     if not math.isfinite(number):
-        raise ValueError(f"number={number}; allowed are finite numbers")
+        raise ValueError(f"{name}={number}; allowed are finite numbers")

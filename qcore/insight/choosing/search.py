@@ -162,7 +162,8 @@ def choose_formats(
     4. Take the move of least price (of several the first by site, then by candidate) and measure it from where the
        search stands. If its price is still the least, make it; else look for the least again. A move whose loss is
        not finite is never made.
-    5. End where no move is left.
+    5. Where no move is left, go to the narrowest point, the best of several. Give each site in turn the candidate of
+       the same bits with which the loss is least; of several the one it has, then the first.
 
     The front has the best of all points that were measured, those of one format among them, so it is never worse than
     these. The result depends on nothing but the arguments and what `evaluate` returns.
@@ -196,6 +197,7 @@ def choose_formats(
         widest = max(search.bits.values())
         for part in search.narrow(alone):
             done(part / (widest - min(search.bits.values())) if part else 0.0)
+        search.exchange()
     front = search.front()
     within = [point for point in front if point.bits <= budget_bits]
     if not within:
@@ -259,6 +261,14 @@ class _Search:
                 other.growth -= move.growth if other.site == move.site else 0
             now, step = after, step + 1
             yield begin - now.bits
+
+    def exchange(self) -> None:
+        """Gives each site in turn, from the narrowest point on, the best candidate of the same bits."""
+        for now in self.front()[-1:]:
+            for site in self.sites:
+                width = self.bits[now.formats[site]]
+                others = [self.point(now.formats | {site: text}) for text, bits in self.bits.items() if bits == width]
+                now = min(now, *others, key=lambda point: point.loss)
 
     def saved(self, move: _Move, now: Point) -> float:
         """How far a move lowers the mean of bits."""

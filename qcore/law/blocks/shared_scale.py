@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.law.carrier import Carrier
-from qcore.law.codes import Codes, decode
+from qcore.law.codes import Codes, decode, normal_scales
 from qcore.law.grid import Grid, uniform_grid
 from qcore.law.lanes import power, with_hidden_bits, without_hidden_bits
 from qcore.random.threefry import Materialize, identity
@@ -121,6 +121,14 @@ def block_grid(
     )
 
 
+def usual_blocks(grid: Grid, nan: Any, largest: Any) -> Any:
+    """True for blocks that `round_to_grid` rounds as it does to formats of the kind "grid", by fewer operations.
+
+    Their grids are symmetric, and not finer for subnormal numbers of the carrier than for others; or all is zero.
+    """
+    return (largest < 1) | ((grid.coarsest >= grid.finest) & (grid.lower == 0) & (nan == 0))
+
+
 def lane(xp: Any, field: Any, ones: Any, carrier: Carrier) -> Any:
     """The magnitudes with these mantissas and exponent fields; fields may be below 1, or beyond the carrier's."""
     normal = (xp.clip(xp.clip(field, 0, None), None, carrier.infinity >> carrier.width) << carrier.width) + ones
@@ -149,8 +157,16 @@ def rescale(xp: Any, bits: Any, exponent: Any, carrier: Carrier) -> Any:
     return xp.where(special, magnitude, scaled) | (bits & carrier.negative)
 
 
+def usual_to_unscale(scale: Any, nan: Any, carrier: Carrier, shared: Shared) -> Any:
+    """True for blocks without NaN of whose elements all below the carrier's normal numbers become zero, as zero does.
+
+    So they may be taken for others there. In directed modes they do not become zero.
+    """
+    return (nan == 0) & (scale + shared.step > carrier.width + 2)
+
+
 def unscale(
-    xp: Any, bits: Any, scale: Any, nan: Any, carrier: Carrier, shared: Shared, materialize: Materialize
+    xp: Any, bits: Any, scale: Any, nan: Any, carrier: Carrier, shared: Shared, materialize: Materialize, usual: bool
 ) -> Any:
     """Lanes over their blocks' scales, at most the largest number that times the scale is the carrier's.
 
@@ -160,10 +176,13 @@ def unscale(
     shift = (scale - carrier.bias) << carrier.width
     end = _largest(xp, scale + shared.step, shared.finest, carrier) & (-1 << carrier.padding)
     most = (end - xp.clip(shift, 0, None)) & ~nan | nans
-    lanes = xp.clip(with_hidden_bits(xp, magnitude, carrier), -E8M0_BIAS - 1 << carrier.width, None)  # zero stays below
+    lanes = magnitude
+    if not usual:
+        lanes = xp.clip(with_hidden_bits(xp, lanes, carrier), -E8M0_BIAS - 1 << carrier.width, None)  # zero stays below
     lanes = lanes - materialize(shift)
     lanes = xp.clip(xp.clip(lanes, xp.clip(magnitude, None, 1), None), None, materialize(most))
-    return xp.clip(lanes, materialize(nans), None) | (bits & carrier.negative)
+    lanes = lanes if usual else xp.clip(lanes, materialize(nans), None)
+    return lanes | (bits & carrier.negative)
 
 
 def scale_codes(scale: Any, nan: Any, carrier: Carrier) -> Any:
@@ -171,9 +190,17 @@ def scale_codes(scale: Any, nan: Any, carrier: Carrier) -> Any:
     return (scale + (E8M0_BIAS - carrier.bias)) | (nan & 255)
 
 
-def decode_scaled(xp: Any, elements: Any, scales: Any, carrier: Carrier, codes: Codes) -> Any:
+def usual_to_decode(scales: Any, carrier: Carrier, codes: Any) -> Any:
+    """True for scales that are no NaN, and by which numbers with codes stay normal numbers of the carrier, or zero."""
+    scales = scales & 255
+    return (scales < 255) & normal_scales(scales - E8M0_BIAS, carrier, codes)
+
+
+def decode_scaled(xp: Any, elements: Any, scales: Any, carrier: Carrier, codes: Codes, usual: bool) -> Any:
     """The lanes of elements with these codes times the scales with these E8M0 codes."""
     scales = scales & 255
+    if usual:
+        return decode(xp, elements, carrier, codes, (None, (scales - E8M0_BIAS) << carrier.width))
     nan = (254 - scales) >> carrier.last
     lanes = decode(xp, elements, carrier, codes, power(xp, scales - E8M0_BIAS, carrier))
     return (lanes & (carrier.negative | ~nan)) | (nan & carrier.quiet_nan)

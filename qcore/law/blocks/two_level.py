@@ -54,6 +54,12 @@ def to_working(xp: Any, bits: Any, carrier: Carrier) -> Any:
     return xp.clip(lanes, -(carrier.width << carrier.width), None)  # only zero is below this
 
 
+def usual_scale(full_scale: Any, carrier: Carrier) -> Any:
+    """True for blocks whose scale is so large that a quarter of it is a normal number of the carrier."""
+    work = working(carrier)
+    return full_scale >= (work.bias - carrier.bias + 3) << work.width
+
+
 def quotient(xp: Any, a: Any, b: Any, carrier: Carrier) -> Any:
     """a / b. Where the backend's division may be off, integers correct it; they may wrap, as remainders are small."""
     width, hidden, last = carrier.width, carrier.hidden, carrier.last
@@ -79,13 +85,19 @@ def product(xp: Any, small: Any, b: Any, carrier: Carrier) -> Any:
     return (small & -hidden) + ((b & -hidden) - (carrier.bias << width)) + rounded
 
 
-def from_working(xp: Any, lanes: Any, carrier: Carrier) -> Any:
-    """Working floats rounded to magnitudes of the carrier: to nearest, ties to even, at most the largest finite one."""
+def from_working(xp: Any, lanes: Any, carrier: Carrier, normal: bool = False) -> Any:
+    """Working floats rounded to magnitudes of the carrier: to nearest, ties to even, at most the largest finite one.
+
+    `normal` is for those that are not below the smallest normal number of the carrier.
+    """
     width, hidden = carrier.width, carrier.hidden
     lanes = lanes - ((working(carrier).bias - carrier.bias) << width)
-    below = xp.clip(xp.clip(1 - (lanes >> width), 0, None), None, width + 2)  # from there on all becomes zero
-    magnitude = xp.where(lanes < hidden, (lanes & (hidden - 1)) | hidden, lanes)
-    drop = xp.clip(below + carrier.padding, None, width + 2)
+    if normal:
+        below, magnitude, drop = 0, lanes, carrier.padding
+    else:
+        below = xp.clip(xp.clip(1 - (lanes >> width), 0, None), None, width + 2)  # from there on all becomes zero
+        magnitude = xp.where(lanes < hidden, (lanes & (hidden - 1)) | hidden, lanes)
+        drop = xp.clip(below + carrier.padding, None, width + 2)
     step = increment(Rounding.NEAREST, ~(-1 << drop), (magnitude >> drop) & 1, None, None)
     rounded = (magnitude + step) >> drop << (drop - below)
     return xp.clip(rounded, None, carrier.infinity - (1 << carrier.padding))
@@ -100,6 +112,7 @@ def run_two_level(
     axes: tuple[int, ...],
     word: Any,
     materialize: Materialize,
+    usual: bool,
 ) -> Any:
     """Rounds lanes, or encodes them; arguments as for `Program.run`.
 
@@ -110,7 +123,7 @@ def run_two_level(
     work, magnitude, last = working(carrier), bits & carrier.magnitude_mask, carrier.last
     array_scale, block, full_scale, nan = scales(xp, bits, carrier, parts, axes, materialize)
     if mode is Rounding.NEAREST:
-        compared, most = magnitude, [materialize(one) for one in _rounded_down(xp, full_scale, carrier)]
+        compared, most = magnitude, [materialize(one) for one in _rounded_down(xp, full_scale, carrier, usual)]
     else:
         y = quotient(xp, to_working(xp, bits, carrier), full_scale, work)
         y = materialize(xp.clip(y, 1, work.infinity - 1) & (-magnitude >> last))
@@ -123,7 +136,7 @@ def run_two_level(
         block = encode(xp, block | (nan & work.quiet_nan), work, Rounding.TOWARD_ZERO, grid, codes, None, "grid")
         return code & materialize(~nan), block, array_scale
     nans = nan & carrier.quiet_nan
-    values = [materialize(xp.clip(value, nans, None)) for value in _values(xp, full_scale, carrier)]
+    values = [materialize(xp.clip(value, nans, None)) for value in _values(xp, full_scale, carrier, usual)]
     result = pick(xp, compared, most, values, materialize(nans))
     return xp.where(magnitude > carrier.infinity, magnitude, result) | (bits & carrier.negative)
 
@@ -135,7 +148,7 @@ def pick(xp: Any, compared: Any, bounds: Sequence[Any], values: Iterable[Any], b
     return below
 
 
-def _rounded_down(xp: Any, scale: Any, carrier: Carrier) -> Iterator[Any]:
+def _rounded_down(xp: Any, scale: Any, carrier: Carrier, usual: bool) -> Iterator[Any]:
     """The carrier's largest magnitudes whose quotients by the scale are rounded to less than each element above zero.
 
     A float is rounded down if it is below the middle m between the element and the one before, or is m and the code of
@@ -155,14 +168,15 @@ def _rounded_down(xp: Any, scale: Any, carrier: Carrier) -> Iterator[Any]:
         half = significand >> (width + 1 - digits)
         most = significand * count + (half if code % 2 else ~half)
         drop = (most >> (width + 1 + digits)) + digits
-        yield without_hidden_bits(xp, fields + ((drop + (power - 3)) << width) + (most >> drop), carrier)
+        lanes = fields + ((drop + (power - 3)) << width) + (most >> drop)
+        yield lanes if usual else without_hidden_bits(xp, lanes, carrier)
 
 
-def _values(xp: Any, scale: Any, carrier: Carrier) -> Iterator[Any]:
+def _values(xp: Any, scale: Any, carrier: Carrier, usual: bool = False) -> Iterator[Any]:
     """The magnitudes of the carrier that the elements above zero are, times the scale."""
     work = working(carrier)
     for element in _ELEMENTS[work]:
-        yield from_working(xp, product(xp, element, scale, work), carrier)
+        yield from_working(xp, product(xp, element, scale, work), carrier, usual)
 
 
 def scales(

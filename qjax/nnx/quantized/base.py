@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -103,9 +104,9 @@ class Quantized(nnx.Module):
             TypeError, ValueError: if it is something else.
         """
         check_quantized(self, x, name)
-        check_operand(name, x)
+        checked(self, check_operand, name, x)
         if x.form.storage == "int32":
-            raise TypeError(f"{self.layer_name}: {name} has integers of int32; allowed are up to 16 bits")
+            raise TypeError(f"{place_of(self)}: {name} has integers of int32; allowed are up to 16 bits")
 
 
 def check_quantized(module: nnx.Module, x: Any, name: str = "input") -> None:
@@ -115,11 +116,23 @@ def check_quantized(module: nnx.Module, x: Any, name: str = "input") -> None:
         TypeError: if it is something else; the message says where the layer is, and what to insert before it.
     """
     if not isinstance(x, QTensor):
-        place = getattr(module, "layer_name", "") or type(module).__name__
         raise TypeError(
-            f"{place}: {name} is a {type(x).__name__}; allowed is a QTensor: insert a QuantStub before this layer "
-            "(prepare and convert make it a Quantize), or wrap the model in QuantWrapper"
+            f"{place_of(module)}: {name} is a {type(x).__name__}; allowed is a QTensor: insert a QuantStub before this "
+            "layer (prepare and convert make it a Quantize), or wrap the model in QuantWrapper"
         )
+
+
+def checked(module: nnx.Module, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+    """What a function returns; the errors that it raises then say in which layer that was."""
+    try:
+        return function(*arguments, **settings)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{place_of(module)}: {error}") from error
+
+
+def place_of(module: Any) -> str:
+    """Where a layer is in a model, or what it is, if it does not know."""
+    return getattr(module, "layer_name", "") or type(module).__name__
 
 
 def bias_variable(bias: Any) -> Any:

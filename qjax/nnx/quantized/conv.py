@@ -10,7 +10,7 @@ from flax import nnx
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic.padding import pad_images
 from qcore.affine.quantized import for_each_dimension
-from qjax.nnx.quantized.base import Quantized, QuantizedWeight, bias_variable
+from qjax.nnx.quantized.base import Quantized, QuantizedWeight, bias_variable, checked, place_of
 from qjax.quantization import QTensor
 from qjax.quantization.functional.products import conv_to
 
@@ -84,11 +84,13 @@ class Conv(Quantized):
         channels = weight.shape[1] * self.feature_group_count
         if input.ndim <= self.dimensions or input.shape[-1] != channels:
             sizes = ", ".join(("depth", "height", "width")[-self.dimensions :])
-            raise ValueError(f"input has shape {input.shape}; allowed is (..., {sizes}, {channels}), as weight says")
+            allowed = f"(..., {sizes}, {channels}), as weight says"
+            raise ValueError(f"{place_of(self)}: input has shape {input.shape}; allowed is {allowed}")
         batch, rest = input.shape[: -self.dimensions - 1], input.shape[-self.dimensions - 1 :]
-        images, pairs = input.reshape(-1, *rest), self._pairs(rest[:-1])
+        images, pairs = input.reshape(-1, *rest), checked(self, self._pairs, rest[:-1])
         if self.padding in _OWN:
-            images, pairs = pad_images(images, pairs, _OWN[self.padding], first=1), ((0, 0),) * self.dimensions
+            images = checked(self, pad_images, images, pairs, _OWN[self.padding], first=1)
+            pairs = ((0, 0),) * self.dimensions
         settings = self.strides, pairs, self.kernel_dilation, self.feature_group_count
         result = conv_to(images, weight, bias, settings, self.output, self.form)
         result = result.reshape(*batch, *result.shape[1:])

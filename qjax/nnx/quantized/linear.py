@@ -8,7 +8,7 @@ import jax
 
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.quantized import check_linear
-from qjax.nnx.quantized.base import Quantized, QuantizedWeight, bias_variable
+from qjax.nnx.quantized.base import Quantized, QuantizedWeight, bias_variable, checked
 from qjax.quantization import QTensor
 from qjax.quantization.functional.products import WIDTHS, linear_to
 
@@ -51,7 +51,7 @@ class Linear(Quantized):
         """
         self.check_input(input)
         weight, bias = self.weight(), None if self.bias is None else self.bias[...]
-        check_linear(input, weight, WIDTHS)
+        checked(self, check_linear, input, weight, WIDTHS)
         result = linear_to(input, weight, bias, self.output, self.form)
         return result.relu() if self.relu else result
 

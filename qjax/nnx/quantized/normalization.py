@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
-from qjax.nnx.quantized.base import IntegerVariable, Quantized
+from qjax.nnx.quantized.base import IntegerVariable, Quantized, checked
 from qjax.quantization import QTensor
 from qjax.quantization.functional import batch_norm, group_norm, layer_norm
 
@@ -86,7 +86,8 @@ class BatchNorm(Norm):
         """
         self.check_input(input)
         given = *self._parameters, self.running_mean[...], self.running_var[...]
-        return batch_norm(input, *given, self.epsilon, self.output, self.form, self.relu, channels_last=True)
+        given = input, *given, self.epsilon, self.output, self.form, self.relu
+        return checked(self, batch_norm, *given, channels_last=True)
 
     @classmethod
     def of(cls, layer: Any, output: QParams, form: AffineInteger, relu: bool = False) -> BatchNorm:
@@ -113,7 +114,7 @@ class LayerNorm(Norm):
         """The result for a quantized array of shape (..., features)."""
         self.check_input(input)
         weight, bias = self._parameters
-        return layer_norm(input, input.shape[-1:], weight, bias, self.epsilon, self.output, self.form)
+        return checked(self, layer_norm, input, input.shape[-1:], weight, bias, self.epsilon, self.output, self.form)
 
     @classmethod
     def of(cls, layer: Any, output: QParams, form: AffineInteger) -> LayerNorm:
@@ -153,7 +154,7 @@ class GroupNorm(Norm):
         self.check_input(input)
         groups = input.shape[-1] if self.num_groups is None else self.num_groups
         given = groups, *self._parameters, self.epsilon, self.output, self.form
-        return group_norm(input, *given, channels_last=True)
+        return checked(self, group_norm, input, *given, channels_last=True)
 
     @classmethod
     def of(cls, layer: Any, output: QParams, form: AffineInteger) -> GroupNorm:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from qjax.nnx.quantized.base import Quantized, check_quantized
+from qjax.nnx.quantized.base import Quantized, check_quantized, place_of
 from qjax.quantization import QTensor, quantize_affine
 
 
@@ -32,8 +32,7 @@ class Quantize(Quantized):
             TypeError: if x is no array of floats.
         """
         if isinstance(x, QTensor):
-            place = self.layer_name or "Quantize"
-            raise TypeError(f"{place}: x is a QTensor; allowed are arrays of floats: remove this QuantStub")
+            raise TypeError(f"{place_of(self)}: x is a QTensor; allowed are arrays of floats: remove this QuantStub")
         return quantize_affine(x, self.output, self.form)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,25 @@ from qjax.nnx.functional import relu
 from qjax.nnx.workflow.tree import unnamed
 from qjax.quantization import FakeQuantize, QConfig, disable_observer
 from qjax.quantization.rounding import FormatRounding
+
+
+class Ran:
+    """What traced code tells: one object for all copies of a module, so that it is no reason to trace again.
+
+    Attributes:
+        calls: how often an observer ran, or was traced.
+        first, last: the places of the first and the last of these among the calls of all observers.
+        scalars: whether `add_scalar` or `mul_scalar` of a FloatFunctional ran.
+    """
+
+    _places = itertools.count(1)
+    calls = first = last = 0
+    scalars = False
+
+    def count(self) -> None:
+        """Notes one more call."""
+        self.calls, self.last = self.calls + 1, next(self._places)
+        self.first = self.first or self.last
 
 
 class ObserverState(nnx.Variable):
@@ -51,6 +71,7 @@ class Observer(nnx.Module):
     def __init__(self, description: Any, shape: tuple[int, ...] = ()) -> None:
         self.description, self._evaluates, self._has_ranges = description, False, False
         self.state = ObserverState(description.init(shape))
+        self.ran = Ran()
 
     @property
     def deterministic(self) -> bool:
@@ -81,6 +102,7 @@ class Observer(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """x, rounded or as it is; what was observed goes into the state."""
+        self.ran.count()
         state = self.state.get_value()
         if isinstance(self.description, FormatRounding):
             return self.description.apply(state, x)[0]
@@ -151,16 +173,6 @@ class Observed(nnx.Module):
 
 
 unnamed(Observed, "module")
-
-
-class Ran:
-    """What traced code tells: one object for all copies of a module, so that it is no reason to trace again.
-
-    Attributes:
-        scalars: whether `add_scalar` or `mul_scalar` ran.
-    """
-
-    scalars = False
 
 
 class FloatFunctional(nnx.Module):

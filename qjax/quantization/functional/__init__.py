@@ -29,6 +29,7 @@ from qcore.affine.arithmetic import (
     mul_scalar,
     sigmoid,
     tanh,
+    threshold,
 )
 from qjax.quantization.functional.conv_bn import ConvBnParams, ConvBnState, conv_bn, fold_conv_bn
 from qjax.quantization.functional.images import (
@@ -87,4 +88,5 @@ __all__ = [
     "rnn_cell",
     "sigmoid",
     "tanh",
+    "threshold",
 ]

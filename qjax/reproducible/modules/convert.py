@@ -14,6 +14,7 @@ from qcore.formats.text import parse
 from qjax.nnx.workflow.tree import check_model, names_of, rebuilt, shown
 from qjax.reproducible.modules import layers
 from qjax.reproducible.modules.attention import MultiHeadAttention, check_attention_layer
+from qjax.reproducible.modules.guard import guarded, kind_of
 from qjax.reproducible.modules.keys import new_key
 
 Model = TypeVar("Model", bound=nnx.Module)
@@ -34,8 +35,8 @@ _KNOWN = {nnx.Sequential, nnx.List, nnx.Dict}
 def convert(model: Model, recipe: Recipe | None = None) -> Model:
     """A copy of a model whose layers compute with the functions of `qjax.reproducible`.
 
-    Functions between layers are the model's own: use those of `qjax.reproducible` (`check` finds others), and its loss
-    and optimizers.
+    Functions between layers are the model's own: use those of `qjax.reproducible`, and its loss and optimizers. Before
+    the copy runs on arrays of new shapes it is traced, and a function that has no defined bits raises.
 
     Args:
         model: any module; it stays as it is.
@@ -48,7 +49,8 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if a layer of flax has no defined bits (its name is in the message), or the recipe does not fit.
+        ValueError: if a layer of flax has no defined bits (its name is in the message), or the recipe does not fit;
+            when the copy runs, if a layer calls a function that has none.
 
     Example:
         >>> convert(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))(jnp.ones((1, 2))).shape
@@ -60,12 +62,14 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
     check_model("model", model)
     if recipe is not None and not isinstance(recipe, Recipe):
         raise TypeError(f"recipe is a {type(recipe).__name__}; allowed are a Recipe and None")
-    found = {name: layer for name, layer in names_of(model).items() if type(layer) not in _KNOWN}
-    inner = tuple(f"{name}." if name else "" for name, layer in found.items() if type(layer) is nnx.MultiHeadAttention)
+    found = {name: layer for name, layer in names_of(model).items() if kind_of(layer) not in _KNOWN}
+    inner = tuple(
+        f"{name}." if name else "" for name, layer in found.items() if kind_of(layer) is nnx.MultiHeadAttention
+    )
     for name, layer in sorted(found.items()):  # layers before what is in them
         if not name.startswith(inner) or type(layer) is not nnx.LinearGeneral:
             _check(name, layer)
-    kinds = {name: _SWITCHED[type(layer)][0] for name, layer in found.items() if type(layer) in _SWITCHED}
+    kinds = {name: _SWITCHED[kind_of(layer)][0] for name, layer in found.items() if kind_of(layer) in _SWITCHED}
     products: dict[str, Products | None] = {}
     if recipe is not None:
         multiplied = [(name, kind) for name, kind in kinds.items() if kind is not None]
@@ -73,13 +77,15 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
         products = {name: found for (name, _), found in zip(multiplied, recipe.products_of(multiplied), strict=True)}
 
     def change(name: str, layer: nnx.Module) -> nnx.Module:
-        return _switched(layer, products.get(name)) if type(layer) in _SWITCHED else layer
+        return _switched(layer, products.get(name)) if kind_of(layer) in _SWITCHED else layer
 
-    return rebuilt(model, change, lambda module: False)  # type: ignore[return-value]
+    made = rebuilt(model, change, lambda module: False)
+    object.__setattr__(made, "__class__", guarded(kind_of(made)))
+    return made  # type: ignore[return-value]
 
 
 def _check(name: str, layer: Any) -> None:
-    kind = type(layer)
+    kind = kind_of(layer)
     if kind not in _SWITCHED:
         if kind.__module__.startswith("flax."):
             allowed = "the layers that qjax.reproducible has"
@@ -105,7 +111,7 @@ def _switched(layer: Any, products: Products | None) -> nnx.Module:
     said: Any = None if products is None else products.texts
     if said is None and isinstance(layer, rounded.Linear | rounded.Conv):
         said = layer.products[2:]
-    kind, successor = _SWITCHED[type(layer)]
+    kind, successor = _SWITCHED[kind_of(layer)]
     made: Any = object.__new__(successor)
     vars(made).update(vars(layer))
     if successor is layers.Dropout:

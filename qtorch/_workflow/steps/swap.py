@@ -58,8 +58,9 @@ def swap_module(
     take_hooks(made, mod, mod)
     for device in devices:
         made.to(device)
-    if hasattr(type(made), "layer_name"):
-        made.layer_name = path
+    for part in made.modules():
+        if hasattr(type(part), "layer_name"):
+            part.layer_name = path
     return made.train(mod.training)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from qcore.affine.quantized import PADDING_MODES, check_convolution, for_each_dimension
 from qcore.arguments import check_choice, check_flag, check_int
-from qtorch.nn.quantized.common.base import Quantized
+from qtorch.nn.quantized.common.base import Quantized, checked
 from qtorch.nn.quantized.common.observed import float_parameters, output_of, weight_of
 from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, finish, set_weight_bias
 from qtorch.quantization.functional import WIDTHS, conv_to
@@ -103,7 +103,7 @@ class _Conv(Quantized):
             return result.reshape(result.shape[1:])
         weight = self.weight()
         geometry = self.stride, self.padding, self.dilation, self.groups, self.padding_mode
-        check_convolution(input, weight, *geometry, self.dimensions, WIDTHS)
+        checked(self, check_convolution, input, weight, *geometry, self.dimensions, WIDTHS)
         result = conv_to(input, weight, self.bias, geometry, self.output, self.form)
         return result.relu() if self._relu else result
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from qcore.affine import arithmetic
 from qtorch.nn.quantized import functional
 from qtorch.quantization.tensor import QTensor
@@ -18,7 +20,8 @@ def _interpolate(input: QTensor, *others: Any, recompute_scale_factor: Any = Non
 
 _NAMES = (
     *("max_pool1d", "max_pool2d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
-    *("relu6", "hardtanh", "hardsigmoid"),
+    *("relu6", "hardtanh", "hardsigmoid", "threshold"),
 )
 QTensor.functions.update((name, getattr(functional, name)) for name in _NAMES)
 QTensor.functions.update(interpolate=_interpolate, sigmoid=arithmetic.sigmoid, tanh=arithmetic.tanh)
+QTensor.functions[torch.nn.functional.threshold.__name__] = functional.threshold  # "_threshold", in 2.13

@@ -8,7 +8,7 @@ import torch
 
 from qcore.affine.quantized import check_linear
 from qcore.arguments import check_flag, check_int
-from qtorch.nn.quantized.common.base import Quantized
+from qtorch.nn.quantized.common.base import Quantized, checked
 from qtorch.nn.quantized.common.observed import float_parameters, output_of, weight_of
 from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, finish, set_weight_bias
 from qtorch.quantization.functional import WIDTHS, linear_to
@@ -69,7 +69,7 @@ class Linear(Quantized):
         """
         self.check_input(input)
         weight = self.weight()
-        check_linear(input, weight, WIDTHS)
+        checked(self, check_linear, input, weight, WIDTHS)
         result = linear_to(input, weight, self.bias, self.output, self.form)
         return result.relu() if self._relu else result
 

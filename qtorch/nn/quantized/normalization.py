@@ -8,7 +8,7 @@ import torch
 
 from qcore.affine import arithmetic
 from qcore.arguments import check_flag, check_int
-from qtorch.nn.quantized.common.base import Quantized
+from qtorch.nn.quantized.common.base import Quantized, checked
 from qtorch.nn.quantized.common.observed import output_of
 from qtorch.quantization.tensor import QTensor
 
@@ -67,9 +67,8 @@ class LayerNorm(Quantized):
             ValueError: if its shape does not fit.
         """
         self.check_input(input)
-        return arithmetic.layer_norm(
-            input, self.normalized_shape, self.weight, self.bias, self.eps, self.output, self.form
-        )
+        settings = self.normalized_shape, self.weight, self.bias, self.eps, self.output, self.form
+        return checked(self, arithmetic.layer_norm, input, *settings)
 
     @classmethod
     def from_float(cls, mod: Any) -> LayerNorm:
@@ -132,7 +131,8 @@ class GroupNorm(Quantized):
             ValueError: if its shape does not fit.
         """
         self.check_input(input)
-        return arithmetic.group_norm(input, self.num_groups, self.weight, self.bias, self.eps, self.output, self.form)
+        settings = self.num_groups, self.weight, self.bias, self.eps, self.output, self.form
+        return checked(self, arithmetic.group_norm, input, *settings)
 
     @classmethod
     def from_float(cls, mod: Any) -> GroupNorm:
@@ -247,8 +247,8 @@ class _BatchNorm(Quantized):
             ValueError: if its shape does not fit.
         """
         self.check_input(input)
-        statistics = self.weight, self.bias, self.running_mean, self.running_var
-        return arithmetic.batch_norm(input, *statistics, self.eps, self.output, self.form, self._relu)
+        given = input, self.weight, self.bias, self.running_mean, self.running_var
+        return checked(self, arithmetic.batch_norm, *given, self.eps, self.output, self.form, self._relu)
 
     @classmethod
     def from_float(cls, mod: Any) -> _BatchNorm:

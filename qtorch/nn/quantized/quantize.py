@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from qtorch.nn.quantized.common.base import Quantized, check_quantized
+from qtorch.nn.quantized.common.base import Quantized, check_quantized, place_of
 from qtorch.nn.quantized.common.observed import output_of
 from qtorch.quantization.integer.conversion import quantize
 from qtorch.quantization.tensor import QTensor
@@ -34,9 +34,8 @@ class Quantize(Quantized):
             TypeError: if x is no tensor of floats.
         """
         if isinstance(x, QTensor):
-            place = self.layer_name or type(self).__name__
             raise TypeError(
-                f"{place}: x is a QTensor; allowed is a tensor of floats: insert a DeQuantStub, or leave "
+                f"{place_of(self)}: x is a QTensor; allowed is a tensor of floats: insert a DeQuantStub, or leave "
                 "this QuantStub out"
             )
         return QTensor(quantize(x, self.output, self.form), self.output, self.form)

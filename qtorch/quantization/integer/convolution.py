@@ -70,7 +70,8 @@ def rounded_windows(input: Any, weight: Any, geometry: tuple[Any, ...], rounding
 def _takes_kernel(input: Any, weight: Any, groups: int) -> bool:
     """True of convolutions of all channels, and of those of each channel alone, if they are many."""
     apart = groups == input.shape[1] == len(weight.values) and groups >= MANY_CHANNELS
-    return (groups == 1 or apart) and fits_int32(input, weight, prod(weight.shape[1:])) and is_served(input, weight)
+    fits = (groups == 1 or apart) and fits_int32(input, weight, prod(weight.shape[1:]))
+    return fits and is_served(input, weight, apart)
 
 
 def _by_kernel(
@@ -115,8 +116,9 @@ def _by_int8(
     (images, zero), (filters, zeros) = signed(input), signed(weight)
     rows = _windows(_padded(images.movedim(1, -1), zero, padding), weight.shape[2:], stride, dilation)
     places = rows.shape[: images.ndim - 1]
-    rows = rows.reshape(prod(places), -1).contiguous()  # of one dimension they may overlap, which oneDNN gets wrong
-    filters = filters.movedim(1, -1).reshape(len(filters), -1)
+    terms = prod(weight.shape[1:])
+    rows = rows.reshape(prod(places), terms).contiguous()  # of one dimension they may overlap, which oneDNN gets wrong
+    filters = filters.movedim(1, -1).reshape(len(filters), terms)
     sums = corrected(int8_product(rows, filters.t()), rows, zero, filters, zeros)
     return sums.reshape(*places, len(filters))
 

@@ -1,4 +1,4 @@
-"""Exact sums of products of 8-bit integers by a kernel in C, on processors for which torch has no such instructions."""
+"""Exact sums of products of 8-bit integers by a kernel in C, where that is faster than what torch has."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from qtorch._torch_internals import multiplies_int8
 from qtorch.quantization.array_names import Names
 
 
-def is_served(input: Any, weight: Any) -> bool:
-    """True if the kernel is there, may read the operands, and is faster than products of floats.
+def is_served(input: Any, weight: Any, apart: bool = False) -> bool:
+    """True if the kernel is there, may read the operands, and is faster than torch's products.
+
+    These are of floats where the processor has no instructions for int8, and where each output sees one channel.
 
     Args:
         input, weight: QTensors of 8 bits.
+        apart: as for `sums_of_runs`.
     """
     tensors = input.values, input.qparams.zero_point, weight.values, weight.qparams.zero_point
     return (
         all(is_plain_tensor(one) and one.is_cpu for one in tensors)
-        and not multiplies_int8(input.device)
+        and (apart or not multiplies_int8(input.device))
         and torch.backends.cpu.get_cpu_capability().startswith("AVX")
         and products.of_integers() is not None
     )

@@ -74,12 +74,12 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
         lower_products(model, recipe)
     for layer in model.modules():
         _switch(layer)
-    model.__class__ = _guarded(type(model))
+    model.__class__ = _guarded(_kind(model))
     return model
 
 
 def _check(name: str, layer: nn.Module) -> None:
-    kind, where = type(layer), f"layer '{name}'" if name else "the model itself"
+    kind, where = _kind(layer), f"layer '{name}'" if name else "the model itself"
     if kind in _SWITCHED:
         if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             linalg.Conv2d.check_layer(layer)
@@ -94,7 +94,7 @@ def _check(name: str, layer: nn.Module) -> None:
 
 
 def _switch(layer: Any) -> None:
-    successor = _SWITCHED.get(type(layer))
+    successor = _SWITCHED.get(_kind(layer))
     if successor is None:
         return
     layer.__class__ = successor
@@ -107,6 +107,11 @@ def _switch(layer: Any) -> None:
         layers.add_key(layer)
 
 
+def _kind(layer: nn.Module) -> type[nn.Module]:
+    """A layer's class, without the guard that it may have."""
+    return getattr(type(layer), "_guards", type(layer))
+
+
 @cache
 def _guarded(kind: type[nn.Module]) -> type[nn.Module]:
     """A class of modules that run under the guard; it has the name of its base."""
@@ -115,4 +120,5 @@ def _guarded(kind: type[nn.Module]) -> type[nn.Module]:
         with resumed(), Guard(self):
             return kind.forward(self, *arguments, **options)
 
-    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__, "__doc__": kind.__doc__})
+    said = {"forward": forward, "_guards": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), said)

@@ -65,6 +65,16 @@ def _divide(a: Any, b: Any, rounding_mode: str | None = None) -> Tensor:
     return FUNCTIONS.divide(*_numbers(a, b))
 
 
+@defines(torch.pow, Tensor.pow, Tensor.__pow__)
+def _pow(a: Any, b: Any) -> Tensor:
+    return FUNCTIONS.pow(*_numbers(a, b))
+
+
+@defines(Tensor.__rpow__)
+def _power_of(a: Any, b: Any) -> Tensor:
+    return FUNCTIONS.pow(*_numbers(b, a))
+
+
 @defines(torch.matmul, torch.bmm, torch.mm, Tensor.matmul, Tensor.bmm, Tensor.mm, Tensor.__matmul__)
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
     return FUNCTIONS.matmul(a, b)
@@ -78,6 +88,31 @@ def _sum(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
 @defines(torch.mean, Tensor.mean)
 def _mean(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
     return FUNCTIONS.mean(x, dim, keepdim)
+
+
+@defines(torch.var, Tensor.var)
+def _var(
+    x: Tensor, dim: Any = None, unbiased: Any = True, keepdim: bool = False, correction: int | None = None
+) -> Tensor:
+    if isinstance(dim, bool):  # torch takes `unbiased` in its place
+        dim, unbiased = None, dim
+    return FUNCTIONS.var(x, dim, keepdim, int(unbiased) if correction is None else correction)
+
+
+@defines(torch.logsumexp, Tensor.logsumexp)
+def _logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    return FUNCTIONS.logsumexp(x, dim, keepdim)
+
+
+@defines(torch.amax, Tensor.amax)
+def _amax(x: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
+    return FUNCTIONS.max(x, None if dim == () else dim, keepdim)
+
+
+@defines(torch.linalg.vector_norm)
+def _norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+    refuse(ord=ord != 2, dtype=dtype is not None)
+    return FUNCTIONS.norm(x, dim, keepdim)
 
 
 @defines(torch.chunk, Tensor.chunk)

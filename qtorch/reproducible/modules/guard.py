@@ -65,7 +65,7 @@ class Guard(TorchFunctionMode):
         model: whose layers messages name.
 
     Raises:
-        ValueError: at a function that is neither.
+        TypeError, ValueError: at a function that is neither, or whose arguments have no defined bits.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -78,8 +78,11 @@ class Guard(TorchFunctionMode):
             return func(*args, **kwargs)
         found = DEFINED.get(func)
         if found is not None:
-            with paused():  # a model that was switched may be a part of another one, whose guard asks too
-                return found(*args, **kwargs)
+            try:
+                with paused():  # a model that was switched may be a part of another one, whose guard asks too
+                    return found(*args, **kwargs)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{_layer(self.model)} calls {_name(func)}: {error}") from error
         if not _has_floats(args) and not _has_floats(kwargs.values()):
             return func(*args, **kwargs)
         raise ValueError(

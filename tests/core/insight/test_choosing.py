@@ -108,6 +108,19 @@ def test_of_formats_of_one_width_each_site_has_its_own():
     assert found.chosen.loss == 0
 
 
+def test_formats_of_the_same_bits_are_exchanged_in_the_end():
+    """Narrowing alone ends with e2m1fn at both sites: each is best there while the other is wide."""
+    narrow = {("e2m1fn", "e2m1fn"): 1.0, ("e2m1fn", "fixed(4,2)"): 1.2, ("fixed(4,2)", "fixed(4,2)"): 2.0}
+
+    def loss(formats):
+        texts = tuple(formats.get(site, "e4m3fn") for site in ("a", "b"))
+        alone = sum({"e4m3fn": 0, "e2m1fn": 0.1, "fixed(4,2)": 0.2}[text] for text in texts)
+        return (alone if "e4m3fn" in texts else narrow.get(texts, 0.5)), np.zeros(1)
+
+    found = choose_formats({"a": 1, "b": 1}, ["e4m3fn", "e2m1fn", "fixed(4,2)"], loss, 4)
+    assert (found.chosen.formats, found.chosen.loss) == ({"a": "fixed(4,2)", "b": "e2m1fn"}, 0.5)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_moves_without_a_finite_loss_are_not_made(bad):
     def loss(formats):

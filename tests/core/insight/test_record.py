@@ -59,9 +59,20 @@ def test_round_trip(tmp_path):
         "e4m3fn",
         1,
     )
-    assert {type(value) for value in row.values()} <= {int, float, str, type(None)}
     assert read.merge(made).at(0, SITE).statistics.elements == 4
     assert read.site(SITE).elements == 4
+
+
+def test_rows_are_a_table():
+    """As parquet has it: the same columns in each row, each of one type; ints of 64 bits."""
+    made = record([[1, 500], [0, 0], [np.nan, 1e38], [2, 4]])
+    made.add(4, Site("features.0", "state", "exp_avg"), statistics_of(np.float32([1e-40, 3]), "e5m2"), "0" * 16)
+    rows = made.rows()
+    assert len({tuple(row) for row in rows}) == 1
+    for name in rows[0]:
+        kinds = {type(row[name]) for row in rows}
+        assert kinds in ({int}, {float}, {str}, {str, type(None)}), name
+        assert all(abs(row[name]) < 1 << 63 for row in rows if type(row[name]) is int)
 
 
 def test_bad_records(tmp_path):

@@ -47,6 +47,36 @@ def test_shardings_do_not_matter(accumulator, specs):
     assert_same_bits(jax.jit(call)(a, b), call(A, B))
 
 
+CONV_SPECS = {  # of the input (batch, channels, ...), the weight (outputs, channels, ...), and the result's gradient
+    "examples": (("x",), (), ("x",)),
+    "channels": ((None, "x"), (None, "x"), ()),
+    "outputs": ((), ("x",), (None, "x")),
+    "rows": ((None, None, "x"), (), (None, None, "x")),
+}
+
+
+@pytest.mark.parametrize("specs", CONV_SPECS)
+def test_shardings_of_convolutions_do_not_matter(specs):
+    """Exact ones and their gradients, on four devices: of what is summed over, and of what is not."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("x",))
+    rng = np.random.default_rng(6)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((4, 4, 8, 6), (8, 4, 3, 3), (4, 8, 8, 6))]
+    placed = [
+        jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec)))
+        for x, spec in zip(arrays, CONV_SPECS[specs], strict=True)
+    ]
+    low = "product(e4m3fn,e4m3fn)"
+    options = {"padding": 1, "operands": ("e4m3fn", "e4m3fn"), "grad_input": low, "grad_weight": low}
+
+    @jax.jit
+    def call(x, weight, gradient):
+        y, pull = jax.vjp(lambda x, weight: linalg.conv2d(x, weight, **options), x, weight)
+        return y, *pull(gradient)
+
+    for found, expected in zip(call(*placed), call(*arrays), strict=True):
+        assert_same_bits(found, expected)
+
+
 def test_the_flag_stays():
     assert linalg.matmul(A, B).dtype == jnp.float32
     assert not jax.config.jax_enable_x64

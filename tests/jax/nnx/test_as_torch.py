@@ -103,3 +103,51 @@ def test_floats_are_no_integers_of_a_file():
     arrays |= {"weight.int_repr": np.full((2, 2), 1.7, np.float32), "bias": np.zeros(2, np.float32)}
     with pytest.raises(ValueError, match=r"weight\.int_repr has dtype float32; allowed is int8 or uint8"):
         qnn.from_torch(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), arrays)
+
+
+class Repeats(nnx.Module):
+    """Calls `twice` twice, and `seldom` where it is asked to."""
+
+    def __init__(self):
+        self.quant, self.dequant, self.sum = qnn.QuantStub(), qnn.DeQuantStub(), qnn.FloatFunctional()
+        self.once, self.twice, self.seldom, self.last = (nnx.Linear(4, 4, rngs=nnx.Rngs(0)) for _ in range(4))
+
+    def __call__(self, x, seldom=False):
+        x = self.twice(self.twice(self.once(self.quant(x))))
+        x = self.sum.add(x, x)
+        return self.dequant(self.last(self.seldom(x) if seldom else x))
+
+
+class Siamese(nnx.Module):
+    """Calls its first layers twice."""
+
+    def __init__(self):
+        self.quant, self.dequant, self.sum = qnn.QuantStub(), qnn.DeQuantStub(), qnn.FloatFunctional()
+
+    def __call__(self, x):
+        return self.dequant(self.sum.add(self.quant(x), self.quant(2 * x)))
+
+
+def repeats(model, x, seldom=False):
+    return model(x, seldom) if seldom else model(x)
+
+
+REPEATS = {"jit": nnx.jit(repeats, static_argnums=2), "eager": repeats}
+
+
+@pytest.mark.parametrize("run", REPEATS)
+def test_layers_that_run_twice_are_named(run):
+    """And no others: neither those that run less often than the model, nor all of a model that ran several times."""
+    run = REPEATS[run]
+    prepared = qnn.prepare(Repeats(), default_qconfig)
+    for size in (2, 3, 4):
+        run(prepared, X[:size], size == 3)
+    prepared = qnn.prepare(prepared, default_qconfig)
+    with pytest.warns(UserWarning, match="layer 'twice' ran 6 times while the model ran 3 times") as warned:
+        qnn.convert(prepared)
+    assert len(warned) == 1
+    prepared = qnn.prepare(Siamese(), default_qconfig)
+    run(prepared, X)
+    with pytest.warns(UserWarning, match="layer 'quant' ran 2 times while the model ran 1 times") as warned:
+        qnn.convert(prepared)
+    assert len(warned) == 1

@@ -144,9 +144,37 @@ def test_a_layer_in_floats_says_what_to_insert():
     x = jnp.ones((2, 2))
     prepared(x)
     converted = qnn.convert(prepared)
-    with pytest.raises(TypeError, match="a QTensor is where numbers are needed: insert a DeQuantStub"):
-        converted(x)
+    for run in (lambda model, x: model(x), nnx.jit(lambda model, x: model(x))):
+        with pytest.raises(TypeError, match="layer '2': a QTensor is where numbers are needed: insert a DeQuantStub"):
+            run(converted, x)
     q = converted.layers[0](x)
-    for operation in (lambda: q + q, lambda: q * 2, lambda: 1 - q):
-        with pytest.raises(TypeError, match="arithmetic of a QTensor; allowed are the methods of FloatFunctional"):
+    for operation in (lambda: q + q, lambda: q * 2, lambda: 1 - q, lambda: q / 2, lambda: -q, lambda: q @ x):
+        with pytest.raises(TypeError, match=r"^arithmetic of a QTensor; allowed are the methods of FloatFunctional"):
             operation()
+
+
+class Sum(nnx.Module):
+    """Does what only floats can do."""
+
+    def __init__(self, inner=None):
+        self.inner = inner
+
+    def __call__(self, x):
+        return self.inner(x + x if self.inner is None else x)
+
+
+INTEGERS_IN_FLOATS = {
+    r"layer 'module\.0': a QTensor is .* a Dropout must be in evaluation \(model\.eval\(\)\)": lambda: nnx.Sequential(
+        nnx.Dropout(0.5, rngs=RNGS)
+    ),
+    r"layer 'module\.inner': arithmetic of a QTensor; allowed are the methods of FloatFunctional": lambda: Sum(Sum()),
+    r"layer 'module\.0': a QTensor is where numbers are needed": lambda: nnx.Sequential(nnx.RMSNorm(2, rngs=RNGS)),
+}
+
+
+@pytest.mark.parametrize("message", INTEGERS_IN_FLOATS)
+def test_layers_of_floats_are_named(message):
+    prepared = qnn.prepare(qnn.QuantWrapper(INTEGERS_IN_FLOATS[message]()), default_qconfig)
+    prepared.quant(jnp.ones((3, 2)))
+    with pytest.raises(TypeError, match=message):
+        qnn.convert(prepared)(jnp.ones((3, 2)))

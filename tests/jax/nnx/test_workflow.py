@@ -13,6 +13,7 @@ import qjax.nnx as qnn
 from qcore import affine as reference
 from qcore.affine import UINT8, AffineInteger, QParams
 from qjax.nnx.workflow.layers import why_float
+from qjax.nnx.workflow.tree import names_of
 from qjax.quantization import (
     default_dynamic_qconfig,
     default_qconfig,
@@ -128,7 +129,8 @@ def test_shared_layers_stay_shared():
     prepared = qnn.prepare(qnn.QuantWrapper(Shared()), default_qconfig)
     assert prepared.module.a is prepared.module.b
     prepared(jnp.ones((2, 3)))
-    converted = qnn.convert(prepared)
+    with pytest.warns(UserWarning, match=r"layer 'module\.a' ran 2 times while the model ran 1 times"):
+        converted = qnn.convert(prepared)
     assert converted.module.a is converted.module.b
     assert converted(jnp.ones((2, 3))).shape == (2, 3)
     with pytest.raises(ValueError, match=r"one layer with the names \['module.a', 'module.b'\]"):
@@ -159,7 +161,22 @@ def trained(steps=12):
     return model, [float(step(model, optimizer)) for _ in range(steps)]
 
 
+@nnx.jit
+def result_of(layer, x):
+    return layer.add(x, x) if hasattr(layer, "add") else layer(x)
+
+
+def calls(model, x):
+    """Each layer of a converted `Net` with the floats it would get, and the integers it gives."""
+    names = names_of(model)
+    for name in ("quant", "conv1", "conv2", "sum", "head.0", "head.2"):
+        given = qnn.relu(x) if name == "sum" else x.reshape(x.shape[0], -1) if name == "head.0" else x
+        x = result_of(names[name], given)
+        yield name, given if name == "quant" else given.dequantize(), x
+
+
 def test_training_and_conversion_agree():
+    """Each layer, given the same integers, is within one step of its simulation, with the same scale."""
     model, losses = trained()
     assert losses[-1] < 0.9 * losses[0]
     model.eval()
@@ -168,9 +185,13 @@ def test_training_and_conversion_agree():
     assert state_bits(model) == before, "evaluation moved ranges"
     converted = qnn.convert(model)
     y = run(converted, IMAGES)
-    scale = model.head.layers[2].activation_post_process.qparams().scale
-    assert_same_bits(converted.head.layers[2].scale[...], scale)
-    assert np.abs(np.asarray(y - expected)).max() <= 2.01 * float(scale)
+    last = float(converted.head.layers[2].scale[...])
+    assert np.abs(np.asarray(y - expected)).max() <= 2.01 * last
+    for name, given, result in calls(converted, IMAGES):
+        layer, simulated = names_of(converted)[name], names_of(model)[name]
+        assert_same_bits(layer.scale[...], simulated.activation_post_process.qparams().scale)
+        apart = np.abs(result_of(simulated, given) - result.dequantize()) / layer.scale[...]
+        assert apart.max() <= 1.001, name
     weight = converted.conv1.weight()
     assert_same_bits(weight.qparams.scale, model.conv1.weight_fake_quant.qparams().scale)
 

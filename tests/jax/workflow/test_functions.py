@@ -233,6 +233,28 @@ def test_modules_of_equinox():
     np.testing.assert_allclose(eqx.filter_jit(convert_fn(apply_fn))(params, x), apply_fn(mlp, x), atol=0.05)
 
 
+def repeated(params, x):
+    for _ in range(2):
+        x = x @ params["w"]
+    return x + (x @ params["w"].T) + jax.lax.cond(x.sum() > 0, *2 * [lambda x: x @ params["once"]], x)
+
+
+def test_parameters_of_several_layers_are_named():
+    """And not those that each branch has; layers that quantize by what comes in share nothing."""
+    params = {"w": jnp.eye(2), "once": jnp.eye(2)}
+    init, apply = prepare_fn(repeated, default_qconfig)
+    with pytest.warns(UserWarning, match="that of 3 layers") as warned:
+        state = init(params, X)
+    assert [str(one.message) for one in warned] == [
+        "the parameter 'w' is that of 3 layers; 2 share one observer, and will share one scale; 1 take it along other "
+        "axes, and stay in floats; use a parameter for each layer, or give it None"
+    ]
+    assert sorted(apply(params, state, X)[1]) == ["once", "w"]
+    assert sorted(prepare_fn(repeated, {"w": default_dynamic_qconfig, "*": default_qconfig})[0](params, X)) == [
+        *("once", "w")
+    ]
+
+
 def test_not_a_number_is_not_swallowed():
     params = {"w": numbers(3, 2)}
     init, _ = prepare_fn(lambda params, x: x @ params["w"], default_dynamic_qconfig)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from qtorch import parse
 from qtorch.auto_low import lower
 from qtorch.insight import choose_formats, cross_entropy, sensitivity
 
@@ -24,8 +25,9 @@ def test_the_chosen_recipe_has_the_loss_that_is_said():
     assert list(choice.chosen.formats) == ["0", "2"]
     assert model.training  # the model itself is as it was
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    lowered = lower(copy.deepcopy(model), choice.recipe).eval()
-    assert cross_entropy(lowered(DATA[0][0]), DATA[0][1]).item() == choice.chosen.loss
+    for recipe in (choice.recipe, parse(choice.recipe.text)):
+        lowered = lower(copy.deepcopy(model), recipe).eval()
+        assert cross_entropy(lowered(DATA[0][0]), DATA[0][1]).item() == choice.chosen.loss
 
 
 @pytest.mark.parametrize(

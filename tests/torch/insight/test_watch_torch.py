@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from qcore.insight import Site, compare
+from qcore.insight import Site, Statistics, compare
 from qtorch import RECIPES, Recipe
 from qtorch.auto_low import lower, sequential_lower
 from qtorch.insight import statistics_of, watch
@@ -64,6 +64,51 @@ def test_every():
     assert len(watching.record.entries) == 3 * 4
     with pytest.raises(ValueError, match="every=0; allowed"):
         watch(model, every=0)
+
+
+def test_a_checkpoint_has_the_record(tmp_path):
+    """A training that goes on from a file has the record of one that did not stop."""
+
+    def start():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(2, 2), Quantizer("e4m3fn", "e5m2", "nearest", "nearest"))
+        return model, watch(model, every=2)
+
+    def run(model, watching, steps):
+        for i in range(watching.steps, steps):
+            model(torch.full((1, 2), float(i))).sum().backward()
+            watching.step()
+
+    whole, first, second = start(), start(), start()
+    run(*whole, 5)
+    run(*first, 3)
+    torch.save(first[1].state_dict(), tmp_path / "watch.pt")
+    second[1].load_state_dict(torch.load(tmp_path / "watch.pt"))
+    assert second[1].steps == 3
+    assert second[1].record == first[1].record
+    run(*second, 5)
+    assert second[1].record == whole[1].record
+    assert second[1].record.steps == [0, 2, 4]
+    for state, message in (
+        ({"steps": 1}, "state=.*allowed is what Watch.state_dict returns"),
+        (first[1].state_dict() | {"steps": -1}, "steps=-1; allowed"),
+        (first[1].state_dict() | {"record": {}}, "allowed is a record"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            second[1].load_state_dict(state)
+    with pytest.raises(ValueError, match="record is of model 'Sequential'; allowed is 'other'"):
+        watch(whole[0], name="other").load_state_dict(first[1].state_dict())
+
+
+def test_statistics_are_a_buffer():
+    """Their lanes are one tensor, which modules keep, move and save."""
+    module, x = nn.Module(), torch.linspace(-500, 500, 99)
+    module.register_buffer("seen", statistics_of(x, "e4m3fn").lanes)
+    other = nn.Module()
+    other.register_buffer("seen", torch.zeros_like(module.seen))
+    other.load_state_dict(module.state_dict())
+    assert other.seen.dtype == torch.int32
+    assert Statistics("e4m3fn", other.seen) == statistics_of(x, "e4m3fn")
 
 
 def test_bad_arguments():

@@ -8,15 +8,16 @@ from support import assert_same_bits
 from qcore.affine import INT8, UINT8, AffineInteger, QParams, requantize
 from qtorch.quantization import QTensor, conv2d, linear
 from qtorch.quantization.functional import linear_to
-from qtorch.quantization.integer import kernel, products
+from qtorch.quantization.integer import convolution, kernel, products
 from qtorch.quantization.integer.convolution import sums_of_windows
 from qtorch.quantization.integer.products import sums_of_products
 
 
-@pytest.fixture(params=["kernel", "floats"], autouse=True)
+@pytest.fixture(params=["kernel", "floats", "int8"], autouse=True)
 def path(request, monkeypatch):
-    """Whatever this processor has."""
-    monkeypatch.setattr(kernel, "multiplies_int8", lambda device: False)
+    """Whatever this processor has; as on one with instructions for int8 the kernel serves single channels only."""
+    for module in (kernel, convolution):
+        monkeypatch.setattr(module, "multiplies_int8", lambda device: request.param == "int8")
     if request.param == "floats":
         monkeypatch.setattr(kernel.products, "of_integers", lambda biased=False: None)
     elif not torch.backends.cpu.get_cpu_capability().startswith("AVX"):

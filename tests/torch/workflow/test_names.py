@@ -114,6 +114,12 @@ NAMES = {
         "hardswish": "input, scale, zero_point",
         "hardsigmoid": "input, inplace=False",
         "hardtanh": "input, min_val=-1.0, max_val=1.0, inplace=False",
+        "leaky_relu": "input, negative_slope=0.01, inplace=False, scale=None, zero_point=None",
+        "celu": "input, scale, zero_point, alpha=1.0",
+        "clamp": "input, min_, max_",
+        "threshold": "input, threshold, value",
+        "max_pool1d": "input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False",
+        "adaptive_avg_pool3d": "input, output_size",
     },
     "qtorch.nn.quantized.dynamic": {
         "Linear": "in_features, out_features, bias_=True, dtype=torch.qint8",

@@ -8,7 +8,7 @@ import jax
 from flax import nnx
 
 from qjax.nnx.functional import relu
-from qjax.nnx.quantized.base import IntegerVariable, QuantizedWeight, bias_variable
+from qjax.nnx.quantized.base import IntegerVariable, QuantizedWeight, bias_variable, checked
 from qjax.quantization import QTensor
 from qjax.quantization.functional.recurrent import dynamic_linear, halves
 
@@ -50,8 +50,5 @@ class Linear(nnx.Module):
             ValueError: if its shape does not fit.
         """
         weight = self.weight() if isinstance(self.weight, QuantizedWeight) else self.weight[...]
-        try:
-            y = dynamic_linear(x, weight, None if self.bias is None else self.bias[...])
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{self.layer_name or type(self).__name__}: {error}") from error
+        y = checked(self, dynamic_linear, x, weight, None if self.bias is None else self.bias[...])
         return relu(y) if self.relu else y

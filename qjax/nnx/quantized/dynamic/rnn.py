@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
-from qjax.nnx.quantized.base import QuantizedWeight
+from qjax.nnx.quantized.base import QuantizedWeight, checked
 from qjax.nnx.quantized.dynamic.cells import Cell
 from qjax.nnx.quantized.dynamic.product import Linear
 from qjax.nnx.recurrent import run_layers
@@ -98,10 +98,7 @@ class Recurrent(nnx.Module):
             CellWeights(*(_weight(x) for x in two), *(_bias(x) for x in two))
             for two in zip(self.ih, self.hh, strict=True)
         ]
-        try:
-            return run_layers(self, weights, dynamic_linear, inputs, initial_carry, return_carry)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{self.layer_name or type(self).__name__}: {error}") from error
+        return checked(self, run_layers, self, weights, dynamic_linear, inputs, initial_carry, return_carry)
 
 
 def _weight(product: Linear) -> Any:

@@ -1,4 +1,4 @@
-"""What a model must be before it is trained with rounding."""
+"""What a model must be before it is trained with rounding, or converted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from flax import nnx
 
 from qjax.nnx.intrinsic import Fused
+from qjax.nnx.workflow.observing import FloatFunctional, Observed
 from qjax.nnx.workflow.tree import all_names, children_of, modules_of, shown
 
 
@@ -41,3 +42,25 @@ def warn_of_unfused(model: nnx.Module) -> None:
                     f"training sees other weights than the converted model has; call fuse_modules(model, [{pair}])",
                     stacklevel=3,
                 )
+
+
+def warn_of_repeats(model: nnx.Module) -> None:
+    """Warns of layers that ran more than once each time that the model ran, with one observer for all calls.
+
+    A model runs as often as the layer that is its first does, or its last, whichever ran less.
+    """
+    observers = {
+        name: module.activation_post_process
+        for name, module in all_names(model)
+        if isinstance(module, (Observed, FloatFunctional))
+    }
+    found = {name: one.ran for name, one in observers.items() if one is not None and one.ran.calls}
+    ends = sorted(found.values(), key=lambda ran: ran.first)[:1] + sorted(found.values(), key=lambda ran: ran.last)[-1:]
+    times = min((ran.calls for ran in ends), default=0)
+    for name, ran in found.items():
+        if ran.calls > times:
+            warnings.warn(
+                f"{shown(name)} ran {ran.calls} times while the model ran {times} times (or was traced, where it is "
+                "compiled): all calls share one observer, and will share one scale; use a module for each call",
+                stacklevel=3,
+            )

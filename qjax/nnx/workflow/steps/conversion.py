@@ -14,6 +14,7 @@ from qjax.nnx.activations import Activation
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.workflow.layers import NORMS, WEIGHTED, bias_of, is_whole, torch_layout
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
+from qjax.nnx.workflow.steps.checking import warn_of_repeats
 from qjax.nnx.workflow.steps.fusion import folded_layer
 from qjax.nnx.workflow.steps.rounding import has_weight, rounded_layer, rounding_output, stays_in_floats
 from qjax.nnx.workflow.steps.training import Trained, folded
@@ -40,6 +41,9 @@ def convert(model: nnx.Module) -> nnx.Module:
         TypeError: if model is no module, or an observer chooses no parameters.
         ValueError: if nothing is prepared, or observers have seen nothing; the message names their layers.
 
+    Warns:
+        UserWarning: of layers that ran more than once each time that the model ran.
+
     Example:
         >>> from qjax.nnx import QuantWrapper, prepare
         >>> from qjax.quantization import default_qconfig
@@ -57,6 +61,7 @@ def convert(model: nnx.Module) -> nnx.Module:
             f"observers have seen nothing at {', '.join(map(shown, unseen))}; run the prepared model on data that "
             "reaches them, or give them the settings None"
         )
+    warn_of_repeats(model)
     in_integers = any(isinstance(one, (Observed, FloatFunctional)) and not stays_in_floats(one) for one in modules)
 
     def change(name: str, module: nnx.Module) -> nnx.Module:

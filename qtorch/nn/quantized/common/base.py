@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from qcore.affine import QParams
+from qcore.affine.arithmetic.operands import check_operand
 from qtorch.quantization.dtypes import FixedDtypes, integers
 from qtorch.quantization.tensor import QTensor
 
@@ -45,12 +47,15 @@ class Quantized(FixedDtypes):
         return qparams_of(self)
 
     def check_input(self, x: Any, name: str = "input") -> None:
-        """Raises unless x is a quantized tensor.
+        """Raises unless x is a quantized tensor of up to 16 bits, with one scale.
 
         Raises:
-            TypeError: if it is something else.
+            TypeError, ValueError: if it is something else.
         """
         check_quantized(self, x, name)
+        checked(self, check_operand, name, x)
+        if x.form.storage == "int32":
+            raise TypeError(f"{place_of(self)}: {name} has integers of int32; allowed are up to 16 bits")
 
     def extra_repr(self) -> str:
         return f"scale={self.scale.item()}, zero_point={self.zero_point.item()}, form={self.form}"
@@ -74,8 +79,20 @@ def check_quantized(module: torch.nn.Module, x: Any, name: str = "input") -> Non
         TypeError: if it is something else; the message says where the layer is, and what to insert before it.
     """
     if not isinstance(x, QTensor):
-        place = getattr(module, "layer_name", "") or type(module).__name__
         raise TypeError(
-            f"{place}: {name} is a {type(x).__name__}; allowed is a QTensor: insert a QuantStub before this layer "
-            "(prepare and convert make it a Quantize), or wrap the model in QuantWrapper"
+            f"{place_of(module)}: {name} is a {type(x).__name__}; allowed is a QTensor: insert a QuantStub before this "
+            "layer (prepare and convert make it a Quantize), or wrap the model in QuantWrapper"
         )
+
+
+def checked(module: torch.nn.Module, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns; the errors that it raises then say in which layer that was."""
+    try:
+        return function(*arguments)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{place_of(module)}: {error}") from error
+
+
+def place_of(module: Any) -> str:
+    """Where a layer is in a model, or what it is, if it does not know."""
+    return getattr(module, "layer_name", "") or type(module).__name__

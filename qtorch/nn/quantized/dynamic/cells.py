@@ -8,6 +8,7 @@ import torch
 
 from qcore.affine.arithmetic import recurrent
 from qcore.arguments import check_choice, check_flag, check_int
+from qtorch.nn.quantized.common.base import place_of
 from qtorch.nn.quantized.dynamic.product import DynamicProduct, dtype_of
 from qtorch.quantization.array_names import Names
 
@@ -22,6 +23,7 @@ class _Cell(torch.nn.Module):
     """
 
     gates: ClassVar[int]
+    layer_name = ""
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, dtype: Any = torch.qint8) -> None:
         super().__init__()
@@ -34,11 +36,10 @@ class _Cell(torch.nn.Module):
 
     def _state(self, input: torch.Tensor, state: torch.Tensor | None) -> torch.Tensor:
         if state is None:
-            return input.new_zeros((*input.shape[:-1], self.hidden_size), dtype=torch.float32)
+            return torch.zeros((*input.shape[:-1], self.hidden_size), dtype=torch.float32, device=input.device)
         if state.shape != (*input.shape[:-1], self.hidden_size):
-            raise ValueError(
-                f"hidden state has shape {tuple(state.shape)}; allowed is {(*input.shape[:-1], self.hidden_size)}"
-            )
+            allowed = *input.shape[:-1], self.hidden_size
+            raise ValueError(f"{place_of(self)}: hidden state has shape {tuple(state.shape)}; allowed is {allowed}")
         return state.to(torch.float32)
 
     def extra_repr(self) -> str:

@@ -9,6 +9,7 @@ import torch
 from qcore.affine import UINT8, AffineInteger, QParams
 from qcore.affine.arithmetic import recurrent
 from qcore.affine.parameters import check_input
+from qtorch.nn.quantized.common.base import checked, place_of
 from qtorch.nn.quantized.common.observed import weight_of
 from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight
 from qtorch.quantization.array_names import Names
@@ -34,9 +35,11 @@ class DynamicProduct(FixedDtypes):
     Attributes:
         weight: `weight()` is a quantized weight; a float16 one is a tensor.
         bias: float32 of shape (outputs,), or None.
+        layer_name: where the layer is in a model, for its errors; `quantize_dynamic` writes it.
     """
 
     bias: torch.Tensor | None
+    layer_name = ""
 
     def __init__(self, shape: tuple[int, int], bias_: bool = True, dtype: Any = torch.qint8) -> None:
         super().__init__()
@@ -56,10 +59,13 @@ class DynamicProduct(FixedDtypes):
         """
         weight: Any = self.weight if isinstance(self.weight, torch.Tensor) else self.weight()
         if isinstance(x, QTensor):
-            raise TypeError("input is a QTensor; allowed is a tensor of floats: insert a DeQuantStub before this layer")
-        check_input(x, Names)
+            raise TypeError(
+                f"{place_of(self)}: input is a QTensor; allowed is a tensor of floats: insert a DeQuantStub before it"
+            )
+        checked(self, check_input, x, Names)
         if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
-            raise ValueError(f"input has shape {tuple(x.shape)}; allowed is (..., {weight.shape[1]})")
+            shape = tuple(x.shape)
+            raise ValueError(f"{place_of(self)}: input has shape {shape}; allowed is (..., {weight.shape[1]})")
         if isinstance(weight, torch.Tensor):
             return torch.nn.functional.linear(x.to(torch.float32), weight.to(torch.float32), self.bias)
         if x.numel() == 0:

@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from qcore.affine.arithmetic import recurrent
 from qcore.arguments import check_flag, check_int
+from qtorch.nn.quantized.common.base import place_of
 from qtorch.nn.quantized.dynamic.product import DynamicProduct, dtype_of
 from qtorch.quantization.array_names import Names
 
@@ -20,6 +21,7 @@ class _Recurrent(torch.nn.Module):
     """
 
     gates: ClassVar[int]
+    layer_name = ""
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class _Recurrent(torch.nn.Module):
         if not isinstance(x, torch.Tensor) or x.ndim not in ranks or x.shape[-1] != self.input_size:
             shape = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
             allowed = f"a tensor of shape (steps, batch, {self.input_size}), or a PackedSequence of such rows"
-            raise ValueError(f"input is {shape}; allowed is {allowed}")
+            raise ValueError(f"{place_of(self)}: input is {shape}; allowed is {allowed}")
         if packed:
             return self._packed(input, states, count)
         batched = x.ndim == 3
@@ -128,7 +130,7 @@ class _Recurrent(torch.nn.Module):
         shape = len(self.ih), batch, self.hidden_size
         for one in states or ():
             if one.shape != shape:
-                raise ValueError(f"state has shape {tuple(one.shape)}; allowed is {shape}")
+                raise ValueError(f"{place_of(self)}: state has shape {tuple(one.shape)}; allowed is {shape}")
         return [x.new_zeros(shape, dtype=torch.float32)] * count if states is None else [one.float() for one in states]
 
     def extra_repr(self) -> str:

@@ -13,6 +13,7 @@ from qtorch.nn.quantized.functional.activations import (
     leaky_relu,
     relu,
     relu6,
+    threshold,
 )
 from qtorch.nn.quantized.functional.convolutions import (
     conv1d,
@@ -53,6 +54,7 @@ __all__ = [
     "max_pool2d",
     "relu",
     "relu6",
+    "threshold",
     "upsample",
     "upsample_bilinear",
     "upsample_nearest",

@@ -202,6 +202,29 @@ def clamp(input: QTensor, min_: float | None = None, max_: float | None = None, 
     return _written(input, arithmetic.clamp(input, min_, max_), inplace)
 
 
+def threshold(input: QTensor, threshold: float, value: float, inplace: bool = False) -> QTensor:
+    """x where it is above the threshold, else the quantized value; see `qcore.affine.arithmetic.threshold`.
+
+    Args:
+        input: QTensor.
+        threshold: finite.
+        value: finite, which is quantized with input's parameters.
+        inplace: True writes the result over input.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import torch
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([-4.0, 0.5, 4.0]), 0.5, 120, torch.quint8)
+        >>> threshold(x, 0.5, -1.0).dequantize()
+        tensor([-1., -1.,  4.])
+    """
+    check_flag("inplace", inplace)
+    return _written(input, arithmetic.threshold(input, threshold, value), inplace)
+
+
 def _written(input: QTensor, result: QTensor, inplace: bool) -> QTensor:
     if not inplace:
         return result

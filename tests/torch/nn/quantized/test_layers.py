@@ -4,15 +4,17 @@ import copy
 
 import pytest
 import torch
+from quantization_support import torch_ao
 from support import assert_same_bits
 
-from qcore.affine import AffineInteger
+from qcore.affine import UINT8, AffineInteger, QParams
 from qtorch.nn import intrinsic, quantized
 from qtorch.nn.quantized import functional
 from qtorch.quantization import (
     MinMaxObserver,
     PerChannelMinMaxObserver,
     QConfig,
+    QTensor,
     default_observer,
     quantize_per_tensor,
 )
@@ -99,6 +101,7 @@ POOLS = {
     "leaky_relu": lambda room, x: room.leaky_relu(x, 0.2),
     "hardtanh": lambda room, x: room.hardtanh(x, -0.5, 2.0),
     "relu6": lambda room, x: room.relu6(x),
+    "threshold": lambda room, x: room.threshold(x, 0.3, -0.7),
     "relu": lambda room, x: room.relu(x),
 }
 VOLUME_POOLS = {
@@ -120,6 +123,21 @@ def test_functional(name):
     expected, result = call(FLOATS, x.dequantize()), call(functional, x)
     assert result.shape == expected.shape
     assert (result.dequantize() - expected).abs().max() < 0.5001 * x.q_scale()
+
+
+@pytest.mark.parametrize(("limit", "value"), [(0.31, -0.7), (0.0, 0.0), (1.25, 99.0), (-1e-40, 0.26)])
+def test_threshold_has_the_integers_of_torch(limit, value):
+    """But where x is the limit: torch computes (q - zero_point) * scale as fma(q, scale, -(zero_point * scale))."""
+    peer = getattr(torch.ops.quantized, "threshold", None)
+    if peer is None:
+        pytest.skip("this torch has no quantized threshold")
+    values = torch.arange(256, dtype=torch.uint8)
+    own = QTensor(values, QParams(torch.tensor(0.1), torch.tensor(100, dtype=torch.int32)), UINT8)
+    with torch_ao():  # which warns of its tensors
+        expected = peer(torch._make_per_tensor_quantized_tensor(values, own.q_scale(), 100), limit, value)
+    for result in (functional.threshold(own, limit, value), nn.Threshold(limit, value)(own)):
+        assert torch.equal(result.int_repr(), expected.int_repr())
+        assert_same_bits(result.qparams.scale, own.qparams.scale)
 
 
 @pytest.mark.parametrize("name", NEW_SCALES)
@@ -169,6 +187,8 @@ WRONG = {
     "input has shape .* allowed are paddings of at most": lambda x: functional.avg_pool2d(x, 2, padding=2),
     "input is a Tensor; allowed is a QTensor": lambda x: functional.hardswish(x.dequantize(), 1.0, 0),
     "inplace=True with scale=1.0": lambda x: functional.leaky_relu(x, 0.1, True, 1.0, 0),
+    "threshold=nan; allowed are finite numbers": lambda x: functional.threshold(x, float("nan"), 0.0),
+    "value='1' is a str; allowed is an int or a float": lambda x: functional.threshold(x, 0.0, "1"),
     "inplace=True; allowed is False": lambda x: functional.hardsigmoid(x, True),
     "size=None and scale_factor=None": lambda x: functional.interpolate(x),
     "mode='bicubic'; allowed are nearest, bilinear": lambda x: functional.interpolate(x, 3, mode="bicubic"),

@@ -1,0 +1,131 @@
+"""What watches over a model's functions: it traces the model, and refuses what has no defined bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextvars import ContextVar
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.extend import core
+
+from qjax._rounding.scopes import LAW, PRODUCT
+from qjax.nnx.workflow.tree import names_of, shown
+
+# What moves numbers and rounds none, also in the gradient.
+_EXACT = {
+    *(
+        "argmax",
+        "argmin",
+        "concatenate",
+        "copy",
+        "copy_p",
+        "neg",
+        "optimization_barrier",
+        "pvary",
+        "reshape",
+        "reshard",
+    ),
+    *("rev", "select_n", "sharding_constraint", "squeeze", "stop_gradient", "transpose"),
+}
+_LAYER = "layer "  # begins the scopes of layers
+_tracing = ContextVar("tracing", default=False)
+
+
+@cache
+def guarded(kind: type[nnx.Module]) -> type[nnx.Module]:
+    """A class of modules whose functions are looked at before they run; it has the name of its base."""
+
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not _tracing.get():
+            _check(self, arguments, options)
+        return kind.__call__(self, *arguments, **options)  # type: ignore[operator]
+
+    said = {"__call__": call, "_guards": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), said)
+
+
+def kind_of(layer: nnx.Module) -> type[nnx.Module]:
+    """A layer's class, without the guard that it may have."""
+    return getattr(type(layer), "_guards", type(layer))
+
+
+class _Array(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+def _check(model: nnx.Module, arguments: Any, options: Any) -> None:
+    """Raises ValueError if a model calls a function that has no defined bits."""
+    graph, state = nnx.split(model)
+    leaves, tree = jax.tree.flatten((state, arguments, options))
+    kinds = tuple([_Array(x.shape, x.dtype) if hasattr(x, "dtype") else x for x in leaves])
+    _check_program(graph, tree, kinds)
+
+
+@lru_cache(maxsize=256)
+def _check_program(graph: Any, tree: Any, kinds: tuple[Any, ...]) -> None:
+    def program(*arrays: Any) -> Any:
+        given = iter(arrays)
+        leaves = [next(given) if isinstance(kind, _Array) else kind for kind in kinds]
+        state, arguments, options = jax.tree.unflatten(tree, leaves)
+        model: Any = nnx.merge(graph, state)
+        for name, layer in names_of(model).items():
+            object.__setattr__(layer, "__class__", _scoped(type(layer), name))
+        return [x for x in jax.tree.leaves(model(*arguments, **options)) if hasattr(x, "dtype")]
+
+    token = _tracing.set(True)
+    try:
+        arrays = [jax.ShapeDtypeStruct(*kind) for kind in kinds if isinstance(kind, _Array)]
+        program_ = jax.make_jaxpr(program)(*arrays)
+    finally:
+        _tracing.reset(token)
+    for layer, name in _undefined(program_.jaxpr, "", ()):
+        raise ValueError(
+            f"{shown(layer)} calls {name}, whose order of operations is not defined; allowed are the functions of "
+            "qjax.reproducible, and what moves numbers only"
+        )
+
+
+@cache
+def _scoped(kind: type[nnx.Module], name: str) -> type[nnx.Module]:
+    """A class of modules that run in a scope of their name."""
+
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        with jax.named_scope(f"{_LAYER}{name}"):
+            return kind.__call__(self, *arguments, **options)  # type: ignore[operator]
+
+    return type(kind.__name__, (kind,), {"__call__": call})
+
+
+def _undefined(jaxpr: Any, layer: str, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """The layers that call functions of floats without defined bits, with these functions' names."""
+    for equation in jaxpr.eqns:
+        scopes = str(equation.source_info.name_stack).split("/")
+        if any(LAW in scope or PRODUCT in scope for scope in scopes):
+            continue
+        where = [scope.partition(_LAYER)[2] for scope in scopes if scope.startswith(_LAYER)]
+        inside, name = where[-1] if where else layer, equation.primitive.name
+        inner = list(core.jaxprs_in_params(equation.params))
+        if inner:
+            called = equation.params.get("name", "")
+            for one in inner:
+                yield from _undefined(one, inside, (*names, called) if called else names)
+        elif not _is_exact(name, equation):
+            yield inside, names[0] if names else name
+
+
+def _is_exact(name: str, equation: Any) -> bool:
+    given, made = ([x.aval for x in side] for side in (equation.invars, equation.outvars))
+    if name in _EXACT or not any(_is_float(aval) for aval in given):
+        return True
+    if name == "broadcast_in_dim":  # else its gradient is a sum
+        return given[0].size == made[0].size or isinstance(equation.invars[0], core.Literal)
+    return name == "convert_element_type" and given[0].dtype == made[0].dtype
+
+
+def _is_float(aval: Any) -> bool:
+    return jnp.issubdtype(getattr(aval, "dtype", jnp.int32), jnp.inexact)
