@@ -39,20 +39,6 @@ def finish(process):
     return out.strip(), err
 
 
-@pytest.fixture
-def fresh(monkeypatch, tmp_path):
-    """Makes this process forget its kernels, and what it read of its variables; they are kept in an empty folder."""
-
-    def forget():
-        for known in (store.folder, compiler.target_flags, compiler.processor, laws.rounding, plan_for):
-            known.cache_clear()
-
-    monkeypatch.setenv("QTORCH_CACHE_DIR", str(tmp_path))
-    forget()
-    yield forget
-    forget()
-
-
 def check():
     x = torch.randn(1001)
     assert_same_bits(qtorch.quantize(x, FloatingPoint(5, 2)), qcore.quantize(x.numpy(), FloatingPoint(5, 2)))

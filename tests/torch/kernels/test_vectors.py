@@ -1,40 +1,40 @@
 """The instruction sets: kernels take vectors in all of them, and have the same bits on hard inputs."""
 
-import os
 import platform
-import subprocess
-import sys
-from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from support import assert_same_bits
 
+import qcore
+import qtorch
 from benchmarks import instructions
-from benchmarks.support.vectors import instruction_sets
-
-ROOT = Path(__file__).parents[3]
-X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the sets are those of x86")
-PROGRAM = """
-import numpy as np
-import torch
-import qcore, qtorch
 from benchmarks.support.inputs import hard_inputs
-for text, mode, dtype in (
-    ("posit16", "up", np.float32), ("nvfp4", "nearest", np.float32), ("float(5,2)", "stochastic", np.float64),
-    ("e8m0fnu", "nearest", np.float64), ("mxfp8_e4m3", "nearest", np.float64), ("nvfp4", "nearest", np.float64),
-):
-    number, key, bits = qcore.parse(text), 5 if mode == "stochastic" else None, f"i{dtype().itemsize}"
-    for x in hard_inputs(number, 3000, dtype):
-        found = qtorch.quantize(torch.from_numpy(x), number, mode, key=key).numpy()
-        assert (found.view(bits) == qcore.quantize(x, number, mode, key=key).view(bits)).all(), (text, mode, dtype)
-"""
+from benchmarks.support.vectors import instruction_sets
+from qtorch._kernels import compiler
+
+X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the sets are those of x86")
+CASES = [
+    ("posit16", "up", np.float32),
+    ("nvfp4", "nearest", np.float32),
+    ("float(5,2)", "stochastic", np.float64),
+    ("e8m0fnu", "nearest", np.float64),
+    ("mxfp8_e4m3", "nearest", np.float64),
+    ("nvfp4", "nearest", np.float64),
+]
 
 
 @X86
 @pytest.mark.parametrize("vectors", ["default", *instruction_sets()])
-def test_the_same_bits(vectors, tmp_path):
-    variables = {"ATEN_CPU_CAPABILITY": vectors, "QTORCH_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-W", "error", "-c", PROGRAM], env=os.environ | variables, check=True, timeout=300)
+def test_the_same_bits(vectors, fresh, monkeypatch, tmp_path):
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", vectors)
+    for text, mode, dtype in CASES:
+        number, key = qcore.parse(text), 5 if mode == "stochastic" else None
+        for x in hard_inputs(number, 3000, dtype):
+            expected = qcore.quantize(x, number, mode, key=key)
+            assert_same_bits(qtorch.quantize(torch.from_numpy(x), number, mode, key=key), expected, f"{text} {mode}")
+    assert compiler.target_flags() == compiler.X86_FLAGS[vectors]
     assert len(list(tmp_path.glob("kernels/*.so"))) == 6
 
 

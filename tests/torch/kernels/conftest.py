@@ -1,0 +1,20 @@
+"""A process that has no kernels yet, without the time of another process."""
+
+import pytest
+
+from qtorch._kernels import compiler, laws, store
+from qtorch._rounding.plan import plan_for
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """Makes this process forget its kernels, and what it read of its variables; they are kept in an empty folder."""
+
+    def forget():
+        for known in (store.folder, compiler.target_flags, compiler.processor, laws.rounding, plan_for):
+            known.cache_clear()
+
+    monkeypatch.setenv("QTORCH_CACHE_DIR", str(tmp_path))
+    forget()
+    yield forget
+    forget()
