@@ -11,7 +11,7 @@ from math import pi, sqrt
 from typing import Any
 
 from qcore.numerics.differentiable import Differentiable
-from qcore.numerics.elementary.normal import density, distribution, erf
+from qcore.numerics.elementary.normal import density, distribution, erf, erf_slope
 from qcore.numerics.elementary.polynomials import expm1
 
 Function = Callable[[Any, Any], Any]  # (xp, numbers) -> numbers
@@ -66,7 +66,7 @@ IN_FLOAT64: dict[str, Function] = {
     "sigmoid": _sigmoid,
     "sigmoid_slope": _bell,
     "erf": erf,
-    "erf_slope": lambda xp, x: xp.exp(-(x * x)) * (2 / sqrt(pi)),
+    "erf_slope": erf_slope,
     "sin": lambda xp, x: xp.sin(x),
     "cos": lambda xp, x: xp.cos(x),
     "sqrt": lambda xp, x: xp.root(x),

@@ -52,6 +52,7 @@ _TAIL = (
     9.311744978232572e-10,
 )
 
+_SLOPE = 2 / sqrt(pi)  # of erf at zero
 _DENSITY = 1 / sqrt(2 * pi)  # of the normal distribution at zero
 _NEAR = 2.0**-12
 _FAR = 10.0  # erfc(10) and exp(-100) are no normal float32 numbers
@@ -62,6 +63,16 @@ def erf(xp: Any, x: Any) -> Any:
     square = x * x
     tail = 1.0 - xp.exp(-square) * _scaled_tail(xp, abs(x))
     return xp.where(abs(x) < 0.5, x * polynomial(_MIDDLE, square), xp.where(x < 0, -tail, tail))
+
+
+def erf_slope(xp: Any, x: Any) -> Any:
+    """The derivative of the error function.
+
+    Near zero it is a difference, since 0x37f5db6c has a derivative next to the middle of two float32 numbers, and the
+    exponentials of libraries lie on both sides of it.
+    """
+    square = x * x
+    return xp.where(abs(x) < 2.0**-14, _SLOPE - _SLOPE * square, xp.exp(-square) * _SLOPE)
 
 
 def distribution(xp: Any, x: Any) -> Any:
