@@ -4,8 +4,9 @@ Usage:
     python -m benchmarks.linalg                          512 x 512 x 512, and steps of the examples' layers
     python -m benchmarks.linalg --size 256 --json linalg.json
 
-Each call takes turns with the float32 product of its framework, and medians are compared. Rows above their limit are
-red, and the last line counts them; the exit status is 0 all the same: a benchmark reports, it does not judge.
+Each call takes turns with the float32 product of its framework, and medians are compared. APyTypes, where it is
+installed, multiplies matrices of a quarter of the size, on one core. Rows above their limit are red, and the last line
+counts them; the exit status is 0 all the same: a benchmark reports, it does not judge.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
 
@@ -110,6 +113,19 @@ def _options(member: Member) -> dict[str, Any]:
     return {"operands": member.operands, "accumulator": member.accumulator, "key": 7}
 
 
+def apytypes_calls(a: np.ndarray, b: np.ndarray) -> tuple[Call, Call]:
+    """APyTypes' sequential product, which rounds to HALF's bits (that of IEEE, with infinities), and torch's."""
+    apytypes = import_module("apytypes")
+    x, y = (apytypes.APyFloatArray.from_float(one.astype(np.float64), exp_bits=6, man_bits=9) for one in (a, b))
+    nearest = apytypes.QuantizationMode.TIES_EVEN
+
+    def multiply() -> None:
+        with apytypes.APyFloatAccumulatorContext(exp_bits=6, man_bits=9, quantization=nearest):
+            x @ y
+
+    return multiply, partial(torch.matmul, torch.from_numpy(a), torch.from_numpy(b))
+
+
 FRAMEWORKS: dict[str, Callable[[Member, np.ndarray, np.ndarray], tuple[Call, Call]]] = {
     "torch": torch_calls,
     "jax": jax_calls,
@@ -141,6 +157,10 @@ def _cases(size: int, names: str) -> Iterator[tuple[str, str, str, float | None,
         for framework, calls in FRAMEWORKS.items():
             make = partial(calls, member, *pair)
             yield framework, member.name, member.accumulator.text, member.limit, size**3, make
+        if member.name == "sequential, nearest" and find_spec("apytypes"):
+            quarter = size // 4
+            make = partial(apytypes_calls, *(x[:quarter, :quarter].copy() for x in pair))
+            yield "apytypes", member.name, "binary(6,9)", None, quarter**3, make
     for name, macs in MACS.items():
         for framework, step in STEPS.items() if names in f"exact, step of {name}" else ():
             yield framework, f"exact, step of {name}", Accumulator().text, STEP_LIMIT, macs, partial(step, name)

@@ -8,24 +8,13 @@ from itertools import product
 
 import numpy as np
 import pytest
-from apytypes import APyFixedArray, APyFloatArray, OverflowMode, QuantizationMode
+from apytypes import APyFixedArray, APyFloatArray, OverflowMode
+from apytypes_modes import MODES
 from peer_support import PATTERNS, compare, inside, patterns, points, same_numbers, widened
 
 import qcore
 from qcore import BinaryFloat, FixedPoint
 
-MODES = {
-    "nearest": QuantizationMode.TIES_EVEN,
-    "nearest_away": QuantizationMode.TIES_AWAY,
-    "nearest_zero": QuantizationMode.TIES_ZERO,
-    "nearest_up": QuantizationMode.TIES_POS,
-    "nearest_down": QuantizationMode.TIES_NEG,
-    "toward_zero": QuantizationMode.TO_ZERO,
-    "away": QuantizationMode.TO_AWAY,
-    "up": QuantizationMode.TO_POS,
-    "down": QuantizationMode.TO_NEG,
-    "odd": QuantizationMode.JAM_UNBIASED,
-}
 INT_BITS, FRAC_BITS = 130, 150  # all that float32 has, exactly
 
 

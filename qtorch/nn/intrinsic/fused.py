@@ -16,32 +16,36 @@ class Fused(nn.Sequential):
 
     Args:
         parts: a module of each type, in order.
+        named: the rest of them, by name.
 
     Raises:
-        TypeError: if a part has another type, or there are too many or too few.
+        TypeError: if a part has another type or name, or there are too many or too few.
 
     Example:
         >>> LinearReLU(nn.Linear(2, 3), nn.ReLU())(torch.zeros(1, 2)).shape
         torch.Size([1, 3])
     """
 
-    parts: ClassVar[tuple[type[nn.Module], ...]] = ()
+    parts: ClassVar[dict[str, type[nn.Module]]] = {}
 
-    def __init__(self, *parts: nn.Module) -> None:
-        types = tuple(map(type, parts))
-        if types != self.parts:
-            given, allowed = (", ".join(kind.__name__ for kind in kinds) for kinds in (types, self.parts))
-            raise TypeError(f"{type(self).__name__} of ({given}); allowed are exactly ({allowed})")
-        super().__init__(*parts)
+    def __init__(self, *parts: nn.Module, **named: nn.Module) -> None:
+        rest = [name for name in [*self.parts][len(parts) :] if name in named]
+        modules = *parts, *(named[name] for name in rest)
+        if len(rest) < len(named) or [type(module) for module in modules] != [*self.parts.values()]:
+            given = [type(part).__name__ for part in parts]
+            given += [f"{name}={type(module).__name__}" for name, module in named.items()]
+            allowed = [f"{name}: {kind.__name__}" for name, kind in self.parts.items()]
+            raise TypeError(f"{type(self).__name__} of ({', '.join(given)}); allowed is ({', '.join(allowed)})")
+        super().__init__(*modules)
 
     @property
     def has_relu(self) -> bool:
         """True if the last part is a ReLU."""
-        return nn.ReLU in self.parts
+        return "relu" in self.parts
 
     def without_norm(self) -> nn.Sequential:
         """The same with a batch norm's running statistics in the convolution before it, if there are both."""
-        if self.parts[0] not in (nn.Conv1d, nn.Conv2d, nn.Conv3d) or self.parts[1] is nn.ReLU:
+        if not {"conv", "bn"} <= self.parts.keys():
             return self
         made: Any = nn.Sequential(folded_layer(self[0], self[1]))
         made.qconfig, made.activation_post_process = self.qconfig, self.activation_post_process
@@ -59,7 +63,7 @@ class LinearReLU(Fused):
         torch.Size([1, 3])
     """
 
-    parts = nn.Linear, nn.ReLU
+    parts: ClassVar = {"linear": nn.Linear, "relu": nn.ReLU}
 
 
 class ConvReLU1d(Fused):
@@ -73,7 +77,7 @@ class ConvReLU1d(Fused):
         torch.Size([1, 3, 3])
     """
 
-    parts = nn.Conv1d, nn.ReLU
+    parts: ClassVar = {"conv": nn.Conv1d, "relu": nn.ReLU}
 
 
 class ConvReLU2d(Fused):
@@ -87,7 +91,7 @@ class ConvReLU2d(Fused):
         torch.Size([1, 3, 3, 3])
     """
 
-    parts = nn.Conv2d, nn.ReLU
+    parts: ClassVar = {"conv": nn.Conv2d, "relu": nn.ReLU}
 
 
 class ConvReLU3d(Fused):
@@ -101,7 +105,7 @@ class ConvReLU3d(Fused):
         torch.Size([1, 3, 3, 3, 3])
     """
 
-    parts = nn.Conv3d, nn.ReLU
+    parts: ClassVar = {"conv": nn.Conv3d, "relu": nn.ReLU}
 
 
 class ConvBn1d(Fused):
@@ -115,7 +119,7 @@ class ConvBn1d(Fused):
         torch.Size([1, 3, 3])
     """
 
-    parts = nn.Conv1d, nn.BatchNorm1d
+    parts: ClassVar = {"conv": nn.Conv1d, "bn": nn.BatchNorm1d}
 
 
 class ConvBn2d(Fused):
@@ -129,7 +133,7 @@ class ConvBn2d(Fused):
         torch.Size([1, 3, 3, 3])
     """
 
-    parts = nn.Conv2d, nn.BatchNorm2d
+    parts: ClassVar = {"conv": nn.Conv2d, "bn": nn.BatchNorm2d}
 
 
 class ConvBn3d(Fused):
@@ -143,7 +147,7 @@ class ConvBn3d(Fused):
         torch.Size([1, 3, 3, 3, 3])
     """
 
-    parts = nn.Conv3d, nn.BatchNorm3d
+    parts: ClassVar = {"conv": nn.Conv3d, "bn": nn.BatchNorm3d}
 
 
 class ConvBnReLU1d(Fused):
@@ -157,7 +161,7 @@ class ConvBnReLU1d(Fused):
         torch.Size([1, 3, 3])
     """
 
-    parts = nn.Conv1d, nn.BatchNorm1d, nn.ReLU
+    parts: ClassVar = {"conv": nn.Conv1d, "bn": nn.BatchNorm1d, "relu": nn.ReLU}
 
 
 class ConvBnReLU2d(Fused):
@@ -171,7 +175,7 @@ class ConvBnReLU2d(Fused):
         torch.Size([1, 3, 3, 3])
     """
 
-    parts = nn.Conv2d, nn.BatchNorm2d, nn.ReLU
+    parts: ClassVar = {"conv": nn.Conv2d, "bn": nn.BatchNorm2d, "relu": nn.ReLU}
 
 
 class ConvBnReLU3d(Fused):
@@ -185,7 +189,7 @@ class ConvBnReLU3d(Fused):
         torch.Size([1, 3, 3, 3, 3])
     """
 
-    parts = nn.Conv3d, nn.BatchNorm3d, nn.ReLU
+    parts: ClassVar = {"conv": nn.Conv3d, "bn": nn.BatchNorm3d, "relu": nn.ReLU}
 
 
 class BNReLU2d(Fused):
@@ -199,7 +203,7 @@ class BNReLU2d(Fused):
         torch.Size([1, 3, 4, 4])
     """
 
-    parts = nn.BatchNorm2d, nn.ReLU
+    parts: ClassVar = {"batch_norm": nn.BatchNorm2d, "relu": nn.ReLU}
 
 
 class BNReLU3d(Fused):
@@ -213,11 +217,11 @@ class BNReLU3d(Fused):
         torch.Size([1, 3, 4, 4, 4])
     """
 
-    parts = nn.BatchNorm3d, nn.ReLU
+    parts: ClassVar = {"batch_norm": nn.BatchNorm3d, "relu": nn.ReLU}
 
 
 FUSED = {
-    kind.parts: kind
+    tuple(kind.parts.values()): kind
     for kind in (
         LinearReLU,
         *(ConvReLU1d, ConvReLU2d, ConvReLU3d, BNReLU2d, BNReLU3d),

@@ -183,5 +183,21 @@ def test_wrong_types():
         fuse_modules(nn.Sequential(nn.Linear(1, 1), nn.ReLU()), [[0, 1]])
     with pytest.raises(ValueError, match="model is in evaluation"):
         fuse_modules_qat(nn.Sequential(nn.Linear(1, 1), nn.ReLU()).eval(), ["0", "1"])
-    with pytest.raises(TypeError, match=r"LinearReLU of \(ReLU\); allowed are exactly \(Linear, ReLU\)"):
+    with pytest.raises(TypeError, match=r"LinearReLU of \(ReLU\); allowed is \(linear: Linear, relu: ReLU\)"):
         intrinsic.LinearReLU(nn.ReLU())
+
+
+def test_parts_by_name():
+    conv, bn, relu = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU()
+    for made in (
+        intrinsic.ConvBnReLU2d(conv=conv, bn=bn, relu=relu),
+        intrinsic.ConvBnReLU2d(conv, relu=relu, bn=bn),
+    ):
+        assert list(made) == [conv, bn, relu]
+        assert list(made._modules) == ["0", "1", "2"]
+    assert list(intrinsic.BNReLU2d(batch_norm=bn, relu=relu)) == [bn, relu]
+    for wrong in ({"linear": nn.Linear(1, 1)}, {"linear": nn.Linear(1, 1), "bn": bn, "relu": relu}):
+        with pytest.raises(
+            TypeError, match=r"LinearReLU of \(linear=Linear.*; allowed is \(linear: Linear, relu: ReLU\)"
+        ):
+            intrinsic.LinearReLU(**wrong)
