@@ -44,13 +44,13 @@ def guarded(kind: type[nnx.Module]) -> type[nnx.Module]:
             _check(self, arguments, options)
         return kind.__call__(self, *arguments, **options)  # type: ignore[operator]
 
-    said = {"__call__": call, "_guards": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    said = {"__call__": call, "guarded": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
     return type(kind.__name__, (kind,), said)
 
 
 def kind_of(layer: nnx.Module) -> type[nnx.Module]:
     """A layer's class, without the guard that it may have."""
-    return getattr(type(layer), "_guards", type(layer))
+    return getattr(type(layer), "guarded", type(layer))
 
 
 class _Array(NamedTuple):

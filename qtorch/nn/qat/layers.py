@@ -76,7 +76,7 @@ class QATLayer(nn.Module):
     @property
     def has_relu(self) -> bool:
         """True if a ReLU follows."""
-        return nn.ReLU in getattr(self.floats, "parts", ())
+        return "relu" in getattr(self.floats, "parts", ())
 
 
 def settings_of(layer: Any) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def _switch(layer: Any) -> None:
 
 def _kind(layer: nn.Module) -> type[nn.Module]:
     """A layer's class, without the guard that it may have."""
-    return getattr(type(layer), "_guards", type(layer))
+    return getattr(type(layer), "guarded", type(layer))
 
 
 @cache
@@ -120,5 +120,5 @@ def _guarded(kind: type[nn.Module]) -> type[nn.Module]:
         with resumed(), Guard(self):
             return kind.forward(self, *arguments, **options)
 
-    said = {"forward": forward, "_guards": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    said = {"forward": forward, "guarded": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
     return type(kind.__name__, (kind,), said)
