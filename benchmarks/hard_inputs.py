@@ -56,9 +56,20 @@ CORRECT: dict[str, Callable[[Any], Any]] = {
     "reciprocal_slope": lambda x: -1 / (x * x),
     "softplus": lambda x: mpmath.log1p(mpmath.exp(x)),
     "silu": lambda x: x / (1 + mpmath.exp(-x)),
-    "normal_distribution": lambda x: mpmath.erfc(-x / mpmath.sqrt(2)) / 2,
-    "normal_density": mpmath.npdf,
+    "silu_slope": lambda x: mpmath.sech(x / 2) ** 2 / 4 * (1 + mpmath.exp(x) + x),
+    "gelu": lambda x: x * mpmath.ncdf(x),
+    "gelu_slope": lambda x: mpmath.ncdf(x) + x * mpmath.npdf(x),
+    "gelu_tanh": lambda x: x / (1 + mpmath.exp(-2 * _of_tanh(x))),
+    "gelu_tanh_slope": lambda x: (
+        1 / (1 + mpmath.exp(-2 * _of_tanh(x))) + x * _of_tanh(x, 1) * mpmath.sech(_of_tanh(x)) ** 2 / 2
+    ),
 }
+
+
+def _of_tanh(x: Any, derivatives: int = 0) -> Any:
+    """The argument of gelu's tanh, or its derivative."""
+    cube = mpmath.mpf("0.044715")
+    return mpmath.sqrt(2 / mpmath.pi) * (1 + 3 * cube * x**2 if derivatives else x + cube * x**3)
 
 
 @lru_cache(maxsize=1)

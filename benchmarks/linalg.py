@@ -12,6 +12,7 @@ counts them; the exit status is 0 all the same: a benchmark reports, it does not
 from __future__ import annotations
 
 import argparse
+import operator
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -121,7 +122,7 @@ def apytypes_calls(a: np.ndarray, b: np.ndarray) -> tuple[Call, Call]:
 
     def multiply() -> None:
         with apytypes.APyFloatAccumulatorContext(exp_bits=6, man_bits=9, quantization=nearest):
-            x @ y
+            operator.matmul(x, y)
 
     return multiply, partial(torch.matmul, torch.from_numpy(a), torch.from_numpy(b))
 

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -181,19 +179,8 @@ def speed(vectors: str, quick: bool) -> Iterator[Times]:
 
 
 def rows_of(vectors: str, quick: bool) -> list[Row]:
-    """The rows of an instruction set, or of JAX, measured in a process of their own.
-
-    If a signal ends it, these are the rows before: torch 2.13 compiles programs whose AVX-512 kernels write past their
-    buffers (torch's issue 181689), with or without a quantizer.
-    """
-    try:
-        found = measure_apart("benchmarks.training", vectors, ["--quick"] if quick else [])
-    except subprocess.CalledProcessError as error:
-        if error.returncode >= 0:
-            raise
-        print(f"{vectors}: ended by {signal.Signals(-error.returncode).name}; later rows are missing", file=sys.stderr)
-        found = [json.loads(line) for line in error.stdout.splitlines()]
-    return [Row(**row) for row in found]
+    """The rows of an instruction set, or of JAX, measured in a process of their own."""
+    return [Row(**found) for found in measure_apart("benchmarks.training", vectors, ["--quick"] if quick else [])]
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,6 @@ _TAIL = (
 
 _SLOPE = 2 / sqrt(pi)  # of erf at zero
 _DENSITY = 1 / sqrt(2 * pi)  # of the normal distribution at zero
-_NEAR = 2.0**-12
 _FAR = 10.0  # erfc(10) and exp(-100) are no normal float32 numbers
 
 
@@ -75,20 +74,21 @@ def erf_slope(xp: Any, x: Any) -> Any:
     return xp.where(abs(x) < 2.0**-14, _SLOPE - _SLOPE * square, xp.exp(-square) * _SLOPE)
 
 
-def distribution(xp: Any, x: Any) -> Any:
-    """The distribution function of the normal distribution: erfc(-x / sqrt(2)) / 2.
-
-    Near zero it is a sum whose error is far below float64's last place. There 0x33a06c99 lies so near to the middle of
-    two float32 numbers that the error of the other form would decide between them.
-    """
-    tail = xp.exp(-0.5 * (x * x)) * (0.5 * _scaled_tail(xp, abs(x) * sqrt(0.5)))
-    near = 0.5 + x * (_DENSITY - (_DENSITY / 6) * (x * x))
-    return xp.where(abs(x) < _NEAR, near, xp.where(x > 0, 1.0 - tail, tail))
+def gelu(xp: Any, x: Any) -> Any:
+    """x times the distribution function of the normal distribution, which is erfc(-x / sqrt(2)) / 2."""
+    tail = xp.exp(-0.5 * (x * x)) * _normal_tail(xp, x)
+    return x * xp.where(x > 0, 1.0 - tail, tail)
 
 
-def density(xp: Any, x: Any) -> Any:
-    """The density of the normal distribution."""
-    return xp.exp(-0.5 * (x * x)) * _DENSITY
+def gelu_slope(xp: Any, x: Any) -> Any:
+    """Twice the exponential is a factor of the sum, so that what is below all float64 numbers has its sign."""
+    rest = xp.exp(-0.5 * (x * x)) * (_normal_tail(xp, x) - xp.product(abs(x), _DENSITY))
+    return xp.where(x > 0, 1.0 - rest, rest)
+
+
+def _normal_tail(xp: Any, x: Any) -> Any:
+    """exp(x^2 / 2) times the normal distribution function of -|x|."""
+    return 0.5 * _scaled_tail(xp, abs(x) * sqrt(0.5))
 
 
 def _scaled_tail(xp: Any, t: Any) -> Any:
