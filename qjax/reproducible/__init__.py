@@ -126,7 +126,13 @@ __all__ = [
     "var",
 ]
 
-_MODULES = {"convert": "convert", "load_state_dict": "checkpoint", "set_key": "keys", "state_dict": "checkpoint"}
+_MODULES = {
+    "convert": "convert",
+    "initialize": "initial",
+    "load_state_dict": "checkpoint",
+    "set_key": "keys",
+    "state_dict": "checkpoint",
+}
 
 
 def __getattr__(name: str) -> Any:

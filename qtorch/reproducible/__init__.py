@@ -2,6 +2,7 @@
 
 from qcore.numerics.optimizers.schedules import Cosine, Milestones
 from qtorch.reproducible.modules.convert import convert
+from qtorch.reproducible.modules.initial import initialize
 from qtorch.reproducible.modules.layers import set_key
 from qtorch.reproducible.optimizers import SGD, Adam, AdamW, clip_grad_norm_
 from qtorch.reproducible.tensor_names import Names
@@ -89,6 +90,7 @@ __all__ = [
     "exp",
     "expm1",
     "gelu",
+    "initialize",
     "layer_norm",
     "linear",
     "log",

@@ -102,7 +102,8 @@ def _switch(layer: Any) -> None:
         layers.add_key(layer)
     if isinstance(layer, layers.Dropout | MultiheadAttention):
         return
-    layer.products = getattr(layer, "products", {})
+    if not hasattr(layer, "products"):
+        layer.set_products({})
     if layers.is_stochastic(layer.products):
         layers.add_key(layer)
 

@@ -1,0 +1,85 @@
+"""Initial weights: the same in PyTorch and JAX, and torch.nn's distributions."""
+
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from support import assert_same_bits
+from torch import nn
+
+from qcore import fold_in
+from qcore.random import initial_state, uniform
+from qjax import reproducible as jax_room
+from qtorch import reproducible as torch_room
+
+KEY = (3, 1 << 31)
+
+
+class TorchModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 40)
+        self.conv = nn.Conv2d(4, 8, 3, groups=2)
+        self.norm = nn.BatchNorm2d(8)
+        self.attention = nn.MultiheadAttention(40, 4)
+        self.out = nn.Linear(40, 30)
+
+
+class JaxModel(nnx.Module):
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        self.table = nnx.Embed(50, 40, rngs=rngs)
+        self.conv = nnx.Conv(4, 8, (3, 3), feature_group_count=2, rngs=rngs)
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(4, 40, decode=False, rngs=rngs)
+        self.out = nnx.Linear(40, 30, rngs=rngs)
+
+
+def of_torch(model):
+    torch_room.initialize(model, KEY)
+    return {name: x.numpy() for name, x in model.state_dict().items() if not name.endswith("num_batches_tracked")}
+
+
+def test_both_begin_with_the_same_numbers():
+    ours, model = of_torch(TorchModel()), JaxModel()
+    jax_room.initialize(model, KEY)
+    theirs = {name: np.asarray(x) for name, x in jax_room.state_dict(model).items()}
+    assert set(ours) == set(theirs)
+    for name, x in ours.items():
+        assert_same_bits(x, theirs[name], name)
+    switched = of_torch(torch_room.convert(TorchModel()))
+    assert all(np.array_equal(switched[name], x) for name, x in ours.items())
+
+
+def test_distributions_are_those_of_torch():
+    found = of_torch(TorchModel())
+    bounds = {"conv.weight": 18**-0.5, "conv.bias": 18**-0.5, "out.weight": 40**-0.5, "out.bias": 40**-0.5}
+    for name, bound in bounds.items():
+        assert 0.6 * bound < abs(found[name]).max() <= bound
+    assert found["table.weight"].std() == pytest.approx(1, abs=0.05)
+    assert (found["norm.weight"] == 1).all()
+    assert (found["norm.running_var"] == 1).all()
+    zeros = "norm.bias", "norm.running_mean", "attention.in_proj_bias"
+    assert not any(found[name].any() for name in zeros)
+    torchs = TorchModel().state_dict()
+    for name in ("conv.weight", "out.weight", "table.weight"):
+        assert torchs[name].std().item() == pytest.approx(found[name].std(), rel=0.1)
+
+
+def test_a_weight_depends_on_its_name_alone():
+    alone = initial_state(KEY, {"out.weight": (30, 40)})["out.weight"]
+    assert_same_bits(alone, of_torch(TorchModel())["out.weight"])
+    bound = 40**-0.5
+    assert_same_bits(alone, uniform(fold_in(KEY, 0x78C59858), (30, 40), -bound, bound))
+
+
+def test_what_is_unknown_is_refused():
+    model = nn.Sequential(nn.Linear(2, 3), nn.GRU(3, 3))
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    with pytest.raises(ValueError, match=r"'1.weight_ih_l0'; names end with one of weight, bias"):
+        torch_room.initialize(model, KEY)
+    with pytest.raises(ValueError, match="key"):
+        torch_room.initialize(nn.Linear(1, 1), -1)
+    with pytest.raises(ValueError, match="layout in torch is not known"):
+        jax_room.initialize(nnx.ConvTranspose(2, 3, (2,), rngs=nnx.Rngs(0)), KEY)
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
