@@ -1,12 +1,18 @@
 """Functions of JAX arrays with the same bits in NumPy and PyTorch, gradients too; see `qcore.numerics`."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qcore.numerics.optimizers.schedules import Cosine, Milestones
 from qjax.reproducible.array_names import Names
 from qjax.reproducible.optimizers import Optimizer, adam, adamw, sgd
 from qjax.reproducible.training import FUNCTIONS
+
+if TYPE_CHECKING:
+    from qjax.reproducible.modules.checkpoint import load_state_dict, state_dict
+    from qjax.reproducible.modules.convert import convert
+    from qjax.reproducible.modules.initial import initialize
+    from qjax.reproducible.modules.keys import set_key
 
 _arrays = FUNCTIONS
 adam_step = _arrays.adam_step
@@ -79,6 +85,7 @@ __all__ = [
     "conv1d",
     "conv2d",
     "conv3d",
+    "convert",
     "cos",
     "cross_entropy",
     "divide",
@@ -88,8 +95,10 @@ __all__ = [
     "exp",
     "expm1",
     "gelu",
+    "initialize",
     "layer_norm",
     "linear",
+    "load_state_dict",
     "log",
     "log1p",
     "log_softmax",
@@ -111,6 +120,7 @@ __all__ = [
     "rms_norm",
     "rsqrt",
     "scaled_dot_product_attention",
+    "set_key",
     "settle",
     "sgd",
     "sgd_step",
@@ -120,6 +130,7 @@ __all__ = [
     "softmax",
     "softplus",
     "sqrt",
+    "state_dict",
     "subtract",
     "sum",
     "tanh",

@@ -73,6 +73,12 @@ def load_state_dict(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
 
     Raises:
         ValueError: if a name is missing or left over, or a shape is another; the model is unchanged then.
+
+    Example:
+        >>> model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+        >>> load_state_dict(model, {"weight": [[1.0, 2.0]], "bias": [3.0]})
+        >>> model.kernel[...].tolist()
+        [[1.0], [2.0]]
     """
     entries = {name: (variables, back) for name, variables, _, back in _entries(model)}
     given = {name for name in tensors if not name.endswith("num_batches_tracked")}

@@ -31,6 +31,13 @@ def set_key(model: nnx.Module, key: Key) -> None:
 
     Raises:
         TypeError, ValueError: if key is none.
+
+    Example:
+        >>> from qjax.reproducible import convert
+        >>> model = convert(nnx.Dropout(0.5))
+        >>> set_key(model, 7)
+        >>> model(jnp.ones(6)).tolist()
+        [2.0, 2.0, 0.0, 0.0, 2.0, 0.0]
     """
     words: Any = jnp.asarray(key_words(key)).view(jnp.uint32)
     for name, layer in names_of(model).items():

@@ -145,7 +145,7 @@ class Decoder(torch.nn.Module):
 
     def forward(self, codes: torch.Tensor, constants: torch.Tensor, *scales: torch.Tensor) -> torch.Tensor:
         carrier = self.decoding.carrier
-        lanes = [from_codes(one, carrier.lane_bits) for one in (codes, *scales[:1])]
+        lanes: list[Any] = [from_codes(one, carrier.lane_bits) for one in (codes, *scales[:1])]
         whole = [one.reshape((1,) * codes.dim()).view(lane_dtype(carrier)) for one in scales[1:]]
         found = self.decoding.run(Names, lanes[0], constants.unbind(), *lanes[1:], *whole)
         return from_lanes(found, carrier, self.dtype)
