@@ -5,7 +5,7 @@ No library's error function is asked: they differ in accuracy, and NumPy has non
 
 from __future__ import annotations
 
-from math import pi, sqrt
+from math import factorial, pi, sqrt
 from typing import Any
 
 from qcore.numerics.elementary.polynomials import polynomial
@@ -54,6 +54,9 @@ _TAIL = (
 
 _SLOPE = 2 / sqrt(pi)  # of erf at zero
 _DENSITY = 1 / sqrt(2 * pi)  # of the normal distribution at zero
+_NEAR = 0.125
+_NORMAL = [_DENSITY * (-0.5) ** k / (factorial(k) * (2 * k + 1)) for k in range(8)]  # the distribution, less 1/2
+_NORMAL_SLOPE = [(2 * k + 2) * c for k, c in enumerate(_NORMAL)]  # of x times the distribution
 _FAR = 10.0  # erfc(10) and exp(-100) are no normal float32 numbers
 
 
@@ -75,15 +78,23 @@ def erf_slope(xp: Any, x: Any) -> Any:
 
 
 def gelu(xp: Any, x: Any) -> Any:
-    """x times the distribution function of the normal distribution, which is erfc(-x / sqrt(2)) / 2."""
+    """x times the distribution function of the normal distribution, which is erfc(-x / sqrt(2)) / 2.
+
+    By its series near zero, as next to -2.1e-5 the exponential's last place decides.
+    """
     tail = xp.exp(-0.5 * (x * x)) * _normal_tail(xp, x)
-    return x * xp.where(x > 0, 1.0 - tail, tail)
+    near = 0.5 + xp.product(x, polynomial(_NORMAL, x * x))
+    return x * xp.where(abs(x) < _NEAR, near, xp.where(x > 0, 1.0 - tail, tail))
 
 
 def gelu_slope(xp: Any, x: Any) -> Any:
-    """Twice the exponential is a factor of the sum, so that what is below all float64 numbers has its sign."""
+    """By its series near zero, for 0.0731; and beyond with an exponential as a factor.
+
+    What is below all float64 numbers so has its sign.
+    """
     rest = xp.exp(-0.5 * (x * x)) * (_normal_tail(xp, x) - xp.product(abs(x), _DENSITY))
-    return xp.where(x > 0, 1.0 - rest, rest)
+    near = 0.5 + xp.product(x, polynomial(_NORMAL_SLOPE, x * x))
+    return xp.where(abs(x) < _NEAR, near, xp.where(x > 0, 1.0 - rest, rest))
 
 
 def _normal_tail(xp: Any, x: Any) -> Any:
