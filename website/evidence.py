@@ -201,7 +201,7 @@ def swept_functions() -> str:
         differ = sum(len(set(piece)) > 1 for piece in found)
         done = (str(sum(map(bool, digests.get(backend, [])))) for backend in backends)
         cells.append((f"{name}'" if kind == "derivative" else name, *done, str(compared), str(differ)))
-    heading = "sixteenths of all inputs", *backends, "compared", "differ"
+    heading = "sixteenths of all inputs (f' is the derivative)", *backends, "compared", "differ"
     return f"{table(heading, together(cells))}\n\nWith {_versions(record)} ({link('functions', 'all digests')})."
 
 
