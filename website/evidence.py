@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from website.records import RESULTS, ROOT, Record, link, results, table, where
+from qcore import parse
+from qcore.law.rounding import MODES
+from website.records import RESULTS, ROOT, Record, link, results, table, together, where
 
 
 def accuracy() -> str:
@@ -45,28 +47,27 @@ def consistency() -> str:
 
 
 def sweeps() -> str:
+    paths = sorted(RESULTS.glob("exhaustive-*.json"))
     found = [
         (case["format"], case["rounding"], case["backend"], case["inputs"], case["differing"])
-        for path in sorted(RESULTS.glob("exhaustive-*.json"))
+        for path in paths
         for outer in json.loads(path.read_text())["cases"]
         for case in outer.get("backends", [outer])
     ]
-    texts = dict.fromkeys(text for text, *_ in found)
-    rows = (
-        (
-            f"`{text}`",
-            ", ".join(dict.fromkeys(mode for other, mode, *_ in found if other == text)),
-            f"{sum(differing for other, _, _, _, differing in found if other == text):,}",
-        )
-        for text in texts
+    modes: dict[str, set[str]] = {}
+    differ: dict[str, int] = {}
+    for text, mode, _, _, differing in found:
+        text = parse(text.replace(" ", "(", 1).replace(" ", ",") + ")" * (" " in text)).text  # "float 5 2" in old files
+        modes.setdefault(text, set()).add(mode)
+        differ[text] = differ.get(text, 0) + differing
+    rows = together(
+        (text, ", ".join(mode for mode in MODES if mode in modes[text]), f"{differ[text]:,}") for text in modes
     )
     compared = sum(inputs for _, _, backend, inputs, _ in found if backend != "numpy")
     differing = sum(number for *_, number in found)
-    return (
-        f"{differing:,} of {compared:,} results differ from NumPy's "
-        f"({link('exhaustive-named', 'results')}, {link('exhaustive-named-rest', 'more')}, "
-        f"{link('exhaustive-e5m2', 'and more')}; each with its commit)\n\n"
-        + table(("format, all 2^32 inputs", "modes", "differ"), rows)
+    files = ", ".join(link(path.stem, path.stem.removeprefix("exhaustive-")) for path in paths)
+    return f"{differing:,} of {compared:,} results differ from NumPy's. Each file has its commit: {files}.\n\n" + table(
+        ("format, all 2^32 inputs", "modes", "differ"), rows
     )
 
 
@@ -156,19 +157,32 @@ def same_weights() -> str:
 
 
 def same_training_programs() -> str:
-    rows = []
-    for model, kind, runs in _trained():
-        done = "; ".join(f"{row['program']}: {row['steps']:,}" for row in runs)
-        rows.append((MODELS[model], ARITHMETIC[kind], done, f"`{_hash(runs, 'intermediates')[:16]}`"))
-    record = results("same_training")
-    shown = table(("model", "products", "programs and their steps", "losses, logits, gradients"), rows)
-    return f"With {_versions(record)} ({link('same_training', 'all hashes')}).\n\n{shown}"
+    """The steps of each program, which are the same for all products of a model, and the second hashes."""
+    trained, record = _trained(), results("same_training")
+    models = list(dict.fromkeys(model for model, _, _ in trained))
+    steps: dict[str, dict[str, set[int]]] = {}
+    for model, _, runs in trained:
+        for row in runs:
+            steps.setdefault(row["program"], {}).setdefault(model, set()).add(row["steps"])
+    cells = (
+        (program, *(" to ".join(f"{n:,}" for n in sorted(found.get(model, ()))) for model in models))
+        for program, found in steps.items()
+    )
+    hashes = (
+        (MODELS[model], ARITHMETIC[kind], f"`{_hash(runs, 'intermediates')[:16]}`") for model, kind, runs in trained
+    )
+    return (
+        f"With {_versions(record)} ({link('same_training', 'all hashes')}):\n\n"
+        + table(("program, steps of each", *(MODELS[model] for model in models)), cells)
+        + "\n\n"
+        + table(("model", "products", "losses, logits, gradients"), hashes)
+    )
 
 
 def hard_inputs() -> str:
     rows = json.loads((ROOT / "qcore" / "numerics" / "hard_inputs.json").read_text())
     cells = (
-        (f"`{name}`", f"{row['sixteenths']} of 16", str(len(row["hard"])), str(len(row["defined"])))
+        (f"`{name}`", f"{row['sixteenths']}", str(len(row["hard"])), str(len(row["defined"])))
         for name, row in rows.items()
     )
     return table(("function", "sixteenths of all inputs searched", "hard inputs", "not the nearest"), cells)
@@ -186,11 +200,9 @@ def swept_functions() -> str:
         compared = sum(len(piece) > 1 for piece in found)
         differ = sum(len(set(piece)) > 1 for piece in found)
         done = (str(sum(map(bool, digests.get(backend, [])))) for backend in backends)
-        cells.append(
-            (f"`{name}`" + (", derivative" if kind == "derivative" else ""), *done, str(compared), str(differ))
-        )
-    heading = "sixteenths of all inputs", *backends, "compared", "differ"
-    return f"{table(heading, cells)}\n\nWith {_versions(record)} ({link('functions', 'all digests')})."
+        cells.append((f"{name}'" if kind == "derivative" else name, *done, str(compared), str(differ)))
+    heading = "sixteenths of all inputs (f' is the derivative)", *backends, "compared", "differ"
+    return f"{table(heading, together(cells))}\n\nWith {_versions(record)} ({link('functions', 'all digests')})."
 
 
 def _by(rows: Sequence[Record], backend: str) -> list[Record]:

@@ -1,4 +1,4 @@
-"""What the pages say in numbers, from `benchmarks/results`: `<!-- name -->`, a table or sentences, `<!-- end -->`."""
+"""Figures of the pages, from `benchmarks/results` and the law, between `<!-- name -->` and `<!-- end -->`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 from types import FunctionType
 
-from website import evidence, speed
+from website import bits, evidence, limits, speed
 
 FIGURES: dict[str, Callable[[], str]] = {
     name.replace("_", "-"): function
-    for module in (evidence, speed)
+    for module in (bits, evidence, limits, speed)
     for name, function in vars(module).items()
     if isinstance(function, FunctionType) and function.__module__ == module.__name__ and not name.startswith("_")
 }

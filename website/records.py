@@ -26,6 +26,14 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def together(rows: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Rows that differ in their first cell, a name, only: one row with all names."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, *cells in rows:
+        names.setdefault(tuple(cells), []).append(f"`{name}`")
+    return [(", ".join(found), *cells) for cells, found in names.items()]
+
+
 def span(values: Iterable[float], digits: int = 2) -> str:
     """The least and the greatest of numbers."""
     found = sorted(values)

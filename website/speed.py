@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from benchmarks.support.limits import Group, counts, groups
+from benchmarks.support.limits import kind_of
 from website.records import Record, link, results, span, table, where
 
 VECTORS = {"avx512": "AVX-512", "avx2": "AVX2", "jax": "jax jit"}
+
+
+def speed_in_short() -> str:
+    """The least and the greatest ratio of each kind of format, for tensors that lie in memory."""
+    kinds = {
+        "element": "single numbers to nearest, in copies",
+        "block": "blocks to nearest, in copies",
+        "nvfp4": "NVFP4 to nearest, in copies",
+        "stochastic": "stochastically, times `rand_like` (JAX: times PyTorch's kernel)",
+    }
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in results("speed")["rows"]:
+        if (row["dtype"], row["exponent"]) == ("float32", 24) and row["operation"] in ("nearest", "stochastic"):
+            kind = kind_of(row["operation"], row["format"])
+            found.setdefault((kind, row["vectors"]), []).append(row["ratio"])
+    rows = ((text, *(span(found[kind, name], 1) for name in VECTORS)) for kind, text in kinds.items())
+    return table(("2^24 float32 numbers", *(f"PyTorch, {VECTORS[name]}" for name in ("avx512", "avx2")), "JAX"), rows)
 
 
 def speed_of_rounding() -> str:
@@ -16,7 +33,7 @@ def speed_of_rounding() -> str:
     return (
         f"Measured on {where(record)} ({link('speed')}).\n\n{_copies_by_format(record)}\n\n"
         f"Of the limits that we set ourselves (`LIMITS` in `benchmarks/speed.py`) {limits['missed']} of "
-        f"{limits['checked']} are missed; [what they are made of](#missed-limits)."
+        f"{limits['checked']} are missed; [what they are made of](speed-limits.md#missed-limits)."
     )
 
 
@@ -122,7 +139,8 @@ def layers() -> str:
     rows = ((row["what"], row["against"], f"{row['ratio']:.2f}", f"{row['limit']:g}") for row in record["rows"])
     shown = table(("layer", "times that of", "", "what we aim at"), rows)
     threads = record["machine"]["torch threads"]
-    return f"Measured with {threads} threads of torch on {where(record)} ({link('layers')}).\n\n{shown}"
+    threads = f"{threads} thread{'s' if threads > 1 else ''}"
+    return f"Measured with {threads} of torch on {where(record)} ({link('layers')}).\n\n{shown}"
 
 
 def products() -> str:
@@ -138,95 +156,6 @@ def products() -> str:
     rates = {name: row["gmacs"] for name, row in found["sequential, nearest"].items()}
     return (
         f"Matrices of 512 x 512 on {where(record)} ({link('linalg')}):\n\n{shown}\n\n"
-        f"Sequential sums to nearest are {rates['torch']:.1f} thousand million terms a second in PyTorch, "
+        f"Sequential sums to nearest are {rates['torch']:.1f} billion terms a second in PyTorch, "
         f"{rates['jax']:.1f} in JAX, and {rates['apytypes']:.2f} in APyTypes, which has the same bits (`tests/peers`)."
-    )
-
-
-def cliffs() -> str:
-    record = results("cliffs")
-    dtypes = ("float32", "bfloat16", "float16", "float64")
-    found: dict[tuple[str, str], dict[tuple[str, int], float]] = {}
-    for row in record["rows"]:
-        found.setdefault((row["format"], row["operation"]), {})[row["dtype"], row["exponent"]] = row["ratio"]
-    rows = (
-        (f"`{text}` {operation}", *(_both(ratios, dtype) for dtype in dtypes))
-        for (text, operation), ratios in found.items()
-    )
-    beyond = sum(row["ratio"] > record["cliff"] for row in record["rows"])
-    return (
-        f"Copies of the same bytes, for square matrices of 2^20 and 2^24 elements, on {where(record)}; {beyond} of "
-        f"{len(record['rows'])} are beyond {record['cliff']:g} ({link('cliffs')}):\n\n"
-        + table(("operation", *dtypes), rows)
-    )
-
-
-def _both(ratios: dict[tuple[str, int], float], dtype: str) -> str:
-    return " / ".join(f"{ratios[dtype, size]:.1f}" for size in (20, 24) if (dtype, size) in ratios)
-
-
-def missed_limits() -> str:
-    record = results("speed")
-    found = groups(record["rows"], counts(), record["machine"]["torch threads"])
-    rows = (
-        (
-            *(f"{VECTORS[group.vectors]}, 2^{group.exponent}", f"`{group.kind}`", f"{group.missed} of {group.rows}"),
-            *(f"{group.worst:.2f}", *(span(values, 1) if values else "" for values in _rates(group))),
-            f"{group.beyond} of {group.missed}" if group.each else "",
-        )
-        for group in found
-    )
-    heading = ("", "limits", "missed", "worst / limit", "instructions an element", "a ns and core", "needed", "beyond")
-    return table(heading, rows)
-
-
-def _rates(group: Group) -> tuple[list[float], ...]:
-    return group.each, group.taken, group.needed
-
-
-def instructions() -> str:
-    record = results("instructions")
-    found: dict[tuple[str, str, str], dict[str, float]] = {}
-    for row in record["rows"]:
-        sums = found.setdefault((row["format"], row["operation"], row["dtype"]), {})
-        sums[row["vectors"]] = sums.get(row["vectors"], 0.0) + row["each"]
-    rows = (
-        (
-            f"`{text}` {operation}{'' if dtype == 'float32' else f', {dtype}'}",
-            *(f"{sums[vectors]:.2f}" for vectors in ("avx512", "avx2")),
-        )
-        for (text, operation, dtype), sums in found.items()
-        if text in _INSTRUCTIVE[operation] and (dtype == "float32" or text in _INSTRUCTIVE[operation][-3:])
-    )
-    return table(("operation", "AVX-512", "AVX2"), rows)
-
-
-_INSTRUCTIVE = {
-    "nearest": (
-        *("float(5,2)", "e4m3fnuz", "e8m0fnu", "fixed(8,4,wrap=True)", "posit16"),
-        *("block(8,dim=-1)", "mxfp8_e4m3", "nvfp4"),
-    ),
-    "stochastic": ("float(5,2)",),
-    "encode": ("e4m3fn", "mxfp8_e4m3", "nvfp4"),
-    "decode": ("e4m3fn", "uint8", "mxfp8_e4m3", "nvfp4"),
-}
-
-
-def xla_instructions() -> str:
-    rows = (
-        (f"`{row['format']}` {row['operation']}", str(row["fusions"]), f"{row['each']:.2f}")
-        for row in results("xla-instructions")["rows"]
-        if row["format"] in _INSTRUCTIVE[row["operation"]]
-    )
-    return f"On {where(results('xla-instructions'))} ({link('xla-instructions')}).\n\n" + table(
-        ("operation", "loops over memory", "instructions an element"), rows
-    )
-
-
-def private_parts() -> str:
-    record = results("internals")
-    rows = ((f"`{row['part']}`", row["call"], f"{row['worth']:.2g}") for row in record["rows"])
-    return (
-        f"Measured with one thread on {where(record)} ({link('internals')}); medians of calls that took turns.\n\n"
-        + table(("private part", "call", "times as long without it"), rows)
     )

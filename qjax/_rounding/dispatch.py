@@ -49,6 +49,9 @@ def quantize(
     Returns:
         A new array of x's shape, dtype and sharding.
 
+    Raises:
+        TypeError, ValueError: as `qcore.quantize`, and TypeError for float64 where x64 is not enabled.
+
     Example:
         >>> from qjax import FloatingPoint
         >>> quantize(jnp.float32([0.1241, 0.3602, -0.7104]), FloatingPoint(exp=5, man=2))

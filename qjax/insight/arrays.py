@@ -61,6 +61,12 @@ def statistics_of(
         x: JAX or NumPy array of any shape; float32, float16 or bfloat16.
         number, rounding, key, random_bits, start, overflow: as for `qjax.quantize`.
 
+    Returns:
+        The counts, as those of NumPy for the same array.
+
+    Raises:
+        TypeError, ValueError: as `qjax.quantize`, and TypeError for float64.
+
     Example:
         >>> jax.jit(lambda x: statistics_of(x, "e4m3fn"))(jnp.float32([0.1, 900, 1e-9]))
         Statistics (number=e4m3fn, elements=3, underflowed=1, overflowed=1, nan_results=1, sqnr=36.1 dB)

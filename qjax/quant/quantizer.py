@@ -58,6 +58,9 @@ def quantizer(
     Returns:
         A pure function f(x, key=None), with the same bits as qtorch's for the same key.
 
+    Raises:
+        TypeError, ValueError: as `qcore.Quantization`; f raises ValueError if it rounds stochastically without a key.
+
     Example:
         >>> from qjax import FixedPoint
         >>> f = quantizer(FixedPoint(4, 2), "e5m2", "nearest", "nearest", clamping_grad_zero=True)

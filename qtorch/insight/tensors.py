@@ -58,6 +58,12 @@ def statistics_of(
         x: tensor of any shape, strides and device; float32, float16 or bfloat16. Of a DTensor the whole is gathered.
         number, rounding, key, random_bits, start, overflow: as for `qtorch.quantize`.
 
+    Returns:
+        The counts, as those of NumPy for the same array.
+
+    Raises:
+        TypeError, ValueError: as `qtorch.quantize`, and TypeError for float64.
+
     Example:
         >>> statistics_of(torch.tensor([0.1, 900, 1e-9]), "e4m3fn")
         Statistics (number=e4m3fn, elements=3, underflowed=1, overflowed=1, nan_results=1, sqnr=36.1 dB)

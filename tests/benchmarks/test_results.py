@@ -74,7 +74,7 @@ def test_private_parts_are_measured_and_put_back():
 def test_instructions_in_the_documentation_are_those_of_the_results():
     """Each row is the sum over the passes of a kernel."""
     rows = json.loads((ROOT / "benchmarks/results/instructions.json").read_text())["rows"]
-    page = (ROOT / "docs/speed.md").read_text()
+    page = (ROOT / "docs/speed-limits.md").read_text()
     part = page.partition("<!-- instructions -->")[2].partition("<!-- end -->")[0]  # others have such rows
     table = re.findall(r"\| `(\S+)` (\w+)(?:, (\w+))? \| (.*) \|", part)
     assert len(table) > 10

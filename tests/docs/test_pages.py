@@ -6,6 +6,7 @@ import re
 import pytest
 from documents import DOCS, NAMES, ROOT, text_of
 
+from examples import choosing_report, recipes_report
 from website import notebooks
 from website.figures import FIGURES, with_figures
 
@@ -14,7 +15,7 @@ MOST_WORDS, MOST_LINES_OF_README = 1500, 150
 MEASURED = re.compile(r"\b\d[\d.,]* ?(?:[nµm]?s\b|GB/s|GiB|%|(?:times|copies)\b)")
 UNCHECKED = {
     "CHANGELOG.md": "what was true at the time",
-    "docs/recipes.md": "from papers",
+    "docs/recipes.md": "from papers; its tables are checked in tests/examples/test_recipes.py",
 }
 PROSE = re.compile(r"```.*?```|<!-- (?!end)[\w-]+ -->.*?<!-- end -->", re.S)
 LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]*)(#[^)]*)?\)")
@@ -43,6 +44,10 @@ def test_nothing_measured_is_written_by_hand(name):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "CHANGELOG.md"])
 def test_pages_are_short(name):
+    """Words of prose and of tables written by hand; programs and generated figures do not count.
+
+    The reference, and the list of changes, are as long as what they list.
+    """
     words = [word for word in prose(name).split() if re.search(r"\w", word)]
     assert len(words) <= MOST_WORDS
 
@@ -69,6 +74,15 @@ def test_links_lead_somewhere(name):
             headings = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
             slugs = {re.sub(r"[^\w\- ]", "", text).lower().replace(" ", "-") for text in headings}
             assert heading[1:] in slugs, heading
+
+
+def test_pictures_are_those_of_the_results(tmp_path):
+    """If they are not: `python -m examples.recipes_report` and `python -m examples.choosing_report`."""
+    recipes_report.main(["--pictures", str(tmp_path)])
+    choosing_report.main(["--picture", str(tmp_path / "choices.svg")])
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"recipes-losses.svg", "recipes-accumulators.svg", "choices.svg"}
+    assert [name for name in names if (tmp_path / name).read_text() != (DOCS / name).read_text()] == []
 
 
 def test_pictures_have_alternative_texts():

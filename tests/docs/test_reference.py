@@ -78,6 +78,15 @@ def test_every_function_and_class_has_an_example(name):
     assert [public for public, thing in things if ">>>" not in (thing.__doc__ or "")] == []
 
 
+@pytest.mark.parametrize("name", reference.PACKAGES)
+@pytest.mark.parametrize("section", ["Returns", "Raises"])
+def test_functions_say_what_they_return_and_raise(name, section):
+    """Those that the packages themselves have; functions that return what they say in a sentence are in their parts."""
+    things = [(public, thing) for public, thing in functions_and_classes(name) if not inspect.isclass(thing)]
+    assert len(things) >= 8
+    assert [public for public, thing in things if not re.search(rf"^ *{section}:$", thing.__doc__, re.M)] == []
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_every_parameter_is_explained(name):
     section = re.compile(r"^ *(Args|Attributes):$", re.M)
