@@ -1,7 +1,7 @@
 """How long a training step takes that is watched, against the same step unwatched.
 
 Usage:
-    python -m benchmarks.insight                       torch and JAX, an MLP whose layers and weights are rounded
+    python -m benchmarks.insight                       torch and JAX, models whose layers and weights are rounded
     python -m benchmarks.insight --json insight.json
 
 Both steps take turns; medians are compared. Then what the cost is made of: the sites and elements of a step, and the
@@ -14,6 +14,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE
@@ -25,8 +26,11 @@ from benchmarks.support.timing import by_turns, clock_for, keep_pages, machine, 
 
 LIMIT = 1.3  # times the unwatched step
 WIDTHS = (784, 512, 512, 10)
-BATCH = 256
+BATCH, IMAGES = 256, 64  # of the MLP, of PreResNet20
 EVERY = (1, 5)  # steps of which one is looked at
+MLP, PRERESNET20 = "MLP", "PreResNet20"
+RUNS: list[tuple[str, str, int]] = [*product((MLP,), ("nearest", "stochastic"), EVERY), (PRERESNET20, "nearest", 1)]
+GROUPS = ["linear", "conv", "activation"]
 FORMATS = {"forward_number": "e4m3fn", "backward_number": "e5m2", "weight_number": "e4m3fn"}
 
 Step = Callable[[], object]
@@ -38,7 +42,30 @@ def parameters() -> list[tuple[np.ndarray, np.ndarray]]:
     return [(rng.normal(size=(n, m)).astype("f4") / m**0.5, np.zeros(n, "f4")) for m, n in shapes]
 
 
-def torch_steps(rounding: str, every: int) -> tuple[Step, Step]:
+def images() -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(IMAGES, 3, 32, 32)).astype("f4")
+
+
+def features() -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(BATCH, WIDTHS[0])).astype("f4")
+
+
+def torch_model(name: str) -> Any:
+    import torch
+
+    if name == PRERESNET20:
+        from examples.models_torch import PreResNet20
+
+        return PreResNet20()
+    layers: list[torch.nn.Module] = []
+    for weight, bias in parameters():
+        layer = torch.nn.Linear(weight.shape[1], weight.shape[0])
+        layer.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
+        layers += [layer, torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+def torch_steps(name: str, rounding: str, every: int) -> tuple[Step, Step]:
     """Watched steps, as many as one of which is looked at, and as many unwatched ones, of models of their own."""
     import torch
 
@@ -46,21 +73,11 @@ def torch_steps(rounding: str, every: int) -> tuple[Step, Step]:
     from qtorch.insight import watch
     from qtorch.optim import OptimLP
 
-    x = torch.from_numpy(np.random.default_rng(1).normal(size=(BATCH, WIDTHS[0])).astype("f4"))
+    x = torch.from_numpy(images() if name == PRERESNET20 else features())
+    ways: dict[str, Any] = FORMATS | {"forward_rounding": rounding, "backward_rounding": rounding}
 
     def make(watched: bool) -> Step:
-        layers: list[torch.nn.Module] = []
-        for weight, bias in parameters():
-            layer = torch.nn.Linear(weight.shape[1], weight.shape[0])
-            layer.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
-            layers += [layer, torch.nn.ReLU()]
-        model = lower(
-            torch.nn.Sequential(*layers[:-1]),
-            ["linear", "activation"],
-            **FORMATS,  # type: ignore[arg-type]
-            forward_rounding=rounding,
-            backward_rounding=rounding,
-        )
+        model = lower(torch_model(name), GROUPS, **ways)
         optimizer = OptimLP(torch.optim.SGD(model.parameters(), lr=1e-3), weight_quant="bfloat16")
         watching = watch(model, optimizer, every=every) if watched else None
 
@@ -78,20 +95,19 @@ def torch_steps(rounding: str, every: int) -> tuple[Step, Step]:
     return make(True), make(False)
 
 
-def jax_steps(rounding: str, every: int) -> tuple[Step, Step]:
+def jax_model(name: str) -> tuple[Any, Callable[..., Any]]:
+    """Parameters, and a function of them, of what is not trained, and of a batch."""
     import jax
     import jax.numpy as jnp
-    import optax
+    from flax import nnx
 
-    from qjax.auto_low import lower
-    from qjax.insight import watch
-    from qjax.optim import apply_updates, low_precision
+    if name == PRERESNET20:
+        from examples.models_jax import PreResNet20
 
-    x = jnp.asarray(np.random.default_rng(1).normal(size=(BATCH, WIDTHS[0])).astype("f4"))
-    params = [tuple(map(jnp.asarray, pair)) for pair in parameters()]
-    tx = low_precision(optax.sgd(1e-3), weight_quant="bfloat16")
+        graph, params, rest = nnx.split(PreResNet20(rngs=nnx.Rngs(0)), nnx.Param, ...)
+        return (params, rest), lambda params, rest, x: nnx.merge(graph, params, rest)(x)
 
-    def model(params: list[tuple[jax.Array, jax.Array]], x: jax.Array) -> jax.Array:
+    def model(params: list[tuple[jax.Array, jax.Array]], rest: Any, x: jax.Array) -> jax.Array:
         for i, (weight, bias) in enumerate(params):
             with jax.named_scope(f"layer{i}"):
                 x = x @ weight.T + bias
@@ -100,15 +116,30 @@ def jax_steps(rounding: str, every: int) -> tuple[Step, Step]:
                     x = jax.nn.relu(x)
         return x
 
-    ways = {"forward_rounding": rounding, "backward_rounding": rounding}
-    lowered = lower(model, ["linear", "activation"], **FORMATS, **ways)  # type: ignore[arg-type]
+    return ([tuple(map(jnp.asarray, pair)) for pair in parameters()], ()), model
+
+
+def jax_steps(name: str, rounding: str, every: int) -> tuple[Step, Step]:
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    from qjax.auto_low import lower
+    from qjax.insight import watch
+    from qjax.optim import apply_updates, low_precision
+
+    x = jnp.asarray(images() if name == PRERESNET20 else features())
+    tx: Any = low_precision(optax.sgd(1e-3), weight_quant="bfloat16")
+    (params, rest), model = jax_model(name)
+    ways: dict[str, Any] = FORMATS | {"forward_rounding": rounding, "backward_rounding": rounding}
+    lowered = lower(model, GROUPS, **ways)
 
     def step(params: object, state: object, key: jax.Array) -> object:
-        grads = jax.grad(lambda params: jnp.mean(lowered(params, x, key=key) ** 2))(params)
-        updates, state = tx.update(grads, state, params)  # type: ignore[arg-type]
+        grads = jax.grad(lambda params: jnp.mean(lowered(params, rest, x, key=key) ** 2))(params)
+        updates, state = tx.update(grads, state, params)
         return apply_updates(params, updates, state), state  # type: ignore[arg-type]
 
-    state, key = tx.init(params), jnp.zeros(2, jnp.uint32)  # type: ignore[arg-type]
+    state, key = tx.init(params), jnp.zeros(2, jnp.uint32)
     watched, plain = jax.jit(watch(step)), jax.jit(step)
 
     def run(first: Callable[..., object]) -> object:
@@ -117,13 +148,13 @@ def jax_steps(rounding: str, every: int) -> tuple[Step, Step]:
     return lambda: run(watched), lambda: run(plain)
 
 
-def measure(package: str, rounding: str, every: int, seconds: float) -> dict[str, object]:
+def measure(package: str, model: str, rounding: str, every: int, seconds: float) -> dict[str, object]:
     """One row: medians in seconds of `every` steps, one of which is looked at."""
-    steps = {"torch": torch_steps, "jax": jax_steps}[package](rounding, every)
+    steps = {"torch": torch_steps, "jax": jax_steps}[package](model, rounding, every)
     watched, plain = by_turns(steps, clock_for("cpu"), seconds)
     ratio = watched.median / plain.median
     times = {"watched": watched.median, "plain": plain.median}
-    how = {"package": package, "rounding": rounding, "every": every}
+    how = {"package": package, "model": model, "rounding": rounding, "every": every}
     return {**how, **times, "ratio": ratio, "limit": LIMIT, "met": ratio <= LIMIT}
 
 
@@ -138,7 +169,7 @@ def torch_parts(x: np.ndarray) -> tuple[dict[str, Step], list[int]]:
     before, number = torch.from_numpy(x), parse("e4m3fn")
     after, copied = quantize(before, number), torch.empty_like(before)
     few = before[0, :16], after[0, :16]
-    record = torch_steps("nearest", 1)[0]()
+    record = torch_steps(MLP, "nearest", 1)[0]()
     calls: dict[str, Step] = {
         "copy": lambda: copied.copy_(before),
         "statistics": lambda: packed_between(before, after, number),
@@ -188,7 +219,7 @@ def jax_parts(x: np.ndarray) -> tuple[dict[str, Step], list[int]]:
         compiled = jax.jit(function)
         return lambda: jax.block_until_ready(compiled(*arrays))
 
-    (_, found), *_ = jax_steps("nearest", 1)[0]()  # type: ignore[misc]
+    (_, found), *_ = jax_steps(MLP, "nearest", 1)[0]()  # type: ignore[misc]
     return {name: call(*part) for name, part in parts.items()}, [one.elements for one in found.values()]
 
 
@@ -210,14 +241,17 @@ def main(argv: list[str] | None = None) -> int:
     facts = {"versions": versions(), "machine": machine("cpu")}
     for name, values in facts.items():
         console.print(f"{name}: " + ", ".join(f"{what} {value}" for what, value in values.items()), soft_wrap=True)
-    kinds = product(("torch", "jax"), ("nearest", "stochastic"), EVERY)
-    rows = [measure(*kind, options.seconds) for kind in kinds]
-    table = Table("package", "rounding", "every", "watched", "unwatched", "ratio", "limit", box=SIMPLE)
+    rows = [measure(package, *run, options.seconds) for package, run in product(("torch", "jax"), RUNS)]
+    table = Table("package", "model", "rounding", "every", "watched", "unwatched", "ratio", "limit", box=SIMPLE)
     for row in rows:
         watched, plain = (f"{row[name] * 1e3:.1f} ms" for name in ("watched", "plain"))  # type: ignore[operator]
         limit = f"<= {LIMIT:g} {'met' if row['met'] else 'MISSED'}"
         table.add_row(
-            *(str(row[name]) for name in ("package", "rounding", "every")), watched, plain, f"{row['ratio']:.2f}", limit
+            *(str(row[name]) for name in ("package", "model", "rounding", "every")),
+            watched,
+            plain,
+            f"{row['ratio']:.2f}",
+            limit,
         )
     console.print(table)
     parts = [measure_parts(package, options.seconds) for package in ("torch", "jax")]

@@ -29,14 +29,14 @@ def drawn_bits() -> str:
 
 def _drawing(number: float, what: str) -> Iterator[str]:
     """A number as float32, what is added to its magnitude, and the result; a bar stands before the bits that go."""
-    bits = np.float32([number]).view(np.int32)
+    bits = np.array([number], np.float32).view(np.int32)
     program, constants = parse(_FORMAT).program(Rounding.NEAREST, FLOAT32, False)
     grid = Grid(*constants[: len(Grid._fields)])
     rounded, drop, _ = round_magnitude(Names, bits, FLOAT32, Rounding.NEAREST, grid, None, program.kind)
     step, dropped = int((rounded - (bits - grid.base))[0]), int(drop[0])
     result = cleared(rounded, drop, FLOAT32) + grid.base
     value = result.view(np.float32)
-    assert value == quantize(np.float32([number]), _FORMAT)
+    assert value == quantize(np.array([number], np.float32), _FORMAT)
     yield f"{number:<23}{_row(int(bits[0]), dropped)}   {dropped} {what}"
     yield f"{'+ increment':<23}{'':10}{' ' * (24 - dropped)}{step:0{dropped}b}"
     yield f"= {value[0]:<21.5g}{_row(int(result[0]), dropped)}"

@@ -9,6 +9,8 @@ from qcore import parse
 from qcore.law.rounding import MODES
 from website.records import RESULTS, ROOT, Record, link, results, table, together, where
 
+_PACKAGES = {"torch": "PyTorch", "jax": "JAX"}
+
 
 def accuracy() -> str:
     record = results("accuracy")
@@ -92,15 +94,18 @@ def choices() -> str:
 
 def cost_of_watching() -> str:
     record = results("insight")
-    rows = [
-        (name, rounding, *(f"{row['ratio']:.2f}" for row in record["rows"] if _is(row, package, rounding)))
-        for package, name in (("torch", "PyTorch"), ("jax", "JAX"))
-        for rounding in ("nearest", "stochastic")
-    ]
+    ratios: dict[tuple[str, str, str], dict[int, str]] = {}
+    for row in record["rows"]:
+        kind = _PACKAGES[row["package"]], row["model"], row["rounding"]
+        ratios.setdefault(kind, {})[row["every"]] = f"{row['ratio']:.2f}"
     every = sorted({row["every"] for row in record["rows"]})
-    heading = "package", "rounding", *(f"one step of {n} watched" if n > 1 else "every step watched" for n in every)
+    heading = (
+        *("package", "model", "rounding"),
+        *(f"one step of {n} watched" if n > 1 else "every step watched" for n in every),
+    )
+    cells = ((*kind, *(found.get(n, "") for n in every)) for kind, found in ratios.items())
     return (
-        f"{table(heading, rows)}\n\nTimes the same steps unwatched, on {where(record)} "
+        f"{table(heading, cells)}\n\nTimes the same steps unwatched, on {where(record)} "
         f"({link('insight')}). What we aim at is at most {record['rows'][0]['limit']:g}.\n\n"
         + _parts_of_watching(record)
     )
@@ -108,23 +113,19 @@ def cost_of_watching() -> str:
 
 def _parts_of_watching(record: Record) -> str:
     """The time that watching adds for each element, and what takes it where one array is looked at alone."""
-    names, rows = {"torch": "PyTorch", "jax": "JAX"}, []
+    rows = []
     for one in record["parts"]:
         package = one["package"]
-        step = next(row for row in record["rows"] if row["every"] == 1 and _is(row, package, "nearest"))
+        step = next(row for row in record["rows"] if row["package"] == package)
         more = (step["watched"] - step["plain"]) / one["elements"] * 1e9
         times = {"what watching adds to a step": more, **one["nanoseconds"]}
-        rows += [(names[package], name, f"{time:.2f}") for name, time in times.items()]
+        rows += [(_PACKAGES[package], name, f"{time:.2f}") for name, time in times.items()]
     first = record["parts"][0]
     return (
-        f"A step has {first['sites']} sites with {first['elements']:,} elements. Nanoseconds for each of these, and "
+        f"A step of the MLP has {first['sites']} sites with {first['elements']:,} elements. Nanoseconds for each of these, and "
         "for each of an array of 512 x 512 numbers that is rounded to e4m3fn:\n\n"
         + table(("package", "what", "ns"), rows)
     )
-
-
-def _is(row: Record, package: str, rounding: str) -> bool:
-    return (row["package"], row["rounding"]) == (package, rounding)
 
 
 MODELS = {"mlp": "MLP", "preresnet20": "PreResNet20", "gpt": "GPT, two blocks"}

@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 import jax
+import torch
+import torch._dynamo
 from rich.box import SIMPLE
 from rich.table import Table
 
@@ -55,6 +57,7 @@ class Row:
 
 def measure(models: Sequence[str], arithmetic: Sequence[str], seconds: float) -> Iterator[Row]:
     """A row for each model, arithmetic and framework: all of a model and framework take turns with the ordinary one."""
+    torch._dynamo.config.recompile_limit = 64  # programs of one function: for each shape of blocks, and arithmetic
     for model in models:
         for framework, make in FRAMEWORKS.items():
             steps = [_step(model, make(model, kind)) for kind in (None, *arithmetic)]

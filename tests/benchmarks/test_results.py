@@ -3,6 +3,7 @@
 import json
 import platform
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from benchmarks import instructions, internals
 from benchmarks.support.digest_results import Row, disagreements
+from benchmarks.support.function_digests import KINDS
 from benchmarks.support.results import results_text
 from benchmarks.sweep import all_named
 from qcore import parse
@@ -49,17 +51,12 @@ def test_every_named_format_was_swept():
     assert not wanted - swept
 
 
-UNSWEPT = {"gelu", "erf"}  # functions that no sweep has finished with yet; the page says so
-
-
 def test_swept_functions_have_one_digest():
-    """All 2^32 inputs by NumPy, compiled PyTorch and JAX under jit, and equal bits wherever two backends ran."""
+    """All 2^32 inputs of functions and derivatives by NumPy, compiled PyTorch and JAX; equal wherever backends ran."""
     rows = [Row(**row) for row in json.loads((ROOT / "benchmarks/results/functions.json").read_text())["rows"]]
     assert not disagreements(rows)
     done = {row.job for row in rows if not row.missing}
-    backends = "numpy", "torch compiled", "jax jit"
-    swept = {name for name in ELEMENTARY if {(name, "function", backend) for backend in backends} <= done}
-    assert set(ELEMENTARY) - swept == UNSWEPT
+    assert set(product(ELEMENTARY, KINDS, ("numpy", "torch compiled", "jax jit"))) <= done
 
 
 def test_private_parts_are_measured_and_put_back():
