@@ -122,8 +122,8 @@ def _parts_of_watching(record: Record) -> str:
         rows += [(_PACKAGES[package], name, f"{time:.2f}") for name, time in times.items()]
     first = record["parts"][0]
     return (
-        f"A step of the MLP has {first['sites']} sites with {first['elements']:,} elements. Nanoseconds for each of these, and "
-        "for each of an array of 512 x 512 numbers that is rounded to e4m3fn:\n\n"
+        f"A step of the MLP has {first['sites']} sites with {first['elements']:,} elements. Nanoseconds for each of "
+        "these, and for each of an array of 512 x 512 numbers that is rounded to e4m3fn:\n\n"
         + table(("package", "what", "ns"), rows)
     )
 
