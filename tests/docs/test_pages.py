@@ -14,7 +14,6 @@ MOST_WORDS, MOST_LINES_OF_README = 1500, 150
 # Measured, with units; times a number that is no format's, such as "3x" or "2 times".
 MEASURED = re.compile(r"\b\d[\d.,]* ?(?:[nµm]?s\b|GB/s|GiB|%|(?:times|copies)\b)")
 UNCHECKED = {
-    "CHANGELOG.md": "what was true at the time",
     "docs/recipes.md": "from papers; its tables are checked in tests/examples/test_recipes.py",
 }
 PROSE = re.compile(r"```.*?```|<!-- (?!end)[\w-]+ -->.*?<!-- end -->", re.S)
@@ -42,12 +41,9 @@ def test_nothing_measured_is_written_by_hand(name):
     assert MEASURED.findall(re.sub(r"`[^`]*`", "", prose(name))) == []
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "CHANGELOG.md"])
+@pytest.mark.parametrize("name", NAMES)
 def test_pages_are_short(name):
-    """Words of prose and of tables written by hand; programs and generated figures do not count.
-
-    The reference, and the list of changes, are as long as what they list.
-    """
+    """Words of prose and of tables written by hand; programs and generated figures do not count."""
     words = [word for word in prose(name).split() if re.search(r"\w", word)]
     assert len(words) <= MOST_WORDS
 
