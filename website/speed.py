@@ -107,10 +107,9 @@ def training_steps() -> str:
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for row in record["rows"]:
         rows.setdefault((row["program"], row["rounding"]), {})[row["vectors"]] = f"{row['ratio']:.2f}"
-    names = {"avx512": "AVX-512", "avx2": "AVX2", "jax": "jax jit"}
-    columns = [name for name in names if any(name in found for found in rows.values())]
+    columns = [name for name in VECTORS if any(name in found for found in rows.values())]
     cells = ((*kind, *(found.get(name, "") for name in columns)) for kind, found in rows.items())
-    heading = ("program", "rounding", *(names[name] for name in columns))
+    heading = ("program", "rounding", *(VECTORS[name] for name in columns))
     return f"Times fp32, on {where(record)} ({link('training')}).\n\n{table(heading, cells)}"
 
 

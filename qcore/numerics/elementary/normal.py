@@ -88,9 +88,10 @@ def gelu(xp: Any, x: Any) -> Any:
 
 
 def gelu_slope(xp: Any, x: Any) -> Any:
-    """By its series near zero, for 0.0731; and beyond with an exponential as a factor.
+    """The derivative of gelu.
 
-    What is below all float64 numbers so has its sign.
+    By its series near zero, as next to 0.0731 the exponential's last place decides. Below zero the exponential is a
+    factor of the sum, which so keeps its sign where it underflows.
     """
     rest = xp.exp(-0.5 * (x * x)) * (_normal_tail(xp, x) - xp.product(abs(x), _DENSITY))
     near = 0.5 + xp.product(x, polynomial(_NORMAL_SLOPE, x * x))

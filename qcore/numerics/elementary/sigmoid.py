@@ -33,7 +33,7 @@ def silu_slope(xp: Any, x: Any) -> Any:
 def times_sigmoid_slope(xp: Any, argument: Any, change: Any) -> Any:
     """The derivative of x sigmoid(argument), where `change` is x times the argument's derivative.
 
-    What is far below zero has an exponential as a factor, and so the sign of what is below all float64 numbers.
+    Below zero the exponential is a factor of the sum, which so keeps its sign where it underflows.
     """
     e = xp.exp(-abs(argument))
     above, below = 1.0 + e + xp.product(change, e), e * (1.0 + e + change)
