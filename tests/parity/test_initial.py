@@ -74,6 +74,13 @@ def test_a_weight_depends_on_its_name_alone():
     assert_same_bits(alone, uniform(fold_in(KEY, 0x78C59858), (30, 40), -bound, bound))
 
 
+def test_norms_count_from_zero():
+    model = nn.BatchNorm2d(3)
+    model(torch.ones(2, 3, 4, 4))
+    torch_room.initialize(model, KEY)
+    assert model.num_batches_tracked == 0
+
+
 def test_what_is_unknown_is_refused():
     model = nn.Sequential(nn.Linear(2, 3), nn.GRU(3, 3))
     before = {name: x.clone() for name, x in model.state_dict().items()}

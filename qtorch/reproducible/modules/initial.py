@@ -7,7 +7,7 @@ from torch import nn
 
 from qcore.random import initial_state
 
-_IGNORED = "num_batches_tracked"
+_COUNT = "num_batches_tracked"  # of a norm; it begins with zero
 
 
 def initialize(model: nn.Module, key: int | tuple[int, int]) -> None:
@@ -26,7 +26,8 @@ def initialize(model: nn.Module, key: int | tuple[int, int]) -> None:
         >>> model.weight.tolist()
         [[0.6677977442741394, -0.1035371869802475]]
     """
-    shapes = {name: x.shape for name, x in model.state_dict().items() if not name.endswith(_IGNORED)}
+    state = model.state_dict()
+    shapes = {name: x.shape for name, x in state.items() if not name.endswith(_COUNT)}
     tables = {f"{name}.weight".lstrip(".") for name, layer in model.named_modules() if isinstance(layer, nn.Embedding)}
-    found = initial_state(key, shapes, tables)
-    model.load_state_dict({name: torch.from_numpy(x) for name, x in found.items()}, strict=False)
+    found = {name: torch.from_numpy(x) for name, x in initial_state(key, shapes, tables).items()}
+    model.load_state_dict({name: torch.zeros_like(x) for name, x in state.items()} | found)
