@@ -4,10 +4,10 @@
     python -m benchmarks.functions --functions exp gelu --pieces 3 4 --json functions.json
     python -m benchmarks.functions --speed                                       2^24 elements beside torch's own
 
-Each backend runs by itself, torch eagerly and compiled, JAX under jit, and leaves a digest of the bits of each
-sixteenth of all numbers, a piece: equal digests are equal bits. Digests are written to the file when they are made: the
-same command goes on from there, and several may run at once, for other functions or backends. The exit status is 1 if
-digests differ; then the inputs are searched that make the difference.
+Each backend runs by itself, torch eagerly and compiled, JAX eagerly and under jit, and leaves a digest of the bits of
+each sixteenth of all numbers, a piece: equal digests are equal bits. Digests are written to the file when they are
+made: the same command goes on from there, and several may run at once, for other functions or backends. The exit status
+is 1 if digests differ; then the inputs are searched that make the difference.
 """
 
 from __future__ import annotations

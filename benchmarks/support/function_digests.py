@@ -17,7 +17,7 @@ from qjax.reproducible.array_names import Names as ArrayNames
 from qtorch.reproducible.tensor_names import Names as TensorNames
 
 KINDS = ("function", "derivative")
-BACKENDS = ("torch compiled", "jax jit", "numpy", "torch eager")  # the fast ones first
+BACKENDS = ("torch compiled", "jax jit", "numpy", "torch eager", "jax eager")  # the fast ones first
 CHUNK = 1 << 17  # elements at a time: they stay in the cache, and a call costs little
 _PART = 1 << 15  # that NumPy does at a time, for its temporaries
 _WEIGHTS = np.random.default_rng(20_261_124).integers(0, 1 << 64, CHUNK, np.uint64)
@@ -64,9 +64,10 @@ def function_of(name: str, kind: str, backend: str) -> Function:
     if backend == "numpy":
         reference = _evaluated(Names, name, kind)
         return lambda x: np.concatenate([reference(x[begin : begin + _PART]) for begin in range(0, x.size, _PART)])
-    if backend == "jax jit":
-        jitted = jax.jit(_evaluated(ArrayNames, name, kind))
-        return lambda x: np.asarray(jitted(x))
+    if backend.startswith("jax"):
+        on_arrays = _evaluated(ArrayNames, name, kind)
+        run = jax.jit(on_arrays) if backend == "jax jit" else on_arrays
+        return lambda x: np.asarray(run(jax.numpy.asarray(x)))
     function = _evaluated(TensorNames, name, kind)
     if backend == "torch compiled":
         torch._dynamo.reset()
