@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import matplotlib.pyplot as plt
 from rich.box import SIMPLE
 from rich.table import Table
 
+from examples.pictures import Panel, Picture, save
 from examples.report import console
 
 WIDTHS = (2, 3, 4, 6, 8)  # bits of the integers that are drawn
@@ -54,7 +54,7 @@ def finish(title: str, rows: Sequence[Row], curves: Mapping[str, Mapping[int, fl
         title: of the table and the plot.
         rows: the models; the first one's accuracy is drawn as a line.
         curves: accuracies by bit width, by name.
-        plot: the file to save; its ending says in which format.
+        plot: the file to save, see `examples.pictures.save`.
     """
     table = Table("", box=SIMPLE, title=title)
     for column in ("test accuracy", "size on disk", "time per batch"):
@@ -62,13 +62,6 @@ def finish(title: str, rows: Sequence[Row], curves: Mapping[str, Mapping[int, fl
     for name, accuracy, size, seconds in rows:
         table.add_row(name, f"{accuracy:.2f} %", f"{size / 1000:.1f} kB", f"{seconds * 1000:.2f} ms")
     console.print(table)
-    figure, axes = plt.subplots(figsize=(5, 3.4), layout="constrained")
-    axes.axhline(rows[0].accuracy, color="gray", linestyle="--", label=rows[0].name)
-    for name, curve in curves.items():
-        axes.plot(list(curve), list(curve.values()), marker=".", label=name)
-    axes.set(xlabel="bits", ylabel="test accuracy (%)", title=title)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(plot)
-    plt.close(figure)
+    lines = {name: list(curve.items()) for name, curve in curves.items()}
+    save(Picture(title, [Panel("bits", "test accuracy (%)", lines, (rows[0].name, rows[0].accuracy))]), plot)
     console.print(f"accuracy by bit width saved to {plot}")

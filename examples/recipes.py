@@ -45,7 +45,6 @@ def accumulator_text(man: int, chunk: int) -> str:
 
 
 ACCUMULATORS = [accumulator_text(man, chunk) for man in WIDTHS for chunk in CHUNKS]
-RESULTS = Path(__file__).parent / "results"
 
 Batch = tuple[np.ndarray, np.ndarray]
 Step = Callable[[np.ndarray, np.ndarray], Any]  # trains on a batch; its loss, a number

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 
-from examples.recipes import ACCUMULATORS, CHUNKS, MODELS, RESULTS, WIDTHS, accumulator_text, final
+from examples.pictures import DOCS, RESULTS, save_figure
+from examples.recipes import ACCUMULATORS, CHUNKS, MODELS, WIDTHS, accumulator_text, final
 from qcore import parse
 
 FRAMEWORKS = ("torch", "jax")
 TITLES = {"gpt": "GPT, 2 blocks", "preresnet20": "PreResNet20", "torch": "PyTorch", "jax": "JAX"}
-DOCS = Path(__file__).parent.parent / "docs"
 _SMOOTH = 5  # steps whose losses are one point's mean
 
 
@@ -76,7 +76,7 @@ def draw_losses(runs: Sequence[Run], path: Path) -> None:
             axes.set(title=f"{TITLES[model]}, {TITLES[framework]}", xlabel="step", ylabel="training loss")
             axes.grid(alpha=0.3)
     _legend(rows[0][0])
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_accumulators(runs: Sequence[Run], path: Path) -> None:
@@ -96,19 +96,13 @@ def draw_accumulators(runs: Sequence[Run], path: Path) -> None:
     axes.set(xlabel="bits of fraction of the accumulator", ylabel=f"training loss after {steps} steps")
     axes.grid(alpha=0.3)
     _legend(axes)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _legend(axes: Any) -> None:
     """Names the lines, if there are any."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize="x-small")
-
-
-def _save(figure: Any, path: Path) -> None:
-    with plt.rc_context({"svg.hashsalt": "recipes"}):  # the same file from the same results
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -7,10 +7,11 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
+
+from examples.pictures import Panel, Picture, save
 
 console = Console(highlight=False)
 
@@ -37,7 +38,7 @@ def arguments(description: str | None, epochs: int, argv: list[str] | None) -> a
     parser.add_argument("--epochs", type=int, default=epochs, help=f"default: {epochs}")
     parser.add_argument("--seed", type=int, default=0, help="of weights, order of images and stochastic rounding")
     parser.add_argument("--limit", type=int, metavar="N", help="how many training images to use; default: all")
-    parser.add_argument("--plot", metavar="FILE", help="where to save the curves, .svg or .png; default: NAME.svg")
+    parser.add_argument("--plot", metavar="FILE", help="save the curves there, .svg, .png, or .json; default: NAME.svg")
     return parser.parse_args(argv)
 
 
@@ -59,7 +60,7 @@ def finish(title: str, curves: Sequence[Curve], plot: str) -> None:
     Args:
         title: of the table and the plot.
         curves: the runs, each with an epoch at least.
-        plot: the file to save; its ending says in which format.
+        plot: the file to save, see `examples.pictures.save`.
     """
     table = Table("", box=SIMPLE, title=title)
     for column in ("test accuracy", "train accuracy", "time per epoch"):
@@ -68,16 +69,9 @@ def finish(title: str, curves: Sequence[Curve], plot: str) -> None:
         last, seconds = epochs[-1], statistics.median_low(epoch.seconds for epoch in epochs)
         table.add_row(name, f"{last.test:.2f} %", f"{last.train:.2f} %", f"{seconds:.2f} s")
     console.print(table)
-    figure, (losses, accuracies) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    for name, epochs in curves:
-        steps = range(1, len(epochs) + 1)
-        losses.plot(steps, [epoch.loss for epoch in epochs], marker=".", label=name)
-        accuracies.plot(steps, [epoch.test for epoch in epochs], marker=".", label=name)
-    for axes, what in ((losses, "training loss"), (accuracies, "test accuracy (%)")):
-        axes.set(xlabel="epoch", ylabel=what)
-        axes.grid(alpha=0.3)
-    losses.legend()
-    figure.suptitle(title)
-    figure.savefig(plot)
-    plt.close(figure)
+    panels = []
+    for what, field in (("training loss", "loss"), ("test accuracy (%)", "test")):
+        lines = {name: [(i, getattr(epoch, field)) for i, epoch in enumerate(epochs, 1)] for name, epochs in curves}
+        panels.append(Panel("epoch", what, lines))
+    save(Picture(title, panels), plot)
     console.print(f"curves saved to {plot}")

@@ -6,7 +6,8 @@ import re
 import pytest
 from documents import DOCS, NAMES, ROOT, text_of
 
-from examples import choosing_report, recipes_report
+from examples import choosing_report, pictures, recipes_report
+from qcore.cli.pages import PICTURES
 from website import notebooks
 from website.figures import FIGURES, with_figures
 
@@ -73,11 +74,15 @@ def test_links_lead_somewhere(name):
 
 
 def test_pictures_are_those_of_the_results(tmp_path):
-    """If they are not: `python -m examples.recipes_report` and `python -m examples.choosing_report`."""
+    """If they are not: `python -m examples.pictures`, and `recipes_report` and `choosing_report` there.
+
+    Those of formats, which no result makes, have a test in tests/core/cli/test_plots.py.
+    """
+    pictures.main(["--pictures", str(tmp_path)])
     recipes_report.main(["--pictures", str(tmp_path)])
     choosing_report.main(["--picture", str(tmp_path / "choices.svg")])
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"recipes-losses.svg", "recipes-accumulators.svg", "choices.svg"}
+    assert names | {*PICTURES} == {path.name for path in DOCS.glob("*.svg")}
     assert [name for name in names if (tmp_path / name).read_text() != (DOCS / name).read_text()] == []
 
 

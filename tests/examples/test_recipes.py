@@ -56,7 +56,7 @@ def test_runs_differ_by_recipe_and_are_kept(framework, trainer, tmp_path, capsys
 
 
 def test_the_page_is_made_of_the_results():
-    runs, page = recipes_report.read(recipes.RESULTS), (ROOT / "docs" / "recipes.md").read_text()
+    runs, page = recipes_report.read(recipes_report.RESULTS), (ROOT / "docs" / "recipes.md").read_text()
     assert recipes_report.table(runs) in page
     assert recipes_report.accumulator_table(runs) in page
     found = {(run.model, run.run, run.framework): run for run in runs}
