@@ -6,15 +6,15 @@ import operator
 from typing import Any
 
 from qcore.numerics.differentiable import Differentiable
+from qcore.numerics.elementary.activations import Activations
 from qcore.numerics.elementary.arithmetic import ADD, DIV, MUL, POW, SUB
-from qcore.numerics.elementary.functions import ElementaryFunctions
 from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR
 
 Axis = int | tuple[int, ...] | None
 
 
-class Functions(ElementaryFunctions):
-    """`ElementaryFunctions`, arithmetic and reductions of float32 arrays."""
+class Functions(Activations):
+    """`Activations`, arithmetic and reductions of float32 arrays."""
 
     def _two(self, law: Differentiable, a: Any, b: Any) -> Any:
         return self.call(law, self.float32("a", a), self.float32("b", b))
@@ -28,6 +28,13 @@ class Functions(ElementaryFunctions):
 
         Args:
             a, b: float32 arrays.
+
+        Returns:
+            A float32 array of the shape that both broadcast to.
+
+        Raises:
+            TypeError: if an argument is no float32 array.
+            ValueError, TypeError, RuntimeError: if the shapes do not broadcast; which one depends on the framework.
 
         Example:
             >>> import numpy as np
@@ -43,6 +50,13 @@ class Functions(ElementaryFunctions):
         Args:
             a, b: float32 arrays.
 
+        Returns:
+            A float32 array of the shape that both broadcast to.
+
+        Raises:
+            TypeError: if an argument is no float32 array.
+            ValueError, TypeError, RuntimeError: if the shapes do not broadcast; which one depends on the framework.
+
         Example:
             >>> import numpy as np
             >>> from qcore import numerics
@@ -57,6 +71,13 @@ class Functions(ElementaryFunctions):
         Args:
             a, b: float32 arrays.
 
+        Returns:
+            A float32 array of the shape that both broadcast to.
+
+        Raises:
+            TypeError: if an argument is no float32 array.
+            ValueError, TypeError, RuntimeError: if the shapes do not broadcast; which one depends on the framework.
+
         Example:
             >>> import numpy as np
             >>> from qcore import numerics
@@ -70,6 +91,13 @@ class Functions(ElementaryFunctions):
 
         Args:
             a, b: float32 arrays.
+
+        Returns:
+            A float32 array of the shape that both broadcast to.
+
+        Raises:
+            TypeError: if an argument is no float32 array.
+            ValueError, TypeError, RuntimeError: if the shapes do not broadcast; which one depends on the framework.
 
         Example:
             >>> import numpy as np
@@ -86,6 +114,13 @@ class Functions(ElementaryFunctions):
             a: float32 array, the base.
             b: float32 array, the exponent.
 
+        Returns:
+            A float32 array of the shape that both broadcast to.
+
+        Raises:
+            TypeError: if an argument is no float32 array.
+            ValueError, TypeError, RuntimeError: if the shapes do not broadcast; which one depends on the framework.
+
         Example:
             >>> import numpy as np
             >>> from qcore import numerics
@@ -101,6 +136,9 @@ class Functions(ElementaryFunctions):
             x: float32 array.
             axis: one, several, or all with None; summed in ascending order.
             keepdims: True to keep them with length 1.
+
+        Returns:
+            A float32 array of x's shape without the axes, or with length 1 there for keepdims.
 
         Raises:
             TypeError, ValueError: if an argument is not as above.
@@ -121,6 +159,12 @@ class Functions(ElementaryFunctions):
             axis: one axis, several, or all with None.
             keepdims: True to keep the axes with length 1.
 
+        Returns:
+            A float32 array of x's shape without the axes, or with length 1 there for keepdims.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
         Example:
             >>> import numpy as np
             >>> from qcore import numerics
@@ -138,6 +182,12 @@ class Functions(ElementaryFunctions):
             keepdims: True to keep the axes with length 1.
             correction: 1 for the unbiased variance, 0 for that of the numbers themselves.
 
+        Returns:
+            A float32 array of x's shape without the axes, or with length 1 there for keepdims.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
         Example:
             >>> import numpy as np
             >>> from qcore import numerics
@@ -153,6 +203,12 @@ class Functions(ElementaryFunctions):
             x: float32 array.
             axis: one axis, several, or all with None.
             keepdims: True to keep the axes with length 1.
+
+        Returns:
+            A float32 array of x's shape without the axes, or with length 1 there for keepdims.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
 
         Example:
             >>> import numpy as np
@@ -170,6 +226,13 @@ class Functions(ElementaryFunctions):
             axis: one axis, several, or all with None.
             keepdims: True to keep the axes with length 1.
 
+        Returns:
+            A float32 array of x's shape without the axes, or with length 1 there for keepdims.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+            ValueError, IndexError: if there are no numbers along the axes; the latter in PyTorch.
+
         Example:
             >>> import numpy as np
             >>> from qcore import numerics
@@ -185,6 +248,13 @@ class Functions(ElementaryFunctions):
             x: float32 array.
             axis: one axis, several, or all with None.
             keepdims: True to keep the axes with length 1.
+
+        Returns:
+            A float32 array of x's shape without the axes, or with length 1 there for keepdims.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+            ValueError, IndexError: if there are no numbers along the axes; the latter in PyTorch.
 
         Example:
             >>> import numpy as np

@@ -23,8 +23,12 @@ class Layers(Functions):
             x: float32 array.
             axis: the axis.
 
+        Returns:
+            A float32 array of x's shape.
+
         Raises:
             TypeError, ValueError: if an argument is not as above.
+            ValueError, IndexError: if there are no numbers along the axis; the latter in PyTorch.
 
         Example:
             >>> import numpy as np
@@ -42,8 +46,12 @@ class Layers(Functions):
             x: float32 array.
             axis: the axis.
 
+        Returns:
+            A float32 array of x's shape.
+
         Raises:
             TypeError, ValueError: if an argument is not as above.
+            ValueError, IndexError: if there are no numbers along the axis; the latter in PyTorch.
 
         Example:
             >>> import numpy as np
@@ -113,6 +121,9 @@ class Layers(Functions):
             axis: one or several.
             eps: added to the variance.
 
+        Returns:
+            A float32 array of x's shape.
+
         Raises:
             TypeError, ValueError: if an argument is not as above.
 
@@ -132,6 +143,9 @@ class Layers(Functions):
             weight: float32 array of the sizes along the axes, which are the last ones; or None.
             axis: one or several.
             eps: added to the mean of the squares.
+
+        Returns:
+            A float32 array of x's shape.
 
         Raises:
             TypeError, ValueError: if an argument is not as above.
@@ -187,6 +201,9 @@ class Layers(Functions):
             mean, variance, weight, bias: float32 arrays of shape (channels,); the last two may be None.
             eps: added to the variance.
 
+        Returns:
+            A float32 array of x's shape.
+
         Raises:
             TypeError, ValueError: if an argument is not as above.
 
@@ -206,6 +223,9 @@ class Layers(Functions):
         Args:
             old, new: float32 arrays that broadcast.
             momentum: the part of the new numbers.
+
+        Returns:
+            A float32 array of the shape that both broadcast to.
 
         Raises:
             TypeError, ValueError: if an argument is not as above.

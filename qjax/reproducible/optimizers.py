@@ -42,6 +42,10 @@ def sgd(rate: float = 1e-3, momentum: float = 0.0, nesterov: bool = False, weigh
         nesterov: True for Nesterov's momentum.
         weight_decay: times the parameter is added to its gradient.
 
+    Returns:
+        An `Optimizer`, whose state is a tree of velocities, float32 arrays of the parameters' shapes; None without
+        momentum.
+
     Raises:
         TypeError, ValueError: at a step, if parameters are not float32, or an argument is out of range.
 
@@ -89,6 +93,10 @@ def adam(
         eps: added to the root of the second moment.
         weight_decay: times the parameter is added to its gradient.
 
+    Returns:
+        An `Optimizer`, whose state is an `AdamState`: the number of steps so far, and trees of both moments, float32
+        arrays of the parameters' shapes.
+
     Raises:
         TypeError, ValueError: at a step, if parameters are not float32, or an argument is out of range.
 
@@ -110,6 +118,9 @@ def adamw(
     Args:
         rate, betas, eps: as for `adam`.
         weight_decay: the factor of the weights' decay.
+
+    Returns:
+        An `Optimizer`, with a state as `adam`'s.
 
     Raises:
         TypeError, ValueError: at a step, as for `adam`.

@@ -88,6 +88,9 @@ UNOBSERVED: set[type[nn.Module]] = {DeQuantStub, nn.ReLU, nn.ReLU6, nn.Dropout, 
 def get_default_static_quant_module_mappings() -> Mapping:
     """What `convert` makes of observed layers.
 
+    Returns:
+        A new dictionary of types of layers, in floats or trained, to classes with `from_float(module)`.
+
     Example:
         >>> get_default_static_quant_module_mappings()[QuantStub]
         <class 'qtorch.nn.quantized.quantize.Quantize'>
@@ -97,6 +100,9 @@ def get_default_static_quant_module_mappings() -> Mapping:
 
 def get_default_qat_module_mappings() -> Mapping:
     """What `prepare_qat` makes of float layers.
+
+    Returns:
+        A new dictionary of types of float layers to classes with `from_float(module)`.
 
     Example:
         >>> get_default_qat_module_mappings()[nn.Conv2d]
@@ -108,6 +114,9 @@ def get_default_qat_module_mappings() -> Mapping:
 def get_default_dynamic_quant_module_mappings() -> Mapping:
     """What `quantize_dynamic` makes of float layers.
 
+    Returns:
+        A new dictionary of types of float layers to classes with `from_float(module)`.
+
     Example:
         >>> get_default_dynamic_quant_module_mappings()[nn.Linear]
         <class 'qtorch.nn.quantized.dynamic.linear.Linear'>
@@ -117,6 +126,9 @@ def get_default_dynamic_quant_module_mappings() -> Mapping:
 
 def get_default_qconfig_propagation_list() -> set[type[nn.Module]]:
     """The types of layers that `prepare` observes.
+
+    Returns:
+        A new set of subclasses of `torch.nn.Module`.
 
     Example:
         >>> nn.ReLU in get_default_qconfig_propagation_list()

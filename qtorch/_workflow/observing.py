@@ -147,8 +147,11 @@ def add_observer_(
         device: the observers'; None for that of each layer's parameters.
         allow_list: the only types of layers that get one; None for all.
 
+    Returns:
+        Nothing; each such layer gets the module `activation_post_process`, and a hook that calls it.
+
     Raises:
-        TypeError: if settings make no module.
+        TypeError: if module is no module, or settings make none or are for dynamic quantization.
 
     Example:
         >>> from qtorch.quantization import default_qconfig

@@ -28,6 +28,9 @@ def report(model: nn.Module) -> Report:
     Args:
         model: a float model, or one that `prepare`, `prepare_qat`, `convert` or `quantize_dynamic` returned.
 
+    Returns:
+        A `Report` with a `LayerReport` for each layer, in the order of `named_modules`; a shared layer is there once.
+
     Raises:
         TypeError: if model is no module.
 

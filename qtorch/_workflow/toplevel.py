@@ -160,6 +160,12 @@ def default_eval_fn(model: nn.Module, calib_data: Iterable[tuple[Any, Any]]) -> 
         model: any module.
         calib_data: pairs of inputs and targets.
 
+    Returns:
+        Nothing; observers in the model have seen the inputs then.
+
+    Raises:
+        TypeError, ValueError: if calib_data has something else than pairs.
+
     Example:
         >>> import torch
         >>> default_eval_fn(nn.Linear(2, 2), [(torch.zeros(1, 2), None)])

@@ -140,8 +140,13 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor]) -> OrderedDict[str, Any]
     Args:
         state_dict: of a model that was prepared, trained or converted here.
 
+    Returns:
+        Entries by name: tensors; for a packed weight a pair of it (torch's quantized tensor, or float32) and its bias,
+        with their dtype as an entry of its own; and torch's packed objects of recurrent layers.
+
     Raises:
         ValueError: if a weight has integers that torch.ao has not: other than int8.
+        KeyError: if a weight of integers has no entry for its scale or zero point.
 
     Example:
         >>> int8 = {"fc.weight.int_repr": torch.zeros(1, 2, dtype=torch.int8), "fc.weight.scale": torch.tensor(0.5)}

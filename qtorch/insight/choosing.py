@@ -26,11 +26,16 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The mean cross entropy of logits, whose last axis is that of classes, and classes.
 
     Args:
-        logits: tensor of shape (..., classes), of any float dtype.
+        logits: tensor of shape (..., classes), with at least two dimensions, of any float dtype.
         targets: int64 tensor of the shape without the last axis, of numbers from 0 to classes - 1.
 
     Returns:
-        A scalar, in nats.
+        A tensor without dimensions of the logits' dtype, in nats.
+
+    Raises:
+        IndexError: if logits has one dimension or none; and on the CPU if a target is no class.
+        ValueError: if targets are not as many as rows of logits.
+        RuntimeError: if a dtype is not as above.
 
     Example:
         >>> cross_entropy(torch.zeros(2, 3, 4), torch.ones(2, 3, dtype=torch.int64)).exp()

@@ -83,6 +83,13 @@ def statistics_between(x: torch.Tensor, y: torch.Tensor, number: Number | str) -
         y: what x was rounded to, of the same shape and dtype.
         number: the format, or its text.
 
+    Returns:
+        The counts, as those of NumPy for the same arrays.
+
+    Raises:
+        TypeError: if x is no tensor of such a dtype, or number is neither a format nor text.
+        ValueError: if y has another shape or dtype than x, or number is unknown or too wide for x's dtype.
+
     Example:
         >>> statistics_between(torch.tensor([0.1, 900]), torch.tensor([0.0, 448]), "e4m3fn")
         Statistics (number=e4m3fn, elements=2, underflowed=1, saturated=1, sqnr=6.0 dB)

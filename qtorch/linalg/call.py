@@ -33,6 +33,11 @@ def first_scaling(history: int, device: torch.device | str | None = None) -> tor
     Returns:
         A float32 tensor of shape (3, 1 + history).
 
+    Raises:
+        TypeError: if history is no int.
+        ValueError: if history is less than 1.
+        RuntimeError: if device names none.
+
     Example:
         >>> first_scaling(2)[0]
         tensor([1., 0., 0.])

@@ -19,8 +19,11 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
         path: of the file.
         entries: tensors and QTensors by name: a state_dict, say, and quantized weights.
 
+    Returns:
+        Nothing; the file is written, over one that is there.
+
     Raises:
-        TypeError: if an entry is something else.
+        TypeError: if an entry is something else, or a name is no text.
         ValueError: if two tensors would have the same name, say "w.scale" next to a QTensor "w".
         ImportError: if safetensors is missing.
 

@@ -222,6 +222,9 @@ def _for_apply(name: str) -> Callable[[torch.nn.Module], None]:
     Args:
         module: any module, such as `model.apply` passes.
 
+    Returns:
+        Nothing; a `FakeQuantize` is changed in place.
+
     Example:
         >>> model = torch.nn.Sequential(FakeQuantize(), torch.nn.ReLU())
         >>> model.apply({name})[0].{name.partition("_")[2]}_enabled

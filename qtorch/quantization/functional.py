@@ -33,6 +33,9 @@ def quantize_per_tensor(x: torch.Tensor, scale: Any, zero_point: Any, dtype: Any
         zero_point: an int, or an integer tensor of one element.
         dtype: torch.quint8, qint8 or qint32, a plain integer type, or an `AffineInteger`.
 
+    Returns:
+        A QTensor of x's shape and device, of the integers that dtype names.
+
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range.
@@ -53,6 +56,9 @@ def quantize_per_channel(x: torch.Tensor, scales: Any, zero_points: Any, axis: i
         zero_points: integer tensor of shape (channels,).
         axis: the dimension of x along which the channels lie.
 
+    Returns:
+        A QTensor of x's shape and device, of the integers that dtype names.
+
     Raises:
         TypeError, ValueError: as `quantize_per_tensor` does, and if the channels are not as many as x's.
 
@@ -72,6 +78,9 @@ def dequantize(q: QTensor) -> torch.Tensor:
 
     Args:
         q: QTensor.
+
+    Returns:
+        A float32 tensor of q's shape and device.
 
     Example:
         >>> dequantize(quantize_per_tensor(torch.tensor([1.2, 3.0]), 0.5, 0, torch.quint8))
@@ -142,7 +151,7 @@ def conv2d(
         input: of up to 16-bit integers and shape (batch, channels, height, width), with parameters for the whole.
         weight: of up to 16-bit integers and shape (outputs, channels / groups, height, width), with parameters for the
             whole or for each output.
-        bias, scale, zero_point: as for `linear`, which raises the same errors.
+        bias, scale, zero_point: as for `linear`.
         stride, padding, dilation: for both dimensions, or for each.
         groups: into how many parts channels and outputs are split.
         padding_mode: "zeros": around the image lies the zero point; "reflect", "replicate" and "circular": its own
@@ -151,6 +160,10 @@ def conv2d(
 
     Returns:
         A QTensor of shape (batch, outputs, height, width).
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes, sizes or parameters do not fit, or padding_mode is none of these.
 
     Example:
         >>> x = quantize_per_tensor(torch.tensor([[[[1.0, 2.0, 3.0]]]]), 0.5, 0, torch.quint8)

@@ -110,7 +110,12 @@ def get_default_qconfig(backend: str = "x86") -> QConfig:
     Args:
         backend: "x86", "fbgemm", "qnnpack" or "onednn".
 
+    Returns:
+        A `QConfig` that makes a `HistogramObserver` for activations, and for weights a `PerChannelMinMaxObserver`, or a
+        `MinMaxObserver` for "qnnpack".
+
     Raises:
+        TypeError: if backend is no text.
         ValueError: if backend is none of these.
 
     Example:
@@ -126,7 +131,14 @@ def get_default_qat_qconfig(backend: str = "x86") -> QConfig:
     """The settings for training with simulated quantization that suit an engine.
 
     Args:
-        backend: as for `get_default_qconfig`, which raises the same errors.
+        backend: as for `get_default_qconfig`.
+
+    Returns:
+        A `QConfig` that makes a `FakeQuantize` for activations, and one for weights, per channel but for "qnnpack".
+
+    Raises:
+        TypeError: if backend is no text.
+        ValueError: if backend is none of these.
 
     Example:
         >>> get_default_qat_qconfig("fbgemm").weight().ch_axis
@@ -144,6 +156,12 @@ def get_observer_dict(mod: torch.nn.Module, target_dict: dict[str, torch.nn.Modu
         mod: the network.
         target_dict: where they are put.
         prefix: the network's own name, which goes before theirs.
+
+    Returns:
+        Nothing; target_dict gets the entries "NAME.activation_post_process", with the modules themselves.
+
+    Raises:
+        TypeError: if there is an observer, and target_dict takes no entries by name.
 
     Example:
         >>> from qtorch.quantization import MinMaxObserver

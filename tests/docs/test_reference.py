@@ -8,6 +8,7 @@ import re
 from types import ModuleType
 
 import pytest
+from documents import ROOT
 
 from website import reference
 
@@ -39,6 +40,14 @@ def test_every_name_is_described_once(name):
 def test_links_to_pages_lead_somewhere(name):
     pages = reference.pages()
     assert set(re.findall(r"\]\(((?:qcore|qtorch|qjax)[\w.]*)\.md\)", pages[name])) <= set(pages)
+
+
+def test_functions_that_are_attributes_have_their_source():
+    """mkdocstrings shows that of all others."""
+    for name in ("qcore.numerics", "qtorch.reproducible", "qjax.reproducible"):
+        found = dict(re.findall(rf"^::: {name}\.(\w+)\n\nIts source is in `(.*)`\.$", reference.pages()[name], re.M))
+        assert len(found) > 40
+        assert [public for public, file in found.items() if f"def {public}(" not in (ROOT / file).read_text()] == []
 
 
 @pytest.mark.parametrize("name", MODULES)

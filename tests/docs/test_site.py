@@ -3,6 +3,7 @@
 import functools
 import http.server
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -110,3 +111,10 @@ def test_the_table_of_formats_is_live(address, page):
     assert set(column(2)) == {"8"}
     assert set(column(9)) == {"saturate"}
     assert 3 < len(column(1)) < len(everything)
+
+
+def test_the_reference_shows_sources(site):
+    for name in ("qcore", "qtorch.quantization", "qjax.nnx"):
+        text = (site / "reference" / f"{name}.html").read_text()
+        described = re.findall(rf"^::: {name}\.[a-z]\w+$", reference.pages()[name], re.M)
+        assert text.count("Source code in") >= len(described) > 7

@@ -86,6 +86,10 @@ class Optimizing(Functions):
             nesterov: True for Nesterov's momentum.
             weight_decay: times the parameter is added to its gradient.
 
+        Returns:
+            The parameter and the velocity after the step, float32 arrays of p's shape; the velocity is None without
+            momentum.
+
         Raises:
             TypeError, ValueError: if an argument is not as above.
 
@@ -112,6 +116,9 @@ class Optimizing(Functions):
             gradients: float32 arrays.
             max_norm: the largest norm that changes nothing.
 
+        Returns:
+            A list of float32 arrays of the gradients' shapes, and the norm, a float32 array without dimensions.
+
         Raises:
             TypeError, ValueError: if an argument is not as above.
 
@@ -131,11 +138,14 @@ class Optimizing(Functions):
         return clipped, norm
 
     def rate(self, schedule: Cosine | Milestones, step: Any) -> Any:
-        """The learning rate of a schedule at a step, a float32 array without dimensions from 0 on.
+        """The learning rate of a schedule at a step, which is counted from 0.
 
         Args:
             schedule: a `Cosine` or `Milestones`.
             step: float32 array without dimensions: the number of steps made so far.
+
+        Returns:
+            A float32 array without dimensions.
 
         Raises:
             TypeError, ValueError: if an argument is not as above.

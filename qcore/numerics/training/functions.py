@@ -26,6 +26,12 @@ class TrainingFunctions(Layers):
         Args:
             x: float32 array.
 
+        Returns:
+            A float32 array of x's shape.
+
+        Raises:
+            TypeError: if x is no float32 array.
+
         Example:
             >>> import torch
             >>> from qtorch import reproducible
@@ -41,6 +47,9 @@ class TrainingFunctions(Layers):
             x: float32 array.
             chunks: how many; it divides the length of the axis.
             axis: the axis.
+
+        Returns:
+            A tuple of float32 arrays of x's shape, but of its length / chunks along the axis.
 
         Raises:
             TypeError, ValueError: if an argument is not as above.
@@ -65,6 +74,9 @@ class TrainingFunctions(Layers):
             axis: the axis.
             start: where the part begins.
             length: of the part.
+
+        Returns:
+            A float32 array of x's shape, but of this length along the axis.
 
         Raises:
             TypeError, ValueError: if an argument is not as above.

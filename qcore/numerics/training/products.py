@@ -93,6 +93,10 @@ class ProductFunctions(TrainingFunctions):
             window: stride, padding, dilation and groups, as for `linalg.conv1d`.
             products: the named arguments of `linalg.conv1d`.
 
+        Returns:
+            A float32 array of shape (batch, outputs, positions), where the number of positions is
+            (length + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1.
+
         Raises:
             TypeError, ValueError: if an argument is not as above.
 
@@ -115,6 +119,9 @@ class ProductFunctions(TrainingFunctions):
             window: stride, padding, dilation and groups, as for `linalg.conv2d`.
             products: the named arguments of `linalg.conv2d`.
 
+        Returns:
+            A float32 array of shape (batch, outputs, positions down, positions across); `conv1d` says how many.
+
         Raises:
             TypeError, ValueError: if an argument is not as above.
 
@@ -136,6 +143,10 @@ class ProductFunctions(TrainingFunctions):
             bias: float32 array of shape (outputs,), or None.
             window: stride, padding, dilation and groups, as for `linalg.conv3d`.
             products: the named arguments of `linalg.conv3d`.
+
+        Returns:
+            A float32 array of shape (batch, outputs, positions deep, positions down, positions across); `conv1d`
+            says how many.
 
         Raises:
             TypeError, ValueError: if an argument is not as above.

@@ -71,6 +71,9 @@ def load_state_dict(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
         model: as for `state_dict`; it is changed, as flax's modules are.
         tensors: arrays by name; torch's `num_batches_tracked` is ignored.
 
+    Returns:
+        Nothing; the variables of the model are changed in place.
+
     Raises:
         ValueError: if a name is missing or left over, or a shape is another; the model is unchanged then.
 

@@ -16,6 +16,9 @@ def initialize(model: nnx.Module, key: int | tuple[int, int]) -> None:
         model: as for `state_dict`, switched by `convert` or not; it is changed, as flax's modules are.
         key: an int from 0 to 2^64 - 1, or two 32-bit words.
 
+    Returns:
+        Nothing; the model is changed in place.
+
     Raises:
         TypeError, ValueError: if key is none, or the model has another parameter; it is unchanged then.
 

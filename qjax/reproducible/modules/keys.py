@@ -29,6 +29,9 @@ def set_key(model: nnx.Module, key: Key) -> None:
         model: what `convert` made; it is changed, as flax's modules are.
         key: as for `qjax.quantize`; another one for each step, say `fold_in(seed, step)`. It may be traced.
 
+    Returns:
+        Nothing; the variables `key` of these layers are changed in place.
+
     Raises:
         TypeError, ValueError: if key is none.
 

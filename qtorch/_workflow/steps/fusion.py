@@ -83,6 +83,9 @@ def fuse_modules_qat(
     Args:
         model, modules_to_fuse, inplace, fuser_func, fuse_custom_config_dict: as for `fuse_modules`.
 
+    Returns:
+        The model with fused layers, in training: a copy, or with inplace=True model itself.
+
     Raises:
         TypeError, ValueError: as `fuse_modules` does, and if the model is in evaluation.
 
@@ -104,6 +107,9 @@ def fuse_known_modules(mod_list: list[nn.Module], additional_fuser_method_mappin
     Args:
         mod_list: the layers of a row.
         additional_fuser_method_mapping: functions by tuples of types, as for `fuse_modules`.
+
+    Returns:
+        A list as long as mod_list, of modules in the mode (training or evaluation) of the first layer.
 
     Raises:
         ValueError: if the types are not known in this order, or a batch norm does not fit.

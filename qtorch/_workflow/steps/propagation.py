@@ -33,6 +33,9 @@ def propagate_qconfig_(
         white_list: the only types whose `qconfig` is written; None for all.
         allow_list: another name of white_list.
 
+    Returns:
+        Nothing; the attributes `qconfig` are written.
+
     Raises:
         TypeError: if an argument, or settings, have the wrong type.
         ValueError: if an entry names nothing that is in the model, so that it would do nothing.

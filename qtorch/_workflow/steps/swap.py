@@ -33,6 +33,9 @@ def swap_module(
         custom_module_class_mapping: types to classes with a method `from_observed(module)`, which come first.
         path: the module's name in messages.
 
+    Returns:
+        A new module, of the class that the mapping has; or mod itself.
+
     Raises:
         TypeError, ValueError: as the class does, with the module's name; and if its tensors are on several devices.
 

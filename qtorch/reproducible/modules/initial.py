@@ -17,6 +17,9 @@ def initialize(model: nn.Module, key: int | tuple[int, int]) -> None:
         model: of linear layers, convolutions, norms, embeddings and attention, switched by `convert` or not; in place.
         key: an int from 0 to 2^64 - 1, or two 32-bit words.
 
+    Returns:
+        Nothing; the model is changed in place.
+
     Raises:
         TypeError, ValueError: if key is none, or the model has another parameter; it is unchanged then.
 

@@ -29,6 +29,9 @@ def set_key(model: nn.Module, key: int | tuple[int, int]) -> None:
         model: what `convert` made.
         key: an int from 0 to 2^64 - 1, or two 32-bit words; another one for each step, say `fold_in(seed, step)`.
 
+    Returns:
+        Nothing; the buffers `key` of these layers are changed in place.
+
     Raises:
         TypeError, ValueError: if key is none.
 

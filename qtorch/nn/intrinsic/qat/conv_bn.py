@@ -161,6 +161,9 @@ def freeze_bn_stats(mod: nn.Module) -> None:
     Args:
         mod: any module, such as `model.apply` passes.
 
+    Returns:
+        Nothing; a `QATConvBn` is changed in place: it leaves its running statistics as they are from now on.
+
     Example:
         >>> from qtorch.nn.intrinsic.qat import ConvBn2d
         >>> from qtorch.quantization import default_qat_qconfig
@@ -177,6 +180,9 @@ def update_bn_stats(mod: nn.Module) -> None:
 
     Args:
         mod: any module, such as `model.apply` passes.
+
+    Returns:
+        Nothing; a `QATConvBn` is changed in place: in training it updates its running statistics from now on.
 
     Example:
         >>> from qtorch.nn.intrinsic.qat import ConvBn2d

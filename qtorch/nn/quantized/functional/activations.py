@@ -18,6 +18,9 @@ def elu(input: QTensor, scale: Any, zero_point: Any, alpha: float = 1.0) -> QTen
         scale, zero_point: of the result; None means input's.
         alpha: any number.
 
+    Returns:
+        A QTensor of input's shape and integers, with the parameters given.
+
     Raises:
         TypeError, ValueError: if an argument is not as above.
 
@@ -38,6 +41,9 @@ def celu(input: QTensor, scale: Any, zero_point: Any, alpha: float = 1.0) -> QTe
         input: QTensor.
         scale, zero_point: of the result; None means input's.
         alpha: any number but 0.
+
+    Returns:
+        A QTensor of input's shape and integers, with the parameters given.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -60,6 +66,9 @@ def leaky_relu(
     Args:
         input, negative_slope, scale, zero_point: see `qcore.affine.arithmetic.leaky_relu`.
         inplace: whether the result is written over input, whose parameters it must then have.
+
+    Returns:
+        A QTensor of input's shape and integers, with the parameters given; with inplace=True input itself.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -85,6 +94,9 @@ def hardswish(input: QTensor, scale: Any, zero_point: Any) -> QTensor:
         input: QTensor.
         scale, zero_point: of the result; None means input's.
 
+    Returns:
+        A QTensor of input's shape and integers, with the parameters given.
+
     Raises:
         TypeError, ValueError: if an argument is not as above.
 
@@ -105,8 +117,13 @@ def hardsigmoid(input: QTensor, inplace: bool = False) -> QTensor:
         input: QTensor.
         inplace: False.
 
+    Returns:
+        A QTensor of input's shape and integers, with the scale 1 / (how many of these there are), 1/256 for 8 bits, and
+        the least of them as zero point.
+
     Raises:
-        ValueError: if inplace is True.
+        TypeError: if input is no QTensor.
+        ValueError: if inplace is True, or input has a scale for each channel or 32-bit integers.
 
     Example:
         >>> import torch
@@ -126,6 +143,9 @@ def relu(input: QTensor, inplace: bool = False) -> QTensor:
     Args:
         input: QTensor.
         inplace: True writes the result over input.
+
+    Returns:
+        A QTensor of input's shape, integers and parameters; with inplace=True input itself.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -147,6 +167,9 @@ def relu6(input: QTensor, inplace: bool = False) -> QTensor:
         input: QTensor.
         inplace: True writes the result over input.
 
+    Returns:
+        A QTensor of input's shape, integers and parameters; with inplace=True input itself.
+
     Raises:
         TypeError, ValueError: if an argument is not as above.
 
@@ -166,6 +189,9 @@ def hardtanh(input: QTensor, min_val: float = -1.0, max_val: float = 1.0, inplac
         input: QTensor.
         min_val, max_val: the bounds, which are quantized with input's parameters.
         inplace: True writes the result over input.
+
+    Returns:
+        A QTensor of input's shape, integers and parameters; with inplace=True input itself.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -187,6 +213,9 @@ def clamp(input: QTensor, min_: float | None = None, max_: float | None = None, 
         input: QTensor.
         min_, max_: the bounds, which are quantized with input's parameters; None for none.
         inplace: True writes the result over input.
+
+    Returns:
+        A QTensor of input's shape, integers and parameters; with inplace=True input itself.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -210,6 +239,9 @@ def threshold(input: QTensor, threshold: float, value: float, inplace: bool = Fa
         threshold: finite.
         value: finite, which is quantized with input's parameters.
         inplace: True writes the result over input.
+
+    Returns:
+        A QTensor of input's shape, integers and parameters; with inplace=True input itself.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.

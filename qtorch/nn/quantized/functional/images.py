@@ -23,6 +23,9 @@ def max_pool1d(
         input: of shape (batch, channels, size), or without the batch.
         kernel_size, stride, padding, dilation, ceil_mode, return_indices: as for `max_pool2d`.
 
+    Returns:
+        A QTensor of shape (batch, channels, windows), or without the batch, with input's integers and parameters.
+
     Raises:
         TypeError, ValueError: if an argument is not as above.
 
@@ -52,6 +55,10 @@ def max_pool2d(
         input: of shape (batch, channels, height, width), or without the batch.
         kernel_size, stride, padding, dilation, ceil_mode: as for `torch.nn.functional.max_pool2d`.
         return_indices: False.
+
+    Returns:
+        A QTensor of shape (batch, channels, windows down, windows across), or without the batch, with input's
+        integers and parameters.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -83,6 +90,10 @@ def avg_pool2d(
         kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override: as for
             `torch.nn.functional.avg_pool2d`.
 
+    Returns:
+        A QTensor of shape (batch, channels, windows down, windows across), or without the batch, with input's
+        integers and parameters.
+
     Raises:
         TypeError, ValueError: if an argument is not as above.
 
@@ -112,6 +123,9 @@ def avg_pool3d(
         kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override: as for
             `torch.nn.functional.avg_pool3d`.
 
+    Returns:
+        A QTensor of shape (batch, channels, *windows), or without the batch, with input's integers and parameters.
+
     Raises:
         TypeError, ValueError: if an argument is not as above.
 
@@ -132,6 +146,9 @@ def adaptive_avg_pool2d(input: QTensor, output_size: Any) -> QTensor:
         input: of shape (batch, channels, height, width), or without the batch.
         output_size: how many windows there are along all dimensions, or along each; None leaves a dimension as it is.
 
+    Returns:
+        A QTensor of shape (batch, channels, *windows), or without the batch, with input's integers and parameters.
+
     Raises:
         TypeError, ValueError: if an argument is not as above.
 
@@ -151,6 +168,9 @@ def adaptive_avg_pool3d(input: QTensor, output_size: Any) -> QTensor:
     Args:
         input: of shape (batch, channels, depth, height, width), or without the batch.
         output_size: how many windows there are along all dimensions, or along each; None leaves a dimension as it is.
+
+    Returns:
+        A QTensor of shape (batch, channels, *windows), or without the batch, with input's integers and parameters.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -179,6 +199,9 @@ def interpolate(
         size, scale_factor, mode, align_corners: as for `torch.nn.functional.interpolate`, with mode "nearest" or
             "bilinear".
 
+    Returns:
+        A QTensor of shape (batch, channels, *new sizes), with input's integers and parameters.
+
     Raises:
         TypeError, ValueError: if an argument is not as above.
 
@@ -202,6 +225,9 @@ def upsample_bilinear(input: QTensor, size: Any = None, scale_factor: Any = None
     Args:
         input, size, scale_factor: as for `interpolate`.
 
+    Returns:
+        A QTensor of shape (batch, channels, *new sizes), with input's integers and parameters.
+
     Raises:
         TypeError, ValueError: if an argument is not as above.
 
@@ -220,6 +246,9 @@ def upsample_nearest(input: QTensor, size: Any = None, scale_factor: Any = None)
 
     Args:
         input, size, scale_factor: as for `interpolate`.
+
+    Returns:
+        A QTensor of shape (batch, channels, *new sizes), with input's integers and parameters.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
