@@ -193,7 +193,7 @@ def swept_functions() -> str:
     """Sixteenths of all inputs by each backend; equal digests of the same sixteenth are equal bits."""
     record = results("functions")
     rows = record["rows"]
-    backends = [name for name in ("numpy", "torch compiled", "jax jit", "torch eager") if _by(rows, name)]
+    backends = [name for name in ("numpy", "torch compiled", "jax jit", "torch eager", "jax eager") if _by(rows, name)]
     cells = []
     for name, kind in dict.fromkeys((row["function"], row["kind"]) for row in rows):
         digests = {row["backend"]: row["digests"] for row in rows if (row["function"], row["kind"]) == (name, kind)}

@@ -32,6 +32,6 @@ class Arrays(TrainingFunctions, Optimizing):
 def _of_dtype(name: str, x: Any, kind: type, allowed: str) -> Any:
     found = x.dtype if isinstance(x, np.ndarray | np.generic) else None
     if found is None or not np.issubdtype(found, kind):
-        came = type(x).__name__ if found is None else f"array of {found}"
-        raise TypeError(f"{name} is a {came}; allowed is a NumPy array of {allowed}")
+        came = f"a {type(x).__name__}" if found is None else f"an array of {found}"
+        raise TypeError(f"{name} is {came}; allowed is a NumPy array of {allowed}")
     return x

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.layers import Layers
@@ -58,10 +59,11 @@ class Arrays(Layers, Optimizing):
         return _apply(law, tuple(options.items()), *arrays)
 
     def float32(self, name: str, x: Any) -> Any:
-        x = as_array(x)
-        if x.dtype != jnp.float32:
-            raise TypeError(f"{name} is an array of {x.dtype}; allowed is a jax.Array of float32")
-        return x
+        known = isinstance(x, (jax.Array, np.ndarray, np.generic))
+        if not known or x.dtype != jnp.float32:
+            kind = f"an array of {x.dtype}" if known else f"a {type(x).__name__}"
+            raise TypeError(f"{name} is {kind}; allowed is a jax.Array or NumPy array of float32")
+        return as_array(x)
 
     def integers(self, name: str, x: Any) -> Any:
         return as_integers(x, name)

@@ -228,3 +228,15 @@ def test_gradients_are_those_of_the_function(name):
         assert (a is None) == (c is None)
         if a is not None:
             torch.testing.assert_close(a.double(), c, rtol=1e-4, atol=1e-5)
+
+
+def test_wrong_arrays_are_named():
+    x = np.ones(2, np.float32)
+    for package, xp in ((qcore.numerics, np), (qtorch.reproducible, torch), (qjax.reproducible, jnp)):
+        one = xp.asarray(x)
+        with pytest.raises(TypeError, match=r"^b is a float; allowed is a .*of float32$"):
+            package.add(one, 1.0)
+        with pytest.raises(TypeError, match=r"^a is an? (array|tensor) of (torch.)?float16; allowed .*of float32$"):
+            package.multiply(xp.asarray(x.astype(np.float16)), one)
+        with pytest.raises(TypeError, match=r"^x is a list; allowed"):
+            package.exp([1.0])

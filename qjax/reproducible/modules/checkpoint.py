@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from qjax.nnx.workflow.tree import names_of, shown
@@ -90,7 +91,7 @@ def load_state_dict(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
     arrays = {name: back(jnp.asarray(tensors[name])) for name, (_, back) in entries.items()}
     for name, (variables, _) in entries.items():
         if [x.shape for x in arrays[name]] != [variable[...].shape for variable in variables]:
-            raise ValueError(f"{name} has shape {tensors[name].shape}, which is not the model's")
+            raise ValueError(f"{name} has shape {np.shape(tensors[name])}, which is not the model's")
     for name, (variables, _) in entries.items():
         for variable, x in zip(variables, arrays[name], strict=True):
             variable[...] = x
