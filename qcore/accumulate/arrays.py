@@ -103,6 +103,10 @@ def first_scaling(history: int) -> np.ndarray:
         A float32 array of shape (3, 1 + history), with a row for the first operand, the second one and the gradient of
         the result: the scale that counts, then the largest magnitudes of past calls, the newest first.
 
+    Raises:
+        TypeError: if history is no int.
+        ValueError: if history is less than 1.
+
     Example:
         >>> first_scaling(2)[0]
         array([1., 0., 0.], dtype=float32)

@@ -56,9 +56,12 @@ def dequantize(q: Any, qparams: QParams, form: AffineInteger, dtype: str = "floa
         dtype: of the result, "float32", "float64", "float16" or "bfloat16", made of float32.
         xp: the array namespace.
 
+    Returns:
+        An array of q's shape, and of the dtype that is asked for.
+
     Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if the parameters do not fit q or the integers.
+        TypeError: if an argument has the wrong type, or NumPy knows no "bfloat16", as before ml_dtypes is imported.
+        ValueError: if the parameters do not fit q or the integers, or dtype is none of these.
 
     Example:
         >>> import numpy as np

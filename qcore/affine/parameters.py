@@ -78,6 +78,9 @@ def check_qparams(qparams: Any, form: Any, shape: tuple[int, ...], xp: Any = Nam
         shape: of the array.
         xp: the array namespace.
 
+    Returns:
+        None, if the parameters fit.
+
     Raises:
         TypeError: if qparams is no QParams of float32 and int32, or form no AffineInteger.
         ValueError: if shapes or axis do not fit, a scale is not from 2^-125 to 2^125, or a zero point is outside of the
@@ -190,6 +193,9 @@ def choose_qparams(
         eps: the smallest scale.
         xp: the array namespace.
 
+    Returns:
+        A `QParams` of low's shape: a float32 scale and an int32 zero point, with the axis that is given.
+
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if scheme is none of these, affine int32 is asked for, or low > high, both being concrete.
@@ -234,8 +240,11 @@ def choose_qparams_dynamic(low: Any, high: Any, form: AffineInteger, *, xp: Any 
         form: the integers.
         xp: the array namespace, with 64-bit types.
 
+    Returns:
+        A `QParams` without an axis: a float32 scale and an int32 zero point, of shape ().
+
     Raises:
-        TypeError: if form is no AffineInteger.
+        TypeError: if an argument has the wrong type.
         ValueError: if form is int32, or low > high, both being concrete.
 
     Example:

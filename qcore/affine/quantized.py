@@ -35,7 +35,7 @@ def comparison(name: str) -> Callable[..., Any]:
     return _named(method, name, f"`{name}` of the dequantized arrays, element by element.")
 
 
-def parameter(name: str, field: str, about: str) -> Callable[..., Any]:
+def parameter(name: str, field: str, about: str, returned: str) -> Callable[..., Any]:
     """A method that returns a field of the parameters: the channels', or those of the whole, as its name says."""
     channels = "per_channel" in name
 
@@ -48,6 +48,9 @@ def parameter(name: str, field: str, about: str) -> Callable[..., Any]:
         method,
         name,
         f"""{about}.
+
+        Returns:
+            {returned}.
 
         Raises:
             ValueError: if {wrong}.
@@ -93,11 +96,17 @@ class QuantizedArray:
     lt, le, __lt__, __le__ = comparison("lt"), comparison("le"), comparison("lt"), comparison("le")
     gt, ge, __gt__, __ge__ = comparison("gt"), comparison("ge"), comparison("gt"), comparison("ge")
     __hash__ = object.__hash__
-    q_scale = parameter("q_scale", "scale", "The scale of the whole, float32 of shape ()")
-    q_zero_point = parameter("q_zero_point", "zero_point", "The zero point of the whole, int32 of shape ()")
-    q_per_channel_scales = parameter("q_per_channel_scales", "scale", "The channels' scales, float32")
-    q_per_channel_zero_points = parameter("q_per_channel_zero_points", "zero_point", "The channels' zero points, int32")
-    q_per_channel_axis = parameter("q_per_channel_axis", "axis", "The dimension along which the channels lie")
+    q_scale = parameter("q_scale", "scale", "The scale of the whole", "A float32 array of shape ()")
+    q_zero_point = parameter("q_zero_point", "zero_point", "The zero point of the whole", "An int32 array of shape ()")
+    q_per_channel_scales = parameter(
+        "q_per_channel_scales", "scale", "The channels' scales", "A float32 array of shape (channels,)"
+    )
+    q_per_channel_zero_points = parameter(
+        "q_per_channel_zero_points", "zero_point", "The channels' zero points", "An int32 array of shape (channels,)"
+    )
+    q_per_channel_axis = parameter(
+        "q_per_channel_axis", "axis", "The dimension along which the channels lie", "An int, counted from the first"
+    )
 
     @property
     def shape(self) -> Any:

@@ -86,6 +86,13 @@ def statistics_between(x: ArrayLike, y: ArrayLike, number: Number | str) -> Stat
         y: what x was rounded to, of the same shape and dtype.
         number: the format, or its text.
 
+    Returns:
+        `Statistics` with the counts that NumPy has for the same arrays, a pytree with one leaf.
+
+    Raises:
+        TypeError: if x or y is no array of such a dtype, or number is neither a `Number` nor text.
+        ValueError: if y has another shape or dtype than x, a text is no format, or x has 2^30 elements or more.
+
     Example:
         >>> statistics_between(jnp.float32([0.1, 900]), jnp.float32([0, 448]), "e4m3fn")
         Statistics (number=e4m3fn, elements=2, underflowed=1, saturated=1, sqnr=6.0 dB)

@@ -30,7 +30,11 @@ def cross_entropy(logits: Any, targets: Any) -> jax.Array:
         targets: int array of the shape without the last axis, of numbers from 0 to classes - 1.
 
     Returns:
-        A scalar, in nats.
+        An array of shape () and the logits' dtype, in nats; NaN if there are no targets, or one is beyond the classes.
+
+    Raises:
+        TypeError: if logits is no array of numbers, or targets are no ints.
+        ValueError: if logits has no dimension, or the shape of targets does not fit.
 
     Example:
         >>> round(float(jnp.exp(cross_entropy(jnp.zeros((2, 3, 4)), jnp.ones((2, 3), int)))), 5)

@@ -190,6 +190,10 @@ def first_scaling(history: int) -> jax.Array:
     Returns:
         A float32 array of shape (3, 1 + history).
 
+    Raises:
+        TypeError: if history is no int.
+        ValueError: if history is less than 1.
+
     Example:
         >>> first_scaling(2)[0]
         Array([1., 0., 0.], dtype=float32)

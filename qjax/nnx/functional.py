@@ -24,6 +24,12 @@ def relu(x: Any) -> Any:
     Args:
         x: array or QTensor.
 
+    Returns:
+        An array of x's shape and dtype, int32 for bools; of a QTensor a QTensor of its shape, form and parameters.
+
+    Raises:
+        TypeError, ValueError: if x is neither a QTensor nor what `jnp.asarray` takes.
+
     Example:
         >>> relu(jnp.float32([-1, 2, -0.0]))
         Array([ 0.,  2., -0.], dtype=float32)
@@ -46,6 +52,13 @@ def relu6(x: Any) -> Any:
     Args:
         x: array or QTensor.
 
+    Returns:
+        An array of x's shape and dtype, float32 for ints; of a QTensor a QTensor of its shape, form and parameters.
+
+    Raises:
+        TypeError: if x is neither a QTensor nor an array of numbers.
+        ValueError: if x is a QTensor with a scale for each channel.
+
     Example:
         >>> relu6(jnp.float32([-1, 2, 8]))
         Array([0., 2., 6.], dtype=float32)
@@ -58,6 +71,13 @@ def hard_tanh(x: Any) -> Any:
 
     Args:
         x: array or QTensor.
+
+    Returns:
+        An array of x's shape and dtype, int32 for bools; of a QTensor a QTensor of its shape, form and parameters.
+
+    Raises:
+        TypeError: if x is neither a QTensor nor an array of numbers.
+        ValueError: if x is a QTensor with a scale for each channel.
 
     Example:
         >>> hard_tanh(jnp.float32([-3, 0.5, 2]))
@@ -75,8 +95,13 @@ def max_pool(
         inputs: of shape (batch, *sizes, features), with one or two sizes if it is a QTensor.
         window_shape, strides, padding: as for `nnx.max_pool`; strides None is 1.
 
+    Returns:
+        An array of shape (batch, *windows, features) and inputs' dtype; of a QTensor one with its form and parameters.
+
     Raises:
-        TypeError, ValueError: if an argument is not as above.
+        TypeError, ValueError: if an argument is not as above, or a QTensor has a scale for each channel.
+        RuntimeError: if padding is a text that names none.
+        AssertionError: if window_shape or strides do not fit an array's dimensions, as `nnx.max_pool` says.
 
     Example:
         >>> from qjax.quantization import quantize_per_tensor
@@ -98,8 +123,14 @@ def avg_pool(
     Args:
         inputs, window_shape, strides, padding: as for `max_pool`, with two or three sizes if it is a QTensor.
 
+    Returns:
+        An array of shape (batch, *windows, features) and inputs' dtype, float32 for ints; of a QTensor one with
+        its form and parameters.
+
     Raises:
-        TypeError, ValueError: if an argument is not as above.
+        TypeError, ValueError: if an argument is not as above, or a QTensor has a scale for each channel.
+        RuntimeError: if padding is a text that names none.
+        AssertionError: if window_shape or strides do not fit an array's dimensions, as `nnx.avg_pool` says.
 
     Example:
         >>> avg_pool(jnp.float32([[[1], [3], [2]]]), (2,)).ravel()

@@ -53,10 +53,18 @@ def fake_quantize_per_tensor_affine(
     """Quantizes and dequantizes with one scale; see `fake_quantize`.
 
     Args:
-        x: as for `fake_quantize`, which raises the same errors.
+        x: as for `fake_quantize`.
         scale: a number, or a float32 array of shape ().
         zero_point: an integer, or an int32 array of shape ().
         quant_min, quant_max: the range of the integers, which has 0 in it.
+
+    Returns:
+        An array of x's shape, dtype and sharding.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the parameters do not fit x or the integers, a scale is not from 2^-125 to 2^125, or the range
+            is without 0.
 
     Example:
         >>> import jax.numpy as jnp
@@ -72,10 +80,18 @@ def fake_quantize_per_channel_affine(
     """Quantizes and dequantizes with a scale for each index along one dimension; see `fake_quantize`.
 
     Args:
-        x, quant_min, quant_max: as for `fake_quantize_per_tensor_affine`, which raises the same errors.
+        x, quant_min, quant_max: as for `fake_quantize_per_tensor_affine`.
         scale: numbers, or a float32 array of shape (channels,).
         zero_point: integers, or an int32 array of shape (channels,).
         axis: the dimension of x along which the channels lie.
+
+    Returns:
+        An array of x's shape, dtype and sharding.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the parameters do not fit x or the integers, a scale is not from 2^-125 to 2^125, or the range
+            is without 0.
 
     Example:
         >>> import jax.numpy as jnp

@@ -21,10 +21,14 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
         path: of the file.
         entries: arrays, QTensors, and states of observers and of `FakeQuantize` by name.
 
+    Returns:
+        Nothing; the file is written, over one that is there.
+
     Raises:
-        TypeError: if an entry is something else.
+        TypeError: if an entry is something else, or a name is no text.
         ValueError: if two arrays would have the same name, say "w.scale" next to a QTensor "w".
         ImportError: if safetensors is missing.
+        SafetensorError: if files hold no such dtype, or the file cannot be written.
 
     Example:
         >>> import tempfile

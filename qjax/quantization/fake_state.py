@@ -135,6 +135,10 @@ def enable_fake_quant(states: Any, enabled: Any = True) -> Any:
     Returns:
         A pytree of the same structure.
 
+    Raises:
+        TypeError: if enabled is no bool or number.
+        ValueError: if enabled has a dimension, or a dictionary in states has keys without an order, say int and str.
+
     Example:
         >>> enable_fake_quant([FakeQuantize().init()])[0].fake_quant_enabled
         Array(True, dtype=bool)
@@ -150,6 +154,9 @@ def disable_fake_quant(states: Any) -> Any:
 
     Returns:
         A pytree of the same structure.
+
+    Raises:
+        ValueError: if a dictionary in states has keys without an order, say an int and a str.
 
     Example:
         >>> disable_fake_quant([FakeQuantize().init()])[0].fake_quant_enabled
@@ -168,6 +175,10 @@ def enable_observer(states: Any, enabled: Any = True) -> Any:
     Returns:
         A pytree of the same structure.
 
+    Raises:
+        TypeError: if enabled is no bool or number.
+        ValueError: if enabled has a dimension, or a dictionary in states has keys without an order, say int and str.
+
     Example:
         >>> enable_observer([FakeQuantize().init()])[0].observer_enabled
         Array(True, dtype=bool)
@@ -183,6 +194,9 @@ def disable_observer(states: Any) -> Any:
 
     Returns:
         A pytree of the same structure.
+
+    Raises:
+        ValueError: if a dictionary in states has keys without an order, say an int and a str.
 
     Example:
         >>> disable_observer([FakeQuantize().init()])[0].observer_enabled
@@ -201,6 +215,10 @@ def get_observer_dict(states: Any, prefix: str = "") -> dict[str, Any]:
     Returns:
         States of observers of ranges by name, "path.activation_post_process" where they belong to a
         `FakeQuantizeState`, as `save` takes them and `qtorch.quantization.get_observer_dict` names them.
+
+    Raises:
+        TypeError: if prefix is no text.
+        ValueError: if a dictionary in states has keys without an order, say an int and a str.
 
     Example:
         >>> module = FakeQuantize()

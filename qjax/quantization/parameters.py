@@ -53,6 +53,9 @@ def choose_qparams_dynamic(low: jax.Array, high: jax.Array, dtype: Form = "quint
         low, high: float32 arrays of shape (), low <= high.
         dtype: the integers: "quint8", "qint8" or an `AffineInteger`.
 
+    Returns:
+        A `QParams` without an axis: a float32 scale and an int32 zero point, of shape ().
+
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if dtype is int32 or no name of integers, or low > high, both being concrete.

@@ -114,6 +114,10 @@ def get_default_qconfig(backend: str = "x86") -> QConfig:
     Args:
         backend: "x86", "fbgemm", "qnnpack" or "onednn".
 
+    Returns:
+        A `QConfig` of a `HistogramObserver` for activations, and for weights of a `PerChannelMinMaxObserver`, or a
+        `MinMaxObserver` for "qnnpack".
+
     Raises:
         TypeError, ValueError: if backend is none of these.
 
@@ -131,6 +135,9 @@ def get_default_qat_qconfig(backend: str = "x86") -> QConfig:
 
     Args:
         backend: as for `get_default_qconfig`.
+
+    Returns:
+        A `QConfig` of a `FakeQuantize` for activations, and one for weights, per channel but for "qnnpack".
 
     Raises:
         TypeError, ValueError: if backend is none of these.

@@ -85,6 +85,9 @@ class QTensor(QuantizedArray):
     def dequantize(self) -> jax.Array:
         """The numbers, as float32.
 
+        Returns:
+            A float32 array of the QTensor's shape.
+
         Raises:
             TypeError, ValueError: if the arrays do not fit each other or the form.
 
@@ -97,6 +100,12 @@ class QTensor(QuantizedArray):
 
     def int_repr(self) -> jax.Array:
         """The integers.
+
+        Returns:
+            An array of the QTensor's shape and the dtype `form.storage`.
+
+        Raises:
+            AttributeError: if the function is given something else than a QTensor.
 
         Example:
             >>> quantize_per_tensor(jnp.float32([-1, 0.26, 99]), 0.5, 10, "quint8").int_repr()
@@ -187,9 +196,17 @@ def quantize_per_tensor(x: ArrayLike, scale: Any, zero_point: Any, dtype: Form) 
     """Quantizes with one scale; see `quantize_affine`.
 
     Args:
-        x, dtype: as for `quantize_affine`, which raises the same errors.
+        x, dtype: as for `quantize_affine`.
         scale: a number, or a float32 array of shape ().
         zero_point: an integer, or an int32 array of shape ().
+
+    Returns:
+        A QTensor of x's shape and sharding.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the parameters do not fit x or the integers, a scale is not from 2^-125 to 2^125, or dtype names
+            no integers.
 
     Example:
         >>> quantize_per_tensor(jnp.float32([-1, 0.26, 99]), 0.5, 10, "quint8").int_repr()
@@ -202,10 +219,18 @@ def quantize_per_channel(x: ArrayLike, scales: Any, zero_points: Any, axis: int,
     """Quantizes with a scale for each index along one dimension; see `quantize_affine`.
 
     Args:
-        x, dtype: as for `quantize_affine`, which raises the same errors.
+        x, dtype: as for `quantize_affine`.
         scales: numbers, or a float32 array of shape (channels,).
         zero_points: integers, or an int32 array of shape (channels,).
         axis: the dimension of x along which the channels lie.
+
+    Returns:
+        A QTensor of x's shape and sharding.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the parameters do not fit x or the integers, a scale is not from 2^-125 to 2^125, or dtype names
+            no integers.
 
     Example:
         >>> x = jnp.float32([[0.3, 0.3], [0.8, 0.8]])

@@ -27,8 +27,12 @@ def sums_are_exact(a: Number | str | None, b: Number | str | None, terms: int) -
         a, b: the formats, or their texts; None is float32.
         terms: how many products.
 
+    Returns:
+        A bool, which is True for one term or none, whatever the formats.
+
     Raises:
-        TypeError, ValueError: if an argument is not as above.
+        TypeError: if terms is no number, or, for more than one, a format is neither a `Number` nor text.
+        ValueError: if, for more than one, a text is no format.
 
     Example:
         >>> sums_are_exact("e4m3fn", "e4m3fn", 171196), sums_are_exact("e4m3fn", "e4m3fn", 171197)

@@ -21,8 +21,12 @@ def elu(q: Any, output: QParams, form: AffineInteger | None = None, alpha: float
         form: the result's integers; None means q's.
         alpha: any number.
 
+    Returns:
+        A quantized array of q's shape, with the form and the parameters given.
+
     Raises:
-        TypeError, ValueError: if an argument is not as above.
+        TypeError: if an argument has the wrong type.
+        ValueError: if q has a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> import numpy as np
@@ -43,8 +47,12 @@ def celu(q: Any, output: QParams, form: AffineInteger | None = None, alpha: floa
         form: the result's integers; None means q's.
         alpha: any number but 0.
 
+    Returns:
+        A quantized array of q's shape, with the form and the parameters given.
+
     Raises:
-        TypeError, ValueError: if an argument is not as above.
+        TypeError: if an argument has the wrong type.
+        ValueError: if q has a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> import numpy as np
@@ -65,8 +73,12 @@ def leaky_relu(q: Any, output: QParams, form: AffineInteger | None = None, slope
         form: the result's integers; None means q's.
         slope: any number.
 
+    Returns:
+        A quantized array of q's shape, with the form and the parameters given.
+
     Raises:
-        TypeError, ValueError: if an argument is not as above.
+        TypeError: if an argument has the wrong type.
+        ValueError: if q has a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> import numpy as np
@@ -86,8 +98,12 @@ def hardswish(q: Any, output: QParams, form: AffineInteger | None = None) -> Any
         output: the result's scale and zero point.
         form: the result's integers; None means q's.
 
+    Returns:
+        A quantized array of q's shape, with the form and the parameters given.
+
     Raises:
-        TypeError, ValueError: if an argument is not as above.
+        TypeError: if an argument has the wrong type.
+        ValueError: if q has a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> import numpy as np
@@ -107,8 +123,12 @@ def hardsigmoid(q: Any, output: QParams | None = None, form: AffineInteger | Non
         output: the result's scale and zero point; None for those of numbers from 0 to 1, see `unit_qparams`.
         form: the result's integers; None means q's.
 
+    Returns:
+        A quantized array of q's shape, with the form and the parameters given, or those of numbers from 0 to 1.
+
     Raises:
-        TypeError, ValueError: if an argument is not as above.
+        TypeError: if an argument has the wrong type.
+        ValueError: if q has a scale for each channel, or parameters do not fit the integers; None fits no int32.
 
     Example:
         >>> import numpy as np
@@ -126,8 +146,12 @@ def sigmoid(q: Any, output: QParams | None = None, form: AffineInteger | None = 
     Args:
         q, output, form: as for `hardsigmoid`.
 
+    Returns:
+        A quantized array of q's shape, with the form and the parameters given, or those of numbers from 0 to 1.
+
     Raises:
-        TypeError, ValueError: if an argument is not as above.
+        TypeError: if an argument has the wrong type.
+        ValueError: if q has a scale for each channel, or parameters do not fit the integers; None fits no int32.
 
     Example:
         >>> import numpy as np
@@ -145,8 +169,12 @@ def tanh(q: Any, output: QParams | None = None, form: AffineInteger | None = Non
         q, form: as for `hardsigmoid`.
         output: the result's scale and zero point; None for those of numbers from -1 to 1, see `unit_qparams`.
 
+    Returns:
+        A quantized array of q's shape, with the form and the parameters given, or those of numbers from -1 to 1.
+
     Raises:
-        TypeError, ValueError: if an argument is not as above.
+        TypeError: if an argument has the wrong type.
+        ValueError: if q has a scale for each channel, or parameters do not fit the integers; None fits no int32.
 
     Example:
         >>> import numpy as np
@@ -165,6 +193,12 @@ def unit_qparams(q: Any, form: AffineInteger, signed: bool) -> QParams:
         q: quantized array, beside which they are.
         form: the integers, of which there are so many levels.
         signed: True for numbers from -1 to 1: scale 2 / levels and the zero point in the middle.
+
+    Returns:
+        A `QParams` without an axis: a float32 scale and an int32 zero point, of shape ().
+
+    Raises:
+        AttributeError: if q is no quantized array, or form no `AffineInteger`.
 
     Example:
         >>> import numpy as np

@@ -36,9 +36,12 @@ def add(a: Any, b: Any, output: QParams, form: AffineInteger | None = None, relu
         form: the result's integers; None means a's.
         relu: True for max(sum, 0): no integer is below the zero point.
 
+    Returns:
+        A quantized array of the shape that a and b broadcast to, with the form and the parameters given.
+
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if parameters do not fit.
+        ValueError: if shapes do not broadcast, there is a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> from qcore.affine import UINT8, QArray
@@ -57,7 +60,14 @@ def mul(a: Any, b: Any, output: QParams, form: AffineInteger | None = None, relu
     """The quantized product: rint((a - za) * (b - zb) * ((sa * sb) * (1 / scale))) + zero_point, clipped.
 
     Args:
-        a, b, output, form, relu: as for `add`, which raises the same errors.
+        a, b, output, form, relu: as for `add`.
+
+    Returns:
+        A quantized array of the shape that a and b broadcast to, with the form and the parameters given.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes do not broadcast, there is a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> from qcore.affine import UINT8, QArray
@@ -83,7 +93,14 @@ def cat(arrays: Sequence[Any], axis: int, output: QParams, form: AffineInteger |
     Args:
         arrays: quantized arrays, at least one, of equal sizes but along the axis.
         axis: along which they are joined; -1 is the last.
-        output, form: as for `add`, which raises the same errors.
+        output, form: as for `add`.
+
+    Returns:
+        A quantized array with the form and the parameters given, as long along the axis as all arrays together.
+
+    Raises:
+        TypeError: if an argument has the wrong type, or arrays is empty; in JAX also if sizes do not fit.
+        ValueError: if sizes or axis do not fit, there is a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> from qcore.affine import UINT8, QArray
@@ -115,9 +132,13 @@ def add_scalar(q: Any, number: float) -> Any:
         q: quantized array.
         number: finite.
 
+    Returns:
+        A quantized array of q's shape and form, with a zero point, and maybe a scale, of its own.
+
     Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if number is not finite, or the result's scale is above 2^125.
+        TypeError: if an argument has the wrong type; number is an int or a float of Python's.
+        ValueError: if number is not finite, q has a scale for each channel, or the result's scale is above 2^125; in
+            JAX that is found when the result is dequantized.
 
     Example:
         >>> from qcore.affine import UINT8, QArray
@@ -151,9 +172,13 @@ def mul_scalar(q: Any, number: float) -> Any:
         q: quantized array.
         number: finite.
 
+    Returns:
+        A quantized array of q's shape and form, with a scale, and maybe a zero point, of its own.
+
     Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if number is not finite, or the result's scale is not from 2^-125 to 2^125.
+        TypeError: if an argument has the wrong type; number is an int or a float of Python's.
+        ValueError: if number is not finite, q has a scale for each channel, or the result's scale is not from 2^-125 to
+            2^125; in JAX that is found when the result is dequantized.
 
     Example:
         >>> from qcore.affine import UINT8, QArray
@@ -185,8 +210,12 @@ def clamp(q: Any, low: float | None = None, high: float | None = None) -> Any:
         q: quantized array.
         low, high: numbers; None for no bound.
 
+    Returns:
+        A quantized array of q's shape, form and parameters.
+
     Raises:
         TypeError: if an argument has the wrong type.
+        ValueError: if q has a scale for each channel.
 
     Example:
         >>> from qcore.affine import UINT8, QArray
@@ -215,9 +244,12 @@ def threshold(q: Any, threshold: float, value: float) -> Any:
         threshold: finite; it is rounded to float32.
         value: finite.
 
+    Returns:
+        A quantized array of q's shape, form and parameters.
+
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if a number is not finite.
+        ValueError: if a number is not finite, or q has a scale for each channel.
 
     Example:
         >>> from qcore.affine import UINT8, QArray

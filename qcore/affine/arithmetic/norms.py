@@ -31,12 +31,16 @@ def layer_norm(
         q: quantized array.
         normalized_shape: the sizes of the last dimensions.
         weight, bias: float32 arrays of these sizes, or None.
-        eps: added to variances, above 0.
+        eps: added to variances, above 0 and at most 1.
         output: the result's scale and zero point.
         form: the result's integers; None means q's.
 
+    Returns:
+        A quantized array of q's shape, with the form and the parameters given.
+
     Raises:
-        TypeError, ValueError: if an argument is not as above.
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes or eps do not fit, q has a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> import numpy as np
@@ -64,7 +68,15 @@ def group_norm(
         q: quantized array of shape (batch, channels, *sizes).
         groups: into how many the channels are split.
         weight, bias: float32 arrays of shape (channels,), or None.
-        eps, output, form: as for `layer_norm`, which raises the same errors.
+        eps, output, form: as for `layer_norm`.
+
+    Returns:
+        A quantized array of q's shape, with the form and the parameters given.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes, groups or eps do not fit, q has a scale for each channel, or output does not fit the
+            integers.
 
     Example:
         >>> import numpy as np
@@ -105,8 +117,15 @@ def batch_norm(
         q: quantized array of shape (batch, channels, *sizes).
         weight, bias: float32 arrays of shape (channels,), or None for 1 and 0.
         mean, variance: float32 arrays of shape (channels,).
-        eps, output, form: as for `layer_norm`, which raises the same errors.
+        eps, output, form: as for `layer_norm`.
         relu: True for no integer below the zero point.
+
+    Returns:
+        A quantized array of q's shape, with the form and the parameters given.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes or eps do not fit, q has a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> import numpy as np

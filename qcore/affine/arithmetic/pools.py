@@ -29,8 +29,12 @@ def max_pool(
         kernel_size, stride, padding, dilation: for all dimensions or for each; stride None means kernel_size.
         ceil_mode: True if a last window may reach beyond the padding.
 
+    Returns:
+        A quantized array of shape (batch, channels, *windows), or without the batch, with q's form and parameters.
+
     Raises:
-        TypeError, ValueError: if an argument is not as above.
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes or settings do not fit, or q has a scale for each channel.
 
     Example:
         >>> import numpy as np
@@ -60,10 +64,17 @@ def avg_pool(
     """rint(sum of (q - zero_point) / count) + zero_point of each window; what lies around the array counts as 0.
 
     Args:
-        q, kernel_size, stride, padding, ceil_mode: as for `max_pool`, which raises the same errors.
+        q, kernel_size, stride, padding, ceil_mode: as for `max_pool`.
         dimensions: 2 or 3.
         count_include_pad: whether the padding is counted.
         divisor_override: what to divide by in the place of the count.
+
+    Returns:
+        A quantized array of shape (batch, channels, *windows), or without the batch, with q's form and parameters.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes or settings do not fit, or q has a scale for each channel.
 
     Example:
         >>> import numpy as np
@@ -96,8 +107,12 @@ def adaptive_avg_pool(q: Any, output_size: Any, dimensions: int = 2) -> Any:
         output_size: how many windows there are along all dimensions, or each; None leaves a dimension as it is.
         dimensions: how many sizes there are.
 
+    Returns:
+        A quantized array of shape (batch, channels, *windows), or without the batch, with q's form and parameters.
+
     Raises:
-        TypeError, ValueError: if an argument is not as above.
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes or settings do not fit, or q has a scale for each channel.
 
     Example:
         >>> import numpy as np
@@ -135,8 +150,12 @@ def mean(q: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
         axes: the dimensions.
         keepdims: whether they stay, with a size of 1.
 
+    Returns:
+        A quantized array without these dimensions, or with sizes of 1 there, of q's form and parameters.
+
     Raises:
-        TypeError, ValueError: if an argument is not as above.
+        TypeError: if an argument has the wrong type; axes is a tuple, of one dimension too.
+        ValueError: if a dimension is out of range or stands there twice, or q has a scale for each channel.
 
     Example:
         >>> import numpy as np

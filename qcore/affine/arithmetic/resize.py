@@ -23,8 +23,12 @@ def interpolate(
         mode: "nearest" or "bilinear".
         align_corners: of "bilinear": whether the elements at corners stay where they are; None means False.
 
+    Returns:
+        A quantized array of shape (batch, channels, *new sizes), with q's form and parameters.
+
     Raises:
-        TypeError, ValueError: if an argument is not as above.
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes or settings do not fit, or q has a scale for each channel.
 
     Example:
         >>> import numpy as np

@@ -34,6 +34,9 @@ def send(record: Record, to: Writer | Callable[[dict[str, Any]], Any], step: int
         to: an object with add_scalar and add_histogram, or a function of a dictionary.
         step: sends this step only; None sends all.
 
+    Returns:
+        Nothing; the numbers are handed to the writer, or to the function.
+
     Raises:
         TypeError: if record is no Record, or to is neither.
         ValueError: if record has no such step.

@@ -59,8 +59,14 @@ def draw(record: Record, path: str | Path) -> None:
         record: of a run.
         path: of the SVG file; matplotlib is needed.
 
+    Returns:
+        Nothing; the file is written, over one that is there.
+
     Raises:
-        TypeError, ValueError: if record is no Record or has no entries, or path does not end in .svg.
+        TypeError: if record is no Record, or path no path.
+        ValueError: if record has no entries, or path does not end in .svg.
+        ImportError: if matplotlib is missing.
+        OSError: if the file cannot be written.
 
     Example:
         >>> from qcore.insight import statistics_of

@@ -22,8 +22,13 @@ def print_worst(record: Record, count: int = 10, console: Console | None = None)
         count: how many sites to print at most.
         console: rich's; standard output if None, where lines are as long as they need to be if it is no terminal.
 
+    Returns:
+        Nothing; the table is printed.
+
     Raises:
-        TypeError, ValueError: if record is no Record or has no entries, or count is no int of at least 1.
+        TypeError: if record is no Record, or count no int.
+        ValueError: if record has no entries, or count is less than 1.
+        ImportError: if rich is missing.
 
     Example:
         >>> from qcore.insight import Site, statistics_of

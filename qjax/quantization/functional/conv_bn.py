@@ -65,6 +65,13 @@ def fold_conv_bn(
         eps: of the batch norm.
         linear: True for a linear layer, whose weight has the shape (outputs, inputs).
 
+    Returns:
+        The weight, float32 of its own shape, and the bias, float32 of shape (outputs,).
+
+    Raises:
+        TypeError: if mean or var is no array, or shapes do not fit.
+        ValueError: if weight, gamma or beta is no array of numbers, or eps no number.
+
     Example:
         >>> params = ConvBnParams(jnp.ones((1, 1, 1)), None, jnp.float32([2]), jnp.float32([1]))
         >>> fold_conv_bn(params, jnp.float32([3]), jnp.float32([4]), eps=0.0)

@@ -74,7 +74,7 @@ def conv2d(
         input: of up to 16 bits, shape (n, in_channels, height, width), with one scale.
         weight: of up to 16 bits, shape (out_channels, in_channels / groups, height, width), with one scale, or one for
             each output along axis 0.
-        bias, scale, zero_point: as for `linear`, which raises the same errors.
+        bias, scale, zero_point: as for `linear`.
         stride, padding, dilation: one number, or two.
         groups: into how many the channels are split.
         padding_mode: "zeros": around the image lies the zero point; "reflect", "replicate" and "circular": its own
@@ -83,7 +83,11 @@ def conv2d(
         channels_last: True for images of shape (n, height, width, channels), of input and output; the weight stays.
 
     Returns:
-        A QTensor of shape (n, out_channels, height, width).
+        A QTensor of shape (n, out_channels, height, width), of the integers that dtype names.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes, settings or parameters do not fit, or dtype names no integers.
 
     Example:
         >>> from qjax.quantization import quantize_per_tensor
@@ -117,10 +121,14 @@ def conv1d(
     Args:
         input: of up to 16 bits, shape (n, in_channels, length), with one scale.
         weight: of up to 16 bits, shape (out_channels, in_channels / groups, length), as for `conv2d`.
-        bias, stride, padding, dilation, groups, padding_mode, scale, zero_point, dtype: as for `conv2d`.
+        bias, stride, padding, dilation, groups, padding_mode, scale, zero_point, dtype, channels_last: as for `conv2d`.
 
     Returns:
-        A QTensor of shape (n, out_channels, length).
+        A QTensor of shape (n, out_channels, length), of the integers that dtype names.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes, settings or parameters do not fit, or dtype names no integers.
 
     Example:
         >>> from qjax.quantization import quantize_per_tensor
@@ -155,7 +163,11 @@ def conv3d(
         bias, stride, padding, dilation, groups, padding_mode, scale, zero_point, dtype: as for `conv2d`.
 
     Returns:
-        A QTensor of shape (n, out_channels, depth, height, width).
+        A QTensor of shape (n, out_channels, depth, height, width), of the integers that dtype names.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes, settings or parameters do not fit, or dtype names no integers.
 
     Example:
         >>> from qjax.quantization import quantize_per_tensor

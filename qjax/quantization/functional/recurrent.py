@@ -59,8 +59,11 @@ def dynamic_linear(x: ArrayLike, weight: Weight, bias: jax.Array | None = None) 
         weight: of up to 16 bits, shape (outputs, features), with one scale or one for each output; or float16.
         bias: float32 of shape (outputs,), or None.
 
+    Returns:
+        A float32 array of shape (..., outputs).
+
     Raises:
-        TypeError: if x is no array of floats, or the weight of none of these types.
+        TypeError: if x is no array of floats, the weight of none of these types, or bias does not broadcast.
         ValueError: if shapes do not fit.
 
     Example:
@@ -86,6 +89,9 @@ def lstm_cell(x: ArrayLike, state: State, weights: CellWeights) -> State:
         state: the hidden and the cell state before, float32 of shape (..., size).
         weights: of four gates.
 
+    Returns:
+        The hidden and the cell state after it, float32 arrays of shape (..., size).
+
     Raises:
         TypeError, ValueError: as `dynamic_linear` does.
 
@@ -104,6 +110,9 @@ def gru_cell(x: ArrayLike, hidden: jax.Array, weights: CellWeights) -> jax.Array
         x: floats of shape (..., features).
         hidden: the state before, float32 of shape (..., size).
         weights: of three gates.
+
+    Returns:
+        A float32 array of shape (..., size).
 
     Raises:
         TypeError, ValueError: as `dynamic_linear` does.
@@ -124,6 +133,9 @@ def rnn_cell(x: ArrayLike, hidden: jax.Array, weights: CellWeights, nonlinearity
         hidden: the state before, float32 of shape (..., size).
         weights: of one gate.
         nonlinearity: "tanh" or "relu".
+
+    Returns:
+        A float32 array of shape (..., size).
 
     Raises:
         TypeError, ValueError: as `dynamic_linear` does, or if nonlinearity is something else.

@@ -142,6 +142,9 @@ def disable_observer(model: nnx.Module) -> nnx.Module:
     Args:
         model: what `prepare_qat` returned.
 
+    Returns:
+        A module of model's class with arrays of its own; model stays as it is.
+
     Raises:
         TypeError, ValueError: if it is something else.
 
@@ -160,6 +163,9 @@ def enable_observer(model: nnx.Module) -> nnx.Module:
 
     Args:
         model: what `prepare_qat` returned.
+
+    Returns:
+        A module of model's class with arrays of its own; model stays as it is.
 
     Raises:
         TypeError, ValueError: if it is something else.
@@ -180,6 +186,9 @@ def disable_fake_quant(model: nnx.Module) -> nnx.Module:
     Args:
         model: what `prepare_qat` returned.
 
+    Returns:
+        A module of model's class with arrays of its own; model stays as it is.
+
     Raises:
         TypeError, ValueError: if it is something else.
 
@@ -198,6 +207,9 @@ def enable_fake_quant(model: nnx.Module) -> nnx.Module:
 
     Args:
         model: what `prepare_qat` returned.
+
+    Returns:
+        A module of model's class with arrays of its own; model stays as it is.
 
     Raises:
         TypeError, ValueError: if it is something else.
@@ -218,6 +230,9 @@ def freeze_bn_stats(model: nnx.Module) -> nnx.Module:
     Args:
         model: what `prepare_qat` returned.
 
+    Returns:
+        A module of model's class with arrays of its own; model stays as it is.
+
     Raises:
         TypeError, ValueError: if it is something else, or has no fused batch norm.
 
@@ -237,6 +252,9 @@ def update_bn_stats(model: nnx.Module) -> nnx.Module:
 
     Args:
         model: what `prepare_qat` returned.
+
+    Returns:
+        A module of model's class with arrays of its own; model stays as it is.
 
     Raises:
         TypeError, ValueError: if it is something else, or has no fused batch norm.
