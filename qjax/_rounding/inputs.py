@@ -29,10 +29,19 @@ def as_array(x: Any) -> jax.Array:
 
 def as_integers(x: Any, name: str) -> jax.Array:
     """A JAX array of integers as it is, or a copy of NumPy's, of whose 64-bit integers 32 bits stay; or a TypeError."""
+    return _of_kind(x, name, jnp.integer, "integers")
+
+
+def as_float32(x: Any, name: str) -> jax.Array:
+    """A JAX array of float32 as it is, or a copy of NumPy's; or a TypeError."""
+    return _of_kind(x, name, jnp.float32, "float32")
+
+
+def _of_kind(x: Any, name: str, kind: Any, allowed: str) -> jax.Array:
     known = isinstance(x, (jax.Array, np.ndarray, np.generic))
-    if not known or not jnp.issubdtype(x.dtype, jnp.integer):
-        kind = f"array of {x.dtype}" if known else type(x).__name__
-        raise TypeError(f"{name} is a {kind}; allowed is a jax.Array or NumPy array of integers")
+    if not known or not jnp.issubdtype(x.dtype, kind):
+        came = f"an array of {x.dtype}" if known else f"a {type(x).__name__}"
+        raise TypeError(f"{name} is {came}; allowed is a jax.Array or NumPy array of {allowed}")
     return x if isinstance(x, jax.Array) else _of_numpy(x, name)
 
 

@@ -7,13 +7,11 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.layers import Layers
 from qcore.numerics.optimizers.functions import Optimizing
-from qjax._rounding.inputs import as_array, as_integers
+from qjax._rounding.inputs import as_float32, as_integers
 from qjax._rounding.scopes import LAW
 from qjax.reproducible.array_names import Names
 
@@ -59,11 +57,7 @@ class Arrays(Layers, Optimizing):
         return _apply(law, tuple(options.items()), *arrays)
 
     def float32(self, name: str, x: Any) -> Any:
-        known = isinstance(x, (jax.Array, np.ndarray, np.generic))
-        if not known or x.dtype != jnp.float32:
-            kind = f"an array of {x.dtype}" if known else f"a {type(x).__name__}"
-            raise TypeError(f"{name} is {kind}; allowed is a jax.Array or NumPy array of float32")
-        return as_array(x)
+        return as_float32(x, name)
 
     def integers(self, name: str, x: Any) -> Any:
         return as_integers(x, name)

@@ -32,15 +32,16 @@ QUANTIZED = {  # models of the closing table
     "qat_jax": ["fp32", "int8", "int4"],
     "torch_to_jax": ["fp32", "int8", "int8 in JAX", "int4", "int4 in JAX"],
 }
-RECIPES = {"recipes_torch", "recipes_jax", "recipes_report", "pictures"}  # see test_recipes.py
+RECIPES = {"recipes_torch", "recipes_jax", "recipes_report"}  # see test_recipes.py
 INSIGHT = {f"{name}_{framework}" for name in ("find_the_fault", "choose_formats") for framework in ("torch", "jax")}
 INSIGHT |= {"choosing_report"}
+PICTURES = {"pictures"}  # see test_pictures.py
 SLOW = {*ROWS, *QUANTIZED} - {"overview_torch", "dynamic_torch"}  # to compile, above all
 
 
 def test_every_example_is_tested():
     programs = {file.stem for file in (ROOT / "examples").glob("*.py") if "__main__" in file.read_text()}
-    assert programs == set(ROWS) | set(QUANTIZED) | RECIPES | INSIGHT
+    assert programs == set(ROWS) | set(QUANTIZED) | RECIPES | INSIGHT | PICTURES
 
 
 def each(names):
