@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import qbits
 import qcore
 import qjax
 import qtorch
@@ -27,6 +28,7 @@ import jax
 import numpy as np
 import torch
 
+import qbits
 import qcore
 import qjax
 import qtorch
@@ -48,6 +50,7 @@ assert_type(qjax.nnx.Quantizer("e5m2")(a), jax.Array)
 qjax.optim.low_precision(__import__("optax").sgd(0.1), weight_quant="e5m2").init(a)
 qjax.auto_low.lower(abs, ["linear"], "e5m2")
 assert_type(qcore.FixedPoint(8, 4).wl, int)
+assert_type(qbits.__version__, str)
 qcore.quantize(a, "e5m2").shape
 """
 
@@ -78,7 +81,7 @@ def built(tmp_path_factory):
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", *BESIDE):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "qbits.py", *BESIDE):
         shutil.copy(ROOT / name, source)
     for kind in ("sdist", "wheel"):  # a process each: setuptools writes into sys.argv
         build = f"import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
@@ -110,7 +113,7 @@ def test_the_wheel_has_everything(wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = {path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
     files = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
-    assert names == files
+    assert names == files | {"qbits.py"}
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
 
 
@@ -120,7 +123,7 @@ def test_the_source_has_everything(built):
         names = {name.partition("/")[2] for name in archive.getnames()}
     files = {path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
     files = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
-    assert not {*files, *BESIDE, "LICENSE", "README.md", "pyproject.toml"} - names
+    assert not {*files, *BESIDE, "LICENSE", "README.md", "pyproject.toml", "qbits.py"} - names
 
 
 def test_an_index_would_take_them(built):
@@ -128,7 +131,7 @@ def test_an_index_would_take_them(built):
 
 
 def test_there_is_one_version(built):
-    assert qcore.__version__ == qtorch.__version__ == qjax.__version__
+    assert qbits.__version__ == qcore.__version__ == qtorch.__version__ == qjax.__version__
     assert all(path.name.startswith(f"qbits-{qcore.__version__}") for path in built.iterdir())
     assert f"version: {qcore.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert "version" not in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -136,7 +139,8 @@ def test_there_is_one_version(built):
 
 def test_the_wheel_works(python, tmp_path):
     code = (
-        "import qcore, qjax, qtorch, torch; print(qcore.__file__, qjax.__file__, qtorch.__file__); "
+        "import qbits, qcore, qjax, qtorch, torch; "
+        "print(qbits.__file__, qcore.__file__, qjax.__file__, qtorch.__file__); "
         "print(qtorch.quantize(torch.tensor([1.1]), 'e5m2').item(), qjax.optim.__name__)"
     )
     places, results = run(python, "-c", code, cwd=tmp_path).splitlines()
