@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from qcore.numerics.elementary.laws import PARTS
 
 FILE = Path(numerics.__file__).parent / "hard_inputs.json"
 ROOMS = {"qcore": "qcore.numerics", "qtorch": "qtorch.reproducible", "qjax": "qjax.reproducible"}
+COMPILERS = {"qtorch": ("torch", "compile"), "qjax": ("jax", "jit")}
 
 
 def hard_inputs() -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -26,20 +28,40 @@ def _patterns(texts: Iterable[str]) -> np.ndarray:
     return np.array([int(text, 16) for text in texts], np.uint32)
 
 
-def differing(package: str) -> Iterator[tuple[str, int, np.ndarray]]:
-    """(function, number of its hard inputs, bit patterns of those whose result is not the law's)."""
-    xp = import_module(ROOMS[package]).Names
-    for name, (inputs, right) in hard_inputs().items():
+def differing(package: str, compiled: bool = False) -> Iterator[tuple[str, int, np.ndarray]]:
+    """(function, number of its hard inputs, bit patterns of those whose result is not the law's).
+
+    Args:
+        package: one of `ROOMS`.
+        compiled: True for all functions as one program of `torch.compile` or `jax.jit`, whose compilers contract and
+            rewrite what eager operations cannot.
+    """
+    xp, hard = import_module(ROOMS[package]).Names, hard_inputs()
+
+    def program(arrays: list[Any]) -> list[Any]:
         with xp.arithmetic():
-            found = np.asarray(PARTS[name](xp, xp.from_numpy(inputs.view(np.float32))))
-        yield name, len(inputs), inputs[found.view(np.uint32) != right]
+            return [PARTS[name](xp, x) for name, x in zip(hard, arrays, strict=True)]
+
+    if compiled:
+        framework, compiler = COMPILERS[package]
+        program = getattr(import_module(framework), compiler)(program)
+    results = program([xp.from_numpy(inputs.view(np.float32)) for inputs, _ in hard.values()])
+    for (name, (inputs, right)), found in zip(hard.items(), results, strict=True):
+        yield name, len(inputs), inputs[np.asarray(found).view(np.uint32) != right]
 
 
 def report(package: str) -> tuple[str, int]:
-    """What was found, and how many results are wrong."""
-    lines, wrong, total = [], 0, 0
-    for name, count, inputs in differing(package):
-        wrong, total = wrong + len(inputs), total + count
-        if len(inputs):
-            lines.append(f"{name}: {len(inputs)} of {count} are wrong, the first at {inputs[0]:08x}")
-    return "\n".join([f"{package}: {wrong} of {total} hard inputs have wrong results", *lines]), wrong
+    """What was found, eagerly and compiled, and how many results are wrong."""
+    lines, all_wrong = [], 0
+    for compiled in (False, True) if package in COMPILERS else (False,):
+        found = [*differing(package, compiled)]
+        wrong, total = sum(len(inputs) for *_, inputs in found), sum(count for _, count, _ in found)
+        title = f"{package}, compiled" if compiled else package
+        lines.append(f"{title}: {wrong} of {total} hard inputs have wrong results")
+        lines += [
+            f"  {name}: {len(inputs)} of {count} are wrong, the first at {inputs[0]:08x}"
+            for name, count, inputs in found
+            if len(inputs)
+        ]
+        all_wrong += wrong
+    return "\n".join(lines), all_wrong

@@ -15,7 +15,7 @@ from rich.console import Console
 import qcore
 from qcore import NAMED, parse
 from qcore.__main__ import main
-from qcore.cli import tables
+from qcore.cli import functions, tables
 
 ROOT = Path(__file__).parents[3]
 BLOCKS = (
@@ -160,3 +160,14 @@ def test_imports_stay_light():
     code = "import sys, qcore, qcore.__main__, qcore.cli.vectors, qcore.cli.check; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert not {"rich", "matplotlib", "ml_dtypes", "torch", "jax"} & set(run.stdout.split())
+
+
+def test_functions_are_judged(capsys, monkeypatch):
+    """A float32 exponential, whose last place is another one in some of the hard inputs."""
+    assert main(["check", "--functions", "qcore"]) == 0
+    assert re.match(r"qcore: 0 of [1-9]\d+ hard inputs", capsys.readouterr().out)
+    monkeypatch.setitem(functions.PARTS, "exp", lambda xp, x: np.exp(x))
+    assert main(["check", "--functions", "qcore"]) == 1
+    first, second = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"qcore: [1-9]\d* of \d+ hard inputs have wrong results", first)
+    assert re.fullmatch(r"  exp: \d+ of \d+ are wrong, the first at [0-9a-f]{8}", second)
