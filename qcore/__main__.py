@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     check = _command(commands, "check", _check, "compare results in a file of vectors with the law")
     check.add_argument("file", metavar="FILE", nargs="?", type=Path, help="vectors with output_bits or codes replaced")
     packages = ("qcore", "qtorch", "qjax")
-    text = "instead of a file: a package's exp, log, ... on this platform, eager and compiled, where libraries could differ"
+    text = "instead of a file: a package's exp, log, ... here, eager and compiled, where libraries could differ"
     check.add_argument("--functions", choices=packages, help=text)
     check.add_argument("--any-nan", action="store_true", help="any NaN will do where the law has one")
 
