@@ -27,6 +27,29 @@ def every_kind(rng, count):
     return np.concatenate([special, np.uint32([0xFFC00001, 0x7F800001]).view(np.float32), random, ordinary])[:count]
 
 
+def hard_quotients(rng, count):
+    """(a, b) whose quotients lie as close to the middle of two float32 numbers as any do.
+
+    The middle is an odd q of 25 bits. b q = 1 or -1 modulo 2^24, so that a / b misses q by 1 / b where a is b q / 2^24,
+    rounded.
+    """
+    b = rng.integers(2**23, 2**24, count) | 1
+    sign = rng.choice([-1, 1], count)
+    inverse = np.array([pow(int(one), -1, 2**24) for one in b])
+    q = sign * inverse % 2**24 + 2**24
+    a = (b * q - sign) >> 24
+    fits = a < 2**24
+    return a[fits].astype(np.float32), b[fits].astype(np.float32)
+
+
+def hard_powers():
+    """(a, b) whose powers are the very middle of two float32 numbers: odd integers of 25 bits."""
+    for b in (2, 3, 5):
+        low, high = round(2 ** (24 / b)) + 1, int(2 ** (25 / b))
+        a = np.arange(low | 1, high + 1, 2)
+        yield a.astype(np.float32), np.full(len(a), b, np.float32)
+
+
 def all_cases():
     """(name, function of a package's room and arrays, arrays)."""
     rng = np.random.default_rng(5)
@@ -40,6 +63,9 @@ def all_cases():
         special = pairs[:20, None], pairs[None, :20]
         yield name, lambda room, a, b, name=name: getattr(room, name)(a, b), (rng.permutation(x), x)
         yield f"{name} of special numbers", lambda room, a, b, name=name: getattr(room, name)(a, b), special
+    yield "divide next to middles", lambda room, a, b: room.divide(a, b), hard_quotients(rng, 2000)
+    powers = [np.concatenate(one) for one in zip(*hard_powers(), strict=True)]
+    yield "pow at middles", lambda room, a, b: room.pow(a, b), powers
     y = numbers(rng, 5, 7, 13)
     hard = y.copy()
     hard[0, 0, 0], hard[1, 1, 1], hard[2, :, 2], hard[3, :3, 3] = np.nan, np.inf, -np.inf, 1e-39

@@ -1,9 +1,11 @@
 """The reference beside exact arithmetic: mpmath's functions and a loop's sums."""
 
+from fractions import Fraction
+
 import mpmath
 import numpy as np
 import pytest
-from numerics_support import every_kind, numbers
+from numerics_support import every_kind, hard_powers, hard_quotients, numbers
 from support import assert_same_bits
 
 from benchmarks.hard_inputs import CORRECT, correct
@@ -98,6 +100,22 @@ def test_powers():
         found = numerics.pow(a, b)
         errors = [abs(float((e - float(y)) / float(np.spacing(y)))) for e, y in zip(exact, found, strict=True)]
     assert max(errors) < 0.500001
+
+
+def test_hard_pairs():
+    """The quotients are the nearest numbers, by fractions; the powers one of the two beside a middle."""
+    a, b = hard_quotients(np.random.default_rng(5), 500)
+    found = numerics.divide(a, b)
+    for x, y, z in zip(a, b, found, strict=True):
+        exact, gap = Fraction(float(x)) / Fraction(float(y)), Fraction(float(np.spacing(z)))
+        error = abs(Fraction(float(z)) - exact)
+        assert gap / 2 - gap / 2**22 < error < gap / 2
+    for a, b in hard_powers():
+        exact = a.astype(np.int64) ** b.astype(np.int64)
+        assert (exact % 2 == 1).all()
+        assert (exact > 2**24).all()
+        assert (exact < 2**25).all()
+        assert (abs(numerics.pow(a, b).astype(np.int64) - exact) == 1).all()
 
 
 def test_powers_of_special_numbers():
