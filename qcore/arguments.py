@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -22,9 +22,29 @@ def check_int(name: str, value: Any, low: int | None = None, high: int | None = 
     return number
 
 
+def check_float(
+    name: str, value: Any, allowed: str = "a number >= 0", fits: Callable[[float], bool] = lambda number: number >= 0
+) -> float:
+    """A number that fits as a float; text, bool and what has no one value are refused."""
+    try:
+        number = None if isinstance(value, bool | str) else float(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed is {allowed}")
+    if not fits(number):
+        raise ValueError(f"{name}={value!r}; allowed is {allowed}")
+    return number
+
+
 def check_flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed are True and False")
+
+
+def check_type(name: str, value: Any, kind: Any, allowed: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is a {type(value).__name__}; allowed is {allowed}")
 
 
 def check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:

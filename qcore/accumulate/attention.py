@@ -41,6 +41,30 @@ def check_attention(query: Any, key: Any, value: Any, mask: Any, is_causal: bool
         raise ValueError(f"query has shape {query}, key {key}, value {value}; allowed are {allowed}")
     if is_causal and mask is not None:
         raise ValueError("attn_mask is given with is_causal=True; allowed is None")
-    if scale is not None and not isinstance(scale, int | float):
+    if scale is not None and (not isinstance(scale, int | float) or isinstance(scale, bool)):
         raise TypeError(f"scale={scale!r} is a {type(scale).__name__}; allowed are a number and None")
     return float(np.float32(1 / sqrt(max(query[-1], 1)) if scale is None else scale))
+
+
+def check_mask(mask: Any, query: Any, key: Any) -> None:
+    """Raises unless a mask may be added to scores, or say which of them count.
+
+    Args:
+        mask: the argument attn_mask; None is allowed.
+        query, key: shapes, which `check_attention` has checked.
+
+    Raises:
+        TypeError: if it is no array of bools or float32 numbers.
+        ValueError: if it does not broadcast to the scores.
+    """
+    if mask is None:
+        return
+    if not hasattr(mask, "dtype"):
+        raise TypeError(f"attn_mask is a {type(mask).__name__}; allowed are arrays of bool and float32, and None")
+    dtype = str(mask.dtype).removeprefix("torch.")
+    if dtype not in ("bool", "float32"):
+        raise TypeError(f"attn_mask has dtype {dtype}; allowed are bool and float32")
+    shape, scores = tuple(mask.shape), (*query[:-1], key[-2])
+    pairs = zip(reversed(shape), reversed(scores), strict=False)
+    if len(shape) > len(scores) or any(size not in (1, most) for size, most in pairs):
+        raise ValueError(f"attn_mask has shape {shape}; allowed is what broadcasts to the scores' {scores}")

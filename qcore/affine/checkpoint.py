@@ -19,6 +19,7 @@ import numpy as np
 
 from qcore.affine.parameters import QParams
 from qcore.affine.quantized import QuantizedArray
+from qcore.arguments import check_type
 from qcore.formats.affine import AffineInteger
 from qcore.formats.text import parse
 
@@ -47,7 +48,7 @@ def flatten(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
         A flat dict of arrays, and the strings that say the rest.
 
     Raises:
-        TypeError: if an entry is something else.
+        TypeError: if entries is no dictionary, an entry something else, or a name no text.
         ValueError: if two arrays would have the same name.
 
     Example:
@@ -55,9 +56,11 @@ def flatten(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
         >>> list(flatten({"w": w})[0])
         ['w.int_repr', 'w.scale', 'w.zero_point']
     """
+    check_type("entries", entries, Mapping, "a dict")
     arrays: dict[str, Any] = {}
     descriptions = {}
     for entry, value in entries.items():
+        check_type(f"the name {entry!r} of entries", entry, str, "a str")
         if isinstance(value, QuantizedArray):
             qparams = value.qparams
             value = Quantized(value.values, qparams.scale, qparams.zero_point, qparams.axis, value.form)
@@ -165,6 +168,7 @@ def save_file(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
         TypeError, ValueError: as `flatten` does.
         ImportError: if safetensors is missing.
     """
+    check_path(path)
     arrays, metadata = flatten(entries)
     write = installed("safetensors.numpy").save_file
     write({name: np.array(array, order="C") for name, array in arrays.items()}, path, metadata)
@@ -181,8 +185,13 @@ def load_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def read_file(path: str | os.PathLike[str], framework: str) -> tuple[dict[str, Any], dict[str, str] | None]:
     """The arrays and the metadata of a safetensors file; "numpy" or "torch" says whose arrays."""
+    check_path(path)
     with installed("safetensors").safe_open(path, framework) as file:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+
+
+def check_path(path: Any) -> None:
+    check_type("path", path, (str, bytes, os.PathLike), "a str or os.PathLike")
 
 
 def installed(module: str) -> Any:

@@ -15,8 +15,8 @@ from qcore.affine.parameters import (
     EPS,
     QParams,
     check_axis,
-    check_float,
     check_form,
+    check_fraction,
     check_input,
     check_scheme,
     choose_qparams,
@@ -63,7 +63,7 @@ class RangeRule:
 
     def __post_init__(self) -> None:
         check_scheme(self.scheme, check_form(self.form))
-        check_float("eps", self.eps, 0, 1)
+        check_fraction("eps", self.eps)
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class MovingAverageMinMax(MinMax):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_float("averaging_constant", self.averaging_constant, 0, 1)
+        check_fraction("averaging_constant", self.averaging_constant)
 
     def _merge(self, state: Extremes, low: Any, high: Any, xp: Any) -> Extremes:
         return averaged(xp, state, low, high, self.averaging_constant)

@@ -6,8 +6,16 @@ from typing import Any
 
 from qcore.affine import law
 from qcore.affine.array_names import Names
-from qcore.affine.parameters import QParams, check_axis, check_form, check_input, check_qparams, dtype_of
-from qcore.arguments import check_choice
+from qcore.affine.parameters import (
+    QParams,
+    check_axis,
+    check_form,
+    check_input,
+    check_parameter,
+    check_qparams,
+    dtype_of,
+)
+from qcore.arguments import check_choice, check_type
 from qcore.formats.affine import AffineInteger
 from qcore.law.carrier import CARRIERS
 
@@ -162,20 +170,14 @@ def check_requantized(
     """The axis of the channels, counted from the first; raises what `requantize` raises."""
     if (actual := dtype_of(accumulator, xp)) not in _SUMS:
         raise TypeError(f"accumulator is {actual}; allowed is an array of {', '.join(_SUMS)}")
+    check_type("output", output, QParams, "a QParams")
     if output.axis is not None:
         raise ValueError(f"output.axis={output.axis}; allowed is None")
     check_qparams(output, check_form(form), tuple(accumulator.shape), xp)
     axis = check_axis(accumulator.ndim - 1 if axis == -1 else axis, accumulator.ndim)
     channels = (accumulator.shape[axis],)
-    _check_parameter("input_scale", input_scale, [()], xp)
-    _check_parameter("weight_scale", weight_scale, [(), channels], xp)
+    check_parameter("input_scale", input_scale, [()], xp)
+    check_parameter("weight_scale", weight_scale, [(), channels], xp)
     if bias is not None:
-        _check_parameter("bias", bias, [channels], xp)
+        check_parameter("bias", bias, [channels], xp)
     return axis
-
-
-def _check_parameter(name: str, array: Any, shapes: list[tuple[int, ...]], xp: Any) -> None:
-    if (actual := dtype_of(array, xp)) != "float32":
-        raise TypeError(f"{name} is {actual}; allowed is an array of float32")
-    if (shape := tuple(array.shape)) not in shapes:
-        raise ValueError(f"{name} has shape {shape}; allowed is {' or '.join(map(str, shapes))}")

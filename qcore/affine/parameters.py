@@ -9,7 +9,7 @@ import numpy as np
 
 from qcore.affine import law
 from qcore.affine.array_names import Names
-from qcore.arguments import check_choice, check_int
+from qcore.arguments import check_choice, check_float, check_int, check_type
 from qcore.formats.affine import INT32, SCHEMES, AffineInteger
 from qcore.law.carrier import CARRIERS, check_dtype
 
@@ -93,8 +93,7 @@ def check_qparams(qparams: Any, form: Any, shape: tuple[int, ...], xp: Any = Nam
         ValueError: zero_point=300; allowed are integers from 0 to 255 for affine(0,255,middle=128)
     """
     check_form(form)
-    if not isinstance(qparams, QParams):
-        raise TypeError(f"qparams is a {type(qparams).__name__}; allowed is a QParams")
+    check_type("qparams", qparams, QParams, "a QParams")
     for name, dtype in (("scale", "float32"), ("zero_point", "int32")):
         if (actual := dtype_of(getattr(qparams, name), xp)) != dtype:
             raise TypeError(f"{name} is {actual}; allowed is an array of {dtype} (QParams.of makes one of numbers)")
@@ -132,8 +131,7 @@ def dtype_of(array: Any, xp: Any) -> str:
 
 
 def check_form(form: Any) -> AffineInteger:
-    if not isinstance(form, AffineInteger):
-        raise TypeError(f"form is a {type(form).__name__}; allowed is an AffineInteger")
+    check_type("form", form, AffineInteger, "an AffineInteger")
     return form
 
 
@@ -143,12 +141,16 @@ def check_input(x: Any, xp: Any) -> None:
     check_dtype(xp.dtype(x))
 
 
-def check_float(name: str, value: Any, above: float, most: float) -> None:
-    allowed = f"a float above {above} and at most {most}"
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed is {allowed}")
-    if not above < value <= most:
-        raise ValueError(f"{name}={value!r}; allowed is {allowed}")
+def check_parameter(name: str, array: Any, shapes: list[tuple[int, ...]], xp: Any) -> None:
+    """Raises unless an array is of float32 and has one of the shapes."""
+    if (actual := dtype_of(array, xp)) != "float32":
+        raise TypeError(f"{name} is {actual}; allowed is an array of float32")
+    if (shape := tuple(array.shape)) not in shapes:
+        raise ValueError(f"{name} has shape {shape}; allowed is {' or '.join(map(str, shapes))}")
+
+
+def check_fraction(name: str, value: Any) -> None:
+    check_float(name, value, "a float above 0 and at most 1", lambda number: 0 < number <= 1)
 
 
 def check_axis(axis: Any, ndim: int) -> int:
@@ -183,7 +185,8 @@ def choose_qparams(
 
     With l = min(low, 0) and h = max(high, 0), "affine" is scale = max((h - l) / (qmax - qmin), eps) and zero_point =
     clip(qmin - rint(l / scale), qmin, qmax); "symmetric" is scale = max(max(-l, h) / ((qmax - qmin) / 2), eps) and
-    zero_point = form.middle.
+    zero_point = form.middle. Where the range has a NaN or an infinity in it, the scale is NaN or infinite, and
+    `quantize_affine` refuses it.
 
     Args:
         low, high: float32 arrays of shape (), or (channels,), low <= high.
@@ -233,7 +236,7 @@ def choose_qparams_dynamic(low: Any, high: Any, form: AffineInteger, *, xp: Any 
     """The parameters that fbgemm chooses for activations at run time: computed in float64, with scales from 6.1e-5 on.
 
     The zero point follows from the end of the range whose terms are smaller. A range that is empty, or so small that
-    its scale would be subnormal, has the scale 0.1.
+    its scale would be subnormal, has the scale 0.1; one with a NaN or an infinity in it has such a scale, too.
 
     Args:
         low, high: float32 arrays of shape (), low <= high.

@@ -134,6 +134,8 @@ class QuantizedArray:
         Raises:
             TypeError, ValueError: if they do not.
         """
+        if not hasattr(self.values, "shape"):
+            raise TypeError(f"values is a {type(self.values).__name__}; allowed is an array of integers")
         check_qparams(self.qparams, self.form, tuple(self.shape), self.names)
         if self.names.dtype(self.values) != self.form.storage:
             raise TypeError(f"values has dtype {self.values.dtype}; allowed is {self.form.storage} for {self.form}")
@@ -276,5 +278,6 @@ def for_each_dimension(name: str, value: Any, least: int, dimensions: int) -> tu
     """A setting for all dimensions, or for each."""
     values = value if isinstance(value, (tuple, list)) else (value,) * dimensions
     if len(values) != dimensions:
-        raise ValueError(f"{name}={value}; allowed are one number or {('one', 'two', 'three')[dimensions - 1]}")
+        count = {1: "one", 2: "two", 3: "three"}.get(dimensions, dimensions)
+        raise ValueError(f"{name}={value}; allowed are one number or {count}")
     return tuple(check_int(name, number, least) for number in values)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from qcore.arguments import check_type
 from qcore.arrays import Key, check_array, quantize, to_lanes
 from qcore.formats.number import Number, check_number
 from qcore.insight.bounds import bounds, check_carrier, range_of
@@ -81,7 +82,7 @@ def statistics_between(x: np.ndarray, y: np.ndarray, number: Number | str) -> St
         Statistics (number=e4m3fn, elements=2, underflowed=1, saturated=1, sqnr=6.0 dB)
     """
     check_array(x)
-    check_array(y)
+    check_type("y", y, np.ndarray, "a NumPy array like x")
     carrier, number = check_carrier(x.dtype.name), check_number(number)
     if y.dtype != x.dtype or y.shape != x.shape:
         raise ValueError(f"y is {y.dtype}{list(y.shape)}; allowed is x's {x.dtype}{list(x.shape)}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
+from qcore.arguments import check_flag, check_int
 from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.elementary.activations import Activations
 from qcore.numerics.elementary.arithmetic import ADD, DIV, MUL, POW, SUB
-from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR
+from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR, check_axes, check_numbers
+from qcore.numerics.sums import check_broadcast
 
 Axis = int | tuple[int, ...] | None
 
@@ -16,12 +17,25 @@ Axis = int | tuple[int, ...] | None
 class Functions(Activations):
     """`Activations`, arithmetic and reductions of float32 arrays."""
 
+    def _of_shape(self, name: str, x: Any, shape: tuple[int, ...]) -> Any:
+        x = self.float32(name, x)
+        if tuple(x.shape) != shape:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; allowed is {shape}")
+        return x
+
     def _two(self, law: Differentiable, a: Any, b: Any) -> Any:
-        return self.call(law, self.float32("a", a), self.float32("b", b))
+        a, b = self.float32("a", a), self.float32("b", b)
+        if a.shape != b.shape:
+            check_broadcast("a", a.shape, "b", b.shape)
+        return self.call(law, a, b)
 
     def _reduced(self, law: Differentiable, x: Any, axis: Axis, keepdims: bool, **options: Any) -> Any:
         x = self.float32("x", x)
-        return self.call(law, x, axes=check_axes("axis", axis, x.ndim), keepdims=bool(keepdims), **options)
+        check_flag("keepdims", keepdims)
+        axes = check_axes("axis", axis, x.ndim)
+        if law in (MAX, LOGSUMEXP):
+            check_numbers(x, axes)
+        return self.call(law, x, axes=axes, keepdims=keepdims, **options)
 
     def add(self, a: Any, b: Any) -> Any:
         """a + b of float32 arrays that broadcast.
@@ -34,7 +48,7 @@ class Functions(Activations):
 
         Raises:
             TypeError: if an argument is no float32 array.
-            ValueError, TypeError, RuntimeError: if the shapes do not broadcast; which one depends on the framework.
+            ValueError: if the shapes do not broadcast.
 
         Example:
             >>> import numpy as np
@@ -55,7 +69,7 @@ class Functions(Activations):
 
         Raises:
             TypeError: if an argument is no float32 array.
-            ValueError, TypeError, RuntimeError: if the shapes do not broadcast; which one depends on the framework.
+            ValueError: if the shapes do not broadcast.
 
         Example:
             >>> import numpy as np
@@ -76,7 +90,7 @@ class Functions(Activations):
 
         Raises:
             TypeError: if an argument is no float32 array.
-            ValueError, TypeError, RuntimeError: if the shapes do not broadcast; which one depends on the framework.
+            ValueError: if the shapes do not broadcast.
 
         Example:
             >>> import numpy as np
@@ -97,7 +111,7 @@ class Functions(Activations):
 
         Raises:
             TypeError: if an argument is no float32 array.
-            ValueError, TypeError, RuntimeError: if the shapes do not broadcast; which one depends on the framework.
+            ValueError: if the shapes do not broadcast.
 
         Example:
             >>> import numpy as np
@@ -119,7 +133,7 @@ class Functions(Activations):
 
         Raises:
             TypeError: if an argument is no float32 array.
-            ValueError, TypeError, RuntimeError: if the shapes do not broadcast; which one depends on the framework.
+            ValueError: if the shapes do not broadcast.
 
         Example:
             >>> import numpy as np
@@ -180,7 +194,7 @@ class Functions(Activations):
             x: float32 array.
             axis: one axis, several, or all with None.
             keepdims: True to keep the axes with length 1.
-            correction: 1 for the unbiased variance, 0 for that of the numbers themselves.
+            correction: at least 0: 1 for the unbiased variance, 0 for that of the numbers themselves.
 
         Returns:
             A float32 array of x's shape without the axes, or with length 1 there for keepdims.
@@ -194,7 +208,7 @@ class Functions(Activations):
             >>> numerics.var(np.float32([[1, 2], [3, 5]]), axis=1).tolist()
             [0.5, 2.0]
         """
-        return self._reduced(VAR, x, axis, keepdims, correction=operator.index(correction))
+        return self._reduced(VAR, x, axis, keepdims, correction=check_int("correction", correction, 0))
 
     def norm(self, x: Any, axis: Axis = None, keepdims: bool = False) -> Any:
         """The square root of the sum of the exact squares, which is rounded.
@@ -230,8 +244,7 @@ class Functions(Activations):
             A float32 array of x's shape without the axes, or with length 1 there for keepdims.
 
         Raises:
-            TypeError, ValueError: if an argument is not as above.
-            ValueError, IndexError: if there are no numbers along the axes; the latter in PyTorch.
+            TypeError, ValueError: if an argument is not as above, or there are no numbers along the axes.
 
         Example:
             >>> import numpy as np
@@ -253,8 +266,7 @@ class Functions(Activations):
             A float32 array of x's shape without the axes, or with length 1 there for keepdims.
 
         Raises:
-            TypeError, ValueError: if an argument is not as above.
-            ValueError, IndexError: if there are no numbers along the axes; the latter in PyTorch.
+            TypeError, ValueError: if an argument is not as above, or there are no numbers along the axes.
 
         Example:
             >>> import numpy as np
@@ -263,21 +275,3 @@ class Functions(Activations):
             [0.0, 5.0]
         """
         return self._reduced(LOGSUMEXP, x, axis, keepdims)
-
-
-def check_axes(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
-    """Axes as numbers from 0 on, in ascending order.
-
-    Raises:
-        TypeError, ValueError: if they are no axes of an array of so many dimensions, each named once.
-    """
-    if axis is None:
-        return tuple(range(ndim))
-    try:
-        given = [operator.index(one) for one in (axis if isinstance(axis, tuple | list) else (axis,))]
-    except TypeError:
-        raise TypeError(f"{name}={axis!r}; allowed are ints, tuples of ints and None") from None
-    found = [one + ndim if one < 0 else one for one in given]
-    if not all(0 <= one < ndim for one in found) or len(set(found)) != len(found):
-        raise ValueError(f"{name}={axis!r}; allowed are different axes from {-ndim} to {ndim - 1}")
-    return tuple([one for one in range(ndim) if one in found])

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from qcore.numerics.functions import Functions, check_axes
+from qcore.arguments import check_float
+from qcore.numerics.differentiable import Differentiable
+from qcore.numerics.functions import Functions
 from qcore.numerics.norms import BATCH_NORM, LAYER_NORM, MOVING_AVERAGE, NORMALIZE
+from qcore.numerics.reductions import check_axes, check_axis, check_numbers
 from qcore.numerics.softmax import CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX
+from qcore.numerics.sums import check_broadcast
 
 
 class Layers(Functions):
@@ -27,8 +31,7 @@ class Layers(Functions):
             A float32 array of x's shape.
 
         Raises:
-            TypeError, ValueError: if an argument is not as above.
-            ValueError, IndexError: if there are no numbers along the axis; the latter in PyTorch.
+            TypeError, ValueError: if an argument is not as above, or there are no numbers along the axis.
 
         Example:
             >>> import numpy as np
@@ -36,8 +39,7 @@ class Layers(Functions):
             >>> numerics.softmax(np.float32([0, 0, -np.inf])).tolist()
             [0.5, 0.5, 0.0]
         """
-        x = self.float32("x", x)
-        return self.call(SOFTMAX, x, axis=_axis(axis, x))
+        return self._along(SOFTMAX, x, axis)
 
     def log_softmax(self, x: Any, axis: int = -1) -> Any:
         """x - max - log(sum(exp(x - max))) along an axis.
@@ -50,8 +52,7 @@ class Layers(Functions):
             A float32 array of x's shape.
 
         Raises:
-            TypeError, ValueError: if an argument is not as above.
-            ValueError, IndexError: if there are no numbers along the axis; the latter in PyTorch.
+            TypeError, ValueError: if an argument is not as above, or there are no numbers along the axis.
 
         Example:
             >>> import numpy as np
@@ -59,11 +60,12 @@ class Layers(Functions):
             >>> numerics.log_softmax(np.float32([0, -np.inf])).tolist()
             [0.0, -inf]
         """
-        x = self.float32("x", x)
-        return self.call(LOG_SOFTMAX, x, axis=_axis(axis, x))
+        return self._along(LOG_SOFTMAX, x, axis)
 
     def cross_entropy(self, x: Any, target: Any, axis: int = -1) -> Any:
         """The mean of -log_softmax(x) at the target classes; targets that are no class, such as -100, do not count.
+
+        NaN if none counts.
 
         Args:
             x: float32 array of logits.
@@ -84,7 +86,8 @@ class Layers(Functions):
             100.0
         """
         x, target = self.float32("x", x), self.integers("target", target)
-        axis = _axis(axis, x)
+        axis = check_axis(axis, x)
+        check_numbers(x, (axis,))
         if tuple(target.shape) != (wanted := tuple(x.shape[:axis] + x.shape[axis + 1 :])):
             raise ValueError(f"target has shape {tuple(target.shape)}; allowed is {wanted}")
         return self.call(CROSS_ENTROPY, x, target, axis=axis)
@@ -107,10 +110,8 @@ class Layers(Functions):
             >>> float(numerics.mse(np.float32([1, 2]), np.float32([1, 4])))
             2.0
         """
-        x, target = self.float32("x", x), self.float32("target", target)
-        if x.shape != target.shape:
-            raise ValueError(f"target has shape {tuple(target.shape)}; allowed is {tuple(x.shape)}")
-        return self.call(MSE, x, target)
+        x = self.float32("x", x)
+        return self.call(MSE, x, self._of_shape("target", target, tuple(x.shape)))
 
     def layer_norm(self, x: Any, weight: Any = None, bias: Any = None, axis: Any = -1, eps: float = 1e-5) -> Any:
         """(x - mean) / sqrt(variance + eps) * weight + bias along axes, each step rounded to float32.
@@ -119,7 +120,7 @@ class Layers(Functions):
             x: float32 array.
             weight, bias: float32 arrays of the sizes along the axes, which are the last ones; or None.
             axis: one or several.
-            eps: added to the variance.
+            eps: added to the variance, at least 0.
 
         Returns:
             A float32 array of x's shape.
@@ -142,7 +143,7 @@ class Layers(Functions):
             x: float32 array.
             weight: float32 array of the sizes along the axes, which are the last ones; or None.
             axis: one or several.
-            eps: added to the mean of the squares.
+            eps: added to the mean of the squares, at least 0.
 
         Returns:
             A float32 array of x's shape.
@@ -158,13 +159,19 @@ class Layers(Functions):
         """
         return self._layer_norm(x, weight, None, axis, eps, False)
 
+    def _along(self, law: Differentiable, x: Any, axis: int) -> Any:
+        x = self.float32("x", x)
+        axis = check_axis(axis, x)
+        check_numbers(x, (axis,))
+        return self.call(law, x, axis=axis)
+
     def _layer_norm(self, x: Any, weight: Any, bias: Any, axis: Any, eps: float, centred: bool) -> Any:
         x = self.float32("x", x)
         axes = check_axes("axis", axis, x.ndim)
         if axes != tuple(range(x.ndim - len(axes), x.ndim)):
             raise ValueError(f"axis={axis!r}; allowed are the last axes")
-        weight, bias = self._parameters(tuple(x.shape[x.ndim - len(axes) :]), weight=weight, bias=bias)
-        return self.call(LAYER_NORM, x, weight, bias, axes=axes, eps=float(eps), centred=centred)
+        weight, bias = self._parameters(weight, bias, tuple(x.shape[x.ndim - len(axes) :]))
+        return self.call(LAYER_NORM, x, weight, bias, axes=axes, eps=check_float("eps", eps), centred=centred)
 
     def batch_norm(self, x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> tuple[Any, Any, Any]:
         """`layer_norm` of each channel over all axes but the second; also returns means and unbiased variances.
@@ -172,7 +179,7 @@ class Layers(Functions):
         Args:
             x: float32 array of shape (batch, channels, ...).
             weight, bias: float32 arrays of shape (channels,), or None.
-            eps: added to the (biased) variance.
+            eps: added to the (biased) variance, at least 0.
 
         Returns:
             The normalized array, and the means and unbiased variances of shape (channels,).
@@ -188,8 +195,8 @@ class Layers(Functions):
             ([[-1.0], [1.0]], [2.0], [2.0])
         """
         x = self._with_channels(x)
-        weight, bias = self._parameters((x.shape[1],), weight=weight, bias=bias)
-        return self.call(BATCH_NORM, x, weight, bias, eps=float(eps))
+        weight, bias = self._parameters(weight, bias, (x.shape[1],))
+        return self.call(BATCH_NORM, x, weight, bias, eps=check_float("eps", eps))
 
     def normalize(
         self, x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
@@ -199,7 +206,7 @@ class Layers(Functions):
         Args:
             x: float32 array of shape (batch, channels, ...).
             mean, variance, weight, bias: float32 arrays of shape (channels,); the last two may be None.
-            eps: added to the variance.
+            eps: added to the variance, at least 0.
 
         Returns:
             A float32 array of x's shape.
@@ -214,15 +221,17 @@ class Layers(Functions):
             [[2.0]]
         """
         x = self._with_channels(x)
-        given = self._parameters((x.shape[1],), mean=mean, variance=variance, weight=weight, bias=bias)
-        return self.call(NORMALIZE, x, *given, eps=float(eps))
+        shape = (x.shape[1],)
+        mean, variance = self._of_shape("mean", mean, shape), self._of_shape("variance", variance, shape)
+        weight, bias = self._parameters(weight, bias, shape)
+        return self.call(NORMALIZE, x, mean, variance, weight, bias, eps=check_float("eps", eps))
 
     def moving_average(self, old: Any, new: Any, momentum: float) -> Any:
         """(1 - momentum) * old + momentum * new; it has no gradients.
 
         Args:
             old, new: float32 arrays that broadcast.
-            momentum: the part of the new numbers.
+            momentum: the part of the new numbers, from 0 to 1.
 
         Returns:
             A float32 array of the shape that both broadcast to.
@@ -236,7 +245,10 @@ class Layers(Functions):
             >>> float(numerics.moving_average(np.float32(1), np.float32(3), 0.25))
             1.5
         """
-        return self.call(MOVING_AVERAGE, self.float32("old", old), self.float32("new", new), momentum=float(momentum))
+        old, new = self.float32("old", old), self.float32("new", new)
+        check_broadcast("old", old.shape, "new", new.shape)
+        momentum = check_float("momentum", momentum, "a number from 0 to 1", lambda number: 0 <= number <= 1)
+        return self.call(MOVING_AVERAGE, old, new, momentum=momentum)
 
     def _with_channels(self, x: Any) -> Any:
         x = self.float32("x", x)
@@ -244,14 +256,6 @@ class Layers(Functions):
             raise ValueError(f"x has shape {tuple(x.shape)}; allowed is (batch, channels, ...)")
         return x
 
-    def _parameters(self, shape: tuple[int, ...], **parameters: Any) -> list[Any]:
-        found = [p if p is None else self.float32(name, p) for name, p in parameters.items()]
-        for name, p in zip(parameters, found, strict=True):
-            if p is not None and tuple(p.shape) != shape:
-                raise ValueError(f"{name} has shape {tuple(p.shape)}; allowed is {shape}")
-        return found
-
-
-def _axis(axis: Any, x: Any) -> int:
-    (found,) = check_axes("axis", (axis,), x.ndim)
-    return found
+    def _parameters(self, weight: Any, bias: Any, shape: tuple[int, ...]) -> list[Any]:
+        given = {"weight": weight, "bias": bias}
+        return [x if x is None else self._of_shape(name, x, shape) for name, x in given.items()]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import inf, prod
 from typing import Any
 
+from qcore.arguments import check_int
 from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.elementary.laws import PARTS
 from qcore.numerics.sums import dot, expanded, squeezed, total
@@ -13,6 +14,36 @@ from qcore.numerics.sums import dot, expanded, squeezed, total
 Axes = tuple[int, ...]
 
 exp, log = PARTS["exp"], PARTS["log"]
+
+
+def check_axes(name: str, axis: Any, ndim: int) -> Axes:
+    """Axes as numbers from 0 on, in ascending order.
+
+    Raises:
+        TypeError, ValueError: if they are no axes of an array of so many dimensions, each named once.
+    """
+    if axis is None:
+        return tuple(range(ndim))
+    try:
+        given = [check_int(name, one) for one in (axis if isinstance(axis, tuple | list) else (axis,))]
+    except TypeError:
+        raise TypeError(f"{name}={axis!r}; allowed are ints, tuples of ints and None") from None
+    found = [one + ndim if one < 0 else one for one in given]
+    if not all(0 <= one < ndim for one in found) or len(set(found)) != len(found):
+        raise ValueError(f"{name}={axis!r}; allowed are different axes from {-ndim} to {ndim - 1}")
+    return tuple([one for one in range(ndim) if one in found])
+
+
+def check_axis(axis: Any, x: Any) -> int:
+    """One axis of an array, as a number from 0 on; it raises as `check_axes`."""
+    return check_int("axis", axis, -x.ndim, x.ndim - 1) % x.ndim
+
+
+def check_numbers(x: Any, axes: Axes) -> None:
+    """Refuses an array x without numbers along axes."""
+    for axis in axes:
+        if x.shape[axis] == 0:
+            raise ValueError(f"x has shape {tuple(x.shape)}; allowed is at least one number along axis {axis}")
 
 
 def size(x: Any, axes: Axes) -> int:
@@ -46,14 +77,18 @@ def _reduction(forward: Callable[..., Any], backward: Callable[..., Any]) -> Dif
     return Differentiable(run, gradients)
 
 
+def _divisor(x: Any, axes: Axes, correction: int) -> float:
+    return float(max(size(x, axes) - correction, 0))
+
+
 def _variance(xp: Any, x: Any, axes: Axes, correction: int) -> Any:
     centred = xp.sub(x, mean(xp, x, axes))
-    return xp.div(dot(xp, centred, centred, axes), float(size(x, axes) - correction))
+    return xp.div(dot(xp, centred, centred, axes), _divisor(x, axes, correction))
 
 
 def _of_variance(xp: Any, x: Any, found: Any, gradient: Any, axes: Axes, correction: int) -> Any:
     centred = xp.sub(x, mean(xp, x, axes))
-    return xp.mul(centred, xp.div(xp.mul(gradient, 2.0), float(size(x, axes) - correction)))
+    return xp.mul(centred, xp.div(xp.mul(gradient, 2.0), _divisor(x, axes, correction)))
 
 
 def _of_norm(xp: Any, x: Any, found: Any, gradient: Any, axes: Axes) -> Any:

@@ -47,7 +47,7 @@ def _of_cross_entropy(xp: Any, saved: tuple[Any, ...], gradient: Any, axis: int)
     probability = exp(xp, logarithms)
     difference = xp.where(chosen, xp.sub(probability, 1.0), probability)
     classes = logarithms.shape[axis]
-    known = _beside(target, logarithms, axis)
+    known = xp.to_float64(_beside(target, logarithms, axis))  # int8 may not have the number of classes
     known = (known >= 0) & (known < classes)
     return xp.where(known, xp.mul(difference, share), 0.0), None
 

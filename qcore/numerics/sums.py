@@ -29,6 +29,14 @@ def dot(xp: Any, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
     return xp.narrow(xp.sums(a, b, axes))
 
 
+def check_broadcast(a: str, shape: Any, b: str, other: Any) -> None:
+    """Refuses shapes that do not broadcast, of two arguments with these names."""
+    for m, n in zip(shape[::-1], other[::-1], strict=False):
+        if m != n and m != 1 and n != 1:
+            came = f"{a} has shape {tuple(shape)}, {b} {tuple(other)}"
+            raise ValueError(f"{came}; allowed are shapes that broadcast")
+
+
 def unbroadcast(xp: Any, gradient: Any, shape: tuple[int, ...]) -> Any:
     """The gradient of an array of a shape, of which copies were made when it met a larger one."""
     extra = gradient.ndim - len(shape)

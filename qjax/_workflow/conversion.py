@@ -13,7 +13,7 @@ from qcore.affine import QParams
 from qjax._workflow.layers import LayerState, LayerWeight, Use, inverse
 from qjax.quant import quantizer
 from qjax.quantization import NoopObserver, QConfigDynamic, QTensor, quantize_affine
-from qjax.quantization.functional.recurrent import ACTIVATIONS, halves
+from qjax.quantization.functional.dynamic import ACTIVATIONS, halves
 from qjax.quantization.integer.packed import PackedTensor, packs
 from qjax.quantization.observer import RangeObserver
 from qjax.quantization.qconfig import output_form, range_observer

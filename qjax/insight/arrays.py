@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore import Number, Rounding
+from qcore.arguments import check_type
 from qcore.formats.number import check_number
 from qcore.insight.bounds import Range, bounds, check_carrier, range_of
 from qcore.insight.digest import hashes
@@ -97,10 +98,12 @@ def statistics_between(x: ArrayLike, y: ArrayLike, number: Number | str) -> Stat
         >>> statistics_between(jnp.float32([0.1, 900]), jnp.float32([0, 448]), "e4m3fn")
         Statistics (number=e4m3fn, elements=2, underflowed=1, saturated=1, sqnr=6.0 dB)
     """
-    x, y = as_array(x), as_array(y)
+    x = as_array(x)
+    check_type("y", y, ArrayLike, "a jax.Array or NumPy array like x")
     carrier, number = check_carrier(x.dtype.name), check_number(number)
     if y.dtype != x.dtype or y.shape != x.shape:
         raise ValueError(f"y is {y.dtype}{list(y.shape)}; allowed is x's {x.dtype}{list(x.shape)}")
+    y = as_array(y)
     if x.size >= _MOST:
         raise ValueError(f"x has {x.size} elements; allowed are fewer than {_MOST}: merge the statistics of parts")
     found, sizes = range_of(number, carrier), number.block_sizes(x.ndim)

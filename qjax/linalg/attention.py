@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from qcore.accumulate.attention import check_attention, softmax, softmax_gradient
+from qcore.accumulate.attention import check_attention, check_mask, softmax, softmax_gradient
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax.linalg.array_names import Names
@@ -77,6 +77,7 @@ def scaled_dot_product_attention(
     """
     query, key, value = (as_array(x) for x in (query, key, value))
     factor = check_attention(query.shape, key.shape, value.shape, attn_mask, is_causal, scale)
+    check_mask(attn_mask, query.shape, key.shape)
     keys = (None, None) if rounding_key is None else tuple(fold_in(key_words(rounding_key), role) for role in (1, 2))
     found = matmul(query * factor, key.mT, **(scores or {}), key=keys[0])
     if is_causal:

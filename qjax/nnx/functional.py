@@ -7,10 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from qcore.affine import arithmetic
 from qcore.affine.quantized import for_each_dimension
+from qcore.arguments import check_choice, check_type
 from qjax.quantization import QTensor, functional
 
 __all__ = ["avg_pool", "hard_tanh", "max_pool", "relu", "relu6"]
@@ -100,8 +102,6 @@ def max_pool(
 
     Raises:
         TypeError, ValueError: if an argument is not as above, or a QTensor has a scale for each channel.
-        RuntimeError: if padding is a text that names none.
-        AssertionError: if window_shape or strides do not fit an array's dimensions, as `nnx.max_pool` says.
 
     Example:
         >>> from qjax.quantization import quantize_per_tensor
@@ -109,10 +109,10 @@ def max_pool(
         >>> max_pool(x, (2,)).dequantize().ravel()
         Array([3., 3.], dtype=float32)
     """
+    settings = _checked(inputs, window_shape, strides, padding)
     if not isinstance(inputs, QTensor):
-        return nnx.max_pool(inputs, window_shape, strides, padding)
-    x, settings = _padded(inputs, window_shape, strides, padding, inputs.form.qmin)
-    return functional.max_pool(x, *settings, channels_last=True)
+        return nnx.max_pool(jnp.asarray(inputs), *settings)
+    return functional.max_pool(*_padded(inputs, *settings, inputs.form.qmin), channels_last=True)
 
 
 def avg_pool(
@@ -129,27 +129,36 @@ def avg_pool(
 
     Raises:
         TypeError, ValueError: if an argument is not as above, or a QTensor has a scale for each channel.
-        RuntimeError: if padding is a text that names none.
-        AssertionError: if window_shape or strides do not fit an array's dimensions, as `nnx.avg_pool` says.
 
     Example:
         >>> avg_pool(jnp.float32([[[1], [3], [2]]]), (2,)).ravel()
         Array([2. , 2.5], dtype=float32)
     """
+    settings = _checked(inputs, window_shape, strides, padding)
     if not isinstance(inputs, QTensor):
-        return nnx.avg_pool(inputs, window_shape, strides, padding)
-    x, settings = _padded(inputs, window_shape, strides, padding, inputs.qparams.zero_point)
-    return functional.avg_pool(x, *settings, channels_last=True)
+        return nnx.avg_pool(jnp.asarray(inputs), *settings)
+    return functional.avg_pool(*_padded(inputs, *settings, inputs.qparams.zero_point), channels_last=True)
 
 
-def _padded(q: QTensor, window: Sequence[int], strides: Any, padding: Any, value: Any) -> tuple[QTensor, Any]:
+def _checked(inputs: Any, window: Any, strides: Any, padding: Any) -> tuple[Any, Any, Any]:
+    """The window, its strides and the padding; raises unless they fit the inputs."""
+    check_type("window_shape", window, (tuple, list), "a tuple of ints")
+    dims, shape = len(window), np.shape(inputs)
+    window = for_each_dimension("window_shape", window, 1, dims)
+    batches = len(shape) - dims - 1
+    if batches < 0 or (batches != 1 and isinstance(inputs, QTensor)):
+        raise ValueError(f"inputs has shape {tuple(shape)}; allowed is (batch, *sizes, features), {dims} sizes")
+    if isinstance(padding, str):
+        check_choice("padding", padding.upper(), ("VALID", "SAME", "SAME_LOWER"))
+    elif np.shape(padding) != (dims, 2):
+        raise ValueError(f"padding={padding!r}; allowed are VALID, SAME, SAME_LOWER and {dims} pairs of ints")
+    return window, for_each_dimension("strides", 1 if strides is None else strides, 1, dims), padding
+
+
+def _padded(q: QTensor, window: tuple[int, ...], steps: tuple[int, ...], padding: Any, value: Any) -> tuple[Any, ...]:
     """The array with integers around it, and the arguments of a pool without padding."""
-    dims = len(window)
-    if q.ndim != dims + 2:
-        raise ValueError(f"inputs has shape {tuple(q.shape)}; allowed is (batch, *sizes, features), {dims} sizes")
-    steps = for_each_dimension("strides", (1,) * dims if strides is None else strides, 1, dims)
     if isinstance(padding, str):
         padding = jax.lax.padtype_to_pads(q.shape[1:-1], window, steps, padding)
     widths = [(0, 0, 0), *((int(low), int(high), 0) for low, high in padding), (0, 0, 0)]
     values = jax.lax.pad(q.values, jnp.asarray(value).astype(q.values.dtype), widths)
-    return QTensor(values, q.qparams, q.form), (dims, tuple(window), steps)
+    return QTensor(values, q.qparams, q.form), len(window), window, steps

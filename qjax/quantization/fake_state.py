@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from qcore.affine import Counts, Extremes, QParams
+from qcore.arguments import check_flag
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax.quantization.affine import fake_quantize
 from qjax.quantization.observer import MovingAverageMinMaxObserver, RangeObserver, WithArgs
@@ -136,7 +137,7 @@ def enable_fake_quant(states: Any, enabled: Any = True) -> Any:
         A pytree of the same structure.
 
     Raises:
-        TypeError: if enabled is no bool or number.
+        TypeError: if enabled is no bool.
         ValueError: if enabled has a dimension, or a dictionary in states has keys without an order, say int and str.
 
     Example:
@@ -176,7 +177,7 @@ def enable_observer(states: Any, enabled: Any = True) -> Any:
         A pytree of the same structure.
 
     Raises:
-        TypeError: if enabled is no bool or number.
+        TypeError: if enabled is no bool.
         ValueError: if enabled has a dimension, or a dictionary in states has keys without an order, say int and str.
 
     Example:
@@ -234,6 +235,9 @@ def get_observer_dict(states: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _switched(states: Any, name: str, enabled: Any) -> Any:
+    if getattr(enabled, "dtype", None) != jnp.bool_:
+        check_flag("enabled", enabled)
+
     def switch(state: Any) -> Any:
         if not isinstance(state, FakeQuantizeState):
             return state

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any, ClassVar, NoReturn
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 
 from qcore.affine import AffineInteger, QParams, check_qparams, law
 from qcore.affine.quantized import QuantizedArray, rearrangement
+from qcore.arguments import check_type
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax.quantization.array_names import Names
 from qjax.quantization.parameters import Form, form_of, qparams_of
@@ -105,7 +107,7 @@ class QTensor(QuantizedArray):
             An array of the QTensor's shape and the dtype `form.storage`.
 
         Raises:
-            AttributeError: if the function is given something else than a QTensor.
+            TypeError: if the function is given something else than a QTensor.
 
         Example:
             >>> quantize_per_tensor(jnp.float32([-1, 0.26, 99]), 0.5, 10, "quint8").int_repr()
@@ -156,13 +158,24 @@ class QTensor(QuantizedArray):
         return self._with(found if largest else ~found), places
 
 
-dequantize = QTensor.dequantize
-int_repr = QTensor.int_repr
-q_scale = QTensor.q_scale
-q_zero_point = QTensor.q_zero_point
-q_per_channel_scales = QTensor.q_per_channel_scales
-q_per_channel_zero_points = QTensor.q_per_channel_zero_points
-q_per_channel_axis = QTensor.q_per_channel_axis
+def _function(method: Callable[[QTensor], Any]) -> Callable[[QTensor], Any]:
+    """A method as a function, which others than QTensors are given to as well."""
+
+    @wraps(method)
+    def function(q: QTensor) -> Any:
+        check_type("q", q, QTensor, "a QTensor")
+        return method(q)
+
+    return function
+
+
+dequantize = _function(QTensor.dequantize)
+int_repr = _function(QTensor.int_repr)
+q_scale = _function(QTensor.q_scale)
+q_zero_point = _function(QTensor.q_zero_point)
+q_per_channel_scales = _function(QTensor.q_per_channel_scales)
+q_per_channel_zero_points = _function(QTensor.q_per_channel_zero_points)
+q_per_channel_axis = _function(QTensor.q_per_channel_axis)
 
 
 def quantize_affine(x: ArrayLike, qparams: QParams, dtype: Form) -> QTensor:

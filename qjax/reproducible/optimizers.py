@@ -7,7 +7,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from qcore.arguments import check_float, check_type
+from qcore.numerics.optimizers.adam import adam_options
+from qcore.numerics.optimizers.sgd import sgd_options
 from qjax.reproducible.call import Arrays
 
 _arrays = Arrays()
@@ -37,17 +41,18 @@ def sgd(rate: float = 1e-3, momentum: float = 0.0, nesterov: bool = False, weigh
     """Gradient descent by `qjax.reproducible.sgd_step`, for trees of float32 arrays; the state is that of velocities.
 
     Args:
-        rate: the learning rate.
-        momentum: the velocity's factor.
+        rate: the learning rate, at least 0; a number or an array without dimensions.
+        momentum: the velocity's factor, at least 0.
         nesterov: True for Nesterov's momentum.
-        weight_decay: times the parameter is added to its gradient.
+        weight_decay: times the parameter is added to its gradient, at least 0.
 
     Returns:
         An `Optimizer`, whose state is a tree of velocities, float32 arrays of the parameters' shapes; None without
         momentum.
 
     Raises:
-        TypeError, ValueError: at a step, if parameters are not float32, or an argument is out of range.
+        TypeError, ValueError: if an argument is out of range; at a step, if parameters are not float32, or trees or
+            shapes differ.
 
     Example:
         >>> import jax.numpy as jnp
@@ -56,14 +61,14 @@ def sgd(rate: float = 1e-3, momentum: float = 0.0, nesterov: bool = False, weigh
         >>> optimizer.step(p, jnp.ones(1), optimizer.init(p))[0]
         Array([0.75], dtype=float32)
     """
-    options: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-    default = rate
+    options = sgd_options(momentum, nesterov, weight_decay)
+    default = _checked(rate)
 
     def init(params: Any) -> Any:
         return jax.tree.map(jnp.zeros_like, params) if momentum else None
 
     def step(params: Any, gradients: Any, state: Any, rate: Any = None) -> tuple[Any, Any]:
-        rate = jnp.asarray(default if rate is None else rate, jnp.float32)
+        rate = jnp.asarray(default if rate is None else _checked(rate), jnp.float32)
         leaves, tree = jax.tree.flatten(params)
         velocities = tree.flatten_up_to(state) if momentum else [None] * len(leaves)
         each = zip(leaves, tree.flatten_up_to(gradients), velocities, strict=True)
@@ -72,6 +77,11 @@ def sgd(rate: float = 1e-3, momentum: float = 0.0, nesterov: bool = False, weigh
         return tree.unflatten([p for p, _ in found]), tree.unflatten(new) if momentum else None
 
     return Optimizer(init, step)
+
+
+def _checked(rate: Any) -> Any:
+    """A rate; of an array, traced or not, the step asks for its shape."""
+    return rate if isinstance(rate, jax.Array | np.ndarray) else check_float("rate", rate)
 
 
 class AdamState(NamedTuple):
@@ -88,17 +98,18 @@ def adam(
     """Adam by `qjax.reproducible.adam_step`, for trees of float32 arrays.
 
     Args:
-        rate: the learning rate.
-        betas: the moments' factors.
-        eps: added to the root of the second moment.
-        weight_decay: times the parameter is added to its gradient.
+        rate: the learning rate, at least 0; a number or an array without dimensions.
+        betas: the moments' factors, at least 0 and below 1.
+        eps: added to the root of the second moment, at least 0.
+        weight_decay: times the parameter is added to its gradient, at least 0.
 
     Returns:
         An `Optimizer`, whose state is an `AdamState`: the number of steps so far, and trees of both moments, float32
         arrays of the parameters' shapes.
 
     Raises:
-        TypeError, ValueError: at a step, if parameters are not float32, or an argument is out of range.
+        TypeError, ValueError: if an argument is out of range; at a step, if parameters are not float32, or trees or
+            shapes differ.
 
     Example:
         >>> import jax.numpy as jnp
@@ -107,7 +118,7 @@ def adam(
         >>> optimizer.step(p, jnp.ones(1), optimizer.init(p))[0]
         Array([0.5], dtype=float32)
     """
-    return _optimizer(rate, betas=betas, eps=eps, weight_decay=weight_decay)
+    return _optimizer(rate, **adam_options(betas, eps, weight_decay))
 
 
 def adamw(
@@ -117,13 +128,13 @@ def adamw(
 
     Args:
         rate, betas, eps: as for `adam`.
-        weight_decay: the factor of the weights' decay.
+        weight_decay: the factor of the weights' decay, at least 0.
 
     Returns:
         An `Optimizer`, with a state as `adam`'s.
 
     Raises:
-        TypeError, ValueError: at a step, as for `adam`.
+        TypeError, ValueError: as for `adam`.
 
     Example:
         >>> optimizer = adamw(0.25, weight_decay=1.0)
@@ -131,7 +142,7 @@ def adamw(
         >>> optimizer.step(p, jnp.ones(1), optimizer.init(p))[0]  # 1 * (1 - 0.25), then a step of 0.25
         Array([0.5], dtype=float32)
     """
-    return _optimizer(rate, betas=betas, eps=eps, weight_decay=weight_decay, decoupled=True)
+    return _optimizer(rate, **adam_options(betas, eps, weight_decay), decoupled=True)
 
 
 def _optimizer(rate: float, **options: Any) -> Optimizer:
@@ -139,11 +150,12 @@ def _optimizer(rate: float, **options: Any) -> Optimizer:
         zeros = jax.tree.map(jnp.zeros_like, params)
         return AdamState(jnp.zeros((), jnp.float32), zeros, zeros)
 
-    default = rate
+    default = _checked(rate)
 
     def step(params: Any, gradients: Any, state: AdamState, rate: Any = None) -> tuple[Any, AdamState]:
+        check_type("state", state, AdamState, "an AdamState, which init makes")
         count = state.step + 1
-        rate = jnp.asarray(default if rate is None else rate, jnp.float32)
+        rate = jnp.asarray(default if rate is None else _checked(rate), jnp.float32)
         leaves, tree = jax.tree.flatten(params)
         others = [tree.flatten_up_to(one) for one in (gradients, state.first, state.second)]
         found = [

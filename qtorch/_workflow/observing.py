@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from qtorch._torch_internals import drop_forward_hooks
-from qtorch._workflow.steps.propagation import check_settings
+from qtorch._workflow.steps.propagation import check_settings, check_types
 from qtorch._workflow.tree import check_model, is_leaf, shown, walk
 from qtorch.quantization.fake_quantize import FakeQuantize
 from qtorch.quantization.observers.base import RangeObserver
@@ -151,7 +151,7 @@ def add_observer_(
         Nothing; each such layer gets the module `activation_post_process`, and a hook that calls it.
 
     Raises:
-        TypeError: if module is no module, or settings make none or are for dynamic quantization.
+        TypeError: if an argument has the wrong type, or settings make no module or are for dynamic quantization.
 
     Example:
         >>> from qtorch.quantization import default_qconfig
@@ -162,6 +162,8 @@ def add_observer_(
         'MinMaxObserver'
     """
     check_model("module", module)
+    check_types("non_leaf_module_list", non_leaf_module_list)
+    check_types("allow_list", allow_list)
     whole = tuple(non_leaf_module_list or ())
     for path, layer in list(walk(module, lambda _, layer: type(layer) in whole)):
         observed = type(layer) in whole or (is_leaf(layer) and (allow_list is None or type(layer) in allow_list))

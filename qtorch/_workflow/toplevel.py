@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from qcore.arguments import check_type
 from qtorch._workflow.mappings import get_default_dynamic_quant_module_mappings
 from qtorch._workflow.steps.conversion import convert, converted
 from qtorch._workflow.steps.preparation import prepare, prepare_qat
 from qtorch._workflow.steps.propagation import propagate_qconfig_
-from qtorch._workflow.tree import copied, shown
+from qtorch._workflow.tree import check_mapping, copied, shown
 from qtorch.quantization.qconfig import default_dynamic_qconfig, float16_dynamic_qconfig
 
 __all__ = ["default_eval_fn", "quantize", "quantize_dynamic", "quantize_qat"]
@@ -50,6 +51,7 @@ def quantize(
         >>> type(quantize(model, lambda model, x: model(x), [torch.randn(8, 2)]).module)
         <class 'qtorch.nn.quantized.linear.Linear'>
     """
+    check_type("run_fn", run_fn, Callable, "a function of the model")
     model = copied(model, inplace)
     model.eval()
     model = prepare(model, inplace=True)
@@ -82,6 +84,7 @@ def quantize_qat(
         >>> type(quantize_qat(model, lambda model, x: model(x), [torch.randn(8, 2)]).module)
         <class 'qtorch.nn.quantized.linear.Linear'>
     """
+    check_type("run_fn", run_fn, Callable, "a function of the model")
     model = copied(model, inplace)
     model.train()
     model = prepare_qat(model, inplace=inplace)
@@ -118,6 +121,7 @@ def quantize_dynamic(
         <class 'qtorch.nn.quantized.dynamic.linear.Linear'>
     """
     mapping = get_default_dynamic_quant_module_mappings() if mapping is None else mapping
+    check_mapping("mapping", mapping)
     if dtype not in _BY_DTYPE:
         raise ValueError(f"dtype={dtype}; allowed are {', '.join(map(str, _BY_DTYPE))}")
     model = copied(model, inplace)
@@ -128,6 +132,9 @@ def quantize_dynamic(
         qconfig_spec = {kind: settings for kind in mapping if kind in present and kind is not nn.Embedding}
         if not qconfig_spec:
             raise ValueError(f"model has no layer that is quantized dynamically; {_allowed(mapping)}")
+    elif isinstance(qconfig_spec, (str, type)) or not isinstance(qconfig_spec, Iterable):
+        allowed = "None, a dict, and a set of names and types of modules"
+        raise TypeError(f"qconfig_spec={qconfig_spec!r} is a {type(qconfig_spec).__name__}; allowed are {allowed}")
     elif not isinstance(qconfig_spec, Mapping):
         qconfig_spec = dict.fromkeys(qconfig_spec, settings)
     propagate_qconfig_(model, qconfig_spec)
@@ -164,11 +171,14 @@ def default_eval_fn(model: nn.Module, calib_data: Iterable[tuple[Any, Any]]) -> 
         Nothing; observers in the model have seen the inputs then.
 
     Raises:
-        TypeError, ValueError: if calib_data has something else than pairs.
+        TypeError: if model is no function of inputs, or calib_data has something else than pairs.
 
     Example:
         >>> import torch
         >>> default_eval_fn(nn.Linear(2, 2), [(torch.zeros(1, 2), None)])
     """
-    for data, _ in calib_data:
-        model(data)
+    check_type("model", model, Callable, "a torch.nn.Module")
+    for pair in calib_data:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f"calib_data has a {type(pair).__name__}; allowed are pairs of inputs and targets")
+        model(pair[0])

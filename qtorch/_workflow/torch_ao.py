@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
+from qcore.arguments import check_type
 from qtorch._torch_internals import pack_linear, pack_recurrent, with_versions
+from qtorch._workflow.tree import check_mapping
 
 __all__ = ["from_torch_ao", "to_torch_ao"]
 
@@ -40,7 +42,7 @@ def from_torch_ao(state_dict: Mapping[str, Any]) -> dict[str, Any]:
         Plain tensors by name.
 
     Raises:
-        TypeError: if an entry is of no known kind.
+        TypeError: if state_dict is no dictionary, a name no text, or an entry of no known kind.
 
     Warns:
         UserWarning: of recurrent layers that quantize activations to 8 bits, which here are 7.
@@ -50,6 +52,7 @@ def from_torch_ao(state_dict: Mapping[str, Any]) -> dict[str, Any]:
         >>> from_torch_ao(entries)["fc.zero_point"]
         tensor(3, dtype=torch.int32)
     """
+    _check_names(state_dict)
     result = {}
     dynamic = _dynamic_layers(state_dict)
     for key, value in state_dict.items():
@@ -59,6 +62,12 @@ def from_torch_ao(state_dict: Mapping[str, Any]) -> dict[str, Any]:
         for new, tensor in _entries(f"{prefix}." if prefix else "", name, value):
             result[new] = tensor
     return result
+
+
+def _check_names(state_dict: Any) -> None:
+    check_mapping("state_dict", state_dict)
+    for key in state_dict:
+        check_type(f"the name {key!r} of state_dict", key, str, "a str")
 
 
 def _dynamic_layers(state_dict: Mapping[str, Any]) -> set[str]:
@@ -145,8 +154,9 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor]) -> OrderedDict[str, Any]
         with their dtype as an entry of its own; and torch's packed objects of recurrent layers.
 
     Raises:
-        ValueError: if a weight has integers that torch.ao has not: other than int8.
-        KeyError: if a weight of integers has no entry for its scale or zero point.
+        TypeError: if state_dict is no dictionary, or a name no text.
+        ValueError: if a weight has integers that torch.ao has not, other than int8, or no entry for its scale or zero
+            point.
 
     Example:
         >>> int8 = {"fc.weight.int_repr": torch.zeros(1, 2, dtype=torch.int8), "fc.weight.scale": torch.tensor(0.5)}
@@ -154,6 +164,7 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor]) -> OrderedDict[str, Any]
         >>> list(to_torch_ao(int8 | {"fc.zero_point": torch.tensor(0)}))
         ['fc.scale', 'fc.zero_point', 'fc._packed_params.dtype', 'fc._packed_params._packed_params']
     """
+    _check_names(state_dict)
     rest, layers = dict(state_dict), dict[str, tuple[torch.Tensor, torch.Tensor | None]]()
     halves = not any(key.endswith(_OBSERVED) for key in state_dict)  # dynamic layers, and no model in float16
     for key, value in state_dict.items():
@@ -195,7 +206,11 @@ def _linear(
 
 def _quantized(key: str, layer: str, rest: dict[str, torch.Tensor]) -> torch.Tensor:
     """The weight of a layer as torch's quantized tensor, taken out of a state_dict."""
-    values, scale, zero_point = (rest.pop(one) for one in (key, f"{layer}weight.scale", f"{layer}weight.zero_point"))
+    names = key, f"{layer}weight.scale", f"{layer}weight.zero_point"
+    for name in names:
+        if name not in rest:
+            raise ValueError(f"state_dict has {key} and no {name}; allowed are weights with their scale and zero point")
+    values, scale, zero_point = map(rest.pop, names)
     if values.dtype is not torch.int8:
         raise ValueError(f"state_dict has {key} of {values.dtype}; allowed is int8, which torch.ao multiplies with")
     axes = (-1, *(1,) * (values.dim() - 1)) if scale.dim() else ()

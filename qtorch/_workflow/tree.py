@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
+
+from qcore.arguments import check_type
 
 Change = Callable[[str, torch.nn.Module], torch.nn.Module]
 Whole = Callable[[str, torch.nn.Module], bool]
@@ -28,8 +31,25 @@ def shown(path: str) -> str:
 
 def check_model(name: str, model: object) -> None:
     """Raises TypeError unless an argument is a module."""
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"{name} is a {type(model).__name__}; allowed is a torch.nn.Module")
+    check_type(name, model, torch.nn.Module, "a torch.nn.Module")
+
+
+def check_mapping(name: str, entries: object) -> None:
+    """Raises TypeError unless an argument is a dictionary."""
+    check_type(name, entries, Mapping, "a dict")
+
+
+def entry_of(name: str, config: Any, key: str) -> Mapping[Any, Any]:
+    """A dictionary in an argument that is a dictionary of them, or None; empty where there is none.
+
+    Raises:
+        TypeError: if one of both is something else.
+    """
+    config = {} if config is None else config
+    check_mapping(name, config)
+    entry = config.get(key, {})
+    check_mapping(f"{name}[{key!r}]", entry)
+    return entry
 
 
 def copied(model: torch.nn.Module, inplace: bool) -> torch.nn.Module:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from qcore import Number, Quantization, Recipe, Rounding, Rule
+from qcore.arguments import check_type
 from qcore.recipes.recipe import check_alone
 from qtorch.auto_low.groups import GROUPS
 from qtorch.auto_low.layers import Lowered, RoundingHook, is_lowered, keep_encoders_dense, round_weights
@@ -77,6 +78,7 @@ def lower(
         >>> rules = [Rule("0"), Rule(layer_type="linear", weight_number="e4m3fn")]
         >>> _ = lower(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), rules=rules)
     """
+    check_type("model", model, nn.Module, "a torch.nn.Module")
     outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding)  # type: ignore
     if isinstance(layer_types, Recipe):
         formats = Rule("*", None, outputs, weight_number, weight_rounding)  # type: ignore[arg-type]
@@ -132,6 +134,7 @@ def sequential_lower(
           (1): ReLU()
         )
     """
+    check_type("model", model, nn.Module, "a torch.nn.Module")
     outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding)  # type: ignore
     chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, rules)
     model = copy.deepcopy(model)

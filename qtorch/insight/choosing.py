@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from qcore import Number
+from qcore.arguments import check_type
 from qcore.insight.choosing import search
 from qcore.insight.choosing.batches import Batch, check_batches, mean_over
 from qcore.insight.choosing.formats import recipe_of
@@ -33,14 +35,24 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         A tensor without dimensions of the logits' dtype, in nats.
 
     Raises:
-        IndexError: if logits has one dimension or none; and on the CPU if a target is no class.
-        ValueError: if targets are not as many as rows of logits.
-        RuntimeError: if a dtype is not as above.
+        TypeError: if an argument is no tensor, or has another dtype.
+        ValueError: if logits has one dimension or none, or targets another shape.
+        IndexError: if a target is no class, on the CPU.
 
     Example:
         >>> cross_entropy(torch.zeros(2, 3, 4), torch.ones(2, 3, dtype=torch.int64)).exp()
         tensor(4.)
     """
+    check_type("logits", logits, torch.Tensor, "a torch.Tensor of floats")
+    check_type("targets", targets, torch.Tensor, "a torch.Tensor of torch.int64")
+    if not logits.is_floating_point():
+        raise TypeError(f"logits has dtype {logits.dtype}; allowed are floats")
+    if targets.dtype is not torch.int64:
+        raise TypeError(f"targets has dtype {targets.dtype}; allowed is torch.int64")
+    if logits.dim() < 2:
+        raise ValueError(f"logits has shape {tuple(logits.shape)}; allowed are two dimensions or more")
+    if targets.shape != logits.shape[:-1]:
+        raise ValueError(f"targets has shape {tuple(targets.shape)}; allowed is {tuple(logits.shape[:-1])}")
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
 
@@ -75,7 +87,7 @@ def sensitivity(
         >>> rows[0].sqnr > rows[1].sqnr + 6
         True
     """
-    return search.sensitivity(product_sites(model), candidates, _evaluate(model, data, loss))
+    return search.sensitivity(_sites(model, loss), candidates, _evaluate(model, data, loss))
 
 
 def choose_formats(
@@ -109,7 +121,13 @@ def choose_formats(
         True
         >>> lowered = lower(copy.deepcopy(model), choice.recipe)
     """
-    return search.choose_formats(product_sites(model), candidates, _evaluate(model, data, loss), budget_bits)
+    return search.choose_formats(_sites(model, loss), candidates, _evaluate(model, data, loss), budget_bits)
+
+
+def _sites(model: Any, loss: Any) -> dict[str, int]:
+    check_type("model", model, nn.Module, "a torch.nn.Module")
+    check_type("loss", loss, Callable, "a function of outputs and targets")
+    return product_sites(model)
 
 
 def _evaluate(model: nn.Module, data: Iterable[Batch], loss: Loss) -> Evaluate:

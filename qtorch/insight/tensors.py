@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from qcore import Number, Rounding
+from qcore.arguments import check_type
 from qcore.formats.number import check_number
 from qcore.formats.text import parse
 from qcore.insight.bounds import Range, bounds, check_carrier, range_of
@@ -87,7 +88,7 @@ def statistics_between(x: torch.Tensor, y: torch.Tensor, number: Number | str) -
         The counts, as those of NumPy for the same arrays.
 
     Raises:
-        TypeError: if x is no tensor of such a dtype, or number is neither a format nor text.
+        TypeError: if x is no tensor of such a dtype, y is no tensor, or number is neither a format nor text.
         ValueError: if y has another shape or dtype than x, or number is unknown or too wide for x's dtype.
 
     Example:
@@ -101,6 +102,7 @@ def statistics_between(x: torch.Tensor, y: torch.Tensor, number: Number | str) -
 def lanes_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Tensor:
     """The lanes of these statistics, on x's device."""
     _check(x, "x")
+    check_type("y", y, torch.Tensor, "a torch.Tensor like x")
     if y.dtype != x.dtype or y.shape != x.shape:
         raise ValueError(f"y is {y.dtype}{list(y.shape)}; allowed is x's {x.dtype}{list(x.shape)}")
     if is_plain_tensor(x) and is_plain_tensor(y):

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
-from types import MethodType
+from types import MethodType, NoneType
 from typing import Any
 
 import torch
 from torch import nn
 
 from qcore import Number
-from qcore.arguments import check_int
+from qcore.arguments import check_flag, check_int, check_type
 from qcore.insight import Record, Site, Statistics
 from qtorch.auto_low.layers import Lowered, RoundingHook, multiplies
 from qtorch.insight.tensors import digest_of, lanes_between, packed_between
@@ -51,6 +51,7 @@ class Watch:
     ) -> None:
         model = _checked(model, optimizer)
         self._every = check_int("every", every, 1)
+        check_flag("digests", digests)
         self.record = Record(type(model).__name__ if name is None else name)
         self.steps = 0
         self._digests = digests
@@ -231,10 +232,8 @@ def watch(
 
 def _checked(model: Any, optimizer: Any) -> nn.Module:
     """The model, or that within what torch.compile returned."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}; allowed is a torch.nn.Module")
-    if optimizer is not None and not isinstance(optimizer, OptimLP):
-        raise TypeError(f"optimizer is a {type(optimizer).__name__}; allowed is an OptimLP")
+    check_type("model", model, nn.Module, "a torch.nn.Module")
+    check_type("optimizer", optimizer, (OptimLP, NoneType), "an OptimLP")
     is_compiled = "OptimizedModule" in {kind.__name__ for kind in type(model).__mro__}
     return model.get_submodule("_orig_mod") if is_compiled else model
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from qcore.accumulate.attention import check_attention, softmax, softmax_gradient
+from qcore.accumulate.attention import check_attention, check_mask, softmax, softmax_gradient
+from qcore.arguments import check_type
 from qtorch._rounding.keys import Key, fold_in, key_tensor
 from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch.linalg.call import check_operand
 from qtorch.linalg.matrices import matmul
 from qtorch.linalg.tensor_names import Names
 
@@ -70,16 +73,27 @@ def scaled_dot_product_attention(
         >>> scaled_dot_product_attention(x, x, x, is_causal=True, scores={"operands": ("e4m3fn", "e4m3fn")})[0]
         tensor([1., 0.])
     """
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        check_operand(name, x)
     factor = check_attention(tuple(query.shape), tuple(key.shape), tuple(value.shape), attn_mask, is_causal, scale)
+    check_mask(attn_mask, tuple(query.shape), tuple(key.shape))
+    scores, output = settings_of("scores", scores), settings_of("output", output)
     keys = _keys(rounding_key)
-    found = matmul(query * factor, key.mT, **(scores or {}), key=keys[0])
+    found = matmul(query * factor, key.mT, **scores, key=keys[0])
     if is_causal:
         attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         found = found.masked_fill(~attn_mask, -torch.inf)
     elif attn_mask is not None:
         found = found + attn_mask
-    return matmul(_Softmax.apply(found), value, **(output or {}), key=keys[1])
+    return matmul(_Softmax.apply(found), value, **output, key=keys[1])
+
+
+def settings_of(name: str, settings: Any) -> Any:
+    """A product's keyword arguments; none where they are None."""
+    settings = {} if settings is None else settings
+    check_type(name, settings, Mapping, "a dict")
+    return settings
 
 
 def _keys(key: Key) -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ from qcore.accumulate import arrays
 from qcore.accumulate.convolution import Form
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
 from qcore.accumulate.product import check_products, check_scaling
+from qcore.arguments import check_type
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.gradients import apart, is_differentiated
 from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, key_tensor
@@ -66,10 +67,7 @@ def prepare(
         key, scaling: as the user gives them.
     """
     for name, x in zip(form.names, (a, b), strict=True):
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name} is a {type(x).__name__}; allowed is a torch.Tensor of float32")
-        if x.dtype is not torch.float32:
-            raise TypeError(f"{name} has dtype {x.dtype}; allowed is torch.float32")
+        check_operand(name, x)
     check_placed(form.names, a, b)
     if a.device != b.device:
         raise ValueError(f"{form.names[1]} is on {b.device}; allowed is the device of {form.names[0]}, {a.device}")
@@ -83,9 +81,18 @@ def prepare(
         *texts, stochastic, history, plain = _described(pair, accumulator, grad_a, grad_b, names)
     if not plain and is_sharded(a, b):
         raise TypeError(f"{form.names[0]} or {form.names[1]} is a DTensor; allowed are operands without scales there")
-    shapes = None if scaling is None else (tuple(scaling.shape), str(scaling.dtype))
+    shapes = None
+    if scaling is not None:
+        check_type("scaling", scaling, torch.Tensor, "a torch.Tensor of float32")
+        shapes = tuple(scaling.shape), str(scaling.dtype)
     check_scaling(history, shapes)
     return _key_words(key, stochastic, is_plain_tensor(a)), scaling, shape, form.text, *texts
+
+
+def check_operand(name: str, x: Any) -> None:
+    check_type(name, x, torch.Tensor, "a torch.Tensor of float32")
+    if x.dtype is not torch.float32:
+        raise TypeError(f"{name} has dtype {x.dtype}; allowed is torch.float32")
 
 
 def _shape(form: Form, a: torch.Size, b: torch.Size) -> tuple[int, ...]:

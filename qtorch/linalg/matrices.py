@@ -9,7 +9,7 @@ import torch
 from qcore.accumulate.forms import MatrixForm, check_batches
 from qtorch._rounding.keys import Key
 from qtorch.linalg.bias import add_bias
-from qtorch.linalg.call import differentiable_product, prepare
+from qtorch.linalg.call import check_operand, differentiable_product, prepare
 
 _MATMUL, _LINEAR = MatrixForm(), MatrixForm(transposed=True)
 
@@ -87,6 +87,8 @@ def bmm(
         >>> bmm(torch.ones(2, 1, 3), torch.ones(2, 3, 1)).flatten()
         tensor([3., 3.])
     """
+    check_operand("a", a)
+    check_operand("b", b)
     check_batches(tuple(a.shape), tuple(b.shape))
     call = prepare(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
     return differentiable_product(a, b, *call)

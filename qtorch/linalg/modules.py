@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from qcore.accumulate.product import Products, check_products
-from qtorch.linalg.attention import scaled_dot_product_attention
+from qcore.arguments import check_int
+from qtorch.linalg.attention import scaled_dot_product_attention, settings_of
 from qtorch.linalg.call import first_scaling
 from qtorch.linalg.convolutions import conv1d, conv2d, conv3d
 from qtorch.linalg.matrices import linear
@@ -178,8 +179,11 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         scores: dict[str, Any] | None = None,
         output: dict[str, Any] | None = None,
     ) -> None:
+        if check_int("embed_dim", embed_dim, 1) % check_int("num_heads", num_heads, 1):
+            raise ValueError(f"embed_dim={embed_dim} with num_heads={num_heads}; allowed are multiples of num_heads")
         super().__init__(embed_dim, num_heads, bias=bias, batch_first=batch_first)
-        self.linear, self.scores, self.output = linear or {}, scores or {}, output or {}
+        self.linear = settings_of("linear", linear)
+        self.scores, self.output = settings_of("scores", scores), settings_of("output", output)
         _check(self.linear)
 
     def forward(  # type: ignore[override]
@@ -202,7 +206,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         parts = zip((query, key, value), weights, biases, strict=True)
         heads = [self._heads(linear(x, weight, bias, **self.linear)) for x, weight, bias in parts]
-        if attn_mask is not None and attn_mask.dtype is torch.bool:
+        if isinstance(attn_mask, torch.Tensor) and attn_mask.dtype is torch.bool:
             attn_mask = ~attn_mask
         mask = None if is_causal else attn_mask
         options: dict[str, Any] = {"scores": self.scores, "output": self.output}

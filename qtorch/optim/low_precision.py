@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from qcore import Number
+from qcore.arguments import check_type
 from qcore.random.keys import fold_words
 from qtorch._rounding.keys import Key, draw, key_tensor
 from qtorch.optim.hooks import StateHooks
@@ -176,8 +177,10 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
                 one has some. A plain optimizer's can be loaded into `optim`.
 
         Raises:
+            TypeError: if it is no dictionary.
             ValueError: if it is another's.
         """
+        check_type("state_dict", state_dict, dict, "a dict")
         state = self._before_loading.apply(self, state_dict.copy())
         if "low_precision" not in state:
             raise ValueError(

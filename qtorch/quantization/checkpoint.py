@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from qcore.affine.checkpoint import flatten, installed, read_file, unflatten, wrapped
+from qcore.affine.checkpoint import check_path, flatten, installed, read_file, unflatten, wrapped
 from qtorch.quantization.tensor import QTensor
 
 
@@ -23,7 +23,7 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
         Nothing; the file is written, over one that is there.
 
     Raises:
-        TypeError: if an entry is something else, or a name is no text.
+        TypeError: if path is no path, entries no dictionary, an entry something else, or a name no text.
         ValueError: if two tensors would have the same name, say "w.scale" next to a QTensor "w".
         ImportError: if safetensors is missing.
 
@@ -34,6 +34,7 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
         ...     load(f"{folder}/weights.safetensors")
         {'w': tensor([1., 2.])}
     """
+    check_path(path)
     arrays, metadata = flatten(entries)
     separate = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in arrays.items()}
     installed("safetensors.torch").save_file(separate, path, metadata)
@@ -49,6 +50,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         Tensors and QTensors by name. What is left without the QTensors is a state_dict.
 
     Raises:
+        TypeError: if path is no path.
         ImportError: if safetensors is missing.
 
     Example:

@@ -9,7 +9,7 @@ import torch
 
 from qcore.affine import QParams
 from qcore.affine.parameters import check_input
-from qcore.arguments import check_flag
+from qcore.arguments import check_flag, check_type
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._torch_internals import has_forward_hooks
 from qtorch.quantization.affine import fake_quantize, with_gradient
@@ -80,6 +80,7 @@ class FakeQuantize(torch.nn.Module):
         **observer_kwargs: Any,
     ) -> None:
         super().__init__()
+        check_type("observer", observer, Callable, "a class of observers, or a function that makes one")
         ends = {"quant_min": quant_min, "quant_max": quant_max}
         made = observer(**{name: end for name, end in ends.items() if end is not None}, **observer_kwargs)
         if not isinstance(made, RangeObserver):
@@ -213,6 +214,7 @@ def _for_apply(name: str) -> Callable[[torch.nn.Module], None]:
     """`FakeQuantize`'s method of a name as a function for `model.apply`, which leaves other modules alone."""
 
     def switch(module: torch.nn.Module) -> None:
+        check_type("module", module, torch.nn.Module, "a torch.nn.Module")
         if isinstance(module, FakeQuantize):
             getattr(module, name)()
 
@@ -224,6 +226,9 @@ def _for_apply(name: str) -> Callable[[torch.nn.Module], None]:
 
     Returns:
         Nothing; a `FakeQuantize` is changed in place.
+
+    Raises:
+        TypeError: if module is no module.
 
     Example:
         >>> model = torch.nn.Sequential(FakeQuantize(), torch.nn.ReLU())

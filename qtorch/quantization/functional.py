@@ -12,6 +12,7 @@ import torch
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic.padding import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
+from qcore.arguments import check_type
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch.quantization.affine import make_qparams
 from qtorch.quantization.dtypes import integers
@@ -44,7 +45,7 @@ def quantize_per_tensor(x: torch.Tensor, scale: Any, zero_point: Any, dtype: Any
         >>> quantize_per_tensor(torch.tensor([-1.0, 0.0, 1.0]), 0.1, 10, torch.quint8).int_repr()
         tensor([ 0, 10, 20], dtype=torch.uint8)
     """
-    return _quantize(x, make_qparams(scale, zero_point, None, x.device, is_plain_tensor(x)), integers(dtype))
+    return _quantize(x, scale, zero_point, None, dtype)
 
 
 def quantize_per_channel(x: torch.Tensor, scales: Any, zero_points: Any, axis: int, dtype: Any) -> QTensor:
@@ -70,26 +71,32 @@ def quantize_per_channel(x: torch.Tensor, scales: Any, zero_points: Any, axis: i
     """
     if axis is None:
         raise TypeError("axis=None; allowed is an int (quantize_per_tensor has no axis)")
-    return _quantize(x, make_qparams(scales, zero_points, axis, x.device, is_plain_tensor(x)), integers(dtype))
+    return _quantize(x, scales, zero_points, axis, dtype)
 
 
 def dequantize(q: QTensor) -> torch.Tensor:
     """The numbers that a quantized tensor's integers stand for, in float32.
 
     Args:
-        q: QTensor.
+        q: QTensor; a torch.Tensor is taken as by `torch.dequantize`.
 
     Returns:
         A float32 tensor of q's shape and device.
+
+    Raises:
+        TypeError: if q is something else.
 
     Example:
         >>> dequantize(quantize_per_tensor(torch.tensor([1.2, 3.0]), 0.5, 0, torch.quint8))
         tensor([1., 3.])
     """
+    check_type("q", q, (QTensor, torch.Tensor), "a QTensor")
     return q.dequantize()
 
 
-def _quantize(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> QTensor:
+def _quantize(x: torch.Tensor, scale: Any, zero_point: Any, axis: int | None, dtype: Any) -> QTensor:
+    plain = is_plain_tensor(x)
+    qparams, form = make_qparams(scale, zero_point, axis, x.device, plain), integers(dtype)
     return QTensor(conversion.quantize(x, qparams, form), qparams, form)
 
 
@@ -128,6 +135,7 @@ def linear_to(
     input: QTensor, weight: QTensor, bias: torch.Tensor | None, output: QParams, form: AffineInteger
 ) -> QTensor:
     """`linear` with checked operands, and any integers as its result."""
+    check_type("bias", bias, (torch.Tensor, type(None)), "a float32 tensor or None")
     values = rounded_products(input.reshape(-1, weight.shape[1]), weight, Rounding(bias, output, form))
     return QTensor(values.reshape(*input.shape[:-1], weight.shape[0]), output, form)
 
@@ -190,6 +198,7 @@ def conv_to(
 
     Its settings are stride, padding, dilation, groups and the padding's mode.
     """
+    check_type("bias", bias, (torch.Tensor, type(None)), "a float32 tensor or None")
     stride, padding, dilation, groups, mode = settings
     if mode != "zeros":
         input = pad_images(input, tuple((size, size) for size in padding), mode)

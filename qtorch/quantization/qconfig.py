@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any, NamedTuple
 
 import torch
 
 from qcore import Number
 from qcore.affine.parameters import engine
+from qcore.arguments import check_type
 from qcore.formats.number import check_number
 from qtorch.quant import Quantizer
 from qtorch.quantization.fake_quantize import FakeQuantize
@@ -161,7 +162,7 @@ def get_observer_dict(mod: torch.nn.Module, target_dict: dict[str, torch.nn.Modu
         Nothing; target_dict gets the entries "NAME.activation_post_process", with the modules themselves.
 
     Raises:
-        TypeError: if there is an observer, and target_dict takes no entries by name.
+        TypeError: if mod is no module, target_dict no dictionary, or prefix no text.
 
     Example:
         >>> from qtorch.quantization import MinMaxObserver
@@ -171,6 +172,9 @@ def get_observer_dict(mod: torch.nn.Module, target_dict: dict[str, torch.nn.Modu
         >>> list(found)
         ['0.activation_post_process']
     """
+    check_type("mod", mod, torch.nn.Module, "a torch.nn.Module")
+    check_type("target_dict", target_dict, MutableMapping, "a dict")
+    check_type("prefix", prefix, str, "a str")
     for name, child in mod.named_modules(prefix=prefix):
         if isinstance(observer := getattr(child, "activation_post_process", None), torch.nn.Module):
             target_dict[f"{name}.activation_post_process" if name else "activation_post_process"] = observer

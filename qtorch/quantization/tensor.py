@@ -15,6 +15,7 @@ import torch
 from qcore import affine
 from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.quantized import QuantizedArray, rearrangement
+from qcore.arguments import check_type
 from qtorch.quantization.array_names import Names
 from qtorch.quantization.integer.conversion import dequantize, quantize
 
@@ -147,7 +148,12 @@ class QTensor(QuantizedArray):
         return self._map(lambda tensor: tensor.to(torch.device(device)))
 
     def copy_(self, source: QTensor | torch.Tensor) -> QTensor:
-        """Writes source's elements here, quantized with the parameters that are here."""
+        """Writes source's elements here, quantized with the parameters that are here.
+
+        Raises:
+            TypeError: if source is no tensor.
+        """
+        check_type("source", source, (QTensor, torch.Tensor), "a QTensor or a torch.Tensor")
         numbers = source.dequantize() if isinstance(source, QTensor) else source
         self.values.copy_(quantize(numbers.expand(self.shape), self.qparams, self.form))
         return self

@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
+from qcore.arguments import check_float, check_type
 from qcore.numerics.differentiable import Differentiable
+from qcore.numerics.optimizers.adam import adam_options
+from qcore.numerics.optimizers.sgd import sgd_options
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch.reproducible.call import Tensors
 from qtorch.reproducible.fused.in_place import replace
@@ -17,6 +20,10 @@ _MOST = 1 << 20  # numbers that are updated at a time, as if they were those of 
 
 
 class _Optimizer(torch.optim.Optimizer):
+    def __init__(self, params: Any, lr: float | torch.Tensor, options: dict[str, Any]) -> None:
+        rate = lr if isinstance(lr, torch.Tensor) else check_float("lr", lr)
+        super().__init__(params, {"lr": rate} | options)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """A step for all parameters that have a gradient."""
@@ -25,7 +32,7 @@ class _Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            rate = torch.as_tensor(group["lr"], dtype=torch.float32)
+            rate = torch.as_tensor(group["lr"], dtype=torch.float32).squeeze()
             for parameters in self._together([p for p in group["params"] if p.grad is not None]):
                 self._update(parameters, rate.to(parameters[0].device), group)
         return loss
@@ -85,13 +92,14 @@ class SGD(_Optimizer):
 
     Args:
         params: parameters, or groups of them, as for `torch.optim.SGD`.
-        lr: the learning rate.
-        momentum: the velocity's factor.
+        lr: the learning rate, at least 0; a number or a tensor of one.
+        momentum: the velocity's factor, at least 0.
         nesterov: True for Nesterov's momentum.
-        weight_decay: times the parameter is added to its gradient.
+        weight_decay: times the parameter is added to its gradient, at least 0.
 
     Raises:
-        TypeError, ValueError: at a step, if parameters are not float32, or an argument is out of range.
+        TypeError, ValueError: if an argument is out of range; at a step, if parameters are not float32, or a number
+            of a group is out of range.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(1))
@@ -105,7 +113,7 @@ class SGD(_Optimizer):
     def __init__(
         self, params: Any, lr: float = 1e-3, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0
     ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay})
+        super().__init__(params, lr, sgd_options(momentum, nesterov, weight_decay))
 
     def _update(self, parameters: Sequence[torch.Tensor], rate: torch.Tensor, group: dict[str, Any]) -> None:
         options = {name: group[name] for name in ("momentum", "nesterov", "weight_decay")}
@@ -127,13 +135,14 @@ class Adam(_Optimizer):
 
     Args:
         params: parameters, or groups of them, as for `torch.optim.Adam`.
-        lr: the learning rate.
-        betas: the moments' factors.
-        eps: added to the root of the second moment.
-        weight_decay: times the parameter is added to its gradient.
+        lr: the learning rate, at least 0; a number or a tensor of one.
+        betas: the moments' factors, at least 0 and below 1.
+        eps: added to the root of the second moment, at least 0.
+        weight_decay: times the parameter is added to its gradient, at least 0.
 
     Raises:
-        TypeError, ValueError: at a step, if parameters are not float32, or an argument is out of range.
+        TypeError, ValueError: if an argument is out of range; at a step, if parameters are not float32, or a number
+            of a group is out of range.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(1))
@@ -154,7 +163,7 @@ class Adam(_Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        super().__init__(params, lr, adam_options(betas, eps, weight_decay))
 
     def _kind(self, p: torch.Tensor) -> tuple[Any, ...]:
         state = self.state[p]
@@ -182,10 +191,10 @@ class AdamW(Adam):
 
     Args:
         params, lr, betas, eps: as for `Adam`.
-        weight_decay: 0.01 by default, as in torch.
+        weight_decay: at least 0; 0.01 by default, as in torch.
 
     Raises:
-        TypeError, ValueError: at a step, as for `Adam`.
+        TypeError, ValueError: as for `Adam`.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(1))
@@ -215,7 +224,7 @@ def clip_grad_norm_(parameters: Iterable[torch.Tensor], max_norm: float) -> torc
 
     Args:
         parameters: tensors; those without a gradient do not count.
-        max_norm: the largest norm that changes nothing.
+        max_norm: the largest norm that changes nothing, above 0.
 
     Returns:
         The gradients' common norm before: a float32 tensor without dimensions.
@@ -231,6 +240,11 @@ def clip_grad_norm_(parameters: Iterable[torch.Tensor], max_norm: float) -> torc
         >>> p.grad  # within the norm: as it was
         tensor([3., 4.])
     """
+    if isinstance(parameters, torch.Tensor) or not isinstance(parameters, Iterable):
+        raise TypeError(f"parameters is a {type(parameters).__name__}; allowed is an iterable of tensors")
+    parameters = list(parameters)
+    for i, p in enumerate(parameters):
+        check_type(f"parameters[{i}]", p, torch.Tensor, "a torch.Tensor")
     gradients = [p.grad for p in parameters if p.grad is not None]
     clipped, norm = _tensors.clip_by_norm(gradients, max_norm)
     for old, new in zip(gradients, clipped, strict=True):

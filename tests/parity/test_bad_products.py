@@ -57,6 +57,32 @@ def test_calls(package, arrays, arguments, error, words, count):
     assert words in str(caught.value)
 
 
+# attn_mask, the error and words of its message
+MASKS = [
+    (np.ones((2, 2), np.int32), TypeError, "attn_mask has dtype int32; allowed are bool and float32"),
+    (np.ones((2, 2), np.float16), TypeError, "attn_mask has dtype float16; allowed are bool and float32"),
+    (np.ones((2, 3), bool), ValueError, "attn_mask has shape (2, 3); allowed is what broadcasts to the scores' (2, 2)"),
+    (np.ones((5, 2, 2), bool), ValueError, "attn_mask has shape (5, 2, 2); allowed is what broadcasts to the scores'"),
+    ([[True]], TypeError, "attn_mask is a list; allowed are arrays of bool and float32, and None"),
+]
+
+
+@pytest.mark.parametrize("package", ["qtorch", "qjax"])
+@pytest.mark.parametrize(("mask", "error", "words"), MASKS, ids=[case[2] for case in MASKS])
+def test_masks_of_attention(package, mask, error, words):
+    room, make = PACKAGES[package]
+    with pytest.raises(error) as caught:
+        room.scaled_dot_product_attention(make(A), make(A), make(A), make(mask) if hasattr(mask, "dtype") else mask)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("package", ["qtorch", "qjax"])
+def test_scales_of_attention(package):
+    room, make = PACKAGES[package]
+    with pytest.raises(TypeError, match="scale=True is a bool; allowed are a number and None"):
+        room.scaled_dot_product_attention(make(A), make(A), make(A), scale=True)
+
+
 def lowered_by_torch(recipe):
     return qtorch.auto_low.lower(torch.nn.Linear(3, 3), recipe)
 

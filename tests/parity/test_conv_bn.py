@@ -149,7 +149,32 @@ def some(x=(1, 2, 4), weight=(3, 2, 2), **settings):
     return functional.conv_bn(jnp.ones(x), params, ConvBnState(jnp.zeros(3), jnp.ones(3)), **settings)
 
 
+PARAMS = ConvBnParams(jnp.ones((3, 2, 2)), None, jnp.ones(3), jnp.zeros(3))
+STATE = ConvBnState(jnp.zeros(3), jnp.ones(3))
+
+
+def some_fold(mean=3, eps=1e-5, linear=False, **params):
+    return fold_conv_bn(PARAMS._replace(**params), jnp.zeros(mean), jnp.ones(3), eps, linear)
+
+
+def some_state(**changed):
+    return functional.conv_bn(jnp.ones((1, 2, 4)), PARAMS, STATE._replace(**changed))
+
+
 BAD = {
+    r"gamma has shape \(1,\); allowed is \(3,\)": lambda: some_fold(gamma=jnp.ones(1)),
+    r"beta has shape \(2,\); allowed is \(3,\)": lambda: some_fold(beta=jnp.ones(2)),
+    r"bias has shape \(1,\); allowed is \(3,\)": lambda: some_fold(bias=jnp.ones(1)),
+    r"mean has shape \(1,\); allowed is \(3,\)": lambda: some_fold(mean=1),
+    "eps=-1.0; allowed is a number >= 0": lambda: some_fold(eps=-1.0),
+    "eps='1' is a str": lambda: some_fold(eps="1"),
+    "linear='no' is a str": lambda: some_fold(linear="no"),
+    r"var has shape \(1,\); allowed is \(3,\)": lambda: some_state(var=jnp.ones(1)),
+    "eps=None is a NoneType": lambda: some(eps=None),
+    "momentum=2.0; allowed is a number from 0 to 1": lambda: some(momentum=2.0),
+    "groups=0; allowed is an int >= 1": lambda: some(groups=0),
+    "params is a NoneType; allowed is a ConvBnParams": lambda: functional.conv_bn(jnp.ones((1, 2, 4)), None, STATE),
+    "state is a NoneType; allowed is a ConvBnState": lambda: functional.conv_bn(jnp.ones((1, 2, 4)), PARAMS, None),
     r"x has shape \(1, 3, 4\); allowed are 3 axes with 2 channels second": lambda: some((1, 3, 4)),
     r"weight has shape \(3, 2\)": lambda: some(weight=(3, 2)),
     "stride=0": lambda: some(stride=0),

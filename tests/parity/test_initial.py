@@ -84,8 +84,11 @@ def test_norms_count_from_zero():
 def test_what_is_unknown_is_refused():
     model = nn.Sequential(nn.Linear(2, 3), nn.GRU(3, 3))
     before = {name: x.clone() for name, x in model.state_dict().items()}
-    with pytest.raises(ValueError, match=r"'1.weight_ih_l0'; names end with one of weight, bias"):
+    with pytest.raises(ValueError, match=r"layer '1' is a GRU, whose first numbers are not defined; allowed are"):
         torch_room.initialize(model, KEY)
+    for layer in (nn.PReLU(), nn.Bilinear(2, 2, 2), nn.EmbeddingBag(3, 2)):
+        with pytest.raises(ValueError, match=rf"the model itself is a {type(layer).__name__}, .* not defined; allowed"):
+            torch_room.initialize(layer, KEY)
     with pytest.raises(ValueError, match="key"):
         torch_room.initialize(nn.Linear(1, 1), -1)
     with pytest.raises(ValueError, match="layout in torch is not known"):
@@ -93,3 +96,26 @@ def test_what_is_unknown_is_refused():
     with pytest.raises(ValueError, match=r"weight has shape \(1, 1\), which is not the model's"):
         jax_room.load_state_dict(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), {"weight": [[1.0]], "bias": [3.0]})
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+
+
+@pytest.mark.parametrize("wrong", [None, "model", nn.Linear])
+def test_what_is_no_model_is_refused(wrong):
+    message = rf"model is a {type(wrong).__name__}; allowed is a (torch.nn|flax.nnx).Module"
+    for room in (torch_room, jax_room):
+        for function in (room.initialize, room.set_key):
+            with pytest.raises(TypeError, match=message):
+                function(wrong, KEY)
+    with pytest.raises(TypeError, match=message):
+        jax_room.state_dict(wrong)
+    with pytest.raises(TypeError, match="tensors is a NoneType; allowed is a mapping"):
+        jax_room.load_state_dict(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), None)
+
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3))
+
+
+def test_layers_of_ones_own_have_numbers_by_their_parameters_names():
+    assert_same_bits(of_torch(Own())["weight"], np.ones(3, np.float32))

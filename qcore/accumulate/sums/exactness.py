@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import log2
 from typing import Any
 
+from qcore.arguments import check_int
 from qcore.formats.block import NVFP4, BlockFloatingPoint, BlockNumber, BlockScaled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
@@ -25,14 +26,14 @@ def sums_are_exact(a: Number | str | None, b: Number | str | None, terms: int) -
 
     Args:
         a, b: the formats, or their texts; None is float32.
-        terms: how many products.
+        terms: how many products, an int of at least 0.
 
     Returns:
         A bool, which is True for one term or none, whatever the formats.
 
     Raises:
-        TypeError: if terms is no number, or, for more than one, a format is neither a `Number` nor text.
-        ValueError: if, for more than one, a text is no format.
+        TypeError: if terms is no int, or a format neither a `Number` nor text.
+        ValueError: if terms is below 0, or a text is no format.
 
     Example:
         >>> sums_are_exact("e4m3fn", "e4m3fn", 171196), sums_are_exact("e4m3fn", "e4m3fn", 171197)
@@ -40,9 +41,10 @@ def sums_are_exact(a: Number | str | None, b: Number | str | None, terms: int) -
         >>> sums_are_exact("e5m2", "e5m2", 1)
         True
     """
-    if terms <= 1:
+    numbers = [None if number is None else check_number(number, name) for name, number in (("a", a), ("b", b))]
+    if check_int("terms", terms, 0) <= 1:
         return True  # a product of two float32 numbers has at most 48 bits
-    steps = [_steps(None if number is None else check_number(number)) for number in (a, b)]
+    steps = [_steps(number) for number in numbers]
     return all(count is not None for count in steps) and terms * steps[0] * steps[1] <= 1 << _FLOAT64_BITS  # type: ignore[operator]
 
 

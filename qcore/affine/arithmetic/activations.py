@@ -5,11 +5,13 @@ Exponentials are computed in float64 and rounded once to float32; all else is fl
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from qcore.affine.arithmetic.operands import check_operand, check_output, numbers, quantized
-from qcore.affine.parameters import QParams
-from qcore.formats.affine import AffineInteger
+from qcore.affine.parameters import QParams, check_form
+from qcore.arguments import check_flag, check_float
+from qcore.formats.affine import INT32, AffineInteger
 
 
 def elu(q: Any, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Any:
@@ -19,14 +21,14 @@ def elu(q: Any, output: QParams, form: AffineInteger | None = None, alpha: float
         q: quantized array.
         output: the result's scale and zero point.
         form: the result's integers; None means q's.
-        alpha: any number.
+        alpha: a finite number.
 
     Returns:
         A quantized array of q's shape, with the form and the parameters given.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if q has a scale for each channel, or output does not fit the integers.
+        ValueError: if alpha is not as above, q has a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> import numpy as np
@@ -35,6 +37,7 @@ def elu(q: Any, output: QParams, form: AffineInteger | None = None, alpha: float
         >>> elu(q, q.qparams).values
         array([118, 128, 255], dtype=uint8)
     """
+    alpha = check_float("alpha", alpha, "a finite number", _is_finite)
     return _applied(q, output, form, lambda xp, x: xp.where(x > 0, x, _expm1(xp, x, 1.0) * alpha))
 
 
@@ -45,14 +48,14 @@ def celu(q: Any, output: QParams, form: AffineInteger | None = None, alpha: floa
         q: quantized array.
         output: the result's scale and zero point.
         form: the result's integers; None means q's.
-        alpha: any number but 0.
+        alpha: a finite number but 0.
 
     Returns:
         A quantized array of q's shape, with the form and the parameters given.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if q has a scale for each channel, or output does not fit the integers.
+        ValueError: if alpha is not as above, q has a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> import numpy as np
@@ -61,6 +64,7 @@ def celu(q: Any, output: QParams, form: AffineInteger | None = None, alpha: floa
         >>> celu(q, q.qparams, alpha=0.5).values  # -60, 0 and 4 become -0.5, 0 and 4
         array([119, 120, 128], dtype=uint8)
     """
+    alpha = check_float("alpha", alpha, "a finite number but 0", lambda number: 0 < abs(number) < inf)
     return _applied(q, output, form, lambda xp, x: xp.where(x > 0, x, _expm1(xp, x, alpha) * alpha))
 
 
@@ -71,14 +75,14 @@ def leaky_relu(q: Any, output: QParams, form: AffineInteger | None = None, slope
         q: quantized array.
         output: the result's scale and zero point.
         form: the result's integers; None means q's.
-        slope: any number.
+        slope: a finite number.
 
     Returns:
         A quantized array of q's shape, with the form and the parameters given.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if q has a scale for each channel, or output does not fit the integers.
+        ValueError: if slope is not as above, q has a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> import numpy as np
@@ -87,6 +91,7 @@ def leaky_relu(q: Any, output: QParams, form: AffineInteger | None = None, slope
         >>> leaky_relu(q, q.qparams, slope=0.25).values  # -4, 0 and 4 become -1, 0 and 4
         array([118, 120, 128], dtype=uint8)
     """
+    slope = check_float("slope", slope, "a finite number", _is_finite)
     return _applied(q, output, form, lambda xp, x: xp.where(x > 0, x, x * slope))
 
 
@@ -174,7 +179,7 @@ def tanh(q: Any, output: QParams | None = None, form: AffineInteger | None = Non
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if q has a scale for each channel, or parameters do not fit the integers; None fits no int32.
+        ValueError: if q has a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> import numpy as np
@@ -198,7 +203,8 @@ def unit_qparams(q: Any, form: AffineInteger, signed: bool) -> QParams:
         A `QParams` without an axis: a float32 scale and an int32 zero point, of shape ().
 
     Raises:
-        AttributeError: if q is no quantized array, or form no `AffineInteger`.
+        TypeError: if q is no quantized array, form no `AffineInteger`, or signed neither True nor False.
+        ValueError: if q has a scale for each channel.
 
     Example:
         >>> import numpy as np
@@ -206,7 +212,9 @@ def unit_qparams(q: Any, form: AffineInteger, signed: bool) -> QParams:
         >>> unit_qparams(QArray(np.uint8([1]), QParams.of(0.1, 0), UINT8), UINT8, True).zero_point
         array(128, dtype=int32)
     """
-    xp, levels = q.names, form.qmax - form.qmin + 1
+    check_operand("q", q)
+    check_flag("signed", signed)
+    xp, levels = q.names, check_form(form).qmax - form.qmin + 1
     scale = xp.full_like(q.qparams.scale, (2 if signed else 1) / levels, "float32")
     return QParams(scale, xp.full_like(scale, form.qmin + (levels // 2 if signed else 0), "int32"))
 
@@ -227,13 +235,24 @@ def _expm1(xp: Any, x: Any, divisor: float) -> Any:
     return xp.astype(xp.exp(xp.divide(xp.astype(x, "float64"), divisor)) - 1.0, "float32")
 
 
+def _is_finite(number: float) -> bool:
+    """By a comparison, which `torch.compile` traces."""
+    return abs(number) < inf
+
+
 def _unit(q: Any, output: QParams | None, form: AffineInteger | None, signed: bool) -> QParams:
-    check_operand("q", q)
-    return unit_qparams(q, q.form if form is None else form, signed) if output is None else output
+    check_operand("input", q)
+    if output is not None:
+        return output
+    chosen = q.form if form is None else form
+    if chosen == INT32 and not signed:
+        name = "input" if form is None else "form"
+        raise ValueError(f"{name} has integers of 32 bits; allowed are up to 16, or an output that fits them")
+    return unit_qparams(q, chosen, signed)
 
 
 def _applied(q: Any, output: QParams, form: AffineInteger | None, function: Any) -> Any:
-    check_operand("q", q)
+    check_operand("input", q)
     form, xp = check_output(q, output, form), q.names
     with xp.arithmetic():
         return quantized(q, xp.rounded(function(xp, numbers(q))), output, form)

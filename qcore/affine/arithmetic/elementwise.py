@@ -23,7 +23,7 @@ from qcore.affine.arithmetic.operands import (
     wrapped,
 )
 from qcore.affine.parameters import QParams
-from qcore.arguments import check_int
+from qcore.arguments import check_flag, check_float, check_int
 from qcore.formats.affine import AffineInteger
 
 
@@ -50,7 +50,7 @@ def add(a: Any, b: Any, output: QParams, form: AffineInteger | None = None, relu
         >>> add(a, a, QParams.of(1.0, 100)).values
         array([ 90, 100, 110], dtype=uint8)
     """
-    form = _check(a, b, output, form)
+    form = _check(a, b, output, form, relu)
     with a.names.arithmetic():
         result = quantized(a, numbers(a) + numbers(b), output, form)
         return result.relu() if relu else result
@@ -76,7 +76,7 @@ def mul(a: Any, b: Any, output: QParams, form: AffineInteger | None = None, relu
         >>> mul(a, a, QParams.of(1.0, 100)).values
         array([125, 101, 125], dtype=uint8)
     """
-    form = _check(a, b, output, form)
+    form = _check(a, b, output, form, relu)
     xp = a.names
     with xp.arithmetic():
         product = xp.astype(differences(a), "float32") * xp.astype(differences(b), "float32")
@@ -147,7 +147,7 @@ def add_scalar(q: Any, number: float) -> Any:
         >>> moved.values, moved.qparams.zero_point
         (array([ 0, 10, 20], dtype=uint8), array(8, dtype=int32))
     """
-    check_operand("q", q)
+    check_operand("input", q)
     _check_number(number)
     xp, form, scale = q.names, q.form, q.qparams.scale
     low, high, span = float(form.qmin), float(form.qmax), float(form.qmax - form.qmin)
@@ -186,7 +186,7 @@ def mul_scalar(q: Any, number: float) -> Any:
         >>> mul_scalar(QArray(np.uint8([0, 10, 20]), QParams.of(0.5, 10), UINT8), -2).values
         array([255, 245, 235], dtype=uint8)
     """
-    check_operand("q", q)
+    check_operand("input", q)
     _check_number(number)
     xp, form, scale = q.names, q.form, q.qparams.scale
     with xp.arithmetic():
@@ -204,18 +204,18 @@ def mul_scalar(q: Any, number: float) -> Any:
 def clamp(q: Any, low: float | None = None, high: float | None = None) -> Any:
     """Integers no less than the law's for `low` and no greater than the law's for `high`; the parameters stay.
 
-    `relu6` is clamp(q, 0, 6), and `hardtanh` clamp(q, -1, 1).
+    `relu6` is clamp(q, 0, 6), and `hardtanh` clamp(q, -1, 1). Where low is above high, all are the law's for `high`.
 
     Args:
         q: quantized array.
-        low, high: numbers; None for no bound.
+        low, high: numbers, which may be infinite; None for no bound.
 
     Returns:
         A quantized array of q's shape, form and parameters.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if q has a scale for each channel.
+        ValueError: if a number is NaN, or q has a scale for each channel.
 
     Example:
         >>> from qcore.affine import UINT8, QArray
@@ -223,12 +223,13 @@ def clamp(q: Any, low: float | None = None, high: float | None = None) -> Any:
         >>> clamp(QArray(np.uint8([0, 10, 250]), QParams.of(0.5, 10), UINT8), 0, 6).values
         array([10, 10, 22], dtype=uint8)
     """
-    check_operand("q", q)
+    check_operand("input", q)
     xp, qparams, form = q.names, q.qparams, q.form
     with xp.arithmetic():
         integers = xp.astype(q.values, "int32")
-        for bound, chosen in ((low, xp.maximum), (high, xp.minimum)):
+        for name, bound, chosen in (("low", low, xp.maximum), ("high", high, xp.minimum)):
             if bound is not None:
+                bound = check_float(name, bound, "a number or None", lambda number: number == number)
                 end = xp.full_like(qparams.scale, bound, "float32")
                 integers = chosen(integers, law.quantize(xp, end, qparams.scale, qparams.zero_point, None, form))
         return wrapped(q, integers, qparams, form)
@@ -256,7 +257,7 @@ def threshold(q: Any, threshold: float, value: float) -> Any:
         >>> threshold(QArray(np.uint8([0, 12, 13]), QParams.of(0.5, 10), UINT8), 1.0, -2.0).values
         array([ 6,  6, 13], dtype=uint8)
     """
-    check_operand("q", q)
+    check_operand("input", q)
     _check_number(threshold, "threshold")
     _check_number(value, "value")
     xp, qparams, form = q.names, q.qparams, q.form
@@ -268,9 +269,10 @@ def threshold(q: Any, threshold: float, value: float) -> Any:
         return wrapped(q, xp.where(above, xp.astype(q.values, "int32"), other), qparams, form)
 
 
-def _check(a: Any, b: Any, output: QParams, form: AffineInteger | None) -> AffineInteger:
+def _check(a: Any, b: Any, output: QParams, form: AffineInteger | None, relu: bool) -> AffineInteger:
     check_operand("a", a)
     check_operand("b", b)
+    check_flag("relu", relu)
     return check_output(a, output, form)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from qcore.affine import law
 from qcore.affine.arithmetic.operands import check_operand, check_output, differences, quantized, wrapped
-from qcore.affine.parameters import QParams, check_float, dtype_of
-from qcore.arguments import check_int
+from qcore.affine.parameters import QParams, check_fraction, check_parameter
+from qcore.arguments import check_flag, check_int
 from qcore.formats.affine import AffineInteger
 
 
@@ -139,9 +139,12 @@ def batch_norm(
     form = check_output(q, output, form)
     if q.ndim < 2:
         raise ValueError(f"input has shape {tuple(q.shape)}; allowed is (batch, channels, *sizes)")
-    for name, x in (("weight", weight), ("bias", bias), ("mean", mean), ("variance", variance)):
+    for name, x in (("weight", weight), ("bias", bias)):
         _check(name, x, (q.shape[1],), q)
-    check_float("eps", eps, 0, 1)
+    for name, x in (("mean", mean), ("variance", variance)):
+        check_parameter(name, x, [(q.shape[1],)], q.names)
+    check_fraction("eps", eps)
+    check_flag("relu", relu)
     xp = q.names
     with xp.arithmetic():
         ones = xp.full_like(variance, 1, "float32")
@@ -166,7 +169,7 @@ def _normalized(
     form: AffineInteger | None,
 ) -> Any:
     form, xp = check_output(q, output, form), q.names
-    check_float("eps", eps, 0, 1)
+    check_fraction("eps", eps)
     count = prod([shape[axis] for axis in axes])
     with xp.arithmetic():
         d, scale = xp.astype(differences(q), "int64").reshape(shape), xp.astype(q.qparams.scale, "float64")
@@ -189,9 +192,5 @@ def _root(xp: Any, x: Any) -> Any:
 
 
 def _check(name: str, x: Any, shape: tuple[int, ...], q: Any) -> None:
-    if x is None:
-        return
-    if (actual := dtype_of(x, q.names)) != "float32":
-        raise TypeError(f"{name} is {actual}; allowed is an array of float32")
-    if tuple(x.shape) != shape:
-        raise ValueError(f"{name} has shape {tuple(x.shape)}; allowed is {shape}")
+    if x is not None:
+        check_parameter(name, x, [shape], q.names)

@@ -7,6 +7,7 @@ from typing import Any
 from qcore.affine import law
 from qcore.affine.parameters import QParams, check_form, check_qparams
 from qcore.affine.quantized import QuantizedArray
+from qcore.arguments import check_type
 from qcore.formats.affine import AffineInteger
 
 
@@ -25,6 +26,7 @@ def check_operand(name: str, q: Any) -> None:
 
 def check_output(like: Any, output: Any, form: AffineInteger | None) -> AffineInteger:
     """The result's integers, which are `like`'s where form is None; raises unless the parameters fit them."""
+    check_type("output", output, QParams, "a QParams")
     chosen: AffineInteger = like.form if form is None else check_form(form)
     check_qparams(output, chosen, (), like.names)
     return chosen

@@ -8,8 +8,8 @@ from typing import Any
 
 from qcore.affine import law
 from qcore.affine.arithmetic.operands import check_operand, differences, wrapped
-from qcore.affine.arithmetic.windows import Windows, make_windows
-from qcore.arguments import check_flag, check_int
+from qcore.affine.arithmetic.windows import Windows, check_images, make_windows
+from qcore.arguments import check_flag, check_int, check_type
 
 
 def max_pool(
@@ -25,7 +25,7 @@ def max_pool(
 
     Args:
         q: quantized array of shape (batch, channels, *sizes), or (channels, *sizes).
-        dimensions: how many sizes there are: 1 or 2.
+        dimensions: how many sizes there are: 1, 2 or 3.
         kernel_size, stride, padding, dilation: for all dimensions or for each; stride None means kernel_size.
         ceil_mode: True if a last window may reach beyond the padding.
 
@@ -64,8 +64,7 @@ def avg_pool(
     """rint(sum of (q - zero_point) / count) + zero_point of each window; what lies around the array counts as 0.
 
     Args:
-        q, kernel_size, stride, padding, ceil_mode: as for `max_pool`.
-        dimensions: 2 or 3.
+        q, dimensions, kernel_size, stride, padding, ceil_mode: as for `max_pool`.
         count_include_pad: whether the padding is counted.
         divisor_override: what to divide by in the place of the count.
 
@@ -105,7 +104,7 @@ def adaptive_avg_pool(q: Any, output_size: Any, dimensions: int = 2) -> Any:
     Args:
         q: quantized array of shape (batch, channels, *sizes), or (channels, *sizes).
         output_size: how many windows there are along all dimensions, or each; None leaves a dimension as it is.
-        dimensions: how many sizes there are.
+        dimensions: how many sizes there are: 1, 2 or 3.
 
     Returns:
         A quantized array of shape (batch, channels, *windows), or without the batch, with q's form and parameters.
@@ -123,8 +122,7 @@ def adaptive_avg_pool(q: Any, output_size: Any, dimensions: int = 2) -> Any:
     """
     check_operand("input", q)
     shape = tuple(q.shape)
-    if len(shape) not in (dimensions + 1, dimensions + 2):
-        raise ValueError(f"input has shape {shape}; allowed are {dimensions + 1} or {dimensions + 2} dimensions")
+    check_images(shape, dimensions)
     asked = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * dimensions
     if len(asked) != dimensions:
         raise ValueError(f"output_size={output_size}; allowed are one number or {dimensions}")
@@ -165,13 +163,17 @@ def mean(q: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
         array([2, 4], dtype=uint8)
     """
     check_operand("input", q)
-    axes = tuple(check_int("axes", axis, -q.ndim, q.ndim - 1) % q.ndim for axis in axes)
+    check_flag("keepdims", keepdims)
+    check_type("axes", axes, (tuple, list), "a tuple of dimensions")
+    places = tuple(check_int("axes", axis, -q.ndim, q.ndim - 1) % q.ndim for axis in axes)
+    if len(set(places)) < len(places):
+        raise ValueError(f"axes={axes}; allowed are dimensions that differ")
     xp, shape = q.names, tuple(q.shape)
     with xp.arithmetic():
-        sums = xp.total(xp.astype(q.values, "int64"), axes)
-        integers = law.mean(xp, sums, prod([shape[axis] for axis in axes]))
+        sums = xp.total(xp.astype(q.values, "int64"), places)
+        integers = law.mean(xp, sums, prod([shape[axis] for axis in places]))
         if not keepdims:
-            integers = integers.reshape(tuple(size for axis, size in enumerate(shape) if axis not in axes))
+            integers = integers.reshape(tuple(size for axis, size in enumerate(shape) if axis not in places))
         return wrapped(q, integers, q.qparams, q.form)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.affine.quantized import for_each_dimension
-from qcore.arguments import check_flag
+from qcore.arguments import check_flag, check_int
 
 
 class Windows(NamedTuple):
@@ -62,8 +62,7 @@ def make_windows(
         ValueError: if it is out of range, padding is above half a kernel, or there is no place for one.
     """
     check_flag("ceil_mode", ceil_mode)
-    if len(shape) not in (dimensions + 1, dimensions + 2):
-        raise ValueError(f"input has shape {shape}; allowed are {dimensions + 1} or {dimensions + 2} dimensions")
+    check_images(shape, dimensions)
     kernel = for_each_dimension("kernel_size", kernel_size, 1, dimensions)
     steps = for_each_dimension("stride", kernel if stride in (None, (), []) else stride, 1, dimensions)
     margins = for_each_dimension("padding", padding, 0, dimensions)
@@ -83,3 +82,10 @@ def make_windows(
         places.append(number)
         after.append((number - 1) * step + extent - size - margin)
     return Windows(kernel, steps, gaps, margins, tuple(after), tuple(places))
+
+
+def check_images(shape: tuple[int, ...], dimensions: Any) -> None:
+    """Raises unless a shape has so many sizes behind the channels, with a batch or without."""
+    dimensions = check_int("dimensions", dimensions, 1, 3)
+    if len(shape) not in (dimensions + 1, dimensions + 2):
+        raise ValueError(f"input has shape {shape}; allowed are {dimensions + 1} or {dimensions + 2} dimensions")

@@ -5,8 +5,26 @@ from __future__ import annotations
 from math import log
 from typing import Any
 
+from qcore.arguments import check_float
 from qcore.numerics.differentiable import without_gradients
 from qcore.numerics.elementary.polynomials import expm1
+
+
+def adam_options(betas: Any, eps: float, weight_decay: float) -> dict[str, Any]:
+    """The numbers of the law's options, checked: TypeError or ValueError if they are not those of `adam_step`."""
+    try:
+        first, second = betas
+    except (TypeError, ValueError):
+        raise ValueError(f"betas={betas!r}; allowed are two numbers from 0 to below 1") from None
+    return {
+        "betas": (_check_beta("betas[0]", first), _check_beta("betas[1]", second)),
+        "eps": check_float("eps", eps),
+        "weight_decay": check_float("weight_decay", weight_decay),
+    }
+
+
+def _check_beta(name: str, beta: Any) -> float:
+    return check_float(name, beta, "a number from 0 to below 1", lambda number: 0 <= number < 1)
 
 
 def _adam(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from qcore.arguments import check_flag
+from qcore.arguments import check_flag, check_float, check_type
 from qcore.numerics.functions import Functions
-from qcore.numerics.optimizers.adam import ADAM
+from qcore.numerics.optimizers.adam import ADAM, adam_options
 from qcore.numerics.optimizers.clipping import CLIP
 from qcore.numerics.optimizers.schedules import RATE, Cosine, Milestones
-from qcore.numerics.optimizers.sgd import SGD
+from qcore.numerics.optimizers.sgd import SGD, sgd_options
 
 
 class Optimizing(Functions):
@@ -37,8 +37,8 @@ class Optimizing(Functions):
             step: float32 array without dimensions: the step's number, from 1 on.
             rate: float32 array without dimensions: the learning rate.
             betas: the moments' factors, at least 0 and below 1.
-            eps: added to the root of the second moment.
-            weight_decay: the factor of the weight's decay.
+            eps: added to the root of the second moment, at least 0.
+            weight_decay: the factor of the weight's decay, at least 0.
             decoupled: True for AdamW.
 
         Returns:
@@ -55,13 +55,13 @@ class Optimizing(Functions):
             >>> float(p)  # the first step is one rate long, whatever the gradient
             0.75
         """
-        arrays = {"p": p, "gradient": gradient, "first": first, "second": second, "step": step, "rate": rate}
-        given = [self.float32(name, x) for name, x in arrays.items()]
+        options = adam_options(betas, eps, weight_decay)
         check_flag("decoupled", decoupled)
-        if not all(0 <= beta < 1 for beta in betas) or len(betas) != 2:
-            raise ValueError(f"betas={betas!r}; allowed are two numbers from 0 to below 1")
-        options = {"eps": float(eps), "weight_decay": float(weight_decay), "decoupled": decoupled}
-        return self.call(ADAM, *given, betas=tuple(map(float, betas)), **options)
+        p = self.float32("p", p)
+        moments = {"gradient": gradient, "first": first, "second": second}
+        given = [self._of_shape(name, x, tuple(p.shape)) for name, x in moments.items()]
+        step, rate = self._of_shape("step", step, ()), self._of_shape("rate", rate, ())
+        return self.call(ADAM, p, *given, step, rate, **options, decoupled=decoupled)
 
     def sgd_step(
         self,
@@ -82,9 +82,9 @@ class Optimizing(Functions):
             p, gradient, velocity: float32 arrays of one shape: the parameter, its gradient, and the velocity, which is
                 zeros at first; None without momentum.
             rate: float32 array without dimensions: the learning rate.
-            momentum: the velocity's factor.
+            momentum: the velocity's factor, at least 0.
             nesterov: True for Nesterov's momentum.
-            weight_decay: times the parameter is added to its gradient.
+            weight_decay: times the parameter is added to its gradient, at least 0.
 
         Returns:
             The parameter and the velocity after the step, float32 arrays of p's shape; the velocity is None without
@@ -99,22 +99,21 @@ class Optimizing(Functions):
             >>> numerics.sgd_step(np.float32([1]), np.float32([0.5]), None, np.float32(0.25))[0].tolist()
             [0.875]
         """
-        check_flag("nesterov", nesterov)
-        if (velocity is None) != (momentum == 0) or (nesterov and not momentum):
-            raise ValueError(
-                f"momentum={momentum}, nesterov={nesterov}; allowed is momentum with a velocity, or neither"
-            )
-        arrays = {"p": p, "gradient": gradient, "velocity": velocity, "rate": rate}
-        given = [x if x is None else self.float32(name, x) for name, x in arrays.items()]
-        options = {"momentum": float(momentum), "nesterov": nesterov, "weight_decay": float(weight_decay)}
-        return self.call(SGD, *given, **options)
+        options = sgd_options(momentum, nesterov, weight_decay)
+        if (velocity is None) != (momentum == 0):
+            came = "None" if velocity is None else "given"
+            raise ValueError(f"velocity is {came} with momentum={momentum}; allowed is one with momentum above 0")
+        p = self.float32("p", p)
+        gradient = self._of_shape("gradient", gradient, tuple(p.shape))
+        velocity = velocity if velocity is None else self._of_shape("velocity", velocity, tuple(p.shape))
+        return self.call(SGD, p, gradient, velocity, self._of_shape("rate", rate, ()), **options)
 
     def clip_by_norm(self, gradients: Sequence[Any], max_norm: float) -> tuple[list[Any], Any]:
         """Gradients times min(1, max_norm / (norm + 1e-6)), and their common norm before.
 
         Args:
             gradients: float32 arrays.
-            max_norm: the largest norm that changes nothing.
+            max_norm: the largest norm that changes nothing, above 0.
 
         Returns:
             A list of float32 arrays of the gradients' shapes, and the norm, a float32 array without dimensions.
@@ -129,12 +128,12 @@ class Optimizing(Functions):
             >>> [g.tolist() for g in gradients], float(norm)
             ([[3.0], [4.0]], 5.0)
         """
+        max_norm = check_float("max_norm", max_norm, "a number > 0", lambda number: number > 0)
+        check_type("gradients", gradients, Iterable, "a sequence of float32 arrays")
         given = [self.float32(f"gradients[{i}]", g) for i, g in enumerate(gradients)]
-        if not given or not max_norm > 0:
-            raise ValueError(
-                f"max_norm={max_norm!r}, {len(given)} gradients; allowed are numbers above 0, at least one"
-            )
-        *clipped, norm = self.call(CLIP, *given, max_norm=float(max_norm))
+        if not given:
+            raise ValueError("gradients has no array; allowed is at least one")
+        *clipped, norm = self.call(CLIP, *given, max_norm=max_norm)
         return clipped, norm
 
     def rate(self, schedule: Cosine | Milestones, step: Any) -> Any:
@@ -158,4 +157,4 @@ class Optimizing(Functions):
         """
         if not isinstance(schedule, Cosine | Milestones):
             raise TypeError(f"schedule is a {type(schedule).__name__}; allowed are Cosine and Milestones")
-        return self.call(RATE, self.float32("step", step), schedule=schedule)
+        return self.call(RATE, self._of_shape("step", step, ()), schedule=schedule)

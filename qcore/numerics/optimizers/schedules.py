@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import pi
 from typing import Any
 
-from qcore.arguments import check_int
+from qcore.arguments import check_float, check_int
 from qcore.numerics.differentiable import without_gradients
 
 
@@ -18,13 +18,13 @@ class Cosine:
     left. The sine is evaluated in float64 and its square rounded once; all else is float32.
 
     Attributes:
-        rate: the highest rate.
+        rate: the highest rate, at least 0.
         steps: after which the last rate stays.
         warmup: steps of the rise, fewer than all.
-        last: the last rate.
+        last: the last rate, at least 0.
 
     Raises:
-        TypeError, ValueError: if steps or warmup are not as above.
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> import numpy as np
@@ -39,6 +39,7 @@ class Cosine:
     last: float = 0.0
 
     def __post_init__(self) -> None:
+        _set_floats(self, "rate", "last")
         check_int("steps", self.steps, 1)
         check_int("warmup", self.warmup, 0, self.steps - 1)
 
@@ -56,9 +57,12 @@ class Milestones:
     """A rate that is multiplied with a factor at some steps, each product rounded to float32.
 
     Attributes:
-        rate: the first rate.
+        rate: the first rate, at least 0.
         milestones: the steps from which on it is multiplied once more, in ascending order.
-        factor: what it is multiplied with.
+        factor: what it is multiplied with, at least 0.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> import numpy as np
@@ -71,12 +75,27 @@ class Milestones:
     milestones: tuple[int, ...]
     factor: float = 0.1
 
+    def __post_init__(self) -> None:
+        _set_floats(self, "rate", "factor")
+        if not isinstance(self.milestones, tuple | list):
+            kind = type(self.milestones).__name__
+            raise TypeError(f"milestones={self.milestones!r} is a {kind}; allowed is a tuple of ints")
+        milestones = tuple([check_int(f"milestones[{i}]", one, 0) for i, one in enumerate(self.milestones)])
+        if list(milestones) != sorted(milestones):
+            raise ValueError(f"milestones={milestones}; allowed is an ascending order")
+        object.__setattr__(self, "milestones", milestones)
+
     def at(self, xp: Any, step: Any) -> Any:
         """The rate at a step, by the law."""
         rate = step * 0.0 + self.rate
         for milestone in self.milestones:
             rate = xp.where(step >= milestone, xp.mul(rate, self.factor), rate)
         return rate
+
+
+def _set_floats(schedule: Cosine | Milestones, *names: str) -> None:
+    for name in names:
+        object.__setattr__(schedule, name, check_float(name, getattr(schedule, name)))
 
 
 RATE = without_gradients(lambda xp, step, schedule: schedule.at(xp, step))

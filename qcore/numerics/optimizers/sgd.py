@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from qcore.arguments import check_flag, check_float
 from qcore.numerics.differentiable import without_gradients
+
+
+def sgd_options(momentum: float, nesterov: bool, weight_decay: float) -> dict[str, Any]:
+    """The law's options, checked: TypeError or ValueError if they are not those of `sgd_step`."""
+    check_flag("nesterov", nesterov)
+    momentum, weight_decay = check_float("momentum", momentum), check_float("weight_decay", weight_decay)
+    if nesterov and not momentum:
+        raise ValueError(f"nesterov=True with momentum={momentum}; allowed is a momentum above 0")
+    return {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
 
 
 def _sgd(

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import nan, prod
 from typing import Any
 
 from qcore.numerics.differentiable import Differentiable
 
 
 def _embedding(xp: Any, weight: Any, indices: Any) -> tuple[Any, tuple[Any, ...]]:
-    return weight[indices], (indices, weight[:, :0])  # a table without columns knows how many rows there are
+    count = weight.shape[0]
+    known = xp.to_float64(indices)  # int8 may not have the number of rows
+    known = (known >= 0) & (known < count)
+    indices = xp.to_int32(indices)
+    rows = xp.where(known[..., None], weight[xp.where(known, indices, 0)], nan)
+    # What is no row is a row behind the last; a table without columns knows how many rows there are.
+    return rows, (xp.where(known, indices, count), weight[:, :0])
 
 
 def _embedding_gradient(xp: Any, saved: tuple[Any, ...], gradient: Any) -> tuple[Any, None]:
     indices, empty = saved
     count, width = empty.shape[0], gradient.shape[-1]
     rows = gradient.reshape((prod(indices.shape), width))
-    return xp.narrow(_sum_by_index(xp, xp.wide(rows), indices.reshape(-1), count)), None
+    return xp.narrow(_sum_by_index(xp, xp.wide(rows), indices.reshape(-1), count + 1)[:-1]), None
 
 
 def _sum_by_index(xp: Any, rows: Any, indices: Any, count: int) -> Any:

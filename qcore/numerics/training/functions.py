@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from qcore.arguments import check_int
-from qcore.numerics.functions import check_axes
 from qcore.numerics.layers import Layers
+from qcore.numerics.reductions import check_axis
 from qcore.numerics.training.dropout import DROPOUT
 from qcore.numerics.training.embedding import EMBEDDING
 from qcore.numerics.training.parts import CHUNK, NARROW, SETTLE
@@ -61,7 +61,7 @@ class TrainingFunctions(Layers):
             (tensor([1., 2.]), tensor([3., 4.]))
         """
         x, chunks = self.float32("x", x), check_int("chunks", chunks, 1)
-        (axis,) = check_axes("axis", (axis,), x.ndim)
+        axis = check_axis(axis, x)
         if x.shape[axis] % chunks:
             raise ValueError(f"chunks={chunks}; allowed are divisors of the length {x.shape[axis]}")
         return self.call(CHUNK, x, chunks=chunks, axis=axis)
@@ -88,7 +88,7 @@ class TrainingFunctions(Layers):
             tensor([2., 3.])
         """
         x, start, length = self.float32("x", x), check_int("start", start, 0), check_int("length", length, 0)
-        (axis,) = check_axes("axis", (axis,), x.ndim)
+        axis = check_axis(axis, x)
         rest = x.shape[axis] - start - length
         if rest < 0:
             raise ValueError(f"start={start} and length={length}; allowed are parts of the length {x.shape[axis]}")
@@ -98,7 +98,7 @@ class TrainingFunctions(Layers):
         """Rows of a table. The gradient of a row is the sum over its uses: float64, pairs of neighbours, rounded once.
 
         Args:
-            indices: array of integers from 0 to rows - 1.
+            indices: array of integers from 0 to rows - 1; others give rows of NaN.
             weight: float32 array of shape (rows, width).
 
         Returns:

@@ -107,6 +107,7 @@ class ProductFunctions(TrainingFunctions):
             >>> reproducible.conv1d(x, weight).flatten().tolist()
             [3.0, 5.0]
         """
+        x, weight = self.float32("x", x), self.float32("weight", weight)
         return self._plus(self.linalg.conv1d(x, weight, None, *window, **products), bias, 1)
 
     def conv2d(self, x: Any, weight: Any, bias: Any = None, *window: Any, **products: Any) -> Any:
@@ -132,6 +133,7 @@ class ProductFunctions(TrainingFunctions):
             >>> reproducible.conv2d(x, weight).flatten().tolist()
             [3.0, 5.0]
         """
+        x, weight = self.float32("x", x), self.float32("weight", weight)
         return self._plus(self.linalg.conv2d(x, weight, None, *window, **products), bias, 2)
 
     def conv3d(self, x: Any, weight: Any, bias: Any = None, *window: Any, **products: Any) -> Any:
@@ -158,6 +160,7 @@ class ProductFunctions(TrainingFunctions):
             >>> reproducible.conv3d(x, weight).flatten().tolist()
             [3.0, 5.0]
         """
+        x, weight = self.float32("x", x), self.float32("weight", weight)
         return self._plus(self.linalg.conv3d(x, weight, None, *window, **products), bias, 3)
 
     def _plus(self, y: Any, bias: Any, dims: int) -> Any:
@@ -200,6 +203,7 @@ class ProductFunctions(TrainingFunctions):
             >>> reproducible.scaled_dot_product_attention(query, query, value, is_causal=True).tolist()
             [[1.0], [2.0]]
         """
+        query, key, value = self.float32("query", query), self.float32("key", key), self.float32("value", value)
         q, k, v = (tuple(x.shape) for x in (query, key, value))
         factor = check_attention(q, k, v, attn_mask, is_causal, scale)
         return self.matmul(self.attention_weights(query, key, attn_mask, is_causal, factor), value)

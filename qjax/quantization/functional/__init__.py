@@ -32,6 +32,7 @@ from qcore.affine.arithmetic import (
     threshold,
 )
 from qjax.quantization.functional.conv_bn import ConvBnParams, ConvBnState, conv_bn, fold_conv_bn
+from qjax.quantization.functional.dynamic import dynamic_linear
 from qjax.quantization.functional.images import (
     adaptive_avg_pool,
     avg_pool,
@@ -43,7 +44,6 @@ from qjax.quantization.functional.images import (
 from qjax.quantization.functional.products import conv1d, conv2d, conv3d, linear
 from qjax.quantization.functional.recurrent import (
     CellWeights,
-    dynamic_linear,
     gru,
     gru_cell,
     lstm,

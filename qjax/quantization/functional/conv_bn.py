@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from qcore.affine.quantized import for_each_dimension
-from qcore.arguments import check_flag
+from qcore.arguments import check_flag, check_float, check_int, check_type
 from qjax._rounding.inputs import as_array
 from qjax.quantization.array_names import Names
 from qjax.quantization.fake_state import FakeQuantize, disable_observer
@@ -62,21 +63,23 @@ def fold_conv_bn(
     Args:
         params: of the layer and its batch norm.
         mean, var: running statistics, of shape (outputs,).
-        eps: of the batch norm.
+        eps: of the batch norm, at least 0.
         linear: True for a linear layer, whose weight has the shape (outputs, inputs).
 
     Returns:
         The weight, float32 of its own shape, and the bias, float32 of shape (outputs,).
 
     Raises:
-        TypeError: if mean or var is no array, or shapes do not fit.
-        ValueError: if weight, gamma or beta is no array of numbers, or eps no number.
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes do not fit, or eps is below 0.
 
     Example:
         >>> params = ConvBnParams(jnp.ones((1, 1, 1)), None, jnp.float32([2]), jnp.float32([1]))
         >>> fold_conv_bn(params, jnp.float32([3]), jnp.float32([4]), eps=0.0)
         (Array([[[1.]]], dtype=float32), Array([-2.], dtype=float32))
     """
+    check_flag("linear", linear)
+    _check_channels(params, mean, var, eps)
     weight, gamma, beta = (jnp.asarray(x, jnp.float32) for x in (params.weight, params.gamma, params.beta))
     ones = jnp.where(var == var, jnp.float32(1), var)  # XLA takes a constant over a root for an inexact rsqrt
     inverse = Names.divide(ones, jnp.sqrt(var + jnp.float32(eps)))
@@ -154,7 +157,7 @@ def conv_bn(
         fake_quant: what rounds the weight, with its state in `state`; None rounds nothing.
         stride, padding, dilation: for all dimensions, or for each.
         groups: into how many parts channels and outputs are split.
-        eps, momentum: of the batch norm. Running variances are unbiased, as torch's.
+        eps, momentum: of the batch norm, at least 0, and from 0 to 1. Running variances are unbiased, as torch's.
         training: False leaves the state as it is.
         freeze_bn: True uses running statistics in training, and leaves them; the weight's range goes on.
         channels_last: True for images of shape (batch, *sizes, channels), of input and output; the weight stays.
@@ -163,7 +166,7 @@ def conv_bn(
         The result, and the next state.
 
     Raises:
-        TypeError: if x is no array of floats, or fake_quant or a flag has the wrong type.
+        TypeError: if an argument has the wrong type.
         ValueError: if shapes or settings do not fit.
 
     Example:
@@ -174,7 +177,9 @@ def conv_bn(
         (Array([-1.22,  0.  ,  1.22], dtype=float32), Array([0.8], dtype=float32))
     """
     x, axis, after = as_array(x), -1 if channels_last else 1, [state]
-    _check(fake_quant, training=training, freeze_bn=freeze_bn, channels_last=channels_last)
+    _check(fake_quant, momentum, training=training, freeze_bn=freeze_bn, channels_last=channels_last)
+    check_type("state", state, ConvBnState, "a ConvBnState")
+    _check_channels(params, state.mean, state.var, eps)
     convolve = _convolution(x, params, (stride, padding, dilation, groups), channels_last)
 
     def observe(y: jax.Array) -> jax.Array:
@@ -198,12 +203,25 @@ def conv_bn(
     return convolve(rounded(weight)) + _along(shift, axis, x.ndim), after[0]
 
 
-def _check(fake_quant: Any, **flags: Any) -> None:
+def _check(fake_quant: Any, momentum: Any, **flags: Any) -> None:
     for name, flag in flags.items():
         check_flag(name, flag)
     if not isinstance(fake_quant, FakeQuantize | FormatRounding | None):
         kind = type(fake_quant).__name__
         raise TypeError(f"fake_quant is a {kind}; allowed are a FakeQuantize, a format as a QConfig has it, and None")
+    if not isinstance(momentum, jax.Array):
+        check_float("momentum", momentum, "a number from 0 to 1", lambda number: 0 <= number <= 1)
+
+
+def _check_channels(params: Any, mean: Any, var: Any, eps: Any) -> None:
+    """Raises unless there is a number for each output; an eps that may be traced is not checked."""
+    check_type("params", params, ConvBnParams, "a ConvBnParams")
+    shape = np.shape(params.weight)[:1]
+    for name, x in zip(("bias", "gamma", "beta", "mean", "var"), (*params[1:], mean, var), strict=True):
+        if np.shape(x) != shape and (name != "bias" or x is not None):
+            raise ValueError(f"{name} has shape {np.shape(x)}; allowed is {shape}")
+    if not isinstance(eps, jax.Array):
+        check_float("eps", eps)
 
 
 def statistics(y: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
@@ -218,7 +236,7 @@ def _moved(old: jax.Array, new: jax.Array, momentum: float) -> jax.Array:
 
 
 def _convolution(x: jax.Array, params: ConvBnParams, settings: Any, last: bool) -> Callable[[jax.Array], jax.Array]:
-    dimensions, groups = params.weight.ndim - 2, settings[3]
+    dimensions, groups = params.weight.ndim - 2, check_int("groups", settings[3], 1)
     channels = params.weight.shape[1] * groups
     if dimensions not in (1, 2, 3):
         raise ValueError(f"weight has shape {params.weight.shape}; allowed are kernels of one to three dimensions")

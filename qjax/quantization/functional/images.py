@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import cleandoc, signature
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,28 +13,34 @@ from qcore.affine import arithmetic
 from qcore.arguments import check_flag
 from qjax.quantization.tensor import QTensor
 
-
-def channels_first(q: QTensor) -> QTensor:
-    """The array with its last axis as the second one."""
-    return QTensor(jnp.moveaxis(q.values, -1, 1), q.qparams, q.form)
+_CHANNELS_LAST = "channels_last: True for channels on the last axis, of input and result."
 
 
-def channels_last(q: QTensor) -> QTensor:
-    """The array with its second axis as the last one."""
-    return QTensor(jnp.moveaxis(q.values, 1, -1), q.qparams, q.form)
+def channels_first(q: QTensor, axis: int = 1) -> QTensor:
+    """The array with its last axis as the second one, or another."""
+    return QTensor(jnp.moveaxis(q.values, -1, axis), q.qparams, q.form)
+
+
+def channels_last(q: QTensor, axis: int = 1) -> QTensor:
+    """The array with its second axis, or another, as the last one."""
+    return QTensor(jnp.moveaxis(q.values, axis, -1), q.qparams, q.form)
 
 
 def in_layout(law: Callable[..., Any]) -> Callable[..., Any]:
     """A law of arrays with channels first that takes channels_last=True for arrays with channels last."""
-    last, first = channels_last, channels_first
+    last, first, parameters = channels_last, channels_first, signature(law)
 
     @wraps(law)
     def function(q: QTensor, *arguments: Any, channels_last: bool = False, **settings: Any) -> QTensor:
         check_flag("channels_last", channels_last)
-        if not channels_last or not isinstance(q, QTensor):
+        if not channels_last or not isinstance(q, QTensor) or q.ndim < 2:
             return law(q, *arguments, **settings)
-        return last(law(first(q), *arguments, **settings))
+        given = parameters.bind(q, *arguments, **settings)
+        given.apply_defaults()
+        axis = 0 if given.arguments.get("dimensions") == q.ndim - 1 else 1  # a pool's array may be without a batch
+        return last(law(first(q, axis), *arguments, **settings), axis)
 
+    function.__doc__ = cleandoc(law.__doc__ or "").replace("\n\nReturns:", f"\n    {_CHANNELS_LAST}\n\nReturns:")
     return function
 
 

@@ -1,4 +1,4 @@
-"""Products and recurrent layers of floats with quantized weights, whose activations are quantized when they are there.
+"""Recurrent cells and layers of floats with quantized weights, whose activations are quantized when they are there.
 
 The law is `qcore.affine.arithmetic.recurrent`; weights and rows of gates are in torch's layout.
 """
@@ -12,17 +12,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from qcore.affine import UINT8, AffineInteger, QParams
 from qcore.affine.arithmetic import recurrent
-from qcore.arguments import check_choice
+from qcore.arguments import check_choice, check_type
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax.quantization.array_names import Names
-from qjax.quantization.integer.products import sums_of_products
-from qjax.quantization.tensor import QTensor
+from qjax.quantization.functional.dynamic import Weight, check_bias, dynamic_linear
 
-ACTIVATIONS = UINT8.reduced()
-_LARGEST = 65504.0  # of float16
-Weight = QTensor | jax.Array  # integers, or float16
 State = tuple[jax.Array, ...]
 Product = Callable[[Any, Any, Any], jax.Array]
 
@@ -48,39 +43,6 @@ class CellWeights(NamedTuple):
     bias_hh: jax.Array | None = None
 
 
-def dynamic_linear(x: ArrayLike, weight: Weight, bias: jax.Array | None = None) -> jax.Array:
-    """x @ weight.T + bias in float32, of a quantized weight and x quantized by its own range, or of a float16 weight.
-
-    With a quantized weight it is float32(sums) * (scale of x * scale of weight) + bias, where sums are exact. The range
-    is that of all of x; under `jax.vmap` of each example. A NaN or an infinity in x makes all results NaN.
-
-    Args:
-        x: floats of shape (..., features).
-        weight: of up to 16 bits, shape (outputs, features), with one scale or one for each output; or float16.
-        bias: float32 of shape (outputs,), or None.
-
-    Returns:
-        A float32 array of shape (..., outputs).
-
-    Raises:
-        TypeError: if x is no array of floats, the weight of none of these types, or bias does not broadcast.
-        ValueError: if shapes do not fit.
-
-    Example:
-        >>> from qjax.quantization import quantize_per_tensor
-        >>> weight = quantize_per_tensor(jnp.float32([[1, 0], [0.5, -1]]), 0.01, 0, "qint8")
-        >>> dynamic_linear(jnp.float32([1, 0]), weight)
-        Array([1. , 0.5], dtype=float32)
-    """
-    if isinstance(x, QTensor):
-        raise TypeError("x is a QTensor; allowed is an array of floats: insert a DeQuantStub before this layer")
-    x = as_array(x)
-    _check_weight("weight", weight)
-    if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
-        raise ValueError(f"x has shape {x.shape}; allowed is (..., {weight.shape[1]})")
-    return _product(x.astype(jnp.float32), weight, bias)
-
-
 def lstm_cell(x: ArrayLike, state: State, weights: CellWeights) -> State:
     """The hidden and the cell state of an LSTM after a step.
 
@@ -93,14 +55,14 @@ def lstm_cell(x: ArrayLike, state: State, weights: CellWeights) -> State:
         The hidden and the cell state after it, float32 arrays of shape (..., size).
 
     Raises:
-        TypeError, ValueError: as `dynamic_linear` does.
+        TypeError, ValueError: as `dynamic_linear` does, or if the shapes of states or weights do not fit.
 
     Example:
         >>> ones, zero = jnp.ones((4, 1), jnp.float16), jnp.zeros(1)
         >>> lstm_cell(zero, (zero, jnp.float32([2])), CellWeights(ones, ones))[1]  # a forget gate of 0.5
         Array([1.], dtype=float32)
     """
-    return _lstm_step(dynamic_linear, dynamic_linear(x, weights.ih, weights.bias_ih), weights, state)
+    return _cell("lstm", x, state, weights)
 
 
 def gru_cell(x: ArrayLike, hidden: jax.Array, weights: CellWeights) -> jax.Array:
@@ -115,14 +77,14 @@ def gru_cell(x: ArrayLike, hidden: jax.Array, weights: CellWeights) -> jax.Array
         A float32 array of shape (..., size).
 
     Raises:
-        TypeError, ValueError: as `dynamic_linear` does.
+        TypeError, ValueError: as `dynamic_linear` does, or if the shapes of states or weights do not fit.
 
     Example:
         >>> zeros = jnp.zeros((3, 1), jnp.float16)
         >>> jax.jit(gru_cell)(jnp.ones(1), jnp.ones(1), CellWeights(zeros, zeros))  # an update gate of 0.5
         Array([0.5], dtype=float32)
     """
-    return _gru_step(dynamic_linear, dynamic_linear(x, weights.ih, weights.bias_ih), weights, (hidden,))[0]
+    return _cell("gru", x, (hidden,), weights)[0]
 
 
 def rnn_cell(x: ArrayLike, hidden: jax.Array, weights: CellWeights, nonlinearity: str = "tanh") -> jax.Array:
@@ -138,7 +100,8 @@ def rnn_cell(x: ArrayLike, hidden: jax.Array, weights: CellWeights, nonlinearity
         A float32 array of shape (..., size).
 
     Raises:
-        TypeError, ValueError: as `dynamic_linear` does, or if nonlinearity is something else.
+        TypeError, ValueError: as `dynamic_linear` does, or if the shapes of states or weights do not fit, or
+            nonlinearity is something else.
 
     Example:
         >>> ones = jnp.ones((1, 1), jnp.float16)
@@ -146,8 +109,7 @@ def rnn_cell(x: ArrayLike, hidden: jax.Array, weights: CellWeights, nonlinearity
         Array([3.], dtype=float32)
     """
     check_choice("nonlinearity", nonlinearity, ("tanh", "relu"))
-    sums = dynamic_linear(x, weights.ih, weights.bias_ih) + dynamic_linear(hidden, weights.hh, weights.bias_hh)
-    return recurrent.rnn_cell(Names, sums, nonlinearity)
+    return _cell(nonlinearity, x, (hidden,), weights)[0]
 
 
 def lstm(
@@ -213,7 +175,27 @@ def _gru_step(product: Product, of_input: jax.Array, weights: CellWeights, state
     return (recurrent.gru_cell(Names, of_input, product(state[0], weights.hh, weights.bias_hh), state[0]),)
 
 
-_STEPS = {"lstm": (_lstm_step, 2), "gru": (_gru_step, 1)}
+def _rnn_step(nonlinearity: str, product: Product, of_input: jax.Array, weights: CellWeights, state: State) -> State:
+    return (recurrent.rnn_cell(Names, of_input + product(state[0], weights.hh, weights.bias_hh), nonlinearity),)
+
+
+_STEPS = {  # a step, the gates, and the states
+    "lstm": (_lstm_step, 4, ("hidden", "cell")),
+    "gru": (_gru_step, 3, ("hidden",)),
+    "tanh": (partial(_rnn_step, "tanh"), 1, ("hidden",)),
+    "relu": (partial(_rnn_step, "relu"), 1, ("hidden",)),
+}
+
+
+def _cell(kind: str, x: Any, states: State, weights: CellWeights) -> State:
+    """The states after a step."""
+    size = _size_of(kind, weights)
+    check_bias("weights.bias_ih", weights.bias_ih, weights.ih)
+    check_bias("weights.bias_hh", weights.bias_hh, weights.hh)
+    of_input = dynamic_linear(x, weights.ih, weights.bias_ih)
+    step, _, names = _STEPS[kind]
+    check_states(names, states, (*of_input.shape[:-1], size))
+    return step(dynamic_linear, of_input, weights, states)
 
 
 def over_layers(kind: str, product: Product, x: Any, layers: Any, states: State | None) -> Any:
@@ -224,17 +206,18 @@ def over_layers(kind: str, product: Product, x: Any, layers: Any, states: State 
         product: product(x, weight, bias), of inputs and of hidden states.
         x, layers, states: as for `lstm`; the states are a tuple.
     """
-    x, (step, count) = as_array(x), _STEPS[kind]
+    x, (step, _, names) = as_array(x), _STEPS[kind]
     if x.ndim != 3:
         raise ValueError(f"x has shape {x.shape}; allowed is (steps, batch, features)")
     directions = {len(layer) for layer in layers}
     if directions not in ({1}, {2}):
         raise ValueError(f"layers have {sorted(directions)} directions; allowed are 1 or 2, the same for all")
-    shape = len(layers) * len(layers[0]), x.shape[1], layers[0][0].hh.shape[1]
-    states = (jnp.zeros(shape),) * count if states is None else states
-    for one in states:
-        if one.shape != shape:
-            raise ValueError(f"state has shape {one.shape}; allowed is {shape}")
+    size, *others = {_size_of(kind, weights) for layer in layers for weights in layer}
+    if others:
+        raise ValueError(f"layers have states of {sorted([size, *others])}; allowed is one size for all")
+    shape = len(layers) * len(layers[0]), x.shape[1], size
+    states = (jnp.zeros(shape),) * len(names) if states is None else states
+    check_states(names, states, shape)
     last = []
     for layer in layers:
         results = []
@@ -257,34 +240,23 @@ def _over_steps(step: Any, product: Any, of_input: jax.Array, weights: CellWeigh
     return jax.lax.scan(body, state, of_input, reverse=bool(reverse))
 
 
-def halves(weight: ArrayLike) -> jax.Array:
-    """A weight in float16, whose largest number is what others become."""
-    return jnp.clip(jnp.asarray(weight), -_LARGEST, _LARGEST).astype(jnp.float16)
+def _size_of(kind: str, weights: Any) -> int:
+    """The size of a cell's state; raises unless the weights have as many gates of it as the kind."""
+    check_type("weights", weights, CellWeights, "a CellWeights")
+    ih, hh = (tuple(getattr(weight, "shape", ())) for weight in (weights.ih, weights.hh))
+    gates = _STEPS[kind][1]
+    if len(ih) != 2 or len(hh) != 2 or not ih[0] == hh[0] == gates * hh[1]:
+        raise ValueError(
+            f"weights.ih has shape {ih} and weights.hh {hh}; allowed are ({gates} * size, features) and "
+            f"({gates} * size, size)"
+        )
+    return hh[1]
 
 
-def _check_weight(name: str, weight: Any) -> None:
-    if isinstance(weight, QTensor):
-        if weight.form.storage == "int32" or weight.qparams.axis not in (None, 0):
-            raise ValueError(
-                f"{name} has integers of {weight.form.storage} and axis={weight.qparams.axis}; allowed are up to 16 "
-                "bits, and one scale or axis 0"
-            )
-    elif getattr(weight, "dtype", None) != jnp.float16:
-        raise TypeError(f"{name} is {getattr(weight, 'dtype', type(weight).__name__)}; allowed is a QTensor or float16")
-    if weight.ndim != 2:
-        raise ValueError(f"{name} has shape {tuple(weight.shape)}; allowed is (outputs, features)")
-
-
-@jax.jit
-def _product(x: jax.Array, weight: Weight, bias: Any) -> jax.Array:
-    if not isinstance(weight, QTensor):
-        y = x @ weight.astype(jnp.float32).T
-        return y if bias is None else y + bias
-    if x.size == 0:
-        return jnp.zeros((*x.shape[:-1], weight.shape[0]))
-    form: AffineInteger = ACTIVATIONS
-    q, qparams = recurrent.quantize_dynamic(Names, jax.lax.stop_gradient(x), form)
-    whole = QParams(jnp.ones_like(qparams.scale), qparams.zero_point)  # a scale may be NaN
-    grouped = QTensor(q.astype(form.storage)[..., None, :], whole, form)
-    sums = sums_of_products(grouped, weight)
-    return recurrent.dynamic_output(Names, sums, qparams.scale, weight.qparams.scale, bias)
+def check_states(names: tuple[str, ...], states: Any, shape: tuple[int, ...]) -> None:
+    """Raises unless there is a state of the shape for each name."""
+    if not isinstance(states, (tuple, list)) or len(states) != len(names):
+        raise TypeError(f"state is a {type(states).__name__}; allowed is a tuple of arrays, ({', '.join(names)})")
+    for name, state in zip(names, states, strict=True):
+        if (actual := getattr(state, "shape", None)) != shape:
+            raise ValueError(f"{name} state has shape {actual}; allowed is {shape}")

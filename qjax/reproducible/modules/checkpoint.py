@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from qjax.nnx.workflow.tree import names_of, shown
+from qcore.arguments import check_type
+from qjax.nnx.workflow.tree import check_model, names_of, shown
 
 Move = Callable[[Any], Any]
 Entry = tuple[str, list[Any], Callable[..., Any], Callable[[Any], list[Any]]]
@@ -56,6 +57,7 @@ def state_dict(model: nnx.Module) -> dict[str, jax.Array]:
         Arrays; `safetensors.numpy.save_file` or `numpy.savez` writes them.
 
     Raises:
+        TypeError: if model is no module of flax nnx.
         ValueError: if another module has parameters.
 
     Example:
@@ -76,6 +78,7 @@ def load_state_dict(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
         Nothing; the variables of the model are changed in place.
 
     Raises:
+        TypeError: if model is no module of flax nnx, or tensors no mapping.
         ValueError: if a name is missing or left over, or a shape is another; the model is unchanged then.
 
     Example:
@@ -84,6 +87,7 @@ def load_state_dict(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
         >>> model.kernel[...].tolist()
         [[1.0], [2.0]]
     """
+    check_type("tensors", tensors, Mapping, "a mapping of names to arrays")
     entries = {name: (variables, back) for name, variables, _, back in _entries(model)}
     given = {name for name in tensors if not name.endswith("num_batches_tracked")}
     if given != set(entries):
@@ -145,6 +149,7 @@ def _thirds(x: Any) -> Any:
 
 def _entries(model: nnx.Module) -> list[Entry]:
     """Names in torch, the variables that they stand for, and how their arrays go there and back."""
+    check_model("model", model)
     layers = names_of(model)
     found = [entry for name, layer in layers.items() if _is_torchs(layer) for entry in _of_attention(name, layer)]
     known = {id(variable) for _, variables, _, _ in found for variable in variables}

@@ -20,7 +20,8 @@ def initialize(model: nnx.Module, key: int | tuple[int, int]) -> None:
         Nothing; the model is changed in place.
 
     Raises:
-        TypeError, ValueError: if key is none, or the model has another parameter; it is unchanged then.
+        TypeError, ValueError: if model is no module, key is none, or the model has another parameter; it is unchanged
+            then.
 
     Example:
         >>> model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))

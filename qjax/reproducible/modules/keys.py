@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 
 from qjax._rounding.keys import Key, fold_in, key_words
-from qjax.nnx.workflow.tree import names_of
+from qjax.nnx.workflow.tree import check_model, names_of
 
 
 class LayerKey(nnx.Variable):
@@ -33,7 +33,7 @@ def set_key(model: nnx.Module, key: Key) -> None:
         Nothing; the variables `key` of these layers are changed in place.
 
     Raises:
-        TypeError, ValueError: if key is none.
+        TypeError, ValueError: if model is no module, or key is none.
 
     Example:
         >>> from qjax.reproducible import convert
@@ -42,6 +42,7 @@ def set_key(model: nnx.Module, key: Key) -> None:
         >>> model(jnp.ones(6)).tolist()
         [2.0, 2.0, 0.0, 0.0, 2.0, 0.0]
     """
+    check_model("model", model)
     words: Any = jnp.asarray(key_words(key)).view(jnp.uint32)
     for name, layer in names_of(model).items():
         place = getattr(layer, "key", None)

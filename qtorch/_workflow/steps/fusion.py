@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
+from qcore.arguments import check_type
 from qtorch._torch_internals import drop_forward_hooks
 from qtorch._workflow.steps.swap import take_hooks
-from qtorch._workflow.tree import copied
+from qtorch._workflow.tree import check_mapping, check_model, copied, entry_of
 from qtorch.nn.intrinsic.fused import FUSED, Fused, folded_layer
 
 __all__ = ["fuse_known_modules", "fuse_modules", "fuse_modules_qat"]
@@ -54,10 +55,10 @@ def fuse_modules(
         ['ConvReLU2d', 'Identity', 'Identity']
     """
     fuser = fuse_known_modules if fuser_func is None else fuser_func
+    check_type("fuser_func", fuser, Callable, "a function of a list of modules")
     model = copied(model, inplace)
-    rows = [modules_to_fuse] if all(isinstance(name, str) for name in modules_to_fuse) else modules_to_fuse
-    more = (fuse_custom_config_dict or {}).get("additional_fuser_method_mapping", {})
-    for row in rows:
+    more = entry_of("fuse_custom_config_dict", fuse_custom_config_dict, "additional_fuser_method_mapping")
+    for row in _rows(modules_to_fuse):
         layers = [_layer(model, name) for name in row]
         _check_row(model, row, layers)
         try:
@@ -112,14 +113,21 @@ def fuse_known_modules(mod_list: list[nn.Module], additional_fuser_method_mappin
         A list as long as mod_list, of modules in the mode (training or evaluation) of the first layer.
 
     Raises:
-        ValueError: if the types are not known in this order, or a batch norm does not fit.
+        TypeError: if an argument has the wrong type.
+        ValueError: if there is no layer, the types are not known in this order, or a batch norm does not fit.
 
     Example:
         >>> fuse_known_modules([nn.Linear(1, 1), nn.ReLU()])[1]
         Identity()
     """
+    check_type("mod_list", mod_list, Iterable, "a list of modules")
+    for index, layer in enumerate(mod_list):
+        check_model(f"mod_list[{index}]", layer)
+    if not mod_list:
+        raise ValueError(f"mod_list={mod_list!r}; allowed are one or more modules")
+    more = {} if additional_fuser_method_mapping is None else additional_fuser_method_mapping
+    check_mapping("additional_fuser_method_mapping", more)
     types = tuple(map(type, mod_list))
-    more = additional_fuser_method_mapping or {}
     training = mod_list[0].training
     fused = more[types](training, *mod_list) if types in more else _fused(mod_list, types, training)
     for layer in mod_list:
@@ -164,9 +172,24 @@ def _check_norm(layer: Any, bn: Any, training: bool) -> None:
         )
 
 
+def _rows(modules_to_fuse: Any) -> Any:
+    """The lists of names, of which modules_to_fuse is one or has many."""
+    listed = isinstance(modules_to_fuse, Collection) and not isinstance(modules_to_fuse, str)
+    if not listed or all(isinstance(name, str) for name in modules_to_fuse):
+        modules_to_fuse = [modules_to_fuse]
+    for row in modules_to_fuse:
+        if not isinstance(row, Collection) or isinstance(row, str):
+            raise _no_names(row)
+    return modules_to_fuse
+
+
+def _no_names(value: Any) -> TypeError:
+    return TypeError(f"modules_to_fuse has {value!r}; allowed are lists of names: [['conv', 'bn', 'relu']]")
+
+
 def _layer(model: nn.Module, name: Any) -> nn.Module:
     if not isinstance(name, str):
-        raise TypeError(f"modules_to_fuse has {name!r}; allowed are lists of names: [['conv', 'bn', 'relu']]")
+        raise _no_names(name)
     try:
         return model.get_submodule(name)
     except AttributeError as error:

@@ -15,9 +15,9 @@ from qtorch._workflow.mappings import (
     is_whole,
 )
 from qtorch._workflow.observing import attach, count_forwards, is_prepared
-from qtorch._workflow.steps.propagation import one_of, propagate_qconfig_
-from qtorch._workflow.steps.swap import swap_module
-from qtorch._workflow.tree import check_model, copied, is_leaf, joined, rebuilt, shown, walk
+from qtorch._workflow.steps.propagation import check_types, one_of, propagate_qconfig_
+from qtorch._workflow.steps.swap import maker, swap_module
+from qtorch._workflow.tree import check_mapping, check_model, copied, entry_of, is_leaf, joined, rebuilt, shown, walk
 from qtorch.nn.intrinsic import Fused
 from qtorch.nn.qat.layers import QATLayer
 from qtorch.nn.quantized import FloatFunctional
@@ -68,7 +68,8 @@ def prepare(
     """
     check_model("model", model)
     allowed = one_of("allow_list", allow_list, "white_list", white_list)
-    custom = (prepare_custom_config_dict or {}).get("float_to_observed_custom_module_class", {})
+    check_types("observer_non_leaf_module_list", observer_non_leaf_module_list)
+    custom = entry_of("prepare_custom_config_dict", prepare_custom_config_dict, "float_to_observed_custom_module_class")
     model = copied(model, inplace)
     propagate_qconfig_(model)
     model = rebuilt(model, lambda _, module: _observed_custom(module, custom), lambda _, module: False)
@@ -109,6 +110,7 @@ def prepare_qat(model: nn.Module, mapping: Mapping[Any, Any] | None = None, inpl
     if not model.training:
         raise ValueError("model is in evaluation; allowed is one in training: model.train()")
     mapping = get_default_qat_module_mappings() if mapping is None else mapping
+    check_mapping("mapping", mapping)
     calibrated = [path for path, module in model.named_modules() if type(module) in mapping and is_prepared(module)]
     if calibrated:
         raise ValueError(f"{shown(calibrated[0])} was prepared for calibration; allowed is the float model")
@@ -128,7 +130,7 @@ def prepare_qat(model: nn.Module, mapping: Mapping[Any, Any] | None = None, inpl
 def _observed_custom(module: nn.Module, custom: Mapping[Any, Any]) -> nn.Module:
     if type(module) not in custom or getattr(module, "qconfig", None) is None:
         return module
-    observed = custom[type(module)].from_float(module)
+    observed = maker("prepare_custom_config_dict", custom, module, "from_float")(module)
     observed.qconfig = module.qconfig
     return observed
 

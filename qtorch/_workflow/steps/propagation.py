@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from qtorch._workflow.tree import check_model, joined, shown
+from qtorch._workflow.tree import check_mapping, check_model, joined, shown
 from qtorch.quantization.qconfig import QConfig, QConfigDynamic
 
 __all__ = ["propagate_qconfig_"]
@@ -49,16 +49,30 @@ def propagate_qconfig_(
     """
     check_model("module", module)
     qconfig_dict = {} if qconfig_dict is None else qconfig_dict
+    check_mapping("qconfig_dict", qconfig_dict)
     allowed = one_of("white_list", white_list, "allow_list", allow_list)
     check_entries(module, qconfig_dict)
     _propagate(module, qconfig_dict, None, "", allowed)
 
 
 def one_of(name: str, value: Any, alias: str, other: Any) -> Any:
-    """An argument that has two names."""
+    """An argument that has two names: types of modules, or None.
+
+    Raises:
+        TypeError: if both are given, or one is something else.
+    """
     if value is not None and other is not None:
         raise TypeError(f"{name} and {alias} are two names of one argument; allowed is one of them")
+    check_types(name, value)
+    check_types(alias, other)
     return other if value is None else value
+
+
+def check_types(name: str, types: Any) -> None:
+    """Raises TypeError unless an argument is None, or a collection of types."""
+    if types is None or (isinstance(types, Collection) and all(isinstance(kind, type) for kind in types)):
+        return
+    raise TypeError(f"{name}={types!r}; allowed are None, and a list of types of modules")
 
 
 def check_entries(model: torch.nn.Module, entries: Mapping[Any, Any]) -> None:

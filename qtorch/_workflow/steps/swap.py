@@ -9,7 +9,7 @@ from torch import nn
 
 from qtorch._torch_internals import forward_hooks
 from qtorch._workflow.observing import CountCalls, ObserveOutput
-from qtorch._workflow.tree import check_model, shown
+from qtorch._workflow.tree import check_mapping, check_model, shown
 from qtorch.nn.intrinsic import Fused
 from qtorch.nn.qat.layers import QATLayer
 
@@ -37,7 +37,9 @@ def swap_module(
         A new module, of the class that the mapping has; or mod itself.
 
     Raises:
-        TypeError, ValueError: as the class does, with the module's name; and if its tensors are on several devices.
+        TypeError: if an argument has the wrong type, or the class has no such method.
+        ValueError: if the module's tensors are on several devices.
+        TypeError, ValueError: as the class does, with the module's name.
 
     Example:
         >>> from qtorch.nn import qat
@@ -48,14 +50,20 @@ def swap_module(
         <class 'qtorch.nn.qat.layers.Linear'>
     """
     check_model("mod", mod)
-    custom = custom_module_class_mapping or {}
+    check_mapping("mapping", mapping)
+    custom = {} if custom_module_class_mapping is None else custom_module_class_mapping
+    check_mapping("custom_module_class_mapping", custom)
     if getattr(mod, "qconfig", None) is None or (type(mod) not in mapping and type(mod) not in custom):
         return mod
     devices = {tensor.device for tensor in [*mod.parameters(), *mod.buffers()]}
     if len(devices) > 1:
         raise ValueError(f"{shown(path)} is on the devices {sorted(map(str, devices))}; allowed is one")
     try:
-        made: Any = custom[type(mod)].from_observed(mod) if type(mod) in custom else _made(mod, mapping[type(mod)])
+        made: Any = (
+            maker("custom_module_class_mapping", custom, mod, "from_observed")(mod)
+            if type(mod) in custom
+            else _made(mod, mapping)
+        )
     except (TypeError, ValueError) as error:
         raise type(error)(f"{shown(path)}: {error}") from error
     take_hooks(made, mod, mod)
@@ -67,9 +75,22 @@ def swap_module(
     return made.train(mod.training)
 
 
-def _made(mod: nn.Module, target: Any) -> nn.Module:
+def maker(name: str, mapping: Mapping[Any, Any], mod: nn.Module, method: str) -> Any:
+    """The method of the class that a user's dictionary has for a module.
+
+    Raises:
+        TypeError: if there is no such method.
+    """
+    target = mapping[type(mod)]
+    if not hasattr(target, method):
+        raise TypeError(f"{name} has {target!r} for {type(mod).__name__}; allowed is a class with {method}(module)")
+    return getattr(target, method)
+
+
+def _made(mod: nn.Module, mapping: Mapping[Any, Any]) -> nn.Module:
+    target, make = mapping[type(mod)], maker("mapping", mapping, mod, "from_float")
     trains = isinstance(target, type) and issubclass(target, QATLayer)  # which have batch norms of their own
-    return target.from_float(mod.without_norm() if isinstance(mod, Fused) and not trains else mod)
+    return make(mod.without_norm() if isinstance(mod, Fused) and not trains else mod)
 
 
 def take_hooks(made: nn.Module, first: nn.Module, last: nn.Module) -> None:

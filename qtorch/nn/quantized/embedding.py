@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from qcore.affine import UINT8
-from qcore.arguments import check_int
+from qcore.arguments import check_int, check_type
+from qtorch.nn.quantized.common.base import checked, place_of
 from qtorch.nn.quantized.common.observed import weight_of
 from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight
 
@@ -34,7 +35,14 @@ class Embedding(torch.nn.Module):
         self.weight = QuantizedWeight(empty_weight((num_embeddings, embedding_dim), dtype))
 
     def forward(self, indices: torch.Tensor) -> torch.Tensor:
-        """The rows, of shape (*indices.shape, embedding_dim); only they are dequantized."""
+        """The rows, of shape (*indices.shape, embedding_dim); only they are dequantized.
+
+        Raises:
+            TypeError: if indices is no tensor of int32 or int64.
+        """
+        checked(self, check_type, "indices", indices, torch.Tensor, "a torch.Tensor of int32 or int64")
+        if indices.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"{place_of(self)}: indices has dtype {indices.dtype}; allowed are int32 and int64")
         return self.weight.rows(indices)
 
     def extra_repr(self) -> str:

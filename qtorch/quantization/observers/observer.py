@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from qcore import affine
-from qcore.arguments import check_int
+from qcore.arguments import check_int, check_type
 from qtorch.quantization.array_names import Names
 from qtorch.quantization.observers.base import ObserverBase, RangeObserver
 from qtorch.quantization.observers.histogram import TensorHistogram
+from qtorch.quantization.tensor import QTensor
 
 
 class MinMaxObserver(RangeObserver):
@@ -159,6 +160,9 @@ class RuleObserver(RangeObserver):
     Args:
         rule: such as `qcore.affine.MinMax(INT8, "symmetric")`.
 
+    Raises:
+        TypeError: if rule is no such observer.
+
     Example:
         >>> x = RuleObserver(affine.MinMax())(torch.tensor([-1.0, 0.5, 3.0]))
     """
@@ -166,6 +170,7 @@ class RuleObserver(RangeObserver):
     _rule_class = affine.MinMax
 
     def __init__(self, rule: affine.MinMax) -> None:
+        check_type("rule", rule, affine.MinMax, "an observer of extremes of qcore.affine, such as MinMax()")
         super().__init__(rule.form, rule.scheme, eps=rule.eps)
         self.rule = rule
         self.reset_min_max_vals()
@@ -191,6 +196,7 @@ class RecordingObserver(ObserverBase):
         self.tensor_val: list[torch.Tensor] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        check_type("x", x, (torch.Tensor, QTensor), "a torch.Tensor")
         self.tensor_val = list(self.rule.update(tuple(self.tensor_val), x.detach(), Names))
         return x
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from qcore.accumulate.product import check_products
+from qcore.arguments import check_type
 from qcore.random.keys import fold_in
 from qcore.random.threefry import as_lane
 from qtorch import linalg
@@ -33,7 +34,7 @@ def set_key(model: nn.Module, key: int | tuple[int, int]) -> None:
         Nothing; the buffers `key` of these layers are changed in place.
 
     Raises:
-        TypeError, ValueError: if key is none.
+        TypeError, ValueError: if model is no module, or key is none.
 
     Example:
         >>> model = nn.Sequential(Dropout(0.5))
@@ -41,6 +42,7 @@ def set_key(model: nn.Module, key: int | tuple[int, int]) -> None:
         >>> model(torch.ones(6))
         tensor([2., 2., 2., 2., 0., 2.])
     """
+    check_type("model", model, nn.Module, "a torch.nn.Module")
     for name, layer in model.named_modules():
         if isinstance(getattr(layer, "key", None), torch.Tensor):
             words = fold_in(key, crc32(name.encode()))

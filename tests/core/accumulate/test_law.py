@@ -76,6 +76,20 @@ def test_other_formats_promise_nothing(number):
     assert sums_are_exact(number, "e2m1fn", 1)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("e5m2", "e5m2", -1), ValueError, "terms=-1; allowed is an int >= 0"),
+        (("e5m2", "e5m2", 1.0), TypeError, "terms=1.0 is a float; allowed is an int >= 0"),
+        ((5, "e5m2", 1), TypeError, "a=5 is a int; allowed is a Number"),
+        (("e5m2", "x", 0), ValueError, "b='x': allowed"),
+    ],
+)
+def test_wrong_arguments_of_sums_are_exact(arguments, error, message):
+    with pytest.raises(error, match=message):
+        sums_are_exact(*arguments)
+
+
 @pytest.mark.parametrize("a", ["mxfp8_e4m3", "block(8,dim=0)", "e5m2"])
 def test_exact_sums_do_not_depend_on_their_order(a):
     """What formats promise, with data at their limits: any order of the terms has the same bits."""

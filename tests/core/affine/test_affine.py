@@ -16,6 +16,7 @@ from qcore.affine import (
     UINT8,
     AffineInteger,
     Names,
+    QArray,
     QParams,
     checkpoint,
     choose_qparams,
@@ -26,6 +27,7 @@ from qcore.affine import (
     quantize_affine,
     requantize,
 )
+from qcore.affine.arithmetic import unit_qparams
 
 
 def parameters(rng, form):
@@ -175,6 +177,7 @@ def test_formats():
 CHANNELS = QParams.of([0.1, 0.2], [0, 0], 0)
 X = np.ones((2, 3), np.float32)
 ONE = np.float32(1)
+Q = QArray(np.int8([[1], [2]]), QParams.of(0.5, 0), INT8)
 
 
 def test_checkpoints_hold_the_text_of_ranges_and_older_ones_fields():
@@ -251,6 +254,13 @@ BAD = {
     "axis=5; allowed is an int from 0 to 1": lambda: requantize(
         X.astype(np.int32), ONE, ONE, None, QParams.of(0.1, 0), INT8, 5
     ),
+    "q is a int; allowed is a QTensor": lambda: unit_qparams(3, INT8, False),
+    "form is a NoneType; allowed is an AffineInteger": lambda: unit_qparams(Q, None, False),
+    "signed=1 is a int; allowed are True and False": lambda: unit_qparams(Q, INT8, 1),
+    "q has axis=0; allowed is a QTensor with one scale": lambda: unit_qparams(
+        QArray(Q.values, CHANNELS, INT8), INT8, False
+    ),
+    "path is a int; allowed is a str or os.PathLike": lambda: checkpoint.save_file(3, {}),
 }
 
 

@@ -120,3 +120,9 @@ def test_wrong_arguments(way, arguments, error, words):
         way(network(), **arguments)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_no_model(way):
+    with pytest.raises(TypeError, match=r"model is a list; allowed is a torch\.nn\.Module"):
+        way([network()], ["linear"], F)

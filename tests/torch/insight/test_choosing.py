@@ -41,3 +41,27 @@ def test_the_chosen_recipe_has_the_loss_that_is_said():
 def test_refused(model, data, text):
     with pytest.raises(ValueError, match=text):
         sensitivity(model, data, ["e4m3fn"])
+
+
+LOGITS, TARGETS = torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64)
+WRONG = [
+    (lambda: sensitivity(3, DATA, ["e4m3fn"]), TypeError, "model is a int; allowed is a torch.nn.Module"),
+    (lambda: sensitivity(network(), DATA, ["e4m3fn"], "loss"), TypeError, "loss is a str; allowed is a function of"),
+    (lambda: choose_formats(None, DATA, 6, ["e4m3fn"]), TypeError, "model is a NoneType; allowed is a torch.nn.Module"),
+    (lambda: cross_entropy([1.0], TARGETS), TypeError, "logits is a list; allowed is a torch.Tensor of floats"),
+    (lambda: cross_entropy(TARGETS, TARGETS), TypeError, "logits has dtype torch.int64; allowed are floats"),
+    (lambda: cross_entropy(LOGITS, 3), TypeError, "targets is a int; allowed is a torch.Tensor of torch.int64"),
+    (lambda: cross_entropy(LOGITS, TARGETS.int()), TypeError, "targets has dtype torch.int32; allowed is torch.int64"),
+    (
+        lambda: cross_entropy(LOGITS[0, 0], TARGETS),
+        ValueError,
+        r"logits has shape \(4,\); allowed are two dimensions or",
+    ),
+    (lambda: cross_entropy(LOGITS, TARGETS.T), ValueError, r"targets has shape \(3, 2\); allowed is \(2, 3\)"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), WRONG, ids=[message for _, _, message in WRONG])
+def test_wrong_arguments(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

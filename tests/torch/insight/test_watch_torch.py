@@ -146,6 +146,8 @@ def test_bad_arguments():
         watch(nn.Linear(2, 2))
     with pytest.raises(TypeError, match=r"model is a int; allowed is a torch.nn.Module"):
         watch(3)
+    with pytest.raises(TypeError, match="digests='all' is a str; allowed are True and False"):
+        watch(model, digests="all")
     with pytest.raises(TypeError, match="optimizer is a SGD; allowed is an OptimLP"):
         watch(model, torch.optim.SGD(model.parameters(), 0.1))
     with watch(model) as watching, pytest.raises(RuntimeError, match="nothing was rounded in this step"):

@@ -84,6 +84,40 @@ def test_wrong_shapes(a, b):
         linalg.matmul(torch.ones(a), torch.ones(b))
 
 
+X = torch.ones(2, 2)
+WRONG = [
+    (lambda: linalg.matmul(X, X, scaling=3), TypeError, "scaling is a int; allowed is a torch.Tensor of float32"),
+    (lambda: linalg.bmm(None, X), TypeError, "a is a NoneType; allowed is a torch.Tensor of float32"),
+    (lambda: linalg.scaled_dot_product_attention(3, X, X), TypeError, "query is a int; allowed is a torch.Tensor of"),
+    (
+        lambda: linalg.scaled_dot_product_attention(X, X, X.double()),
+        TypeError,
+        r"value has dtype torch.float64; allowed is torch\.float32",
+    ),
+    (lambda: linalg.scaled_dot_product_attention(X, X, X, scores=3), TypeError, "scores is a int; allowed is a dict"),
+    (lambda: linalg.scaled_dot_product_attention(X, X, X, output="e"), TypeError, "output is a str; allowed is a dict"),
+    (lambda: linalg.MultiheadAttention(8, 2, linear=3), TypeError, "linear is a int; allowed is a dict"),
+    (lambda: linalg.MultiheadAttention(8, 2, scores=[3]), TypeError, "scores is a list; allowed is a dict"),
+    (
+        lambda: linalg.MultiheadAttention(8, 3),
+        ValueError,
+        "embed_dim=8 with num_heads=3; allowed are multiples of num_",
+    ),
+    (lambda: linalg.MultiheadAttention(8.0, 2), TypeError, r"embed_dim=8\.0 is a float; allowed is an int >= 1"),
+    (
+        lambda: linalg.MultiheadAttention(2, 1)(X, X, X, attn_mask=[[1]]),
+        TypeError,
+        "attn_mask is a list; allowed are arrays of bool and float32, and None",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), WRONG, ids=[message for _, _, message in WRONG])
+def test_wrong_calls(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
 def test_wrong_tensors():
     x = torch.ones(2, 2)
     for wrong in (x.double(), x.half(), np.ones((2, 2), np.float32), [[1.0]]):

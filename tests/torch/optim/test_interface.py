@@ -122,6 +122,8 @@ def test_wrong_results_and_states():
             OptimLP(sgd(params), weight_quant=result).step()
         assert words in str(caught.value)
     optimizer, params = trained()
+    with pytest.raises(TypeError, match="state_dict is a NoneType; allowed is a dict"):
+        optimizer.load_state_dict(None)
     with pytest.raises(ValueError, match="low_precision"):
         optimizer.load_state_dict(optimizer.optim.state_dict())
     optimizer.optim.load_state_dict(optimizer.state_dict())  # a plain optimizer takes what it knows

@@ -141,6 +141,12 @@ WRONG = [
     (lambda: linear(W, W), ValueError, "input has axis=0; allowed is None"),
     (lambda: linear(X, W, BIAS[:2]), ValueError, r"bias has shape \(2,\); allowed is \(3,\)"),
     (lambda: linear(X, W, BIAS.double()), TypeError, "bias is float64"),
+    (lambda: linear(X, W, [1.0]), TypeError, "bias is a list; allowed is a float32 tensor or None"),
+    (
+        lambda: conv2d(IMAGES, FILTERS, 3, groups=2),
+        TypeError,
+        "bias is a int; allowed is a float32 tensor or None",
+    ),
     (lambda: linear(X, W, BIAS, -1.0, 0), ValueError, "scale=-1"),
     (lambda: linear(X, W, BIAS, 1.0, 300), ValueError, "zero_point=300"),
     (lambda: conv2d(IMAGES, FILTERS), ValueError, "groups=1; allowed are"),

@@ -179,6 +179,7 @@ WRONG = [
     (lambda: ours.FakeQuantize(quant_min=-1, quant_max=9), ValueError, "quant_min=-1"),
     (lambda: ours.FakeQuantize(quant_min=0), ValueError, "quant_min=0 and quant_max=None"),
     (lambda: ours.FakeQuantize(bins=3), TypeError, "bins"),
+    (lambda: ours.FakeQuantize(3), TypeError, "observer is a int; allowed is a class of observers, or a function that"),
     (lambda: ours.FakeQuantize()([1]), TypeError, "x is a list"),
     (lambda: ours.FakeQuantize()(torch.ones(2, dtype=torch.int32)), TypeError, "x has dtype int32"),
     (
@@ -189,6 +190,8 @@ WRONG = [
     (lambda: ours.QConfigDynamic(weight=3), ValueError, "weight is a int; allowed is what makes one"),
     (lambda: ours.get_default_qconfig("none"), ValueError, "backend='none'; allowed are x86, fbgemm"),
     (lambda: ours.get_default_qat_qconfig(1), TypeError, "backend=1 is a int"),
+    (lambda: ours.enable_observer(2.5), TypeError, "module is a float; allowed is a torch.nn.Module"),
+    (lambda: ours.disable_fake_quant(None), TypeError, "module is a NoneType; allowed is a torch.nn.Module"),
 ]
 
 

@@ -227,6 +227,9 @@ def test_recording_and_noop():
             observer.calculate_qparams()
     x.fill_(7)
     assert [tensor.tolist() for tensor in recording.get_tensor_value()] == [[1, 1]]
+    q = ours.quantize_per_tensor(x, 0.5, 0, torch.quint8)
+    assert recording(q) is q
+    assert recording.get_tensor_value()[1].equal(q)
     assert noop.dtype is torch.float16
     assert not recording.state_dict()
 
@@ -269,6 +272,8 @@ WRONG = [
     (lambda: ours.HistogramObserver().calculate_qparams(), ValueError, "observe something before asking"),
     (lambda: ours.PerChannelMinMaxObserver().calculate_qparams(), ValueError, "observe something before asking"),
     (lambda: ours.PerChannelMinMaxObserver(ch_axis=2)(X), ValueError, "axis=2; allowed is an int from 0 to 1"),
+    (lambda: ours.RuleObserver(3), TypeError, "rule is a int; allowed is an observer of extremes of qcore.affine"),
+    (lambda: ours.RecordingObserver()(3), TypeError, "x is a int; allowed is a torch.Tensor"),
 ]
 
 

@@ -242,11 +242,20 @@ WRONG = [
         TypeError,
         r"values has dtype torch\.float32",
     ),
+    (lambda: QTensor([1], Q.qparams, UINT8), TypeError, "values is a list; allowed is an array of integers"),
     (lambda: CHANNELS.q_scale(), ValueError, "q_scale of a QTensor with axis=1"),
     (lambda: CHANNELS.max(), ValueError, "max of a QTensor with axis=1"),
     (lambda: CHANNELS.resize_(2), ValueError, "resize_ of a QTensor with axis=1"),
     (lambda: Q.q_per_channel_axis(), ValueError, "q_per_channel_axis of a QTensor without an axis"),
+    (lambda: Q.clone().copy_(3.0), TypeError, "source is a float; allowed is a QTensor or a torch.Tensor"),
     (lambda: torch.erf(Q), TypeError, "erf of a QTensor"),
+    (lambda: quantize_per_tensor(3, 0.5, 2, torch.quint8), TypeError, "x is a int; allowed is a torch.Tensor"),
+    (lambda: quantize_per_channel([1.0], *THREE, 0, torch.qint8), TypeError, "x is a list; allowed is a torch.Tensor"),
+    (lambda: dequantize(3), TypeError, "q is a int; allowed is a QTensor"),
+    (lambda: save("a.safetensors", 3), TypeError, "entries is a int; allowed is a dict"),
+    (lambda: save("a.safetensors", {3: NUMBERS}), TypeError, "the name 3 of entries is a int; allowed is a str"),
+    (lambda: save(None, {"w": NUMBERS}), TypeError, "path is a NoneType; allowed is a str or os.PathLike"),
+    (lambda: load(3), TypeError, "path is a int; allowed is a str or os.PathLike"),
 ]
 
 

@@ -10,8 +10,10 @@ from flax import nnx
 
 from qcore.affine.arithmetic import recurrent
 from qcore.arguments import check_choice
+from qjax.nnx.quantized.base import checked
 from qjax.nnx.quantized.dynamic.product import Linear
 from qjax.quantization.array_names import Names
+from qjax.quantization.functional.recurrent import check_states
 
 
 class Cell(nnx.Module):
@@ -35,6 +37,7 @@ class Cell(nnx.Module):
     """
 
     gates: ClassVar[int]
+    states: ClassVar[tuple[str, ...]] = ("hidden",)
     layer_name = ""
     num_feature_axes = 1
 
@@ -53,8 +56,15 @@ class Cell(nnx.Module):
         return self.hh.weight.shape[1]
 
     def __call__(self, carry: Any, inputs: jax.Array) -> tuple[Any, jax.Array]:
-        """The carry after a step, and the hidden state, as the cells of flax return them."""
-        carry = self._step(carry, inputs if self.of_products else self.ih(inputs))
+        """The carry after a step, and the hidden state, as the cells of flax return them.
+
+        Raises:
+            TypeError, ValueError: if the carry does not fit the inputs, or these not the weights.
+        """
+        of_input = inputs if self.of_products else self.ih(inputs)
+        states = carry if len(self.states) > 1 else (carry,)
+        checked(self, check_states, self.states, states, (*of_input.shape[:-1], self.hidden_features))
+        carry = self._step(carry, of_input)
         return carry, carry if isinstance(carry, jax.Array) else carry[1]
 
     def initialize_carry(self, input_shape: tuple[int, ...], rngs: Any = None) -> Any:
@@ -81,7 +91,7 @@ class LSTMCell(Cell):
         (1, 3)
     """
 
-    gates = 4
+    gates, states = 4, ("cell", "hidden")
 
     def initialize_carry(self, input_shape: tuple[int, ...], rngs: Any = None) -> tuple[jax.Array, jax.Array]:
         zeros = super().initialize_carry(input_shape)

@@ -10,7 +10,7 @@ from flax import nnx
 from qjax.nnx.functional import relu
 from qjax.nnx.quantized.base import IntegerVariable, QuantizedWeight, bias_variable, checked
 from qjax.quantization import QTensor
-from qjax.quantization.functional.recurrent import dynamic_linear, halves
+from qjax.quantization.functional.dynamic import dynamic_linear, halves
 
 
 class Linear(nnx.Module):

@@ -11,7 +11,8 @@ from qjax.nnx.quantized.base import QuantizedWeight, checked
 from qjax.nnx.quantized.dynamic.cells import Cell
 from qjax.nnx.quantized.dynamic.product import Linear
 from qjax.nnx.recurrent import run_layers
-from qjax.quantization.functional.recurrent import CellWeights, dynamic_linear
+from qjax.quantization.functional.dynamic import dynamic_linear
+from qjax.quantization.functional.recurrent import CellWeights
 
 
 class RNN(nnx.RNN):

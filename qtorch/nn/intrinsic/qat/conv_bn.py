@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from qcore.arguments import check_type
 from qtorch.nn.qat.layers import QATConv
 
 
@@ -164,6 +165,9 @@ def freeze_bn_stats(mod: nn.Module) -> None:
     Returns:
         Nothing; a `QATConvBn` is changed in place: it leaves its running statistics as they are from now on.
 
+    Raises:
+        TypeError: if mod is no module.
+
     Example:
         >>> from qtorch.nn.intrinsic.qat import ConvBn2d
         >>> from qtorch.quantization import default_qat_qconfig
@@ -171,6 +175,7 @@ def freeze_bn_stats(mod: nn.Module) -> None:
         >>> model.apply(freeze_bn_stats)[0].freeze_bn
         True
     """
+    check_type("mod", mod, nn.Module, "a torch.nn.Module")
     if isinstance(mod, QATConvBn):
         mod.freeze_bn_stats()
 
@@ -184,6 +189,9 @@ def update_bn_stats(mod: nn.Module) -> None:
     Returns:
         Nothing; a `QATConvBn` is changed in place: in training it updates its running statistics from now on.
 
+    Raises:
+        TypeError: if mod is no module.
+
     Example:
         >>> from qtorch.nn.intrinsic.qat import ConvBn2d
         >>> from qtorch.quantization import default_qat_qconfig
@@ -191,5 +199,6 @@ def update_bn_stats(mod: nn.Module) -> None:
         >>> model.apply(update_bn_stats)[0].freeze_bn
         False
     """
+    check_type("mod", mod, nn.Module, "a torch.nn.Module")
     if isinstance(mod, QATConvBn):
         mod.update_bn_stats()

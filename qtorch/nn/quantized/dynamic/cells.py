@@ -8,8 +8,7 @@ import torch
 
 from qcore.affine.arithmetic import recurrent
 from qcore.arguments import check_choice, check_flag, check_int
-from qtorch.nn.quantized.common.base import place_of
-from qtorch.nn.quantized.dynamic.product import DynamicProduct, dtype_of
+from qtorch.nn.quantized.dynamic.product import DynamicProduct, check_pair, check_state, dtype_of
 from qtorch.quantization.array_names import Names
 
 
@@ -37,9 +36,7 @@ class _Cell(torch.nn.Module):
     def _state(self, input: torch.Tensor, state: torch.Tensor | None) -> torch.Tensor:
         if state is None:
             return torch.zeros((*input.shape[:-1], self.hidden_size), dtype=torch.float32, device=input.device)
-        if state.shape != (*input.shape[:-1], self.hidden_size):
-            allowed = *input.shape[:-1], self.hidden_size
-            raise ValueError(f"{place_of(self)}: hidden state has shape {tuple(state.shape)}; allowed is {allowed}")
+        check_state(self, "hidden state", state, (*input.shape[:-1], self.hidden_size))
         return state.to(torch.float32)
 
     def extra_repr(self) -> str:
@@ -83,8 +80,10 @@ class LSTMCell(_Cell):
         self, input: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The hidden and the cell state after a step, from those before it, or from zeros."""
+        check_pair(self, state)
+        of_input = self.ih(input)
         hidden, cell = (self._state(input, one) for one in (state or (None, None)))
-        return recurrent.lstm_cell(Names, self.ih(input) + self.hh(hidden), cell)
+        return recurrent.lstm_cell(Names, of_input + self.hh(hidden), cell)
 
 
 class GRUCell(_Cell):
@@ -105,8 +104,9 @@ class GRUCell(_Cell):
 
     def forward(self, input: torch.Tensor, state: torch.Tensor | None = None) -> torch.Tensor:
         """The hidden state after a step, from that before it, or from zeros."""
+        of_input = self.ih(input)
         hidden = self._state(input, state)
-        return recurrent.gru_cell(Names, self.ih(input), self.hh(hidden), hidden)
+        return recurrent.gru_cell(Names, of_input, self.hh(hidden), hidden)
 
 
 class RNNCell(_Cell):

@@ -9,6 +9,7 @@ import torch
 from qcore.affine import UINT8, AffineInteger, QParams
 from qcore.affine.arithmetic import recurrent
 from qcore.affine.parameters import check_input
+from qcore.arguments import check_type
 from qtorch.nn.quantized.common.base import checked, place_of
 from qtorch.nn.quantized.common.observed import weight_of
 from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight
@@ -96,6 +97,22 @@ class DynamicProduct(FixedDtypes):
         else:
             self.weight = QuantizedWeight(weight_of(owner, numbers))
         self.bias = None if bias is None else bias.detach().to(torch.float32).clone()
+
+
+def check_state(module: torch.nn.Module, name: str, state: Any, shape: tuple[int, ...]) -> None:
+    """Raises unless a state is a tensor of a shape."""
+    checked(module, check_type, name, state, torch.Tensor, f"a tensor of shape {shape}")
+    if state.shape != shape:
+        raise ValueError(f"{place_of(module)}: {name} has shape {tuple(state.shape)}; allowed is {shape}")
+
+
+def check_pair(module: torch.nn.Module, state: Any) -> None:
+    """Raises TypeError unless the state of an LSTM is a pair, or None."""
+    if state is not None and (not isinstance(state, (tuple, list)) or len(state) != 2):
+        came = type(state).__name__
+        raise TypeError(
+            f"{place_of(module)}: state is a {came}; allowed are None and a pair of tensors, (hidden, cell)"
+        )
 
 
 def dtype_of(module: Any) -> Any:

@@ -9,8 +9,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from qcore.affine.arithmetic import recurrent
 from qcore.arguments import check_flag, check_int
-from qtorch.nn.quantized.common.base import place_of
-from qtorch.nn.quantized.dynamic.product import DynamicProduct, dtype_of
+from qcore.law.carrier import check_dtype
+from qtorch.nn.quantized.common.base import checked, place_of
+from qtorch.nn.quantized.dynamic.product import DynamicProduct, check_pair, check_state, dtype_of
 from qtorch.quantization.array_names import Names
 
 
@@ -99,6 +100,7 @@ class _Recurrent(torch.nn.Module):
             shape = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
             allowed = f"a tensor of shape (steps, batch, {self.input_size}), or a PackedSequence of such rows"
             raise ValueError(f"{place_of(self)}: input is {shape}; allowed is {allowed}")
+        checked(self, check_dtype, Names.dtype(x), "input")
         if packed:
             return self._packed(input, states, count)
         batched = x.ndim == 3
@@ -129,8 +131,7 @@ class _Recurrent(torch.nn.Module):
         """The first states in float32; zeros where there are none."""
         shape = len(self.ih), batch, self.hidden_size
         for one in states or ():
-            if one.shape != shape:
-                raise ValueError(f"{place_of(self)}: state has shape {tuple(one.shape)}; allowed is {shape}")
+            check_state(self, "state", one, shape)
         return [x.new_zeros(shape, dtype=torch.float32)] * count if states is None else [one.float() for one in states]
 
     def extra_repr(self) -> str:
@@ -176,6 +177,7 @@ class LSTM(_Recurrent):
         self, input: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor] | None = None
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
         """The results of all steps, and the hidden and the cell states after the last."""
+        check_pair(self, state)
         y, (hidden, cell) = self._forward(input, state, 2)
         return y, (hidden, cell)
 

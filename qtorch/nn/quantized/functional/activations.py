@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qcore.affine import arithmetic
-from qcore.arguments import check_flag
+from qcore.arguments import check_flag, check_float
 from qtorch.nn.quantized.functional.convolutions import result_qparams
 from qtorch.quantization.tensor import QTensor
 
@@ -16,7 +16,7 @@ def elu(input: QTensor, scale: Any, zero_point: Any, alpha: float = 1.0) -> QTen
     Args:
         input: QTensor.
         scale, zero_point: of the result; None means input's.
-        alpha: any number.
+        alpha: a finite number.
 
     Returns:
         A QTensor of input's shape and integers, with the parameters given.
@@ -40,7 +40,7 @@ def celu(input: QTensor, scale: Any, zero_point: Any, alpha: float = 1.0) -> QTe
     Args:
         input: QTensor.
         scale, zero_point: of the result; None means input's.
-        alpha: any number but 0.
+        alpha: a finite number but 0.
 
     Returns:
         A QTensor of input's shape and integers, with the parameters given.
@@ -187,7 +187,7 @@ def hardtanh(input: QTensor, min_val: float = -1.0, max_val: float = 1.0, inplac
 
     Args:
         input: QTensor.
-        min_val, max_val: the bounds, which are quantized with input's parameters.
+        min_val, max_val: the bounds, which are quantized with input's parameters; min_val is at most max_val.
         inplace: True writes the result over input.
 
     Returns:
@@ -203,6 +203,10 @@ def hardtanh(input: QTensor, min_val: float = -1.0, max_val: float = 1.0, inplac
         >>> hardtanh(x).dequantize()
         tensor([-1.,  0.,  1.])
     """
+    for name, bound in (("min_val", min_val), ("max_val", max_val)):
+        check_float(name, bound, "a number", lambda number: number == number)
+    if min_val > max_val:
+        raise ValueError(f"min_val={min_val} and max_val={max_val}; allowed is min_val <= max_val")
     return clamp(input, min_val, max_val, inplace)
 
 

@@ -8,7 +8,7 @@ from quantization_support import torch_ao
 from support import assert_same_bits
 
 from qcore.affine import AffineInteger
-from qtorch.nn.quantized import dynamic
+from qtorch.nn.quantized import Embedding, dynamic
 from qtorch.quantization import (
     MinMaxObserver,
     QConfigDynamic,
@@ -158,6 +158,21 @@ WRONG = {
     ),
     "nonlinearity='gelu'": lambda: dynamic.RNNCell(1, 1, nonlinearity="gelu"),
     "hidden state has shape": lambda: dynamic.RNNCell(1, 2)(torch.ones(3, 1), torch.ones(2, 2)),
+    "LSTM: input has dtype int64; allowed are float32": lambda: dynamic.LSTM(2, 1)(torch.ones(3, 1, 2).long()),
+    r"GRU: state is a int; allowed is a tensor of shape \(1, 1, 1\)": lambda: dynamic.GRU(2, 1)(torch.ones(3, 1, 2), 3),
+    r"LSTM: state is a Tensor; allowed are None and a pair": lambda: dynamic.LSTM(2, 1)(
+        torch.ones(3, 1, 2), torch.ones(1, 1, 1)
+    ),
+    r"LSTM: state is a tuple; allowed are None and a pair": lambda: dynamic.LSTM(2, 1)(
+        torch.ones(3, 1, 2), (torch.ones(1, 1, 1),)
+    ),
+    "LSTMCell: state is a Tensor; allowed are None and a pair": lambda: dynamic.LSTMCell(1, 2)(
+        torch.ones(3, 1), torch.ones(3, 2)
+    ),
+    "RNNCell: hidden state is a int; allowed is a tensor of": lambda: dynamic.RNNCell(1, 2)(torch.ones(3, 1), 3),
+    "x is a NoneType; allowed is": lambda: dynamic.GRUCell(1, 2)(None),
+    "Embedding: indices is a list; allowed is a torch.Tensor of": lambda: Embedding(5, 4)([1, 2]),
+    "Embedding: indices has dtype torch.uint8; allowed are int32 and": lambda: Embedding(5, 4)(torch.ones(5).byte()),
     "proj_size=1; allowed is 0": lambda: dynamic.LSTM.from_float(nn.LSTM(1, 2, proj_size=1)),
 }
 

@@ -189,6 +189,11 @@ WRONG = {
     "inplace=True with scale=1.0": lambda x: functional.leaky_relu(x, 0.1, True, 1.0, 0),
     "threshold=nan; allowed are finite numbers": lambda x: functional.threshold(x, float("nan"), 0.0),
     "value='1' is a str; allowed is an int or a float": lambda x: functional.threshold(x, 0.0, "1"),
+    "min_val=2.0 and max_val=1; allowed is min_val <= max_val": lambda x: functional.hardtanh(x, 2.0, 1),
+    "max_val=nan; allowed is a number": lambda x: functional.hardtanh(x, 0.0, float("nan")),
+    "input has integers of 32 bits; allowed are up to 16": lambda x: functional.hardsigmoid(
+        quantize_per_tensor(x.dequantize(), 0.5, 0, torch.qint32)
+    ),
     "inplace=True; allowed is False": lambda x: functional.hardsigmoid(x, True),
     "size=None and scale_factor=None": lambda x: functional.interpolate(x),
     "mode='bicubic'; allowed are nearest, bilinear": lambda x: functional.interpolate(x, 3, mode="bicubic"),

@@ -1,0 +1,92 @@
+"""Products of floats with quantized weights, whose inputs are quantized when they are there; see `recurrent`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from qcore.affine import UINT8, AffineInteger, QParams
+from qcore.affine.arithmetic import recurrent
+from qcore.affine.parameters import check_parameter
+from qjax._rounding.inputs import ArrayLike, as_array
+from qjax.quantization.array_names import Names
+from qjax.quantization.integer.products import sums_of_products
+from qjax.quantization.tensor import QTensor
+
+ACTIVATIONS = UINT8.reduced()
+_LARGEST = 65504.0  # of float16
+Weight = QTensor | jax.Array  # integers, or float16
+
+
+def dynamic_linear(x: ArrayLike, weight: Weight, bias: jax.Array | None = None) -> jax.Array:
+    """x @ weight.T + bias in float32, of a quantized weight and x quantized by its own range, or of a float16 weight.
+
+    With a quantized weight it is float32(sums) * (scale of x * scale of weight) + bias, where sums are exact. The range
+    is that of all of x; under `jax.vmap` of each example. A NaN or an infinity in x makes all results NaN.
+
+    Args:
+        x: floats of shape (..., features).
+        weight: of up to 16 bits, shape (outputs, features), with one scale or one for each output; or float16.
+        bias: float32 of shape (outputs,), or None.
+
+    Returns:
+        A float32 array of shape (..., outputs).
+
+    Raises:
+        TypeError: if x is no array of floats, the weight of none of these types, or bias no float32 array.
+        ValueError: if shapes do not fit.
+
+    Example:
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> weight = quantize_per_tensor(jnp.float32([[1, 0], [0.5, -1]]), 0.01, 0, "qint8")
+        >>> dynamic_linear(jnp.float32([1, 0]), weight)
+        Array([1. , 0.5], dtype=float32)
+    """
+    if isinstance(x, QTensor):
+        raise TypeError("x is a QTensor; allowed is an array of floats: insert a DeQuantStub before this layer")
+    x = as_array(x)
+    _check_weight("weight", weight)
+    if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(f"x has shape {x.shape}; allowed is (..., {weight.shape[1]})")
+    check_bias("bias", bias, weight)
+    return _product(x.astype(jnp.float32), weight, bias)
+
+
+def halves(weight: ArrayLike) -> jax.Array:
+    """A weight in float16, whose largest number is what others become."""
+    return jnp.clip(jnp.asarray(weight), -_LARGEST, _LARGEST).astype(jnp.float16)
+
+
+def _check_weight(name: str, weight: Any) -> None:
+    if isinstance(weight, QTensor):
+        if weight.form.storage == "int32" or weight.qparams.axis not in (None, 0):
+            raise ValueError(
+                f"{name} has integers of {weight.form.storage} and axis={weight.qparams.axis}; allowed are up to 16 "
+                "bits, and one scale or axis 0"
+            )
+    elif getattr(weight, "dtype", None) != jnp.float16:
+        raise TypeError(f"{name} is {getattr(weight, 'dtype', type(weight).__name__)}; allowed is a QTensor or float16")
+    if weight.ndim != 2:
+        raise ValueError(f"{name} has shape {tuple(weight.shape)}; allowed is (outputs, features)")
+
+
+def check_bias(name: str, bias: Any, weight: Weight) -> None:
+    if bias is not None:
+        check_parameter(name, bias, [weight.shape[:1]], Names)
+
+
+@jax.jit
+def _product(x: jax.Array, weight: Weight, bias: Any) -> jax.Array:
+    if not isinstance(weight, QTensor):
+        y = x @ weight.astype(jnp.float32).T
+        return y if bias is None else y + bias
+    if x.size == 0:
+        return jnp.zeros((*x.shape[:-1], weight.shape[0]))
+    form: AffineInteger = ACTIVATIONS
+    q, qparams = recurrent.quantize_dynamic(Names, jax.lax.stop_gradient(x), form)
+    whole = QParams(jnp.ones_like(qparams.scale), qparams.zero_point)  # a scale may be NaN
+    grouped = QTensor(q.astype(form.storage)[..., None, :], whole, form)
+    sums = sums_of_products(grouped, weight)
+    return recurrent.dynamic_output(Names, sums, qparams.scale, weight.qparams.scale, bias)
