@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 _TORCH = "https://docs.pytorch.org/docs/stable/generated/torch.nn."
-_ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent
 PACKAGES = ("qcore", "qtorch", "qjax")
 
 
@@ -50,13 +48,6 @@ def _page(module: ModuleType, homes: dict[int, str]) -> str:
         else:
             homes[id(thing)] = f"{path}.{name}"
             parts.append(f"::: {path}.{name}\n")
-            if inspect.ismethod(thing):  # to mkdocstrings an attribute, whose source it does not show
-                parts.append(f"Its source is in `{_file(thing)}`.\n")
     if elsewhere:
         parts.append("## Described elsewhere\n\n" + "\n".join(elsewhere) + "\n")
     return "\n".join(parts)
-
-
-def _file(function: Callable[..., Any]) -> str:
-    """Where a function is written, from the repository's root on."""
-    return str(Path(inspect.getfile(inspect.unwrap(function))).relative_to(_ROOT))
