@@ -1,4 +1,11 @@
-"""Number formats, the rounding law and random bits, framework-agnostic; runs by itself on NumPy arrays."""
+"""Number formats, the rounding law and random bits, framework-agnostic; runs by itself on NumPy arrays.
+
+`qcore.affine`, `qcore.insight` and `qcore.numerics` are imported when they are first used.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from qcore.accumulate import Accumulator, Hadamard, Operand, Product, Scale
 from qcore.arrays import decode, encode, quantize
@@ -15,6 +22,11 @@ from qcore.random.keys import fold_in
 from qcore.recipes import RECIPES, Entry, Recipe
 from qcore.rules import Quantization, Rule
 from qcore.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from qcore import affine as affine
+    from qcore import insight as insight
+    from qcore import numerics as numerics
 
 __all__ = [
     "NAMED",
@@ -46,3 +58,15 @@ __all__ = [
     "quantize",
     "unpack",
 ]
+
+_LAZY = ("affine", "insight", "numerics")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LAZY:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

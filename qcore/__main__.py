@@ -25,8 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        extra = package if package == "ml_dtypes" else "'qbits[cli]'"
-        parser.error(f"this needs {package}, which is not installed: pip install {extra}")
+        parser.error(f"this needs {package}, which is not installed: pip install {package}")
 
 
 def _list(options: argparse.Namespace) -> int:

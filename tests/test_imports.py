@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 
 ROOMS = {
+    "qcore": ["affine", "insight", "numerics"],
     "qtorch": ["auto_low", "insight", "linalg", "nn", "optim", "quant", "quantization", "reproducible"],
     "qjax": ["auto_low", "insight", "linalg", "nnx", "optim", "quant", "quantization", "reproducible"],
 }

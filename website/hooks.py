@@ -43,8 +43,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are no Markdown in docs, and the files outside of docs that pages link to."""
     for uri, path in SOURCES.items():
-        if path.suffix == ".ipynb" or path.parent == ROOT:
-            files.append(File.generated(config, uri, content=_text(path)))
+        if path.suffix == ".ipynb":
+            run = notebooks.run(path, path.stat().st_mtime)
+            files.append(File.generated(config, uri, content=notebooks.with_outputs(path, run)))
+            for name, picture in run.pictures.items():
+                files.append(File.generated(config, f"{posixpath.dirname(uri)}/{name}", content=picture))
+        elif path.parent == ROOT:
+            files.append(File.generated(config, uri, content=path.read_text(encoding="utf-8")))
         for target in _linked_files(path):
             if DOCS not in target.parents and target.parent != ROOT and files.get_file_from_path(_uri(target)) is None:
                 files.append(File.generated(config, _uri(target), abs_src_path=str(target)))

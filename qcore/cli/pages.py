@@ -74,9 +74,9 @@ Above, the positive numbers of each format; below, how far rounding to nearest m
 to it. The dotted line is 2^-p for a significand of p bits, which the error of normal numbers stays below; of posits
 only that of those around 1, which have the most bits.
 
-Of blocks the array's largest number is 1. Blue is what becomes of other numbers in that one's block; far below it they
-vanish. Green is what becomes of the largest numbers of other blocks, which scales follow: MX scales so far that those
-just below a power of two saturate, NVFP4's down to 2^-15.
+In pictures of blocks the array's largest number is 1. Blue is what becomes of the other numbers of its block; far below
+1 they become zero. Green is what becomes of the largest numbers of other blocks, whose scales follow them: MX scales so
+far that those just below a power of two saturate, NVFP4's down to 2^-15.
 """
 
 

@@ -12,7 +12,7 @@ It needs flax, which `import qjax` does not.
     (4, 3)
 
 Each step returns a new model. Structure is decided outside jit; ranges, scales and integers are nnx.Variables that are
-no nnx.Param, so that gradients and optimizers leave them alone. docs/workflow.md has the steps.
+no nnx.Param, so that gradients and optimizers leave them alone. docs/workflow-jax.md has the steps.
 """
 
 try:

@@ -98,3 +98,22 @@ def test_notebooks_hold_no_outputs(path):
         assert cell.get("outputs", []) == []
         assert cell.get("execution_count") is None
     assert notebooks.cells(path)[0][1].startswith("# ")
+
+
+def test_notebooks_are_shown_with_what_they_print(tmp_path):
+    path = tmp_path / "one.ipynb"
+    sources = [("code", "x = 6"), ("markdown", "A word."), ("code", "print(x * 7)\nopen('a.svg', 'w').write('<svg/>')")]
+    cells = [{"cell_type": kind, "source": text.splitlines(True)} for kind, text in sources]
+    path.write_text(json.dumps({"cells": cells}))
+    run = notebooks.run(path, 1)
+    assert (run.printed, run.pictures) == (["", "42"], {"a.svg": b"<svg/>"})
+    shown = notebooks.with_outputs(path, run)
+    assert shown.startswith("```python\nx = 6\n```\n\nA word.\n\n```python\n")
+    assert shown.endswith("```text\n42\n```\n\n![What this program drew](a.svg)\n")
+
+
+def test_a_notebook_that_fails_is_no_page(tmp_path):
+    path = tmp_path / "one.ipynb"
+    path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": ["1 / 0"]}]}))
+    with pytest.raises(RuntimeError, match=r"one\.ipynb: (.|\n)*ZeroDivisionError"):
+        notebooks.run(path, 1)

@@ -113,8 +113,16 @@ def test_the_table_of_formats_is_live(address, page):
     assert 3 < len(column(1)) < len(everything)
 
 
-def test_the_reference_shows_sources(site):
-    for name in ("qcore", "qtorch.quantization", "qjax.nnx"):
+def test_the_reference_shows_functions_whole(site):
+    """Also those of the reproducible rooms, which are bound methods."""
+    for name in ("qcore", "qtorch.quantization", "qjax.nnx", "qtorch.reproducible", "qjax.reproducible"):
         text = (site / "reference" / f"{name}.html").read_text()
         described = re.findall(rf"^::: {name}\.[a-z]\w+$", reference.pages()[name], re.M)
-        assert text.count("Source code in") >= len(described) > 7
+        for heading in ("Source code in", "Returns:", "Examples:"):
+            assert text.count(heading) >= len(described) > 7, (name, heading)
+
+
+def test_tutorials_show_what_they_print(site):
+    page = (site / "tutorials" / "find-the-layer.html").read_text()
+    assert "2:output    e4m3fn" in page
+    assert (site / "tutorials" / "page.svg").is_file()

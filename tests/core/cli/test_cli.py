@@ -129,7 +129,7 @@ def test_files_that_cannot_be(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("module", "arguments", "message"),
     [
-        ("rich.console", [], "this needs rich, which is not installed: pip install 'qbits[cli]'"),
+        ("rich.console", [], "this needs rich, which is not installed: pip install rich"),
         ("matplotlib.figure", ["show", "e5m2", "--plot", "x.svg"], "this needs matplotlib, which is not installed"),
         (
             "ml_dtypes",
