@@ -1,4 +1,4 @@
-"""A newcomer's ten minutes: README.md and docs/start-pytorch.md, followed to the letter in a fresh environment.
+"""A newcomer's ten minutes: the pages on how to start, followed to the letter in a fresh environment.
 
 Commands are those of the pages, word for word; Python reads the programs of a page where a reader would paste them.
 """
@@ -15,7 +15,6 @@ from documents import ROOT, programs, text_of
 
 pytestmark = pytest.mark.heavy
 MOST_SECONDS = 600
-PAGE = "docs/start-pytorch.md"
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
 
 
@@ -32,8 +31,8 @@ def commands(name):
     return re.findall(r"^python3 -m venv .*$", text_of(name), re.M)
 
 
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory):
+@pytest.fixture
+def copy(tmp_path):
     """The tracked files, in a folder of their own."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
@@ -41,26 +40,21 @@ def copy(tmp_path_factory):
     asked = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps", "numpy"]
     if subprocess.run(asked, capture_output=True, env=ENVIRONMENT).returncode:
         pytest.skip("needs an index of packages, which pip does not reach")
-    folder = tmp_path_factory.mktemp("copy")
     for name in filter(None, listed.stdout.split("\0")):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / name)
-    return folder
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
 
 
-def test_a_newcomer_trains_in_8_bits_within_ten_minutes(copy):
-    """From no environment to the README's equal bits, and a model that learns in e5m2, on the clock."""
+@pytest.mark.parametrize(("page", "package"), [("start-pytorch", "qtorch"), ("start-jax", "qjax")])
+def test_a_newcomer_trains_in_8_bits_within_ten_minutes(copy, page, package):
+    """From no environment to a model that learns in e5m2, on the clock, with the packages of the page's extra alone."""
     start = time.monotonic()
-    install, last = commands("README.md")[0].rsplit(" && ", 1)
-    assert last == ".venv/bin/python -m benchmarks.consistency"
-    run(install, copy)
-    (example,) = programs("README.md")
-    run(".venv/bin/python", copy, example)
-    (begin,) = commands(PAGE)
+    (begin,) = commands(f"docs/{page}.md")
     assert begin.endswith("&& .venv/bin/python")
-    train = "\n".join(programs(PAGE))
-    where = "\nimport qtorch\nprint(qtorch.__file__, losses[0] / losses[-1])\n"
+    train = "\n".join(programs(f"docs/{page}.md"))
+    where = f"\nimport {package}\nprint({package}.__file__, float(losses[0] / losses[-1]))\n"
     file, better = run(begin, copy, train + where).splitlines()[-1].split(" ")
-    assert file == str(copy / "qtorch/__init__.py")
+    assert file == str(copy / package / "__init__.py")
     assert float(better) > 10
     assert time.monotonic() - start < MOST_SECONDS
