@@ -2,7 +2,7 @@
 
     python -m benchmarks.functions --json functions.json                        all of them: a day of one processor
     python -m benchmarks.functions --functions exp gelu --pieces 3 4 --json functions.json
-    python -m benchmarks.functions --speed                                       2^24 elements beside torch's own
+    python -m benchmarks.functions --speed --json functions-speed.json           2^24 elements beside torch's own
 
 Each backend runs by itself, torch eagerly and compiled, JAX eagerly and under jit, and leaves a digest of the bits of
 each sixteenth of all numbers, a piece: equal digests are equal bits. Digests are written to the file when they are
@@ -27,6 +27,7 @@ import qtorch
 from benchmarks.support.arguments import output_file
 from benchmarks.support.digest_results import PIECE, PIECES, Digests, DigestsError, Row, disagreements
 from benchmarks.support.function_digests import BACKENDS, KINDS, difference, digest
+from benchmarks.support.results import write_results
 from benchmarks.support.timing import by_turns, clock_for, keep_pages, machine, versions
 from qcore.numerics.elementary.laws import ELEMENTARY
 
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--speed", action="store_true", help="only time the functions of 2^24 elements")
     arguments = parser.parse_args(argv)
     if arguments.speed:
-        return time(arguments.functions)
+        return time(arguments.functions, arguments.json)
     with tempfile.TemporaryDirectory() as folder:
         environment: dict[str, Any] = {"versions": versions(), "machine": machine("cpu")}
         commit = environment["versions"].pop("commit")
@@ -83,10 +84,9 @@ def report(rows: list[Row]) -> int:
     return int(bool(wrong))
 
 
-def time(names: Sequence[str]) -> int:
-    """Times compiled functions beside torch's own, compiled as well; 1 if one takes too long."""
-    x = torch.randn(SIZE)
-    slow = 0
+def time(names: Sequence[str], path: Path | None) -> int:
+    """Times compiled functions beside torch's own, compiled as well; 0 also where a limit is missed."""
+    x, rows = torch.randn(SIZE), []
     for name in names:
         torch._dynamo.reset()
         ours = partial(qtorch.reproducible.gelu, approximate="tanh") if name == "gelu_tanh" else None
@@ -94,10 +94,13 @@ def time(names: Sequence[str]) -> int:
         calls = [partial(torch.compile(function), x) for function in (ours, OWN[name])]
         mine, own = by_turns(calls, clock_for("cpu"), seconds=1.0)
         ratio = mine.median / own.median
-        slow += ratio > LIMIT
+        rows.append({"function": name, "seconds": mine.median, "own": own.median, "ratio": ratio})
         print(f"{name:12} {mine.median * 1e3:7.2f} ms, torch's {own.median * 1e3:7.2f} ms, {ratio:5.2f} times")
+    slow = sum(row["ratio"] > LIMIT for row in rows)
     print(f"{slow} of {len(names)} take more than {LIMIT:g} times torch's time")
-    return int(slow > 0)
+    if path is not None:
+        write_results(path, {"versions": versions(), "machine": machine("cpu"), "limit": LIMIT, "rows": rows})
+    return 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m benchmarks.same_training                            1,000 steps of everything: many hours
     python -m benchmarks.same_training --models mlp --steps 200 --json same.json
-    python -m benchmarks.same_training --time                     steps beside the ordinary float32 step
+    python -m benchmarks.same_training --time --json time.json    steps beside the ordinary float32 step
 
 An MLP, PreResNet20 with batch norm and a GPT of two blocks with AdamW, on handwritten digits and on Python's help
 texts, each in float32, in an FP8 recipe and in MXFP4 with stochastic rounding. Each run has a process of its own. With
@@ -18,12 +18,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.support.arguments import count_of, output_file
-from benchmarks.support.timing import keep_pages
+from benchmarks.support.results import write_results
+from benchmarks.support.timing import keep_pages, machine, versions
 from benchmarks.training_models.environment import open_record
 from benchmarks.training_models.programs import PROGRAMS
 from benchmarks.training_models.recipes import ARITHMETIC
@@ -99,6 +101,9 @@ def time(arguments: argparse.Namespace) -> int:
     missed = [f"{row.model} in {row.arithmetic}, {row.framework}" for row in rows if row.missed]
     limited = sum(row.limit is not None for row in rows)
     print(f"{len(missed)} of {limited} limits missed{': ' if missed else ''}{', '.join(missed)}")
+    if arguments.json is not None:
+        timed = [asdict(row) | {"ratio": row.ratio, "limit": row.limit} for row in rows]
+        write_results(arguments.json, {"versions": versions(), "machine": machine("cpu"), "rows": timed})
     return 0
 
 

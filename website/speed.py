@@ -158,3 +158,35 @@ def products() -> str:
         f"Sequential sums to nearest are {rates['torch']:.1f} billion terms a second in PyTorch, "
         f"{rates['jax']:.1f} in JAX, and {rates['apytypes']:.2f} in APyTypes, which has the same bits (`tests/peers`)."
     )
+
+
+def same_training_speed() -> str:
+    """Steps with defined bits, as multiples of the ordinary one, and the limits that we set ourselves."""
+    record = results("same-training-speed")
+    models = {"mlp": "MLP", "preresnet20": "PreResNet20", "gpt": "GPT, two blocks"}
+    frameworks = list(dict.fromkeys(row["framework"] for row in record["rows"]))
+    found = {(row["model"], row["arithmetic"], row["framework"]): row for row in record["rows"]}
+    rows = [
+        (text, arithmetic, *(f"{found[model, arithmetic, one]['ratio']:.2f}" for one in frameworks), f"{limit:.0f}")
+        for model, text in models.items()
+        for arithmetic in dict.fromkeys(row["arithmetic"] for row in record["rows"])
+        if (limit := found[model, arithmetic, frameworks[0]]["limit"])
+    ]
+    heading = "model", "products", *frameworks, "what we aim at"
+    return f"{table(heading, rows)}\n\n{_measured(record, 'same-training-speed')}"
+
+
+def elementary_speed() -> str:
+    """Functions of 2^24 numbers, as multiples of torch's own."""
+    record = results("functions-speed")
+    slowest = sorted(record["rows"], key=lambda row: row["ratio"])
+    rows = [(f"`{row['function']}`", f"{row['ratio']:.2f}") for row in slowest]
+    within, limit = sum(row["ratio"] <= record["limit"] for row in slowest), record["limit"]
+    return (
+        f"{table(('function', 'times torch'), rows)}\n\n{within} of {len(rows)} are within the {limit:.0f} times that "
+        f"we aim at. {_measured(record, 'functions-speed')}"
+    )
+
+
+def _measured(record: Record, name: str) -> str:
+    return f"Measured on {where(record)} ({link(name)})."

@@ -10,6 +10,7 @@ from benchmarks.hard_inputs import PARTS, is_hard, scan
 from benchmarks.support import function_digests
 from benchmarks.support.digest_results import PIECE, PIECES, Digests, Row, disagreements
 from benchmarks.support.function_digests import BACKENDS, CHUNK, difference, digest
+from benchmarks.support.timing import Timing
 from qcore.cli.functions import hard_inputs
 from qcore.numerics.elementary.laws import ELEMENTARY
 
@@ -89,6 +90,16 @@ def test_digests_of_different_functions_are_not_compared():
 
 def test_every_function_is_timed_beside_torchs():
     assert set(functions.OWN) == set(ELEMENTARY)
+
+
+def test_times_are_kept(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(functions, "by_turns", lambda calls, clock, seconds: [Timing(0.5, 0.5), Timing(0.1, 0.1)])
+    file = tmp_path / "speed.json"
+    assert functions.main(["--speed", "--functions", "exp", "relu", "--json", str(file)]) == 0
+    assert "2 of 2 take more than 3 times torch's time" in capsys.readouterr().out
+    found = json.loads(file.read_text())
+    assert [(row["function"], row["ratio"]) for row in found["rows"]] == [("exp", 5.0), ("relu", 5.0)]
+    assert {"versions", "machine", "limit"} <= set(found)
 
 
 def test_hard_inputs_are_found():

@@ -9,6 +9,7 @@ from safetensors.numpy import load_file, save_file
 from support import assert_same_bits
 
 from benchmarks import same_training
+from benchmarks.training_models import timing
 from benchmarks.training_models.data import batch_of
 from benchmarks.training_models.environment import open_record
 from benchmarks.training_models.jax_run import JaxRun
@@ -106,6 +107,17 @@ def test_other_hashes_are_found():
     assert disagreements(rows) == ["mlp, fp8, b: other weights after 10 steps"]
     rows[0].intermediates[2] = "y"
     assert len(disagreements(rows)) == 2
+
+
+def test_times_are_kept(monkeypatch, tmp_path, capsys):
+    rows = [timing.Row("mlp", "fp8", "jax jit", 0.5, 0.2), timing.Row("mlp", "mxfp4", "jax jit", 0.5, 0.2)]
+    monkeypatch.setattr(timing, "measure", lambda models, kinds, seconds: rows)
+    file = tmp_path / "time.json"
+    assert same_training.main(["--time", "--json", str(file)]) == 0
+    assert "1 of 1 limits missed: mlp in fp8, jax jit" in capsys.readouterr().out
+    found = json.loads(file.read_text())
+    assert [(row["ratio"], row["limit"]) for row in found["rows"]] == [(2.5, 2.0), (2.5, None)]
+    assert {"versions", "machine"} <= set(found)
 
 
 def test_the_program_goes_on_where_it_was_stopped(tmp_path, capfd):
