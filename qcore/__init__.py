@@ -3,8 +3,6 @@
 `qcore.affine`, `qcore.insight` and `qcore.numerics` are imported when they are first used.
 """
 
-from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from qcore.accumulate import Accumulator, Hadamard, Operand, Product, Scale
@@ -17,6 +15,7 @@ from qcore.formats.number import Number
 from qcore.formats.posit import Posit
 from qcore.formats.text import parse
 from qcore.law.rounding import Rounding
+from qcore.lazy import subpackages
 from qcore.packing import pack, unpack
 from qcore.random.keys import fold_in
 from qcore.recipes import RECIPES, Entry, Recipe
@@ -59,14 +58,4 @@ __all__ = [
     "unpack",
 ]
 
-_LAZY = ("affine", "insight", "numerics")
-
-
-def __getattr__(name: str) -> ModuleType:
-    if name in _LAZY:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+__getattr__, __dir__ = subpackages(__name__, ("affine", "insight", "numerics"))

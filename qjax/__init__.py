@@ -5,13 +5,12 @@
 `qjax.optim` needs optax and `qjax.nnx` needs flax.
 """
 
-from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import qcore
 from qcore import *  # noqa: F403
 from qcore import __version__ as __version__
+from qcore.lazy import subpackages
 from qjax import quant
 from qjax._rounding.dispatch import decode, encode, quantize  # noqa: F401  # replace qcore's
 from qjax._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's
@@ -36,14 +35,6 @@ __all__ = [
 ]
 __all__ += qcore.__all__
 
-_LAZY = ("auto_low", "insight", "linalg", "nnx", "optim", "quantization", "reproducible")
-
-
-def __getattr__(name: str) -> ModuleType:
-    if name in _LAZY:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+__getattr__, __dir__ = subpackages(
+    __name__, ("auto_low", "insight", "linalg", "nnx", "optim", "quantization", "reproducible")
+)

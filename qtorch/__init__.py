@@ -4,14 +4,13 @@
 `qtorch.reproducible` are imported when they are first used.
 """
 
-from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import qcore
 import qtorch._rounding.paths.operator  # noqa: F401  # registers an operator
 from qcore import *  # noqa: F403
 from qcore import __version__ as __version__
+from qcore.lazy import subpackages
 from qtorch import quant
 from qtorch._rounding.dispatch import decode, encode, quantize  # noqa: F401  # replace qcore's
 from qtorch._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's
@@ -36,14 +35,6 @@ __all__ = [
 ]
 __all__ += qcore.__all__
 
-_LAZY = ("auto_low", "insight", "linalg", "nn", "optim", "quantization", "reproducible")
-
-
-def __getattr__(name: str) -> ModuleType:
-    if name in _LAZY:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+__getattr__, __dir__ = subpackages(
+    __name__, ("auto_low", "insight", "linalg", "nn", "optim", "quantization", "reproducible")
+)

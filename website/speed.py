@@ -31,7 +31,7 @@ def speed_of_rounding() -> str:
     record = results("speed")
     limits = record["limits"]
     return (
-        f"Measured on {where(record)} ({link('speed')}).\n\n{_copies_by_format(record)}\n\n"
+        f"{_measured(record, 'speed')}\n\n{_copies_by_format(record)}\n\n"
         f"Of the limits that we set ourselves (`LIMITS` in `benchmarks/speed.py`) {limits['missed']} of "
         f"{limits['checked']} are missed; [what they are made of](speed-limits.md#missed-limits)."
     )
@@ -130,7 +130,7 @@ def affine() -> str:
         for name in dict.fromkeys(name for name, *_ in rows)
     )
     shown = table(("times torch's own", "2^14 elements", "2^20", "2^24"), cells)
-    return f"Measured on {where(record)} ({link('affine')}).\n\n{shown}"
+    return f"{_measured(record, 'affine')}\n\n{shown}"
 
 
 def layers() -> str:
@@ -179,9 +179,9 @@ def same_training_speed() -> str:
 def elementary_speed() -> str:
     """Functions of 2^24 numbers, as multiples of torch's own."""
     record = results("functions-speed")
-    slowest = sorted(record["rows"], key=lambda row: row["ratio"])
-    rows = [(f"`{row['function']}`", f"{row['ratio']:.2f}") for row in slowest]
-    within, limit = sum(row["ratio"] <= record["limit"] for row in slowest), record["limit"]
+    ordered = sorted(record["rows"], key=lambda row: row["ratio"])
+    rows = [(f"`{row['function']}`", f"{row['ratio']:.2f}") for row in ordered]
+    within, limit = sum(row["ratio"] <= record["limit"] for row in ordered), record["limit"]
     return (
         f"{table(('function', 'times torch'), rows)}\n\n{within} of {len(rows)} are within the {limit:.0f} times that "
         f"we aim at. {_measured(record, 'functions-speed')}"

@@ -3,10 +3,9 @@
 Those for training are in `qtorch.nn.intrinsic.qat`, those in integers in `qtorch.nn.intrinsic.quantized`.
 """
 
-from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
+from qcore.lazy import subpackages
 from qtorch.nn.intrinsic.fused import (
     BNReLU2d,
     BNReLU3d,
@@ -44,12 +43,4 @@ __all__ = [
     "quantized",
 ]
 
-
-def __getattr__(name: str) -> ModuleType:
-    if name in __all__:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = subpackages(__name__, __all__)
