@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import qtorch
-from benchmarks.support.arguments import output_file
+from benchmarks.support.arguments import output_file, refuse_record
 from benchmarks.support.digest_results import PIECE, PIECES, Digests, DigestsError, Row, disagreements
 from benchmarks.support.function_digests import BACKENDS, KINDS, difference, digest
 from benchmarks.support.results import write_results
@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--speed", action="store_true", help="only time the functions of 2^24 elements")
     arguments = parser.parse_args(argv)
     if arguments.speed:
+        refuse_record(parser, arguments.json)
         return time(arguments.functions, arguments.json)
     with tempfile.TemporaryDirectory() as folder:
         environment: dict[str, Any] = {"versions": versions(), "machine": machine("cpu")}

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.support.arguments import count_of, output_file
+from benchmarks.support.arguments import count_of, output_file, refuse_record
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import keep_pages, machine, versions
 from benchmarks.training_models.environment import open_record
@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--seconds", type=float, default=10.0, help="for the steps of a model in a framework (default: 10)")
     arguments = parser.parse_args(argv)
     if arguments.time:
+        refuse_record(parser, arguments.json)
         return time(arguments)
     with tempfile.TemporaryDirectory() as folder:
         path, states = arguments.json or Path(folder) / "same_training.json", arguments.states

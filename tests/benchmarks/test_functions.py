@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import functions
+from benchmarks import functions, same_training
 from benchmarks.hard_inputs import PARTS, is_hard, scan
 from benchmarks.support import function_digests
 from benchmarks.support.digest_results import PIECE, PIECES, Digests, Row, disagreements
@@ -100,6 +100,16 @@ def test_times_are_kept(monkeypatch, tmp_path, capsys):
     found = json.loads(file.read_text())
     assert [(row["function"], row["ratio"]) for row in found["rows"]] == [("exp", 5.0), ("relu", 5.0)]
     assert {"versions", "machine", "limit"} <= set(found)
+
+
+@pytest.mark.parametrize(("program", "times"), [(functions, "--speed"), (same_training, "--time")])
+def test_times_do_not_replace_a_record(program, times, tmp_path, capsys):
+    file = tmp_path / "record.json"
+    file.write_text('{\n"layout": "qbits digests 1"\n}\n')
+    with pytest.raises(SystemExit):
+        program.main([times, "--json", str(file)])
+    assert "is a record that runs go on from" in capsys.readouterr().err
+    assert "layout" in file.read_text()
 
 
 def test_hard_inputs_are_found():
