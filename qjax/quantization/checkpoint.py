@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore.affine import checkpoint
+from qcore.arguments import check_type
 from qjax.quantization.tensor import QTensor
 
 
@@ -25,7 +26,7 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
         Nothing; the file is written, over one that is there.
 
     Raises:
-        TypeError: if an entry is something else, or a name is no text.
+        TypeError: if path is no path, entries no dictionary, an entry something else, or a name no text.
         ValueError: if two arrays would have the same name, say "w.scale" next to a QTensor "w".
         ImportError: if safetensors is missing.
         SafetensorError: if files hold no such dtype, or the file cannot be written.
@@ -37,6 +38,7 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
         ...     load(f"{folder}/weights.safetensors")
         {'w': Array([1., 2.], dtype=float32)}
     """
+    check_type("entries", entries, Mapping, "a dict")
     checkpoint.save_file(path, {name: jax.tree.map(np.asarray, value) for name, value in entries.items()})
 
 

@@ -36,6 +36,7 @@ VALUES = [
     ("x has shape (2, 0); allowed is at least one number along axis 1", "log_softmax", (EMPTY,)),
     ("x has shape (2, 0); allowed is at least one number along axis 1", "max", (EMPTY, -1)),
     ("x has shape (2, 0); allowed is at least one number along axis 1", "logsumexp", (EMPTY,)),
+    ("weight has shape (0, 3); allowed is (rows, width), at least one row", "embedding", (TARGET, X[:0])),
     ("axis=5; allowed is an int from -2 to 1", "softmax", (X, 5)),
     ("axis=-3; allowed is an int from -2 to 1", "cross_entropy", (X, TARGET, -3)),
     ("axis=5; allowed is an int from -2 to 1", "chunk", (X, 1, 5)),
@@ -235,27 +236,30 @@ def test_statistics_name_their_arguments(package):
         insight.statistics_between(x, array(np.int32([1, 2, 3])), "e4m3fn")
 
 
-def _of_embedding(package, indices):
+def _of_embedding(package, indices, compiled):
     """Rows, and the gradient of the table."""
     table = np.arange(6, dtype=np.float32).reshape(3, 2) + 1
     gradient = np.arange(2 * len(indices), dtype=np.float32).reshape(-1, 2) + 1
     if package == "qtorch":
         weight = torch.from_numpy(table).requires_grad_()
-        y = qtorch.reproducible.embedding(torch.from_numpy(indices), weight)
+        function = qtorch.reproducible.embedding
+        y = (torch.compile(function) if compiled else function)(torch.from_numpy(indices), weight)
         return y, torch.autograd.grad(y, weight, torch.from_numpy(gradient))[0]
-    y, pullback = jax.vjp(lambda w: qjax.reproducible.embedding(jnp.asarray(indices), w), jnp.asarray(table))
+    function = jax.jit(qjax.reproducible.embedding) if compiled else qjax.reproducible.embedding
+    y, pullback = jax.vjp(lambda w: function(jnp.asarray(indices), w), jnp.asarray(table))
     return y, pullback(jnp.asarray(gradient))[0]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64])
-def test_what_is_no_row_is_nan_and_has_no_gradient(dtype):
+def test_what_is_no_row_is_nan_and_has_no_gradient(dtype, compiled):
     """Neither the last row, nor one from the end, nor a mask, which torch makes of uint8."""
     indices = np.array([1, 3, 0, 200 if dtype is np.uint8 else -1, 1], dtype)
     nan = [np.nan] * 2
     rows, gradient = np.float32([[3, 4], nan, [1, 2], nan, [3, 4]]), np.float32([[5, 6], [10, 12], [0, 0]])
     assert_same_bits(_call("qcore", "embedding", (indices, np.float32([[1, 2], [3, 4], [5, 6]]))), rows)
     for package in PARTS:
-        assert_all_same_bits(_of_embedding(package, indices), [rows, gradient])
+        assert_all_same_bits(_of_embedding(package, indices, compiled), [rows, gradient])
 
 
 def test_targets_of_fewer_bits_than_classes_have():

@@ -99,7 +99,7 @@ class TrainingFunctions(Layers):
 
         Args:
             indices: array of integers from 0 to rows - 1; others give rows of NaN.
-            weight: float32 array of shape (rows, width).
+            weight: float32 array of shape (rows, width), with at least one row.
 
         Returns:
             A float32 array of shape (*indices.shape, width).
@@ -114,8 +114,8 @@ class TrainingFunctions(Layers):
             [[20.0], [10.0], [20.0]]
         """
         weight, indices = self.float32("weight", weight), self.integers("indices", indices)
-        if weight.ndim != 2:
-            raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed is (rows, width)")
+        if weight.ndim != 2 or weight.shape[0] == 0:
+            raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed is (rows, width), at least one row")
         return self.call(EMBEDDING, weight, indices)
 
     def dropout(self, x: Any, rate: float, key: Any) -> Any:

@@ -111,6 +111,14 @@ def test_states_that_torch_wrote(tmp_path):
         restore(FakeQuantize(PerChannelMinMaxObserver, qscheme="per_channel_affine").init((3,)), arrays, "q")
 
 
+@pytest.mark.parametrize(
+    ("path", "entries", "name"), [("x", 3, "entries"), (3, {}, "path"), ("x", {3: 1}, "the name 3")]
+)
+def test_what_is_no_checkpoint_is_refused(tmp_path, path, entries, name):
+    with pytest.raises(TypeError, match=f"^{name} .*is a int; allowed is a"):
+        save(tmp_path / path if isinstance(path, str) else path, entries)
+
+
 def test_arrays_that_are_not_in_order(tmp_path):
     x = np.arange(6, dtype=np.float32).reshape(2, 3).T
     checkpoint.save_file(tmp_path / "x", {"x": x, "scalar": np.float32(2)})
