@@ -57,6 +57,7 @@ class TorchRun:
         else:
             self.optimizer = library.SGD(parameters, RATE[model], momentum=MOMENTUM)
         self._arithmetic = arithmetic
+        self._keyed = any(isinstance(getattr(layer, "key", None), torch.Tensor) for layer in self.model.modules())
         self._loss = self._compiled() if compiled else self._forward
 
     def _compiled(self) -> Any:
@@ -77,7 +78,7 @@ class TorchRun:
 
     def step(self, step: int, inputs: np.ndarray, targets: np.ndarray) -> None:
         """Trains on a batch."""
-        if self._arithmetic is not None:
+        if self._keyed:
             reproducible.set_key(self.model, key_for(ROUNDING, step))
         self.optimizer.zero_grad()
         self.loss, self.logits = self._loss(torch.from_numpy(inputs), torch.from_numpy(targets))
