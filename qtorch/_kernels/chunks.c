@@ -225,22 +225,31 @@ static int run(const Call* call, int threads) {
     return 1;
 }
 
+static Axis axis(const int64_t* given) { return (Axis){(const int64_t*)given[0], given[1]}; }
+
+// A call of sizes as Python gives them, of axes likewise, and of the addresses of a, b, the key (or 0) and the result.
+static int run_given(const int64_t* sizes, const int64_t* axes, void* const* pointers) {
+    const Call call = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], pointers[0], pointers[1], pointers[2], pointers[3],
+                       axis(axes), axis(axes + 2), axis(axes + 4), axis(axes + 6), axis(axes + 8), axis(axes + 10)};
+    const double work = (double)call.batch * call.m * call.n * call.k;
+    return run(&call, work < 65536 ? 1 : omp_get_max_threads());
+}
+
+// A step of a program, see `steps.c`, without random words: `sizes` are those and the axes; the arrays are a, b, the result.
+int step(const int64_t* sizes, const double* unused, char* const* arrays) {
+    return run_given(sizes, sizes + 5, (void*[]){arrays[0], arrays[1], NULL, arrays[2]});
+}
+
 // Takes the lengths of the batch, of m, n, k and a chunk, and the addresses of a, b, the key (or 0) and the result; then
 // for each axis (of the batch in a and in b, m, k in a and in b, n) the address of its table, or 0, and its stride.
 Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
-    int64_t sizes[5];
+    int64_t sizes[5], axes[12];
     void* pointers[4];
-    Axis axes[6];
     for (int i = 0; i < 5; ++i) sizes[i] = PyLong_AsLongLong(given[i]);
     for (int i = 0; i < 4; ++i) pointers[i] = PyLong_AsVoidPtr(given[5 + i]);
-    for (int i = 0; i < 6; ++i) {
-        axes[i] = (Axis){PyLong_AsVoidPtr(given[9 + 2 * i]), PyLong_AsLongLong(given[10 + 2 * i])};
-    }
-    const Call call = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], pointers[0], pointers[1], pointers[2],
-                       pointers[3], axes[0], axes[1], axes[2], axes[3], axes[4], axes[5]};
+    for (int i = 0; i < 12; ++i) axes[i] = i % 2 ? PyLong_AsLongLong(given[9 + i]) : (intptr_t)PyLong_AsVoidPtr(given[9 + i]);
     void* const state = PyEval_SaveThread();
-    const double work = (double)call.batch * call.m * call.n * call.k;
-    const int done = run(&call, work < 65536 ? 1 : omp_get_max_threads());
+    const int done = run_given(sizes, axes, pointers);
     PyEval_RestoreThread(state);
     return done ? PyLong_FromLong(0) : PyErr_NoMemory();
 }

@@ -245,6 +245,16 @@ static void run_all(const Call* calls, int64_t count, int64_t size, int threads)
     }
 }
 
+// A step of a program, see `steps.c`: the arrays are those of a call but for the second one, constants, whose address comes
+// after the sizes.
+int step(const int64_t* given, const double* unused, char* const* arrays) {
+    int64_t sizes[7] = {1, 1, 1, 1, 1, 0, 0};
+    memcpy(SIZES == 1 ? sizes + 1 : sizes, given, sizeof(int64_t) * SIZES);
+    Call call = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6], {arrays[0], (char*)given[SIZES]}};
+    for (int i = 2; i < POINTERS; ++i) call.pointers[i] = arrays[i - 1];
+    return run(&call, call.rows * call.columns < LARGE ? 1 : omp_get_max_threads());
+}
+
 // Takes the sizes and addresses of a call; of kernels without blocks, of any number of calls one after the other.
 Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
     const int64_t count = size / (SIZES + POINTERS);

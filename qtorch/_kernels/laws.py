@@ -14,7 +14,7 @@ from qcore.law.program import Decoding, Program
 from qcore.law.rounding import Rounding
 from qcore.random.threefry import leading_bits, threefry
 from qtorch._kernels.source import Argument, Kernel, Result
-from qtorch._kernels.store import Function, load
+from qtorch._kernels.store import Function, address, load
 from qtorch._kernels.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, Trace, Value
 
 # How a kernel sees a tensor, and along which of its rows (0) and columns (1) there are several elements in a block.
@@ -42,6 +42,12 @@ def rounding(program: Program, layout: str) -> Function | None:
     window (see `Noise`) and, of the layout "places", the elements' indices, then of the results.
     """
     return load(rounding_kernel(program, layout).source())
+
+
+@cache
+def rounding_step(program: Program, layout: str) -> int | None:
+    """The same without random words as a step of a program, see `steps.c`."""
+    return address(rounding_kernel(program, layout).source(), "step")
 
 
 @cache

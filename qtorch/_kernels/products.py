@@ -49,6 +49,12 @@ def chunked(accumulator: Accumulator | None) -> Function | None:
 
 
 @cache
+def chunked_step(accumulator: Accumulator | None) -> int | None:
+    """The same without random words as a step of a program, see `steps.c`."""
+    return address(source_of_chunks(accumulator), "step")
+
+
+@cache
 def of_integers(biased: bool = False) -> Function | None:
     """The kernel of exact sums of products of 8-bit integers, which it may round by `qcore.affine.requantize`.
 

@@ -39,6 +39,12 @@ class _Kernels(dict[str, "tuple[Function, int] | None"]):
             program, constants = prepare(self.number, program.mode, carrier, self.overflow, bool(program.codes))
         return program, torch.tensor(constants, dtype=lane_dtype(program.carrier), device="cpu")
 
+    def step(self, layout: str) -> tuple[int, int] | None:
+        """The same as a step of a program: where it is, and where its constants are."""
+        program, constants = self.compiled
+        function = laws.rounding_step(program, layout)
+        return None if function is None else (function, constants.data_ptr())
+
     def __missing__(self, layout: str) -> tuple[Function, int] | None:
         program, constants = self.compiled
         function = laws.rounding(program, layout)

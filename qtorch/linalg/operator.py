@@ -21,7 +21,7 @@ from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import fold_in
 from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor
 from qtorch._rounding.sharded import is_sharded
-from qtorch.linalg.direct.products import direct_product, multiply_directly, product_of, sums_for
+from qtorch.linalg.direct.products import Multiplied, direct_product, multiply_directly, product_of, sums_for
 from qtorch.linalg.sharded import multiply_shards
 from qtorch.linalg.tensor_names import (
     Names,
@@ -113,8 +113,9 @@ def _multiply_plain(
     product: str,
 ) -> torch.Tensor:
     if Observation.observer is None and first.is_cpu:
-        direct = direct_product(form, which, product, first.shape, second.shape, tuple(other), tuple(shape))
-        found = direct and multiply_directly(direct, which, first.detach(), second.detach(), tuple(other))
+        how = Multiplied(tuple(other), tuple(shape), form, which, product)
+        direct = direct_product(how, first.shape, second.shape)
+        found = direct and multiply_directly(direct, how, first, second)
         if found is not None:
             return found if found.shape == shape else found.reshape(shape)
     return _multiply_by_operations(first, second, key, state, other, shape, form, which, product)

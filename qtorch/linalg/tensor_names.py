@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from qtorch._rounding.keys import window_tensor
 from qtorch._rounding.paths.choice import round_tensor
 from qtorch._rounding.paths.operations import Names as LawNames
 from qtorch._rounding.plan import Plan, plan_for
+from qtorch.linalg.direct.program import Array, Native, NoKernelError
 
 
 def sequential_product(
@@ -97,7 +98,7 @@ def _from_places(
     result = torch.empty(places.sizes[:3], dtype=torch.float32)
     if result.numel() == 0:
         return result
-    function = _chunk_kernel(sums.accumulator)
+    function = products.chunked(_of_chunks(sums.accumulator))
     if function is None:
         return None
     sizes, axes = _arguments(places, sums.accumulator)
@@ -105,9 +106,9 @@ def _from_places(
     return result
 
 
-def _chunk_kernel(accumulator: Accumulator) -> Any:
-    one_sum = accumulator.converts or (accumulator.sequential and not accumulator.rounds)
-    return products.chunked(None if one_sum else accumulator)
+def _of_chunks(accumulator: Accumulator) -> Accumulator | None:
+    """What `products.chunked` is of."""
+    return None if accumulator.converts or (accumulator.sequential and not accumulator.rounds) else accumulator
 
 
 def _arguments(places: Places, accumulator: Accumulator) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -116,49 +117,31 @@ def _arguments(places: Places, accumulator: Accumulator) -> tuple[tuple[int, ...
     return (*places.sizes, accumulator.length(places.sizes[3])), tuple(chain(*axes))
 
 
-class MatrixKernel(NamedTuple):
-    """A product of matrices that lie in two operands without gaps.
-
-    Attributes:
-        function: the kernel.
-        sizes, axes: what it is given before and after the addresses.
-        shape: of the result.
-        places: which `axes` may point to.
-    """
-
-    function: Any
-    sizes: tuple[int, ...]
-    axes: tuple[int, ...]
-    shape: tuple[int, ...]
-    places: Places
-
-    def run(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """The product of operands that are memory, contiguous, and have the shapes for which this was made."""
-        result = torch.empty(self.shape, dtype=torch.float32)
-        self.function(*self.sizes, a.data_ptr(), b.data_ptr(), 0, result.data_ptr(), *self.axes)
-        return result
-
-
-def matrix_kernel(
-    operands: Sequence[torch.Tensor], matrices: Sequence[torch.Tensor], sums: Sums, shape: tuple[int, ...]
-) -> MatrixKernel | None:
-    """What multiplies matrices that are views of operands; None if they are copies, are empty, or there is no kernel.
+def multiplication(
+    operands: Sequence[torch.Tensor], matrices: Sequence[torch.Tensor], sums: Sums, names: Sequence[str], result: Array
+) -> Native:
+    """The step of a program that multiplies matrices which lie in two operands without gaps.
 
     Args:
         operands: contiguous tensors without memory.
         matrices: what of them is multiplied.
         sums: how.
-        shape: of the result.
+        names: of the operands.
+        result: the product.
+
+    Raises:
+        NoKernelError: if the matrices are no views, or empty, or there is no kernel.
     """
     views = [matrix.untyped_storage() is x.untyped_storage() for matrix, x in zip(matrices, operands, strict=True)]
-    if not all(views) or any(matrix.storage_offset() for matrix in matrices) or prod(shape) == 0:
-        return None
-    function = _chunk_kernel(sums.accumulator)
+    if not all(views) or any(matrix.storage_offset() for matrix in matrices) or prod(result.shape) == 0:
+        raise NoKernelError
+    function = products.chunked_step(_of_chunks(sums.accumulator))
     if function is None:
-        return None
+        raise NoKernelError
     a, b = matrices
     places, _ = _matrix_places(a.shape, a.stride(), b.shape, b.stride())
-    return MatrixKernel(function, *_arguments(places, sums.accumulator), shape, places)
+    sizes, axes = _arguments(places, sums.accumulator)
+    return Native(function, np.array([*sizes, *axes], np.int64), np.zeros(0), names, [result], places)
 
 
 def _batch_places(x: torch.Tensor) -> Axis:

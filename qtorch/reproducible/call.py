@@ -22,15 +22,15 @@ from qcore.numerics.softmax import CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX
 from qtorch._rounding.gradients import apart
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._torch_internals import apply_directly
-from qtorch.reproducible.fused.plan import plan_for
+from qtorch.reproducible.fused.plan import Backward, plan_for
 from qtorch.reproducible.tensor_names import Names
 
 
 def _run(
-    law: Differentiable, fused: bool, kind: str, tensors: tuple[Any, ...], options: tuple[tuple[str, Any], ...]
+    law: Differentiable, planned: bool, kind: str, tensors: tuple[Any, ...], options: tuple[tuple[str, Any], ...]
 ) -> Any:
     """The result, and of kind "forward" what is saved."""
-    plan = plan_for(law, kind, tensors, 0, options) if fused and not torch.compiler.is_compiling() else None
+    plan = plan_for(law, kind, tensors, options) if planned else None
     if plan is not None:
         return plan.run(tensors)
     found = law.run(Names, tensors, dict(options))
@@ -38,14 +38,15 @@ def _run(
 
 
 def _gradients(law: Differentiable, fused: bool, ctx: Any, *gradients: Any) -> Any:
-    """None for the options, and the gradients of all tensors."""
+    """None for what are no tensors, and the gradients of all tensors, or of those that need one."""
     saved = ctx.saved_tensors
-    if fused and not torch.compiler.is_compiling():
-        plan = plan_for(law, "backward", (*saved, *gradients), len(saved), ctx.options)
+    tensors = *saved, *gradients
+    if fused and not torch.compiler.is_compiling() and are_plain_tensors(tensors):
+        plan = plan_for(law, Backward(len(saved), ctx.needs_input_grad[2:]), tensors, ctx.options)
         if plan is not None:
-            return None, *plan.run((*saved, *gradients))
+            return None, None, *plan.run(tensors)
     gradient: Any = gradients[0] if len(gradients) == 1 else gradients
-    return None, *law.gradients(Names, saved, gradient, dict(ctx.options))
+    return None, None, *law.gradients(Names, saved, gradient, dict(ctx.options))
 
 
 _gradients_once = torch.autograd.function.once_differentiable(
@@ -63,8 +64,10 @@ def differentiable(law: Differentiable, fused: bool = True) -> Callable[..., Any
 
     class Law(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, options: tuple[tuple[str, Any], ...], *tensors: Any) -> Any:  # type: ignore[override]
-            result, saved = _run(law, fused, "forward", tensors, options)
+        def forward(  # type: ignore[override]
+            ctx: Any, planned: bool, options: tuple[tuple[str, Any], ...], *tensors: Any
+        ) -> Any:
+            result, saved = _run(law, planned, "forward", tensors, options)
             ctx.save_for_backward(*saved)
             ctx.options = options
             return result
@@ -79,11 +82,13 @@ def differentiable(law: Differentiable, fused: bool = True) -> Callable[..., Any
 
     def function(*tensors: Any, **options: Any) -> Any:
         given = tuple(options.items())
+        compiling = torch.compiler.is_compiling()
+        plain = not compiling and are_plain_tensors(tensors)
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-            if torch.compiler.is_compiling():
-                return Law.apply(given, *apart(*tensors))
-            return (apply if are_plain_tensors(tensors) else Law.apply)(given, *tensors)
-        return _run(law, fused, "result", tensors, given)
+            if compiling:
+                return Law.apply(False, given, *apart(*tensors))
+            return (apply if plain else Law.apply)(fused and plain, given, *tensors)
+        return _run(law, fused and plain, "result", tensors, given)
 
     return function
 

@@ -38,11 +38,16 @@ class _Optimizer(torch.optim.Optimizer):
         return loss
 
     def _together(self, parameters: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-        """The parameters in lists that are updated at a time: a small one costs as many calls as a large one."""
-        found: list[torch.Tensor] = []
+        """The parameters in lists that are updated at a time: a small one costs as many calls as a large one.
+
+        One that is no plain tensor goes alone.
+        """
+        parameters, found = list(parameters), []
+        all_plain = are_plain_tensors([x for p in parameters for x in (p, p.grad)])
         size, kind = 0, None
         for p in parameters:
-            size, before, kind = size + p.numel(), kind, self._kind(p)
+            alone = None if all_plain or are_plain_tensors((p, p.grad)) else id(p)
+            size, before, kind = size + p.numel(), kind, (alone, *self._kind(p))
             if found and (kind != before or size > _MOST):
                 yield found
                 found, size = [], p.numel()
@@ -51,9 +56,9 @@ class _Optimizer(torch.optim.Optimizer):
             yield found
 
     def _kind(self, p: torch.Tensor) -> tuple[Any, ...]:
-        """What parameters that are updated together have in common; one that is no plain tensor goes alone."""
+        """What parameters that are updated together have in common."""
         gradient: Any = p.grad
-        return p.dtype, p.device, gradient.dtype, None if are_plain_tensors((p, gradient)) else id(p)
+        return p.dtype, p.device, gradient.dtype
 
     def _update(self, parameters: Sequence[torch.Tensor], rate: torch.Tensor, group: dict[str, Any]) -> None:
         raise NotImplementedError

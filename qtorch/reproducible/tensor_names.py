@@ -16,6 +16,8 @@ from qtorch._kernels import products
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.paths.operations import materialize
 from qtorch._rounding.sharded import is_sharded
+from qtorch.linalg.direct.products import Multiplied
+from qtorch.linalg.operator import multiply_tensors
 
 _library = torch.library.Library("qtorch", "FRAGMENT")
 _library.define("sums(Tensor a, Tensor? b, int[] axes) -> Tensor")
@@ -42,9 +44,15 @@ class Names(operations.Names):
     concatenate = staticmethod(torch.concatenate)
     broadcast_to = staticmethod(torch.broadcast_to)
     arithmetic = staticmethod(nullcontext)
+    multiplied = staticmethod(lambda first, second, how: tensor_product(first, second, how))
 
     searchsorted = staticmethod(torch.searchsorted)
     materialize = staticmethod(materialize)
+
+    @staticmethod
+    def bound(x: torch.Tensor, most: int) -> int:
+        known = not torch.compiler.is_compiling() and is_plain_tensor(x) and x.is_cpu
+        return int(x.max()) + 1 if known else most
 
     @staticmethod
     def argsort(x: torch.Tensor) -> torch.Tensor:
@@ -107,6 +115,11 @@ class Names(operations.Names):
         if torch.compiler.is_compiling() or not all(map(is_plain_tensor, tensors)):
             return torch.ops.qtorch.sums(a, b, axes)
         return tensor_sums(a, b, axes)
+
+
+def tensor_product(first: torch.Tensor, second: torch.Tensor, how: Multiplied) -> torch.Tensor:
+    """A product of tensors that need no gradients."""
+    return multiply_tensors(first, second, None, None, how.other, how.shape, how.form, how.which, how.product)
 
 
 def tensor_sums(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) -> torch.Tensor:

@@ -57,7 +57,7 @@ class ProductFunctions(TrainingFunctions):
             >>> reproducible.matmul(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]]))
             tensor([[11.]])
         """
-        return self.settle(self.linalg.matmul(self.float32("a", a), self.float32("b", b), **products))
+        return self._product("matmul", self.float32("a", a), self.float32("b", b), None, products)
 
     def linear(self, x: Any, weight: Any, bias: Any = None, **products: Any) -> Any:
         """x @ weight.T + bias; the bias's gradient is a `sum`.
@@ -80,8 +80,7 @@ class ProductFunctions(TrainingFunctions):
             >>> reproducible.linear(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]), torch.tensor([0.5]))
             tensor([[11.5000]])
         """
-        y = self.linalg.linear(self.float32("x", x), self.float32("weight", weight), None, **products)
-        return self._plus(y, bias, 0)
+        return self._product("linear", self.float32("x", x), self.float32("weight", weight), bias, products)
 
     def conv1d(self, x: Any, weight: Any, bias: Any = None, *window: Any, **products: Any) -> Any:
         """A convolution along one axis; the bias's gradient is a `sum`.
@@ -163,13 +162,19 @@ class ProductFunctions(TrainingFunctions):
         x, weight = self.float32("x", x), self.float32("weight", weight)
         return self._plus(self.linalg.conv3d(x, weight, None, *window, **products), bias, 3)
 
+    def _product(self, name: str, a: Any, b: Any, bias: Any, products: dict[str, Any]) -> Any:
+        """A function of `linalg` by its name, and the bias."""
+        return self._plus(getattr(self.linalg, name)(a, b, **products), bias, 0)
+
     def _plus(self, y: Any, bias: Any, dims: int) -> Any:
         if bias is None:
             return self.settle(y)
-        bias = self.float32("bias", bias)
-        if tuple(bias.shape) != (wanted := (y.shape[-1 - dims],)):
-            raise ValueError(f"bias has shape {tuple(bias.shape)}; allowed is {wanted}")
+        self._check_bias(bias, y.shape[-1 - dims])
         return self.add(y, bias.reshape((-1, *(1,) * dims)) if dims else bias)
+
+    def _check_bias(self, bias: Any, size: int) -> None:
+        if tuple(self.float32("bias", bias).shape) != (size,):
+            raise ValueError(f"bias has shape {tuple(bias.shape)}; allowed is {(size,)}")
 
     def scaled_dot_product_attention(
         self,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from qcore.accumulate.convolution import ConvolutionForm, Form, form_of
@@ -13,14 +15,8 @@ from qcore.accumulate.product import Product
 from qcore.formats.text import parse
 from qtorch._rounding.paths.choice import round_tensor
 from qtorch._rounding.plan import Plan, plan_for
-from qtorch.linalg.tensor_names import (
-    MatrixKernel,
-    Names,
-    convolution_product,
-    has_chunk_kernel,
-    matrix_kernel,
-    matrix_product,
-)
+from qtorch.linalg.direct.program import Array, Native, NoKernelError, Slots, program
+from qtorch.linalg.tensor_names import Names, convolution_product, has_chunk_kernel, matrix_product, multiplication
 
 
 @lru_cache(maxsize=1024)
@@ -38,45 +34,104 @@ class Direct(NamedTuple):
 
     Attributes:
         plans: how the operands are rounded; None where they are not.
-        kernel: of matrices that lie in operands without gaps; None where they do not, and for convolutions.
+        program: what puts the product of operands without gaps into the third of three slots; None where there is no
+            program, and for convolutions.
     """
 
     form: Any
     plans: tuple[Plan | None, Plan | None]
     sums: Sums
-    kernel: MatrixKernel | None
+    program: Callable[[Slots], None] | None
+
+
+class Multiplied(NamedTuple):
+    """Which product: see `qtorch.linalg.operator.multiply_tensors`; without a key and a state."""
+
+    other: tuple[int, ...]
+    shape: tuple[int, ...]
+    form: str
+    which: str
+    product: str
 
 
 @lru_cache(maxsize=4096)
-def direct_product(
-    form: str, which: str, product: str, first: Any, second: Any, other: Any, shape: Any
-) -> Direct | None:
-    """The same for a product that there is a kernel of; else None."""
-    made, how = form_of(form), product_of(product)
-    sums = sums_for(made, which, how, first, second, other)
-    if how.stochastic or not has_chunk_kernel(sums) or any(one.scale or one.transform for one in how.operands):
+def direct_product(how: Multiplied, first: tuple[int, ...], second: tuple[int, ...]) -> Direct | None:
+    """What such a product of operands with these shapes computes; None if there is no kernel of it."""
+    form, product = form_of(how.form), product_of(how.product)
+    sums = sums_for(form, how.which, product, first, second, how.other)
+    if product.stochastic or not has_chunk_kernel(sums) or any(one.scale or one.transform for one in product.operands):
         return None
     of_first, of_second = (
         None if one.number is None else plan_for(one.number, one.rounding, torch.float32, None, False)
-        for one in how.operands
+        for one in product.operands
     )
-    kernel = None
-    if not isinstance(made, ConvolutionForm):
-        operands = [torch.empty(one, device="meta") for one in (first, second)]
-        kernel = matrix_kernel(operands, made.matrices(Names, which, operands[0], operands[1], other), sums, shape)
-    return Direct(made, (of_first, of_second), sums, kernel)
+    direct = Direct(form, (of_first, of_second), sums, None)
+    try:
+        steps = _steps(direct, how, (first, second), ("first", "second"), Array("result", how.shape, "float32"))
+        return direct._replace(program=program(steps, {"first": 0, "second": 1, "result": 2}))
+    except NoKernelError:
+        return direct
+
+
+def product_steps(
+    how: Multiplied, shapes: Sequence[tuple[int, ...]], names: Sequence[str], result: Any
+) -> list[Native]:
+    """The steps of a product of arrays without gaps.
+
+    Args:
+        how: the product.
+        shapes, names: of the operands.
+        result: an `Array`, or what has its attributes.
+
+    Raises:
+        NoKernelError: if there are none.
+    """
+    direct = direct_product(how, *shapes)
+    if direct is None:
+        raise NoKernelError
+    return _steps(direct, how, shapes, names, result)
+
+
+def _steps(direct: Direct, how: Multiplied, shapes: Sequence[Any], names: Sequence[str], result: Any) -> list[Native]:
+    """What rounds the operands and multiplies them."""
+    if isinstance(direct.form, ConvolutionForm):
+        raise NoKernelError
+    steps, read = [], list(names)
+    for index, (name, plan, shape) in enumerate(zip(names, direct.plans, shapes, strict=True)):
+        if plan is not None:
+            read[index] = f"{result.name} of {index}"
+            steps.append(_rounding(plan, name, Array(read[index], shape, "float32")))
+    operands = [torch.empty(shape, device="meta") for shape in shapes]
+    matrices = direct.form.matrices(Names, how.which, operands[0], operands[1], how.other)
+    return [*steps, multiplication(operands, matrices, direct.sums, read, result)]
+
+
+def _rounding(plan: Plan, name: str, result: Array) -> Native:
+    """The step that rounds an array without gaps to a result."""
+    shape = torch.Size(result.shape)
+    if shape.numel() == 0:
+        raise NoKernelError
+    sizes, layout = ((shape.numel(),), "flat") if plan.elementwise else plan.matrices[shape]
+    found = None if sizes is None else plan.kernels.step(layout)
+    if sizes is None or found is None:
+        raise NoKernelError
+    function, constants = found
+    return Native(function, np.array([*sizes, constants], np.int64), np.zeros(0), [name], [result], plan)
 
 
 def multiply_directly(
-    direct: Direct, which: str, first: torch.Tensor, second: torch.Tensor, other: Any
+    direct: Direct, how: Multiplied, first: torch.Tensor, second: torch.Tensor
 ) -> torch.Tensor | None:
     """The product of plain tensors; None where there is no compiler."""
-    form, (of_first, of_second), sums, kernel = direct
-    x = first if of_first is None else round_tensor(first, of_first, None, True)
-    y = second if of_second is None else round_tensor(second, of_second, None, True)
-    if kernel is not None and x.is_contiguous() and y.is_contiguous():
-        return kernel.run(x, y)
+    if direct.program is not None and first.is_contiguous() and second.is_contiguous():
+        slots: Slots = [first, second, None]
+        direct.program(slots)
+        return slots[2]
+    form, (of_first, of_second), sums, _ = direct
+    x, y = first.detach(), second.detach()
+    x = x if of_first is None else round_tensor(x, of_first, None, True)
+    y = y if of_second is None else round_tensor(y, of_second, None, True)
     if isinstance(form, ConvolutionForm):
-        return convolution_product(form, which, x, y, other, sums, None)
-    left, right = form.matrices(Names, which, x, y, other)
+        return convolution_product(form, how.which, x, y, how.other, sums, None)
+    left, right = form.matrices(Names, how.which, x, y, how.other)
     return matrix_product(left, right, sums, None)

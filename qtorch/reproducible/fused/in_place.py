@@ -10,6 +10,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from qcore.numerics.differentiable import Differentiable, without_gradients
+from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch.reproducible.fused.plan import plan_for
 
 
@@ -37,7 +38,7 @@ def replace(
         return False
     tensors = [*tensors, *common]
     many = _of_groups(law, len(groups), len(groups[0]))
-    plan = plan_for(many, "each", tensors, 0, tuple(options.items()))
+    plan = plan_for(many, "each", tensors, tuple(options.items())) if are_plain_tensors(tensors) else None
     if plan is None or not _may_replace(plan, len(groups), len(groups[0]), tuple(places)):
         return False
     increment_version(old)

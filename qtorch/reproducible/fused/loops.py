@@ -1,4 +1,4 @@
-"""One kernel for arrays of one shape: what is computed of each element, in C, and how its arrays lie beside it."""
+"""Steps in C: loops over arrays of one shape, with what is computed of each element, and sums."""
 
 from __future__ import annotations
 
@@ -7,62 +7,57 @@ from functools import cache
 from math import prod
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from qtorch._kernels import source, store
+from qtorch._kernels import products, source, store
 from qtorch._kernels.trace import C_TYPES
+from qtorch.linalg.direct.program import Native, NoKernelError
 from qtorch.reproducible.fused.recording import Node, Number, Shape, in_order
 
 TEMPLATE = Path(store.__file__).with_name("loops.c")
 OUTER = 3  # dimensions outside the innermost one, as in `loops.c`
 
 
-class Loop(NamedTuple):
-    """A kernel for its arrays.
-
-    Attributes:
-        function: where it lies; a step of a program, see `steps.c`.
-        sizes: of the loop, and the strides of all arrays.
-        numbers: that elements are computed with.
-        read: the nodes whose memory is read; the first arrays.
-    """
-
-    function: int
-    sizes: np.ndarray
-    numbers: np.ndarray
-    read: list[Node]
-
-
-class NoLoopError(Exception):
-    """There is no kernel for these arrays."""
-
-
-def loop_for(results: Sequence[Node], is_memory: Container[str]) -> Loop:
-    """The kernel of nodes of one shape.
+def loop_for(results: Sequence[Node], is_memory: Container[str]) -> Native:
+    """The loop that makes nodes of one shape; it reads its sizes, and the strides of all arrays.
 
     Args:
         results: what it computes.
         is_memory: the names of nodes that are in memory already.
 
     Raises:
-        NoLoopError: if there is no compiler, or there are too many dimensions.
+        NoKernelError: if there is no compiler, or there are too many dimensions.
     """
     order = in_order(results, is_memory)
     read = [node for node in order if node.name in is_memory]
     shapes = [node.shape for node in [*read, *results]]
     sizes, strides = _as_loop(results[0].shape, shapes)
     if len(sizes) > OUTER + 1:
-        raise NoLoopError
+        raise NoKernelError
     missing = OUTER + 1 - len(sizes)
     table = [(1,) * missing + sizes, *((0,) * missing + each[:-1] for each in strides)]
     numbers = list(dict.fromkeys(one for node in order for one in node.operands if isinstance(one, Number)))
     function = _function(_source(order, read, results, numbers, [each[-1] for each in strides]))
     if function is None:
-        raise NoLoopError
+        raise NoKernelError
     flat = np.array([number for row in table for number in row], np.int64)
-    return Loop(function, flat, np.array([one.value for one in numbers], np.float64), read)
+    values = np.array([one.value for one in numbers], np.float64)
+    return Native(function, flat, values, [node.name for node in read], results)
+
+
+def sums_of(node: Node, read: Sequence[str], shape: Sequence[int], axes: Sequence[int]) -> Native:
+    """The sums of an array of a shape along axes, or of its products with a second one.
+
+    Raises:
+        NoKernelError: if there is no compiler.
+    """
+    function = products.tree_sums_step()
+    if function is None:
+        raise NoKernelError
+    sizes = np.array([len(shape), len(axes), *shape, *axes], np.int64)
+    return Native(function, sizes, np.zeros(0), [*read, None][:2], [node])
 
 
 @cache

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import torch
 
 from qcore.numerics.differentiable import Differentiable
-from qtorch._rounding.paths.choice import are_plain_tensors
-from qtorch.reproducible.fused.loops import NoLoopError, loop_for
-from qtorch.reproducible.fused.program import Native, Slots, of_loop, of_sums, program
-from qtorch.reproducible.fused.recording import Names, Node, Recording, Sums, View, in_order
+from qtorch.linalg.direct.products import product_steps
+from qtorch.linalg.direct.program import Native, NoKernelError, Slots, program
+from qtorch.reproducible.fused.loops import loop_for, sums_of
+from qtorch.reproducible.fused.recording import Multiplication, Names, Node, Recording, Sums, View, in_order
 
 Step = Callable[[Slots], None]
 _DTYPES = {torch.bool: "uint8"} | {
@@ -39,7 +39,7 @@ class Plan:
         apart: True if no loop makes parts of several results.
 
     Raises:
-        NoLoopError: if there is no kernel.
+        NoKernelError: if there is no kernel.
     """
 
     def __init__(self, arguments: Sequence[Node | None], results: Any, apart: bool = False) -> None:
@@ -162,9 +162,20 @@ class _List:
             self.views[node.name] = node.step
             self.memory[node.name] = self.memory[names[0]]
         elif isinstance(node.step, Sums):
-            self.steps.append(of_sums(node, names, operands[0].shape, node.step.axes))
+            self.steps.append(sums_of(node, names, operands[0].shape, node.step.axes))
+        elif isinstance(node.step, Multiplication):
+            self._multiply(node, names, operands)
         else:
             self.steps.append(Call(node.step, names, [node]))
+
+    def _multiply(self, node: Node, names: Sequence[str], operands: Sequence[Node]) -> None:
+        """Appends the steps of a product; one step of torch's where C has no such product."""
+        try:
+            made = product_steps(node.step, [one.shape for one in operands], names, node)
+        except NoKernelError:
+            made = [Call(node.step, names, [node])]
+        self.steps += made
+        self.memory |= {array.name: array.name for one in made for array in one.makes}
 
     def _place(self, nodes: Iterable[Node]) -> None:
         """Appends what computes nodes that are not in memory yet: a loop for each shape."""
@@ -172,9 +183,8 @@ class _List:
         shapes = sorted(missing.values(), key=lambda node: node.shape)
         for _, group in groupby(shapes, key=lambda node: node.shape):
             results = list(group)
-            loop = loop_for(results, self.memory)
+            self.steps.append(loop_for(results, self.memory))
             self.memory |= {node.name: node.name for node in results}
-            self.steps.append(of_loop(loop, results))
 
     def parts(self) -> Iterator[list[Native | Call]]:
         """The steps; those of C that follow one another are a part, those of torch one each."""
@@ -207,37 +217,41 @@ def _leaves(results: Any) -> list[Node]:
     return [] if results is None else [results]
 
 
+class Backward(NamedTuple):
+    """The gradients of a law: how many of the tensors were saved, and which gradients are wanted."""
+
+    saved: int
+    wanted: tuple[bool, ...]
+
+
 def plan_for(
-    law: Differentiable, kind: str, tensors: Sequence[torch.Tensor | None], saved: int, options: tuple[Any, ...]
+    law: Differentiable, kind: str | Backward, tensors: Sequence[torch.Tensor | None], options: tuple[Any, ...]
 ) -> Plan | None:
-    """What computes a law of plain tensors; None where tensors are no memory of the processor, or there is no kernel.
+    """What computes a law; None where tensors are no memory of the processor, or there is no kernel.
 
     Args:
         law: the law.
         kind: "result", "each" for results that have nothing in common, "forward" for the result and what is saved, or
-            "backward" for the gradients.
-        tensors: arguments, or what was saved and the gradients of all results.
-        saved: how many of these were saved.
+            what gradients need.
+        tensors: arguments, or what was saved and the gradients of all results; all are plain (`are_plain_tensors`).
         options: the law's, as pairs.
     """
-    if not are_plain_tensors(tensors):
-        return None
     kinds = tuple([None if x is None else (x.shape, x.dtype, x.is_cpu) for x in tensors])
-    return _plan(law, kind, kinds, saved, options)
+    return _plan(law, kind, kinds, options)
 
 
 @lru_cache(maxsize=4096)
-def _plan(law: Differentiable, kind: str, kinds: tuple[Any, ...], saved: int, options: tuple[Any, ...]) -> Plan | None:
+def _plan(law: Differentiable, kind: str | Backward, kinds: tuple[Any, ...], options: tuple[Any, ...]) -> Plan | None:
     if not all(one is None or (0 not in one[0] and one[1] in _DTYPES and one[2]) for one in kinds):
         return None
     recording = Recording()
     arguments = [None if one is None else recording.argument(_DTYPES[one[1]], tuple(one[0])) for one in kinds]
     try:
-        if kind != "backward":
+        if isinstance(kind, str):
             found = law.run(Names, arguments, dict(options))
             return Plan(arguments, found if kind == "forward" else found[0], kind == "each")
-        gradients: Any = arguments[saved:]
-        gradient = gradients[0] if len(gradients) == 1 else tuple(gradients)
-        return Plan(arguments, law.gradients(Names, tuple(arguments[:saved]), gradient, dict(options)))
-    except NoLoopError:
+        saved, gradients = tuple(arguments[: kind.saved]), tuple(arguments[kind.saved :])
+        found = law.gradients(Names, saved, gradients[0] if len(gradients) == 1 else gradients, dict(options))
+        return Plan(arguments, tuple([x if wanted else None for x, wanted in zip(found, kind.wanted, strict=True)]))
+    except NoKernelError:
         return None

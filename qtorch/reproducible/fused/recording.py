@@ -13,7 +13,8 @@ import torch
 
 from qcore.numerics import operations
 from qtorch._kernels.trace import ELEMENT, Trace, Value, literal
-from qtorch.reproducible.tensor_names import tensor_sums
+from qtorch.linalg.direct.products import Multiplied
+from qtorch.reproducible.tensor_names import tensor_product, tensor_sums
 
 Shape = tuple[int, ...]
 
@@ -45,6 +46,13 @@ class Sums(NamedTuple):
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
         return tensor_sums(x, y, self.axes)
+
+
+class Multiplication(Multiplied):
+    """The step of a product, which C can do by itself."""
+
+    def __call__(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return tensor_product(first, second, self)
 
 
 class Node(Value):
@@ -210,6 +218,10 @@ class Names(operations.Names):
     @staticmethod
     def greatest(x: Any, axes: tuple[int, ...]) -> Any:
         return x.made_by(partial(torch.amax, dim=axes, keepdim=True), _without(x.shape, axes))
+
+    @staticmethod
+    def multiplied(first: Node, second: Node, how: Multiplied) -> Node:
+        return first.made_by(Multiplication(*how), how.shape, second)
 
     @classmethod
     def sums(cls, a: Any, b: Any, axes: tuple[int, ...]) -> Any:

@@ -78,11 +78,13 @@ class Guard(TorchFunctionMode):
             return func(*args, **kwargs)
         found = DEFINED.get(func)
         if found is not None:
+            STATE.depth += 1  # a model that was switched may be a part of another one, whose guard asks too
             try:
-                with paused():  # a model that was switched may be a part of another one, whose guard asks too
-                    return found(*args, **kwargs)
+                return found(*args, **kwargs)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{_layer(self.model)} calls {_name(func)}: {error}") from error
+            finally:
+                STATE.depth -= 1
         if not _has_floats(args) and not _has_floats(kwargs.values()):
             return func(*args, **kwargs)
         raise ValueError(

@@ -7,9 +7,12 @@ from numerics_support import CASES, by_numpy, by_torch, numbers
 from support import assert_all_same_bits, assert_same_bits
 from torch._dynamo.testing import CompileCounter
 
-from qcore import numerics
+from qcore import Accumulator, BlockScaled, Operand, Product, Scale, numerics
+from qcore.accumulate.forms import FORWARD, GRAD_B
 from qcore.numerics.differentiable import without_gradients
-from qtorch import reproducible
+from qtorch import linalg, reproducible
+from qtorch._kernels import products
+from qtorch.linalg.direct.products import direct_product, product_steps
 from qtorch.reproducible import call, optimizers
 from qtorch.reproducible.fused import loops, plan
 from qtorch.reproducible.fused.in_place import replace
@@ -145,6 +148,57 @@ def test_sums_save_no_operands_of_their_shape():
     a, b = torch.ones(3, 4, requires_grad=True), torch.ones(4, requires_grad=True)
     assert [None if x is None else x.shape for x in reproducible.add(a, b).grad_fn.saved_tensors] == [None, (4,)]
     assert reproducible.subtract(a, a).grad_fn.saved_tensors == (None, None)
+
+
+PRODUCTS = {
+    "float32": {},
+    "elements": {"operands": ("e5m2", "float(3,4)"), "grad_weight": Product("e4m3fn", None)},
+    "blocks": {"operands": (BlockScaled("e4m3fn", {-1: None}, "rceil"),) * 2, "grad_input": Product("e4m3fn", "e5m2")},
+    "chunks": {"accumulator": Accumulator("float(6,9)", chunk=2)},
+    "scales": {"operands": (Operand("e4m3fn", scale=Scale(1)), None)},
+    "rounded sums": {"accumulator": Accumulator("float(6,9)", chunk=1)},
+}
+
+
+@pytest.mark.parametrize("said", PRODUCTS.values(), ids=PRODUCTS)
+@pytest.mark.parametrize("shape", [(6, 5), (2, 3, 5), (0, 5)], ids=str)
+def test_products_have_the_bits_of_their_parts(said, shape):
+    """With a bias or not; the operands' gaps make no difference."""
+    x, w, b = (torch.from_numpy(np.array(numbers(RNG, *each))) for each in (shape, (4, 5), (4,)))
+    gradient = torch.from_numpy(np.array(numbers(RNG, *shape[:-1], 4)))
+
+    def run(function, *given):
+        given = [each.clone().requires_grad_() for each in given]
+        y = function(*given)
+        return [y, *torch.autograd.grad(y, given, gradient)]
+
+    def parts(x, w, *bias):
+        y = linalg.linear(x, w, **said)
+        return reproducible.add(y, *bias) if bias else reproducible.settle(y)
+
+    gaps = torch.stack((x, x), -1)[..., 0]
+    for given in ((x, w), (x, w, b), (gaps, w.T.contiguous().T, b)):
+        assert_all_same_bits(run(lambda *all_: reproducible.linear(*all_, **said), *given), run(parts, *given))
+
+
+def test_gradients_that_nobody_wants_are_not_computed(monkeypatch):
+    made = []
+    monkeypatch.setattr(plan, "product_steps", lambda *given: made.append(given[0].which) or product_steps(*given))
+    plan._plan.cache_clear()
+    reproducible.linear(torch.ones(3, 7), torch.ones(2, 7, requires_grad=True)).sum().backward()
+    assert made == [FORWARD, GRAD_B]
+
+
+def test_products_without_a_compiler(monkeypatch):
+    monkeypatch.setattr(products, "steps", lambda: None)
+    caches = plan._plan, direct_product
+    for cache in caches:
+        cache.cache_clear()
+    try:
+        test_products_have_the_bits_of_their_parts(PRODUCTS["blocks"], (6, 5))
+    finally:
+        for cache in caches:
+            cache.cache_clear()
 
 
 def test_models_compile_once():

@@ -1,0 +1,45 @@
+"""Products of matrices and what is added to them, as one law: a plan of it rounds, multiplies and adds in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
+from qcore.numerics.differentiable import Differentiable
+from qcore.numerics.elementary.arithmetic import ADD
+from qcore.numerics.training.parts import SETTLE
+from qtorch.linalg.direct.products import Multiplied
+
+
+class _Composed(Differentiable):
+    """A law that is made of products, which take numbers as they are, and of laws that settle theirs."""
+
+    def run(self, xp: Any, arrays: Any, options: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+        return self.forward(xp, *arrays, **options)
+
+    def gradients(self, xp: Any, saved: Any, gradient: Any, options: dict[str, Any]) -> tuple[Any, ...]:
+        return self.backward(xp, saved, gradient, **options)
+
+
+def _forward(
+    xp: Any, a: Any, b: Any, bias: Any, shape: tuple[int, ...], form: str, products: tuple[str, ...]
+) -> tuple[Any, tuple[Any, ...]]:
+    y = xp.multiplied(a, b, Multiplied(tuple(b.shape), shape, form, FORWARD, products[0]))
+    found, of_sum = SETTLE.run(xp, (y,), {}) if bias is None else ADD.run(xp, (y, bias), {})
+    return found, (a, b, *of_sum)
+
+
+def _backward(
+    xp: Any, saved: tuple[Any, ...], gradient: Any, shape: tuple[int, ...], form: str, products: tuple[str, ...]
+) -> tuple[Any, ...]:
+    a, b, *of_sum = saved
+    of_y, *of_bias = (ADD if of_sum else SETTLE).gradients(xp, tuple(of_sum), gradient, {})
+    shapes = tuple(a.shape), tuple(b.shape)
+    of_a = xp.multiplied(of_y, b, Multiplied(shapes[0], shapes[0], form, GRAD_A, products[1]))
+    of_b = xp.multiplied(of_y, a, Multiplied(shapes[1], shapes[1], form, GRAD_B, products[2]))
+    return of_a, of_b, *(of_bias or (None,))
+
+
+PRODUCT = _Composed(
+    _forward, _backward
+)  # of a, b, and a bias or None; see `qtorch.linalg.call.prepare` for the options
