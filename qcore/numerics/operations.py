@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qcore.numerics.sums import tree_sums
+from qcore.numerics.sums import sums_by_index, tree_sums
 
 SMALLEST = 2.0**-126  # magnitudes up to this one, the smallest normal number, are zeros
 
@@ -123,6 +123,11 @@ class Names:
     def sums(cls, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
         """See `qcore.numerics.sums.tree_sums`."""
         return tree_sums(cls, a, b, axes)
+
+    @classmethod
+    def sums_by_index(cls, rows: Any, indices: Any, count: int) -> Any:
+        """See `qcore.numerics.sums.sums_by_index`."""
+        return sums_by_index(cls, rows, indices, count)
 
     @classmethod
     def wide(cls, x: Any) -> Any:

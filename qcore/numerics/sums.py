@@ -1,4 +1,4 @@
-"""Sums by halves along several axes, and what gradients need of them."""
+"""Sums by halves along several axes, sums of rows by index, and what gradients need of them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,31 @@ def tree_sums(xp: Any, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
         empty = not x.shape[axis]
         x = xp.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x) if empty else tree_sum(xp, x, axis)
     return x
+
+
+def sums_by_index(xp: Any, rows: Any, indices: Any, count: int) -> Any:
+    """For each index from 0 to count - 1 the float64 sum of its float32 rows.
+
+    The rows of an index, in their order, are summed in pairs of neighbours, level by level, as a tree of additions: the
+    odd one out goes on to the next level. Rows of all indices are done at once, after a stable sort.
+    """
+    rows = xp.wide(rows)
+    if rows.shape[0] == 0:
+        return xp.zeros((count, rows.shape[1]), rows)
+    order = xp.argsort(indices)
+    indices, rows = indices[order], rows[order]
+    firsts = xp.searchsorted(indices, xp.arange(count, indices))
+    place = xp.arange(len(indices), indices) - firsts[indices]  # among the rows of the same index
+    distance = 1
+    while distance < len(indices):
+        later, same = rows[distance:], indices[distance:] == indices[:-distance]
+        meets = same & (place[:-distance] % (2 * distance) == 0)
+        sums = xp.where(meets[:, None], rows[:-distance] + later, rows[:-distance])
+        rows = xp.materialize(xp.concatenate([sums, rows[-distance:]], 0))  # which each level reads three times
+        distance *= 2
+    found = xp.where(firsts < len(indices), firsts, 0)
+    present = indices[found] == xp.arange(count, indices)
+    return xp.where(present[:, None], rows[found], xp.zeros((), rows))
 
 
 def total(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""Kernels of sums: 8-bit integers (`integer.c`), accumulators (`product.c`, `chunks.c`) and halves (`sums.c`)."""
+"""Kernels of sums: of bytes (`integer.c`), with accumulators (`product.c`, `chunks.c`), trees (`sums.c`, `rows.c`)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from qtorch._kernels.store import Function, address, load
 from qtorch._kernels.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Value, declared, needed
 
 TEMPLATE = Path(__file__).with_name("product.c")
-CHUNKS, INTEGERS, SUMS, STEPS = (
-    Path(__file__).with_name(name) for name in ("chunks.c", "integer.c", "sums.c", "steps.c")
+CHUNKS, INTEGERS, SUMS, ROWS, STEPS = (
+    Path(__file__).with_name(name) for name in ("chunks.c", "integer.c", "sums.c", "rows.c", "steps.c")
 )
 BYTES, CHANNELS, WORDS = (Path(__file__).with_name(name) for name in ("bytes.h", "channels.h", "words.h"))
 
@@ -101,6 +101,16 @@ def tree_sums() -> Function | None:
 def tree_sums_step() -> int | None:
     """The same as a step of a program, see `steps.c`."""
     return address(_plain(SUMS), "step")
+
+
+@cache
+def sums_by_index() -> Function | None:
+    """The kernel of `qcore.numerics.sums.sums_by_index`.
+
+    A call gives the numbers of rows, of columns and of indices, and the addresses of the float32 rows, of their int32
+    indices, and of the float64 sums.
+    """
+    return load(_plain(ROWS))
 
 
 @cache

@@ -181,7 +181,7 @@ def _by_kernel(x: torch.Tensor, y: torch.Tensor, found: Range, ends: Any) -> tor
     function = statistics(found.carrier, bool(found.kind))
     if function is None:
         return None
-    lanes = torch.empty(LENGTH, dtype=torch.int32)
+    lanes = torch.empty(LENGTH, dtype=torch.int32, device="cpu")
     if found.kind:
         ends = [end.contiguous() for end in ends]
         addresses = [end.data_ptr() for end in ends]
@@ -194,7 +194,7 @@ def _by_kernel(x: torch.Tensor, y: torch.Tensor, found: Range, ends: Any) -> tor
 @cache
 def _addresses(ends: tuple[int, ...]) -> list[int]:
     """Where constants are, in memory that is kept."""
-    _kept.append(torch.tensor(ends, dtype=torch.int32))
+    _kept.append(torch.tensor(ends, dtype=torch.int32, device="cpu"))
     return [_kept[-1].data_ptr() + 4 * i for i in range(len(ends))]
 
 

@@ -37,7 +37,7 @@ def sequential_product(
         return None
     batch = batch_shape(a, b)
     a, b = (x.expand(*batch, *x.shape[-2:]).contiguous() for x in (a, b))
-    result = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=torch.float64)
+    result = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=torch.float64, device="cpu")
     if result.numel() == 0:
         return result
     function = products.sequential(accumulator, narrow)
@@ -95,7 +95,7 @@ def has_chunk_kernel(sums: Sums) -> bool:
 def _from_places(
     places: Places, a: torch.Tensor, b: torch.Tensor, sums: Sums, key: torch.Tensor | None
 ) -> torch.Tensor | None:
-    result = torch.empty(places.sizes[:3], dtype=torch.float32)
+    result = torch.empty(places.sizes[:3], dtype=torch.float32, device="cpu")
     if result.numel() == 0:
         return result
     function = products.chunked(_of_chunks(sums.accumulator))

@@ -13,7 +13,7 @@ from qcore.numerics import operations
 from qcore.numerics.operations import SMALLEST
 from qcore.numerics.sums import tree_sums
 from qtorch._kernels import products
-from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor
 from qtorch._rounding.paths.operations import materialize
 from qtorch._rounding.sharded import is_sharded
 from qtorch.linalg.direct.products import Multiplied
@@ -48,11 +48,6 @@ class Names(operations.Names):
 
     searchsorted = staticmethod(torch.searchsorted)
     materialize = staticmethod(materialize)
-
-    @staticmethod
-    def bound(x: torch.Tensor, most: int) -> int:
-        known = not torch.compiler.is_compiling() and is_plain_tensor(x) and x.is_cpu
-        return int(x.max()) + 1 if known else most
 
     @staticmethod
     def argsort(x: torch.Tensor) -> torch.Tensor:
@@ -115,6 +110,18 @@ class Names(operations.Names):
         if torch.compiler.is_compiling() or not all(map(is_plain_tensor, tensors)):
             return torch.ops.qtorch.sums(a, b, axes)
         return tensor_sums(a, b, axes)
+
+    @classmethod
+    def sums_by_index(cls, rows: torch.Tensor, indices: torch.Tensor, count: int) -> torch.Tensor:
+        """By a kernel, for plain tensors."""
+        plain = not torch.compiler.is_compiling() and are_plain_tensors((rows, indices)) and rows.is_cpu
+        kernel = products.sums_by_index() if plain and rows.numel() else None
+        if kernel is None:
+            return super().sums_by_index(rows, indices, count)
+        rows, indices = rows.contiguous(), indices.contiguous()
+        result = torch.empty((count, rows.shape[1]), dtype=torch.float64, device="cpu")
+        kernel(*rows.shape, count, rows.data_ptr(), indices.data_ptr(), result.data_ptr())
+        return result
 
 
 def tensor_product(first: torch.Tensor, second: torch.Tensor, how: Multiplied) -> torch.Tensor:

@@ -80,7 +80,7 @@ def program(steps: Sequence[Native], places: Mapping[str, int]) -> Callable[[Slo
     def run(slots: Slots, kept: Any = (table, steps)) -> None:
         for place, shape, dtype in fresh:
             if slots[place] is None:
-                slots[place] = torch.empty(shape, dtype=dtype)
+                slots[place] = torch.empty(shape, dtype=dtype, device="cpu")
         function(address, *[slots[place].data_ptr() for place in given])
 
     return run

@@ -106,5 +106,5 @@ def _parameters(input: Any, weight: Any, rounding: Rounding | None) -> tuple[tor
         return ()
     scales = weight.qparams.scale.expand(len(weight.values)).contiguous()
     bias = scales if rounding.bias is None else rounding.bias.contiguous()  # which is not read if there is none
-    ends = torch.tensor([rounding.form.low, rounding.form.high])
+    ends = torch.tensor([rounding.form.low, rounding.form.high], device="cpu")
     return scales, bias, input.qparams.scale, rounding.output.scale, rounding.output.zero_point, ends

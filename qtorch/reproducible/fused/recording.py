@@ -198,7 +198,8 @@ class Names(operations.Names):
 
     @staticmethod
     def arange(size: int, like: Any) -> Any:
-        return Node(like.recording, "", "int32", (), (size,), lambda: torch.arange(size, dtype=torch.int32))
+        step = partial(torch.arange, size, dtype=torch.int32, device="cpu")
+        return Node(like.recording, "", "int32", (), (size,), step)
 
     @staticmethod
     def zeros(shape: Sequence[int], like: Any) -> Any:

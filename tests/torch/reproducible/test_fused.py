@@ -9,11 +9,12 @@ from torch._dynamo.testing import CompileCounter
 
 from qcore import Accumulator, BlockScaled, Operand, Product, Scale, numerics
 from qcore.accumulate.forms import FORWARD, GRAD_B
+from qcore.numerics import operations
 from qcore.numerics.differentiable import without_gradients
 from qtorch import linalg, reproducible
 from qtorch._kernels import products
 from qtorch.linalg.direct.products import direct_product, product_steps
-from qtorch.reproducible import call, optimizers
+from qtorch.reproducible import call, optimizers, tensor_names
 from qtorch.reproducible.fused import loops, plan
 from qtorch.reproducible.fused.in_place import replace
 
@@ -199,6 +200,25 @@ def test_products_without_a_compiler(monkeypatch):
     finally:
         for cache in caches:
             cache.cache_clear()
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (7, 3, 2), (1000, 600, 5), (3000, 40, 97), (5, 4, 100)], ids=str)
+def test_sums_of_rows_by_index(size):
+    """More rows than one index has, wide ones, and indices that none has."""
+    count, width, indices = size
+    rows = numbers(RNG, count, width)
+    given = rows, RNG.integers(0, indices, count, dtype=np.int32), indices
+    found = tensor_names.Names.sums_by_index(torch.from_numpy(rows), torch.from_numpy(given[1]), indices)
+    assert_same_bits(found.to(torch.float32), operations.Names.sums_by_index(*given).astype(np.float32))
+
+
+def test_other_default_devices():
+    """Tensors of the processor are computed there."""
+    x, w, indices = torch.ones(3, 7), torch.ones(2, 7, requires_grad=True), torch.tensor([2, 0])
+    with torch.device("meta"):
+        rows = reproducible.embedding(indices, reproducible.softmax(reproducible.linear(x, w)))
+        (gradient,) = torch.autograd.grad(rows, w, torch.ones_like(rows))
+    assert gradient.tolist() == torch.zeros(2, 7).tolist()
 
 
 def test_models_compile_once():

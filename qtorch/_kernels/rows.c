@@ -1,0 +1,64 @@
+// Sums in float64 of the rows of a matrix that have the same index: in pairs of neighbours, level by level, and an odd one
+// out goes on to the next level. See `qcore.numerics.sums.sums_by_index`, the law.
+
+$values
+
+#define WIDTH 512      // columns at a time
+#define PARALLEL 32768 // numbers from which on threads share the work
+
+// The sums of `length` rows of so many columns become the first row.
+static void add_rows(double* x, int64_t length, int64_t columns) {
+    for (; length > 1; length = length / 2 + length % 2) {
+        for (int64_t i = 0; i < length / 2; ++i) {
+            const double *const left = x + 2 * i * columns, *const right = left + columns;
+            for (int64_t j = 0; j < columns; ++j) x[i * columns + j] = left[j] + right[j];
+        }
+        if (length % 2) memmove(x + length / 2 * columns, x + (length - 1) * columns, sizeof(double) * columns);
+    }
+}
+
+// The sums of the rows that `order` lists, of which there are none, some, or all.
+static void add(const float* rows, int64_t width, const int64_t* order, int64_t length, double* room, double* total) {
+    for (int64_t left = 0; left < width; left += WIDTH) {
+        const int64_t columns = MIN(WIDTH, width - left);
+        for (int64_t i = 0; i < length; ++i) {
+            for (int64_t j = 0; j < columns; ++j) room[i * columns + j] = rows[order[i] * width + left + j];
+        }
+        add_rows(room, length, columns);
+        if (length) memcpy(total + left, room, sizeof(double) * columns);
+        else memset(total + left, 0, sizeof(double) * columns);
+    }
+}
+
+static int run(int64_t size, int64_t width, int64_t count, const float* rows, const int32_t* indices, double* total) {
+    const int threads = size * width < PARALLEL ? 1 : omp_get_max_threads();
+    int64_t *const ends = calloc(count + 1, sizeof(int64_t)), *const order = malloc(sizeof(int64_t) * (size + 1)), most = 0;
+    for (int64_t i = 0; ends && i < size; ++i) ++ends[indices[i] + 1];
+    for (int64_t i = 0; ends && i < count; ++i) most = MAX(most, ends[i + 1]);
+    const int64_t room = most * MIN(width, WIDTH) + 1;
+    double* const rooms = malloc(sizeof(double) * room * threads);
+    const int done = ends && order && rooms;
+    for (int64_t i = 0; done && i < count; ++i) ends[i + 1] += ends[i];
+    for (int64_t i = 0; done && i < size; ++i) order[ends[indices[i]]++] = i;  // an end is where the next index begins
+    #pragma omp parallel for schedule(dynamic, 16) num_threads(threads) if (threads > 1)
+    for (int64_t index = 0; index < (done ? count : 0); ++index) {
+        const int64_t begin = index ? ends[index - 1] : 0;
+        add(rows, width, order + begin, ends[index] - begin, rooms + omp_get_thread_num() * room, total + index * width);
+    }
+    free(rooms);
+    free(order);
+    free(ends);
+    return done;
+}
+
+// Takes the numbers of rows, of columns and of indices, and the addresses of the float32 rows, of their indices in int32, all
+// from 0 to the number of indices - 1, and of the float64 sums.
+Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
+    int64_t sizes[3];
+    void* pointers[3];
+    for (int i = 0; i < 3; ++i) sizes[i] = PyLong_AsLongLong(given[i]), pointers[i] = PyLong_AsVoidPtr(given[3 + i]);
+    void* const state = PyEval_SaveThread();
+    const int done = run(sizes[0], sizes[1], sizes[2], pointers[0], pointers[1], pointers[2]);
+    PyEval_RestoreThread(state);
+    return done ? PyLong_FromLong(0) : PyErr_NoMemory();
+}
