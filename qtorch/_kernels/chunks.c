@@ -213,7 +213,7 @@ static int run(const Call* call, int threads) {
     const int64_t rows = parts(parts(call->m, down), ROWS) * ROWS, columns = parts(parts(call->n, across), COLUMNS) * COLUMNS;
     down = parts(call->m, rows), across = parts(call->n, columns);
     const int64_t each = (BLOCK_ROWS + BLOCK_COLUMNS) * (TERMS + GAP) + (1 + CHUNKS) * BLOCK_ROWS * BLOCK_COLUMNS;
-    double* const memory = aligned_alloc(64, sizeof(double) * each * threads);
+    double* const memory = take(sizeof(double) * each * threads);
     if (!memory) return 0;
     #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
     for (int64_t unit = 0; unit < call->batch * down * across; ++unit) {
@@ -221,7 +221,7 @@ static int run(const Call* call, int threads) {
         block(call, unit / across / down, top, MIN(rows, call->m - top), left, MIN(columns, call->n - left),
               memory + each * omp_get_thread_num());
     }
-    free(memory);
+    give_back(memory, sizeof(double) * each * threads);
     return 1;
 }
 

@@ -11,8 +11,8 @@ typedef int (*Step)(const int64_t* sizes, const double* numbers, char* const* ar
 // places, -1 for none: first those that are given, then the program's.
 static int run(const int64_t* program, char** arrays, int64_t given) {
     const int64_t own = program[0], bytes = program[1], steps = program[2], *at = program + 3;
-    char* const memory = bytes ? aligned_alloc(64, bytes) : NULL;
-    int done = memory || !bytes;
+    char* const memory = take(bytes);
+    int done = memory != NULL;
     for (int64_t i = 0; i < own; ++i) arrays[given + i] = memory + *at++;
     for (int64_t i = 0; i < steps && done; ++i) {
         const int64_t count = at[3];
@@ -21,7 +21,7 @@ static int run(const int64_t* program, char** arrays, int64_t given) {
         done = ((Step)at[0])((const int64_t*)at[1], (const double*)at[2], x);
         at += 4 + count;
     }
-    free(memory);
+    give_back(memory, bytes);
     return done;
 }
 

@@ -29,7 +29,7 @@ static void add_rows(double* x, int64_t length, int64_t columns) {
 // Sums along the middle one of three axes.
 static int add(const Numbers* numbers, int64_t outer, int64_t length, int64_t inner, double* total, int threads) {
     const int64_t blocks = (inner + WIDTH - 1) / WIDTH, room = length * MIN(inner, WIDTH);
-    double* const rooms = malloc(sizeof(double) * (room + 1) * threads);
+    double* const rooms = take(sizeof(double) * room * threads);
     if (!rooms) return 0;
     #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t unit = 0; unit < outer * blocks; ++unit) {
@@ -40,7 +40,7 @@ static int add(const Numbers* numbers, int64_t outer, int64_t length, int64_t in
         add_rows(x, length, columns);
         memcpy(total + which * inner + left, x, sizeof(double) * columns);
     }
-    free(rooms);
+    give_back(rooms, sizeof(double) * room * threads);
     return 1;
 }
 

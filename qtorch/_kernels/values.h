@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <omp.h>
+#include <pthread.h>
 
 typedef float FLOAT32;
 typedef double FLOAT64;
@@ -60,6 +61,24 @@ static inline Pair float16_pair(Pair x) {
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+// Memory for a call, aligned to 64 bytes, or NULL. What is no larger than KEPT is kept for the thread's next call: once
+// blocks of many sizes came and went, an allocator takes longer to find one, and others after it, than small kernels run.
+// A thread gives back what it took before it takes again.
+#define KEPT (1 << 21)
+static pthread_key_t kept_key;
+static pthread_once_t kept_once = PTHREAD_ONCE_INIT;
+static void make_kept_key(void) { pthread_key_create(&kept_key, free); }
+static void* take(int64_t bytes) {
+    if (bytes > KEPT) return aligned_alloc(64, (bytes + 63) / 64 * 64);
+    pthread_once(&kept_once, make_kept_key);
+    void* kept = pthread_getspecific(kept_key);
+    if (!kept && (kept = aligned_alloc(64, KEPT))) pthread_setspecific(kept_key, kept);
+    return kept;
+}
+static void give_back(void* memory, int64_t bytes) {
+    if (bytes > KEPT) free(memory);
+}
 
 // Python's stable interface, whose headers may not be installed.
 typedef struct Object Object;
