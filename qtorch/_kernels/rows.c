@@ -3,7 +3,8 @@
 
 $values
 
-#define WIDTH 512      // columns at a time
+#define WIDTH 512      // columns at a time, at most
+#define ROOM (1 << 20) // numbers at a time, but for the sums of many rows
 #define PARALLEL 32768 // numbers from which on threads share the work
 
 // The sums of `length` rows of so many columns become the first row.
@@ -17,10 +18,11 @@ static void add_rows(double* x, int64_t length, int64_t columns) {
     }
 }
 
-// The sums of the rows that `order` lists, of which there are none, some, or all.
-static void add(const float* rows, int64_t width, const int64_t* order, int64_t length, double* room, double* total) {
-    for (int64_t left = 0; left < width; left += WIDTH) {
-        const int64_t columns = MIN(WIDTH, width - left);
+// The sums of the rows that `order` lists, of so many columns at a time.
+static void add(const float* rows, int64_t width, const int64_t* order, int64_t length, int64_t most_columns, double* room,
+                double* total) {
+    for (int64_t left = 0; left < width; left += most_columns) {
+        const int64_t columns = MIN(most_columns, width - left);
         for (int64_t i = 0; i < length; ++i) {
             for (int64_t j = 0; j < columns; ++j) room[i * columns + j] = rows[order[i] * width + left + j];
         }
@@ -33,17 +35,20 @@ static void add(const float* rows, int64_t width, const int64_t* order, int64_t 
 static int run(int64_t size, int64_t width, int64_t count, const float* rows, const int32_t* indices, double* total) {
     const int threads = size * width < PARALLEL ? 1 : omp_get_max_threads();
     int64_t *const ends = calloc(count + 1, sizeof(int64_t)), *const order = malloc(sizeof(int64_t) * (size + 1)), most = 0;
-    for (int64_t i = 0; ends && i < size; ++i) ++ends[indices[i] + 1];
+    for (int64_t i = 0; ends && i < size; ++i) if (0 <= indices[i] && indices[i] < count) ++ends[indices[i] + 1];
     for (int64_t i = 0; ends && i < count; ++i) most = MAX(most, ends[i + 1]);
-    const int64_t room = most * MIN(width, WIDTH) + 1;
+    const int64_t columns = MIN(MIN(width, WIDTH), MAX(ROOM / MAX(most, 1), 8)), room = most * columns + 1;
     double* const rooms = malloc(sizeof(double) * room * threads);
     const int done = ends && order && rooms;
     for (int64_t i = 0; done && i < count; ++i) ends[i + 1] += ends[i];
-    for (int64_t i = 0; done && i < size; ++i) order[ends[indices[i]]++] = i;  // an end is where the next index begins
+    for (int64_t i = 0; done && i < size; ++i) {
+        if (0 <= indices[i] && indices[i] < count) order[ends[indices[i]]++] = i;  // an end is where the next index begins
+    }
     #pragma omp parallel for schedule(dynamic, 16) num_threads(threads) if (threads > 1)
     for (int64_t index = 0; index < (done ? count : 0); ++index) {
         const int64_t begin = index ? ends[index - 1] : 0;
-        add(rows, width, order + begin, ends[index] - begin, rooms + omp_get_thread_num() * room, total + index * width);
+        double* const own = rooms + omp_get_thread_num() * room;
+        add(rows, width, order + begin, ends[index] - begin, columns, own, total + index * width);
     }
     free(rooms);
     free(order);
@@ -51,8 +56,8 @@ static int run(int64_t size, int64_t width, int64_t count, const float* rows, co
     return done;
 }
 
-// Takes the numbers of rows, of columns and of indices, and the addresses of the float32 rows, of their indices in int32, all
-// from 0 to the number of indices - 1, and of the float64 sums.
+// Takes the numbers of rows, of columns and of indices, and the addresses of the float32 rows, of their indices in int32, and
+// of the float64 sums. A row whose index is none is in no sum.
 Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
     int64_t sizes[3];
     void* pointers[3];

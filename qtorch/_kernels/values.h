@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include <omp.h>
-#include <pthread.h>
 
 typedef float FLOAT32;
 typedef double FLOAT64;
@@ -62,22 +61,17 @@ static inline Pair float16_pair(Pair x) {
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
-// Memory for a call, aligned to 64 bytes, or NULL. What is no larger than KEPT is kept for the thread's next call: once
+// Memory for a call, aligned to 64 bytes, or NULL. A block of KEPT bytes is kept for the next call that needs no more: once
 // blocks of many sizes came and went, an allocator takes longer to find one, and others after it, than small kernels run.
-// A thread gives back what it took before it takes again.
 #define KEPT (1 << 21)
-static pthread_key_t kept_key;
-static pthread_once_t kept_once = PTHREAD_ONCE_INIT;
-static void make_kept_key(void) { pthread_key_create(&kept_key, free); }
+static char* kept;
 static void* take(int64_t bytes) {
     if (bytes > KEPT) return aligned_alloc(64, (bytes + 63) / 64 * 64);
-    pthread_once(&kept_once, make_kept_key);
-    void* kept = pthread_getspecific(kept_key);
-    if (!kept && (kept = aligned_alloc(64, KEPT))) pthread_setspecific(kept_key, kept);
-    return kept;
+    char* const found = __atomic_exchange_n(&kept, NULL, __ATOMIC_ACQ_REL);
+    return found ? found : aligned_alloc(64, KEPT);
 }
 static void give_back(void* memory, int64_t bytes) {
-    if (bytes > KEPT) free(memory);
+    free(bytes > KEPT ? memory : __atomic_exchange_n(&kept, memory, __ATOMIC_ACQ_REL));
 }
 
 // Python's stable interface, whose headers may not be installed.

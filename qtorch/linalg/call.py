@@ -77,8 +77,9 @@ def prepare(
         *texts, stochastic, history, plain = _checked_texts(pair, *map(_literal, (accumulator, grad_a, grad_b)), names)
     else:
         shape = _shape_once(form, a.shape, b.shape)
-        pair = tuple(map(_text, operands)) if isinstance(operands, tuple | list) else operands
-        *texts, stochastic, history, plain = _described(pair, *map(_text, (accumulator, grad_a, grad_b)), names)
+        pair = tuple([_text(x, Operand) for x in operands]) if isinstance(operands, tuple | list) else operands
+        said = pair, _text(accumulator, Accumulator), _text(grad_a, Product), _text(grad_b, Product), names
+        *texts, stochastic, history, plain = _described(*said)
     if not plain and is_sharded(a, b):
         raise TypeError(f"{form.names[0]} or {form.names[1]} is a DTensor; allowed are operands without scales there")
     shapes = None
@@ -107,7 +108,6 @@ def _describe(*arguments: Any) -> tuple[str, str, str, bool, int | None, bool]:
     return *products.texts, products.stochastic, products.history, products.plain
 
 
-_WITH_TEXT = {Operand, Accumulator, Product}
 _shape_once = lru_cache(maxsize=1024)(_shape)
 _described = cached(_describe)
 
@@ -117,9 +117,9 @@ def _checked_texts(*arguments: Any) -> tuple[str, str, str, bool, int | None, bo
     return _described(*arguments)
 
 
-def _text(argument: Any) -> Any:
-    """What takes less time to look up than an operand, an accumulator or a product, and means the same."""
-    return argument.text if type(argument) in _WITH_TEXT else argument
+def _text(argument: Any, kind: type[Any]) -> Any:
+    """What takes less time to look up than an argument of that kind, and means the same."""
+    return argument.text if type(argument) is kind else argument
 
 
 def _literal(argument: Any) -> Any:

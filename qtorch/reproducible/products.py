@@ -40,6 +40,5 @@ def _backward(
     return of_a, of_b, *(of_bias or (None,))
 
 
-PRODUCT = _Composed(
-    _forward, _backward
-)  # of a, b, and a bias or None; see `qtorch.linalg.call.prepare` for the options
+# Of a, b, and a bias or None; the options are what `qtorch.linalg.call.prepare` returns.
+PRODUCT = _Composed(_forward, _backward)

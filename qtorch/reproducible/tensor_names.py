@@ -115,7 +115,8 @@ class Names(operations.Names):
     def sums_by_index(cls, rows: torch.Tensor, indices: torch.Tensor, count: int) -> torch.Tensor:
         """By a kernel, for plain tensors."""
         plain = not torch.compiler.is_compiling() and are_plain_tensors((rows, indices)) and rows.is_cpu
-        kernel = products.sums_by_index() if plain and rows.numel() else None
+        fits = plain and rows.dtype is torch.float32 and indices.dtype is torch.int32 and rows.numel()
+        kernel = products.sums_by_index() if fits else None
         if kernel is None:
             return super().sums_by_index(rows, indices, count)
         rows, indices = rows.contiguous(), indices.contiguous()

@@ -26,10 +26,10 @@ _FUNCTIONS |= {law.name: differentiable(law, fused=False) for law in (AVG_POOL, 
 
 
 _product = differentiable(PRODUCT)
-_SAID = {"operands", "accumulator", "key", "scaling"}
+_NAMES = {"operands", "accumulator", "key", "scaling"}
 _PREPARED = {  # by the name of a function of linalg, with the names of its arguments
-    "matmul": (prepared_matmul, _SAID | {"grad_a", "grad_b"}),
-    "linear": (prepared_linear, _SAID | {"grad_input", "grad_weight"}),
+    "matmul": (prepared_matmul, _NAMES | {"grad_a", "grad_b"}),
+    "linear": (prepared_linear, _NAMES | {"grad_input", "grad_weight"}),
 }
 
 

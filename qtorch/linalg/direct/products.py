@@ -33,7 +33,9 @@ class Direct(NamedTuple):
     """What a product computes whose operands have no scales and read no random words.
 
     Attributes:
+        form: the form.
         plans: how the operands are rounded; None where they are not.
+        sums: how products are summed.
         program: what puts the product of operands without gaps into the third of three slots; None where there is no
             program, and for convolutions.
     """
@@ -103,7 +105,8 @@ def _steps(direct: Direct, how: Multiplied, shapes: Sequence[Any], names: Sequen
             steps.append(_rounding(plan, name, Array(read[index], shape, "float32")))
     operands = [torch.empty(shape, device="meta") for shape in shapes]
     matrices = direct.form.matrices(Names, how.which, operands[0], operands[1], how.other)
-    return [*steps, multiplication(operands, matrices, direct.sums, read, result)]
+    order = -1 if direct.form.is_swapped(how.which) else 1  # of the operands that the matrices are made of
+    return [*steps, multiplication(operands[::order], matrices, direct.sums, read[::order], result)]
 
 
 def _rounding(plan: Plan, name: str, result: Array) -> Native:

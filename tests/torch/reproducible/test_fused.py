@@ -14,6 +14,7 @@ from qcore.numerics.differentiable import without_gradients
 from qtorch import linalg, reproducible
 from qtorch._kernels import products
 from qtorch.linalg.direct.products import direct_product, product_steps
+from qtorch.linalg.operator import observed_by
 from qtorch.reproducible import call, optimizers, tensor_names
 from qtorch.reproducible.fused import loops, plan
 from qtorch.reproducible.fused.in_place import replace
@@ -191,7 +192,8 @@ def test_gradients_that_nobody_wants_are_not_computed(monkeypatch):
 
 
 def test_products_without_a_compiler(monkeypatch):
-    monkeypatch.setattr(products, "steps", lambda: None)
+    for name in ("steps", "chunked", "chunked_step", "sequential", "tree_sums", "tree_sums_step"):
+        monkeypatch.setattr(products, name, lambda *arguments: None)
     caches = plan._plan, direct_product
     for cache in caches:
         cache.cache_clear()
@@ -206,19 +208,42 @@ def test_products_without_a_compiler(monkeypatch):
 def test_sums_of_rows_by_index(size):
     """More rows than one index has, wide ones, and indices that none has."""
     count, width, indices = size
-    rows = numbers(RNG, count, width)
-    given = rows, RNG.integers(0, indices, count, dtype=np.int32), indices
-    found = tensor_names.Names.sums_by_index(torch.from_numpy(rows), torch.from_numpy(given[1]), indices)
-    assert_same_bits(found.to(torch.float32), operations.Names.sums_by_index(*given).astype(np.float32))
+    rows = np.ldexp(RNG.standard_normal((count, width)), RNG.integers(-60, 60, (count, width))).astype(np.float32)
+    rows[0, 0] = -0.0
+    given = RNG.integers(0, indices, count, dtype=np.int32)
+    found = tensor_names.Names.sums_by_index(torch.from_numpy(rows), torch.from_numpy(given), indices)
+    assert_same_bits(found, operations.Names.sums_by_index(rows, given, indices))  # of float64
 
 
 def test_other_default_devices():
     """Tensors of the processor are computed there."""
-    x, w, indices = torch.ones(3, 7), torch.ones(2, 7, requires_grad=True), torch.tensor([2, 0])
-    with torch.device("meta"):
+    x, w, of_rows = (torch.from_numpy(np.array(numbers(RNG, *shape))) for shape in ((3, 7), (2, 7), (2, 2)))
+    w, indices = w.requires_grad_(), torch.tensor([2, 0])
+
+    def run():
         rows = reproducible.embedding(indices, reproducible.softmax(reproducible.linear(x, w)))
-        (gradient,) = torch.autograd.grad(rows, w, torch.ones_like(rows))
-    assert gradient.tolist() == torch.zeros(2, 7).tolist()
+        return [rows, *torch.autograd.grad(rows, w, of_rows)]
+
+    with torch.device("meta"):
+        found = run()
+    assert_all_same_bits(found, run())
+
+
+def test_saved_tensors_that_others_change():
+    """Kernels read no memory as what it is not."""
+    w = torch.from_numpy(RNG.standard_normal((5, 3), np.float32)).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x.long() if x.dtype is torch.int32 else x):
+        y = reproducible.embedding(torch.tensor([1, 2, 4]), w)
+    assert torch.autograd.grad(y.sum(), w)[0][:, 0].tolist() == [0, 1, 1, 0, 1]
+
+
+def test_products_are_watched_in_backward_passes():
+    seen = []
+    x, w = torch.ones(3, 4, requires_grad=True), torch.ones(2, 4, requires_grad=True)
+    y = reproducible.linear(x, w, operands=("e5m2", None)).sum()
+    with observed_by(lambda kind, role, *others: seen.append(role)):
+        y.backward()
+    assert seen == ["grad_weight.input"]
 
 
 def test_models_compile_once():
