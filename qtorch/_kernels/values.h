@@ -64,14 +64,14 @@ static inline Pair float16_pair(Pair x) {
 // Memory for a call, aligned to 64 bytes, or NULL. A block of KEPT bytes is kept for the next call that needs no more: once
 // blocks of many sizes came and went, an allocator takes longer to find one, and others after it, than small kernels run.
 #define KEPT (1 << 21)
-static char* kept;
+static char* spare;
 static void* take(int64_t bytes) {
     if (bytes > KEPT) return aligned_alloc(64, (bytes + 63) / 64 * 64);
-    char* const found = __atomic_exchange_n(&kept, NULL, __ATOMIC_ACQ_REL);
+    char* const found = __atomic_exchange_n(&spare, NULL, __ATOMIC_ACQ_REL);
     return found ? found : aligned_alloc(64, KEPT);
 }
 static void give_back(void* memory, int64_t bytes) {
-    free(bytes > KEPT ? memory : __atomic_exchange_n(&kept, memory, __ATOMIC_ACQ_REL));
+    free(bytes > KEPT ? memory : __atomic_exchange_n(&spare, memory, __ATOMIC_ACQ_REL));
 }
 
 // Python's stable interface, whose headers may not be installed.
