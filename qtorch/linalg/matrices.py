@@ -56,21 +56,8 @@ def matmul(
         >>> matmul(a, b), matmul(a, b, accumulator=Accumulator("float(6,9)", chunk=1))
         (tensor([[1.0002]]), tensor([[1.]]))
     """
-    return differentiable_product(a, b, *prepared_matmul(a, b, operands, accumulator, grad_a, grad_b, key, scaling))
-
-
-def prepared_matmul(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    operands: Any = None,
-    accumulator: Any = None,
-    grad_a: Any = None,
-    grad_b: Any = None,
-    key: Key = None,
-    scaling: torch.Tensor | None = None,
-) -> tuple[Any, ...]:
-    """What `differentiable_product` takes besides the operands of `matmul`."""
-    return prepare(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
+    call = prepare(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
+    return differentiable_product(a, b, *call)
 
 
 def bmm(
@@ -103,7 +90,8 @@ def bmm(
     check_operand("a", a)
     check_operand("b", b)
     check_batches(tuple(a.shape), tuple(b.shape))
-    return differentiable_product(a, b, *prepared_matmul(a, b, operands, accumulator, grad_a, grad_b, key, scaling))
+    call = prepare(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
+    return differentiable_product(a, b, *call)
 
 
 def linear(
@@ -141,21 +129,7 @@ def linear(
         >>> linear(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.5, 0.25]]), operands=("e4m3fn", "e4m3fn"))
         tensor([[1.]])
     """
-    call = prepared_linear(input, weight, operands, accumulator, grad_input, grad_weight, key, scaling)
+    names = ("grad_input", "grad_weight")
+    call = prepare(_LINEAR, input, weight, operands, accumulator, grad_input, grad_weight, names, key, scaling)
     y = differentiable_product(input, weight, *call)
     return add_bias(y, bias, y.shape[-1], -1)
-
-
-def prepared_linear(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    operands: Any = None,
-    accumulator: Any = None,
-    grad_input: Any = None,
-    grad_weight: Any = None,
-    key: Key = None,
-    scaling: torch.Tensor | None = None,
-) -> tuple[Any, ...]:
-    """What `differentiable_product` takes besides the operands of `linear`."""
-    names = ("grad_input", "grad_weight")
-    return prepare(_LINEAR, input, weight, operands, accumulator, grad_input, grad_weight, names, key, scaling)
