@@ -11,7 +11,7 @@ from qtorch._rounding.keys import Key
 from qtorch.linalg.bias import add_bias
 from qtorch.linalg.call import check_operand, differentiable_product, prepare
 
-_MATMUL, _LINEAR = MatrixForm(), MatrixForm(transposed=True)
+MATMUL, LINEAR = MatrixForm(), MatrixForm(transposed=True)
 
 
 def matmul(
@@ -56,7 +56,7 @@ def matmul(
         >>> matmul(a, b), matmul(a, b, accumulator=Accumulator("float(6,9)", chunk=1))
         (tensor([[1.0002]]), tensor([[1.]]))
     """
-    call = prepare(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
+    call = prepare(MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
     return differentiable_product(a, b, *call)
 
 
@@ -90,7 +90,7 @@ def bmm(
     check_operand("a", a)
     check_operand("b", b)
     check_batches(tuple(a.shape), tuple(b.shape))
-    call = prepare(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
+    call = prepare(MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
     return differentiable_product(a, b, *call)
 
 
@@ -130,6 +130,6 @@ def linear(
         tensor([[1.]])
     """
     names = ("grad_input", "grad_weight")
-    call = prepare(_LINEAR, input, weight, operands, accumulator, grad_input, grad_weight, names, key, scaling)
+    call = prepare(LINEAR, input, weight, operands, accumulator, grad_input, grad_weight, names, key, scaling)
     y = differentiable_product(input, weight, *call)
     return add_bias(y, bias, y.shape[-1], -1)

@@ -23,6 +23,11 @@ _library = torch.library.Library("qtorch", "FRAGMENT")
 _library.define("sums(Tensor a, Tensor? b, int[] axes) -> Tensor")
 
 
+def tensor_product(first: torch.Tensor, second: torch.Tensor, how: Multiplied) -> torch.Tensor:
+    """A product of tensors that need no gradients."""
+    return multiply_tensors(first, second, None, None, how.other, how.shape, how.form, how.which, how.product)
+
+
 class Names(operations.Names):
     """`qcore.numerics.operations.Names` for tensors on any device.
 
@@ -44,7 +49,7 @@ class Names(operations.Names):
     concatenate = staticmethod(torch.concatenate)
     broadcast_to = staticmethod(torch.broadcast_to)
     arithmetic = staticmethod(nullcontext)
-    multiplied = staticmethod(lambda first, second, how: tensor_product(first, second, how))
+    multiplied = staticmethod(tensor_product)
 
     searchsorted = staticmethod(torch.searchsorted)
     materialize = staticmethod(materialize)
@@ -123,11 +128,6 @@ class Names(operations.Names):
         result = torch.empty((count, rows.shape[1]), dtype=torch.float64, device="cpu")
         kernel(*rows.shape, count, rows.data_ptr(), indices.data_ptr(), result.data_ptr())
         return result
-
-
-def tensor_product(first: torch.Tensor, second: torch.Tensor, how: Multiplied) -> torch.Tensor:
-    """A product of tensors that need no gradients."""
-    return multiply_tensors(first, second, None, None, how.other, how.shape, how.form, how.which, how.product)
 
 
 def tensor_sums(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) -> torch.Tensor:

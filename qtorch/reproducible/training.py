@@ -15,22 +15,16 @@ from qcore.numerics.training.products import MASKED, ProductFunctions
 from qtorch import linalg
 from qtorch._rounding.keys import key_tensor
 from qtorch._rounding.paths.choice import are_plain_tensors
-from qtorch.linalg.call import differentiable_product
-from qtorch.linalg.matrices import prepared_linear, prepared_matmul
+from qtorch.linalg.call import differentiable_product, prepare
+from qtorch.linalg.matrices import LINEAR, MATMUL
 from qtorch.linalg.operator import Observation
 from qtorch.reproducible.call import Tensors, differentiable
 from qtorch.reproducible.products import PRODUCT
 
 _FUNCTIONS = {law.name: differentiable(law) for law in (CHUNK, MASKED, NARROW, SETTLE)}
 _FUNCTIONS |= {law.name: differentiable(law, fused=False) for law in (AVG_POOL, DROPOUT, EMBEDDING, MAX_POOL)}
-
-
 _product = differentiable(PRODUCT)
-_NAMES = {"operands", "accumulator", "key", "scaling"}
-_PREPARED = {  # by the name of a function of linalg, with the names of its arguments
-    "matmul": (prepared_matmul, _NAMES | {"grad_a", "grad_b"}),
-    "linear": (prepared_linear, _NAMES | {"grad_input", "grad_weight"}),
-}
+_FORMS = {"matmul": (MATMUL, "grad_a", "grad_b"), "linear": (LINEAR, "grad_input", "grad_weight")}
 
 
 class TrainingTensors(Tensors, ProductFunctions):
@@ -40,16 +34,20 @@ class TrainingTensors(Tensors, ProductFunctions):
 
     def _product(self, name: str, a: Any, b: Any, bias: Any, products: dict[str, Any]) -> Any:
         """As one law of plain tensors of the CPU, unless the product reads random words, or is watched."""
-        prepared, known = _PREPARED[name]
+        form, of_a, of_b = _FORMS[name]
+        known = {"operands", "accumulator", of_a, of_b, "key", "scaling"}
         plain = not torch.compiler.is_compiling() and are_plain_tensors((a, b, bias)) and a.is_cpu
         if not plain or Observation.observer is not None or not products.keys() <= known:
             return super()._product(name, a, b, bias, products)
-        key, scaling, shape, form, *texts = call = prepared(a, b, **products)
+        said = products.get
+        gradients = said(of_a), said(of_b), (of_a, of_b)
+        call = prepare(form, a, b, said("operands"), said("accumulator"), *gradients, said("key"), said("scaling"))
+        key, scaling, shape, text, *texts = call
         if key is not None or scaling is not None:
             return self._plus(differentiable_product(a, b, *call), bias, 0)
         if bias is not None:
             self._check_bias(bias, shape[-1])
-        return _product(a, b, bias, shape=shape, form=form, products=tuple(texts))
+        return _product(a, b, bias, shape=shape, form=text, products=tuple(texts))
 
     def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
         function = _FUNCTIONS.get(law.name)
