@@ -1,4 +1,4 @@
-"""The house's floors: imports go down only, and never in a circle; folders and files stay small."""
+"""The house's floors: imports go down only, and never in a circle."""
 
 import ast
 from pathlib import Path
@@ -51,14 +51,8 @@ APART = {
     "qjax": {"torch", "qtorch"},
 }
 
-BESIDE = "tests", "benchmarks", "examples", "website"  # whose files are as short
-
 # Exceptions, which only ever go: what is listed and no longer needed fails.
 UPWARD = set()
-LONG_FILES = set()
-FULL_FOLDERS = set()
-LONG_FUNCTIONS = {}  # "module.function": why it is one function
-MOST_LINES, MOST_FILES, MOST_LINES_OF_FUNCTIONS = 300, 9, 40
 
 
 def modules():
@@ -133,31 +127,3 @@ def test_no_circles():
 def test_packages_are_apart(package):
     used = {other.split(".")[0] for name, others in EDGES.items() if name.split(".")[0] == package for other in others}
     assert not used & APART[package]
-
-
-def test_folders_are_small():
-    folders = {}
-    for path in FILES.values():
-        folders.setdefault(path.parent, []).extend([path] if path.stem not in ("__init__", "__main__") else [])
-    full = {str(folder.relative_to(ROOT)) for folder, files in folders.items() if len(files) > MOST_FILES}
-    assert full == FULL_FOLDERS
-
-
-def test_files_are_short():
-    beside = [path for folder in BESIDE for path in (ROOT / folder).rglob("*.py")]
-    long = {path.name for path in [*FILES.values(), *beside] if len(path.read_text().splitlines()) > MOST_LINES}
-    assert long == LONG_FILES
-
-
-def functions(path):
-    """The functions of a file, and how many lines they have without their docstrings."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef):
-            said = node.body[0] if ast.get_docstring(node) is not None else None
-            yield node.name, node.end_lineno - node.lineno + 1 - (said.end_lineno - said.lineno + 1 if said else 0)
-
-
-def test_functions_are_small():
-    lines = {f"{name}.{function}": count for name, path in FILES.items() for function, count in functions(path)}
-    assert {name for name, count in lines.items() if count > MOST_LINES_OF_FUNCTIONS} == set(LONG_FUNCTIONS)
-    assert all(LONG_FUNCTIONS.values())
