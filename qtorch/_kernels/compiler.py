@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -42,8 +43,19 @@ def command(target: Sequence[str]) -> list[str]:
 
     Raises:
         RuntimeError: if there is no compiler.
+        ValueError: if QTORCH_CFLAGS cannot be split into words.
     """
-    return [_compiler(), *target, *_FLAGS]
+    return [_compiler(), *target, *_flags()]
+
+
+@cache
+def _flags() -> tuple[str, ...]:
+    """The options for every processor, and after them the words of QTORCH_CFLAGS."""
+    added = os.environ.get("QTORCH_CFLAGS", "")
+    try:
+        return (*_FLAGS, *shlex.split(added))
+    except ValueError as error:
+        raise ValueError(f"QTORCH_CFLAGS={added!r}: {error}; allowed are words as a shell splits them") from None
 
 
 def _compiler() -> str:
@@ -80,7 +92,7 @@ def is_for_all_instructions() -> bool:
 @cache
 def processor() -> str:
     """What libraries are compiled for, and how, as a text that differs where they may."""
-    return "\n".join((platform.system(), platform.machine(), *target_flags(), *_FLAGS, *_processor_lines()))
+    return "\n".join((platform.system(), platform.machine(), *target_flags(), *_flags(), *_processor_lines()))
 
 
 def _processor_lines() -> Iterator[str]:

@@ -11,7 +11,8 @@ def fresh(monkeypatch, tmp_path):
     """Makes this process forget its kernels, and what it read of its variables; they are kept in an empty folder."""
 
     def forget():
-        for known in (store.folder, compiler.target_flags, compiler.processor, laws.rounding, plan_for):
+        of_variables = store.folder, compiler.target_flags, compiler._flags, compiler.processor
+        for known in (*of_variables, laws.rounding, plan_for):
             known.cache_clear()
 
     monkeypatch.setenv("QTORCH_CACHE_DIR", str(tmp_path))

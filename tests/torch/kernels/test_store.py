@@ -96,6 +96,19 @@ def test_other_compiler_options_make_another_kernel(tmp_path):
         assert len(list(tmp_path.glob("*/*.so"))) == count
 
 
+def test_added_options_reach_the_compiler_and_make_another_kernel(fresh, monkeypatch, tmp_path):
+    check()
+    monkeypatch.setenv("QTORCH_CFLAGS", "-O1 -DADDED='a b'")
+    fresh()
+    check()
+    assert len(list(tmp_path.glob("*/*.so"))) == 2
+    assert compiler.command(())[-2:] == ["-O1", "-DADDED=a b"]
+    monkeypatch.setenv("QTORCH_CFLAGS", "-DADDED='a b")
+    fresh()
+    with pytest.raises(ValueError, match=r"QTORCH_CFLAGS=.* No closing quotation; allowed are words"):
+        check()
+
+
 def test_without_a_compiler_the_operations_give_the_same_bits_after_one_warning(tmp_path):
     program = PROGRAM.replace('"error"', '"always"') + 'qtorch.quantize(x, number, "nearest")'
     out, err = finish(start(tmp_path, program, CC="/nonexistent/cc"))
