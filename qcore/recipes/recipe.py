@@ -14,22 +14,30 @@ from qcore.accumulate.product import Product, Products, check_product, check_pro
 from qcore.arguments import check_choice, check_int
 from qcore.formats.text import Kind, Reader, choice, register
 
-LAYER_TYPES = ("linear", "conv")
+# What is multiplied: a layer's weight by a matrix product or a convolution; the two products of attention; two other
+# tensors. "attention" is both of attention's.
+LINEAR, CONV, SCORES, OUTPUT, MATMUL = "linear", "conv", "attention_scores", "attention_output", "matmul"
+_ATTENTION = "attention"
+LAYER_TYPES = (LINEAR, CONV, _ATTENTION, SCORES, OUTPUT, MATMUL)
+_LAYERS = (LINEAR, CONV)  # whose weights belong to modules, so that they can be counted before a run
 _QUOTE = "'"
 _PRODUCTS, _ENDS = ("forward", "grad_input", "grad_weight"), ("first", "last")
 
-Layers = Sequence[tuple[str, str]]  # dotted names, and members of LAYER_TYPES
+Layers = Sequence[tuple[str, str]]  # dotted names, and what is multiplied there
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Layers, and their three products; without products the layers are left wide.
+    """Layers or products, and their three products; without products they are left wide.
 
     Args:
-        name: a shell pattern for the layer's dotted name: "features.*", "block?.conv1".
-        layer_type: "linear" or "conv"; None is both.
+        name: a shell pattern for the dotted name of the layer, or of the place of a product: "features.*",
+            "block?.conv1".
+        layer_type: "linear" or "conv" for products with a weight; "attention_scores", "attention_output", or for both
+            "attention", of scaled_dot_product_attention; "matmul" for products of two other tensors. None is "linear"
+            and "conv".
         first, last: if given, only so many of the layers that the name and the type match, in the model's order, from
-            the first and from the last on; the one that is not given is 0.
+            the first and from the last on; the one that is not given is 0. They count "linear" and "conv" only.
         forward: the `Product` of the input and the weight, or its text. None leaves the layers as they are.
         grad_input: the product of the output's gradient and the weight.
         grad_weight: the product of the output's gradient and the input. None for one of these takes the other operand
@@ -67,6 +75,10 @@ class Entry:
             raise ValueError(f"name={self.name!r}; allowed are printable characters but {_QUOTE}")
         if self.layer_type is not None:
             check_choice("layer_type", self.layer_type, LAYER_TYPES)
+        if not self.of_layers and self.counts:
+            raise ValueError(
+                f"layer_type={self.layer_type!r} with first or last, which count linear and conv layers only"
+            )
         if self.forward is not None:
             forward = check_product(self.forward, "forward")
             made = check_products(
@@ -89,14 +101,30 @@ class Entry:
         """The three products; None for layers that are left wide."""
         return None if self.forward is None else Products(self.forward, self.grad_input, self.grad_weight)
 
+    @property
+    def of_layers(self) -> bool:
+        """True if the entry is for products with a weight."""
+        return self.layer_type is None or self.layer_type in _LAYERS
+
+    @property
+    def counts(self) -> bool:
+        """True if the entry is for the first or last layers only."""
+        return self.first is not None or self.last is not None
+
     def matches(self, name: str, layer_type: str) -> bool:
-        """True for a layer of this dotted name and type."""
-        return self.layer_type in (None, layer_type) and fnmatchcase(name, self.name)
+        """True for a layer, or a product, of this dotted name and type."""
+        if self.layer_type is None:
+            fits = layer_type in _LAYERS
+        elif self.layer_type == _ATTENTION:
+            fits = layer_type in (SCORES, OUTPUT)
+        else:
+            fits = layer_type == self.layer_type
+        return fits and fnmatchcase(name, self.name)
 
     def places(self, layers: Layers) -> list[int]:
         """The numbers of the layers that the entry is for."""
         found = [place for place, layer in enumerate(layers) if self.matches(*layer)]
-        if self.first is None and self.last is None:
+        if not self.counts:
             return found
         begin, end = self.first or 0, len(found) - (self.last or 0)
         return [place for rank, place in enumerate(found) if rank < begin or rank >= end]
@@ -163,14 +191,31 @@ class Recipe:
         """The products of a layer of this dotted name and type that is the only one; None leaves it wide."""
         return self.products_of([(name, layer_type)])[0]
 
-    def check(self, layers: Layers) -> None:
-        """Refuses a model without layers, and patterns other than "*" that match none."""
+    def entry_at(self, name: str, layer_type: str) -> Entry | None:
+        """The first entry that matches a product; those that count layers are not for products of no layer."""
+        return next((entry for entry in self.entries if not entry.counts and entry.matches(name, layer_type)), None)
+
+    def check(self, layers: Layers, places: Sequence[str] = ()) -> None:
+        """Refuses a recipe of which no entry matches, and patterns other than "*" that match nothing.
+
+        Args:
+            layers: those of the model.
+            places: dotted names where a run may have other products.
+        """
         names = ", ".join(f"{name!r} ({kind})" for name, kind in dict.fromkeys(layers)) or "none"
-        for entry in self.entries:
-            if entry.name != "*" and not any(entry.matches(*layer) for layer in layers):
+        matching = [
+            any(entry.matches(*layer) for layer in layers)
+            or any(fnmatchcase(place, entry.name) and not entry.of_layers for place in places)
+            for entry in self.entries
+        ]
+        for entry, matches in zip(self.entries, matching, strict=True):
+            if entry.name != "*" and not matches:
                 raise ValueError(f"recipe has {entry.text}, which matches no layer; the layers are {names}")
-        if not layers:
-            raise ValueError("recipe has no layer to apply to; allowed are models with linear layers or convolutions")
+        if not any(matching):
+            raise ValueError(
+                f"recipe has no layer to apply to; the layers are {names}; allowed are models with linear layers or "
+                "convolutions that an entry matches"
+            )
 
 
 def check_alone(others: dict[str, Any]) -> None:

@@ -47,6 +47,7 @@ def test_products_of_gradients_follow_the_forward_product():
         (lambda: Entry(3), TypeError, "name=3"),
         (lambda: Entry("it's"), ValueError, "printable characters but '"),
         (lambda: Entry(layer_type="pool"), ValueError, "layer_type='pool'"),
+        (lambda: Entry(layer_type="matmul", last=1), ValueError, "'matmul' with first or last"),
         (lambda: Entry(forward="e5m2"), TypeError, "forward="),
         (lambda: Entry(first=-1), ValueError, "first=-1"),
         (lambda: Entry(last="1"), TypeError, "last='1'"),
@@ -72,6 +73,34 @@ def test_patterns_that_match_nothing_are_named_with_the_layers():
         Recipe([Entry("head", "linear")]).check(layers)
     with pytest.raises(ValueError, match="no layer to apply to"):
         Recipe([Entry()]).check([])
+    with pytest.raises(ValueError, match=r"no layer to apply to; the layers are 'a' \(conv\)"):
+        RECIPES["mxfp8"].check([("a", "conv")])
+    Recipe([Entry("a", "attention")]).check([], ["a"])
+    with pytest.raises(ValueError, match="matches no layer"):
+        Recipe([Entry("a")]).check([], ["a"])
+
+
+KINDS = {
+    None: ["linear", "conv"],
+    "linear": ["linear"],
+    "attention": ["attention_scores", "attention_output"],
+    "attention_output": ["attention_output"],
+    "matmul": ["matmul"],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_entries_name_products_by_kind(kind):
+    recipe = Recipe([Entry("a*", kind, Product("int8", "int8"))])
+    assert parse(recipe.text) == recipe
+    every = ["linear", "conv", "attention_scores", "attention_output", "matmul"]
+    assert [one for one in every if recipe.entry_at("ab", one)] == KINDS[kind]
+    assert not any(recipe.entry_at("b", one) for one in every)
+
+
+def test_entries_that_count_layers_are_for_layers_only():
+    recipe = Recipe([Entry("*", last=1), Entry("*", forward=Product("int8", "int8"))])
+    assert recipe.entry_at("a", "linear") == recipe.entries[1]
 
 
 def test_mxfp8_has_blocks_of_32_along_each_sum_whose_largest_never_saturates():

@@ -1,0 +1,39 @@
+"""Tables of products: shares, what stayed wide, and how they print."""
+
+from qcore import RECIPES, Product
+from qcore.report import ProductReport, RunReport, short_product
+
+LOW = RECIPES["mxfp8"].entries[0].products
+RUN = RunReport(
+    [
+        ProductReport("a", 0, "linear", ((2, 8), (4, 8)), 64, LOW),
+        ProductReport("", 1, "matmul", ((8, 2), (2, 8)), 128, None, "no entry"),
+        ProductReport("b", 0, "lstm", ((2, 8),), None, None, "qtorch.linalg has no such product"),
+    ]
+)
+
+
+def test_shares_are_of_all_known_multiply_adds():
+    assert [one.share for one in RUN] == [1 / 3, 2 / 3, 0.0]
+    assert RUN.lowered == 1 / 3
+    assert (len(RUN), RUN["a"][0].products, RUN["c"]) == (3, LOW, ())
+    assert RunReport([]).lowered == 0
+
+
+def test_tables_name_formats_and_reasons():
+    head, *lines, end = str(RUN).splitlines()
+    assert head.split()[:4] == ["place", "kind", "shapes", "share"]
+    assert lines[0].split()[:4] == ["a", "linear", "2x8", "4x8"]
+    assert "33.3%" in lines[0]
+    assert lines[1].startswith("(model) #1")
+    assert lines[1].endswith("no entry")
+    assert lines[2].split()[3] == "?"
+    assert end == "lowered: 33.3%"
+
+
+def test_formats_are_short():
+    for recipe in RECIPES.values():
+        for entry in recipe.entries:
+            if entry.products is not None:
+                assert len(short_product(entry.forward)) <= 75
+    assert short_product(Product("e4m3fn", None)) == "e4m3fn x float32"
