@@ -16,8 +16,9 @@ from qtorch._rounding.plan import Plan
 
 def is_sharded(*tensors: Any) -> bool:
     """Whether one of these is a DTensor, whose module takes long to import and is there if there are any."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and any(issubclass(kind, module.DTensor) for kind in set(map(type, tensors)))
+    # While another thread imports the module it is in the table, but has no class yet, and there are no DTensors.
+    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return kind is not None and any(issubclass(one, kind) for one in set(map(type, tensors)))
 
 
 def check_not_transformed(x: Any) -> None:

@@ -20,7 +20,7 @@ from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.plan import text_of
 from qtorch._rounding.sharded import is_sharded
 from qtorch._torch_internals import apply_directly, constant
-from qtorch.linalg.operator import Observation, multiply_tensors, observed_by
+from qtorch.linalg.operator import OBSERVER, multiply_tensors, observed_by
 from qtorch.linalg.sharded import check_placed
 
 
@@ -159,7 +159,8 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         a, b, key, state, _, ctx.form, ctx.forward_product, ctx.grad_a, ctx.grad_b = inputs
-        ctx.state, ctx.observer = state, Observation.observer
+        ctx.state = state
+        ctx.observer = None if torch.compiler.is_compiling() else OBSERVER.get()  # Dynamo cannot trace a ContextVar
         ctx.save_for_backward(a, b, key, None if state is None else state[:, :1].clone())
 
     @staticmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -52,20 +53,18 @@ _OPERANDS = {
 _GRADIENTS = {FORWARD: "", GRAD_A: "grad_input", GRAD_B: "grad_weight"}
 
 
-class Observation:
-    """The observer of the products that are computed now; None unless a model is watched."""
-
-    observer: Observer | None = None
+# The observer of the products that are computed now; None unless a model is watched.
+OBSERVER: ContextVar[Observer | None] = ContextVar("observer", default=None)
 
 
 @contextmanager
 def observed_by(observer: Observer | None) -> Iterator[None]:
     """Products within, and those of their gradients, whenever these are computed, are told to an observer."""
-    before, Observation.observer = Observation.observer, observer
+    token = OBSERVER.set(observer)
     try:
         yield
     finally:
-        Observation.observer = before
+        OBSERVER.reset(token)
 
 
 def multiply_tensors(
@@ -112,7 +111,7 @@ def _multiply_plain(
     which: str,
     product: str,
 ) -> torch.Tensor:
-    if Observation.observer is None and first.is_cpu:
+    if OBSERVER.get() is None and first.is_cpu:
         how = Multiplied(tuple(other), tuple(shape), form, which, product)
         direct = direct_product(how, first.shape, second.shape)
         found = direct and multiply_directly(direct, how, first, second)
@@ -138,10 +137,11 @@ def _multiply_by_operations(
     multiply_rounded = _with_operands(made, which, how, (first.detach(), second.detach()), state, tuple(other), key)
     sums = sums_for(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
     result = multiply_rounded(key, sums).reshape(shape)
-    if Observation.observer is not None and how.unrounded != how:
+    observer = OBSERVER.get()
+    if observer is not None and how.unrounded != how:
         sums = sums_for(made, which, how.unrounded, tuple(first.shape), tuple(second.shape), tuple(other))
         wide = multiply_rounded(None, sums).reshape(shape)
-        Observation.observer("accumulator", _GRADIENTS[which], wide, result, how.accumulator.number)
+        observer("accumulator", _GRADIENTS[which], wide, result, how.accumulator.number)
     return result
 
 
@@ -243,8 +243,9 @@ def _rounded(
         return x, inverse
     key = fold_in(key, role, True) if operand.stochastic and key is not None else None
     y = quantize(x, operand.number, operand.rounding, key=key)
-    if Observation.observer is not None and is_plain_tensor(x):
-        Observation.observer("operand", _OPERANDS[which][role], x, y, operand.number)
+    observer = OBSERVER.get()
+    if observer is not None and is_plain_tensor(x):
+        observer("operand", _OPERANDS[which][role], x, y, operand.number)
     return y, inverse
 
 

@@ -22,7 +22,7 @@ from qcore.numerics.softmax import CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX
 from qtorch._rounding.gradients import apart
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._torch_internals import apply_directly
-from qtorch.linalg.operator import Observation
+from qtorch.linalg.operator import OBSERVER
 from qtorch.reproducible.fused.plan import Backward, plan_for
 from qtorch.reproducible.tensor_names import Names
 
@@ -42,8 +42,8 @@ def _gradients(law: Differentiable, fused: bool, ctx: Any, *gradients: Any) -> A
     """None for what are no tensors, and the gradients of all tensors, or of those that need one."""
     saved = ctx.saved_tensors
     tensors = *saved, *gradients
-    watched = Observation.observer is not None  # which a plan tells nothing
-    if fused and not watched and not torch.compiler.is_compiling() and are_plain_tensors(tensors):
+    plain = fused and not torch.compiler.is_compiling() and are_plain_tensors(tensors)
+    if plain and OBSERVER.get() is None:  # a plan tells an observer nothing
         plan = plan_for(law, Backward(len(saved), ctx.needs_input_grad[2:]), tensors, ctx.options)
         if plan is not None:
             return None, None, *plan.run(tensors)

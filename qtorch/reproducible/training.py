@@ -17,7 +17,7 @@ from qtorch._rounding.keys import key_tensor
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch.linalg.call import differentiable_product, prepare
 from qtorch.linalg.matrices import LINEAR, MATMUL
-from qtorch.linalg.operator import Observation
+from qtorch.linalg.operator import OBSERVER
 from qtorch.reproducible.call import Tensors, differentiable
 from qtorch.reproducible.products import PRODUCT
 
@@ -37,7 +37,7 @@ class TrainingTensors(Tensors, ProductFunctions):
         form, of_a, of_b = _FORMS[name]
         known = {"operands", "accumulator", of_a, of_b, "key", "scaling"}
         plain = not torch.compiler.is_compiling() and are_plain_tensors((a, b, bias)) and a.is_cpu
-        if not plain or Observation.observer is not None or not products.keys() <= known:
+        if not plain or OBSERVER.get() is not None or not products.keys() <= known:
             return super()._product(name, a, b, bias, products)
         said = products.get
         gradients = said(of_a), said(of_b), (of_a, of_b)

@@ -2,15 +2,17 @@
 
 import copy
 import sys
+import threading
 
 import pytest
 import torch
 from torch import nn
 
 from qcore.insight import Site, Statistics, compare
-from qtorch import RECIPES, Recipe
+from qtorch import RECIPES, Recipe, linalg
 from qtorch.auto_low import lower, sequential_lower
 from qtorch.insight import statistics_of, watch
+from qtorch.linalg.operator import observed_by
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
 
@@ -65,6 +67,29 @@ def test_off_it_costs_nothing():
     with watch(model, optimizer):
         assert calls() > first
     assert calls() == first
+
+
+def test_an_observer_sees_its_own_thread():
+    """While one thread observes, another one multiplies; gradients have the observer of their forward pass."""
+    a, seen, others = torch.ones(2, 2, requires_grad=True), [], []
+
+    def multiply():
+        return linalg.matmul(a, a, operands=("e4m3fn", "e4m3fn"))
+
+    def in_a_thread(function):
+        thread = threading.Thread(target=lambda: others.append(function()))
+        thread.start()
+        thread.join()
+
+    with observed_by(lambda *about: seen.append(about[1])):
+        in_a_thread(multiply)
+        assert seen == []
+        watched = multiply()
+    assert seen == ["input", "weight"]
+    others[0].sum().backward()
+    assert len(seen) == 2
+    in_a_thread(watched.sum().backward)
+    assert seen[2:] == ["grad_input.weight", "grad_weight.input"]
 
 
 def test_a_copy_has_its_own_weights():
