@@ -6,7 +6,7 @@ result in its row-major order. The contraction index, ascending:
 | product | forward | gradient of a | gradient of b |
 | --- | --- | --- | --- |
 | a @ b | a's last axis | b's last axis | a's axes before the last, flattened; of batches a's last but one |
-| linear | input features | output features | input's axes before the last, flattened |
+| linear | input features | output features | input's axes before the last, flattened; of batches the last but one |
 
 All functions are methods that NumPy's, torch's and JAX's arrays have alike.
 """
@@ -43,7 +43,7 @@ class MatrixForm:
     """A product of matrices, or of batches of them.
 
     Attributes:
-        transposed: True if b is (N, K), as a linear layer's weight.
+        transposed: True if b is (..., N, K), as a linear layer's weight, or one for each of a batch.
     """
 
     transposed: bool = False
@@ -60,16 +60,20 @@ class MatrixForm:
 
     def check(self, a: Shape, b: Shape) -> None:
         """Refuses shapes that do not fit."""
-        batched = not self.transposed and len(b) > 2 and len(a) == len(b) and a[:-2] == b[:-2]
+        batched = len(b) > 2 and len(a) == len(b) and a[:-2] == b[:-2]
         least = 1 if self.transposed else 2
         terms = b[-1 if self.transposed else -2] if len(b) >= 2 else None
         if len(a) < least or not (len(b) == 2 or batched) or a[-1] != terms:
-            allowed = "(..., K) and (N, K)" if self.transposed else "(..., M, K) and (K, N), or (*batch, K, N)"
+            allowed = (
+                "(..., K) and (N, K), or (*batch, M, K) and (*batch, N, K)"
+                if self.transposed
+                else "(..., M, K) and (K, N), or (*batch, K, N)"
+            )
             raise ValueError(f"{self.names[0]} has shape {a}, {self.names[1]} has shape {b}; allowed are {allowed}")
 
     def result(self, a: Shape, b: Shape) -> Shape:
         """The shape of the result."""
-        return (*a[:-1], b[0] if self.transposed else b[-1])
+        return (*a[:-1], b[-2] if self.transposed else b[-1])
 
     def matrices(self, xp: Any, which: str, first: Any, second: Any, other: Shape) -> tuple[Any, Any]:
         """The two arrays whose product a product is.
@@ -97,7 +101,7 @@ class MatrixForm:
         if which == FORWARD:
             return Contraction(first[-1], (last,), (dims - 1 if self.transposed else dims - 2,))
         if which == GRAD_A:
-            return Contraction(first[-1], (last,), (0 if self.transposed else dims - 1,))
+            return Contraction(first[-1], (last,), (dims - 2 if self.transposed else dims - 1,))
         rows = (last - 1,) if len(other) > 2 else tuple(range(last))
         return Contraction(prod(first[axis] for axis in rows), rows, rows)
 
@@ -110,7 +114,7 @@ class MatrixForm:
         """
         matrix = other if which == GRAD_B else second  # the dimensions of b
         batch = {axis: axis for axis in range(matrix - 2)}
-        outputs, inputs = (0, 1) if self.transposed else (matrix - 1, matrix - 2)
+        outputs, inputs = (matrix - 2, matrix - 1) if self.transposed else (matrix - 1, matrix - 2)
         if which == GRAD_B:
             return batch | {first - 1: outputs}, batch | {second - 1: inputs}
         rows = {axis: axis for axis in range(first - 1)}

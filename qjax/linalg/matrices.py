@@ -114,7 +114,7 @@ def linear(
 
     Args:
         input: float32 array of shape (..., in).
-        weight: float32 array of shape (out, in).
+        weight: float32 array of shape (out, in), or (*batch, out, in) with input's leading dimensions (*batch, M).
         bias: float32 array of shape (out,), or None.
         operands, accumulator, key, scaling: as for `matmul`.
         grad_input, grad_weight: the products of these gradients, as grad_a and grad_b of `matmul`.

@@ -104,6 +104,7 @@ SHAPES = {  # form, shapes, arguments
     "no rows": ("matmul", (0, 5), (5, 2), {}),
     "linear": ("linear", (2, 3, 7), (4, 7), {}),
     "linear of a vector": ("linear", (7,), (4, 7), {}),
+    "linear, a weight for each of a batch": ("linear", (2, 3, 7), (2, 4, 7), {}),
     "conv1d": ("conv1d", (2, 3, 9), (4, 3, 3), {"padding": 2}),
     "conv2d": ("conv2d", (2, 4, 7, 6), (6, 2, 3, 2), {"groups": 2, "stride": (2, 1), "padding": (1, 0)}),
     "dilated conv2d": ("conv2d", (1, 2, 9, 8), (2, 2, 3, 3), {"dilation": (2, 1), "stride": 3, "padding": (0, 4)}),
