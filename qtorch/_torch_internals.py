@@ -33,6 +33,7 @@ def _knows(word: str, file: str) -> bool:
 
 _dispatch_modes = _find("_C._len_torch_dispatch_stack")
 _transforms = _find("_C._functorch.peek_interpreter_stack")
+_transform_stack = _find("_C._functorch.get_interpreter_stack")
 _apply = _find("_C._FunctionBase.apply")
 _int_mm = _find("_int_mm")
 _capabilities = _find("cpu.get_capabilities")
@@ -81,6 +82,22 @@ def in_forward_mode() -> bool:
     Without the private part always: kernels are not used, and `torch.compile` leaves rounding to eager.
     """
     return getattr(forward_ad, "_current_level", 0) >= 0
+
+
+def check_one_tangent() -> None:
+    """Raises in a forward-mode derivative of a forward-mode derivative, such as `jacfwd(jacfwd(f))`.
+
+    There torch drops the outer tangents of what an autograd function saves: derivatives would be 0 and say nothing.
+
+    Raises:
+        NotImplementedError: if two transforms of `torch.func` differentiate forward.
+    """
+    stack = _transform_stack() if _transform_stack is not None else None
+    if sum(one.key().name == "Jvp" for one in stack or ()) > 1:
+        raise NotImplementedError(
+            "torch has no forward-mode derivatives of forward-mode derivatives of autograd functions; allowed are "
+            "torch.func.hessian, jacfwd of jacrev, and jacrev of either"
+        )
 
 
 def constant(function: Callable[..., T]) -> Callable[..., T]:

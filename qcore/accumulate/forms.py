@@ -23,6 +23,19 @@ Shape = tuple[int, ...]
 FORWARD, GRAD_A, GRAD_B = "forward", "grad_a", "grad_b"
 
 
+def derivatives(which: str, v: Any, first: Any, second: Any) -> tuple[tuple[Any, Any, str], tuple[Any, Any, str]]:
+    """The gradients of a product's two operands, for the gradient v of its result: each a product (first, second, which).
+
+    The products of a form are the derivatives of one number, the sum of gradient * (a times b), which is linear in all
+    three tensors. So the derivative of one of the products is made of the other two, at every order.
+    """
+    if which == FORWARD:
+        return (v, second, GRAD_A), (v, first, GRAD_B)
+    if which == GRAD_A:  # of the gradient and b; v has a's shape, and takes its place
+        return (v, second, FORWARD), (first, v, GRAD_B)
+    return (second, v, FORWARD), (first, v, GRAD_A)  # of the gradient and a; v takes the place of b
+
+
 class Contraction(NamedTuple):
     """The sums of a product.
 

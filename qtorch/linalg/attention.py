@@ -11,6 +11,7 @@ from qcore.accumulate.attention import check_attention, check_mask, softmax, sof
 from qcore.arguments import check_type
 from qtorch._rounding.keys import Key, fold_in, key_tensor
 from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._torch_internals import check_one_tangent
 from qtorch.linalg.call import check_operand
 from qtorch.linalg.matrices import matmul
 from qtorch.linalg.tensor_names import Names
@@ -29,7 +30,54 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return softmax_gradient(Names, ctx.saved_tensors[0], gradient)
+        return _derivative(ctx.saved_tensors[0], gradient)
+
+
+class _WithTangent(_Softmax):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(inputs[0])  # as a saved output has no tangent of its own
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        check_one_tangent()
+        return _derivative(_WithTangent.apply(ctx.saved_tensors[0]), tangent)
+
+
+class _Derivative(torch.autograd.Function):
+    """(y, v) -> the derivative of softmax with the result y, which is a symmetric matrix, times v."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return softmax_gradient(Names, y, v)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, Any]:  # type: ignore[override]
+        y, v = ctx.saved_tensors
+        along = (y * gradient).sum(-1, keepdim=True)
+        return gradient * (v - (y * v).sum(-1, keepdim=True)) - v * along, _derivative(y, gradient)
+
+    @staticmethod
+    def jvp(ctx: Any, of_y: torch.Tensor, of_v: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        check_one_tangent()
+        y, v = ctx.saved_tensors
+        found = torch.zeros_like(y) if of_v is None else _derivative(y, of_v)
+        if of_y is None:
+            return found
+        return found + of_y * (v - (y * v).sum(-1, keepdim=True)) - y * (of_y * v).sum(-1, keepdim=True)
+
+
+def _derivative(y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    recorded = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return _Derivative.apply(y, v) if recorded else softmax_gradient(Names, y, v)
 
 
 def scaled_dot_product_attention(
@@ -86,7 +134,8 @@ def scaled_dot_product_attention(
         found = found.masked_fill(~attn_mask, -torch.inf)
     elif attn_mask is not None:
         found = found + attn_mask
-    return matmul(_Softmax.apply(found), value, **output, key=keys[1])
+    apply = _Softmax.apply if torch.compiler.is_compiling() else _WithTangent.apply
+    return matmul(apply(found), value, **output, key=keys[1])
 
 
 def settings_of(name: str, settings: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 
 from qcore.accumulate.forms import GRAD_B, MatrixForm, check_bias
 from qcore.accumulate.product import Product
-from qtorch.linalg.operator import multiply_tensors
+from qtorch.linalg.call import Shapes, gradient_product
 
 _MATMUL, _SUM = MatrixForm().text, Product().text
 
@@ -25,15 +25,24 @@ class _AddBias(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        ctx.dim = inputs[2]
+        ctx.dim, ctx.shape = inputs[2], output.shape
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         rows = gradient.movedim(ctx.dim, -1)
         rows = rows.reshape(prod(rows.shape[:-1]), rows.shape[-1])
         ones = torch.ones_like(rows[:, :1])
-        shape = (1, rows.shape[1])
-        return gradient, multiply_tensors(rows, ones, None, None, shape, shape, _MATMUL, GRAD_B, _SUM)[0], None
+        shapes = Shapes(ones.shape, (1, rows.shape[1]), rows.shape)
+        return gradient, gradient_product(rows, ones, shapes, GRAD_B, _MATMUL, _SUM)[0], None
+
+
+class _WithTangent(_AddBias):
+    @staticmethod
+    def jvp(ctx: Any, of_x: Any, of_bias: Any, *_: Any) -> torch.Tensor:  # type: ignore[override]
+        if of_bias is None:
+            return of_x.clone()  # which the result may be changed with, in place
+        of_bias = of_bias.reshape(-1, *(1,) * (-1 - ctx.dim))
+        return of_bias.expand(ctx.shape).clone() if of_x is None else of_x + of_bias
 
 
 def add_bias(x: torch.Tensor, bias: torch.Tensor | None, outputs: int, dim: int) -> torch.Tensor:
@@ -46,4 +55,5 @@ def add_bias(x: torch.Tensor, bias: torch.Tensor | None, outputs: int, dim: int)
     if not isinstance(bias, torch.Tensor):
         raise TypeError(f"bias is a {type(bias).__name__}; allowed are a torch.Tensor of float32 and None")
     check_bias(tuple(bias.shape), str(bias.dtype).removeprefix("torch."), outputs)
-    return _AddBias.apply(x, bias, dim)
+    apply = _AddBias.apply if torch.compiler.is_compiling() else _WithTangent.apply
+    return apply(x, bias, dim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from qcore import Accumulator, Number, Operand, Product
 from qcore.accumulate import arrays
 from qcore.accumulate.convolution import Form
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
+from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, derivatives
 from qcore.accumulate.product import check_products, check_scaling
 from qcore.arguments import check_type
 from qtorch._rounding.cache import cached, literal
@@ -19,7 +20,7 @@ from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, key_ten
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.plan import text_of
 from qtorch._rounding.sharded import is_sharded
-from qtorch._torch_internals import apply_directly, constant
+from qtorch._torch_internals import apply_directly, check_one_tangent, constant
 from qtorch.linalg.operator import OBSERVER, multiply_tensors, observed_by
 from qtorch.linalg.sharded import check_placed
 
@@ -139,29 +140,42 @@ def _key_words(key: Key, stochastic: bool, plain: bool) -> torch.Tensor | None:
     return draw() if plain else draw_opaquely()
 
 
-def _forward(
-    a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, state: Any, shape: Any, form: str, *products: str
-) -> torch.Tensor:
-    return multiply_tensors(a, b, key, state, b.shape, shape, form, FORWARD, products[0])
+@dataclass(slots=True)
+class Shapes:
+    """Shapes of a, b and the result. It is no tuple, whose numbers torch.func would take for arguments each."""
+
+    a: Any
+    b: Any
+    result: Any
 
 
 class _Product(torch.autograd.Function):
-    """(a, b, key words, state, the result's shape, form, the three products as text) -> the product."""
+    """(first, second, key words, state, shapes of a, b and the result, which, form, the three products as text).
+
+    State is that of delayed scales for the forward product, and its first column for the others.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, state: Any, shape: Any, form: str, *products: str
+        first: torch.Tensor,
+        second: torch.Tensor,
+        key: torch.Tensor | None,
+        state: Any,
+        shapes: Shapes,
+        which: str,
+        form: str,
+        *products: str,
     ) -> torch.Tensor:
-        return _forward(a, b, key, state, shape, form, *products)
+        return _multiply(first, second, key, state, shapes, which, form, *products)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        a, b, key, state, _, ctx.form, ctx.forward_product, ctx.grad_a, ctx.grad_b = inputs
+        first, second, key, state, ctx.shapes, ctx.which, ctx.form, *ctx.products = inputs
         ctx.state = state
         ctx.observer = None if torch.compiler.is_compiling() else OBSERVER.get()  # Dynamo cannot trace a ContextVar
-        ctx.save_for_backward(a, b, key, None if state is None else state[:, :1].clone())
+        ctx.save_for_backward(first, second, key, None if state is None else state[:, :1].clone())
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
@@ -171,29 +185,95 @@ class _Product(torch.autograd.Function):
             return _gradients(ctx, gradient)
 
 
+class _WithTangent(_Product):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        _Product.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[:3], None)
+
+    @staticmethod
+    def jvp(ctx: Any, of_first: Any, of_second: Any, *_: Any) -> torch.Tensor:  # type: ignore[override]
+        """The sum of the same product of each operand's tangent with the other operand."""
+        if ctx.state is not None:
+            raise NotImplementedError(_DELAYED.format("forward-mode"))
+        check_one_tangent()
+        first, second, key, _ = ctx.saved_tensors
+        pairs = [(x, y) for x, y in ((of_first, second), (first, of_second)) if x is not None and y is not None]
+        found = [_apply(x, y, key, None, ctx.shapes, ctx.which, ctx.form, *ctx.products) for x, y in pairs]
+        return found[0] if len(found) == 1 else found[0] + found[1]
+
+
+_DELAYED = (
+    "products with delayed scales have no {} derivatives: a scale follows from past tensors of the same role, and there "
+    "are none of these. Allowed are scales just in time, such as Scale() for Scale(history=16)"
+)
+
+
 def _gradients(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-    a, b, key, scales = ctx.saved_tensors
-    of_a = of_b = None
-    if ctx.needs_input_grad[0]:
-        of_a = multiply_tensors(gradient, b, key, scales, a.shape, a.shape, ctx.form, GRAD_A, ctx.grad_a)
-    if ctx.needs_input_grad[1]:
-        of_b = multiply_tensors(gradient, a, key, scales, b.shape, b.shape, ctx.form, GRAD_B, ctx.grad_b)
+    first, second, key, scales = ctx.saved_tensors
+    if scales is not None and ctx.which != FORWARD:
+        raise NotImplementedError(_DELAYED.format("second"))
+    # AOTAutograd refuses a second derivative of a compiled program; tracing another function would cost only time.
+    multiply = _apply if torch.is_grad_enabled() and not torch.compiler.is_compiling() else _multiply
+    pairs = zip(derivatives(ctx.which, gradient, first, second), ctx.needs_input_grad, strict=False)
+    of_first, of_second = (
+        multiply(x, y, key, scales, ctx.shapes, which, ctx.form, *ctx.products) if needed else None
+        for (x, y, which), needed in pairs
+    )
     if ctx.state is not None:
-        texts = ctx.forward_product, ctx.grad_a, ctx.grad_b
-        torch.ops.qtorch.advance(ctx.state, a.detach(), b.detach(), gradient.detach(), *texts)
-    return of_a, of_b, None, None, None, None, None, None, None
+        operands = first.detach(), second.detach(), gradient.detach()
+        torch.ops.qtorch.advance(ctx.state, *operands, *ctx.products)
+    return of_first, of_second, None, None, None, None, None, None, None, None
 
 
 _apply_plain = apply_directly(_Product)
 
 
+def _apply(first: torch.Tensor, second: torch.Tensor, *call: Any) -> torch.Tensor:
+    """A product that autograd differentiates, in eager programs."""
+    if is_plain_tensor(first) and is_plain_tensor(second):
+        return _apply_plain(first, second, *call)
+    return _WithTangent.apply(first, second, *call)
+
+
+def _multiply(
+    first: torch.Tensor,
+    second: torch.Tensor,
+    key: torch.Tensor | None,
+    state: Any,
+    shapes: Shapes,
+    which: str,
+    form: str,
+    *products: str,
+) -> torch.Tensor:
+    """A product without derivatives."""
+    if which == FORWARD:
+        return multiply_tensors(first, second, key, state, shapes.b, shapes.result, form, which, products[0])
+    shape, product = (shapes.a, products[1]) if which == GRAD_A else (shapes.b, products[2])
+    return multiply_tensors(first, second, key, state, shape, shape, form, which, product)
+
+
 def differentiable_product(
-    a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, state: Any, shape: Any, form: str, *products: str
+    a: torch.Tensor,
+    b: torch.Tensor,
+    key: torch.Tensor | None,
+    state: Any,
+    shape: Any,
+    form: str,
+    *products: str,
 ) -> torch.Tensor:
     """The product; its gradients are those of the other two products, and advance the state of delayed scales."""
-    if torch.compiler.is_compiling():
-        apply = _Product.apply if is_differentiated(a) or is_differentiated(b) else _forward
-        a, b = apart(a, b)
-    else:
-        apply = _apply_plain if is_plain_tensor(a) and is_plain_tensor(b) else _Product.apply
-    return apply(a, b, key, state, shape, form, *products)
+    shapes = Shapes(a.shape, b.shape, shape)
+    if not torch.compiler.is_compiling():
+        return _apply(a, b, key, state, shapes, FORWARD, form, *products)
+    multiply = _Product.apply if is_differentiated(a) or is_differentiated(b) else _multiply
+    a, b = apart(a, b)
+    return multiply(a, b, key, state, shapes, FORWARD, form, *products)
+
+
+def gradient_product(
+    gradient: torch.Tensor, other: torch.Tensor, shapes: Shapes, which: str, form: str, product: str
+) -> torch.Tensor:
+    """A product of a backward pass, which autograd differentiates where that pass is recorded."""
+    recorded = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return (_apply if recorded else _multiply)(gradient, other, None, None, shapes, which, form, *(product,) * 3)
