@@ -24,7 +24,7 @@ FORWARD, GRAD_A, GRAD_B = "forward", "grad_a", "grad_b"
 
 
 def derivatives(which: str, v: Any, first: Any, second: Any) -> tuple[tuple[Any, Any, str], tuple[Any, Any, str]]:
-    """The gradients of a product's two operands, for the gradient v of its result: each a product (first, second, which).
+    """A product's gradients, for the gradient v of its result: each is a product (first, second, which).
 
     The products of a form are the derivatives of one number, the sum of gradient * (a times b), which is linear in all
     three tensors. So the derivative of one of the products is made of the other two, at every order.

@@ -11,7 +11,7 @@ import torch
 from qcore import Accumulator, Number, Operand, Product
 from qcore.accumulate import arrays
 from qcore.accumulate.convolution import Form
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, derivatives
+from qcore.accumulate.forms import FORWARD, GRAD_A, derivatives
 from qcore.accumulate.product import check_products, check_scaling
 from qcore.arguments import check_type
 from qtorch._rounding.cache import cached, literal
@@ -204,8 +204,8 @@ class _WithTangent(_Product):
 
 
 _DELAYED = (
-    "products with delayed scales have no {} derivatives: a scale follows from past tensors of the same role, and there "
-    "are none of these. Allowed are scales just in time, such as Scale() for Scale(history=16)"
+    "products with delayed scales have no {} derivatives: a scale follows from past tensors of the same role, and "
+    "there are none of these. Allowed are scales just in time, such as Scale() for Scale(history=16)"
 )
 
 

@@ -1,4 +1,4 @@
-"""Derivatives of derivatives of torch's products: float64's with wide formats, and with narrow ones products by hand."""
+"""Derivatives of derivatives of torch's products: float64's with wide formats, products by hand with narrow ones."""
 
 import pytest
 import torch
