@@ -11,28 +11,22 @@ import qcore
 from qcore import *  # noqa: F403
 from qcore import __version__ as __version__
 from qcore.lazy import subpackages
-from qjax import quant
+from qjax import quant as quant
 from qjax._rounding.dispatch import decode, encode, quantize  # noqa: F401  # replace qcore's
 from qjax._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's
 from qjax.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
-    from qjax import auto_low, insight, linalg, quantization, reproducible
-    from qjax import nnx as nnx  # not in __all__, as what they need may be missing
+    from qjax import auto_low as auto_low
+    from qjax import insight as insight
+    from qjax import linalg as linalg
+    from qjax import nnx as nnx
     from qjax import optim as optim
+    from qjax import quantization as quantization
+    from qjax import reproducible as reproducible
 
-__all__ = [
-    "auto_low",
-    "block_quantize",
-    "fixed_point_quantize",
-    "float_quantize",
-    "insight",
-    "linalg",
-    "quant",
-    "quantization",
-    "quantizer",
-    "reproducible",
-]
+# Subpackages are not in it: `from qjax import *` must not replace a program's `nnx` and `optim`.
+__all__ = ["block_quantize", "fixed_point_quantize", "float_quantize", "quantizer"]
 __all__ += qcore.__all__
 
 __getattr__, __dir__ = subpackages(

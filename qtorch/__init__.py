@@ -11,28 +11,22 @@ import qtorch._rounding.paths.operator  # noqa: F401  # registers an operator
 from qcore import *  # noqa: F403
 from qcore import __version__ as __version__
 from qcore.lazy import subpackages
-from qtorch import quant
+from qtorch import quant as quant
 from qtorch._rounding.dispatch import decode, encode, quantize  # noqa: F401  # replace qcore's
 from qtorch._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's
 from qtorch.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
-    from qtorch import auto_low, insight, linalg, nn, optim, quantization, reproducible
+    from qtorch import auto_low as auto_low
+    from qtorch import insight as insight
+    from qtorch import linalg as linalg
+    from qtorch import nn as nn
+    from qtorch import optim as optim
+    from qtorch import quantization as quantization
+    from qtorch import reproducible as reproducible
 
-__all__ = [
-    "auto_low",
-    "block_quantize",
-    "fixed_point_quantize",
-    "float_quantize",
-    "insight",
-    "linalg",
-    "nn",
-    "optim",
-    "quant",
-    "quantization",
-    "quantizer",
-    "reproducible",
-]
+# Subpackages are not in it: `from qtorch import *` must not replace a program's `nn` and `optim`, which are torch's.
+__all__ = ["block_quantize", "fixed_point_quantize", "float_quantize", "quantizer"]
 __all__ += qcore.__all__
 
 __getattr__, __dir__ = subpackages(

@@ -7,7 +7,7 @@ tests/torch/test_internals.py runs without each.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +34,9 @@ def _knows(word: str, file: str) -> bool:
 _dispatch_modes = _find("_C._len_torch_dispatch_stack")
 _transforms = _find("_C._functorch.peek_interpreter_stack")
 _transform_stack = _find("_C._functorch.get_interpreter_stack")
+_interpreter = _find("_functorch.pyfunctorch.retrieve_current_functorch_interpreter")
+_without_keys = _find("_C._ExcludeDispatchKeyGuard")
+_add_batch_dim = _find("_C._functorch._add_batch_dim")
 _apply = _find("_C._FunctionBase.apply")
 _int_mm = _find("_int_mm")
 _capabilities = _find("cpu.get_capabilities")
@@ -109,6 +112,33 @@ def constant(function: Callable[..., T]) -> Callable[..., T]:
         return torch.compiler.assume_constant_result(function)
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def draw_in_vmap(draw: Callable[[Sequence[int]], torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
+    """Words of keys of shape (*shape, 2) inside of `torch.func.vmap`, whose argument `randomness` decides.
+
+    Without the private parts torch draws them, which Inductor does with other numbers than eager programs.
+
+    Args:
+        draw: makes the words for the sizes that it is given, as an operator that a vmap outside of this one sees.
+        shape: the sizes for each example of this vmap.
+
+    Raises:
+        RuntimeError: if randomness is "error", as torch's random functions do.
+    """
+    if None in (_interpreter, _without_keys, _add_batch_dim):
+        return torch.randint(0, 2**31, (*shape, 2), dtype=torch.int32)
+    vmap: Any = _interpreter()
+    randomness, level = vmap.randomness(), vmap.level()
+    if randomness == "error":
+        raise RuntimeError(
+            "vmap: stochastic rounding without a key draws one from torch's generator, and randomness is 'error'; "
+            "allowed are randomness='different' and 'same', or a key"
+        )
+    each = randomness == "different"
+    with _without_keys(torch._C.DispatchKeySet(torch._C.DispatchKey.FuncTorchVmapMode)):
+        drawn = draw([vmap.batch_size(), *shape] if each else shape)
+    return _add_batch_dim(drawn, 0, level) if each else drawn
 
 
 def multiplies_int8(device: torch.device) -> bool:

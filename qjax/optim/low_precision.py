@@ -48,7 +48,8 @@ def low_precision(
         each of the optimizer's state tensors <- momentum_quant
 
     State tensors are the floating arrays in those parts of the optimizer's state that have the parameters' structure,
-    if `optax.tree_utils.tree_map_params` finds them (it does not in `optax.lbfgs`).
+    as `optax.tree_utils.tree_map_params` finds them. Where it finds none among arrays of floats (`optax.lbfgs`),
+    momentum_quant is refused, by `init`.
 
     Step s, s = 0, 1, ..., has the key k = fold_in(key, s); parameter j of the flattened tree uses
     fold_in(fold_in(k, role), j), where the role is 0 for its gradient, 1 for its accumulator, 2 for its weight and
@@ -146,7 +147,10 @@ class _LowPrecision(NamedTuple):
         key = None if self.key is None else jnp.array(self.key)
         accumulators = _copy(params) if self.accumulator.active else None
         weights, written = _copy(params), _copy(params)
-        return LowPrecisionState(jnp.zeros((), jnp.int32), key, weights, written, accumulators, self.tx.init(params))
+        inner = self.tx.init(params)
+        if self.momentum.active:
+            state_tensors(self.tx, inner, params)  # raises where there is no way to find them
+        return LowPrecisionState(jnp.zeros((), jnp.int32), key, weights, written, accumulators, inner)
 
     def update(
         self, updates: Any, state: LowPrecisionState, params: Any = None, **extra_args: Any

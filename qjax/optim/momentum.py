@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import optax
-from jax.tree_util import keystr, tree_flatten_with_path, tree_map_with_path
+from jax.tree_util import keystr, tree_flatten_with_path, tree_leaves, tree_map_with_path
 
 
 class StateTensor(NamedTuple):
@@ -41,6 +41,9 @@ def state_tensors(tx: optax.GradientTransformation, state: Any, params: Any) -> 
     A parameter's state tensors are numbered in the order of their fields' names (`mu`, `nu`, `nu_max`, `trace`), and
     for equal names in the order of the leaves. So Adam's `mu` is number 0 and `nu` number 1, as `exp_avg` and
     `exp_avg_sq` are in PyTorch.
+
+    Raises:
+        ValueError: if the state has arrays of floats, but none can be found to be a parameter's.
     """
     numbers = {path: number for number, (path, _) in enumerate(tree_flatten_with_path(params)[0])}
 
@@ -49,20 +52,34 @@ def state_tensors(tx: optax.GradientTransformation, state: Any, params: Any) -> 
         return _Mark(next(owners, None), len(path)) if jnp.issubdtype(leaf.dtype, jnp.floating) else _Mark()
 
     # each part as a whole, because parameters may be masked in it, or have several arrays each
-    marks = optax.tree_utils.tree_map_params(
-        tx,
-        lambda part: tree_map_with_path(mark, part),
-        state,
-        transform_non_params=lambda _: _Mark(),
-        is_leaf=lambda _: True,
-    )
+    try:
+        marks = optax.tree_utils.tree_map_params(
+            tx,
+            lambda part: tree_map_with_path(mark, part),
+            state,
+            transform_non_params=lambda _: _Mark(),
+            is_leaf=lambda _: True,
+        )
+    except Exception as error:  # whatever tx.init raises for the placeholder of parameters that optax gives it
+        raise _unknown(state) from error
     found = defaultdict(list)
     for leaf, (path, one) in enumerate(tree_flatten_with_path(marks)[0]):
         if one.parameter is not None:
             field = path[: len(path) - one.depth][-1:]
             found[one.parameter].append((keystr(field), leaf, keystr(field, simple=True)))
+    if not found and any(jnp.issubdtype(x.dtype, jnp.floating) and x.ndim for x in tree_leaves(state)):
+        raise _unknown(state)
     return [
         StateTensor(leaf, parameter, index, name)
         for parameter, tensors in found.items()
         for index, (_, leaf, name) in enumerate(sorted(tensors))
     ]
+
+
+def _unknown(state: Any) -> ValueError:
+    """For an optimizer of which it cannot be found out what momentum_quant would round."""
+    paths = (keystr(path, simple=True, separator=".") for path, _ in tree_flatten_with_path(state)[0])
+    return ValueError(
+        f"momentum_quant with an optimizer whose state ({', '.join(paths)}) has no parts that "
+        "optax.tree_utils.tree_map_params finds, as in optax.lbfgs and optax.flatten; allowed is momentum_quant=None"
+    )

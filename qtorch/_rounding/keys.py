@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from qcore.arguments import check_int, check_seed, check_start
 from qcore.random.keys import fold_words
 from qcore.random.threefry import Noise, as_lane, leading_bits_mask, threefry
 from qtorch._rounding.cache import cached, literal
-from qtorch._torch_internals import constant
+from qtorch._torch_internals import constant, draw_in_vmap
 
 Key = int | tuple[int, int] | torch.Tensor | None
 
@@ -23,9 +24,12 @@ def draw(device: torch.device | str | None = None) -> torch.Tensor:
 
 
 def draw_opaquely() -> torch.Tensor:
-    """The same as an operator: compilers call it as it is, so that they draw the same key as eager programs, and
-    functorch does not see the random numbers inside."""
-    return torch.ops.qtorch.draw_key(_serial(), device="cpu")
+    """The same as an operator, which compilers call as it is, so that they draw the same key as eager programs.
+
+    Under `torch.func.vmap` its argument `randomness` decides, as for torch's own random numbers: "different" draws a
+    key for each example, "same" one for all, "error" raises.
+    """
+    return torch.ops.qtorch.draw_key(_serial(), (), device="cpu")
 
 
 @constant
@@ -34,14 +38,24 @@ def _serial() -> int:
     return next(_serials)
 
 
-def _draw_key(serial: int, device: torch.device | None = None) -> torch.Tensor:
-    return draw(device)
+def _draw_keys(serial: int, shape: Sequence[int], device: torch.device | None = None) -> torch.Tensor:
+    """Keys for the examples of vmaps: a tensor of shape (*shape, 2)."""
+    return torch.empty(*shape, 2, dtype=torch.int32, device=device or "cpu").random_()
+
+
+def _draw_in_vmap(serial: int, shape: Sequence[int], device: torch.device | None = None) -> torch.Tensor:
+    """The same inside of vmap, as its argument `randomness` says."""
+    return draw_in_vmap(lambda sizes: torch.ops.qtorch.draw_key(serial, sizes, device=device), shape)
 
 
 _serials = itertools.count()
 _library = torch.library.Library("qtorch", "DEF")
-_library.define("draw_key(int serial, *, Device? device=None) -> Tensor", tags=[torch.Tag.nondeterministic_seeded])
-_library.impl("draw_key", _draw_key, "CompositeExplicitAutograd")
+_library.define(
+    "draw_key(int serial, SymInt[] shape, *, Device? device=None) -> Tensor",
+    tags=[torch.Tag.nondeterministic_seeded],
+)
+_library.impl("draw_key", _draw_keys, "CompositeExplicitAutograd")
+_library.impl("draw_key", _draw_in_vmap, "FuncTorchVmapMode")  # where torch's own random functions look at it, too
 
 
 def key_tensor(key: Any) -> torch.Tensor:

@@ -134,8 +134,9 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         self.optim.add_param_group(param_group)
 
+    @torch.compiler.disable  # compilers contract and reorder the inner optimizer's sums
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Takes a step; see the class.
+        """Takes a step; see the class. Programs for `torch.compile` call it as eager ones do, with the same bits.
 
         Args:
             closure: evaluates the model, computes gradients and returns the loss; needed by some optimizers.

@@ -228,6 +228,17 @@ def test_without_packages(monkeypatch, tmp_path):
         cuda.load.cache_clear()
 
 
+def test_without_interpreters(monkeypatch):
+    """vmap decides about keys all the same."""
+    monkeypatch.setattr(internals, "_interpreter", None)
+    x = X[:1].expand(3, 64)
+    for randomness in ("different", "same"):
+        y = torch.func.vmap(lambda x: qtorch.quantize(x, F, "stochastic"), randomness=randomness)(x)
+        assert torch.equal(y[0], y[1]) == (randomness == "same")
+    with pytest.raises(RuntimeError, match="randomness"):
+        torch.func.vmap(lambda x: qtorch.quantize(x, F, "stochastic"))(x)
+
+
 def test_without_loaders(monkeypatch):
     calls = []
     monkeypatch.setattr("torch._inductor.aoti_load_package", lambda path, device_index: lambda *x: calls.append(x))

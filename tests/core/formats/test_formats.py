@@ -72,10 +72,7 @@ def test_all_packages_have_the_same_formats():
 def test_public_names():
     assert sorted(qcore.__all__) == sorted(set(qcore.__all__))
     quant = {"block_quantize", "fixed_point_quantize", "float_quantize", "quantizer"}
-    shared = {*qcore.__all__, *quant, "auto_low", "insight", "linalg", "quant", "quantization", "reproducible"}
-    assert (
-        set(qtorch.__all__) - {"nn", "optim"} == set(qjax.__all__) == shared
-    )  # qjax.nnx and qjax.optim need flax, optax
+    assert set(qtorch.__all__) == set(qjax.__all__) == {*qcore.__all__, *quant}
     assert set(qtorch.quant.__all__) - {"Quantizer"} == set(qjax.quant.__all__)  # qjax.nnx.Quantizer needs flax
 
 

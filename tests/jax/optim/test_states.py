@@ -60,6 +60,24 @@ def test_masked_state_tensors_and_several_of_one_name():
     assert [t.index for t in state_tensors(optimizer, optimizer.init(params), params) if t.parameter == 2] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("optimizer", [optax.lbfgs(), optax.flatten(optax.adam(0.1))], ids=["lbfgs", "flatten"])
+def test_momenta_that_cannot_be_found_are_refused_and_the_rest_works(optimizer):
+    p = {"w": jnp.ones(4)}
+    with pytest.raises(ValueError, match=r"momentum_quant with an optimizer whose state .*; allowed is momentum_q"):
+        low_precision(optimizer, momentum_quant=F16).init(p)
+
+    def loss(p):
+        return (p["w"] ** 2).sum()
+
+    tx, told = low_precision(optimizer, weight_quant="e5m2"), {"value": loss(p), "grad": jax.grad(loss)(p)}
+    updates, state = tx.update(jax.grad(loss)(p), tx.init(p), p, **told, value_fn=loss)
+    steps, _ = optax.with_extra_args_support(optimizer).update(
+        jax.grad(loss)(p), optimizer.init(p), p, **told, value_fn=loss
+    )
+    weights = qcore.quantize(np.asarray(p["w"] + steps["w"]), "e5m2", "nearest")
+    assert_same_bits(apply_updates(p, updates, state)["w"], weights)
+
+
 def test_bfloat16_parameters():
     tx = low_precision(optax.sgd(0.1), weight_quant=quantizer(F8), acc_quant=F16, key=KEY)
     start = jax.tree.map(lambda p: jnp.asarray(p, jnp.bfloat16), P)

@@ -142,6 +142,23 @@ def test_muon_and_sparse_adam():
     assert_same_bits(embedding.weight[0], to_torch(qcore.quantize(before[0].numpy(), H, "nearest")))
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_a_step_in_a_compiled_program_has_the_same_bits(backend):
+    results = []
+    for compiled in (False, True):
+        params = parameters([(3, 4), (5,)])
+        options = dict.fromkeys(("weight_quant", "grad_quant", "momentum_quant", "acc_quant"), Quantizer(H))
+        optimizer = OptimLP(torch.optim.Adam(params, lr=0.1), **options)
+        torch.compiler.reset()
+        program = torch.compile(lambda optimizer=optimizer: optimizer.step(), backend=backend) if compiled else None
+        torch.manual_seed(0)
+        for step in range(3):
+            give_gradients(params, step)
+            program() if program else optimizer.step()
+        results.append(tensors_of(optimizer, params))
+    assert_all_same_bits(*results)
+
+
 # Keys
 
 

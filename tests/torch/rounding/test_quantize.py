@@ -8,7 +8,8 @@ from support import NO_GPU, assert_same_bits
 
 import qcore
 import qtorch
-from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
+from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Operand
+from qtorch import linalg
 from qtorch.quant import Quantizer, block_quantize, fixed_point_quantize, float_quantize
 
 F = FloatingPoint(5, 2)
@@ -138,9 +139,51 @@ def test_functorch():
     assert torch.func.grad(loss)(x[0]).eq(3).all()
     assert torch.func.vmap(torch.func.grad(loss))(x).eq(3).all()
     assert torch.func.grad(lambda rows: torch.func.vmap(loss)(rows).sum())(x).eq(3).all()
-    assert (
-        torch.func.vmap(lambda row: qtorch.quantize(row, F, "stochastic"))(x).shape == x.shape
-    )  # draws one key for all
+
+
+STOCHASTIC = {
+    "quantize": lambda x: qtorch.quantize(x, F, "stochastic"),
+    "blocks": lambda x: qtorch.quantize(x, "mxfp8_e4m3", "stochastic"),
+    "Quantizer": Quantizer("e5m2", "e5m2"),
+    "gradient": lambda x: torch.func.grad(lambda x: (Quantizer(None, "e5m2")(x) * 0.3).sum())(x),
+    "product": lambda x: linalg.matmul(x, torch.eye(200), operands=[Operand("e5m2", "stochastic")] * 2),
+}
+
+
+@pytest.mark.parametrize("name", STOCHASTIC)
+def test_vmap_decides_about_keys_that_are_drawn(name):
+    x, function = torch.full((3, 1, 200), 0.3), STOCHASTIC[name]
+    with pytest.raises(RuntimeError, match="randomness is 'error'; allowed are randomness='different' and 'same'"):
+        torch.func.vmap(function)(x)
+    torch.manual_seed(KEY)
+    keys = torch.empty(3, 2, dtype=torch.int32).random_()
+    torch.manual_seed(KEY)
+    first, *others = torch.func.vmap(function, randomness="different")(x)
+    assert not any(torch.equal(first, other) for other in others)
+    if name == "quantize":  # by the law of keys
+        assert_same_bits(others[0], qtorch.quantize(x[1], F, "stochastic", key=keys[1]))
+    torch.manual_seed(KEY)
+    expected = function(x[0])
+    torch.manual_seed(KEY)
+    for each in torch.func.vmap(function, randomness="same")(x):
+        assert_same_bits(each, expected)
+
+
+@pytest.mark.parametrize("randomness", ["different", "same"])
+def test_vmaps_in_vmaps_and_in_compiled_programs_decide_about_keys(randomness):
+    x = torch.full((2, 2, 200), 0.3)
+
+    def program(x):
+        inner = torch.func.vmap(STOCHASTIC["quantize"], randomness=randomness)
+        return torch.func.vmap(inner, randomness="different")(x)
+
+    torch.compiler.reset()
+    torch.manual_seed(KEY)
+    y = program(x)
+    assert torch.equal(y[0, 0], y[0, 1]) == (randomness == "same")
+    assert not torch.equal(y[0, 0], y[1, 0])
+    torch.manual_seed(KEY)
+    assert_same_bits(torch.compile(program, backend="aot_eager", fullgraph=True)(x), y)
 
 
 def test_fake_tensors_and_subclasses():
