@@ -8,7 +8,7 @@ the same names call them: `torch.relu(q)`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -18,6 +18,7 @@ from qcore.affine.quantized import QuantizedArray, rearrangement
 from qcore.arguments import check_type
 from qtorch.quantization.array_names import Names
 from qtorch.quantization.integer.conversion import dequantize, quantize
+from qtorch.quantization.torch_functions import FUNCTIONS
 
 _TOKENS = {affine.UINT8: torch.quint8, affine.INT8: torch.qint8, affine.INT32: torch.qint32}
 
@@ -57,7 +58,6 @@ class QTensor(QuantizedArray):
 
     is_quantized = True
     names = Names
-    functions: ClassVar[dict[str, Callable[..., Any]]] = {}  # those of higher floors, which put them here
 
     def __init__(self, values: torch.Tensor, qparams: QParams, form: AffineInteger) -> None:
         self.values = values
@@ -67,8 +67,8 @@ class QTensor(QuantizedArray):
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), settings: Any = None) -> Any:
-        """torch's functions, by the methods of the same names, or those of `functions`."""
-        method = getattr(cls, function.__name__, None) or cls.functions.get(function.__name__)
+        """torch's functions, by the methods of the same names, or by `FUNCTIONS`."""
+        method = getattr(cls, function.__name__, None) or FUNCTIONS.get(function.__name__)
         if method is None or not arguments or not isinstance(arguments[0], cls):
             raise _without_integers(function.__name__)
         return method(*arguments, **settings or {})

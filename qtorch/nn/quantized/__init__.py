@@ -1,8 +1,7 @@
 """Layers that compute with integers, with the names and arguments of torch's."""
 
-from torch.nn import MaxPool2d  # which takes quantized tensors (`dispatch`)
+from torch.nn import MaxPool2d  # which takes quantized tensors (`qtorch.quantization.torch_functions`)
 
-import qtorch.nn.quantized.dispatch  # noqa: F401  # what torch's modules call
 from qtorch.nn.quantized import dynamic, functional
 from qtorch.nn.quantized.activation import ELU, Hardswish, LeakyReLU, ReLU, ReLU6, Sigmoid
 from qtorch.nn.quantized.conv import Conv1d, Conv2d, Conv3d

@@ -3,35 +3,27 @@
 Pools, interpolation and clamps keep the parameters of what goes in; the others take a scale and a zero point.
 """
 
-from qtorch.nn.quantized.functional.activations import (
-    celu,
-    clamp,
-    elu,
-    hardsigmoid,
-    hardswish,
-    hardtanh,
-    leaky_relu,
-    relu,
-    relu6,
-    threshold,
-)
-from qtorch.nn.quantized.functional.convolutions import (
-    conv1d,
-    conv3d,
-)
-from qtorch.nn.quantized.functional.images import (
+from qtorch.nn.quantized.functional.activations import celu, elu, hardswish, leaky_relu
+from qtorch.nn.quantized.functional.convolutions import conv1d, conv3d
+from qtorch.quantization.functional import conv2d, linear
+from qtorch.quantization.torch_functions import (
     adaptive_avg_pool2d,
     adaptive_avg_pool3d,
     avg_pool2d,
     avg_pool3d,
+    clamp,
+    hardsigmoid,
+    hardtanh,
     interpolate,
     max_pool1d,
     max_pool2d,
+    relu,
+    relu6,
+    threshold,
     upsample,
     upsample_bilinear,
     upsample_nearest,
 )
-from qtorch.quantization.functional import conv2d, linear
 
 __all__ = [
     "adaptive_avg_pool2d",
