@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,11 +16,10 @@ from qtorch.reproducible.modules import layer_functions  # noqa: F401  # defines
 from qtorch.reproducible.modules.functions import DEFINED, EXACT
 
 
-class _State:
-    """How often `paused` is entered."""
+class _State(threading.local):
+    """How often `paused` is entered in this thread, as modes of torch are a thread's. Dynamo cannot trace a ContextVar."""
 
-    def __init__(self) -> None:
-        self.depth = 0
+    depth = 0
 
 
 STATE = _State()
