@@ -17,9 +17,10 @@ from qtorch.reproducible.modules.functions import DEFINED, EXACT
 
 
 class _State(threading.local):
-    """How often `paused` is entered in this thread, as modes of torch are a thread's. Dynamo cannot trace a ContextVar."""
+    """How often `paused` is entered in this thread: modes of torch are a thread's, and Dynamo traces no ContextVar."""
 
-    depth = 0
+    def __init__(self) -> None:
+        self.depth = 0
 
 
 STATE = _State()
