@@ -6,6 +6,14 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+MOST_QUOTED = 200  # characters of a user's value in a message
+
+
+def quoted(value: Any) -> str:
+    """A user's value in a message, cut to a readable length."""
+    text = repr(value)
+    return text if len(text) <= MOST_QUOTED else f"{text[: MOST_QUOTED - 4]} ..."
+
 
 def check_int(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
     """An int within [low, high]; bool and float are refused."""
@@ -13,13 +21,18 @@ def check_int(name: str, value: Any, low: int | None = None, high: int | None = 
     allowed = "an int" if low is None else allowed
     try:
         number = operator.index(value)
-    except TypeError:
+    except (TypeError, ValueError, RuntimeError):  # torch raises any of them for tensors without one value
         number = None
     if number is None or isinstance(value, bool):
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed is {allowed}")
+        raise TypeError(f"{name}={quoted(value)} is a {type(value).__name__}; allowed is {allowed}")
     if (low is not None and number < low) or (high is not None and number > high):
-        raise ValueError(f"{name}={number}; allowed is {allowed}")
+        raise ValueError(f"{name}={_digits(number)}; allowed is {allowed}")
     return number
+
+
+def _digits(number: int) -> str:
+    """An int in a message: Python refuses to write very long ones."""
+    return str(number) if abs(number) < 10**40 else f"an int of {number.bit_length()} bits"
 
 
 def check_float(
@@ -28,18 +41,20 @@ def check_float(
     """A number that fits as a float; text, bool and what has no one value are refused."""
     try:
         number = None if isinstance(value, bool | str) else float(value)
-    except TypeError:
+    except (TypeError, ValueError, RuntimeError):  # torch raises any of them for tensors without one value
         number = None
+    except OverflowError:
+        raise ValueError(f"{name} is beyond float64; allowed is {allowed}") from None
     if number is None:
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed is {allowed}")
+        raise TypeError(f"{name}={quoted(value)} is a {type(value).__name__}; allowed is {allowed}")
     if not fits(number):
-        raise ValueError(f"{name}={value!r}; allowed is {allowed}")
+        raise ValueError(f"{name}={quoted(value)}; allowed is {allowed}")
     return number
 
 
 def check_flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed are True and False")
+        raise TypeError(f"{name}={quoted(value)} is a {type(value).__name__}; allowed are True and False")
 
 
 def check_type(name: str, value: Any, kind: Any, allowed: str) -> None:
@@ -49,9 +64,9 @@ def check_type(name: str, value: Any, kind: Any, allowed: str) -> None:
 
 def check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
     if not isinstance(value, str):
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed are {', '.join(allowed)}")
+        raise TypeError(f"{name}={quoted(value)} is a {type(value).__name__}; allowed are {', '.join(allowed)}")
     if value not in allowed:
-        raise ValueError(f"{name}={value!r}; allowed are {', '.join(allowed)}")
+        raise ValueError(f"{name}={quoted(value)}; allowed are {', '.join(allowed)}")
 
 
 def check_start(start: Any) -> tuple[int, int]:
@@ -65,7 +80,7 @@ def check_seed(key: Any) -> tuple[int, int]:
     if isinstance(key, (tuple, list)) and len(key) == 2:
         return check_int("key[0]", key[0], 0, 2**32 - 1), check_int("key[1]", key[1], 0, 2**32 - 1)
     if isinstance(key, (tuple, list)):
-        raise ValueError(f"key={key!r}; allowed is an int from 0 to 2^64 - 1 or two ints from 0 to 2^32 - 1")
+        raise ValueError(f"key={quoted(key)}; allowed is an int from 0 to 2^64 - 1 or two ints from 0 to 2^32 - 1")
     seed = check_int("key", key, 0, 2**64 - 1)
     return seed >> 32, seed & 0xFFFFFFFF
 

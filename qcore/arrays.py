@@ -32,8 +32,9 @@ def quantize(
     """Rounds every element to the nearest, or another, neighbour in a number format.
 
     Args:
-        x: array of any shape; float32, float64, float16 or ml_dtypes.bfloat16.
-        number: the format, or its text (see `parse`).
+        x: array of any shape; float32, float64, float16 or ml_dtypes.bfloat16. A Python float is a float64 array of
+            shape (), NumPy's numbers are arrays of their dtype.
+        number: the format, its text (see `parse`), or a dtype, of ml_dtypes too.
         rounding: a name or member of `Rounding`; to nearest, ties to even, by default, as a cast does.
         key: for stochastic rounding: an int from 0 to 2^64 - 1, or two 32-bit words.
         random_bits: the number of random bits that an element's rounding uses, 1 to 24.
@@ -55,7 +56,7 @@ def quantize(
         >>> quantize(np.float32([300, 500]), "e4m3fn", overflow="saturate")
         array([288., 448.], dtype=float32)
     """
-    carrier = check_array(x)
+    x, carrier = as_array(x)
     lanes = _run(x, carrier, number, rounding, key, random_bits, start, overflow, coded=False)
     return from_lanes(lanes, carrier, x)
 
@@ -93,7 +94,7 @@ def encode(
         >>> encode(np.float32([1.0, -1.5, 448]), "e4m3fn")
         array([ 56, 188, 126], dtype=uint8)
     """
-    carrier = check_array(x)
+    x, carrier = as_array(x)
     lanes = _run(x, carrier, number, rounding, key, random_bits, start, overflow, coded=True)
     found = cast("tuple[np.ndarray, ...]", lanes) if isinstance(lanes, tuple) else (lanes,)
     codes = found[0].astype(f"u{storage(check_number(number).bits) // 8}").reshape(x.shape)
@@ -200,14 +201,17 @@ def _arange(size: int) -> np.ndarray:
     return np.arange(size, dtype=np.int32)
 
 
-def check_array(x: Any) -> Carrier:
-    """The carrier of a NumPy array."""
+def as_array(x: Any) -> tuple[np.ndarray, Carrier]:
+    """A NumPy array, or a number as one, and its carrier."""
+    if isinstance(x, float | np.generic):
+        x = np.asarray(x)
     if not isinstance(x, np.ndarray):
-        raise TypeError(f"x is a {type(x).__name__}; allowed is a NumPy array of {', '.join(CARRIERS)}")
-    dtype = cast("np.ndarray[Any, np.dtype[Any]]", x).dtype
+        raise TypeError(f"x is a {type(x).__name__}; allowed is a NumPy array or a float, of {', '.join(CARRIERS)}")
+    array = cast("np.ndarray[Any, np.dtype[Any]]", x)
+    dtype = array.dtype
     if not dtype.isnative:
         raise TypeError(f"x has dtype {dtype.str}; allowed is this machine's byte order: {dtype.newbyteorder().str}")
-    return check_dtype(dtype.name)
+    return array, check_dtype(dtype.name)
 
 
 def _stored(carrier: Carrier) -> str:

@@ -6,18 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from qcore.arguments import check_flag
+from qcore.arguments import check_choice, check_flag, quoted
 from qcore.formats.fixed import FixedPoint
-from qcore.formats.number import Number, check_number
+from qcore.formats.number import OVERFLOWS, Number, check_number, with_overflow
 from qcore.law.rounding import Rounding, check_rounding
 
 
-def _optional_number(name: str, number: Any) -> Number | None:
-    return None if number is None else check_number(number, name)
+def _optional_number(name: str, number: Any, overflow: Any = None) -> Number | None:
+    return None if number is None else with_overflow(check_number(number, name), overflow)
 
 
 def _hooks(hooks: Iterable[Any]) -> tuple[Callable[[Any], Any], ...]:
@@ -25,7 +25,7 @@ def _hooks(hooks: Iterable[Any]) -> tuple[Callable[[Any], Any], ...]:
         hooks = tuple(hooks)
     except TypeError:
         raise TypeError(
-            f"backward_hooks={hooks!r} is a {type(hooks).__name__}; allowed is a list of functions"
+            f"backward_hooks={quoted(hooks)} is a {type(hooks).__name__}; allowed is a list of functions"
         ) from None
     for hook in hooks:
         if not callable(hook):
@@ -43,6 +43,8 @@ class Quantization:
         clamping_grad_zero: True sets gradients to 0 where a clamping `FixedPoint` clamped; forward_number must then be
             a `FixedPoint` or None.
         backward_hooks: functions of the gradient, applied in this order before it is rounded.
+        overflow: what numbers beyond the range of either format become, as in `quantize`: "saturate", "inf", "nan" or
+            "wrap"; None is each format's own policy. It is an argument only; the formats have it afterwards.
         stochastic: True if a call needs a key; computed from the others.
         unclamped: forward_number without its range, if gradients are masked: an element was clamped if the two formats
             round it to different numbers. Otherwise None; computed from the others.
@@ -62,13 +64,16 @@ class Quantization:
     backward_rounding: Rounding = Rounding.STOCHASTIC
     clamping_grad_zero: bool = False
     backward_hooks: tuple[Callable[[Any], Any], ...] = ()
+    overflow: InitVar[str | None] = None
     stochastic: bool = field(init=False, repr=False, compare=False)
     unclamped: FixedPoint | None = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, overflow: str | None) -> None:
         check_flag("clamping_grad_zero", self.clamping_grad_zero)
+        if overflow is not None:  # also where there is no format
+            check_choice("overflow", overflow, OVERFLOWS)
         for name in ("forward_number", "backward_number"):
-            object.__setattr__(self, name, _optional_number(name, getattr(self, name)))
+            object.__setattr__(self, name, _optional_number(name, getattr(self, name), overflow))
         for name in ("forward_rounding", "backward_rounding"):
             object.__setattr__(self, name, check_rounding(getattr(self, name), name))
         object.__setattr__(self, "backward_hooks", _hooks(self.backward_hooks))
@@ -109,9 +114,11 @@ class Rule:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise TypeError(f"name={self.name!r} is a {type(self.name).__name__}; allowed is a pattern, a str")
+            raise TypeError(f"name={quoted(self.name)} is a {type(self.name).__name__}; allowed is a pattern, a str")
         if not isinstance(self.outputs, Quantization):
-            raise TypeError(f"outputs={self.outputs!r} is a {type(self.outputs).__name__}; allowed is a Quantization")
+            raise TypeError(
+                f"outputs={quoted(self.outputs)} is a {type(self.outputs).__name__}; allowed is a Quantization"
+            )
         object.__setattr__(self, "weight_number", _optional_number("weight_number", self.weight_number))
         object.__setattr__(self, "weight_rounding", check_rounding(self.weight_rounding, "weight_rounding"))
 

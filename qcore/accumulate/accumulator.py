@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from qcore.arguments import check_choice, check_flag, check_int
+from qcore.arguments import check_choice, check_flag, check_int, quoted
 from qcore.formats.block import BlockNumber
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat
 from qcore.formats.number import Number, check_number, prepare
-from qcore.formats.text import Kind, Reader, choice, parse, register, write
+from qcore.formats.text import MOST_NESTED, Kind, Reader, choice, parse, register, write
+from qcore.law.blocks.tiles import MOST_ELEMENTS
 from qcore.law.carrier import FLOAT64, Carrier
 from qcore.law.program import Program
 from qcore.law.rounding import MODES, Rounding, check_rounding
@@ -84,11 +85,15 @@ class Accumulator:
         number = FLOAT32_NUMBER if self.number is None else _check_scalar("number", self.number)
         self._set(number=number, rounding=check_rounding(self.rounding))
         if self.chunk is not None:
-            self._set(chunk=check_int("chunk", self.chunk, 1))
+            self._set(chunk=check_int("chunk", self.chunk, 1, MOST_ELEMENTS))
         if self.product is not None:
             self._set(product=_check_scalar("product", self.product))
         if self.inner is not None and not isinstance(self.inner, Accumulator):
-            raise TypeError(f"inner={self.inner!r} is a {type(self.inner).__name__}; allowed are Accumulator and None")
+            raise TypeError(
+                f"inner={quoted(self.inner)} is a {type(self.inner).__name__}; allowed are Accumulator and None"
+            )
+        if self.depth > MOST_NESTED:
+            raise ValueError(f"inner has {self.depth} accumulators inside each other; allowed are {MOST_NESTED}")
         check_flag("tree", self.tree)
         self._set(random_bits=check_int("random_bits", self.random_bits, 1, 24))
         self._check_members()
@@ -106,7 +111,7 @@ class Accumulator:
             raise ValueError(f"chunk={self.chunk} with {given[0]}; allowed is an int from 1 to {MOST_TERMS}")
         if self.inner is not None and self.product is not None:
             raise ValueError(f"product={self.product} with inner; allowed is None: the inner accumulator has products")
-        if self.inner is not None and self.inner.chunk is not None and self.inner.chunk > (self.chunk or 1 << 62):
+        if self.inner is not None and self.inner.chunk is not None and self.inner.chunk > (self.chunk or MOST_ELEMENTS):
             raise ValueError(f"inner has chunk={self.inner.chunk}; allowed is at most chunk={self.chunk}")
         if self.output is not None:
             if self.fraction_bits is None:
@@ -117,6 +122,11 @@ class Accumulator:
     def _set(self, **fields: Any) -> None:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def depth(self) -> int:
+        """How many accumulators are inside each other."""
+        return 0 if self.inner is None else 1 + self.inner.depth
 
     @property
     def stochastic(self) -> bool:
@@ -176,7 +186,7 @@ def check_accumulator(accumulator: Any, argument: str = "accumulator") -> Accumu
     found = parse(accumulator) if isinstance(accumulator, str) else accumulator
     if found is not None and not isinstance(found, Accumulator):
         kind = type(found).__name__
-        raise TypeError(f"{argument}={accumulator!r} is a {kind}; allowed are an Accumulator, its text, and None")
+        raise TypeError(f"{argument}={quoted(accumulator)} is a {kind}; allowed are an Accumulator, its text, and None")
     return EXACT if found is None else found
 
 

@@ -25,7 +25,7 @@ TEXTS = (
     "float(5,2,bias=16,subnormals=False)",
     "fixed(8,4)",
     "fixed(8,4,signed=False,wrap=True)",
-    "binary(4,3,specials=fn,overflow=saturate)",
+    "e4m3fn:saturate",
     "p3109(8,4,signed=False,extended=False)",
     "posit(16,1)",
     "block(8,dim=-1)",

@@ -10,7 +10,7 @@ from qcore.formats.block_element import RULES, check_element, generalized, share
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat
 from qcore.formats.number import Number
-from qcore.law.blocks.tiles import Sizes, block_counts, block_sizes, block_text, check_block
+from qcore.law.blocks.tiles import MOST_AXES, Sizes, block_counts, block_sizes, block_text, check_block
 from qcore.law.blocks.two_level import Levels, working
 from qcore.law.carrier import Carrier
 from qcore.law.codes import Codes
@@ -65,11 +65,11 @@ class BlockFloatingPoint(BlockNumber):
 
     Args:
         wl: word length in bits, sign included, 2 to 25.
-        dim: -1: the whole array is one block; d >= 0: one block for each index along dimension d.
+        dim: -1: the whole array is one block; d from 0 to 63: one block for each index along dimension d.
 
     Raises:
         TypeError: if wl or dim is no integer.
-        ValueError: if wl is out of range or dim is below -1.
+        ValueError: if wl or dim is out of range.
 
     Example:
         >>> BlockFloatingPoint(wl=8)
@@ -80,7 +80,7 @@ class BlockFloatingPoint(BlockNumber):
     dim: int = -1
 
     def __post_init__(self) -> None:
-        self._set(wl=check_int("wl", self.wl, 2, 25), dim=check_int("dim", self.dim, -1))
+        self._set(wl=check_int("wl", self.wl, 2, 25), dim=check_int("dim", self.dim, -1, MOST_AXES - 1))
 
     def __repr__(self) -> str:
         return f"BlockFloatingPoint (wl={self.wl}, dim={self.dim})"

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from math import isqrt
 from typing import Any
 
+from qcore.arguments import quoted
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number, check_number
 from qcore.law.blocks.shared_scale import E8M0_BIAS, Shared
 from qcore.law.carrier import Carrier
+
+_FARTHEST = 2**15  # exponents, which lanes of 32 bits hold with what is added to them
 
 # What a rule adds to the largest magnitude's bits before its exponent is read, so that k is one higher from some
 # mantissa on. Arguments: the carrier, the element's bits of precision, and the mantissa of its largest number.
@@ -40,11 +43,17 @@ def check_element(element: Any) -> Number:
         element = check_number(element, "element")
     if not isinstance(element, FixedPoint | FloatingPoint | BinaryFloat):
         raise TypeError(
-            f"element={element!r}; allowed are a FixedPoint, FloatingPoint, BinaryFloat, or the text of one"
+            f"element={quoted(element)}; allowed are a FixedPoint, FloatingPoint, BinaryFloat, or the text of one"
         )
     element = element.overflowing("saturate")
     if isinstance(element, FixedPoint) and element.wl == element.signed:
         raise ValueError(f"element={element!r}; allowed is one with numbers above zero")
+    _, step, largest = element.span
+    if step < -_FARTHEST or largest > _FARTHEST:
+        raise ValueError(
+            f"element={element!r} has numbers from 2^{step} to 2^{largest}; allowed are exponents from "
+            f"{-_FARTHEST} to {_FARTHEST}"
+        )
     return element
 
 

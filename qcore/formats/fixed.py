@@ -12,6 +12,8 @@ from qcore.law.grid import Grid, uniform_grid
 from qcore.law.lanes import Ints
 from qcore.random.threefry import as_lane
 
+_MOST_BITS = 4096  # float64's numbers have 2,098 places
+
 
 @dataclass(frozen=True, repr=False)
 class FixedPoint(Number):
@@ -21,8 +23,8 @@ class FixedPoint(Number):
     Gupta et al., "Deep Learning with Limited Numerical Precision", 2015; argument names and meaning are QPyTorch's.
 
     Args:
-        wl: word length in bits, at least 1.
-        fl: fractional length in bits; may be 0, negative, or above wl.
+        wl: word length in bits, 1 to 4096.
+        fl: fractional length in bits, from -4096 to 4096: 0, negative, or above wl.
         clamp: True clamps numbers to the range; False simulates the precision only.
         symmetric: True removes the lowest number, so that the range is [-max, max].
         signed: True for formats with negative numbers.
@@ -31,7 +33,7 @@ class FixedPoint(Number):
 
     Raises:
         TypeError: if wl or fl is no integer, or another argument no bool.
-        ValueError: if wl is out of range, or the flags exclude each other.
+        ValueError: if wl or fl is out of range, or the flags exclude each other.
 
     Example:
         >>> FixedPoint(wl=8, fl=4)
@@ -46,7 +48,7 @@ class FixedPoint(Number):
     wrap: bool = False
 
     def __post_init__(self) -> None:
-        self._set(wl=check_int("wl", self.wl, 1), fl=check_int("fl", self.fl))
+        self._set(wl=check_int("wl", self.wl, 1, _MOST_BITS), fl=check_int("fl", self.fl, -_MOST_BITS, _MOST_BITS))
         for name in ("clamp", "symmetric", "signed", "wrap"):
             check_flag(name, getattr(self, name))
         if self.symmetric and (not self.signed or self.wrap):

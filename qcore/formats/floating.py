@@ -1,17 +1,26 @@
 """Binary floating point numbers."""
 
+# pyright: reportUnnecessaryIsInstance=false
+# Callers need not check types; wrong ones raise here.
+
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, InitVar, dataclass, replace
 
-from qcore.arguments import check_choice, check_flag, check_int
+from qcore.arguments import check_choice, check_flag, check_int, quoted
 from qcore.formats.number import Number
 from qcore.law.carrier import FLOAT32, Carrier
 from qcore.law.codes import FloatCodes
 from qcore.law.magnitudes import Magnitudes
 
+_FARTHEST = 4096  # exponents that any bias may reach; float64's lie within 1,100
 _BY_WIDTH = {8: (5, 2), 16: (6, 9)}
 SPECIALS = ("ieee", "fn", "fnuz", "finite", "p3109", "p3109_finite")
+
+
+def _check_bias(bias: object, exp: int) -> int:
+    """A bias with which numbers stay near those of dtypes: farther ones would be integers of gigabytes."""
+    return check_int("bias", bias, -_FARTHEST, max(_FARTHEST, 1 << exp))
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,7 +45,7 @@ class BinaryFloat(Number):
     Args:
         exp: bits of the exponent field, 0 to 31.
         man: bits of the mantissa, 0 to 52.
-        bias: the exponent field minus the exponent; None is 2^(exp-1) - 1.
+        bias: the exponent field minus the exponent, from -4096 to the larger of 4096 and 2^exp; None is 2^(exp-1) - 1.
         specials: one of the above.
         subnormals: True if field 0 has subnormal numbers. Otherwise the smallest normal number is also the quantum
             below it, and field 0 of an unsigned format is a normal one, so that the format has no zero.
@@ -63,8 +72,7 @@ class BinaryFloat(Number):
 
     def __post_init__(self) -> None:
         self._set(exp=check_int("exp", self.exp, 0, 31), man=check_int("man", self.man, 0, 52))
-        bias = (1 << self.exp) // 2 - 1 if self.bias is None else check_int("bias", self.bias, -(2**31), 2**31)
-        self._set(bias=bias)
+        self._set(bias=(1 << self.exp) // 2 - 1 if self.bias is None else _check_bias(self.bias, self.exp))
         check_choice("specials", self.specials, SPECIALS)
         check_flag("subnormals", self.subnormals)
         check_flag("signed", self.signed)
@@ -172,7 +180,7 @@ class FloatingPoint(Number):
     Args:
         exp: exponent bits, 1 to 64.
         man: stored mantissa bits, 0 to 52; 23 for carriers other than float64.
-        bias: the exponent field minus the exponent; None is 2^(exp-1) - 1.
+        bias: the exponent field minus the exponent, from -4096 to the larger of 4096 and 2^exp; None is 2^(exp-1) - 1.
         subnormals: True for numbers between 0 and 2^(1-bias); otherwise the quantum there is 2^(1-bias).
         bit: instead of exp and man: 8 is (5, 2) and 16 is (6, 9), QPyTorch's 8- and 16-bit formats.
 
@@ -196,12 +204,12 @@ class FloatingPoint(Number):
 
     def __post_init__(self, bit: int | None) -> None:
         if bit is not None:
-            if bit not in _BY_WIDTH or (self.exp, self.man) != (None, None):
-                raise ValueError(f"bit={bit!r}, exp={self.exp}, man={self.man}; allowed are bit=8 and 16, alone")
+            if not isinstance(bit, int) or bit not in _BY_WIDTH or (self.exp, self.man) != (None, None):
+                raise ValueError(f"bit={quoted(bit)}, exp={self.exp}, man={self.man}; allowed are bit=8 and 16, alone")
             self._set(exp=_BY_WIDTH[bit][0], man=_BY_WIDTH[bit][1])
         self._set(exp=check_int("exp", self.exp, 1, 64), man=check_int("man", self.man, 0, 52))
         if self.bias is not None:
-            default, bias = (1 << (self.exp - 1)) - 1, check_int("bias", self.bias, -(2**64), 2**64)
+            default, bias = (1 << (self.exp - 1)) - 1, _check_bias(self.bias, self.exp)
             self._set(bias=None if bias == default else bias)
         check_flag("subnormals", self.subnormals)
 

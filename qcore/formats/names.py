@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
 from qcore.arguments import check_flag, check_int
 from qcore.formats.block import NVFP4, BlockScaled
 from qcore.formats.fixed import FixedPoint
@@ -59,6 +64,60 @@ NAMED: dict[str, tuple[Number, str]] = {  # name: (format, source)
     "mxint8": (BlockScaled(FixedPoint(8, 6), {-1: 32}), _OCP_MX),
     "nvfp4": (NVFP4(), "NVIDIA, Pretraining Large Language Models with NVFP4, 2025"),
 }
+
+_FIELDS = {  # of which dtypes' names have the width: float8_e4m3fn
+    name: number.bits for name, (number, _) in NAMED.items() if isinstance(number, BinaryFloat) and name[0] == "e"
+}
+# What else people write, in small letters, and the formats that it may mean; with several, none is chosen.
+SPELLINGS: dict[str, tuple[str, ...]] = {
+    "fp64": ("binary(11,52)",),
+    "float64": ("binary(11,52)",),
+    "double": ("binary(11,52)",),
+    "fp32": ("binary(8,23)",),
+    "float32": ("binary(8,23)",),
+    "single": ("binary(8,23)",),
+    "fp16": ("float16",),
+    "half": ("float16",),
+    "bf16": ("bfloat16",),
+    "fp8": ("e4m3fn", "e5m2"),
+    "float8": ("e4m3fn", "e5m2"),
+    "fp6": ("e2m3fn", "e3m2fn"),
+    "float6": ("e2m3fn", "e3m2fn"),
+    "fp4": ("e2m1fn",),
+    "float4": ("e2m1fn",),
+    "float4_e2m1fn_x2": ("e2m1fn",),
+    "e2m3": ("e2m3fn",),
+    "e3m2": ("e3m2fn",),
+    "e2m1": ("e2m1fn",),
+    "e8m0": ("e8m0fnu",),
+    "mxfp8": ("mxfp8_e4m3", "mxfp8_e5m2"),
+    "mxfp6": ("mxfp6_e2m3", "mxfp6_e3m2"),
+    "mxfp4_e2m1": ("mxfp4",),
+    **{f"float{bits}_{name}": (name,) for name, bits in _FIELDS.items()},
+    **{f"fp{bits}_{name}": (name,) for name, bits in _FIELDS.items()},
+    "fp8_e4m3": ("e4m3fn", "e4m3"),  # NVIDIA's, and ml_dtypes'
+    **{f"int{bits}": (f"fixed({bits},0)",) for bits in range(2, 33) if f"int{bits}" not in NAMED},
+    **{f"uint{bits}": (f"fixed({bits},0,signed=False)",) for bits in range(1, 33) if f"uint{bits}" not in NAMED},
+}
+
+
+def dtype_name(value: Any) -> str | None:
+    """The name of a dtype of NumPy, ml_dtypes, PyTorch or JAX, whose packages are not imported; None for others."""
+    if isinstance(value, np.dtype):
+        return str(value.name)
+    if isinstance(value, type):  # ml_dtypes' and NumPy's are scalars; JAX's have the dtype as an attribute
+        kind: Any = value
+        dtype: Any = kind if issubclass(kind, np.generic) else vars(kind).get("dtype")
+        return np.dtype(dtype).name if isinstance(dtype, type | np.dtype) else None
+    text = str(value) if type(value).__name__ == "dtype" else ""
+    return text.removeprefix("torch.") if text.startswith("torch.") else None
+
+
+def nearest_names(name: str) -> list[str]:
+    """The names most like one that is none; first its meanings, where it has several."""
+    name = name.lower()
+    known = [*NAMED, *SPELLINGS]
+    return [*SPELLINGS.get(name, get_close_matches(name, known, 4, 0.6))]
 
 
 def p3109(bits: int, precision: int, signed: bool = True, extended: bool = True) -> BinaryFloat:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from qcore.arguments import check_choice
+from qcore.arguments import check_choice, quoted
 from qcore.law.blocks.tiles import Sizes
 from qcore.law.carrier import Carrier
 from qcore.law.codes import Codes
@@ -29,11 +29,13 @@ class TextForm:
         known: the formats of all texts that were read. Dynamo can trace a lookup in it, but no parser.
         learn: reads a text into `known`; its second argument is the name for messages.
         write: the text of a format.
+        name_of_dtype: the name of a dtype, None for other objects.
     """
 
     known: ClassVar[dict[str, Number]] = {}
     learn: ClassVar[Callable[[str, str], None]]
     write: ClassVar[Callable[[Any], str]]
+    name_of_dtype: ClassVar[Callable[[Any], str | None]]
 
 
 class Number(ABC):
@@ -126,26 +128,33 @@ class Number(ABC):
 
     def overflowing(self, overflow: str) -> Number:
         """This format with another overflow policy, see `quantize`; a ValueError if the format does not allow it."""
-        raise ValueError(f"overflow={overflow!r}; {self!r} has no other policy than its own")
+        raise ValueError(f"overflow={quoted(overflow)}; {self!r} has no other policy than its own")
 
 
 def check_number(number: Any, argument: str = "number") -> Number:
-    """A format, given as an object or as text."""
+    """A format, given as an object, as text, or as a dtype."""
     if isinstance(number, Number):
         return number
-    if isinstance(number, str):
-        TextForm.learn(number, argument)
-        return TextForm.known[number]
-    raise TypeError(
-        f"{argument}={number!r} is a {type(number).__name__}; allowed is a Number, or a text such as 'float(5,2)'"
-    )
+    text = number if isinstance(number, str) else TextForm.name_of_dtype(number)
+    if text is None:
+        raise TypeError(
+            f"{argument}={quoted(number)} is a {type(number).__name__}; allowed is a Number, a text such as "
+            "'float(5,2)', or a dtype"
+        )
+    TextForm.learn(text, argument)
+    return TextForm.known[text]
 
 
 def prepare(
     number: Number, mode: Rounding, carrier: Carrier, overflow: str | None, coded: bool
 ) -> tuple[Program, tuple[int, ...]]:
     """The program and the constants for a format; an overflow policy that is not None replaces the format's own."""
-    if overflow is not None:
-        check_choice("overflow", overflow, OVERFLOWS)
-        number = number.overflowing(overflow)
-    return number.program(mode, carrier, coded)
+    return with_overflow(number, overflow).program(mode, carrier, coded)
+
+
+def with_overflow(number: Number, overflow: Any) -> Number:
+    """The format under a user's overflow policy; None is the format's own."""
+    if overflow is None:
+        return number
+    check_choice("overflow", overflow, OVERFLOWS)
+    return number.overflowing(overflow)

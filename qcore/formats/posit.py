@@ -11,7 +11,7 @@ from qcore.law.lanes import Ints
 from qcore.law.tapered import PositCodes, Taper
 from qcore.random.threefry import as_lane
 
-_MOST_EXPONENT_BITS = 64  # from here on no carrier has a posit with more than the shortest regime
+_MOST_EXPONENT_BITS = 64  # from there on no carrier has a posit with more than the shortest regime
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,7 +31,7 @@ class Posit(Number):
 
     Args:
         bits: the width of a code, 2 to 32.
-        es: the most exponent bits, at least 0.
+        es: the most exponent bits, 0 to 64.
 
     Raises:
         TypeError: if bits or es is no integer.
@@ -50,7 +50,7 @@ class Posit(Number):
     es: int = 2
 
     def __post_init__(self) -> None:
-        self._set(bits=check_int("bits", self.bits, 2, 32), es=check_int("es", self.es, 0))
+        self._set(bits=check_int("bits", self.bits, 2, 32), es=check_int("es", self.es, 0, _MOST_EXPONENT_BITS))
 
     def __repr__(self) -> str:
         return f"Posit (bits={self.bits}, es={self.es})"
@@ -58,10 +58,10 @@ class Posit(Number):
     @property
     def largest_exponent(self) -> int:
         """The exponent of the largest posit, and of the smallest one's reciprocal."""
-        return (self.bits - 2) << min(self.es, _MOST_EXPONENT_BITS)
+        return (self.bits - 2) << self.es
 
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
-        below, last = min(self.es, _MOST_EXPONENT_BITS) + carrier.width, carrier.last
+        below, last = self.es + carrier.width, carrier.last
         drop = below + 3 - self.bits
         least, largest = self._ends(carrier, below, drop)
         parity = (self.bits - 1) % 2 << below if below < last else 0

@@ -1,13 +1,16 @@
 """The text form of formats: written and read.
 
-    format   = name | kind "(" [ argument { "," argument } ] ")"
+    format   = ( name | kind "(" [ argument { "," argument } ] ")" ) [ ":" overflow ]
+    overflow = "saturate" | "inf" | "nan" | "wrap"
     argument = [ parameter "=" ] ( integer | "True" | "False" | word | format | block )
     block    = "{" [ axis ":" size { "," axis ":" size } ] "}"
     axis     = integer | "..."
     size     = integer | "None"
 
-A name is one of `NAMED`; `_KINDS` has the kinds and their parameters. Arguments without a parameter come first, in the
-table's order. Spaces between tokens have no meaning; none are written. Nor are arguments that have their defaults.
+A name is one of `NAMED`, or another spelling of one (`SPELLINGS`); capitals have no meaning in it. An overflow policy
+takes the place of the format's own, as `overflow=` does in `quantize`. `_KINDS` has the kinds and their parameters.
+Arguments without a parameter come first, in the table's order. Spaces between tokens have no meaning; none are written.
+Nor are arguments that have their defaults.
 """
 
 # pyright: reportUnnecessaryIsInstance=false
@@ -18,22 +21,25 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
+from qcore.arguments import MOST_QUOTED, quoted
 from qcore.formats.affine import AffineInteger
 from qcore.formats.block import NVFP4, RULES, BlockFloatingPoint, BlockScaled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import SPECIALS, BinaryFloat, FloatingPoint
-from qcore.formats.names import NAMED, p3109
-from qcore.formats.number import Number, TextForm
+from qcore.formats.names import NAMED, SPELLINGS, dtype_name, nearest_names, p3109
+from qcore.formats.number import OVERFLOWS, Number, TextForm
 from qcore.formats.posit import Posit
 from qcore.law.blocks.tiles import block_text
 
 _TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[+-]?[0-9]{1,4000}|\.\.\.|\S")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _WORD = re.compile(r"\w+")
+MOST_NESTED = 24  # kinds inside each other, each of which takes a few of Python's frames
 _make_signature = cache(inspect.signature)  # reading one takes longer than writing a text
 
 
@@ -41,10 +47,12 @@ def parse(text: str) -> Any:
     """The format that a text stands for: the inverse of a format's `text`, and of `str`.
 
     Args:
-        text: a name such as "e4m3fn", or a kind with its arguments: "float(5,2)", "fixed(8,4,signed=False)",
-            "binary(4,3,specials=fn,overflow=saturate)", "posit(16,1)", "p3109(8,4)", "block(8,dim=0)",
-            "scaled(e4m3fn,{-1:64},rule=rceil)", "nvfp4({-2:16,-1:16})", "affine(-128,127)", "accumulator(float16)". The
-            parameters are those of the classes. QPyTorch's may also be spelled as they are printed.
+        text: a name such as "e4m3fn", or another spelling of one such as "bf16", "int3" or "float8_e5m2"; or a kind
+            with its arguments: "float(5,2)", "fixed(8,4,signed=False)", "binary(4,3,specials=fn)", "posit(16,1)",
+            "p3109(8,4)", "block(8,dim=0)", "scaled(e4m3fn,{-1:64},rule=rceil)", "nvfp4({-2:16,-1:16})",
+            "affine(-128,127)", "accumulator(float16)". The parameters are those of the classes. QPyTorch's may also be
+            spelled as they are printed. ":saturate", ":inf", ":nan" or ":wrap" after a format is its overflow policy:
+            "e4m3fn:saturate".
 
     Returns:
         A `Number`; for other kinds an object of their class.
@@ -58,9 +66,11 @@ def parse(text: str) -> Any:
         FloatingPoint (exponent=5, mantissa=2)
         >>> parse("scaled(e2m1fn, {-2: 16, -1: 16})").text
         'scaled(e2m1fn,{-2:16,-1:16})'
+        >>> parse("E4M3FN:saturate").overflow, parse("bf16").text
+        ('saturate', 'bfloat16')
     """
     if not isinstance(text, str):
-        raise TypeError(f"text={text!r} is a {type(text).__name__}; allowed is a str such as 'float(5,2)'")
+        raise TypeError(f"text={quoted(text)} is a {type(text).__name__}; allowed is a str such as 'float(5,2)'")
     return _parsed(text, "text", _KINDS)
 
 
@@ -79,10 +89,10 @@ def _parsed(text: str, argument: str, kinds: Mapping[str, Kind]) -> Any:
 
 
 class Reader:
-    """Reads a text, which messages call `argument`, token by token; `index` tokens were read."""
+    """Reads a text, which messages call `argument`, token by token: `index` were read, and `depth` kinds are open."""
 
     def __init__(self, text: str, argument: str) -> None:
-        self.text, self.argument, self.index = text, argument, 0
+        self.text, self.argument, self.index, self.depth = text, argument, 0, 0
         self.tokens = [(match[0], match.start()) for match in _TOKEN.finditer(text)] + [("", len(text))] * 2
 
     @property
@@ -109,8 +119,11 @@ class Reader:
     def error(self, problem: str, index: int | None = None) -> ValueError:
         """The error at a token, by default at the next one."""
         position = self.tokens[self.index if index is None else index][1]
-        line = "".join(character if character.isprintable() else " " for character in self.text)
-        return ValueError(f"{self.argument}={self.text!r}: {problem}\n    {line}\n    {' ' * position}^")
+        begin = max(position - MOST_QUOTED // 2, 0) if len(self.text) > MOST_QUOTED else 0
+        part = self.text[begin : begin + MOST_QUOTED]
+        line = "".join(character if character.isprintable() else " " for character in part)
+        place = " " * (position - begin)
+        return ValueError(f"{self.argument}={quoted(self.text)}: {problem}\n    {line}\n    {place}^")
 
     def integer(self) -> int:
         if not _INTEGER.fullmatch(self.token):
@@ -143,18 +156,51 @@ class Reader:
         return self.format({name: _KINDS[name]})
 
     def format(self, kinds: Mapping[str, Kind]) -> Any:
-        """A format of these kinds, or any that has a name."""
-        start, name = self.index, self.next()
-        if self.token != "(" and name in NAMED:
-            return NAMED[name][0]
-        kind = kinds.get(_QPYTORCH_NAMES.get(name, name))
-        if self.token != "(" or kind is None:
-            allowed = f"{', '.join(map(_signature, kinds))}, and the names {', '.join(NAMED)}"
-            raise self.error(f"allowed here are {allowed}", start)
+        """A format of these kinds, or any that has a name, and its overflow policy."""
+        found = self._plain_format(kinds)
+        if self.token != ":":
+            return found
         self.next()
+        start, overflow = self.index, self.take(*OVERFLOWS)
+        if not isinstance(found, Number):
+            raise self.error(f"allowed after {found.text} is no overflow policy", start)
+        return self._made(found.overflowing, {"overflow": overflow}, {}, start)
+
+    def _plain_format(self, kinds: Mapping[str, Kind]) -> Any:
+        start, name = self.index, self.next()
+        if self.token != "(":
+            return self._named(name, kinds, start)
+        kind = kinds.get(_QPYTORCH_NAMES.get(name, name))
+        if kind is None:
+            raise self._unknown(name, kinds, start)
+        self.next()
+        self.depth += 1
+        if self.depth > MOST_NESTED:
+            raise self.error(f"allowed are {MOST_NESTED} kinds inside each other", start)
         values, positions = self._arguments(kind)
+        self.depth -= 1
+        return self._made(kind.make, values, positions, start)
+
+    def _named(self, name: str, kinds: Mapping[str, Kind], start: int) -> Number:
+        small = name.lower()
+        if small in NAMED:
+            return NAMED[small][0]
+        meanings = SPELLINGS.get(small, ())
+        if len(meanings) != 1:
+            raise self._unknown(name, kinds, start)
+        return parse(meanings[0])
+
+    def _unknown(self, name: str, kinds: Mapping[str, Kind], start: int) -> ValueError:
+        """The error at a name that is none: those most like it come first."""
+        nearest = nearest_names(name) if name not in _KINDS else []
+        hint = f"{name} may mean {' or '.join(nearest)}; " if nearest else ""
+        allowed = f"{', '.join(map(_signature, kinds))}, and the names {', '.join(NAMED)}"
+        return self.error(f"{hint}allowed here are {allowed}", start)
+
+    def _made(self, make: Callable[..., Any], values: dict[str, Any], positions: dict[str, int], start: int) -> Any:
+        """What a function makes of arguments; its errors point at the argument that they name."""
         try:
-            return kind.make(**values)
+            return make(**values)
         except (TypeError, ValueError) as error:  # its message begins with the argument's name
             named = _WORD.match(str(error))
             raise self.error(str(error), positions.get(named[0], start) if named else start) from error
@@ -229,9 +275,19 @@ _KINDS = _NUMBER_KINDS | {
     "affine": Kind(AffineInteger, {"qmin": _int, "qmax": _int, "signed": _flag, "middle": _int}, 2, 2, 2),
 }
 _KIND_OF: dict[Any, str] = {kind.make: name for name, kind in _KINDS.items()}
-_NAME_OF = {  # float(5,2) says more than qpytorch8
-    number: name for name, (number, _) in NAMED.items() if not isinstance(number, FloatingPoint)
-}
+
+
+def _names() -> dict[Number, str]:
+    """The names of formats, alone and with an overflow policy; float(5,2) says more than qpytorch8."""
+    names = {number: name for name, (number, _) in NAMED.items() if not isinstance(number, FloatingPoint)}
+    for number, name in list(names.items()):
+        for overflow in OVERFLOWS:
+            with suppress(ValueError):  # formats allow some policies
+                names.setdefault(number.overflowing(overflow), f"{name}:{overflow}")
+    return names
+
+
+_NAME_OF = _names()
 _QPYTORCH_NAMES = {  # of classes and arguments, as QPyTorch prints them
     "FixedPoint": "fixed",
     "FloatingPoint": "float",
@@ -255,7 +311,9 @@ def write(number: Any) -> str:
     if number in _NAME_OF:
         return _NAME_OF[number]
     if type(number) not in _KIND_OF:
-        raise TypeError(f"number={number!r} has no text; allowed are {', '.join(make.__name__ for make in _KIND_OF)}")
+        raise TypeError(
+            f"number={quoted(number)} has no text; allowed are {', '.join(make.__name__ for make in _KIND_OF)}"
+        )
     name = _KIND_OF[type(number)]
     values: dict[str, Any] = {parameter: getattr(number, parameter) for parameter in _KINDS[name].parameters}
     if isinstance(values.get("element"), BinaryFloat):  # which saturates anyway
@@ -297,4 +355,4 @@ def _value(value: Any) -> str:
     return write(value) if type(value) in _KIND_OF else str(getattr(value, "value", value))  # an Enum's
 
 
-TextForm.learn, TextForm.write = learn, write
+TextForm.learn, TextForm.write, TextForm.name_of_dtype = learn, write, dtype_name

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from qcore.arguments import check_type
-from qcore.arrays import Key, check_array, quantize, to_lanes
-from qcore.formats.number import Number, check_number
+from qcore.arrays import Key, as_array, quantize, to_lanes
+from qcore.formats.number import Number, check_number, with_overflow
 from qcore.insight.bounds import bounds, check_carrier, range_of
 from qcore.insight.lanes import LENGTH, lanes_of
 from qcore.insight.law import (
@@ -55,11 +55,10 @@ def statistics_of(
         >>> statistics_of(np.float32([1, 3e-9, 1e9]), "float(5,2)")
         Statistics (number=float(5,2), elements=3, underflowed=1, saturated=1, sqnr=0.0 dB)
     """
-    check_array(x)
+    x, _ = as_array(x)
     check_carrier(x.dtype.name)
     y = quantize(x, number, rounding, key=key, random_bits=random_bits, start=start, overflow=overflow)
-    number = check_number(number)
-    return statistics_between(x, y, number if overflow is None else number.overflowing(overflow))
+    return statistics_between(x, y, with_overflow(check_number(number), overflow))
 
 
 def statistics_between(x: np.ndarray, y: np.ndarray, number: Number | str) -> Statistics:
@@ -81,7 +80,7 @@ def statistics_between(x: np.ndarray, y: np.ndarray, number: Number | str) -> St
         >>> statistics_between(np.float32([0.1, 900]), np.float32([0, 448]), "e4m3fn")
         Statistics (number=e4m3fn, elements=2, underflowed=1, saturated=1, sqnr=6.0 dB)
     """
-    check_array(x)
+    x, _ = as_array(x)
     check_type("y", y, np.ndarray, "a NumPy array like x")
     carrier, number = check_carrier(x.dtype.name), check_number(number)
     if y.dtype != x.dtype or y.shape != x.shape:

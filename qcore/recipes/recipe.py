@@ -13,6 +13,7 @@ from typing import Any
 from qcore.accumulate.product import Product, Products, check_product, check_products
 from qcore.arguments import check_choice, check_int
 from qcore.formats.text import Kind, Reader, choice, register
+from qcore.law.blocks.tiles import MOST_ELEMENTS
 
 # What is multiplied: a layer's weight by a matrix product or a convolution; the two products of attention; two other
 # tensors. "attention" is both of attention's.
@@ -68,7 +69,7 @@ class Entry:
     def __post_init__(self) -> None:
         for name in _ENDS:
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, check_int(name, getattr(self, name), 0))
+                object.__setattr__(self, name, check_int(name, getattr(self, name), 0, MOST_ELEMENTS))
         if not isinstance(self.name, str):
             raise TypeError(f"name={self.name!r} is a {type(self.name).__name__}; allowed is a pattern, a str")
         if _QUOTE in self.name or not self.name.isprintable():

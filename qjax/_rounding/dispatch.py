@@ -12,7 +12,7 @@ import numpy as np
 from qcore import Number, Rounding
 from qcore.arguments import missing_key
 from qcore.formats.block import check_scales
-from qcore.formats.number import check_number, prepare
+from qcore.formats.number import check_number, prepare, with_overflow
 from qcore.law.blocks.tiles import Sizes, block_counts, tiles
 from qcore.law.carrier import CARRIERS, Carrier, check_result_dtype
 from qcore.law.program import Decoding, Program
@@ -162,7 +162,7 @@ def _make_plan(number: Any, rounding: Any, dtype: str, overflow: Any, coded: boo
     number, mode, carrier = check_number(number), check_rounding(rounding), CARRIERS[dtype]
     program, constants = prepare(number, mode, carrier, overflow, coded)
     sizes = number.block_sizes(ndim)
-    text = (number if overflow is None else number.overflowing(overflow)).text
+    text = with_overflow(number, overflow).text
     return _Plan(program, sizes, _lanes_of(carrier, constants), f"{ROUND}{text}")
 
 

@@ -9,6 +9,7 @@ import jax
 from flax import nnx
 
 from qcore import Number, Rounding
+from qcore.arguments import quoted
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.keys import Key
 from qjax.quant import quantizer
@@ -21,8 +22,8 @@ class Quantizer(nnx.Module):
     does. The stream is forked from "quantize" of `rngs`, or from its default stream.
 
     Args:
-        forward_number, backward_number, forward_rounding, backward_rounding, clamping_grad_zero, backward_hooks: as
-            for `qjax.quantizer`.
+        forward_number, backward_number, forward_rounding, backward_rounding, clamping_grad_zero, backward_hooks,
+            overflow: as for `qjax.quantizer`.
         rngs: the source of keys for stochastic calls without a key.
 
     Raises:
@@ -45,13 +46,14 @@ class Quantizer(nnx.Module):
         backward_rounding: str | Rounding = "stochastic",
         clamping_grad_zero: bool = False,
         backward_hooks: Iterable[Callable[[Any], Any]] = (),
+        overflow: str | None = None,
         *,
         rngs: nnx.Rngs | None = None,
     ) -> None:
         if not isinstance(rngs, nnx.Rngs | None):
-            raise TypeError(f"rngs={rngs!r} is a {type(rngs).__name__}; allowed are nnx.Rngs and None")
+            raise TypeError(f"rngs={quoted(rngs)} is a {type(rngs).__name__}; allowed are nnx.Rngs and None")
         arguments = (forward_number, backward_number, forward_rounding, backward_rounding)
-        self.function = quantizer(*arguments, clamping_grad_zero, backward_hooks)
+        self.function = quantizer(*arguments, clamping_grad_zero, backward_hooks, overflow)
         self.rngs = nnx.data(None)
         if rngs is not None and self.function.stochastic:
             self.rngs = rngs.quantize.fork()

@@ -41,6 +41,7 @@ def quantizer(
     backward_rounding: str | Rounding = "stochastic",
     clamping_grad_zero: bool = False,
     backward_hooks: Iterable[Callable[[Any], Any]] = (),
+    overflow: str | None = None,
 ) -> QuantizeFunction:
     """Makes a function that rounds arrays to one format and their gradients to another.
 
@@ -52,8 +53,8 @@ def quantizer(
     JAX raises a TypeError.
 
     Args:
-        forward_number, backward_number, forward_rounding, backward_rounding, clamping_grad_zero, backward_hooks: see
-            `qcore.Quantization`.
+        forward_number, backward_number, forward_rounding, backward_rounding, clamping_grad_zero, backward_hooks,
+            overflow: see `qcore.Quantization`.
 
     Returns:
         A pure function f(x, key=None), with the same bits as qtorch's for the same key.
@@ -71,7 +72,7 @@ def quantizer(
         Array([1., 1., 0.], dtype=float32)
     """
     arguments: tuple[Any, ...] = (forward_number, backward_number, forward_rounding, backward_rounding)
-    return QuantizeFunction(*arguments, clamping_grad_zero, backward_hooks)  # type: ignore[arg-type]
+    return QuantizeFunction(*arguments, clamping_grad_zero, backward_hooks, overflow)  # type: ignore[arg-type]
 
 
 def _round(rule: Quantization, x: jax.Array, key: Any) -> jax.Array:

@@ -33,8 +33,8 @@ class Quantizer(torch.nn.Module):
     clamped. They exist only where gradients are neither rounded nor given to hooks.
 
     Args:
-        forward_number, backward_number, forward_rounding, backward_rounding, clamping_grad_zero, backward_hooks: as for
-            `qcore.Quantization`.
+        forward_number, backward_number, forward_rounding, backward_rounding, clamping_grad_zero, backward_hooks,
+            overflow: as for `qcore.Quantization`.
 
     Raises:
         TypeError, ValueError: as `qcore.Quantization` does.
@@ -58,10 +58,11 @@ class Quantizer(torch.nn.Module):
         backward_rounding: str | Rounding = "stochastic",
         clamping_grad_zero: bool = False,
         backward_hooks: Iterable[Callable[[torch.Tensor], torch.Tensor]] = (),
+        overflow: str | None = None,
     ) -> None:
         super().__init__()
         arguments: tuple[Any, ...] = (forward_number, backward_number, forward_rounding, backward_rounding)
-        self.quantization = Quantization(*arguments, clamping_grad_zero, backward_hooks)  # type: ignore[arg-type]
+        self.quantization = Quantization(*arguments, clamping_grad_zero, backward_hooks, overflow)  # type: ignore[arg-type]
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_plans": None}  # plans cannot be pickled

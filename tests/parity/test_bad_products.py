@@ -28,7 +28,7 @@ CALLS = [
     ((A, B), {"operands": ("e5m2",)}, TypeError, "operands=('e5m2',); allowed are None and a pair", 3),
     ((A, B), {"operands": ("e5m2", 3)}, TypeError, "operands[1]=3 is a int", 3),
     ((A, B), {"operands": ("e5m3", None)}, ValueError, "operands[0]='e5m3'", 3),
-    ((A, B), {"accumulator": "accumulator(chunk=0)"}, ValueError, "chunk=0; allowed is an int >= 1", 3),
+    ((A, B), {"accumulator": "accumulator(chunk=0)"}, ValueError, "chunk=0; allowed is an int from 1 to", 3),
     ((A, B), {"accumulator": "accumulator(fixed(1,0))"}, ValueError, "allowed are formats with numbers above zero", 3),
     ((A, B), {"accumulator": "accumulator(nvfp4)"}, ValueError, "allowed are formats without shared scales", 3),
     ((A, B), {"accumulator": "e5m2"}, TypeError, "allowed are an Accumulator, its text, and None", 3),

@@ -13,7 +13,7 @@ from qcore.accumulate.operands.hadamard import Hadamard
 from qcore.accumulate.operands.scale import Scale
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
-from qcore.formats.number import Number, check_number
+from qcore.formats.number import check_number
 from qcore.formats.text import Kind, choice, parse, register, write
 from qcore.law.rounding import MODES, Rounding, check_rounding
 
@@ -110,9 +110,6 @@ def check_operand(operand: Any, argument: str) -> Operand:
     operand = parse(operand) if isinstance(operand, str) and operand.startswith("operand") else operand
     if isinstance(operand, Operand):
         return operand
-    if operand is not None and not isinstance(operand, Number | str):
-        kind = type(operand).__name__
-        raise TypeError(f"{argument}={operand!r} is a {kind}; allowed are a format, its text, an Operand and None")
     return Operand(None if operand is None else check_number(operand, argument))
 
 

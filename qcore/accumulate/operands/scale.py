@@ -10,7 +10,9 @@ from typing import Any
 
 from qcore.arguments import check_int
 from qcore.formats.text import Kind, Reader, register, write
-from qcore.law.blocks.tiles import Sizes
+from qcore.law.blocks.tiles import MOST_ELEMENTS, Sizes
+
+_LONGEST = 2**20  # history, which is a row of a state
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,9 @@ class Scale:
     text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("outer", "terms", "history"):
+        for name, most in (("outer", MOST_ELEMENTS), ("terms", MOST_ELEMENTS), ("history", _LONGEST)):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, check_int(name, getattr(self, name), 1))
+                object.__setattr__(self, name, check_int(name, getattr(self, name), 1, most))
         object.__setattr__(self, "margin", check_int("margin", self.margin, -64, 64))
         if self.history is not None and not self.whole:
             raise ValueError(f"history={self.history} with tiles of {self.outer} x {self.terms}; allowed is None there")

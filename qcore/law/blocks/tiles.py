@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from qcore.arguments import check_int
+from qcore.arguments import check_int, quoted
+
+MOST_AXES, MOST_ELEMENTS = 64, 2**40  # of an array, and of a block along an axis
 
 Shape = tuple[int, ...]
 Sizes = tuple[int | None, ...]  # of a block along each axis; None is all of it
@@ -18,12 +20,13 @@ def check_block(block: Any) -> Block:
         pairs = dict(block).items()
     except (TypeError, ValueError):
         raise TypeError(
-            f"block={block!r} is a {type(block).__name__}; allowed is a mapping of axes to sizes such as {{-1: 32}}"
+            f"block={quoted(block)} is a {type(block).__name__}; allowed is a mapping of axes to sizes "
+            "such as {-1: 32}"
         ) from None
     found = {}
     for axis, size in pairs:
-        axis = axis if axis is ... else check_int("axis of block", axis)
-        found[axis] = None if size is None else check_int(f"block[{_name(axis)}]", size, 1)
+        axis = axis if axis is ... else check_int("block's axis", axis, -MOST_AXES, MOST_AXES - 1)
+        found[axis] = None if size is None else check_int(f"block[{_name(axis)}]", size, 1, MOST_ELEMENTS)
     others = found.pop(..., 1)
     return *sorted(found.items()), *([] if others == 1 else [(..., others)])
 

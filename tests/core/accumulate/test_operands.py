@@ -15,7 +15,7 @@ from qcore.accumulate.operands.hadamard import transformed
 from qcore.accumulate.operands.scaling import prepared
 from qcore.accumulate.product import Products
 
-E4M3 = "binary(4,3,specials=fn,overflow=saturate)"
+E4M3 = "e4m3fn:saturate"
 HARD = np.float32([0, -0.0, 1e-45, -1e-40, 3e38, 1.17549435e-38, 7.5e-37])
 
 
@@ -129,7 +129,7 @@ def test_text(text):
 
 TILE = Operand(E4M3, scale=Scale(1, 128))
 REFUSED = [
-    (lambda: Scale(0), ValueError, "outer=0; allowed is an int >= 1"),
+    (lambda: Scale(0), ValueError, "outer=0; allowed is an int from 1 to"),
     (lambda: Scale(terms="16"), TypeError, "terms='16'"),
     (lambda: Scale(1, 16, history=4), ValueError, "history=4 with tiles of 1 x 16"),
     (lambda: Scale(history=0), ValueError, "history=0"),
@@ -150,12 +150,12 @@ REFUSED = [
     ),
     (lambda: Product(TILE, None, Accumulator(chunk=32, fraction_bits=13)), ValueError, "as inner accumulator"),
     (lambda: Accumulator("fixed(1,0)"), ValueError, "number='fixed(1,0)'; allowed are formats with numbers above zero"),
-    (lambda: Accumulator(chunk=0), ValueError, "chunk=0; allowed is an int >= 1"),
+    (lambda: Accumulator(chunk=0), ValueError, "chunk=0; allowed is an int from 1 to"),
     (lambda: first_scaling(0), ValueError, "history=0"),
     (
         lambda: Products(Product(Operand(E4M3, scale=Scale(history=2))), Product(), Product()),
         ValueError,
-        "a is operand(binary(4,3,specials=fn,overflow=saturate),scale=scale(history=2)) and operand() in two products",
+        "a is operand(e4m3fn:saturate,scale=scale(history=2)) and operand() in two products",
     ),
 ]
 

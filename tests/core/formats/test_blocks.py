@@ -242,13 +242,13 @@ def test_values():
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda: BlockScaled("e4m3fx", {-1: 32}), ValueError, "element='e4m3fx': allowed here are"),
+        (lambda: BlockScaled("e4m3fx", {-1: 32}), ValueError, "element='e4m3fx': e4m3fx may mean e4m3fn"),
         (lambda: BlockScaled(BlockFloatingPoint(8), {-1: 32}), TypeError, "element=BlockFloatingPoint .*allowed are a"),
         (lambda: BlockScaled("mxfp4", {-1: 32}), TypeError, "element=BlockScaled .*allowed are a"),
         (lambda: BlockScaled(FixedPoint(1, 0), {-1: 32}), ValueError, "element=FixedPoint .*numbers above zero"),
         (lambda: BlockScaled("e5m2", 32), TypeError, "block=32 is a int; allowed is a mapping"),
-        (lambda: BlockScaled("e5m2", {"x": 32}), TypeError, "axis of block='x' is a str; allowed is an int"),
-        (lambda: BlockScaled("e5m2", {-1: 0}), ValueError, r"block\[-1\]=0; allowed is an int >= 1"),
+        (lambda: BlockScaled("e5m2", {"x": 32}), TypeError, "block's axis='x' is a str; allowed is an int"),
+        (lambda: BlockScaled("e5m2", {-1: 0}), ValueError, r"block\[-1\]=0; allowed is an int from 1 to"),
         (lambda: BlockScaled("e5m2", {...: 2.0}), TypeError, r"block\[\.\.\.\]=2\.0 is a float"),
         (lambda: BlockScaled("e5m2", {-1: 32}, "log"), ValueError, "rule='log'; allowed are floor, ceil, even"),
         (lambda: NVFP4({-1: "16"}), TypeError, r"block\[-1\]='16' is a str"),

@@ -71,7 +71,7 @@ def awkward(dtype, rng):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("es", [0, 1, 2, 3, 5, 7, 8, 10, 11, 20, 64, 70])
+@pytest.mark.parametrize("es", [0, 1, 2, 3, 5, 7, 8, 10, 11, 20, 63, 64])
 def test_any_posit_equals_the_oracle(es, dtype):
     rng = np.random.default_rng(es)
     for bits in [2, 3, *rng.integers(4, 32, 2), 31, 32]:
@@ -131,7 +131,7 @@ def test_constants_are_lanes_and_no_shift_is_as_wide_as_one(carrier):
     """NumPy allows wider shifts, C++ does not."""
     lanes, shifts = range(-(1 << carrier.last), 1 << carrier.last), range(carrier.lane_bits)
     for bits in range(2, 33):
-        for es in (*range(25), 60, 70, 10**12):
+        for es in (*range(25), 60, 64):
             number = Posit(bits, es)
             taper, codes = Taper(*number.reduce(carrier)[1]), number.codes(carrier)
             assert all(constant in lanes for constant in (*taper, *codes))
@@ -152,7 +152,7 @@ def test_bounds_are_the_last_posits_of_the_carrier():
     for mode in MODES:
         expected = np.float32([2.0**-144, -(2.0**-144), 2.0**124])
         assert_same_bits(qcore.quantize(x, Posit(8, 6), mode, key=1), expected, mode)
-        for far in (Posit(3, 8), Posit(9, 10**12)):
+        for far in (Posit(3, 8), Posit(9, 64)):
             assert_same_bits(qcore.quantize(x, far, mode, key=1), np.float32([1, -1, 1]), mode)
 
 

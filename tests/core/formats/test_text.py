@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import product
 
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -33,6 +34,7 @@ from qcore.formats.affine import FORMS, INT8, AffineInteger
 from qcore.formats.block import RULES
 from qcore.formats.floating import SPECIALS
 from qcore.formats.number import check_number
+from qcore.formats.text import MOST_NESTED
 
 WRITTEN = {
     "float(5,3)": FloatingPoint(5, 3),
@@ -40,8 +42,10 @@ WRITTEN = {
     "fixed(8,4)": FixedPoint(8, 4),
     "fixed(8,-4,clamp=False,symmetric=True)": FixedPoint(8, -4, False, True),
     "fixed(8,4,signed=False,wrap=True)": FixedPoint(8, 4, signed=False, wrap=True),
-    "binary(4,3,specials=fn,overflow=saturate)": BinaryFloat(4, 3, specials="fn", overflow="saturate"),
-    "binary(5,2,overflow=nan)": BinaryFloat(5, 2, overflow="nan"),
+    "e4m3fn:saturate": BinaryFloat(4, 3, specials="fn", overflow="saturate"),
+    "e5m2:nan": BinaryFloat(5, 2, overflow="nan"),
+    "binary(4,4,overflow=nan)": BinaryFloat(4, 4, overflow="nan"),
+    "int8:wrap": FixedPoint(8, 0, wrap=True),
     "binary(5,2,bias=-3,specials=finite,subnormals=False,signed=False)": BinaryFloat(5, 2, -3, "finite", False, False),
     "posit(16,1)": Posit(16, 1),
     "posit(6)": Posit(6),
@@ -97,6 +101,19 @@ def test_qpytorchs_classes_are_read_as_they_are_printed():
         ("scaled( e4m3fn, {-1: 32}, floor )", NAMED["mxfp8_e4m3"][0]),
         ("scaled(binary(4,3,specials=fn,overflow=saturate),{-1:32,0:1})", BlockScaled("e4m3fn", {-1: 32, 0: 1})),
         ("p3109(bits=8,precision=3)", p3109(8, 3)),
+        ("binary(4,3,specials=fn,overflow=saturate)", BinaryFloat(4, 3, specials="fn", overflow="saturate")),
+        ("binary(4,3,specials=fn) : saturate", BinaryFloat(4, 3, specials="fn", overflow="saturate")),
+        ("E4M3FN:saturate", BinaryFloat(4, 3, specials="fn", overflow="saturate")),
+        ("scaled(e4m3fn:nan,{-1:32})", NAMED["mxfp8_e4m3"][0]),  # elements saturate anyway
+        ("fixed(8,4):wrap", FixedPoint(8, 4, wrap=True)),
+        ("float(5,2):saturate", FloatingPoint(5, 2)),
+        ("bf16", NAMED["bfloat16"][0]),
+        ("fp16", NAMED["float16"][0]),
+        ("fp4", NAMED["e2m1fn"][0]),
+        ("float32", BinaryFloat(8, 23)),
+        ("float8_e4m3fn", NAMED["e4m3fn"][0]),
+        ("int3", FixedPoint(3, 0)),
+        ("uint7", FixedPoint(7, 0, signed=False)),
     ],
 )
 def test_other_spellings(text, number):
@@ -115,7 +132,7 @@ def made(draw, make, *arguments):
         reject()
 
 
-FLAGS, INTS = st.booleans(), st.integers(-(2**31), 2**31)
+FLAGS, INTS = st.booleans(), st.integers(-4096, 4096)
 FIXED = made(FixedPoint, st.integers(1, 99), INTS, FLAGS, FLAGS, FLAGS, FLAGS)
 FLOATING = made(FloatingPoint, st.integers(1, 64), st.integers(0, 52), st.none() | INTS, FLAGS)
 POLICIES = st.sampled_from([None, "saturate", "inf", "nan"])
@@ -128,8 +145,8 @@ ELEMENTS = FIXED | FLOATING | BINARY | P3109
 TILES = st.dictionaries(st.integers(-9, 9) | st.just(...), st.none() | st.integers(1, 2**40), max_size=4)
 NUMBERS = st.one_of(
     ELEMENTS,
-    made(Posit, st.integers(2, 32), st.integers(0, 99)),
-    made(BlockFloatingPoint, st.integers(2, 25), st.integers(-1, 99)),
+    made(Posit, st.integers(2, 32), st.integers(0, 64)),
+    made(BlockFloatingPoint, st.integers(2, 25), st.integers(-1, 63)),
     made(BlockScaled, ELEMENTS, TILES, st.sampled_from(list(RULES))),
     made(NVFP4, TILES),
 )
@@ -202,16 +219,32 @@ def test_different_formats_have_different_texts():
         ("fixed(8,4,wrap=1)", 15, "allowed here is False or True"),
         ("binary(4,3,specials=fm)", 20, "allowed here is ieee or fn or fnuz"),
         ("binary(4,3,specials=fn,overflow=inf)", 32, "overflow='inf'; allowed are nan, saturate"),
-        ("fixed(0,4)", 6, "wl=0; allowed is an int >= 1"),
+        ("fixed(0,4)", 6, "wl=0; allowed is an int from 1 to 4096"),
         ("p3109(8, 9)", 9, "precision=9; allowed is an int from 1 to 8"),
-        ("posit(" + "9" * 5000 + ")", 4006, "allowed here is , or )"),
+        ("float(5,2,bias=10000000000)", 15, "bias=10000000000; allowed is an int from -4096 to 4096"),
+        ("fixed(10000000000,4)", 6, "wl=10000000000; allowed is an int from 1 to 4096"),
+        ("fixed(8,-4097)", 8, "fl=-4097; allowed is an int from -4096 to 4096"),
+        ("posit(8,65)", 8, "es=65; allowed is an int from 0 to 64"),
+        ("block(8,dim=64)", 12, "dim=64; allowed is an int from -1 to 63"),
+        ("scaled(e4m3fn,{-1:99999999999999})", 14, "block[-1]=99999999999999; allowed is an int from 1 to"),
+        ("scaled(e4m3fn,{99:1})", 14, "block's axis=99; allowed is an int from -64 to 63"),
+        ("scaled(float(16,4),{-1:32})", 7, "allowed are exponents from -32768 to 32768"),
+        ("accumulator(chunk=99999999999999)", 18, "chunk=99999999999999; allowed is an int from 1 to"),
+        ("scale(history=99999999)", 14, "history=99999999; allowed is an int from 1 to"),
+        ("e4m3fn:", 7, "allowed here is saturate or inf or nan or wrap"),
+        ("e4m3fn:inf", 7, "overflow='inf'; allowed are nan, saturate"),
+        ("float(5,2):nan", 11, "overflow='nan'; allowed are saturate"),
+        ("affine(-8,7):nan", 13, "allowed after affine(-8,7) is no overflow policy"),
+        ("fp8", 0, "fp8 may mean e4m3fn or e5m2; allowed here are"),
+        ("mxfp8", 0, "mxfp8 may mean mxfp8_e4m3 or mxfp8_e5m2; allowed here are"),
+        ("e4m3fm", 0, "e4m3fm may mean e4m3fn or"),
         ("scaled(posit8,{-1:32})", 7, "element=Posit (bits=8, es=2); allowed are a FixedPoint"),
         ("scaled(mxfp4,{-1:32})", 7, "element=BlockScaled"),
         ("scaled(scaled(e4m3fn,{-1:32}),{-1:32})", 7, "allowed here are float(exp,man), fixed(wl,fl), binary(exp,man)"),
         ("scaled(float(5,x),{-1:32})", 15, "allowed here is an int"),
         ("scaled(e4m3fn)", 13, "missing here is block"),
         ("scaled(e4m3fn,-1:32)", 14, "allowed here is {"),
-        ("scaled(e4m3fn,{-1:0})", 14, "block[-1]=0; allowed is an int >= 1"),
+        ("scaled(e4m3fn,{-1:0})", 14, "block[-1]=0; allowed is an int from 1 to"),
         ("scaled(e4m3fn,{-1:32,-1:16})", 21, "allowed is each axis once"),
         ("scaled(e4m3fn,{-1 32})", 18, "allowed here is :"),
         ("nvfp4({-1:16)", 12, "allowed here is , or }"),
@@ -285,9 +318,62 @@ def test_elements_and_rules_take_texts():
     assert qcore.Rule(weight_number="block(8)").weight_number == BlockFloatingPoint(8)
     with pytest.raises(ValueError, match=r"forward_number='fixed\(8\)': missing here is fl"):
         Quantization("fixed(8)")
+    assert Quantization("e4m3fn", "e5m2", overflow="saturate") == Quantization("e4m3fn:saturate", "e5m2:saturate")
+
+
+@pytest.mark.parametrize("overflow", ["saturat", 3])
+def test_overflow_of_a_quantization_is_checked(overflow):
+    with pytest.raises((TypeError, ValueError), match="overflow="):
+        Quantization(overflow=overflow)
 
 
 @pytest.mark.parametrize("text", ["float(4,2)", "scaled(e4m3fn,{-1:2})"])
 def test_texts_in_programs_of_torch(text):
     compiled = torch.compile(lambda x: qtorch.quantize(x, text, "nearest"), fullgraph=True, backend="eager")
     assert torch.equal(compiled(to_torch(X)), qtorch.quantize(to_torch(X), text, "nearest"))
+
+
+DTYPES = [torch.float8_e4m3fn, jnp.float8_e4m3fn, ml_dtypes.float8_e4m3fn, np.dtype(ml_dtypes.float8_e4m3fn)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_package_takes_dtypes(dtype):
+    expected = qcore.quantize(X, "e4m3fn")
+    assert_same_bits(qcore.quantize(X, dtype), expected)
+    assert_same_bits(qtorch.quantize(to_torch(X), dtype).numpy(), expected)
+    assert_same_bits(np.asarray(qjax.quantize(jnp.asarray(X), dtype)), expected)
+
+
+@pytest.mark.parametrize("dtype", [float, torch.bool, np.complex64, torch.complex64, jnp.int64])
+def test_dtypes_without_a_format(dtype):
+    with pytest.raises((TypeError, ValueError), match=r"^number="):
+        qcore.quantize(X, dtype)
+
+
+def test_long_texts_are_quoted_in_part():
+    for text, problem in (
+        ("posit(" + "9" * 5000 + ")", "allowed here is , or )"),
+        ("accumulator(inner=" * 400 + "accumulator()" + ")" * 400, "allowed are 24 kinds inside each other"),
+    ):
+        with pytest.raises(ValueError, match=r"^text=") as caught:
+            parse(text)
+        first, line, caret = str(caught.value).split("\n")
+        assert problem in first
+        assert len(first) < 300
+        assert len(line) <= 204
+        assert len(caret) <= 105
+
+
+def test_accumulators_inside_each_other_have_a_bound():
+    found = parse("accumulator(chunk=1)")
+    for _ in range(MOST_NESTED):
+        found = replace(found, inner=found)
+    with pytest.raises(ValueError, match="inner has 25 accumulators inside each other; allowed are 24"):
+        replace(found, inner=found)
+
+
+@pytest.mark.parametrize("make", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, float])
+def test_numbers_are_arrays_without_dimensions(make):
+    array = np.asarray(make(0.3))
+    assert_same_bits(qcore.quantize(make(0.3), "e5m2"), qcore.quantize(array, "e5m2"))
+    assert qcore.encode(make(0.3), "e5m2") == qcore.encode(array, "e5m2") == 53

@@ -15,7 +15,7 @@ from qcore.insight.showing.style import SCALE
 X = np.random.default_rng(0).standard_normal(2000).astype(np.float32)
 SITES = {  # the format, the numbers' scale, and the start of the advice
     "loud": ("e4m3fn", 900, "overflows"),
-    "clipped": ("binary(4,3,specials=fn,overflow=saturate)", 900, "saturates"),
+    "clipped": ("e4m3fn:saturate", 900, "saturates"),
     "quiet": ("e5m2", 2.0**-21, "underflows"),
     "coarse": ("float(8,0)", 1, "is noisy"),
     "good": ("bfloat16", 1, "fine"),
