@@ -106,9 +106,10 @@ def dtype_name(value: Any) -> str | None:
     if isinstance(value, np.dtype):
         return str(value.name)
     if isinstance(value, type):  # ml_dtypes' and NumPy's are scalars; JAX's have the dtype as an attribute
-        kind: Any = value
-        dtype: Any = kind if issubclass(kind, np.generic) else vars(kind).get("dtype")
-        return np.dtype(dtype).name if isinstance(dtype, type | np.dtype) else None
+        dtype: Any = value if issubclass(value, np.generic) else getattr(value, "dtype", None)  # type: ignore[arg-type]
+        known: bool = isinstance(dtype, type | np.dtype)
+        found: Any = dtype
+        return str(np.dtype(found).name) if known else None
     text = str(value) if type(value).__name__ == "dtype" else ""
     return text.removeprefix("torch.") if text.startswith("torch.") else None
 
