@@ -42,7 +42,7 @@ def test_nothing_measured_is_written_by_hand(name):
     assert MEASURED.findall(re.sub(r"`[^`]*`", "", prose(name))) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "CHANGELOG.md"])  # which only grows
 def test_pages_are_short(name):
     """Words of prose and of tables written by hand; programs and generated figures do not count."""
     words = [word for word in prose(name).split() if re.search(r"\w", word)]
