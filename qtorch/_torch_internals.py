@@ -6,8 +6,10 @@ tests/torch/test_internals.py runs without each.
 
 from __future__ import annotations
 
+import ctypes
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +30,7 @@ def _find(path: str) -> Any:
 def _knows(word: str, file: str) -> bool:
     """True if a file of torch has a word; to import the file would take longer."""
     path = Path(torch.__file__).parent / file
-    return path.is_file() and word in path.read_text()
+    return path.is_file() and word in path.read_text(encoding="utf-8")
 
 
 _dispatch_modes = _find("_C._len_torch_dispatch_stack")
@@ -159,6 +161,18 @@ def int8_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             more = a[:, part].to(torch.float32) @ b[part].to(torch.float32)
             sums = sums.to(torch.int32).add_(more.to(torch.int32))
     return sums
+
+
+@cache
+def openmp_address() -> int | None:
+    """Where torch's `omp_get_max_threads` lies; None where torch has none, or this version has no such file.
+
+    A library with another one does not see `torch.set_num_threads`, and is told the number of threads at each call.
+    """
+    try:
+        return ctypes.cast(ctypes.CDLL(_find("_C.__file__") or "").omp_get_max_threads, ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return None
 
 
 def with_versions(state_dict: OrderedDict[str, Any], versions: dict[str, int]) -> OrderedDict[str, Any]:

@@ -7,7 +7,7 @@ import tempfile
 
 import jax
 
-from qtorch._kernels.store import cache_root
+from qtorch._kernels.store import cache_root, make_private
 
 
 def keep_programs(quiet: bool = False) -> None:
@@ -18,7 +18,7 @@ def keep_programs(quiet: bool = False) -> None:
     """
     place = cache_root() / "jax"
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        make_private(place)
         tempfile.TemporaryFile(dir=place).close()
     except OSError as error:
         if not quiet:

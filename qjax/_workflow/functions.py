@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from qcore.notices import warn
 from qjax._workflow.conversion import converted, has_not_seen
 from qjax._workflow.layers import Layer, LayerState, LayerWeight, Source, Use, inverse, result_of
 from qjax._workflow.walk import States, Walk, find_layers
@@ -243,10 +243,9 @@ class _Traced:
 def _warn_of_uses(path: str, alike: int, count: int) -> None:
     shared = f"; {alike} share one observer, and will share one scale" if alike > 1 else ""
     other = f"; {count - alike} take it along other axes, and stay in floats" if alike < count else ""
-    warnings.warn(
+    warn(
         f"the parameter {path!r} is that of {count} layers{shared}{other}; use a parameter for each layer, or give it "
-        "None",
-        stacklevel=4,
+        "None"
     )
 
 

@@ -8,63 +8,134 @@ import platform
 import shlex
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from qcore.notices import warn
+
 _FLAGS = (
-    *("-std=gnu11", "-O3", "-shared", "-fPIC", "-fopenmp"),
+    *("-std=gnu11", "-O3", "-shared", "-fPIC"),
     "-fwrapv",  # sums of random words wrap
     "-ffp-contract=off",  # a product is rounded before it is added to
     *("-fno-math-errno", "-fno-trapping-math"),  # nobody reads these, and they keep loops from becoming vectors
     "-fprefetch-loop-arrays",  # 2^24 elements on a Xeon with AVX-512: a tenth less time; others are as fast
 )
+OPENMP = ("-fopenmp",)
 X86_FLAGS = {  # by torch's names of instruction sets
     "default": (),
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "avx512": ("-march=skylake-avx512", "-mprefer-vector-width=512"),
 }
+_QUOTED = 200  # characters of what a compiler says
 
 
-def compile_library(source: Path, library: Path) -> None:
-    """Compiles a file of C.
+def compile_library(source: Path, library: Path, threads: Sequence[str]) -> None:
+    """Compiles a file of C, with OPENMP or without.
 
     Raises:
         RuntimeError: if there is no compiler, or it fails.
+        OSError: if it cannot be started.
     """
-    words = [*command(target_flags()), str(source), "-o", str(library)]
-    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    words = [*command(target_flags(), threads), str(source), "-o", str(library)]
+    result = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if result.returncode:
-        raise RuntimeError(f"{' '.join(words)}: {result.stderr.strip()}")
+        said = _first_words(result.stderr.decode("utf-8", "replace")) or f"status {result.returncode}"
+        raise RuntimeError(f"{said} ({shlex.join(words)})")
 
 
-def command(target: Sequence[str]) -> list[str]:
-    """The compiler and its options, with those that say for which processor.
+def _first_words(text: str) -> str:
+    """The beginning of what a compiler says of its first error; of all that it says if it calls nothing an error."""
+    lines = [line.strip() for line in text.splitlines()]
+    first = next((place for place, line in enumerate(lines) if "error" in line), 0)
+    return " ".join(filter(None, lines[first:]))[:_QUOTED]
+
+
+def command(target: Sequence[str], threads: Sequence[str] = OPENMP) -> list[str]:
+    """The compiler and its options, with those that say for which processor, and whether with OpenMP.
 
     Raises:
         RuntimeError: if there is no compiler.
-        ValueError: if QTORCH_CFLAGS cannot be split into words.
+        ValueError: if CC or QTORCH_CFLAGS cannot be split into words.
     """
-    return [_compiler(), *target, *_flags()]
+    return [*_compiler(), *target, *_FLAGS, *threads, *_added()]
 
 
 @cache
-def _flags() -> tuple[str, ...]:
-    """The options for every processor, and after them the words of QTORCH_CFLAGS."""
-    added = os.environ.get("QTORCH_CFLAGS", "")
+def _added() -> tuple[str, ...]:
+    """The words of QTORCH_CFLAGS, which come last: of options that contradict each other compilers take the last."""
+    return tuple(_words("QTORCH_CFLAGS"))
+
+
+def _words(variable: str) -> list[str]:
+    """The words of an environment variable."""
+    text = os.environ.get(variable, "")
     try:
-        return (*_FLAGS, *shlex.split(added))
+        return shlex.split(text)
     except ValueError as error:
-        raise ValueError(f"QTORCH_CFLAGS={added!r}: {error}; allowed are words as a shell splits them") from None
+        raise ValueError(f"{variable}={text!r}: {error}; allowed are words as a shell splits them") from None
 
 
-def _compiler() -> str:
-    for name in filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")):
+def _compiler() -> list[str]:
+    """The compiler's file, and the words after it in CC."""
+    chosen = os.environ.get("CC", "")
+    whole = shutil.which(chosen)  # a path may have spaces
+    words = [chosen] if whole else _words("CC")
+    for name, *more in [words] if words else [["cc"], ["gcc"], ["clang"]]:
         if found := shutil.which(name):
-            return found
-        if name == os.environ.get("CC"):
-            break
+            return [os.path.abspath(found), *more]
+    if words:
+        raise RuntimeError(f"there is no C compiler: CC={chosen!r:.{_QUOTED}} names none that is there")
     raise RuntimeError("there is no C compiler: install gcc or clang, or set CC")
+
+
+def identity() -> str:
+    """A text that another compiler has not: the programs in its command, where they are, their sizes and times.
+
+    Raises:
+        RuntimeError: if there is no compiler.
+    """
+    name, *more = _compiler()
+    files = [os.path.realpath(found) for found in [name, *map(shutil.which, more)] if found]  # "ccache gcc" has two
+    status = [os.stat(file) for file in files]
+    facts = [f"{file} {one.st_size} {one.st_mtime_ns}" for file, one in zip(files, status, strict=True)]
+    return "\n".join([*facts, *more])
+
+
+def thread_options() -> Iterator[tuple[str, ...]]:
+    """The options of kernels on many threads, and those on one if the compiler has no OpenMP; the last is to be used.
+
+    Raises:
+        RuntimeError: if there is no compiler, or one that compiles nothing.
+    """
+    yield OPENMP
+    if not _has_openmp(tuple(_compiler())):
+        yield ()
+
+
+@cache
+def _has_openmp(compiler: tuple[str, ...]) -> bool:
+    """Compiles a small program, which takes some hundredths of a second; warns where that has no OpenMP."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder) / "try.c", Path(folder) / "try.so"
+        source.write_text("#include <omp.h>\nint threads(void) { return omp_get_max_threads(); }\n", encoding="utf-8")
+        try:
+            compile_library(source, library, OPENMP)
+        except RuntimeError as error:
+            source.write_text("int threads(void) { return 1; }\n", encoding="utf-8")
+            compile_library(source, library, ())
+            warn(
+                f"qtorch's kernels run on one thread, because {compiler[0]} has no OpenMP: {error}. Install libomp, or "
+                "let CC name a compiler that has OpenMP",
+                RuntimeWarning,
+            )
+            return False
+    return True
+
+
+def _instruction_set() -> str | None:
+    return os.environ.get("ATEN_CPU_CAPABILITY") or None
 
 
 @cache
@@ -74,7 +145,7 @@ def target_flags() -> tuple[str, ...]:
     Raises:
         ValueError: if the variable names another set than torch has.
     """
-    chosen = os.environ.get("ATEN_CPU_CAPABILITY")
+    chosen = _instruction_set()
     if platform.machine() not in ("x86_64", "AMD64"):
         return ("-mcpu=native",)
     if chosen is None:
@@ -86,17 +157,17 @@ def target_flags() -> tuple[str, ...]:
 
 def is_for_all_instructions() -> bool:
     """True unless `ATEN_CPU_CAPABILITY` chooses an instruction set, which may be less than the processor has."""
-    return os.environ.get("ATEN_CPU_CAPABILITY") is None
+    return _instruction_set() is None
 
 
 @cache
 def processor() -> str:
     """What libraries are compiled for, and how, as a text that differs where they may."""
-    return "\n".join((platform.system(), platform.machine(), *target_flags(), *_flags(), *_processor_lines()))
+    return "\n".join((platform.system(), platform.machine(), *target_flags(), *_FLAGS, *_added(), *_processor_lines()))
 
 
 def _processor_lines() -> Iterator[str]:
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if line.startswith(("flags", "Features", "model name")):
                 yield line

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -56,14 +55,16 @@ def load(
     digest = hashlib.sha256(f"{name} {torch.__version__} {torch.version.cuda} {_chip(device)}".encode())
     for path in (*sources, Path(__file__)):
         digest.update(path.read_bytes())
-    path = store.folder() / f"{digest.hexdigest()[:32]}.pt2"
+    name = f"{digest.hexdigest()[:32]}.pt2"
     try:
-        if not path.exists():
-            with ThreadPoolExecutor(1) as fresh:  # in which no mode of torch is on: whoever calls may be under some
-                fresh.submit(_compile, example, path).result()
-        return open_package(str(path), -1 if device.index is None else device.index)
+        with store.folder() as kernels:
+            path = kernels.held / name
+            if not path.exists():
+                with ThreadPoolExecutor(1) as fresh:  # in which no mode of torch is on: whoever calls may be under some
+                    fresh.submit(_compile, example, kernels, name).result()
+            return open_package(str(path), -1 if device.index is None else device.index)
     except Exception as error:  # whatever a compiler may raise
-        store.warn(device.type, error)
+        store.warn_of_no_kernel(device.type, error)
         return None
 
 
@@ -109,9 +110,8 @@ def export(example: Example) -> Any:
     return torch.export.export(writing, (*arguments, *memory), dynamic_shapes=(tuple(sizes),))
 
 
-def _compile(example: Callable[[], Example], path: Path) -> None:
-    with warnings.catch_warnings(), torch.no_grad(), tempfile.TemporaryDirectory(dir=path.parent) as folder:
+def _compile(example: Callable[[], Example], kernels: store.Folder, name: str) -> None:
+    with warnings.catch_warnings(), torch.no_grad(), store.temporary(kernels) as fresh:
         warnings.simplefilter("ignore")  # Inductor's own, which users can do nothing about
-        package = os.path.join(folder, path.name)
-        compile_package(export(example()), package, os.path.join(folder, "output"), OPTIONS)
-        os.replace(package, path)
+        compile_package(export(example()), str(fresh / name), str(fresh / "output"), OPTIONS)
+        os.replace(fresh / name, kernels.held / name)

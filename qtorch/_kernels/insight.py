@@ -51,7 +51,7 @@ def source(carrier: Carrier, blocks: bool) -> str:
     counted = [f"total->sums[{i + 1}] += flag{i};" for i in range(len(found.flags))]
     counted += [f"total->magnitudes[{i}] = MAX(total->magnitudes[{i}], most{i});" for i in range(4)]
     fields = {
-        "values": VALUES.read_text(),
+        "values": VALUES.read_text(encoding="utf-8"),
         "blocks": int(blocks),
         **_numbers_of_the_law(),
         "stored": "int16_t" if carrier.padding else "int32_t",
@@ -64,7 +64,7 @@ def source(carrier: Carrier, blocks: bool) -> str:
         "plain": _loop(rest, of_plain),
         "counted": "\n    ".join(counted),
     }
-    return Template(TEMPLATE.read_text()).substitute(fields)
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(fields)
 
 
 def _traced(carrier: Carrier, blocks: bool) -> tuple[Effects, PlainEffects]:

@@ -71,9 +71,9 @@ def of_integers(biased: bool = False) -> Function | None:
     of_outputs = [value for value in needed(handed, BLOCK) if value.level in (CONSTANT, BLOCK)]
     store = [f"to[{place} * COLUMNS + column] = {value.name};" for place, value in enumerate(handed)]
     fields = {
-        "values": VALUES.read_text() + f"\n#define HANDED {len(handed)}\n",
-        "bytes": BYTES.read_text(),
-        "channels": CHANNELS.read_text(),
+        "values": VALUES.read_text(encoding="utf-8") + f"\n#define HANDED {len(handed)}\n",
+        "bytes": BYTES.read_text(encoding="utf-8"),
+        "channels": CHANNELS.read_text(encoding="utf-8"),
         "outputs": "\n        ".join([*map(declared, of_outputs), *store]),
         "constants": "\n    ".join(declared(value) for value in element if value.level == CONSTANT),
         "rounded": "\n            ".join(
@@ -84,7 +84,7 @@ def of_integers(biased: bool = False) -> Function | None:
             ]
         ),
     }
-    return load(Template(INTEGERS.read_text()).substitute(fields))
+    return load(Template(INTEGERS.read_text(encoding="utf-8")).substitute(fields))
 
 
 @cache
@@ -120,20 +120,20 @@ def steps() -> Function | None:
 
 
 def _plain(template: Path) -> str:
-    return Template(template.read_text()).substitute(values=VALUES.read_text())
+    return Template(template.read_text(encoding="utf-8")).substitute(values=VALUES.read_text(encoding="utf-8"))
 
 
 def source(accumulator: Accumulator | None, narrow: bool) -> str:
     """The kernel's C."""
     rows = 4 if narrow else 2
     sizes = {"rows": rows, "columns": 32, "sum": "float" if narrow else "double"}
-    return Template(TEMPLATE.read_text()).substitute(_fields(accumulator, narrow, rows) | sizes)
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(_fields(accumulator, narrow, rows) | sizes)
 
 
 def source_of_chunks(accumulator: Accumulator | None) -> str:
     """The same of `chunked`."""
     chunks = {"chunks": 0 if accumulator is None else 1}
-    return Template(CHUNKS.read_text()).substitute(_fields(accumulator, False, 2) | chunks)
+    return Template(CHUNKS.read_text(encoding="utf-8")).substitute(_fields(accumulator, False, 2) | chunks)
 
 
 def _fields(accumulator: Accumulator | None, narrow: bool, chains: int) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _fields(accumulator: Accumulator | None, narrow: bool, chains: int) -> dict[
         words = 4 if accumulator.random_bits <= MOST_HALF_BITS else 1
     constant, rounded = _rounded(accumulator, narrow)
     return {
-        "values": VALUES.read_text(),
+        "values": VALUES.read_text(encoding="utf-8"),
         "words": words,
         "truncates": int(narrow and _truncates(accumulator)),
         "threefry": _words(chains),
@@ -161,7 +161,7 @@ def _words(chains: int) -> str:
     all_lines = "\n    ".join(_of_chain(line, chain) for line in lines for chain in range(chains))
     arguments = "Words key0, Words key1, const Words* high, const Words* low, Words* y0, Words* y1"
     law = f"static inline void threefry({arguments}) {{\n    {all_lines}\n}}".replace("const int32_t", "const Words")
-    return Template(WORDS.read_text()).substitute(threefry=law)
+    return Template(WORDS.read_text(encoding="utf-8")).substitute(threefry=law)
 
 
 def _of_chain(line: str, chain: int) -> str:

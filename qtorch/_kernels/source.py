@@ -81,7 +81,7 @@ class Kernel:
             one.tensor_handed = list(handed.values())
         results = (_filled("results.c", one.results(end)) for one, end in zip(every, ("", "_usual"), strict=False))
         lines = {
-            "values": [VALUES.read_text()],
+            "values": [VALUES.read_text(encoding="utf-8")],
             "definitions": passes.definitions(max(len(one.block_handed) for one in every)),
             **passes.loop("reduce_tensor", [one.operands[0] for one in passes.tensor_maxima]),
             **passes.loop("reduce_blocks", [one.operands[0] for one in passes.block_maxima]),
@@ -96,7 +96,7 @@ class Kernel:
 
 
 def _filled(template: str, lines: dict[str, list[str]]) -> str:
-    text = Template(Path(__file__).with_name(template).read_text())
+    text = Template(Path(__file__).with_name(template).read_text(encoding="utf-8"))
     return text.substitute({name: "\n            ".join(each) for name, each in lines.items()})
 
 

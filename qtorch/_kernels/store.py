@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
+import shutil
 import stat
 import tempfile
 import threading
-import warnings
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+import torch
+
+from qcore.notices import warn
 from qtorch._kernels import compiler
+from qtorch._torch_internals import openmp_address
 
 T = TypeVar("T")
 Function = Callable[..., object]  # of sizes and addresses, see `source.Kernel`
 
-_DIGEST = hashlib.sha256().digest_size
+_LENGTH = 32  # hexadecimal digits of a hash that are in a name
+_ABANDONED = 3600  # seconds after which a temporary folder is that of a process that died
+
 _one_at_a_time = threading.Lock()  # other processes are not waited for
 
 
+def _forget_lock() -> None:
+    global _one_at_a_time
+    _one_at_a_time = threading.Lock()  # the thread that holds the old one is not in this process
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_lock)
+
+
 def load(source: str) -> Function | None:
-    """The function of a kernel in C, from disk or freshly compiled; None, after one warning, where none can be made.
+    """The function of a kernel in C, from disk or freshly compiled; None, after a warning, where none can be made.
 
     Raises:
         ValueError: if an environment variable says what is not allowed.
@@ -34,72 +51,182 @@ def load(source: str) -> Function | None:
 
 def address(source: str, name: str) -> int | None:
     """Where a function of a kernel lies, for others in C; None and Raises as for `load`."""
-    return _from_library(source, lambda path: ctypes.cast(ctypes.CDLL(str(path))[name], ctypes.c_void_p).value)
+    return _from_library(source, lambda library: ctypes.cast(library[name], ctypes.c_void_p).value)
 
 
-def _from_library(source: str, read: Callable[[Path], T | None]) -> T | None:
-    name = hashlib.sha256(f"{compiler.processor()}\n{source}".encode()).hexdigest()
+def _from_library(source: str, read: Callable[[ctypes.CDLL], T]) -> T | None:
     try:
-        with _one_at_a_time:
-            path = folder() / f"{name[:32]}.so"
-            if not is_whole(path):
-                _compile(source, path)
-            return read(path)
+        with _one_at_a_time, folder() as kernels:
+            return _kept_or_compiled(kernels, source, read)
     except (OSError, RuntimeError) as error:
-        warn("cpu", error)
+        warn_of_no_kernel("cpu", error)
         return None
 
 
-def warn(device: str, error: Exception) -> None:
-    """Says why there is no kernel."""
-    warnings.warn(
-        f"qtorch could not compile a kernel for {device} and runs operation by operation, which is slower and has the "
-        f"same results: {type(error).__name__}: {str(error)[:300]}",
+def warn_of_no_kernel(device: str, error: Exception) -> None:
+    """Says why there is no kernel: first what a compiler said."""
+    words = str(error) if type(error) in (OSError, RuntimeError) else f"{type(error).__name__}: {error}"
+    warn(
+        f"qtorch has no kernel for {device}: {words[:600]}. It runs operation by operation, which is slower and has "
+        "the same results",
         RuntimeWarning,
-        stacklevel=3,
     )
 
 
+class Folder(NamedTuple):
+    """The folder for kernels while it is open.
+
+    Attributes:
+        path: as other processes find it.
+        held: the same by its descriptor: whatever is at `path` meanwhile, this is the folder that was checked.
+    """
+
+    path: Path
+    held: Path
+
+
 def cache_root() -> Path:
-    """Where compiled kernels are kept: `QTORCH_CACHE_DIR`, or a folder of the user's caches."""
-    chosen, caches = os.environ.get("QTORCH_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
-    return Path(chosen) if chosen else Path(caches or Path.home() / ".cache") / "qtorch"
+    """Where compiled kernels are kept: `QTORCH_CACHE_DIR`, or a folder of the user's caches.
+
+    Raises:
+        RuntimeError: if nothing says where the user's files are.
+    """
+    if chosen := os.environ.get("QTORCH_CACHE_DIR"):
+        return Path(os.path.abspath(_with_home(chosen)))
+    caches = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(caches if os.path.isabs(caches) else _with_home("~/.cache"), "qtorch")
+
+
+def _with_home(path: str) -> str:
+    """A path whose "~" is replaced by the user's folder; an empty HOME does not name one."""
+    if path.partition(os.sep)[0] != "~" or os.environ.get("HOME") or not hasattr(os, "getuid"):
+        return str(Path(path).expanduser())
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir + path[1:]
+    except KeyError:
+        raise RuntimeError(f"{path}: HOME is empty, and user {os.getuid()} has no home; set QTORCH_CACHE_DIR") from None
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Folder]:
+    """The open folder for kernels, the user's alone; one for this process, after a warning, where there is none."""
+    with contextlib.ExitStack() as stack:
+        try:
+            found = stack.enter_context(_opened(cache_root() / "kernels"))
+        except (OSError, RuntimeError) as error:
+            if not _folder_of_process.cache_info().currsize:
+                warn(f"qtorch keeps its kernels for this process only: {error}", RuntimeWarning)
+            found = stack.enter_context(_opened(_folder_of_process()))
+        yield found
 
 
 @cache
-def folder() -> Path:
-    """The folder for kernels; ours alone, so that nobody can put code there."""
-    place = cache_root() / "kernels"
+def _folder_of_process() -> Path:
+    return Path(tempfile.mkdtemp(prefix="qtorch-"))
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Folder]:
+    make_private(path)
+    if not hasattr(os, "getuid"):  # Windows, which opens no folders and has other permissions
+        yield Folder(path, path)
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        info = place.stat()
-        if hasattr(os, "getuid") and (info.st_uid != os.getuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-            raise PermissionError(f"{place} can be written by others")
-        tempfile.TemporaryFile(dir=place).close()
-    except OSError as error:
-        warnings.warn(f"qtorch keeps its kernels for this process only: {error}", RuntimeWarning, stacklevel=2)
-        return Path(tempfile.mkdtemp(prefix="qtorch-"))
-    return place
+        if not _is_ours(os.fstat(descriptor)):
+            raise PermissionError(f"{path} can be written by others")
+        by_number = Path(f"/proc/self/fd/{descriptor}")
+        held = by_number if by_number.exists() else path
+        if not os.access(held, os.W_OK):
+            raise PermissionError(f"{path} cannot be written")
+        _clear_abandoned(path)
+        yield Folder(path, held)
+    finally:
+        os.close(descriptor)
+
+
+def make_private(path: Path) -> None:
+    """Makes a folder and its parents where they are missing, whatever the umask is for the user alone."""
+    for one in (*reversed(path.parents), path):
+        if not one.exists():
+            one.mkdir(0o700, exist_ok=True)
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    """True if a file is the user's, and nobody else can write to it."""
+    return not hasattr(os, "getuid") or (
+        status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    )
+
+
+@cache
+def _clear_abandoned(path: Path) -> None:
+    """Removes what killed compilers left: once in a process."""
+    for one in path.glob("tmp*"):
+        with contextlib.suppress(OSError):  # others clear it as well
+            if time.time() - one.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(one, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def temporary(kernels: Folder) -> Iterator[Path]:
+    """A fresh folder inside that of kernels, as other processes find it.
+
+    It is not a `TemporaryDirectory`: a child forked meanwhile would remove that when it ends.
+    """
+    path = kernels.path / Path(tempfile.mkdtemp(dir=kernels.held)).name
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def is_whole(library: Path) -> bool:
-    """True if the file ends with the digest of the rest: to load a damaged one would end the process."""
+    """True if the name ends with the digest of the content, and only the user can have written it.
+
+    To load a damaged library would end the process.
+    """
+    with library.open("rb") as file:
+        ours = _is_ours(os.fstat(file.fileno()))
+        return ours and library.stem.endswith(f"-{hashlib.file_digest(file, 'sha256').hexdigest()[:_LENGTH]}")
+
+
+def _kept_or_compiled(kernels: Folder, source: str, read: Callable[[ctypes.CDLL], T]) -> T:
     try:
-        content = library.read_bytes()
-    except OSError:
-        return False
-    return content[-_DIGEST:] == hashlib.sha256(content[:-_DIGEST]).digest()
+        made_by = compiler.identity()
+    except RuntimeError:  # no compiler: those of any will do
+        made_by = None
+    for threads in compiler.thread_options():
+        first = _hash(f"{compiler.processor()}\n{threads}\n{source}")
+        for library in kernels.held.glob(f"{first}-{'*' if made_by is None else _hash(made_by)}-*.so"):
+            with contextlib.suppress(OSError, AttributeError):  # which is then compiled again
+                if is_whole(library):
+                    return read(ctypes.CDLL(str(library)))
+            library.unlink(missing_ok=True)
+    library = _compile(source, kernels, f"{first}-{_hash(made_by or '')}", threads)
+    try:
+        return read(ctypes.CDLL(str(library)))
+    except (OSError, AttributeError) as error:
+        library.unlink(missing_ok=True)
+        raise RuntimeError(f"the compiler made a library that does not load: {error}") from None
 
 
-def _compile(source: str, library: Path) -> None:
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_LENGTH]
+
+
+def _compile(source: str, kernels: Folder, name: str, threads: tuple[str, ...]) -> Path:
     """Compiles to a file beside the library, which then takes its place at once."""
-    with tempfile.TemporaryDirectory(dir=library.parent) as fresh:
-        text, compiled = Path(fresh) / "kernel.c", Path(fresh) / "kernel.so"
-        text.write_text(source)
-        compiler.compile_library(text, compiled)
-        content = compiled.read_bytes()
-        compiled.write_bytes(content + hashlib.sha256(content).digest())
+    with temporary(kernels) as fresh:
+        text, compiled = fresh / "kernel.c", fresh / "kernel.so"
+        text.write_text(source, encoding="utf-8")
+        compiler.compile_library(text, compiled, threads)
+        compiled.chmod(0o700)
+        library = kernels.held / f"{name}-{hashlib.sha256(compiled.read_bytes()).hexdigest()[:_LENGTH]}.so"
         os.replace(compiled, library)
+    return library
 
 
 class _Method(ctypes.Structure):
@@ -112,9 +239,30 @@ _METH_FASTCALL = 0x80
 _methods: list[_Method] = []  # which Python's functions point to
 
 
-def _function(library: Path) -> Function:
+def _function(library: ctypes.CDLL) -> Function:
     """The function of a library, as one of Python's own: calls through ctypes take several times as long."""
-    call = ctypes.CDLL(str(library)).call_from_python
+    call = library.call_from_python
     _methods.append(_Method(b"kernel", ctypes.cast(call, ctypes.c_void_p), _METH_FASTCALL))
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_Method), ctypes.c_void_p, ctypes.c_void_p)
-    return make(("PyCFunction_NewEx", ctypes.pythonapi))(_methods[-1], None, None)
+    function = make(("PyCFunction_NewEx", ctypes.pythonapi))(_methods[-1], None, None)
+    return with_threads_of_torch(library, function)
+
+
+def with_threads_of_torch(library: ctypes.CDLL, function: Function) -> Function:
+    """A function that runs on as many threads as torch does.
+
+    Where the library's OpenMP is not torch's (clang's beside gcc's), `torch.set_num_threads` does not reach it: then it
+    is told their number before each call.
+    """
+    try:
+        own = ctypes.cast(library.omp_get_max_threads, ctypes.c_void_p).value
+    except AttributeError:  # it runs on one thread
+        return function
+    if own == openmp_address():
+        return function
+
+    def call(*arguments: object) -> object:
+        library.omp_set_num_threads(torch.get_num_threads())
+        return function(*arguments)
+
+    return call

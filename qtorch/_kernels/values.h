@@ -4,7 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef _OPENMP
 #include <omp.h>
+#else  // a compiler without OpenMP, such as Apple's: one thread
+static inline int omp_get_max_threads(void) { return 1; }
+static inline int omp_get_thread_num(void) { return 0; }
+static inline int omp_get_num_threads(void) { return 1; }
+#endif
 
 typedef float FLOAT32;
 typedef double FLOAT64;

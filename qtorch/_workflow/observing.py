@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import nn
 
+from qcore.notices import warn
 from qtorch._torch_internals import drop_forward_hooks
 from qtorch._workflow.steps.propagation import check_settings, check_types
 from qtorch._workflow.tree import check_model, is_leaf, shown, walk
@@ -120,10 +120,9 @@ def warn_of_repeats(model: torch.nn.Module) -> None:
     for _, module in model.named_modules():
         hook = calls_of(getattr(module, NAME, None))
         if root is not None and hook is not None and 0 < root.calls < hook.calls:
-            warnings.warn(
+            warn(
                 f"{shown(hook.path)} ran {hook.calls} times while the model ran {root.calls} times: all calls share "
-                "one observer, and will share one scale; use a module for each call",
-                stacklevel=4,
+                "one observer, and will share one scale; use a module for each call"
             )
 
 

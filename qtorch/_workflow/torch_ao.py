@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from qcore.arguments import check_type
+from qcore.notices import warn
 from qtorch._torch_internals import pack_linear, pack_recurrent, with_versions
 from qtorch._workflow.tree import check_mapping
 
@@ -116,10 +117,9 @@ def _products(prefix: str, name: str, value: Any) -> Iterator[tuple[str, Any]]:
         names = [f"ih.{found[1]}", f"hh.{found[1]}"]
         if kind == "quantized_dynamic" and not reduced[0]:
             products = " and ".join(f"{layer}{product}" for product in names)
-            warnings.warn(
+            warn(
                 f"{products} were made for activations of 8 bits (reduce_range=False), and here have 7; after loading, "
-                "set their `activations` to qcore.affine.UINT8",
-                stacklevel=4,
+                "set their `activations` to qcore.affine.UINT8"
             )
     for product, one, bias in zip(names, packed, biases or [None, None], strict=True):
         weight, own_bias = one.__getstate__()[0]

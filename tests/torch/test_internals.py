@@ -1,9 +1,11 @@
 """torch's private parts: they are used in one file, and without any of them all bits are the same."""
 
+import ctypes
 import inspect
 import subprocess
 import sys
 from collections import namedtuple
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -217,7 +219,7 @@ def test_without_trees(monkeypatch):
 def test_without_packages(monkeypatch, tmp_path):
     """What rounds on a GPU then is the law, operation by operation."""
 
-    monkeypatch.setattr(store, "folder", lambda: tmp_path)
+    monkeypatch.setattr(store, "folder", lambda: nullcontext(store.Folder(tmp_path, tmp_path)))
     monkeypatch.setitem(sys.modules, "torch._inductor", None)
     cuda.load.cache_clear()
     plan = make_plan(F, "nearest", X.dtype, None, False)
@@ -237,6 +239,16 @@ def test_without_interpreters(monkeypatch):
         assert torch.equal(y[0], y[1]) == (randomness == "same")
     with pytest.raises(RuntimeError, match="randomness"):
         torch.func.vmap(lambda x: qtorch.quantize(x, F, "stochastic"))(x)
+
+
+def test_without_the_address_of_openmp(monkeypatch):
+    """A library is then told the number of threads at each call, which is right for any OpenMP."""
+    known = []
+    library = SimpleNamespace(omp_get_max_threads=ctypes.c_void_p(8), omp_set_num_threads=known.append)
+    for where, told in ((8, []), (None, [torch.get_num_threads()])):
+        monkeypatch.setattr(store, "openmp_address", lambda where=where: where)
+        assert store.with_threads_of_torch(library, lambda x: x + 1)(1) == 2
+        assert known == told
 
 
 def test_without_loaders(monkeypatch):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 from typing import Any
 
 from torch import nn
 
+from qcore.notices import warn
 from qtorch._workflow.mappings import (
     get_default_qat_module_mappings,
     get_default_qconfig_propagation_list,
@@ -172,8 +172,7 @@ def _warn_of_unfused(model: nn.Module) -> None:
             adjacent = _CONVOLUTIONS.get(type(first)) is type(second) and first.out_channels == second.num_features  # type: ignore[arg-type]
             if adjacent and getattr(first, "qconfig", None) is not None:
                 pair = [joined(path, name), joined(path, after)]
-                warnings.warn(
+                warn(
                     f"{shown(pair[0])} is a convolution before the batch norm '{pair[1]}', and not fused with it: "
-                    f"training sees other weights than the converted model has; call fuse_modules(model, [{pair}])",
-                    stacklevel=3,
+                    f"training sees other weights than the converted model has; call fuse_modules(model, [{pair}])"
                 )

@@ -114,8 +114,8 @@ def _source(
     statements += [_statement(node, names) for node in order if node.name not in loaded]
     statements += [f"a{place}[j] = {names[one.name]};" for place, one in enumerate(results, len(read))]
     arrays = [*read, *results]
-    return Template(TEMPLATE.read_text()).substitute(
-        values=source.VALUES.read_text(),
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        values=source.VALUES.read_text(encoding="utf-8"),
         arrays=len(arrays),
         before="\n    ".join(before),
         statements="\n        ".join(statements),

@@ -11,8 +11,9 @@ def fresh(monkeypatch, tmp_path):
     """Makes this process forget its kernels, and what it read of its variables; they are kept in an empty folder."""
 
     def forget():
-        of_variables = store.folder, compiler.target_flags, compiler._flags, compiler.processor
-        for known in (*of_variables, laws.rounding, plan_for):
+        of_variables = compiler.target_flags, compiler._added, compiler._has_openmp, compiler.processor
+        of_folders = store._folder_of_process, store._clear_abandoned
+        for known in (*of_variables, *of_folders, laws.rounding, plan_for):
             known.cache_clear()
 
     monkeypatch.setenv("QTORCH_CACHE_DIR", str(tmp_path))

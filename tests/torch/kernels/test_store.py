@@ -1,10 +1,13 @@
 """Kernels on disk: shared by processes, safe against each other, against death, and without a compiler."""
 
+import hashlib
 import os
+import pwd
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -75,16 +78,32 @@ def test_a_process_killed_while_compiling_leaves_nothing_that_breaks_the_next(tm
     assert finish(start(tmp_path))[0] == "right"
 
 
-def test_a_damaged_kernel_is_compiled_again(tmp_path):
+def test_a_damaged_kernel_is_compiled_again(fresh, tmp_path):
     """To load a part of a library would end the process."""
-    assert finish(start(tmp_path))[0] == "right"
+    check()
     (library,) = tmp_path.glob("*/*.so")
     content = library.read_bytes()
     for damaged in (b"", content[:1000], content[:5000] + b"?" + content[5001:]):
+        library.unlink()  # this process has loaded the file
         library.write_bytes(damaged)
+        library.chmod(0o700)
         assert not store.is_whole(library)
-    assert finish(start(tmp_path))[0] == "right"
-    assert library.read_bytes() == content or store.is_whole(library)
+    fresh()
+    check()
+    assert store.is_whole(*tmp_path.glob("*/*.so"))
+
+
+def test_a_library_that_does_not_load_is_compiled_again(fresh, tmp_path):
+    check()
+    (library,) = tmp_path.glob("*/*.so")
+    library.unlink()
+    junk = library.with_name(f"{library.name[:66]}{hashlib.sha256(b'junk').hexdigest()[:32]}.so")
+    junk.write_bytes(b"junk")
+    junk.chmod(0o700)
+    assert store.is_whole(junk)  # it is what some compiler made
+    fresh()
+    check()
+    assert list(tmp_path.glob("*/*.so")) == [library]
 
 
 @pytest.mark.heavy
@@ -117,14 +136,97 @@ def test_without_a_compiler_the_operations_give_the_same_bits_after_one_warning(
     assert "operation by operation" in err
 
 
-def test_a_folder_that_others_can_write_is_not_trusted(fresh, tmp_path):
-    folder = store.folder()
-    assert (folder.parent, folder.stat().st_mode & 0o777) == (tmp_path, 0o700)
-    folder.chmod(0o777)
-    fresh()
-    with pytest.warns(RuntimeWarning, match="can be written by others"):
-        another = store.folder()
-    assert (another == folder, another.stat().st_mode & 0o777) == (False, 0o700)
+def test_folders_are_the_users_alone_whatever_the_umask(fresh, monkeypatch, tmp_path):
+    monkeypatch.setenv("QTORCH_CACHE_DIR", str(tmp_path / "a" / "b"))
+    before = os.umask(0)
+    try:
+        check()
+    finally:
+        os.umask(before)
+    kernels = tmp_path / "a" / "b" / "kernels"
+    (library,) = kernels.glob("*.so")
+    made = tmp_path / "a", tmp_path / "a" / "b", kernels, library
+    assert [one.stat().st_mode & 0o777 for one in made] == [0o700] * 4
+
+
+@pytest.mark.parametrize("change", ["mode", "owner", "mode of the library"])
+def test_what_others_can_write_is_not_loaded(fresh, tmp_path, change):
+    """Also between two loads: each asks for owner and mode."""
+    check()
+    (library,) = tmp_path.glob("*/*.so")
+    if change == "owner":
+        if os.getuid():
+            pytest.skip("only root gives files away")
+        os.chown(library.parent, 12345, -1)
+    else:
+        (library.parent if change == "mode" else library).chmod(0o777)
+    laws.rounding.cache_clear()
+    plan_for.cache_clear()
+    if change == "mode of the library":
+        check()
+        assert library.stat().st_mode & 0o777 == 0o700  # a new one
+        return
+    with pytest.warns(RuntimeWarning, match="for this process only: .*can be written by others"):
+        check()
+    with store.folder() as another:  # without a second warning
+        assert another.path != library.parent
+        assert another.path.stat().st_mode & 0o777 == 0o700
+        assert len(list(another.path.glob("*.so"))) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not find files by descriptors")
+def test_a_folder_stays_the_one_that_was_checked(fresh, tmp_path):
+    with store.folder() as kernels:
+        (kernels.path / "first").touch()
+        kernels.path.rename(tmp_path / "moved")
+        kernels.path.mkdir()
+        assert [one.name for one in kernels.held.iterdir()] == ["first"]
+
+
+def test_what_killed_compilers_left_is_cleared(fresh, tmp_path):
+    folders = tmp_path / "kernels" / "tmpold", tmp_path / "kernels" / "tmpnew"
+    for folder, age in zip(folders, (3700, 3500), strict=True):
+        store.make_private(folder)
+        (folder / "kernel.c").touch()
+        os.utime(folder, (time.time() - age,) * 2)
+    check()
+    assert [folder.exists() for folder in folders] == [False, True]
+
+
+FORKS = """
+import os, signal, threading, time, torch, qtorch
+x = torch.ones(1 << 20)
+def child(work):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)  # ends a child that hangs
+        work()
+        os._exit(0)
+    return os.waitpid(pid, 0)[1]
+thread = threading.Thread(target=lambda: qtorch.quantize(x, "e5m2", "nearest"))
+thread.start()
+while not os.path.exists("begun"): time.sleep(0.001)
+print(child(lambda: qtorch.quantize(x[:10], "e5m2", "nearest")), thread.is_alive())
+open("ended", "w", encoding="utf-8").close()
+thread.join()
+torch.set_num_threads(2)
+qtorch.quantize(x, "e5m2", "nearest")  # OpenMP has threads from here on, which children have not
+def work():
+    torch.set_num_threads(1)  # what docs/platforms.md asks for
+    qtorch.quantize(x, "e5m2", "nearest")
+print(child(work))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_that_is_forked_while_a_kernel_is_compiled_or_after_one_ran(tmp_path):
+    """The first compiler waits until the child has ended, which has a compiler of its own."""
+    wait = f"cd {tmp_path}; if mkdir begun 2>/dev/null; then while [ ! -e ended ]; do sleep 0.01; done; fi"
+    script = tmp_path / "cc"
+    script.write_text(f'#!/bin/sh\n{wait}\nexec {compiler.command(())[0]} "$@"\n', encoding="utf-8")
+    script.chmod(0o700)
+    program = f"import os; os.chdir({str(tmp_path)!r})\n{FORKS}"
+    assert finish(start(tmp_path / "cache", program, CC=str(script)))[0].split() == ["0", "True", "0"]
 
 
 def test_kernels_do_not_grow_with_formats_or_shapes():
@@ -162,4 +264,31 @@ def test_a_folder_that_cannot_be_written_costs_the_next_process_only(fresh, monk
     monkeypatch.setenv("QTORCH_CACHE_DIR", str(tmp_path / "file"))
     with pytest.warns(RuntimeWarning, match="keeps its kernels for this process only"):
         check()
-    assert list(store.folder().glob("*.so"))
+    with store.folder() as kernels:
+        assert list(kernels.path.glob("*.so"))
+
+
+def test_where_kernels_are_kept(monkeypatch, tmp_path):
+    home = pwd.getpwuid(os.getuid()).pw_dir
+    for cache, caches, here, expected in (
+        ("~/kept", "/caches", "/home/me", "/home/me/kept"),
+        ("~/kept", "", "", f"{home}/kept"),
+        ("here", "", "", tmp_path / "here"),
+        ("", "/caches", "", "/caches/qtorch"),
+        ("", "caches", "/home/me", "/home/me/.cache/qtorch"),  # must be absolute, says its standard
+        ("", "", "", f"{home}/.cache/qtorch"),
+    ):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("QTORCH_CACHE_DIR", cache)
+        monkeypatch.setenv("XDG_CACHE_HOME", caches)
+        monkeypatch.setenv("HOME", here)
+        assert store.cache_root() == Path(expected)
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    monkeypatch.setenv("QTORCH_CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "")
+    monkeypatch.setattr(os, "getuid", lambda: 987654)
+    with pytest.raises(RuntimeError, match="user 987654 has no home; set QTORCH_CACHE_DIR"):
+        store.cache_root()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from itertools import pairwise
 from typing import Any
 
 from flax import nnx
 
+from qcore.notices import warn
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.workflow.observing import FloatFunctional, Observed
 from qjax.nnx.workflow.tree import all_names, children_of, modules_of, shown
@@ -37,10 +37,9 @@ def warn_of_unfused(model: nnx.Module) -> None:
             adjacent = isinstance(first, nnx.Conv) and isinstance(second, nnx.BatchNorm)
             if adjacent and first.out_features == second.num_features:
                 pair = [names[id(first)], names[id(second)]]
-                warnings.warn(
+                warn(
                     f"{shown(pair[0])} is a convolution before the batch norm '{pair[1]}', and not fused with it: "
-                    f"training sees other weights than the converted model has; call fuse_modules(model, [{pair}])",
-                    stacklevel=3,
+                    f"training sees other weights than the converted model has; call fuse_modules(model, [{pair}])"
                 )
 
 
@@ -59,8 +58,7 @@ def warn_of_repeats(model: nnx.Module) -> None:
     times = min((ran.calls for ran in ends), default=0)
     for name, ran in found.items():
         if ran.calls > times:
-            warnings.warn(
+            warn(
                 f"{shown(name)} ran {ran.calls} times while the model ran {times} times (or was traced, where it is "
-                "compiled): all calls share one observer, and will share one scale; use a module for each call",
-                stacklevel=3,
+                "compiled): all calls share one observer, and will share one scale; use a module for each call"
             )
