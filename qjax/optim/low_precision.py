@@ -51,6 +51,11 @@ def low_precision(
     as `optax.tree_utils.tree_map_params` finds them. Where it finds none among arrays of floats (`optax.lbfgs`),
     momentum_quant is refused, by `init`.
 
+    Parameters of bfloat16 and float16 are stepped in float32 if weights, accumulators or momenta are rounded: gradients
+    and accumulators are float32 then, as is the optimizer's state. The parameter is the rounded weight, rounded to nearest
+    where its dtype does not hold it. So `weight_quant=qjax.quantizer("bfloat16")` is stochastic rounding of bfloat16
+    weights.
+
     Step s, s = 0, 1, ..., has the key k = fold_in(key, s); parameter j of the flattened tree uses
     fold_in(fold_in(k, role), j), where the role is 0 for its gradient, 1 for its accumulator, 2 for its weight and
     3 + i for its i-th state tensor, in the order of their names (`mu`, `nu`).
@@ -145,9 +150,9 @@ class _LowPrecision(NamedTuple):
 
     def init(self, params: Any) -> LowPrecisionState:
         key = None if self.key is None else jnp.array(self.key)
-        accumulators = _copy(params) if self.accumulator.active else None
-        weights, written = _copy(params), _copy(params)
-        inner = self.tx.init(params)
+        weights, written, stepped = _copy(params), _copy(params), jax.tree.map(self._widened, _copy(params))
+        accumulators = _copy(stepped) if self.accumulator.active else None
+        inner = self.tx.init(stepped)
         if self.momentum.active:
             state_tensors(self.tx, inner, params)  # raises where there is no way to find them
         return LowPrecisionState(jnp.zeros((), jnp.int32), key, weights, written, accumulators, inner)
@@ -163,10 +168,10 @@ class _LowPrecision(NamedTuple):
         key = None if state.key is None else fold_in(state.key, state.step)
         numbers = np.arange(len(leaves), dtype=np.int32)
 
-        grads = [_scaled(grad, self.scaling) for grad in tree.flatten_up_to(updates)]
+        grads = [_scaled(self._widened(grad), self.scaling) for grad in tree.flatten_up_to(updates)]
         grads = self.gradient(grads, _keys(key, _GRADIENT, numbers), [(path, "gradient") for path in paths])
         grads = tree.unflatten(grads)
-        starts = jax.tree.map(_start, params, *_last(state))
+        starts = jax.tree.map(self._start, params, *_last(state))
         steps, inner = self.tx.update(grads, state.inner, starts, **extra_args)
         sums = optax.apply_updates(starts, jax.tree.map(prevent_fma, steps))
         sites = [(path, "accumulator") for path in paths]
@@ -175,10 +180,20 @@ class _LowPrecision(NamedTuple):
         inner = self._round_momentum(inner, params, key)
 
         accumulators = _copy(tree.unflatten(kept)) if self.accumulator.active else None
-        weights = tree.unflatten(weights)
+        weights = tree.unflatten([weight.astype(p.dtype) for weight, p in zip(weights, leaves, strict=True)])
         changes = jax.tree.map(difference, params, weights)
         written = optax.apply_updates(params, changes)
         return changes, LowPrecisionState(state.step + 1, state.key, weights, written, accumulators, inner)
+
+    def _widened(self, x: jax.Array) -> jax.Array:
+        """x in float32 if it has 16 bits and what follows from it is rounded; else as it is."""
+        rounds = self.weight.active or self.momentum.active or self.accumulator.active
+        return x.astype(jnp.float32) if rounds and x.dtype in (jnp.bfloat16, jnp.float16) else x
+
+    def _start(self, param: jax.Array, weight: jax.Array, written: jax.Array, kept: jax.Array) -> jax.Array:
+        """What a step starts from: the accumulator, or the parameter where somebody has changed it."""
+        unchanged = same_bits(param, weight) | same_bits(param, written)
+        return jnp.where(unchanged, self._widened(kept), self._widened(param))
 
     def _round_momentum(self, inner: Any, params: Any, key: Any) -> Any:
         if not self.momentum.active:
@@ -212,10 +227,6 @@ def _last(state: LowPrecisionState) -> tuple[Any, Any, Any]:
     """The exact parameters after the last step, those that optax's function wrote, and those to continue from."""
     kept = state.weights if state.accumulators is None else state.accumulators
     return state.weights, state.written, kept
-
-
-def _start(param: jax.Array, weight: jax.Array, written: jax.Array, kept: jax.Array) -> jax.Array:
-    return jnp.where(same_bits(param, weight) | same_bits(param, written), kept, param)
 
 
 def _copy(params: Any) -> Any:

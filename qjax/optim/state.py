@@ -19,7 +19,8 @@ class LowPrecisionState(NamedTuple):
         key: uint32 array of the key's two words; None without a key.
         weights: the exact parameters after the last step.
         written: what `optax.apply_updates` gives: the same parameters, except where no update leads to them.
-        accumulators: the parameters in the accumulators' precision; None without acc_quant.
+        accumulators: the parameters in the accumulators' precision, in float32 for those of 16 bits; None without
+            acc_quant.
         inner: the state of the inner optimizer.
 
     Example:

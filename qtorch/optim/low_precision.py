@@ -10,16 +10,19 @@ from typing import Any
 import torch
 
 from qcore import Number
-from qcore.arguments import check_type
+from qcore.arguments import check_seed, check_type
 from qcore.random.keys import fold_words
 from qtorch._rounding.keys import Key, draw, key_tensor
 from qtorch.optim.hooks import StateHooks
+from qtorch.optim.masters import NARROW, Masters
 from qtorch.optim.quantizers import Function, Quantizers, check_quantizer, describe, is_stochastic
 from qtorch.optim.step import Observer, Step
-from qtorch.optim.trained import Trained
+from qtorch.optim.trained import ENTRIES, Pair, Trained
 from qtorch.quant import Quantizer
 
 QUANTIZERS = ("weight_quant", "grad_quant", "momentum_quant", "acc_quant")
+
+_STEPS, _KEY = "low_precision_steps", "low_precision_key"  # entries of param groups
 
 Told = Function | Quantizer | Number | str | None
 
@@ -38,13 +41,24 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
 
     The state's scalars (steps and schedules) are no momentum, nor are tensors within lists (the history of LBFGS).
 
+    Parameters of bfloat16 and float16 are stepped in float32 if weights, accumulators or momenta are rounded. Gradient,
+    accumulator and the inner optimizer's state are float32 then; `p.grad` gets the rounded gradient and p the rounded
+    weight, both rounded to nearest where their dtype does not hold them. So `weight_quant=quantizer("bfloat16")` is
+    stochastic rounding of bfloat16 weights, and the bits are those of float32 parameters that start from the same
+    numbers, as long as each weight is a number of the parameter's dtype.
+
     An accumulator starts as its weight. Where a weight is not, bit for bit, what the last step left there, it was
     loaded or changed by others, and that element of the accumulator follows it.
 
     A closure sees the low-precision weights. If the inner optimizer evaluates it again (LBFGS), the later evaluations
     see that optimizer's own points, unrounded; the gradients of all are rounded, with the same keys.
 
-    All is written in place: parameters, gradients and momenta stay where they are in memory.
+    All is written in place: parameters, gradients and momenta stay where they are in memory. Between steps, `state` has
+    accumulators and what was last written to weights (`low_precision_accumulator`, `low_precision_weight`), and
+    `param_groups` the number of steps and the key.
+
+    A step with learning rates and gradients of 0, as torch.distributed.checkpoint takes one to make state, does nothing
+    but that: weights stay as they are, and it does not count.
 
     Keys: step number s (0, 1, ...) has the key k = fold_in(key, s). The role r of parameter number j is rounded with
     fold_in(fold_in(k, r), j), where gradient, accumulator, weight are the roles 0, 1, 2, and the parameter's momenta,
@@ -108,12 +122,17 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         self._forget_hooks()
         # Hooks of steps, as an unpickled optimizer gets them, and no groups: these are the inner one's.
         super().__setstate__({})
-        self._trained = Trained(self.param_groups, acc_quant is not None)
+        self._masters: Masters | None = None  # of the step that is being taken
+        self._trained = Trained(self.param_groups, self.state, acc_quant is not None)
 
-    # These stay the inner optimizer's when it loads others, and schedulers of either see both.
+    # These stay the inner optimizer's when it loads others, and schedulers of either see both. Accumulators, number of
+    # steps and key are in them too, where torch.distributed.checkpoint finds what it saves.
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        key = None if self.key is None else self.key[0] << 32 | self.key[1]
+        for group in self.optim.param_groups:
+            group[_STEPS], group[_KEY] = self.steps, key
         return self.optim.param_groups
 
     @property
@@ -144,11 +163,31 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         Returns:
             What the inner optimizer's step returns: the loss if there is a closure.
         """
-        quantizers = self._quantizers()
+        quantizers, trained = self._quantizers(), self._current()
+        only_initializes = closure is None and self._only_initializes()
+        if only_initializes:
+            quantizers = dict.fromkeys(quantizers)
         key = self._step_key() if any(map(is_stochastic, quantizers.values())) else None
-        loss = Step(self._current(), quantizers, self.grad_scaling, key, self.observer).run(self.optim, closure)
-        self.steps += 1
+        self._masters = self._new_masters()
+        try:
+            one = Step(trained, quantizers, self.grad_scaling, key, self.observer, self._masters)
+            loss = one.run(self.optim, closure)
+        finally:
+            self._masters = None
+        self.steps += not only_initializes
         return loss
+
+    def _new_masters(self) -> Masters | None:
+        """For 16-bit parameters, if their weights, momenta or accumulators are rounded."""
+        rounds = any(getattr(self, name) is not None for name in QUANTIZERS if name != "grad_quant")
+        return Masters(self.optim) if rounds and any(p.dtype in NARROW for p in self._trained.parameters) else None
+
+    def _only_initializes(self) -> bool:
+        """True for the step by which torch.distributed.checkpoint makes state: learning rates and gradients are 0."""
+        rates = [group.get("lr") for group in self.optim.param_groups]
+        if not all(isinstance(rate, float | int | torch.Tensor) and rate == 0 for rate in rates):
+            return False
+        return not any(p.grad is not None and p.grad.count_nonzero() for p in self._trained.parameters)
 
     def _quantizers(self) -> Quantizers:
         return {name: check_quantizer(name, getattr(self, name)) for name in QUANTIZERS}
@@ -157,18 +196,21 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         return _words(draw()) if self.key is None else fold_words(*self.key, self.steps)
 
     def _current(self) -> Trained:
-        if not self._trained.is_current(self.param_groups):
-            self._trained = Trained(self.param_groups, self.acc_quant is not None, self._trained)
+        if self._masters is None and not self._trained.is_current(self.param_groups):
+            self._trained = Trained(self.param_groups, self.state, self.acc_quant is not None, self._trained)
         return self._trained
 
     def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's state dict and, as "low_precision", accumulators, number of steps and key.
+        """The inner optimizer's state dict, with accumulators in `state` and number of steps and key in `param_groups`.
 
         Loaded into a fresh optimizer next to the model's own state, it continues with the same bits (where no key was
-        given, once torch's generator is restored too). It can be loaded by `torch.load(..., weights_only=True)`.
+        given, once torch's generator is restored too). It can be loaded by `torch.load(..., weights_only=True)`, and
+        torch.distributed.checkpoint keeps all of it. As in torch, it refers to the optimizer's memory.
         """
         self._before_saving.call(self)
-        return self._after_saving.apply(self, self.optim.state_dict() | {"low_precision": self._extra_state()})
+        groups = self.param_groups  # with steps and key
+        assert groups is self.optim.param_groups
+        return self._after_saving.apply(self, self.optim.state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads what `state_dict` returned, before or after the model's state; the key is loaded as well.
@@ -182,35 +224,29 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
             ValueError: if it is another's.
         """
         check_type("state_dict", state_dict, dict, "a dict")
-        state = self._before_loading.apply(self, state_dict.copy())
-        if "low_precision" not in state:
-            raise ValueError(
-                f"state_dict has the entries {', '.join(state)}; allowed is what OptimLP.state_dict returned, with "
-                "low_precision (a plain optimizer's can be loaded into `optim`)"
-            )
-        extra = state.pop("low_precision")
-        self._current().check(extra["accumulators"])
-        self.optim.load_state_dict(state)
-        self._load_extra_state(extra)
+        steps, key, pairs, inner = _split(self._before_loading.apply(self, state_dict.copy()))
+        trained = self._current()
+        trained.check(pairs, steps)
+        masters = self._new_masters()
+        try:
+            if masters is not None:  # torch casts what it loads to the dtypes of parameters
+                masters.put_in(trained.parameters)
+            self.optim.load_state_dict(inner)
+        finally:
+            if masters is not None:
+                masters.take_out()
+        self.steps, self.key = steps, key
+        trained.load(pairs, self.state)
         self._after_loading.call(self)
 
-    def _extra_state(self) -> dict[str, Any]:
-        return {"steps": self.steps, "key": self.key, "accumulators": self._current().save()}
-
-    def _load_extra_state(self, extra: dict[str, Any]) -> None:
-        self.steps, self.key = extra["steps"], extra["key"]
-        self._trained.load(extra["accumulators"])
-
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: getattr(self, name) for name in ("optim", "grad_scaling", *QUANTIZERS)}
-        return state | {"low_precision": self._extra_state()}
+        return {name: getattr(self, name) for name in ("optim", "grad_scaling", *QUANTIZERS, "steps", "key")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        extra = state["low_precision"]
         self._forget_hooks()
-        super().__setstate__({name: value for name, value in state.items() if name != "low_precision"})
-        self._trained = Trained(self.param_groups, self.acc_quant is not None)
-        self._load_extra_state(extra)
+        self._masters = None
+        super().__setstate__(state)
+        self._trained = Trained(self.param_groups, self.state, self.acc_quant is not None)
 
     def __repr__(self) -> str:
         given = {name: getattr(self, name) for name in QUANTIZERS}
@@ -223,3 +259,24 @@ def _words(key: Key) -> tuple[int, int]:
     """A key's two unsigned words."""
     word0, word1 = key_tensor(key).tolist()
     return word0 & 0xFFFFFFFF, word1 & 0xFFFFFFFF
+
+
+def _split(state: dict[str, Any]) -> tuple[int, tuple[int, int] | None, dict[int, Pair], dict[str, Any]]:
+    """Number of steps, key, pairs of accumulators by parameters' numbers, and the inner optimizer's part of a state."""
+    groups = state.get("param_groups", [])
+    if "low_precision" in state:  # as it was until accumulators got into `state`
+        extra = state.pop("low_precision")
+        return extra["steps"], extra["key"], extra["accumulators"] or {}, state
+    if not groups or any(_STEPS not in group for group in groups):
+        raise ValueError(
+            f"state_dict has the entries {', '.join(state)}; allowed is what OptimLP.state_dict returned, with "
+            f"{_STEPS} in its param_groups (a plain optimizer's can be loaded into `optim`)"
+        )
+    names = [name for group in groups for name in group["params"]]  # numbers, or names of parameters
+    entries = {name: dict(entry) for name, entry in state["state"].items()}
+    pairs = {}
+    for number, name in enumerate(names):
+        if ENTRIES[0] in entries.get(name, {}):
+            pairs[number] = tuple(entries[name].pop(entry) for entry in ENTRIES)
+    inner = state | {"state": {name: entry for name, entry in entries.items() if entry}}
+    return groups[0][_STEPS], None if groups[0][_KEY] is None else check_seed(groups[0][_KEY]), pairs, inner

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from qcore import Number, Quantization
 from qcore.formats.number import check_number
 from qcore.random.keys import fold_in_each
 from qtorch._rounding.many import Tensors, copy_each, round_each, scale_each
+from qtorch.optim.masters import Masters
 from qtorch.optim.quantizers import Quantizers, apply_function, is_stochastic
 from qtorch.optim.trained import Trained
 
@@ -32,6 +33,7 @@ class Step:
         grad_scaling: see `OptimLP`.
         key: the two words of the step's key; None where nothing is stochastic.
         observer: see `OptimLP`.
+        masters: of the inner optimizer, if 16-bit parameters are stepped in float32.
     """
 
     def __init__(
@@ -41,66 +43,88 @@ class Step:
         grad_scaling: float,
         key: tuple[int, int] | None,
         observer: Observer | None = None,
+        masters: Masters | None = None,
     ) -> None:
         self._trained = trained
         self._quantizers = quantizers
         self._grad_scaling = grad_scaling
         self._key = key
         self._observer = observer
+        self._masters = masters
         self._folded = np.empty((0, len(trained.parameters), 2), np.uint32)  # keys by role and parameter
         self._chosen: list[int] = []  # which of the trained parameters have gradients
+        self._stepped: list[torch.Tensor] = []  # for each of them what the inner optimizer steps
         self._hidden: list[tuple[torch.Tensor, torch.Tensor]] = []  # frozen parameters and the gradients they had
 
     def run(self, inner: torch.optim.Optimizer, closure: Callable[[], Any] | None) -> Any:
         """Takes the step, once; returns what the inner optimizer's step returns."""
 
         def evaluate() -> Any:
+            if self._masters is not None:  # the model, and the closure's zero_grad, know the parameters only
+                self._masters.show()
+                self._masters.take_out()
             loss = closure() if closure else None
-            self._begin()
+            self._begin(inner.state)
             return loss
 
         try:
             if closure is None:
-                self._begin()
+                self._begin(inner.state)
             loss = inner.step(*([evaluate] if closure else []))
             self._finish(inner.state)
         finally:
-            self._end()
+            self._end(inner.state)
         return loss
 
     @torch.no_grad()
-    def _begin(self) -> None:
+    def _begin(self, state: MutableMapping[torch.Tensor, dict[str, Any]]) -> None:
         """Rounds the gradients and, once, writes the accumulators onto the weights."""
         for p in self._trained.frozen:
             if p.grad is not None:  # left over from before it was frozen; the inner optimizer would step it
                 self._hidden.append((p, p.grad))
                 p.grad = None
-        found = [(i, p, p.grad) for i, p in enumerate(self._trained.parameters)]
-        self._chosen = [i for i, _, gradient in found if gradient is not None]
-        gradients = [x if x.layout is torch.strided else _values(p) for _, p, x in found if x is not None]
+        self._trained.take_out(state)  # optimizers take an empty state for one that is to be initialized
+        self._chosen = [i for i, p in enumerate(self._trained.parameters) if p.grad is not None]
+        weights = [self._trained.parameters[i] for i in self._chosen]
+        self._stepped = weights if self._masters is None else self._masters.put_in(weights)
+        for p, x in zip(weights, self._stepped, strict=True):
+            if p is not x:
+                x.grad = p.grad.to(torch.float32)  # type: ignore[union-attr]
+        gradients = [_values(x) for x in self._stepped]
         if self._grad_scaling != 1.0:
             scale_each(gradients, self._grad_scaling)
         self._round("grad_quant", _GRADIENT, gradients, gradients, self._chosen)
-        self._trained.use_accumulators(self._chosen)
+        for p, x, gradient in zip(weights, self._stepped, gradients, strict=True):
+            if p is not x:
+                _values(p).copy_(gradient)
+        self._trained.use_accumulators(self._chosen, self._stepped)
 
     @torch.no_grad()
     def _finish(self, state: Mapping[torch.Tensor, dict[str, Any]]) -> None:
         """Rounds accumulators, weights and momenta."""
-        trained, chosen = self._trained, self._chosen
+        trained, chosen, stepped = self._trained, self._chosen, self._stepped
         weights = [trained.parameters[i] for i in chosen]
+        sources = stepped
         if trained.accumulates:
-            accumulators = [trained.accumulators[i] for i in chosen]
-            self._round("acc_quant", _ACCUMULATOR, accumulators, weights, chosen)
-            self._round("weight_quant", _WEIGHT, [trained.written[i] for i in chosen], accumulators, chosen)
+            sources = [trained.accumulators[i] for i in chosen]
+            self._round("acc_quant", _ACCUMULATOR, sources, stepped, chosen)
+            weights = [trained.written[i] for i in chosen]
+        # A 16-bit weight is rounded in float32, and then to its own dtype, where that does not hold the result.
+        targets = [x if x.dtype is y.dtype else y for x, y in zip(weights, stepped, strict=True)]
+        self._round("weight_quant", _WEIGHT, targets, sources, chosen)
+        narrow = [(x, y) for x, y in zip(weights, targets, strict=True) if x is not y]
+        copy_each([x for x, _ in narrow], [y for _, y in narrow])
+        if trained.accumulates:
             trained.write_weights(chosen)
-        else:
-            self._round("weight_quant", _WEIGHT, weights, weights, chosen)
         if self._quantizers["momentum_quant"] is not None:
-            self._round_momenta(weights, [state.get(p) or {} for p in weights])
+            self._round_momenta(stepped, [state.get(x) or {} for x in stepped])
 
-    def _end(self) -> None:
+    def _end(self, state: MutableMapping[torch.Tensor, dict[str, Any]]) -> None:
         """Restores what only the inner step should see, also after an error."""
+        if self._masters is not None:
+            self._masters.take_out()
         self._trained.restore_weights()
+        self._trained.put_in(state, self._chosen)
         for p, gradient in self._hidden:
             p.grad = gradient
 
@@ -157,10 +181,12 @@ class Step:
 
 
 def _values(p: torch.Tensor) -> torch.Tensor:
-    """The values of a sparse gradient."""
-    assert p.grad is not None
-    p.grad = p.grad.coalesce()  # what belongs to one element is added up before it is rounded
-    return p.grad.values()
+    """The gradient of a parameter; of a sparse one its values."""
+    gradient: Any = p.grad
+    if gradient.layout is torch.strided:
+        return gradient
+    p.grad = gradient.coalesce()  # what belongs to one element is added up before it is rounded
+    return p.grad.values()  # type: ignore[union-attr]
 
 
 def _is_momentum(value: Any, name: str, p: torch.Tensor) -> bool:

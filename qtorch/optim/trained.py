@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 import torch
 
 from qtorch._rounding.many import copy_each, follow_each
+from qtorch.optim.masters import NARROW
 
 Groups = Sequence[dict[str, Any]]
-SavedAccumulators = dict[int, tuple[torch.Tensor, torch.Tensor]]
+State = MutableMapping[torch.Tensor, dict[str, Any]]
+Pair = tuple[torch.Tensor, torch.Tensor]  # an accumulator, and what was last written to its weight
+
+ENTRIES = ("low_precision_accumulator", "low_precision_weight")  # of a pair, in the inner optimizer's state
 
 _properties = attrgetter("requires_grad", "shape", "dtype", "device")
 
@@ -22,7 +26,8 @@ class Trained:
 
     Args:
         groups: the optimizer's.
-        accumulate: whether there are accumulators; a new one is a copy of its weight.
+        state: the optimizer's, in which accumulators are kept between the steps, once there was one.
+        accumulate: whether there are accumulators; a new one is a copy of its weight, in float32 if that has 16 bits.
         before: what this replaces; parameters keep their accumulators, unless they have got another shape.
 
     Attributes:
@@ -33,7 +38,7 @@ class Trained:
         written: what was last written to the weights, for each accumulator.
     """
 
-    def __init__(self, groups: Groups, accumulate: bool, before: Trained | None = None) -> None:
+    def __init__(self, groups: Groups, state: State, accumulate: bool, before: Trained | None = None) -> None:
         kept = [] if before is None else before.parameters
         pairs = {} if before is None else dict(zip(kept, before._pairs(), strict=False))
         was_trained = set(kept)
@@ -43,10 +48,14 @@ class Trained:
         self.parameters: list[torch.Tensor] = [self._all[number] for number in self.numbers]
         self.frozen = [p for p in self._all if not p.requires_grad]
         self.accumulates = accumulate
-        copies = [_copies(p, pairs.get(p)) for p in self.parameters] if accumulate else []
+        kept_pairs = {p: pairs.get(p) or _pair(state.get(p) or {}) for p in self.parameters}
+        copies = [_copies(p, pair) for p, pair in kept_pairs.items()] if accumulate else []
         self.accumulators = [value for value, _ in copies]
         self.written = [last for _, last in copies]
         self._in_use: set[int] = set()  # which weights have the values of their accumulators now
+        # Which accumulators are in the optimizer's state; as torch's own entries, they get there in the first step.
+        self._kept = {i for i, p in enumerate(self.parameters) if accumulate and _pair(state.get(p) or {}) is not None}
+        self.put_in(state, [])
 
     def _pairs(self) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
         """Each accumulator with what was written to its weight."""
@@ -66,13 +75,13 @@ class Trained:
         idle = [i for i in range(len(self.accumulators)) if i not in self._in_use]
         follow_each(_pick(self.accumulators, idle), _pick(self.parameters, idle), _pick(self.written, idle))
 
-    def use_accumulators(self, chosen: list[int]) -> None:
-        """Writes accumulators onto the chosen weights, until these are rounded or restored."""
+    def use_accumulators(self, chosen: list[int], stepped: list[torch.Tensor]) -> None:
+        """Writes accumulators onto what is stepped for the chosen weights, until these are rounded or restored."""
         if self.accumulates and not self._in_use.issuperset(chosen):
             self.follow_weights()
-            new = [i for i in chosen if i not in self._in_use]
+            new = {i: x for i, x in zip(chosen, stepped, strict=True) if i not in self._in_use}
             self._in_use.update(new)
-            copy_each(_pick(self.parameters, new), _pick(self.accumulators, new))
+            copy_each(list(new.values()), _pick(self.accumulators, list(new)))
 
     def write_weights(self, chosen: list[int]) -> None:
         """Writes onto the chosen weights what `written` has."""
@@ -84,30 +93,44 @@ class Trained:
         if self._in_use:
             self.write_weights(sorted(self._in_use))
 
-    def save(self) -> SavedAccumulators | None:
-        """Copies of the accumulators, and of what was written to the weights, by the parameters' numbers."""
-        if not self.accumulates:
-            return None
-        return {n: (value.clone(), last.clone()) for n, (value, last) in zip(self.numbers, self._pairs(), strict=True)}
+    def put_in(self, state: State, chosen: list[int]) -> None:
+        """Puts accumulators into the optimizer's state: of the chosen parameters, and of those that had been there."""
+        if self.accumulates:
+            self._kept.update(chosen)
+            for i in self._kept:
+                state[self.parameters[i]].update(zip(ENTRIES, (self.accumulators[i], self.written[i]), strict=True))
 
-    def check(self, saved: SavedAccumulators | None) -> None:
-        """Raises ValueError unless `load` can take this."""
-        if (saved is None) == self.accumulates:
-            has, wants = ("none", "some") if saved is None else ("some", "none")
+    def take_out(self, state: State) -> None:
+        """Takes accumulators out of the state; others that somebody put there are taken over."""
+        for i, p in enumerate(self.parameters):
+            if p in state and (pair := _pair(state[p])) is not None:
+                for entry in ENTRIES:
+                    del state[p][entry]
+                if self.accumulates and pair[0] is not self.accumulators[i]:
+                    copy_each((self.accumulators[i], self.written[i]), pair)
+                self._kept.add(i)
+
+    def check(self, saved: Mapping[int, Pair], steps: int) -> None:
+        """Raises ValueError unless `load` can take this: pairs by the parameters' numbers, after so many steps."""
+        if (steps > 0 or saved) and bool(saved) != self.accumulates:
+            has, wants = ("some", "none") if saved else ("none", "some")
             raise ValueError(f"state_dict has {has} of the accumulators; allowed is {wants}, by acc_quant")
         for number, p in zip(self.numbers, self.parameters, strict=True):
-            value, _ = (saved or {}).get(number, (p, p))
-            if value.shape != p.shape:
+            if number in saved and saved[number][0].shape != p.shape:
                 raise ValueError(
-                    f"state_dict has an accumulator of shape {tuple(value.shape)} for parameter {number}; "
+                    f"state_dict has an accumulator of shape {tuple(saved[number][0].shape)} for parameter {number}; "
                     f"allowed is {tuple(p.shape)}"
                 )
 
-    def load(self, saved: SavedAccumulators | None) -> None:
-        """Takes over the values of what `save` returned."""
-        for number, pair in zip(self.numbers, self._pairs(), strict=False):  # if there are any
-            if saved is not None and number in saved:
-                copy_each(pair, saved[number])
+    @torch.no_grad()
+    def load(self, saved: Mapping[int, Pair], state: State) -> None:
+        """Takes over the pairs of a checkpoint; accumulators that it has not are their weights again."""
+        self._kept.clear()
+        for i, (number, pair) in enumerate(zip(self.numbers, self._pairs(), strict=False)):  # if there are any
+            copy_each(pair, saved.get(number, (self.parameters[i], self.parameters[i])))
+            if number in saved:
+                self._kept.add(i)
+        self.put_in(state, [])
 
 
 def _parameters(groups: Groups) -> list[torch.nn.Parameter]:
@@ -118,10 +141,16 @@ def _pick(tensors: list[torch.Tensor], chosen: list[int]) -> list[torch.Tensor]:
     return [tensors[i] for i in chosen]
 
 
+def _pair(entries: Mapping[str, Any]) -> Pair | None:
+    """A parameter's pair in its state."""
+    return (entries[ENTRIES[0]], entries[ENTRIES[1]]) if ENTRIES[0] in entries else None
+
+
 @torch.no_grad()
-def _copies(p: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor] | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _copies(p: torch.Tensor, pair: Pair | None) -> Pair:
     """A parameter's new accumulator and what was written to it: those that it had, unless it has got another shape."""
+    dtype = torch.float32 if p.dtype in NARROW else p.dtype
     with torch.inference_mode(False):  # steps outside of that mode write these, too
         if pair is None or pair[0].shape != p.shape:
-            return p.detach().clone(), p.detach().clone()
-        return pair[0].to(p.device, p.dtype), pair[1].to(p.device, p.dtype)
+            return p.detach().to(dtype, copy=True), p.detach().clone()
+        return pair[0].to(p.device, dtype), pair[1].to(p.device, p.dtype)

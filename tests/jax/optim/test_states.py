@@ -85,7 +85,8 @@ def test_bfloat16_parameters():
     weights = {
         n: qcore.quantize(np.asarray(accumulators(state)[n]), F8, "stochastic", key=role_key(0, 2, n)) for n in SHAPES
     }
-    assert_same_trees(params, weights)
+    assert {x.dtype for x in weights.values()} == {np.dtype(np.float32)}
+    assert_same_trees(params, {name: x.astype(ml_dtypes.bfloat16) for name, x in weights.items()})
 
 
 @pytest.mark.parametrize(

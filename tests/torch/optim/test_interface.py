@@ -125,10 +125,10 @@ def test_wrong_results_and_states():
     with pytest.raises(TypeError, match="state_dict is a NoneType; allowed is a dict"):
         optimizer.load_state_dict(None)
     with pytest.raises(ValueError, match="low_precision"):
-        optimizer.load_state_dict(optimizer.optim.state_dict())
+        optimizer.load_state_dict(sgd(parameters()).state_dict())
     optimizer.optim.load_state_dict(optimizer.state_dict())  # a plain optimizer takes what it knows
     with pytest.raises(ValueError, match="accumulators"):
-        optimizer.load_state_dict(OptimLP(sgd(parameters())).state_dict())
+        optimizer.load_state_dict(trained(acc_quant=None)[0].state_dict())
     with pytest.raises(ValueError, match="accumulators"):
         OptimLP(sgd(parameters())).load_state_dict(optimizer.state_dict())
     others = OptimLP(sgd(parameters([(2, 2), *SHAPES[1:]])), acc_quant=H)
