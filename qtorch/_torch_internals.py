@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.autograd import forward_ad
@@ -245,6 +245,55 @@ def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
         return function(tree)
     mapped = [map_tree(function, each) for each in tree]
     return type(tree)(*mapped) if hasattr(tree, "_fields") else type(tree)(mapped)
+
+
+class Inductor(NamedTuple):
+    """What a lowering of an operator needs of Inductor.
+
+    Attributes:
+        ops: the operations of a loop's body.
+        zero: an index.
+        lowerings: those of torch's own operators "view" and "amax", on Inductor's values.
+        call: leaves an operator in the program: takes it, and its arguments.
+        pointwise: a loop over the elements of a value, with a dtype and a function from an index to a result.
+        is_fused: true for a value that is not in memory: the loop that reads it will compute it.
+        register: gives an operator a lowering.
+    """
+
+    ops: Any
+    zero: Any
+    lowerings: dict[str, Callable[..., Any]]
+    call: Callable[..., Any]
+    pointwise: Callable[..., Any]
+    is_fused: Callable[[Any], bool]
+    register: Callable[[Any, Callable[..., Any]], Any]
+
+
+@cache
+def inductor() -> Inductor | None:
+    """Inductor's parts; None where this version of torch has them elsewhere: operators then stay calls."""
+    try:
+        import sympy
+        from torch._inductor import ir, lowering, virtualized
+
+        table, fallback, register = lowering.lowerings, lowering.fallback_handler, lowering.register_lowering
+        lowerings = {name: table[getattr(torch.ops.aten, name).default] for name in ("view", "amax")}
+        create, ops = ir.Pointwise.create, virtualized.ops
+    except (ImportError, AttributeError, KeyError):
+        return None
+
+    def pointwise(x: Any, dtype: torch.dtype, inner: Callable[[Any], Any]) -> Any:
+        return create(device=x.get_device(), dtype=dtype, inner_fn=inner, ranges=list(x.get_size()))
+
+    return Inductor(
+        ops,
+        sympy.Integer(0),
+        lowerings,
+        lambda operator, *arguments: fallback(operator, add_to_fallback_set=False)(*arguments),
+        pointwise,
+        lambda x: x.maybe_get_name() is None,
+        lambda operator, lower: register(operator, type_promotion_kind=None)(lower),
+    )
 
 
 def compile_package(program: Any, path: str, outputs: str, options: Mapping[str, Any]) -> None:

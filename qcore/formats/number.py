@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from qcore.arguments import check_choice, quoted
@@ -26,13 +27,14 @@ class TextForm:
     `qcore.formats.text` imports the formats, so they cannot import it. It registers its functions here.
 
     Attributes:
-        known: the formats of all texts that were read. Dynamo can trace a lookup in it, but no parser.
+        known: has the formats of all texts that were read, as attributes. Dynamo cannot trace a parser; of a dictionary
+            it sees the texts that a program began with, of an object each attribute when it is read.
         learn: reads a text into `known`; its second argument is the name for messages.
         write: the text of a format.
         name_of_dtype: the name of a dtype, None for other objects.
     """
 
-    known: ClassVar[dict[str, Number]] = {}
+    known: ClassVar[Any] = SimpleNamespace()
     learn: ClassVar[Callable[[str, str], None]]
     write: ClassVar[Callable[[Any], str]]
     name_of_dtype: ClassVar[Callable[[Any], str | None]]
@@ -142,7 +144,7 @@ def check_number(number: Any, argument: str = "number") -> Number:
             "'float(5,2)', or a dtype"
         )
     TextForm.learn(text, argument)
-    return TextForm.known[text]
+    return getattr(TextForm.known, text)
 
 
 def prepare(

@@ -76,8 +76,8 @@ def parse(text: str) -> Any:
 
 def learn(text: str, argument: str) -> None:
     """Reads a text into `TextForm.known`; messages call it `argument`."""
-    if text not in TextForm.known:
-        TextForm.known[text] = _parsed(text, argument, _NUMBER_KINDS)
+    if text not in vars(TextForm.known):
+        vars(TextForm.known)[text] = _parsed(text, argument, _NUMBER_KINDS)
 
 
 def _parsed(text: str, argument: str, kinds: Mapping[str, Kind]) -> Any:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from qcore import Number, Rounding
+from qcore import Number, Rounding, law
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number, prepare
 from qcore.law.blocks.tiles import Matrix, Sizes, as_matrix
@@ -113,7 +115,7 @@ def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, cod
     described = _description(number)
     fields, constants = _prepare(mode.value, carrier.name, overflow, coded, *described)
     program = Program(Carrier(*fields[0]), mode, *fields[1:])
-    text = () if torch.compiler.is_exporting() else (_text(*described), mode.value, overflow or "")
+    text = () if torch.compiler.is_exporting() else (_text(*described), mode.value, overflow or "", _law())
     return Plan(number, program, constants, dtype, overflow, text)
 
 
@@ -190,6 +192,22 @@ def _decoding(carrier: str, *description: Any) -> tuple[tuple[Any, ...], tuple[i
 @constant
 def _text(*description: Any) -> str:
     return _described(*description).text
+
+
+@cache
+def digest_of_law() -> str:
+    """A hash of the law's text: Inductor keeps programs on disk by their arguments, and must not find another law's."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files_of_law())).hexdigest()[:16]
+
+
+def files_of_law() -> list[Path]:
+    """The files that decide what Inductor's loops compute."""
+    return sorted([*Path(law.__file__).parent.rglob("*.py"), Path(__file__).parent / "paths" / "inductor.py"])
+
+
+@constant
+def _law() -> str:
+    return digest_of_law()
 
 
 @constant

@@ -12,19 +12,20 @@ import torch
 
 from qcore.random.threefry import Noise
 from qtorch._rounding.cache import cached
+from qtorch._rounding.paths import inductor
 from qtorch._rounding.paths.choice import is_plain_tensor, round_tensor
 from qtorch._rounding.paths.cpu import with_strides_of
 from qtorch._rounding.plan import Plan, plan_for
 
 _library = torch.library.Library("qtorch", "FRAGMENT")
 _library.define(
-    "round(Tensor x, Tensor? key, Tensor? window, str number, str rounding, str overflow) -> Tensor",
+    "round(Tensor x, Tensor? key, Tensor? window, str number, str rounding, str overflow, str law) -> Tensor",
     tags=(torch.Tag.flexible_layout,),
 )
 
 
 @cached
-def _plan(dtype: torch.dtype, number: str, rounding: str, overflow: str) -> Plan:
+def _plan(dtype: torch.dtype, number: str, rounding: str, overflow: str, law: str) -> Plan:
     return plan_for(number, rounding, dtype, overflow or None, False)
 
 
@@ -41,6 +42,7 @@ def _round(x: torch.Tensor, key: torch.Tensor | None, window: torch.Tensor | Non
 
 
 def _shape(x: torch.Tensor, key: torch.Tensor | None, window: torch.Tensor | None, *text: str) -> torch.Tensor:
+    inductor.register()
     return torch.empty_like(x) if key is None or key.dim() == 1 else x.new_empty(x.shape)
 
 

@@ -78,7 +78,7 @@ def test_results_have_the_strides_that_programs_are_told(order):
     inverse = sorted(range(5), key=order.__getitem__)
     x = torch.randn([(2, 3, 4, 5, 6)[axis] for axis in order]).permute(inverse)
     inputs = x, torch.arange(4, dtype=torch.int32).view(2, 2), torch.tensor([0, 0, 24], dtype=torch.int32)
-    text = F.text, "stochastic", ""
+    text = F.text, "stochastic", "", "law"
     actual = torch.ops.qtorch.round(*inputs, *text)
     with FakeTensorMode() as fake:
         expected = torch.ops.qtorch.round(*map(fake.from_tensor, inputs), *text)
@@ -104,3 +104,12 @@ def test_whole_models_compile():
         results.append([y, *(p.grad for p in model.parameters())])
     for eager, traced in zip(*results, strict=True):
         assert_same_bits(traced, eager)
+
+
+def test_texts_that_a_program_reads_first():
+    """Dynamo sees of a dictionary what it held when the program began; formats of several new texts must be found."""
+    texts = [f"float({exp},{man},bias=3)" for exp, man in ((3, 4), (3, 5), (4, 4))]
+    x = torch.randn(50)
+    found = compiled(lambda x: tuple(qtorch.quantize(x, text) for text in texts), "eager")(x)
+    for one, text in zip(found, texts, strict=True):
+        assert_same_bits(one, qtorch.quantize(x, text))

@@ -1,0 +1,269 @@
+"""Rounding in programs that Inductor compiles: the law as operations of its loops, which fuse with their neighbours.
+
+Inductor meets the operator `qtorch::round` in a program. `lower_round` gives it a loop in place of a call. The law's
+own Python runs once for a loop's body, on `Lane`s that note operations of Inductor; `Body` is the array namespace.
+
+    relu(x) * 1.5 -> qtorch::round        one loop: load, relu, multiply, 26 operations of the law, store
+
+Traced through Dynamo instead, the law would be some forty operations for Dynamo, autograd and Inductor, which inlines
+each at every use. One lowering evaluates each operation once.
+
+Where Inductor cannot keep the bits of the kernels, or the loop is slower than they are, `lower_round` leaves the
+operator as it is: see `keeps_bits` and `is_faster`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+from qcore.law.blocks.tiles import Tiles, tiles
+from qtorch._rounding.paths.operations import FLOATS, lane_dtype
+from qtorch._rounding.plan import Plan, plan_for
+from qtorch._torch_internals import Inductor, inductor
+
+_OPERATIONS = {"+": "add", "-": "sub", "*": "mul", "&": "bitwise_and", "|": "bitwise_or", "^": "bitwise_xor"} | {
+    "<<": "bitwise_left_shift",
+    ">>": "bitwise_right_shift",
+    "<": "lt",
+    "<=": "le",
+    ">": "gt",
+    ">=": "ge",
+    "==": "eq",
+    "!=": "ne",
+}
+# Operations with a number that change nothing, and operations with 0 that give 0.
+_NEUTRAL = {("+", 0), ("-", 0), ("<<", 0), (">>", 0), ("|", 0), ("^", 0), ("&", -1), ("*", 1)}
+_ZERO = {("&", 0), ("*", 0)}
+
+
+class Lane:
+    """A value of a loop's body.
+
+    Attributes:
+        body: the body, which keeps one lane for each operation on the same operands.
+        value: what Inductor's operations take and return.
+    """
+
+    __slots__ = ("body", "value")
+
+    def __init__(self, body: Body, value: Any) -> None:
+        self.body = body
+        self.value = value
+
+    # fmt: off
+    def __add__(self, other: Any) -> Any: return self.body.binary("+", self, other)
+    def __radd__(self, other: Any) -> Any: return self.body.binary("+", self, other)
+    def __sub__(self, other: Any) -> Any: return self.body.binary("-", self, other)
+    def __rsub__(self, other: Any) -> Any: return self.body.binary("-", other, self)
+    def __mul__(self, other: Any) -> Any: return self.body.binary("*", self, other)
+    def __rmul__(self, other: Any) -> Any: return self.body.binary("*", self, other)
+    def __and__(self, other: Any) -> Any: return self.body.binary("&", self, other)
+    def __rand__(self, other: Any) -> Any: return self.body.binary("&", self, other)
+    def __or__(self, other: Any) -> Any: return self.body.binary("|", self, other)
+    def __ror__(self, other: Any) -> Any: return self.body.binary("|", self, other)
+    def __xor__(self, other: Any) -> Any: return self.body.binary("^", self, other)
+    def __rxor__(self, other: Any) -> Any: return self.body.binary("^", self, other)
+    def __lshift__(self, other: Any) -> Any: return self.body.binary("<<", self, other)
+    def __rlshift__(self, other: Any) -> Any: return self.body.binary("<<", other, self)
+    def __rshift__(self, other: Any) -> Any: return self.body.binary(">>", self, other)
+    def __rrshift__(self, other: Any) -> Any: return self.body.binary(">>", other, self)
+    def __lt__(self, other: Any) -> Any: return self.body.binary("<", self, other)
+    def __le__(self, other: Any) -> Any: return self.body.binary("<=", self, other)
+    def __gt__(self, other: Any) -> Any: return self.body.binary(">", self, other)
+    def __ge__(self, other: Any) -> Any: return self.body.binary(">=", self, other)
+    def __neg__(self) -> Any: return self.body.note("neg", self)
+    def __invert__(self) -> Any: return self.body.note("bitwise_not", self)
+    # fmt: on
+
+
+class Body:
+    """The array namespace of the law in one loop's body; see `qcore.law.lanes`.
+
+    Args:
+        ops: Inductor's operations.
+        dtype: of the lanes.
+        maximum: gives the maximum of a lane over axes.
+    """
+
+    def __init__(self, ops: Any, dtype: torch.dtype, maximum: Callable[[Lane, tuple[int, ...]], Lane]) -> None:
+        self.ops = ops
+        self.dtype = dtype
+        self.maximum = maximum
+        self.lanes: dict[tuple[Any, ...], Lane] = {}
+
+    def load(self, value: Any) -> Lane:
+        """The lane of a float that Inductor loaded or computed."""
+        return Lane(self, self.ops.to_dtype_bitcast(value, self.dtype, FLOATS[self.dtype]))
+
+    def store(self, lane: Lane) -> Any:
+        """The float of a lane."""
+        return self.ops.to_dtype_bitcast(lane.value, FLOATS[self.dtype], self.dtype)
+
+    def note(self, name: str, *operands: Any, settings: tuple[Any, ...] = ()) -> Lane:
+        """The lane of an operation; numbers among the operands are constants of the lanes' type."""
+        lanes = [operand if isinstance(operand, Lane) else self.constant(operand) for operand in operands]
+        key = name, *map(id, lanes), *settings
+        if key not in self.lanes:
+            values = (lane.value for lane in lanes)
+            self.lanes[key] = Lane(self, getattr(self.ops, name)(*values, *settings))
+        return self.lanes[key]
+
+    def constant(self, number: int) -> Lane:
+        key = "constant", number
+        if key not in self.lanes:
+            self.lanes[key] = Lane(self, self.ops.constant(number, self.dtype))
+        return self.lanes[key]
+
+    def binary(self, sign: str, a: Any, b: Any) -> Any:
+        """The lane of an operation with two operands, without those that a number makes needless."""
+        if isinstance(b, int):
+            if (sign, b) in _NEUTRAL:
+                return a
+            if (sign, b) in _ZERO:
+                return 0
+        if sign in ("<<", ">>") and isinstance(a, int) and a == 0:
+            return 0
+        return self.note(_OPERATIONS[sign], a, b)
+
+    def where(self, condition: Lane, a: Any, b: Any) -> Lane:
+        return self.note("where", condition, a, b)
+
+    def clip(self, x: Any, low: Any, high: Any) -> Any:
+        x = x if low is None else self.note("maximum", x, low)
+        return x if high is None else self.note("minimum", x, high)
+
+    def amax(self, x: Lane, axis: tuple[int, ...], keepdims: bool) -> Lane:
+        return self.maximum(x, axis)
+
+    def float_bits(self, lanes: Lane) -> Lane:
+        floats = FLOATS[self.dtype]
+        converted = self.note("to_dtype", lanes, settings=(floats, self.dtype))
+        return self.note("to_dtype_bitcast", converted, settings=(self.dtype, floats))
+
+    def integers(self, bits: Lane) -> Lane:
+        floats = FLOATS[self.dtype]
+        converted = self.note("to_dtype_bitcast", bits, settings=(floats, self.dtype))
+        return self.note("to_dtype", converted, settings=(self.dtype, floats))
+
+
+class _MaximumReachedError(Exception):
+    """Ends a run of the law as soon as it asks for a maximum; its argument is the lane that it asks for."""
+
+
+def register() -> None:
+    """Gives Inductor the lowering, once it is imported; called whenever a program with the operator is traced."""
+    if "torch._inductor.lowering" in sys.modules:
+        _register()
+
+
+@cache
+def _register() -> None:
+    parts = inductor()
+    if parts is not None:
+        parts.register(torch.ops.qtorch.round.default, lower_round)
+
+
+def lower_round(x: Any, key: Any, window: Any, number: str, rounding: str, overflow: str, law: str) -> Any:
+    """What Inductor makes of `torch.ops.qtorch.round`: loops, or the operator as it is."""
+    parts = inductor()
+    assert parts is not None
+    dtype, shape = x.get_dtype(), tuple(x.get_size())
+    if key is None and x.get_device().type == "cpu":
+        plan = plan_for(number, rounding, dtype, overflow or None, False)
+        if keeps_bits(plan, dtype, shape) and is_faster(plan, shape, parts.is_fused(x)):
+            return _loop(parts, plan, x, (), None) if plan.elementwise else _loop_of_blocks(parts, plan, x, shape)
+    return parts.call(torch.ops.qtorch.round.default, x, key, window, number, rounding, overflow, law)
+
+
+def _loop_of_blocks(parts: Inductor, plan: Plan, x: Any, shape: tuple[Any, ...]) -> Any:
+    """A loop for the maxima of blocks, and one for their elements, which Inductor fuses over the blocks."""
+    blocks = _blocks(plan, shape)
+    view, amax = parts.lowerings["view"], parts.lowerings["amax"]
+    tiled = view(x, list(blocks.tiled))
+    largest = amax(_magnitudes(parts, plan, tiled, blocks.axes), list(blocks.axes), True)
+    largest.realize()  # or each element of a block would compute the block's maximum again
+    return view(_loop(parts, plan, tiled, blocks.axes, largest), list(shape))
+
+
+def keeps_bits(plan: Plan, dtype: torch.dtype, shape: tuple[Any, ...]) -> bool:
+    """True if Inductor's loops have the bits of the kernels.
+
+    - Not for numbers of 16 bits: Inductor computes with them in float32, so a producer that is fused has not rounded
+      them, and NaNs lose bits where they are stored.
+    - Not for blocks that do not fill their dimension: torch 2.13's Inductor splits such loops and leaves out the last
+      block where a program goes on with a part of the result.
+    - Not for two levels of scales, whose law divides.
+    """
+    if dtype not in (torch.float32, torch.float64) or plan.program.kind == "nvfp4":
+        return False
+    if plan.elementwise:
+        return True
+    if 0 in shape or not all(isinstance(length, int) or length.is_number for length in shape):
+        return False
+    blocks = _blocks(plan, shape)
+    return blocks.shape == blocks.padded
+
+
+def is_faster(plan: Plan, shape: tuple[Any, ...], is_fused: bool) -> bool:
+    """True if loops are not slower than the kernels, by `benchmarks.fusion`.
+
+    Rounding of single elements always gains. Blocks gain where the loop saves a pass over memory, unless they are short
+    and lie along the last dimension: a vector has no fast maximum of its own lanes.
+
+    Args:
+        plan, shape: of the rounding.
+        is_fused: whether Inductor has not yet put the numbers into memory.
+    """
+    if plan.elementwise:
+        return True
+    blocks = _blocks(plan, shape)
+    along_last = len(blocks.tiled) - 1 in blocks.axes
+    return is_fused and (not along_last or math.prod(blocks.tiled[axis] for axis in blocks.axes) >= _LONG)
+
+
+_LONG = 256  # elements of a block
+
+
+def _blocks(plan: Plan, shape: tuple[Any, ...]) -> Tiles:
+    return tiles(tuple(map(int, shape)) or (1,), plan.number.block_sizes(len(shape)) or (1,))
+
+
+def _loop(parts: Inductor, plan: Plan, x: Any, axes: tuple[int, ...], largest: Any) -> Any:
+    """The loop that rounds; `largest` are the maxima of blocks, which lie along `axes`."""
+    load, lanes = x.make_loader(), lane_dtype(plan.program.carrier)
+    load_largest = None if largest is None else largest.make_loader()
+
+    def inner(index: Any) -> Any:
+        def maximum(_: Lane, axis: tuple[int, ...]) -> Lane:
+            assert load_largest is not None
+            place = [parts.zero if i in axis else one for i, one in enumerate(index)]
+            return Lane(body, load_largest(place))
+
+        body = Body(parts.ops, lanes, maximum)
+        return body.store(plan.program.run(body, body.load(load(index)), plan.constants, axes))
+
+    return parts.pointwise(x, x.get_dtype(), inner)
+
+
+def _magnitudes(parts: Inductor, plan: Plan, x: Any, axes: tuple[int, ...]) -> Any:
+    """The lanes of which the law takes the maximum of a block."""
+    load, lanes = x.make_loader(), lane_dtype(plan.program.carrier)
+
+    def inner(index: Any) -> Any:
+        def found(lane: Lane, _: tuple[int, ...]) -> Lane:
+            raise _MaximumReachedError(lane)
+
+        body = Body(parts.ops, lanes, found)
+        try:
+            plan.program.run(body, body.load(load(index)), plan.constants, axes)
+        except _MaximumReachedError as reached:
+            return reached.args[0].value
+        raise AssertionError("the law of blocks takes no maximum")
+
+    return parts.pointwise(x, lanes, inner)
