@@ -26,6 +26,7 @@ import mpmath
 import numpy as np
 
 from benchmarks.support.arguments import count_of, output_file
+from qcore.files import write_text
 from qcore.numerics.elementary import laws
 from qcore.numerics.operations import SMALLEST, Names
 
@@ -131,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--seconds", type=float, default=float("inf"), help="stop after these (default: never)")
     add("--json", metavar="FILE", type=output_file, default=FILE)
     arguments = parser.parse_args(argv)
-    known = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
+    known = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json.exists() else {}
     end = perf_counter() + arguments.seconds
     for name in arguments.functions:
         for part in range(min(arguments.sixteenths, PARTS)):
@@ -143,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             row["hard"] |= {one: correct(name, one) for one in scan(name, part)}
             row.update(sixteenths=part + 1, hard=dict(sorted(row["hard"].items())))
             row["defined"] = defined(name, row["hard"])
-            arguments.json.write_text(json.dumps(dict(sorted(known.items())), indent=0) + "\n")
+            write_text(arguments.json, json.dumps(dict(sorted(known.items())), indent=0) + "\n")
             print(f"{name}: {part + 1} sixteenths, {len(row['hard'])} hard inputs", flush=True)
     return 0
 

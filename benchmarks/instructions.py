@@ -78,10 +78,10 @@ def assembly(source: str, vectors: str) -> str:
     )
     with tempfile.TemporaryDirectory() as folder:
         text, result = Path(folder, "kernel.c"), Path(folder, "kernel.s")
-        text.write_text(source)
+        text.write_text(source, encoding="utf-8")
         command = [*compiler.command(compiler.X86_FLAGS[vectors]), "-S", str(text), "-o", str(result)]
         subprocess.run(command, check=True)
-        return result.read_text()
+        return result.read_text(encoding="utf-8")
 
 
 def loops(lines: list[str]) -> Iterator[list[str]]:

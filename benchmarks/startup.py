@@ -209,7 +209,7 @@ def _reset_peak(device: str) -> tuple[str, int]:
         torch.cuda.reset_peak_memory_stats()
         return "torch.cuda", torch.cuda.memory_allocated()
     try:
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     except OSError:
         return "getrusage", _peak("getrusage")  # which cannot be reset: what it hides is below the earlier peak
     return "VmHWM", _peak("VmHWM")
@@ -225,7 +225,9 @@ def _peak(source: str) -> int:
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    (line,) = (
+        line for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:")
+    )
     return int(line.split()[1]) * 1024
 
 

@@ -87,7 +87,7 @@ def measure(folder: Path) -> Iterator[dict[str, Any]]:
         rounded.__name__ = f"rounding_{index}"
         jax.jit(rounded).lower(x, key).compile()
         (graph,) = folder.glob(f"*{rounded.__name__}.cpu_after_optimizations.txt")
-        sizes, count = fusions(graph.read_text()), 0.0
+        sizes, count = fusions(graph.read_text(encoding="utf-8")), 0.0
         for name, size in sizes.items():  # one of blocks' values has fewer elements
             objects = folder.glob(f"*{rounded.__name__}.*.{name}_kernel_module.o")
             count += sum(each(path) for path in objects) * size / math.prod(SHAPE)

@@ -127,7 +127,7 @@ COLUMNS = (("bits", 2), ("loss", 4), ("test", 4))
 
 def _keep(path: Path, rows: list[dict[str, Any]]) -> None:
     """Puts the rows of a model into a file, in the place of those before."""
-    before = json.loads(path.read_text())["rows"] if path.exists() else []
+    before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
     same = ("model", "framework")
     others = [row for row in before if any(row[name] != rows[0][name] for name in same)]
     write_results(path, {"candidates": list(CANDIDATES), "rows": [*others, *rows]})

@@ -28,7 +28,7 @@ def read(folder: Path) -> dict[tuple[str, str], list[Row]]:
     """The rows of all result files, by framework and model."""
     runs: dict[tuple[str, str], list[Row]] = {}
     for framework in FRAMEWORKS:
-        for row in json.loads((folder / f"choices-{framework}.json").read_text())["rows"]:
+        for row in json.loads((folder / f"choices-{framework}.json").read_text(encoding="utf-8"))["rows"]:
             runs.setdefault((framework, row["model"]), []).append(row)
     return runs
 

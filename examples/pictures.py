@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 
+from qcore.files import replaced, write_text
+
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs"
 NAMES = ("training-*.json", "quantized-*.json")
@@ -49,21 +51,21 @@ def save(picture: Picture, path: str | Path) -> None:
     path = Path(path)
     if path.suffix == ".json":
         kept = {"title": picture.title, "panels": [panel._asdict() for panel in picture.panels]}
-        path.write_text(json.dumps(kept) + "\n")
+        write_text(path, json.dumps(kept) + "\n")
     else:
         _draw(picture, path)
 
 
 def read(path: Path) -> Picture:
     """The picture whose numbers `save` has written."""
-    found = json.loads(path.read_text())
+    found = json.loads(path.read_text(encoding="utf-8"))
     return Picture(found["title"], [Panel(**panel) for panel in found["panels"]])
 
 
 def save_figure(figure: Any, path: Path) -> None:
     """Writes a figure and closes it; the same figure is the same file."""
-    with plt.rc_context({"svg.hashsalt": "examples"}):
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    with plt.rc_context({"svg.hashsalt": "examples"}), replaced(path) as fresh:
+        figure.savefig(fresh, metadata={"Date": None} if path.suffix == ".svg" else None)
     plt.close(figure)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from examples import data, text
 from examples.report import console
 from qcore import RECIPES, Accumulator, Entry, Product, Recipe, parse
+from qcore.files import write_text
 
 MODELS = ("gpt", "preresnet20")
 LETTERS, LENGTH, TEXTS = len(text.LETTERS), 32, 8  # of the GPT: its letters, and a batch
@@ -119,7 +120,7 @@ def final(losses: Iterable[float]) -> float:
 
 def _keep(path: Path, run: dict[str, Any]) -> None:
     """Puts a run into a file, in the place of the one before it."""
-    runs = json.loads(path.read_text()) if path.exists() else []
+    runs = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     same = ("model", "run", "framework")
     others = [one for one in runs if any(one[name] != run[name] for name in same)]
-    path.write_text("[\n" + ",\n".join(json.dumps(one) for one in [*others, run]) + "\n]\n")
+    write_text(path, "[\n" + ",\n".join(json.dumps(one) for one in [*others, run]) + "\n]\n")

@@ -37,7 +37,11 @@ class Run(NamedTuple):
 
 def read(folder: Path) -> list[Run]:
     """The runs of all files of a folder."""
-    return [Run(**one) for path in sorted(folder.glob("recipes-*.json")) for one in json.loads(path.read_text())]
+    return [
+        Run(**one)
+        for path in sorted(folder.glob("recipes-*.json"))
+        for one in json.loads(path.read_text(encoding="utf-8"))
+    ]
 
 
 def table(runs: Sequence[Run]) -> str:

@@ -1,6 +1,7 @@
 """`python -m website`: writes what is generated in docs, from the formats and from `benchmarks/results`."""
 
 from qcore.cli.pages import write_pages
+from qcore.files import write_text
 from website.figures import with_figures
 from website.records import ROOT
 
@@ -10,5 +11,5 @@ for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
     before = path.read_text(encoding="utf-8")
     after = with_figures(before)
     if after != before:
-        path.write_text(after, encoding="utf-8", newline="\n")
+        write_text(path, after)
         print(path)

@@ -53,7 +53,7 @@ def sweeps() -> str:
     found = [
         (case["format"], case["rounding"], case["backend"], case["inputs"], case["differing"])
         for path in paths
-        for outer in json.loads(path.read_text())["cases"]
+        for outer in json.loads(path.read_text(encoding="utf-8"))["cases"]
         for case in outer.get("backends", [outer])
     ]
     modes: dict[str, set[str]] = {}
@@ -181,7 +181,7 @@ def same_training_programs() -> str:
 
 
 def hard_inputs() -> str:
-    rows = json.loads((ROOT / "qcore" / "numerics" / "hard_inputs.json").read_text())
+    rows = json.loads((ROOT / "qcore" / "numerics" / "hard_inputs.json").read_text(encoding="utf-8"))
     cells = (
         (f"`{name}`", f"{row['sixteenths']}", str(len(row["hard"])), str(len(row["defined"])))
         for name, row in rows.items()

@@ -30,7 +30,9 @@ class Run(NamedTuple):
 
 def cells(path: Path) -> list[tuple[str, str]]:
     """The cells of a notebook: "markdown" or "code", and the source."""
-    return [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(path.read_text())["cells"]]
+    return [
+        (cell["cell_type"], "".join(cell["source"])) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+    ]
 
 
 def markdown(path: Path) -> str:

@@ -14,7 +14,7 @@ Record = dict[str, Any]
 
 
 def results(name: str) -> Record:
-    return json.loads((RESULTS / f"{name}.json").read_text())
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def link(name: str, text: str = "all rows") -> str:

@@ -42,7 +42,7 @@ def output_file(text: str) -> Path:
 
 def refuse_record(parser: argparse.ArgumentParser, path: Path | None) -> None:
     """Ends a program whose times would replace a record, a file with a layout, which runs of hours go on from."""
-    if path is not None and path.is_file() and '"layout"' in path.read_text()[:100]:
+    if path is not None and path.is_file() and '"layout"' in path.read_text(encoding="utf-8")[:100]:
         parser.error(f"argument --json: {path} is a record that runs go on from; allowed is another file for times")
 
 

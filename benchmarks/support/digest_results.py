@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.support.results import locked, replace_results
+from benchmarks.support.results import locked, write_results
 
 LAYOUT = "qbits digests 1"
 PATTERNS, PIECE = 1 << 32, 1 << 28  # the bit patterns of float32, and of a digest
@@ -68,7 +68,7 @@ class Digests:
         """
         if not self.path.exists():
             return {}
-        found = json.loads(self.path.read_text())
+        found = json.loads(self.path.read_text(encoding="utf-8"))
         if found.get("layout") != LAYOUT:
             raise DigestsError(f"{self.path} is no file of layout {LAYOUT!r}; give another --json")
         if found["versions"] != self.environment["versions"]:
@@ -82,7 +82,7 @@ class Digests:
             row = rows.setdefault(job, Row(*job))
             row.commit, row.digests[piece] = commit, digest
             results = {"layout": LAYOUT, **self.environment, "rows": [asdict(rows[one]) for one in sorted(rows)]}
-            replace_results(self.path, results)
+            write_results(self.path, results)
 
 
 def disagreements(rows: Sequence[Row]) -> list[tuple[Row, Row, int]]:

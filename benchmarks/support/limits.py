@@ -30,10 +30,10 @@ def kind_of(operation: str, text: str) -> str:
 def counts() -> Counts:
     """Instructions an element, of all passes over memory, by set ("jax": XLA's), format, operation and dtype."""
     found: Counts = {}
-    for row in json.loads((RESULTS / "instructions.json").read_text())["rows"]:
+    for row in json.loads((RESULTS / "instructions.json").read_text(encoding="utf-8"))["rows"]:
         key = row["vectors"], row["format"], row["operation"], row["dtype"]
         found[key] = found.get(key, 0.0) + row["each"]
-    for row in json.loads((RESULTS / "xla-instructions.json").read_text())["rows"]:
+    for row in json.loads((RESULTS / "xla-instructions.json").read_text(encoding="utf-8"))["rows"]:
         found["jax", parse(row["format"]).text, row["operation"], "float32"] = row["each"]
     return found
 

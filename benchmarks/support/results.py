@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from qcore.files import write_text
+
 
 def results_text(results: Mapping[str, Any]) -> str:
     """The text of a result file: JSON, each value on a line, of lists of records each record."""
@@ -18,14 +20,8 @@ def results_text(results: Mapping[str, Any]) -> str:
 
 
 def write_results(path: str | Path, results: Mapping[str, Any]) -> None:
-    Path(path).write_text(results_text(results))
-
-
-def replace_results(path: Path, results: Mapping[str, Any]) -> None:
     """Writes results to a file that others may read meanwhile: they see the old one or the new one, whole."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    write_results(fresh, results)
-    os.replace(fresh, path)
+    write_text(path, results_text(results))
 
 
 @contextmanager

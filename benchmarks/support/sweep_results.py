@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.support.comparison import Case
-from benchmarks.support.results import results_text
+from benchmarks.support.results import write_results
 
 LAYOUT = "qbits sweep 1"
 
@@ -74,7 +73,7 @@ class Results:
         return [case for found in self.cases.values() for case in found.values()]
 
     def save(self) -> None:
-        """Writes a new file beside the old one, then puts it in its place: at any moment there is a whole one."""
+        """Writes the file, of which at any moment there is a whole one."""
         if self.path is None:
             return
         rows = [
@@ -82,10 +81,7 @@ class Results:
             | {"backends": [case.record() for case in self.cases[pair].values()]}
             for pair, done in self.done.items()
         ]
-        text = results_text({"layout": LAYOUT, **self.environment, "cases": rows})
-        fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        fresh.write_text(text)
-        os.replace(fresh, self.path)
+        write_results(self.path, {"layout": LAYOUT, **self.environment, "cases": rows})
 
 
 def open_results(path: Path | None, environment: dict[str, Any]) -> Results:
@@ -98,7 +94,7 @@ def open_results(path: Path | None, environment: dict[str, Any]) -> Results:
     if path is None or not path.exists():
         return results
     try:
-        record = json.loads(path.read_text())
+        record = json.loads(path.read_text(encoding="utf-8"))
         layout = record.get("layout", "none")
     except (ValueError, AttributeError) as error:
         raise ResultsError(f"{path} is no sweep's results ({error}); give another --json") from error

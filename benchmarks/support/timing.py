@@ -159,7 +159,7 @@ def usable_cores() -> int:
 
 
 def _cpu_model() -> str:
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()

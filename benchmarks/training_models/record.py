@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.support.results import locked, replace_results
+from benchmarks.support.results import locked, write_results
 
 LAYOUT = "qbits same training 1"
 
@@ -65,7 +65,7 @@ class Record:
         """
         if not self.path.exists():
             return []
-        found = json.loads(self.path.read_text())
+        found = json.loads(self.path.read_text(encoding="utf-8"))
         if found.get("layout") != LAYOUT:
             raise RecordError(f"{self.path} is no file of layout {LAYOUT!r}; give another --json")
         for name in ("versions", "data"):
@@ -81,7 +81,7 @@ class Record:
         with locked(self.path):
             rows = {one.job: one for one in self.rows()} | {row.job: row}
             runs = [asdict(rows[job]) | {"steps": rows[job].steps} for job in sorted(rows)]
-            replace_results(self.path, {"layout": LAYOUT, **self.environment, "runs": runs})
+            write_results(self.path, {"layout": LAYOUT, **self.environment, "runs": runs})
 
 
 def disagreements(rows: list[Row]) -> list[str]:

@@ -17,6 +17,7 @@ from benchmarks.training_models.environment import open_record
 from benchmarks.training_models.programs import PROGRAMS
 from benchmarks.training_models.record import Record, Row
 from benchmarks.training_models.state import DATA, digest, key_for
+from qcore.files import replaced
 
 
 def train(run: Any, model: str, start: int, stop: int, seen: str = "") -> str:
@@ -43,7 +44,8 @@ def work(record: Record, states: Path, job: tuple[str, str, str], steps: int, ev
         seen = train(run, model, row.steps, row.steps + every, row.intermediates[-1] if row.intermediates else "")
         row.weights.append(digest(run.weights()))
         row.intermediates.append(seen)
-        np.savez(file, **run.state())
+        with replaced(file) as fresh:
+            np.savez(fresh, **run.state())
         record.put(row)
         print(f"{', '.join(job)}, step {row.steps}: {row.weights[-1]}", flush=True)
 

@@ -20,6 +20,7 @@ import numpy as np
 from qcore.affine.parameters import QParams
 from qcore.affine.quantized import QuantizedArray
 from qcore.arguments import check_type
+from qcore.files import replaced
 from qcore.formats.affine import AffineInteger
 from qcore.formats.text import parse
 
@@ -171,7 +172,8 @@ def save_file(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
     check_path(path)
     arrays, metadata = flatten(entries)
     write = installed("safetensors.numpy").save_file
-    write({name: np.array(array, order="C") for name, array in arrays.items()}, path, metadata)
+    with replaced(path) as fresh:
+        write({name: np.array(array, order="C") for name, array in arrays.items()}, fresh, metadata)
 
 
 def load_file(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ COMPILERS = {"qtorch": ("torch", "compile"), "qjax": ("jax", "jit")}
 
 def hard_inputs() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """For each function the inputs that were found and the law's results, as bit patterns."""
-    results = {name: row["hard"] | row["defined"] for name, row in json.loads(FILE.read_text()).items()}
+    results = {name: row["hard"] | row["defined"] for name, row in json.loads(FILE.read_text(encoding="utf-8")).items()}
     return {name: (_patterns(row), _patterns(row.values())) for name, row in results.items()}
 
 

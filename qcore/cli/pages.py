@@ -7,6 +7,7 @@ from pathlib import Path
 
 from qcore.cli.plots import draw
 from qcore.cli.tables import COLUMNS, row
+from qcore.files import write_text
 from qcore.formats.names import NAMED
 from qcore.formats.text import parse
 
@@ -84,7 +85,7 @@ def write_pages(folder: Path) -> Iterator[Path]:
     """Writes the page and its pictures into a folder; yields what it wrote."""
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "named-formats.md"
-    page.write_text("\n".join(_parts()), encoding="utf-8", newline="\n")
+    write_text(page, "\n".join(_parts()))
     yield page
     for name, (formats, _) in PICTURES.items():
         draw(formats, folder / name)

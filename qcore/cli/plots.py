@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qcore.cli.curves import Drawing, drawing
+from qcore.files import replaced
 from qcore.formats.number import check_number
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def draw(names: Sequence[str], path: Path) -> None:
         axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
         axes[-1].set_xlabel("x")
         _fix_layout(figure)
-        figure.savefig(path, dpi=150, metadata=_METADATA[path.suffix.lower()])
+        with replaced(path) as fresh:
+            figure.savefig(fresh, dpi=150, metadata=_METADATA[path.suffix.lower()])
 
 
 def _fix_layout(figure: Figure) -> None:

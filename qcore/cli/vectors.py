@@ -20,6 +20,7 @@ import numpy as np
 from qcore.arrays import decode, encode, quantize
 from qcore.cli.inputs import bits_of, dtype_of, vector_inputs
 from qcore.cli.properties import why_no_codes
+from qcore.files import write_text
 from qcore.formats.block import NVFP4, BlockNumber, BlockScaled
 from qcore.formats.number import Number, check_number
 
@@ -103,5 +104,5 @@ def write(path: Path, header: Header, count: int, seed: int) -> int:
     if len(results) == 1:
         columns.append([""] * len(x))
     lines = [json.dumps(asdict(header)), *map(",".join, zip(*columns, strict=True))]
-    path.write_text("\n".join(lines) + "\n", encoding="ascii", newline="\n")
+    write_text(path, "\n".join(lines) + "\n")
     return len(x)

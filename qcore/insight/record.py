@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qcore.arguments import check_choice, check_int
+from qcore.files import write_text
 from qcore.insight.digest import merged
 from qcore.insight.statistics import Statistics
 
@@ -205,7 +206,7 @@ class Record:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the record as JSON."""
-        Path(path).write_text(json.dumps(self.to_json(), separators=(",", ":")) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(self.to_json(), separators=(",", ":")) + "\n")
 
     @classmethod
     def load(cls, path: str | PathLike[str], model: str | None = None) -> Record:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from qcore.affine.checkpoint import check_path, flatten, installed, read_file, unflatten, wrapped
+from qcore.files import replaced
 from qtorch.quantization.tensor import QTensor
 
 
@@ -37,7 +38,9 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
     check_path(path)
     arrays, metadata = flatten(entries)
     separate = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in arrays.items()}
-    installed("safetensors.torch").save_file(separate, path, metadata)
+    write = installed("safetensors.torch").save_file
+    with replaced(path) as fresh:
+        write(separate, fresh, metadata)
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
+from qcore.files import write_text
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -84,7 +86,7 @@ def page(path: Path, width: float, height: float, title: str, text: str) -> Iter
             axes.set_position(np.round(axes.get_position().bounds, 6).tolist())
         found = StringIO()
         figure.savefig(found, format="svg", metadata={"Date": None, "Creator": None})
-    path.write_text(_finished(found.getvalue(), title, text), encoding="utf-8", newline="\n")
+    write_text(path, _finished(found.getvalue(), title, text))
 
 
 def _finished(svg: str, title: str, text: str) -> str:

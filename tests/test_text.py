@@ -1,0 +1,52 @@
+"""Text is UTF-8 wherever the system's own encoding is another one."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OPENS = {"open", "read_text", "write_text"}
+BINARY = {repr(mode) for mode in ("rb", "wb", "xb", "ab", "rb+")}
+FOLDERS = "qcore", "qtorch", "qjax", "benchmarks", "examples", "website"
+
+
+def without_encoding(tree):
+    """The lines of calls that read or write text in the encoding of the system."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        owner = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+        is_binary = "open" in name and any(ast.unparse(one) in BINARY for one in node.args)
+        is_ours = not owner and name == "write_text"  # of `qcore.files`
+        named = any(keyword.arg == "encoding" for keyword in node.keywords)
+        if name in OPENS and owner != "os" and not is_ours and not is_binary and not named:
+            yield node.lineno
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_file_is_opened_with_an_encoding(folder):
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line in without_encoding(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not found
+
+
+def test_calls_without_an_encoding_are_found():
+    source = 'open("a")\npath.read_text()\npath.write_text("b")\nopen("a", "rb")\npath.open("xb")\nos.open("a", 0)\n'
+    assert list(without_encoding(ast.parse(source))) == [1, 2, 3]
+
+
+def test_packages_in_a_locale_that_is_not_utf8():
+    program = "import locale, qtorch; print(locale.getpreferredencoding(False), qtorch.parse('e5m2').bits)"
+    variables = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    commands = [[sys.executable, "-c", program], [sys.executable, "-m", "qcore", "show", "mxfp8_e4m3"]]
+    for command, said in zip(commands, ("ANSI_X3.4-1968 8", "mxfp8_e4m3"), strict=True):
+        found = subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, encoding="ascii", check=False)
+        assert (found.returncode, said in found.stdout) == (0, True), found.stderr
