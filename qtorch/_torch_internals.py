@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -48,6 +49,7 @@ _has_int8_instructions = _capabilities is not None and any(
 INT8_TERMS = 1024  # whose products, of at most 2^14, have sums that float32 holds
 _tree_map = _find("utils._pytree.tree_map")
 _HOOKS = {True: "_forward_pre_hooks", False: "_forward_hooks"}
+_disable_functions = _find("_C.DisableTorchFunction")
 _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
 
 
@@ -103,6 +105,34 @@ def check_one_tangent() -> None:
             "torch has no forward-mode derivatives of forward-mode derivatives of autograd functions; allowed are "
             "torch.func.hessian, jacfwd of jacrev, and jacrev of either"
         )
+
+
+def unseen_by_modes() -> Any:
+    """A context in which no `TorchFunctionMode` sees torch's functions; in a torch without it all modes see them."""
+    return nullcontext() if _disable_functions is None else _disable_functions()
+
+
+def check_modes() -> None:
+    """Raises unless `unseen_by_modes` works.
+
+    Raises:
+        RuntimeError: if this version of torch cannot hide functions from modes.
+    """
+    if _disable_functions is None:
+        raise RuntimeError(
+            f"torch {torch.__version__} has no torch._C.DisableTorchFunction; lowered there are only models whose "
+            "products are those of nn.Linear and nn.Conv1d to Conv3d"
+        )
+
+
+def base_of(x: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that a view shows; None of other tensors, and where this version of torch does not say it."""
+    return getattr(x, "_base", None)
+
+
+def own_parameters(module: torch.nn.Module) -> list[Any]:
+    """The parameters of a module without its children's, and what `torch.func.functional_call` puts in their places."""
+    return [x for x in getattr(module, "_parameters", {}).values() if x is not None]
 
 
 def constant(function: Callable[..., T]) -> Callable[..., T]:

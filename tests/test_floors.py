@@ -24,7 +24,7 @@ FLOORS = {
         "__main__",
     ],
     "qtorch": [
-        "_torch_internals",
+        "_torch_internals _classes",
         "_kernels",
         "_rounding",
         "quant",

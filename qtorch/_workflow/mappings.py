@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from qtorch._classes import plain_class
 from qtorch._workflow.stubs import DeQuantStub, QuantStub
 from qtorch.nn import intrinsic, qat, quantized
 from qtorch.nn.intrinsic import qat as intrinsic_qat
@@ -144,8 +145,10 @@ def is_unobserved(module: nn.Module, mapping: Any) -> bool:
         module: of a type that the mapping has.
         mapping: as for `convert`.
     """
-    target = mapping[type(module)]
-    return type(module) in UNOBSERVED or (isinstance(target, type) and issubclass(target, tuple(_DYNAMIC.values())))
+    target = mapping[plain_class(module)]
+    return plain_class(module) in UNOBSERVED or (
+        isinstance(target, type) and issubclass(target, tuple(_DYNAMIC.values()))
+    )
 
 
 def is_made_for_quantization(module: nn.Module) -> bool:

@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from qcore.notices import warn
+from qtorch._classes import change_class, plain_class, restore_class
 from qtorch._torch_internals import drop_forward_hooks
 from qtorch._workflow.steps.propagation import check_settings, check_types
 from qtorch._workflow.tree import check_model, is_leaf, shown, walk
+from qtorch.nn.qat.layers import QATLayer
 from qtorch.quantization.fake_quantize import FakeQuantize
 from qtorch.quantization.observers.base import RangeObserver
 from qtorch.quantization.qconfig import QConfigDynamic
@@ -88,6 +90,8 @@ def attach(path: str, module: torch.nn.Module, settings: Any, by_hook: bool = Tr
     _count_calls(path, observer)
     if by_hook and type(module).forward is not nn.Sequential.forward:  # which calls its children anyway, in order
         module.register_forward_hook(ObserveOutput(path), prepend=True)
+        if not isinstance(module, QATLayer):  # which no program of the float model has
+            change_class(module, NAME)
 
 
 def detach(module: torch.nn.Module) -> None:
@@ -95,6 +99,7 @@ def detach(module: torch.nn.Module) -> None:
     if hasattr(module, NAME):
         delattr(module, NAME)
     drop_forward_hooks(module, False, lambda hook: isinstance(hook, ObserveOutput))
+    restore_class(module, NAME)
 
 
 def stop_counting(module: torch.nn.Module) -> None:
@@ -164,7 +169,9 @@ def add_observer_(
     check_types("non_leaf_module_list", non_leaf_module_list)
     check_types("allow_list", allow_list)
     whole = tuple(non_leaf_module_list or ())
-    for path, layer in list(walk(module, lambda _, layer: type(layer) in whole)):
-        observed = type(layer) in whole or (is_leaf(layer) and (allow_list is None or type(layer) in allow_list))
+    for path, layer in list(walk(module, lambda _, layer: plain_class(layer) in whole)):
+        observed = plain_class(layer) in whole or (
+            is_leaf(layer) and (allow_list is None or plain_class(layer) in allow_list)
+        )
         if observed and getattr(layer, "qconfig", None) is not None and not is_prepared(layer):
             attach(path, layer, layer.qconfig, device=device)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from qtorch._classes import plain_class
 from qtorch.quant import Quantizer
 from qtorch.quantization.fake_quantize import FakeQuantize
 
@@ -36,7 +37,7 @@ def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
     if isinstance(module, nn.MultiheadAttention):
         return "attention is not quantized"
     bases = [kind.__name__ for kind in mapping if isinstance(module, kind)]
-    if bases and type(module) not in mapping:
+    if bases and plain_class(module) not in mapping:
         return f"it is of a subclass of {bases[0]}, and only exact types are swapped: add it to the mapping"
     return f"there is no quantized {type(module).__name__}"
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from qcore.report import LayerReport, Report
+from qtorch._classes import plain_class
 from qtorch._workflow.mappings import get_default_static_quant_module_mappings, is_whole
 from qtorch._workflow.observing import NAME, has_seen, is_prepared
 from qtorch._workflow.reasons import name_of_observer, why_float
@@ -85,7 +86,7 @@ _WEIGHTS = QuantizedWeight, CodedWeight
 
 
 def _is_integer(layer: nn.Module) -> bool:
-    return type(layer).__module__.startswith("qtorch.nn.quantized")
+    return plain_class(layer).__module__.startswith("qtorch.nn.quantized")
 
 
 def _text(part: Any) -> str:

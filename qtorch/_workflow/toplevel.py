@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from qcore.arguments import check_type
+from qtorch._classes import plain_class
 from qtorch._workflow.mappings import get_default_dynamic_quant_module_mappings
 from qtorch._workflow.steps.conversion import convert, converted
 from qtorch._workflow.steps.preparation import prepare, prepare_qat
@@ -128,7 +129,7 @@ def quantize_dynamic(
     model.eval()
     settings = _BY_DTYPE[dtype]
     if qconfig_spec is None:
-        present = {type(module) for module in model.modules()}
+        present = {plain_class(module) for module in model.modules()}
         qconfig_spec = {kind: settings for kind in mapping if kind in present and kind is not nn.Embedding}
         if not qconfig_spec:
             raise ValueError(f"model has no layer that is quantized dynamically; {_allowed(mapping)}")
@@ -146,8 +147,8 @@ def _check_spec(model: nn.Module, spec: Mapping[Any, Any], mapping: Mapping[Any,
     """Raises unless each entry quantizes something."""
     for key, settings in spec.items():
         named = model.get_submodule(key).modules() if isinstance(key, str) else ()
-        typed = (part for module in model.modules() if type(module) is key for part in module.modules())
-        parts = {type(part) for part in (*named, *typed)}
+        typed = (part for module in model.modules() if plain_class(module) is key for part in module.modules())
+        parts = {plain_class(part) for part in (*named, *typed)}
         if settings is not None and not parts & mapping.keys():
             what = shown(key) if isinstance(key, str) else key.__name__
             raise ValueError(

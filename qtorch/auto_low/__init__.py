@@ -8,16 +8,19 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from qcore import Number, Quantization, Recipe, Rounding, Rule
 from qcore.arguments import check_type
+from qcore.notices import warn
 from qcore.recipes.recipe import check_alone
-from qtorch.auto_low.groups import GROUPS
+from qtorch.auto_low.groups import GROUPS, named_layers
 from qtorch.auto_low.layers import Lowered, RoundingHook, is_lowered, keep_encoders_dense, round_weights
-from qtorch.auto_low.products import lower_products
+from qtorch.auto_low.listing import report
+from qtorch.auto_low.products import is_inside_attention, lower_products
 from qtorch.quant import Quantizer
 
-__all__ = ["GROUPS", "lower", "sequential_lower"]
+__all__ = ["GROUPS", "lower", "report", "sequential_lower"]
 
 Model = TypeVar("Model", bound=nn.Module)
 LayerTypes = Iterable[str | type[nn.Module]]
@@ -87,10 +90,11 @@ def lower(
         keep_encoders_dense(model)
         return model
     chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, rules)
-    for layer, rule in _matches(model, chosen).items():
+    says = Rule("*", None, outputs, weight_number, weight_rounding) != Rule()  # type: ignore[arg-type]
+    for layer, (name, rule) in _matches(model, chosen, rules, says).items():
         if rule.outputs != Quantization():
             RoundingHook(layer, rule.outputs)
-        round_weights(layer, rule)
+        round_weights(name, layer, rule)
     keep_encoders_dense(model)
     return model
 
@@ -138,10 +142,12 @@ def sequential_lower(
     outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding)  # type: ignore
     chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, rules)
     model = copy.deepcopy(model)
-    matches = _matches(model, chosen)
-    pairs = {layer: Lowered(layer, rule.outputs) for layer, rule in matches.items() if rule.outputs != Quantization()}
-    for layer, rule in matches.items():
-        round_weights(layer, rule)
+    says = Rule("*", None, outputs, weight_number, weight_rounding) != Rule()  # type: ignore[arg-type]
+    matches = _matches(model, chosen, rules, says)
+    outputs_of = {layer: rule.outputs for layer, (_, rule) in matches.items() if rule.outputs != Quantization()}
+    pairs = {layer: Lowered(layer, outputs) for layer, outputs in outputs_of.items()}
+    for layer, (name, rule) in matches.items():
+        round_weights(name, layer, rule)
     for parent in list(model.modules()):
         for name, child in list(parent.named_modules(remove_duplicate=False)):
             if child in pairs and child is not parent and "." not in name:
@@ -198,17 +204,41 @@ def _takes(rule: Rule, name: str, layer: nn.Module) -> bool:
     return rule.names(name) and isinstance(layer, classes)
 
 
-def _matches(model: nn.Module, rules: Sequence[Rule]) -> dict[nn.Module, Rule]:
-    """The layers to be lowered, and the rule for each."""
-    matches = {}
+def _matches(
+    model: nn.Module, chosen: Sequence[Rule], given: Iterable[Rule], says: bool
+) -> dict[nn.Module, tuple[str, Rule]]:
+    """The layers to be lowered, and the name and the rule of each.
+
+    Args:
+        model: the model.
+        chosen: all rules in order.
+        given: those that the user gave as rules.
+        says: True if the arguments beside them have a format.
+    """
+    matches, matched = {}, False
     inside_pairs = {module[0] for module in model.modules() if isinstance(module, Lowered)}
-    for name, layer in model.named_modules():
-        if isinstance(layer, Quantizer) or "parametrizations" in name.split("."):
+    for name, layer in named_layers(model):
+        if isinstance(layer, Quantizer) or is_inside_attention(model, name, layer):
             continue
-        rule = next((rule for rule in rules if _takes(rule, name, layer)), Rule())
-        if rule.outputs == Quantization() and rule.weight_number is None:
+        rule = next((rule for rule in chosen if _takes(rule, name, layer)), None)
+        matched = matched or rule is not None
+        if rule is None or (rule.outputs == Quantization() and rule.weight_number is None):
             continue
         if is_lowered(layer) or layer in inside_pairs:
             raise ValueError(f"{name or type(layer).__name__} is lowered already; allowed are layers that are not")
-        matches[layer] = rule
+        if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
+            raise ValueError(f"{name or type(layer).__name__} has no weight yet; run the model once before lower")
+        matches[layer] = name, rule
+    if not matched and tuple(given):
+        raise ValueError(f"rules match no layer; the model has {_some_layers(model)}")
+    if not matched and not tuple(given) and says:
+        text = f"layer_types match no layer, so nothing is lowered; the model has {_some_layers(model)}"
+        warn(text)
     return matches
+
+
+def _some_layers(model: nn.Module) -> str:
+    """Names and classes of a model's layers, for messages."""
+    leaves = [(name, layer) for name, layer in named_layers(model) if next(layer.children(), None) is None]
+    texts = [f"{name or 'itself'} ({type(layer).__name__})" for name, layer in leaves]
+    return ", ".join(texts[:12]) + (", ..." if len(texts) > 12 else "")

@@ -26,3 +26,42 @@ GROUPS: dict[str, tuple[type[nn.Module], ...]] = {
     "attention": (nn.MultiheadAttention,),
     "rnn": _all(modules.rnn),
 }
+
+
+# Modules around a model, and what they call it: names of layers are those of the model.
+_WRAPPED = {
+    "_orig_mod": None,  # torch.compile
+    "_checkpoint_wrapped_module": None,
+    "_fsdp_wrapped_module": None,
+    "module": {"DistributedDataParallel", "DataParallel", "AveragedModel", "FullyShardedDataParallel"},
+}
+
+
+def named_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """All modules of a model once, with the dotted names that they have in the model without wrappers.
+
+    The wrappers themselves, and what computes parametrized weights, are not among them.
+    """
+    found, seen = [], set()
+
+    def visit(name: str, module: nn.Module) -> None:
+        if module in seen:
+            return
+        seen.add(module)
+        inside = [key for key, _ in module.named_children() if _wraps(module, key)]
+        if not inside:
+            found.append((name, module))
+        for key, child in module.named_children():
+            if key in inside:
+                visit(name, child)
+            elif key != "parametrizations":
+                visit(f"{name}.{key}" if name else key, child)
+
+    visit("", model)
+    return found
+
+
+def _wraps(module: nn.Module, key: str) -> bool:
+    """True if a module is a wrapper around a child."""
+    kinds = _WRAPPED.get(key, set())
+    return kinds is None or any(kind.__name__ in kinds for kind in type(module).__mro__)

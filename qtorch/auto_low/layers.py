@@ -1,17 +1,26 @@
-"""What becomes of one layer: a hook that rounds its outputs, a module around it, or weights that are rounded."""
+"""What becomes of one layer: outputs that are rounded by a hook or a module around it, and weights that are rounded."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from qcore import Quantization, Rule
-from qtorch._torch_internals import map_tree
+from qtorch._classes import change_class, has_role, plain_class
+from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._torch_internals import forward_hooks, map_tree, own_parameters, unseen_by_modes
+from qtorch.auto_low.groups import GROUPS
+from qtorch.auto_low.modes import LOWERED, Place, enter_forward, entering
 from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear
 from qtorch.quant import Quantizer
+
+ROUNDED = "rounded"  # the role of the classes of layers whose outputs or weights are rounded
 
 
 def _quantizer(told: Quantization) -> Quantizer:
@@ -37,6 +46,7 @@ class RoundingHook:
         # Kept because a handle that is unpickled tells torch that its number is taken.
         self.handle = layer.register_forward_hook(self)
         layer.rounding_hook = self  # type: ignore[assignment]  # by which `is_lowered` knows
+        _mark(layer)
 
     def __call__(self, layer: nn.Module, inputs: Any, outputs: Any) -> Any:
         return _round_outputs(outputs, self.quantizer)
@@ -79,16 +89,137 @@ def _called(layer: nn.Module, inputs: Any, outputs: Any) -> None:
     pass
 
 
-def round_weights(layer: nn.Module, rule: Rule) -> None:
-    """Makes a layer compute with rounded weights, whose gradients reach the weights themselves unchanged."""
+def _mark(layer: nn.Module) -> None:
+    """Gives a rounded layer its class, once."""
+    if not has_role(layer, ROUNDED):
+        change_class(layer, ROUNDED, _members)
+
+
+def _members(base: type) -> dict[str, Any]:
+    """What the class of a rounded layer defines: a text with its formats, in one line."""
+
+    def extra_repr(self: nn.Module) -> str:
+        return ", ".join(filter(None, [base.extra_repr(self), *_texts(self)]))  # type: ignore[attr-defined]
+
+    def text(self: nn.Module) -> str:
+        only_weights = [name for name, _ in self.named_children()] == ["parametrizations"]
+        return f"{plain_class(self).__name__}({self.extra_repr()})" if only_weights else base.__repr__(self)
+
+    return {"extra_repr": extra_repr, "__repr__": text}
+
+
+def _texts(layer: nn.Module) -> Iterator[str]:
+    """What a layer rounds to which formats."""
+    hook = vars(layer).get("rounding_hook")
+    if isinstance(hook, RoundingHook):
+        told = hook.quantizer.quantization
+        for name, number in (("output", told.forward_number), ("gradient", told.backward_number)):
+            if number is not None:
+                yield f"{name}={number}"
+    for name, quantizer in weight_quantizers(layer):
+        yield f"{name}={quantizer.quantization.forward_number}"
+
+
+class RoundWeight:
+    """A forward pre-hook that rounds a weight which an older hook of torch computes before each call."""
+
+    def __init__(self, name: str, quantizer: Quantizer) -> None:
+        self.name, self.quantizer = name, quantizer
+
+    def __call__(self, layer: nn.Module, inputs: Any) -> None:
+        weight = getattr(layer, self.name)
+        if isinstance(weight, nn.Parameter):
+            raise ValueError(
+                f"{type(layer).__name__}.{self.name} was computed by a hook when it was lowered, and is a "
+                "parameter now; remove the hook before lower"
+            )
+        setattr(layer, self.name, self.quantizer(weight))
+
+
+_IN_PLACE = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__iand__", "__ior__"}
+
+
+class RoundedWeight(torch.Tensor):
+    """A rounded weight as a layer returns it: changes in place raise, as they would not reach the parameter."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        changed = kwargs.get("out") if "out" in kwargs else args[0] if args else None
+        in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
+        if in_place and isinstance(changed, RoundedWeight):
+            raise RuntimeError(
+                f"{name} changes a weight that was rounded, and would not reach the parameter; change the parameter: "
+                "layer.parametrizations.weight.original"
+            )
+        with unseen_by_modes():
+            y = func(*args, **kwargs)
+            if isinstance(y, torch.Tensor) and isinstance(changed, RoundedWeight) and _shares_memory(y, changed):
+                return y.as_subclass(RoundedWeight)  # views and x.data, by which the weight could be changed as well
+        return y
+
+
+def _shares_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return is_plain_tensor(x) and x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
+class _Guard(nn.Module):
+    """The last parametrization of a rounded weight."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling() or not is_plain_tensor(x):
+            return x
+        return x.as_subclass(RoundedWeight)
+
+
+def round_weights(path: str, layer: nn.Module, rule: Rule) -> None:
+    """Makes a layer multiply by rounded weights, whose gradients reach the parameters unchanged.
+
+    Args:
+        path: the layer's dotted name.
+        layer: changed in place. Where torch's own code multiplies, `layer.weight` is the rounded weight; where a
+            program's code does, weights are rounded where they are multiplied.
+        rule: the format.
+    """
     if rule.weight_number is None:
         return
-    names = [name for name, _ in layer.named_parameters(recurse=False) if "weight" in name]
+    if _multiplies_by_own_code(layer):
+        layer.lowered_place = Place(path, weight=_weight_quantizer(rule))  # type: ignore[assignment]
+        enter_forward(layer)
+        change_class(layer, LOWERED, entering)
+        _mark(layer)
+        return
+    computed = [hook.name for hook, _ in forward_hooks(layer, True) if isinstance(hook, WeightNorm | SpectralNorm)]
+    parts = tuple(f"{name}_" for name in computed)
+    names = [name for name, _ in layer.named_parameters(recurse=False) if not name.startswith(parts or "-")]
+    names += list(layer.parametrizations) if parametrize.is_parametrized(layer) else []  # type: ignore[arg-type]
+    names = [name for name in names if "weight" in name]
+    if names or computed:
+        _mark(layer)
+    for name in computed:
+        layer.register_forward_pre_hook(RoundWeight(name, _weight_quantizer(rule)))
     for name in names:
-        parametrize.register_parametrization(
-            layer, name, Quantizer(rule.weight_number, forward_rounding=rule.weight_rounding)
-        )
-    layer.register_load_state_dict_pre_hook(_load_plain_weights)
+        parametrize.register_parametrization(layer, name, _weight_quantizer(rule))
+        parametrize.register_parametrization(layer, name, _Guard())
+    if names:
+        layer.register_load_state_dict_pre_hook(_load_plain_weights)
+    if isinstance(layer, nn.MultiheadAttention):
+        round_weights(f"{path}.out_proj", layer.out_proj, rule)
+
+
+def _weight_quantizer(rule: Rule) -> Quantizer:
+    return Quantizer(rule.weight_number, forward_rounding=rule.weight_rounding)
+
+
+def _multiplies_by_own_code(layer: nn.Module) -> bool:
+    """True of layers whose forward is not torch's, which may multiply by what it computes of weights."""
+    forward = vars(layer).get("forward", plain_class(layer).forward)
+    if forward.__module__.startswith("torch."):
+        return False
+    others = tuple(kind for name, kinds in GROUPS.items() if name not in ("linear", "conv") for kind in kinds)
+    is_matrix = parametrize.is_parametrized(layer) or any(x.dim() >= 2 for x in own_parameters(layer))
+    return is_matrix and not isinstance(layer, others)
 
 
 def _load_plain_weights(layer: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
@@ -98,11 +229,22 @@ def _load_plain_weights(layer: nn.Module, state_dict: dict[str, Any], prefix: st
             state_dict[f"{prefix}parametrizations.{name}.original"] = state_dict.pop(prefix + name)
 
 
+def weight_quantizers(layer: nn.Module) -> Iterator[tuple[str, Quantizer]]:
+    """What rounds a layer's weights, with their names."""
+    if parametrize.is_parametrized(layer):
+        for name, roundings in layer.parametrizations.items():  # type: ignore[union-attr, operator]
+            yield from ((name, rounding) for rounding in roundings if isinstance(rounding, Quantizer))
+    for hook, _ in forward_hooks(layer, True):
+        if isinstance(hook, RoundWeight):
+            yield hook.name, hook.quantizer
+    place = vars(layer).get("lowered_place")
+    if isinstance(place, Place) and place.weight is not None:
+        yield "weight", place.weight
+
+
 def is_lowered(layer: nn.Module) -> bool:
-    """Whether a layer's outputs are rounded after it, or its weights before."""
-    weights = layer.parametrizations.values() if parametrize.is_parametrized(layer) else ()  # type: ignore[union-attr]
-    rounds_weights = any(isinstance(rounding, Quantizer) for weight in weights for rounding in weight)  # type: ignore
-    return isinstance(layer, Lowered) or rounds_weights or isinstance(vars(layer).get("rounding_hook"), RoundingHook)
+    """Whether a layer's outputs are rounded after it, its weights before, or its own products are lowered."""
+    return isinstance(layer, Lowered) or has_role(layer, ROUNDED) or has_role(layer, LOWERED)
 
 
 def multiplies(layer: nn.Module) -> bool:

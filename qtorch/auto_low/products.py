@@ -1,55 +1,141 @@
-"""Layers that multiply as a recipe says."""
+"""Models whose products are those of a recipe."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from qcore import Recipe
-from qtorch.auto_low.layers import is_lowered, mark_called, multiplies
-from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear
+from qcore.notices import warn
+from qcore.recipes.recipe import CONV, LINEAR
+from qtorch._classes import change_class, plain_class
+from qtorch._torch_internals import check_modes, own_parameters
+from qtorch.auto_low.functions import NO_LAW
+from qtorch.auto_low.groups import named_layers
+from qtorch.auto_low.layers import is_lowered, multiplies
+from qtorch.auto_low.modes import KINDS, LOWERED, Place, enter_forward, entering, said_of
+from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear, first_scaling
 
 _LAYERS: dict[type[nn.Module], tuple[str, Any]] = {
-    nn.Linear: ("linear", Linear),
-    nn.Conv1d: ("conv", Conv1d),
-    nn.Conv2d: ("conv", Conv2d),
-    nn.Conv3d: ("conv", Conv3d),
+    nn.Linear: (LINEAR, Linear),
+    nn.Conv1d: (CONV, Conv1d),
+    nn.Conv2d: (CONV, Conv2d),
+    nn.Conv3d: (CONV, Conv3d),
 }
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_UNREACHED = (nn.RNNBase, nn.RNNCellBase, nn.Bilinear, *_TRANSPOSED)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
+# Modules of torch that multiply by functions, not by other modules.
+_MULTIPLYING = (
+    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MultiheadAttention, *_UNREACHED),
+    *(nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder, nn.TransformerEncoderLayer),
+)
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def product_sites(model: nn.Module) -> dict[str, int]:
-    """The layers that a recipe may apply to, by their dotted names, and how many weights each has."""
-    return {name: layer.weight.numel() for name, layer in model.named_modules() if type(layer) in _LAYERS}  # type: ignore
+    """The layers that `choose_formats` measures, by their dotted names, and how many weights each has."""
+    layers = ((name, layer) for name, layer in named_layers(model) if plain_class(layer) in _LAYERS)
+    return {name: layer.weight.numel() for name, layer in layers}  # type: ignore[operator, union-attr, misc]
 
 
-def lower_products(model: nn.Module, recipe: Recipe) -> None:
-    """Turns layers into those of `qtorch.linalg`, in place: the same objects with the same parameters and hooks.
+def is_plain(layer: nn.Module) -> bool:
+    """True of layers that become those of `qtorch.linalg`: torch's own, with torch's own forward."""
+    return type(layer) in _LAYERS and "forward" not in vars(layer)
 
-    Subclasses are no layers: what their own `forward` computes is not known.
+
+def layer_kind(layer: nn.Module) -> str | None:
+    """What a layer multiplies its weight by, as recipes count layers; None of modules that own no weight to multiply.
+
+    Layers of programs are modules without children that own a parameter of two dimensions or more.
+    """
+    if isinstance(
+        layer, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
+    ):
+        return CONV
+    if isinstance(layer, _MULTIPLYING):
+        return None if isinstance(layer, nn.Transformer | nn.TransformerEncoder | nn.TransformerDecoder) else LINEAR
+    if plain_class(layer).__module__.startswith(("torch.", "qtorch.")) or next(layer.children(), None) is not None:
+        return None
+    is_matrix = any(x.dim() >= 2 for x in own_parameters(layer))
+    return LINEAR if is_matrix and not isinstance(layer, _EMBEDDINGS) else None
+
+
+def has_functions(layer: nn.Module) -> bool:
+    """True of modules that may multiply by functions: those of programs, and some of torch's."""
+    kind = plain_class(layer)
+    is_torchs = kind.__module__.startswith(("torch.", "qtorch."))
+    return isinstance(layer, _MULTIPLYING) if is_torchs else True
+
+
+def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> None:
+    """Makes a model multiply as a recipe says, in place: the same objects with the same parameters and hooks.
+
+    Layers of torch.nn become those of `qtorch.linalg`. All other modules that may multiply enter a mode; see
+    `qtorch.auto_low.modes`.
+
+    Args:
+        model: any module.
+        recipe: the products.
+        functions: False leaves all but layers of torch.nn as they are.
 
     Raises:
-        ValueError: if a layer is lowered already, is a convolution that `qtorch.linalg` has not, or an entry matches no
-            layer; the model is unchanged then.
+        ValueError: if a layer is lowered already or has no weight yet, or no entry or pattern matches; the model is
+            unchanged then.
+
+    Warns:
+        UserWarning: of layers that the recipe is for and whose products `qtorch.linalg` has not.
     """
-    layers = {name: layer for name, layer in model.named_modules() if type(layer) in _LAYERS}
-    lowered = [name for name, layer in model.named_modules() if is_lowered(layer) or multiplies(layer)]
-    if lowered:
-        raise ValueError(f"{lowered[0] or type(model).__name__} is lowered already; allowed are layers that are not")
-    named = [(name, _LAYERS[type(layer)][0]) for name, layer in layers.items()]
-    recipe.check(named)
-    found = zip(layers.values(), recipe.products_of(named), strict=True)
-    chosen = {layer: products for layer, products in found if products is not None}
-    for layer in chosen:
-        _LAYERS[type(layer)][1].check_layer(layer)
-    for layer, products in chosen.items():
-        layer.__class__ = _LAYERS[type(layer)][1]
-        layer.set_products(  # type: ignore[operator]
-            {
-                "operands": products.forward.operands,
-                "accumulator": products.forward.accumulator,
-                "grad_input": products.grad_a,
-                "grad_weight": products.grad_b,
-            }
-        )
-        mark_called(layer)
+    named = [(name, layer) for name, layer in named_layers(model) if not is_inside_attention(model, name, layer)]
+    for name, layer in named:
+        if is_lowered(layer) or multiplies(layer):
+            raise ValueError(f"{name or type(model).__name__} is lowered already; allowed are layers that are not")
+        if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
+            raise ValueError(f"{name or type(model).__name__} has no weight yet; run the model once before lower")
+    named = [(name, layer) for name, layer in named if functions or is_plain(layer)]
+    layers = [(name, kind) for name, layer in named if (kind := layer_kind(layer)) is not None]
+    places = [name for name, layer in named if has_functions(layer)]
+    recipe.check(layers, places)
+    chosen = dict(zip(layers, recipe.products_of(layers), strict=True))
+    unreached = []
+    for name, layer in named:
+        found = chosen.get((name, layer_kind(layer) or ""))
+        if isinstance(layer, _UNREACHED) and found is not None:
+            unreached.append(f"{name or 'the model itself'} ({type(layer).__name__})")
+        if is_plain(layer):
+            if found is not None:
+                layer.__class__ = _LAYERS[type(layer)][1]
+                layer.set_products(said_of(found))  # type: ignore[operator]
+        elif has_functions(layer):
+            check_modes()
+            _enter(name, layer, recipe, chosen)
+    if unreached:
+        warn(f"{', '.join(unreached)}: the weights stay wide, as {NO_LAW}")
+
+
+def _enter(name: str, layer: nn.Module, recipe: Recipe, chosen: dict[tuple[str, str], Any]) -> None:
+    """Gives a module the mode that lowers the products of its own methods."""
+    products, reasons = {}, {}
+    for kind in KINDS:
+        entry = recipe.entry_at(name, kind)
+        found = chosen.get((name, kind), entry and entry.products)
+        products[kind] = found
+        if found is None:
+            left = entry is not None or (name, kind) in chosen
+            reasons[kind] = "the recipe leaves it wide" if left else f"no entry of the recipe is for {kind} here"
+    layer.lowered_place = Place(name, products, reasons)  # type: ignore[assignment]
+    histories = [one.history for one in products.values() if one is not None and one.history is not None]
+    parameters = own_parameters(layer)
+    if histories and parameters and not hasattr(layer, "scaling"):
+        layer.register_buffer("scaling", first_scaling(histories[0], parameters[0].device))
+    enter_forward(layer)
+    change_class(layer, LOWERED, entering)
+
+
+def is_inside_attention(model: nn.Module, name: str, layer: nn.Module) -> bool:
+    """True of the output projection of nn.MultiheadAttention, whose weight the attention itself multiplies by."""
+    return name.rpartition(".")[2] == "out_proj" and any(
+        isinstance(other, nn.MultiheadAttention) and other.out_proj is layer for other in model.modules()
+    )

@@ -17,11 +17,16 @@ from torch import nn
 from qcore import Number
 from qcore.arguments import check_flag, check_int, check_type
 from qcore.insight import Record, Site, Statistics
-from qtorch.auto_low.layers import Lowered, RoundingHook, multiplies
+from qtorch._classes import change_class, restore_class
+from qtorch._torch_internals import forward_hooks
+from qtorch.auto_low.layers import Lowered, RoundingHook, RoundWeight, multiplies
+from qtorch.auto_low.modes import Place
 from qtorch.insight.tensors import digest_of, lanes_between, packed_between
 from qtorch.linalg.operator import observed_by
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
+
+_WATCHED = "watched"  # the role of the classes of quantizers while they are watched
 
 
 class Watch:
@@ -60,7 +65,7 @@ class Watch:
         self._optimizer = optimizer
         self._names = {parameter: _plain_name(name) for name, parameter in model.named_parameters()}
         sites = [*_quantizers(model)]
-        layers = [(path, layer) for path, layer in model.named_modules() if multiplies(layer)]
+        layers = [(path, layer) for path, layer in model.named_modules() if _multiplies(layer)]
         if not (sites or layers or optimizer):
             raise ValueError(f"model has no site: {type(model).__name__} rounds nothing; allowed is a lowered one")
         for site, quantizer in sites:
@@ -114,13 +119,10 @@ class Watch:
         """Ends a step: adds what was rounded since the last one to the record.
 
         Raises:
-            RuntimeError: if nothing was rounded: the model did not run, or its program was compiled before the watch.
+            RuntimeError: if nothing was rounded: the model did not run.
         """
         if self._looks and not self._found:
-            raise RuntimeError(
-                "nothing was rounded in this step; allowed is a model that runs; "
-                "if it is compiled, call torch.compiler.reset() before the watch"
-            )
+            raise RuntimeError("nothing was rounded in this step; allowed is a model that runs")
         for site, parts in self._found.items():
             for found in parts:
                 self.record.add(self.steps, site, found)
@@ -162,6 +164,8 @@ class Watch:
             self._observe(gradient, before[0], next(x for x in after if x is not None), backward)  # type: ignore[arg-type]
 
         self._handles.append(quantizer.register_forward_hook(see).remove)  # type: ignore[arg-type]
+        change_class(quantizer, _WATCHED)
+        self._handles.append(partial(restore_class, quantizer, _WATCHED))
 
     def _watch_products(self, path: str, layer: nn.Module) -> None:
         def observe(kind: str, role: str, before: torch.Tensor, after: torch.Tensor, number: Number) -> None:
@@ -201,9 +205,8 @@ def watch(
     A model that is not watched does not know of it: nothing is slower. A watched one runs as before, with the same
     bits. A forward pass that a checkpoint repeats is counted again.
 
-    A model may be compiled, if it runs for the first time when it is watched; else call `torch.compiler.reset()`
-    before the watch, as torch does not look for hooks in programs that it has. Each site ends a graph, so that
-    fullgraph=True is refused by torch. After the watch graphs end there until `torch.compiler.reset()`.
+    A model may be compiled, before the watch or in it. Each site ends a graph, so that fullgraph=True is refused by
+    torch while a model is watched.
 
     Args:
         model: the model, or what torch.compile made of it.
@@ -238,12 +241,24 @@ def _checked(model: Any, optimizer: Any) -> nn.Module:
     return model.get_submodule("_orig_mod") if is_compiled else model
 
 
+def _multiplies(layer: nn.Module) -> bool:
+    """True of modules whose own products have formats."""
+    place = vars(layer).get("lowered_place")
+    return multiplies(layer) or (isinstance(place, Place) and any(place.products.values()))
+
+
 def _quantizers(model: nn.Module) -> Iterator[tuple[Site, Quantizer]]:
     """The quantizers of a model with the sites of their results."""
     for path, module in model.named_modules():
         hook = getattr(module, "rounding_hook", None)
         if isinstance(hook, RoundingHook):
             yield Site(path, "output"), hook.quantizer
+        place = vars(module).get("lowered_place")
+        if isinstance(place, Place) and place.weight is not None:
+            yield Site(path, "weight"), place.weight
+        for rounding, _ in forward_hooks(module, True):
+            if isinstance(rounding, RoundWeight):
+                yield Site(path, "weight", "" if rounding.name == "weight" else rounding.name), rounding.quantizer
         if isinstance(module, Quantizer):
             yield _site_of(path, model), module
 

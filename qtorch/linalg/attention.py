@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from qtorch._rounding.keys import Key, fold_in, key_tensor
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._torch_internals import check_one_tangent
 from qtorch.linalg.call import check_operand
+from qtorch.linalg.dtypes import in_float32
 from qtorch.linalg.matrices import matmul
 from qtorch.linalg.tensor_names import Names
 
@@ -80,6 +81,7 @@ def _derivative(y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return _Derivative.apply(y, v) if recorded else softmax_gradient(Names, y, v)
 
 
+@in_float32
 def scaled_dot_product_attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -121,13 +123,45 @@ def scaled_dot_product_attention(
         >>> scaled_dot_product_attention(x, x, x, is_causal=True, scores={"operands": ("e4m3fn", "e4m3fn")})[0]
         tensor([1., 0.])
     """
+    scores, output = settings_of("scores", scores), settings_of("output", output)
+    keys = _keys(rounding_key)
+
+    def multiply_scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return matmul(query, key.mT, **scores, key=keys[0])
+
+    def multiply_output(weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return matmul(weights, value, **output, key=keys[1])
+
+    return attention(query, key, value, attn_mask, is_causal, scale, multiply_scores, multiply_output)
+
+
+Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    scores: Multiply,
+    output: Multiply,
+    dropout_p: float = 0.0,
+) -> torch.Tensor:
+    """`scaled_dot_product_attention` by any two products.
+
+    Args:
+        query, key, value, attn_mask, is_causal, scale: as there.
+        scores: of the scaled query, and the key, the product query @ key^T.
+        output: of the weights and the value, their product.
+        dropout_p: the probability with which a weight becomes zero.
+    """
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_operand(name, x)
     factor = check_attention(tuple(query.shape), tuple(key.shape), tuple(value.shape), attn_mask, is_causal, scale)
     check_mask(attn_mask, tuple(query.shape), tuple(key.shape))
-    scores, output = settings_of("scores", scores), settings_of("output", output)
-    keys = _keys(rounding_key)
-    found = matmul(query * factor, key.mT, **scores, key=keys[0])
+    found = scores(query * factor, key)
     if is_causal:
         attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
     if attn_mask is not None and attn_mask.dtype is torch.bool:
@@ -135,7 +169,8 @@ def scaled_dot_product_attention(
     elif attn_mask is not None:
         found = found + attn_mask
     apply = _Softmax.apply if torch.compiler.is_compiling() else _WithTangent.apply
-    return matmul(apply(found), value, **output, key=keys[1])
+    weights = apply(found)
+    return output(torch.nn.functional.dropout(weights, dropout_p) if dropout_p else weights, value)
 
 
 def settings_of(name: str, settings: Any) -> Any:

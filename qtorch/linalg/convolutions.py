@@ -10,14 +10,16 @@ from qcore.accumulate.convolution import convolution_form
 from qtorch._rounding.keys import Key
 from qtorch.linalg.bias import add_bias
 from qtorch.linalg.call import differentiable_product, prepare
+from qtorch.linalg.dtypes import in_float32
 
 
+@in_float32
 def conv1d(
     input: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     stride: int | tuple[int, ...] = 1,
-    padding: int | tuple[int, ...] = 0,
+    padding: int | tuple[int, ...] | str = 0,
     dilation: int | tuple[int, ...] = 1,
     groups: int = 1,
     *,
@@ -49,12 +51,13 @@ def conv1d(
     return _convolution(1, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling)
 
 
+@in_float32
 def conv2d(
     input: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     stride: int | tuple[int, ...] = 1,
-    padding: int | tuple[int, ...] = 0,
+    padding: int | tuple[int, ...] | str = 0,
     dilation: int | tuple[int, ...] = 1,
     groups: int = 1,
     *,
@@ -72,10 +75,11 @@ def conv2d(
     padding or a stride leaves out are products with zero. The bias is added in float32, as in `linear`.
 
     Args:
-        input: float32 tensor of shape (batch, channels, height, width).
+        input: float32 tensor of shape (batch, channels, height, width), or without the batch.
         weight: float32 tensor of shape (outputs, channels / groups, height, width).
         bias: float32 tensor of shape (outputs,), or None.
-        stride, padding, dilation: an int, or one for each spatial dimension. Padding is zeros on both sides.
+        stride, padding, dilation: an int, or one for each spatial dimension. Padding is zeros on both sides; or
+            "valid", none; or "same", with which the result has the sizes of the input.
         groups: into how many parts channels and outputs are split.
         operands, accumulator, key, scaling: as for `matmul`.
         grad_input, grad_weight: the products of these gradients, as grad_a and grad_b of `matmul`.
@@ -95,12 +99,13 @@ def conv2d(
     return _convolution(2, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling)
 
 
+@in_float32
 def conv3d(
     input: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     stride: int | tuple[int, ...] = 1,
-    padding: int | tuple[int, ...] = 0,
+    padding: int | tuple[int, ...] | str = 0,
     dilation: int | tuple[int, ...] = 1,
     groups: int = 1,
     *,
@@ -132,6 +137,28 @@ def conv3d(
     return _convolution(3, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling)
 
 
+def padding_sizes(padding: Any, kernel: Any, dilation: Any) -> list[int]:
+    """What a convolution pads, as `torch.nn.functional.pad` takes it: the last dimension first, before and after.
+
+    Args:
+        padding: a size for each dimension, "valid", or "same", which keeps the input's sizes: an odd rest is after.
+        kernel: the sizes of the weight.
+        dilation: an int, or one for each dimension.
+
+    Raises:
+        ValueError: if padding is another text.
+    """
+    if padding == "valid":
+        return [0] * (2 * len(kernel))
+    if padding != "same":
+        if isinstance(padding, str):
+            raise ValueError(f"padding={padding!r}; allowed are ints, 'same' and 'valid'")
+        return [size for one in reversed(padding) for size in (one, one)]
+    dilation = (dilation,) * len(kernel) if isinstance(dilation, int) else dilation
+    totals = [gap * (size - 1) for gap, size in zip(dilation, kernel, strict=True)]
+    return [size for total in reversed(totals) for size in (total // 2, total - total // 2)]
+
+
 def _convolution(
     dims: int,
     input: Any,
@@ -142,6 +169,12 @@ def _convolution(
     key: Key,
     scaling: Any,
 ) -> torch.Tensor:
-    form, names = convolution_form(dims, *settings), ("grad_input", "grad_weight")
+    stride, padding, dilation, groups = settings
+    if isinstance(input, torch.Tensor) and input.dim() == dims + 1:  # an example without a batch
+        return _convolution(dims, input[None], weight, bias, settings, products, key, scaling)[0]
+    if isinstance(padding, str):
+        padding, sizes = 0, padding_sizes(padding, tuple(weight.shape[2:]), dilation)
+        input = torch.nn.functional.pad(input, sizes) if any(sizes) else input
+    form, names = convolution_form(dims, stride, padding, dilation, groups), ("grad_input", "grad_weight")
     call = prepare(form, input, weight, *products, names, key, scaling)
     return add_bias(differentiable_product(input, weight, *call), bias, weight.shape[0], -1 - dims)

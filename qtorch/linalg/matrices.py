@@ -10,10 +10,12 @@ from qcore.accumulate.forms import MatrixForm, check_batches
 from qtorch._rounding.keys import Key
 from qtorch.linalg.bias import add_bias
 from qtorch.linalg.call import check_operand, differentiable_product, prepare
+from qtorch.linalg.dtypes import in_float32
 
 MATMUL, LINEAR = MatrixForm(), MatrixForm(transposed=True)
 
 
+@in_float32
 def matmul(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -60,6 +62,7 @@ def matmul(
     return differentiable_product(a, b, *call)
 
 
+@in_float32
 def bmm(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -94,6 +97,7 @@ def bmm(
     return differentiable_product(a, b, *call)
 
 
+@in_float32
 def linear(
     input: torch.Tensor,
     weight: torch.Tensor,

@@ -8,9 +8,10 @@ import torch
 
 from qcore.accumulate.product import Products, check_products
 from qcore.arguments import check_int
+from qcore.report import short_product
 from qtorch.linalg.attention import scaled_dot_product_attention, settings_of
 from qtorch.linalg.call import first_scaling
-from qtorch.linalg.convolutions import conv1d, conv2d, conv3d
+from qtorch.linalg.convolutions import conv1d, conv2d, conv3d, padding_sizes
 from qtorch.linalg.matrices import linear
 
 _NAMES = ("operands", "accumulator", "grad_input", "grad_weight")
@@ -47,13 +48,21 @@ class _Layer:
             state_dict.setdefault(f"{prefix}scaling", self.scaling)
         super()._load_from_state_dict(state_dict, prefix, *arguments)  # type: ignore[misc]
 
-    @staticmethod
-    def check_layer(layer: Any) -> None:
-        """Refuses a layer of torch.nn that cannot become this one."""
+    def reset_parameters(self) -> None:
+        """Initializes parameters as torch's layer does, and the state of delayed scales: all that `to_empty` leaves."""
+        super().reset_parameters()  # type: ignore[misc]
+        if getattr(self, "scaling", None) is not None:
+            with torch.no_grad():
+                self.scaling.copy_(first_scaling(self.scaling.shape[1] - 1))  # type: ignore[union-attr]
 
     def extra_repr(self) -> str:
-        shown = [f"{name}={value}" for name, value in self.products.items() if value is not None]
-        return ", ".join([super().extra_repr(), *shown])  # type: ignore[misc]
+        shown = short_product(products_of(self).forward)
+        return f"{super().extra_repr()}, products={shown}"  # type: ignore[misc]
+
+
+def products_of(layer: Any) -> Products:
+    """The products of a layer: forward, and of the gradients of its input and its weight."""
+    return _check(layer.products)
 
 
 def _check(products: dict[str, Any]) -> Products:
@@ -77,24 +86,20 @@ class Linear(_Layer, torch.nn.Linear):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if input.dim() == 1:  # an example without a batch, whose blocks are those of a batch of one
+            return self.forward(input[None])[0]
         return linear(input, self.weight, self.bias, **self.products, scaling=self.scaling)
 
 
 class _Convolution(_Layer):
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.check_layer(self)
-
-    @staticmethod
-    def check_layer(layer: Any) -> None:
-        mode, padding = layer.padding_mode, layer.padding
-        if mode != "zeros" or isinstance(padding, str):
-            raise ValueError(f"padding={padding!r}, padding_mode={mode!r}; allowed are ints, and 'zeros'")
-
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         one: Any = self
         function = {1: conv1d, 2: conv2d, 3: conv3d}[len(one.stride)]
-        settings = one.stride, one.padding, one.dilation, one.groups
+        padding = one.padding
+        if one.padding_mode != "zeros":
+            sizes = padding_sizes(padding, one.kernel_size, one.dilation)
+            input, padding = torch.nn.functional.pad(input, sizes, one.padding_mode), 0
+        settings = one.stride, padding, one.dilation, one.groups
         return function(input, one.weight, one.bias, *settings, **self.products, scaling=self.scaling)
 
 
@@ -102,8 +107,8 @@ class Conv1d(_Convolution, torch.nn.Conv1d):
     """`torch.nn.Conv1d` by `conv1d`.
 
     Args:
-        arguments, options: as for `torch.nn.Conv1d`, with padding_mode="zeros" and padding in numbers; and operands,
-            accumulator, grad_input and grad_weight, as for `conv1d`.
+        arguments, options: as for `torch.nn.Conv1d`; and operands, accumulator, grad_input and grad_weight, as for
+            `conv1d`.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -119,8 +124,8 @@ class Conv2d(_Convolution, torch.nn.Conv2d):
     """`torch.nn.Conv2d` by `conv2d`.
 
     Args:
-        arguments, options: as for `torch.nn.Conv2d`, with padding_mode="zeros" and padding in numbers; and operands,
-            accumulator, grad_input and grad_weight, as for `conv2d`.
+        arguments, options: as for `torch.nn.Conv2d`; and operands, accumulator, grad_input and grad_weight, as for
+            `conv2d`.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -137,8 +142,8 @@ class Conv3d(_Convolution, torch.nn.Conv3d):
     """`torch.nn.Conv3d` by `conv3d`.
 
     Args:
-        arguments, options: as for `torch.nn.Conv3d`, with padding_mode="zeros" and padding in numbers; and operands,
-            accumulator, grad_input and grad_weight, as for `conv3d`.
+        arguments, options: as for `torch.nn.Conv3d`; and operands, accumulator, grad_input and grad_weight, as for
+            `conv3d`.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.

@@ -22,6 +22,7 @@ from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import fold_in
 from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor
 from qtorch._rounding.sharded import is_sharded
+from qtorch._torch_internals import unseen_by_modes
 from qtorch.linalg.direct.products import Multiplied, direct_product, multiply_directly, product_of, sums_for
 from qtorch.linalg.sharded import multiply_shards
 from qtorch.linalg.tensor_names import (
@@ -131,18 +132,19 @@ def _multiply_by_operations(
     which: str,
     product: str,
 ) -> torch.Tensor:
-    made, how = form_of(form), product_of(product)
-    if key is not None and which != FORWARD:
-        key = fold_in(key, ROLES[which], True)
-    multiply_rounded = _with_operands(made, which, how, (first.detach(), second.detach()), state, tuple(other), key)
-    sums = sums_for(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
-    result = multiply_rounded(key, sums).reshape(shape)
-    observer = OBSERVER.get()
-    if observer is not None and how.unrounded != how:
-        sums = sums_for(made, which, how.unrounded, tuple(first.shape), tuple(second.shape), tuple(other))
-        wide = multiply_rounded(None, sums).reshape(shape)
-        observer("accumulator", _GRADIENTS[which], wide, result, how.accumulator.number)
-    return result
+    with unseen_by_modes():  # a mode that lowers functions would find these products as well
+        made, how = form_of(form), product_of(product)
+        if key is not None and which != FORWARD:
+            key = fold_in(key, ROLES[which], True)
+        multiply_rounded = _with_operands(made, which, how, (first.detach(), second.detach()), state, tuple(other), key)
+        sums = sums_for(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
+        result = multiply_rounded(key, sums).reshape(shape)
+        observer = OBSERVER.get()
+        if observer is not None and how.unrounded != how:
+            sums = sums_for(made, which, how.unrounded, tuple(first.shape), tuple(second.shape), tuple(other))
+            wide = multiply_rounded(None, sums).reshape(shape)
+            observer("accumulator", _GRADIENTS[which], wide, result, how.accumulator.number)
+        return result
 
 
 def _with_operands(

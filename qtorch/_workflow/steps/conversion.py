@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from qtorch._classes import plain_class
 from qtorch._workflow.mappings import (
     get_default_static_quant_module_mappings,
     is_unobserved,
@@ -90,12 +91,15 @@ def converted(
 ) -> nn.Module:
     """The model with every layer swapped that a mapping knows; see `convert`."""
     in_integers = any(
-        type(layer) in mapping and not is_unobserved(layer, mapping) and _is_on(layer) and not stays_in_floats(layer)
+        plain_class(layer) in mapping
+        and not is_unobserved(layer, mapping)
+        and _is_on(layer)
+        and not stays_in_floats(layer)
         for _, layer in walk(model, is_whole)
     )
 
     def change(path: str, layer: nn.Module) -> nn.Module:
-        known = type(layer) in mapping and _is_on(layer)
+        known = plain_class(layer) in mapping and _is_on(layer)
         observer = getattr(layer, NAME, None)
         made: Any = layer
         if known and stays_in_floats(layer):
@@ -160,8 +164,8 @@ def _check_calibrated(model: nn.Module, mapping: Mapping[Any, Any], custom: Mapp
     """Raises for all layers that have no range; gives them one if that is allowed."""
     unprepared, unseen, known = [], [], False
     for path, layer in walk(model, is_whole):
-        known |= type(layer) in mapping and _is_on(layer)
-        if type(layer) not in mapping or is_unobserved(layer, mapping) or not _is_on(layer):
+        known |= plain_class(layer) in mapping and _is_on(layer)
+        if plain_class(layer) not in mapping or is_unobserved(layer, mapping) or not _is_on(layer):
             continue
         if getattr(layer, NAME, None) is None:
             unprepared.append(path)
@@ -170,7 +174,7 @@ def _check_calibrated(model: nn.Module, mapping: Mapping[Any, Any], custom: Mapp
             unseen += [] if excused else [path]
             for name in without if excused else ():
                 setattr(layer, name, _with_some_scale(layer, name))
-    if not known and not any(type(layer) in custom and _is_on(layer) for layer in model.modules()):
+    if not known and not any(plain_class(layer) in custom and _is_on(layer) for layer in model.modules()):
         raise ValueError("module has no layer to convert; call prepare(model) or prepare_qat(model) first")
     if unprepared:
         raise ValueError(f"{_listed(unprepared)} no observer; call prepare(model) or prepare_qat(model) before convert")

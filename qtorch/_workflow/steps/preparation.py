@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from qcore.notices import warn
+from qtorch._classes import plain_class
 from qtorch._workflow.mappings import (
     get_default_qat_module_mappings,
     get_default_qconfig_propagation_list,
@@ -111,7 +112,9 @@ def prepare_qat(model: nn.Module, mapping: Mapping[Any, Any] | None = None, inpl
         raise ValueError("model is in evaluation; allowed is one in training: model.train()")
     mapping = get_default_qat_module_mappings() if mapping is None else mapping
     check_mapping("mapping", mapping)
-    calibrated = [path for path, module in model.named_modules() if type(module) in mapping and is_prepared(module)]
+    calibrated = [
+        path for path, module in model.named_modules() if plain_class(module) in mapping and is_prepared(module)
+    ]
     if calibrated:
         raise ValueError(f"{shown(calibrated[0])} was prepared for calibration; allowed is the float model")
     model = copied(model, inplace)
@@ -128,7 +131,7 @@ def prepare_qat(model: nn.Module, mapping: Mapping[Any, Any] | None = None, inpl
 
 
 def _observed_custom(module: nn.Module, custom: Mapping[Any, Any]) -> nn.Module:
-    if type(module) not in custom or getattr(module, "qconfig", None) is None:
+    if plain_class(module) not in custom or getattr(module, "qconfig", None) is None:
         return module
     observed = maker("prepare_custom_config_dict", custom, module, "from_float")(module)
     observed.qconfig = module.qconfig
@@ -139,16 +142,16 @@ def _add_observers(model: nn.Module, allowed: Types | None, non_leaf: tuple[type
     allowed = get_default_qconfig_propagation_list() if allowed is None else allowed
 
     def whole(path: str, module: nn.Module) -> bool:
-        return type(module) in non_leaf or is_whole(path, module)
+        return plain_class(module) in non_leaf or is_whole(path, module)
 
     found = 0
     for path, module in list(walk(model, whole)):
         settings = getattr(module, "qconfig", None)
-        if settings is None or type(module) is nn.Dropout:
+        if settings is None or plain_class(module) is nn.Dropout:
             continue
         functional = isinstance(module, FloatFunctional)
-        fused = isinstance(module, (Fused, QATLayer)) or type(module) in non_leaf
-        if functional or fused or (is_leaf(module) and type(module) in allowed):
+        fused = isinstance(module, (Fused, QATLayer)) or plain_class(module) in non_leaf
+        if functional or fused or (is_leaf(module) and plain_class(module) in allowed):
             found += 1
             if not is_prepared(module):
                 attach(path, module, settings, by_hook=not functional)
@@ -161,7 +164,7 @@ def _add_observers(model: nn.Module, allowed: Types | None, non_leaf: tuple[type
 
 
 def _types(model: nn.Module) -> str:
-    return ", ".join(sorted({type(module).__name__ for module in model.modules()})[:12])
+    return ", ".join(sorted({plain_class(module).__name__ for module in model.modules()})[:12])
 
 
 def _warn_of_unfused(model: nn.Module) -> None:
@@ -169,7 +172,10 @@ def _warn_of_unfused(model: nn.Module) -> None:
     for path, parent in walk(model, is_whole):
         children = [] if is_whole(path, parent) else list(parent.named_children())
         for (name, first), (after, second) in pairwise(children):
-            adjacent = _CONVOLUTIONS.get(type(first)) is type(second) and first.out_channels == second.num_features  # type: ignore[arg-type]
+            adjacent = (
+                _CONVOLUTIONS.get(plain_class(first)) is plain_class(second)
+                and first.out_channels == second.num_features
+            )  # type: ignore[arg-type]
             if adjacent and getattr(first, "qconfig", None) is not None:
                 pair = [joined(path, name), joined(path, after)]
                 warn(

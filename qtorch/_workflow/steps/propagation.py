@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from qtorch._classes import plain_class
 from qtorch._workflow.tree import check_mapping, check_model, joined, shown
 from qtorch.quantization.qconfig import QConfig, QConfigDynamic
 
@@ -82,7 +83,7 @@ def check_entries(model: torch.nn.Module, entries: Mapping[Any, Any]) -> None:
         TypeError, ValueError: if one does not.
     """
     modules = {"": model} | dict(model.named_modules(remove_duplicate=False))
-    types = {type(module) for module in modules.values()}
+    types = {plain_class(module) for module in modules.values()}
     for key, settings in entries.items():
         check_settings(f"the entry {key!r}", settings)
         if isinstance(key, str) and key not in modules:
@@ -108,10 +109,10 @@ def check_settings(where: str, settings: Any) -> None:
 def _propagate(
     module: torch.nn.Module, entries: Mapping[Any, Any], inherited: Any, path: str, allowed: Types | None
 ) -> None:
-    settings = entries.get(path, entries.get(type(module), inherited))
+    settings = entries.get(path, entries.get(plain_class(module), inherited))
     settings = getattr(module, "qconfig", settings)
     check_settings(shown(path), settings)
-    if allowed is None or type(module) in allowed:
+    if allowed is None or plain_class(module) in allowed:
         module.qconfig = settings
     for name, child in module.named_children():
         if name not in ("activation_post_process", "weight_fake_quant"):

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from qtorch._classes import plain_class
 from qtorch._torch_internals import forward_hooks
 from qtorch._workflow.observing import CountCalls, ObserveOutput
 from qtorch._workflow.tree import check_mapping, check_model, shown
@@ -53,7 +54,7 @@ def swap_module(
     check_mapping("mapping", mapping)
     custom = {} if custom_module_class_mapping is None else custom_module_class_mapping
     check_mapping("custom_module_class_mapping", custom)
-    if getattr(mod, "qconfig", None) is None or (type(mod) not in mapping and type(mod) not in custom):
+    if getattr(mod, "qconfig", None) is None or (plain_class(mod) not in mapping and plain_class(mod) not in custom):
         return mod
     devices = {tensor.device for tensor in [*mod.parameters(), *mod.buffers()]}
     if len(devices) > 1:
@@ -61,7 +62,7 @@ def swap_module(
     try:
         made: Any = (
             maker("custom_module_class_mapping", custom, mod, "from_observed")(mod)
-            if type(mod) in custom
+            if plain_class(mod) in custom
             else _made(mod, mapping)
         )
     except (TypeError, ValueError) as error:
@@ -81,14 +82,14 @@ def maker(name: str, mapping: Mapping[Any, Any], mod: nn.Module, method: str) ->
     Raises:
         TypeError: if there is no such method.
     """
-    target = mapping[type(mod)]
+    target = mapping[plain_class(mod)]
     if not hasattr(target, method):
         raise TypeError(f"{name} has {target!r} for {type(mod).__name__}; allowed is a class with {method}(module)")
     return getattr(target, method)
 
 
 def _made(mod: nn.Module, mapping: Mapping[Any, Any]) -> nn.Module:
-    target, make = mapping[type(mod)], maker("mapping", mapping, mod, "from_float")
+    target, make = mapping[plain_class(mod)], maker("mapping", mapping, mod, "from_float")
     trains = isinstance(target, type) and issubclass(target, QATLayer)  # which have batch norms of their own
     return make(mod.without_norm() if isinstance(mod, Fused) and not trains else mod)
 

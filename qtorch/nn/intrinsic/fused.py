@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import skip_init
 
+from qtorch._classes import plain_class
 from qtorch.nn.qat.layers import settings_of
 
 
@@ -31,7 +32,7 @@ class Fused(nn.Sequential):
     def __init__(self, *parts: nn.Module, **named: nn.Module) -> None:
         rest = [name for name in [*self.parts][len(parts) :] if name in named]
         modules = *parts, *(named[name] for name in rest)
-        if len(rest) < len(named) or [type(module) for module in modules] != [*self.parts.values()]:
+        if len(rest) < len(named) or [plain_class(module) for module in modules] != [*self.parts.values()]:
             given = [type(part).__name__ for part in parts]
             given += [f"{name}={type(module).__name__}" for name, module in named.items()]
             allowed = [f"{name}: {kind.__name__}" for name, kind in self.parts.items()]
@@ -232,7 +233,7 @@ FUSED = {
 
 def folded_layer(layer: Any, bn: nn.Module) -> nn.Module:
     """A copy of a convolution or linear layer, without hooks, with the batch norm in its weights."""
-    made: Any = skip_init(type(layer), **settings_of(layer))
+    made: Any = skip_init(plain_class(layer), **settings_of(layer))
     fold = folded_linear if isinstance(layer, nn.Linear) else folded_conv
     with torch.no_grad():
         weight, bias = fold(layer.weight, layer.bias, bn)

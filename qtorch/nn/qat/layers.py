@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from qtorch._classes import plain_class
 from qtorch.quantization.fake_quantize import FakeQuantize
 from qtorch.quantization.qconfig import QConfig
 
@@ -52,7 +53,7 @@ class QATLayer(nn.Module):
         Raises:
             TypeError: if it has another type, or no `QConfig`.
         """
-        if type(module) is not cls.floats:
+        if plain_class(module) is not cls.floats:
             raise TypeError(f"module is a {type(module).__name__}; allowed is exactly {cls.floats.__name__}")
         layer: Any = module[0] if isinstance(module, nn.Sequential) else module
         made = cls(**settings_of(layer), qconfig=getattr(module, "qconfig", None), **cls._more_settings(module))

@@ -71,7 +71,7 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
     for name, layer in model.named_modules():
         _check(name, layer)
     if recipe is not None:
-        lower_products(model, recipe)
+        lower_products(model, recipe, functions=False)
     for layer in model.modules():
         _switch(layer)
     model.__class__ = _guarded(_kind(model))
@@ -82,7 +82,11 @@ def _check(name: str, layer: nn.Module) -> None:
     kind, where = _kind(layer), f"layer '{name}'" if name else "the model itself"
     if kind in _SWITCHED:
         if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-            linalg.Conv2d.check_layer(layer)
+            if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+                raise ValueError(
+                    f"{where} has padding={layer.padding!r}, padding_mode={layer.padding_mode!r}; allowed are ints, "
+                    "and 'zeros'"
+                )
         elif isinstance(layer, nn.MultiheadAttention):
             check_attention_layer(where, layer)
     elif kind.__module__.startswith("torch.nn") and kind not in _KNOWN:

@@ -73,7 +73,12 @@ def test_transformers_call_their_layers_in_evaluation():
         (nn.ReLU, CHUNKED, "no layer to apply to"),
         (lambda: lower(small(), CHUNKED), CHUNKED, "0 is lowered already"),
         (lambda: lower(small(), ["linear"], "int8"), CHUNKED, "2 is lowered already"),
-        (lambda: nn.Sequential(nn.Linear(1, 1), nn.Conv1d(1, 1, 3, padding="same")), CHUNKED, "padding='same'"),
+        (lambda: nn.Sequential(nn.Linear(1, 1), nn.LazyLinear(1)), CHUNKED, "1 has no weight yet"),
+        (
+            lambda: nn.Sequential(nn.Conv1d(1, 1, 1)),
+            RECIPES["mxfp8"],
+            r"no layer to apply to; the layers are '0' \(conv",
+        ),
     ],
 )
 def test_refused_models_are_unchanged(model, recipe, message):

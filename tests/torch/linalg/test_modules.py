@@ -125,8 +125,12 @@ def test_wrong_tensors():
             linalg.matmul(x, wrong)
     with pytest.raises(ValueError, match="bias has shape"):
         linalg.linear(x, x, torch.ones(3))
-    with pytest.raises(ValueError, match="padding_mode"):
-        linalg.Conv2d(1, 1, 3, padding_mode="reflect")
+    with pytest.raises(ValueError, match="padding='some'; allowed are ints, 'same' and 'valid'"):
+        linalg.conv1d(x, x[None], padding="some")
+    with pytest.raises(
+        TypeError, match=r"dtypes torch.bfloat16 and torch.float32; allowed is one for all, or torch.auto"
+    ):
+        linalg.matmul(x.bfloat16(), x)
 
 
 def test_keys_are_drawn():

@@ -163,7 +163,7 @@ def test_custom_modules():
     model = with_qconfig(nn.Sequential(nn.Linear(1, 1), Float()))
     custom = {"float_to_observed_custom_module_class": {Float: Observed}}
     prepared = prepare(model, prepare_custom_config_dict=custom)
-    assert type(prepared[1]) is Observed
+    assert isinstance(prepared[1], Observed)
     assert prepared[1].qconfig is not None
 
 

@@ -1,0 +1,90 @@
+"""Subclasses made for modules whose behaviour changes in place, so that `torch.compile` compiles them anew.
+
+Compiled programs check the classes of modules, but not whether a module that had no hooks has one now. So a hook that
+is added to a module of a compiled model would never run. A module that gets one gets a new class as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from torch import nn
+
+Members = Callable[[type], dict[str, Any]]  # what the made class defines, from the class that it is made of
+
+
+def no_members(base: type) -> dict[str, Any]:
+    """The members of a class that behaves as its base."""
+    return {}
+
+
+def change_class(module: nn.Module, role: str, members: Members = no_members) -> None:
+    """Gives a module the subclass of its class that is made for a role.
+
+    Args:
+        module: changed in place; copies and pickles of it have the made class too.
+        role: why the class is made; each role has a class of its own.
+        members: a function of a module, which pickles name.
+    """
+    module.__class__ = _changed(type(module), lambda base: _subclass(base, role, members))
+
+
+def restore_class(module: nn.Module, role: str) -> None:
+    """Takes the class of a role away from a module; nothing happens where there is none."""
+    if has_role(module, role):
+        module.__class__ = _without(type(module), role)
+
+
+def has_role(module: nn.Module, role: str) -> bool:
+    """True if a module's class is made for a role."""
+    return any(vars(kind).get("made_role") == role for kind in type(module).__mro__)
+
+
+def plain_class(module: nn.Module) -> type[nn.Module]:
+    """The class of a module before the first was made."""
+    kind = type(module)
+    while "made_role" in vars(kind):
+        kind = vars(kind)["made_from"]
+    return kind
+
+
+def _changed(kind: type, change: Callable[[type], type]) -> Any:
+    """The class of a change, which is made below the class that `torch.nn.utils.parametrize` makes for each module.
+
+    `remove_parametrizations` gives a module the base of that class.
+    """
+    if kind.__module__ != "torch.nn.utils.parametrize":
+        return change(kind)
+    body = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+    return type(kind)(kind.__name__, (change(kind.__bases__[0]),), body)
+
+
+def _without(kind: type, role: str) -> Any:
+    if vars(kind).get("made_role") == role:
+        return vars(kind)["made_from"]
+    if "made_role" in vars(kind):
+        said = vars(kind)
+        return _subclass(_without(said["made_from"], role), said["made_role"], said["made_members"].__func__)
+    return _changed(kind, lambda base: _without(base, role))
+
+
+@cache
+def _subclass(base: type, role: str, members: Members) -> type:
+    def reduce(self: nn.Module, protocol: Any) -> Any:
+        function, arguments, *rest = super(made, self).__reduce_ex__(protocol)  # type: ignore[misc]
+        arguments = tuple(base if argument is made else argument for argument in arguments)
+        return _remade, (function, arguments, role, members), *rest
+
+    said = {"made_from": base, "made_role": role, "made_members": staticmethod(members)}
+    names = {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
+    made = type(base)(base.__name__, (base,), {**members(base), **said, **names, "__reduce_ex__": reduce})
+    return made
+
+
+def _remade(function: Any, arguments: tuple[Any, ...], role: str, members: Members) -> nn.Module:
+    """A module without its state, as copies and pickles make it first."""
+    module = function(*arguments)
+    change_class(module, role, members)
+    return module

@@ -1,0 +1,397 @@
+"""Modules whose own products are lowered: a mode around their methods finds torch's functions that multiply.
+
+Such a module gets a made class, whose methods enter the mode. The innermost mode computes a product: that of the module
+that multiplies.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from qcore.accumulate.product import Products
+from qcore.notices import warn
+from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
+from qcore.report import ProductReport, short_product
+from qtorch import linalg
+from qtorch._torch_internals import base_of, constant, own_parameters, unseen_by_modes
+from qtorch.auto_low.functions import LAWS, LEFT, NO_LAW, OPENED, UnknownCallError, left_kind, left_work
+from qtorch.linalg.dtypes import HALVES, call_in_float32
+from qtorch.quant import Quantizer
+
+LOWERED = "lowered"  # the role of the made classes
+KINDS = (LINEAR, CONV, SCORES, OUTPUT, MATMUL)
+_CONVOLUTIONS = {1: linalg.conv1d, 2: linalg.conv2d, 3: linalg.conv3d}
+_DIMENSIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
+_PAIRS = {"addmm": 1, "addmv": 1, "baddbmm": 1, "einsum": 1}  # where the first of the two operands stands, if not at 0
+_WEIGHT_SECOND = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+
+
+@dataclass
+class Place:
+    """What becomes of the products that a module computes itself.
+
+    Attributes:
+        path: the module's dotted name.
+        products: by kind; None leaves products of the kind wide.
+        reasons: by kind, why they stay wide.
+        weight: what rounds the weights that are multiplied; None where a recipe says the products.
+        warned: the functions of which a warning was given.
+    """
+
+    path: str
+    products: Mapping[str, Products | None] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    weight: Quantizer | None = None
+    warned: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.said = {kind: None if one is None else said_of(one) for kind, one in self.products.items()}
+
+
+def said_of(products: Products) -> dict[str, Any]:
+    """Products as keyword arguments of `linalg.linear` and of the convolutions."""
+    return {
+        "operands": products.forward.operands,
+        "accumulator": products.forward.accumulator,
+        "grad_input": products.grad_a,
+        "grad_weight": products.grad_b,
+    }
+
+
+@dataclass
+class Listing:
+    """The products of a run, in order, while `report` runs a model."""
+
+    rows: list[ProductReport] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, place: str, kind: str, shapes: Any, work: int | None, products: Any = None, reason: str = "") -> None:
+        number = self.counts[place] = self.counts.get(place, -1) + 1
+        sizes = tuple(tuple(map(int, shape)) for shape in shapes)
+        self.rows.append(ProductReport(place, number, kind, sizes, work, products, reason))
+
+
+listing: ContextVar[Listing | None] = ContextVar("listing", default=None)
+
+
+class ProductMode(TorchFunctionMode):
+    """Computes torch's products as a place says, while a method of a module runs.
+
+    It keeps torch's own `__enter__` and `__exit__`: `torch.compile` breaks graphs only within modes that have these.
+    """
+
+    def __init__(self, place: Place, parameters: Sequence[Any], scaling: torch.Tensor | None) -> None:
+        super().__init__()
+        self.place, self.scaling = place, scaling
+        self.weights = list(parameters)  # and what is computed of parameters alone
+        self.heads: list[str] = []  # the kinds of the next two products of an attention layer
+        self.rounded = 0  # how many weights were
+        self.has_gradients = torch.is_grad_enabled()
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = {} if kwargs is None else kwargs
+        name = getattr(func, "__name__", "")
+        if name in LAWS or name in LEFT:
+            return self.multiply(name, func, args, kwargs)
+        if name in OPENED:
+            self.heads = [OUTPUT, SCORES]
+            with self:
+                return OPENED[name](*args, **kwargs)
+        if name == "unflatten":  # torch.compile cannot trace Tensor.unflatten in a mode
+            return torch.unflatten(*args, **kwargs)
+        y = func(*args, **kwargs)
+        # In compiled programs attributes such as x.T are no functions; `is_weight` looks at what they are views of.
+        if name != "__get__":
+            self.note(args, y)
+        return y
+
+    def note(self, args: Any, y: Any) -> None:
+        """Keeps a result that is computed of weights alone.
+
+        What a torch.autograd.Function computes inside, without gradients, is not: torch.compile lets nothing out of it.
+        """
+        if len(args) == 0 or not isinstance(y, torch.Tensor) or not self.is_weight(args[0]):
+            return
+        if torch.is_grad_enabled() is not self.has_gradients:
+            return
+        if all(self.is_weight(x) for x in args[1:] if isinstance(x, torch.Tensor)):
+            self.weights.append(y)
+
+    def is_weight(self, x: Any) -> bool:
+        """True if a tensor is a parameter, or was computed from parameters only."""
+        if not isinstance(x, torch.Tensor):
+            return False
+        if type(x) is nn.Parameter or self.is_listed(x):
+            return True
+        base = base_of(x)
+        return base is not None and (type(base) is nn.Parameter or self.is_listed(base))
+
+    def is_listed(self, x: torch.Tensor) -> bool:
+        return any(weight is x for weight in self.weights)
+
+    def multiply(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of a function that multiplies."""
+        if name == "einsum" and len(args) == 2 and isinstance(args[1], list | tuple):
+            args = (args[0], *args[1])
+        tensors = [x for x in args if isinstance(x, torch.Tensor)]
+        first = tensors[0] if tensors else next((x for x in kwargs.values() if isinstance(x, torch.Tensor)), None)
+        if first is None or not first.is_floating_point():
+            return func(*args, **kwargs)
+        if self.place.weight is not None:
+            args, kwargs = self.with_rounded_weights(name, args, kwargs)
+            return func(*args, **kwargs)
+        found = self.kinds_of(name, args)
+        wanted = any(self.place.said[kind] is not None for kind in found)
+        reason = self.place.reasons.get(found[0], "")
+        if wanted:
+            reason = NO_LAW if name in LEFT else _refused(first)
+            if not reason:
+                try:
+                    with unseen_by_modes():
+                        return call_in_float32(
+                            lambda *a, **k: LAWS[name](_Lowered(self, found), *a, **k), first, args, kwargs
+                        )
+                except UnknownCallError as error:
+                    reason = str(error)
+            _warn_once(self.place, name, reason)
+        with unseen_by_modes():
+            y = func(*args, **kwargs)
+        if not torch.compiler.is_compiling() and (lists := listing.get()) is not None:
+            list_wide(lists, self, self.place.path, name, found, args, kwargs, y, reason)
+        self.note(args, y)
+        return y
+
+    def kinds_of(self, name: str, args: Any) -> tuple[str, ...]:
+        """The kinds of the products that a function has."""
+        if name == "scaled_dot_product_attention":
+            return (SCORES, OUTPUT)
+        if name in LEFT:
+            return (left_kind(name),)
+        if name in _DIMENSIONS:
+            return (CONV,)
+        if name == "linear":
+            return (LINEAR,)
+        if name in ("bmm", "baddbmm") and self.heads:
+            return (self.heads.pop(),)
+        begin = _PAIRS.get(name, 0)
+        pair = args[begin : begin + 2]
+        return (LINEAR,) if len(pair) == 2 and self.is_weight(pair[0]) != self.is_weight(pair[1]) else (MATMUL,)
+
+    def with_rounded_weights(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments of a function with the weights rounded that it multiplies by."""
+        round_: Any = self.place.weight
+        if name in _WEIGHT_SECOND or name == "bilinear":
+            index = 2 if name == "bilinear" else 1
+            self.rounded += 1
+            if "weight" in kwargs:
+                return args, {**kwargs, "weight": round_(kwargs["weight"])}
+            return (*args[:index], round_(args[index]), *args[index + 1 :]), kwargs
+        begin = _PAIRS.get(name, 0)
+        are_weights = [self.is_weight(x) for x in args[begin : begin + 2]]
+        if name in LEFT or sum(are_weights) != 1:  # a product of two weights is a part of a weight
+            return args, kwargs
+        self.rounded += 1
+        index = begin + are_weights.index(True)
+        return (*args[:index], round_(args[index]), *args[index + 1 :]), kwargs
+
+
+class _Lowered:
+    """A `Multiplier` that computes with the products of a place."""
+
+    def __init__(self, mode: ProductMode, kinds: tuple[str, ...]) -> None:
+        self.mode, self.kinds = mode, kinds
+
+    def is_weight(self, x: torch.Tensor) -> bool:
+        return self.mode.is_weight(x)
+
+    def rows(self, kind: str, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if len(self.kinds) == 1:  # which knows more: the products of an attention layer
+            kind = self.kinds[0]
+        said = self.mode.place.said[kind]
+        # Without products it is one of attention's two, of which the other one has some.
+        y = a @ b.mT if said is None else linalg.linear(a, b, bias, **said, scaling=self.state(kind))
+        self.list(kind, (a.shape, b.shape), y.numel() * a.shape[-1])
+        return y
+
+    def convolve(self, x: torch.Tensor, weight: torch.Tensor, bias: Any, *settings: Any) -> torch.Tensor:
+        said: Any = self.mode.place.said[CONV]
+        y = _CONVOLUTIONS[weight.dim() - 2](x, weight, bias, *settings, **said, scaling=self.state(CONV))
+        self.list(CONV, (x.shape, weight.shape), y.numel() * weight[0].numel())
+        return y
+
+    def state(self, kind: str) -> torch.Tensor | None:
+        """The state of delayed scales, of which a place has one."""
+        products = self.mode.place.products[kind]
+        if products is None or products.history is None:
+            return None
+        scaling, self.mode.scaling = self.mode.scaling, None
+        if scaling is None:
+            raise UnknownCallError("its delayed scales need a state, and a module has one, of its first product")
+        return scaling
+
+    def list(self, kind: str, shapes: Any, work: int) -> None:
+        if torch.compiler.is_compiling() or (lists := listing.get()) is None:
+            return
+        place = self.mode.place
+        products = place.products[kind]
+        lists.add(place.path, kind, shapes, work, products, "" if products else place.reasons[kind])
+
+
+class _Listed:
+    """A `Multiplier` that lists products, of tensors without numbers."""
+
+    def __init__(self, mode: ProductMode | None, add: Callable[[str, Any, int], None], kinds: tuple[str, ...]) -> None:
+        self.mode, self.add, self.kinds = mode, add, kinds
+
+    def is_weight(self, x: torch.Tensor) -> bool:
+        return False  # the order of the operands does not matter
+
+    def rows(self, kind: str, a: torch.Tensor, b: torch.Tensor, bias: Any = None) -> torch.Tensor:
+        y = a.new_empty((*a.shape[:-1], b.shape[-2]))
+        self.add(self.kinds[0], (a.shape, b.shape), y.numel() * a.shape[-1])
+        return y
+
+    def convolve(self, x: torch.Tensor, weight: torch.Tensor, bias: Any, *settings: Any) -> torch.Tensor:
+        function: Any = (torch.conv1d, torch.conv2d, torch.conv3d)[weight.dim() - 3]
+        y = function(x, weight, None, *settings)
+        self.add(CONV, (x.shape, weight.shape), y.numel() * weight[0].numel())
+        return y
+
+
+def list_wide(
+    lists: Listing,
+    mode: ProductMode | None,
+    path: str,
+    name: str,
+    kinds: Any,
+    args: Any,
+    kwargs: Any,
+    y: Any,
+    reason: str,
+) -> None:
+    """Lists the products of a function that was called as it is."""
+
+    def add(kind: str, shapes: Any, work: int | None) -> None:
+        lists.add(path, kind, shapes, work, None, reason)
+
+    def shape_only(x: Any) -> Any:
+        return torch.empty(x.shape, dtype=x.dtype, device="meta") if isinstance(x, torch.Tensor) else x
+
+    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    shapes = [x.shape for x in tensors]
+    if name == "scaled_dot_product_attention":
+        query, key, value = shapes[:3]
+        work = y.numel() // value[-1] * key[-2]
+        add(SCORES, (query, key), work * query[-1])
+        add(OUTPUT, ((*y.shape[:-1], key[-2]), value), work * value[-1])
+        return
+    if name in LAWS:
+        try:
+            with unseen_by_modes(), torch.no_grad():
+                meta = {key: shape_only(x) for key, x in kwargs.items()}
+                LAWS[name](_Listed(mode, add, kinds), *map(shape_only, args), **meta)
+        except UnknownCallError:
+            add(kinds[0], shapes[:2], None)
+        return
+    add(name, shapes[:2], left_work(name, args))
+
+
+def _refused(x: torch.Tensor) -> str:
+    """Why numbers of a dtype are not multiplied; "" if they are."""
+    return "" if x.dtype is torch.float32 or x.dtype in HALVES else f"its numbers are of {x.dtype}"
+
+
+def _warn_once(place: Place, name: str, reason: str) -> None:
+    if name not in place.warned:
+        _warn(place.path, name, reason)
+        place.warned.add(name)
+
+
+@constant  # traced programs warn when they are traced
+def _warn(path: str, name: str, reason: str) -> int:
+    where = f"{name} in {path!r}" if path else f"{name} in the model itself"
+    warn(f"{where} stays wide: {reason}; qtorch.auto_low.report(model, *inputs) lists all products")
+    return 0
+
+
+def entering(base: type) -> dict[str, Any]:
+    """What the class of a module with a `Place` defines: its methods, within the mode.
+
+    Methods other than forward are among them, as checkpoints and programs call them directly.
+    """
+    members: dict[str, Any] = {}
+    for kind in reversed(base.__mro__):
+        if not issubclass(kind, nn.Module) or kind is nn.Module:
+            continue
+        is_torchs = kind.__module__.startswith("torch.")
+        for name, value in vars(kind).items():
+            if isinstance(value, types.FunctionType) and (name == "forward" or not (is_torchs or _is_inherited(name))):
+                members[name] = _entered(value)
+    return members | {"extra_repr": _extra_repr(base)}
+
+
+def _is_inherited(name: str) -> bool:
+    """True of names that torch's modules have: what they do is not the model's arithmetic."""
+    return name.startswith("__") or hasattr(nn.Module, name)
+
+
+def _entered(method: Callable[..., Any]) -> Callable[..., Any]:
+    is_forward = method.__name__ == "forward"
+
+    @wraps(method)  # programs read the signature
+    def entered(self: Any, *args: Any, **kwargs: Any) -> Any:
+        place = getattr(self, "lowered_place", None)
+        if place is None:  # a new module, whose class a registry of classes has taken over
+            return method(self, *args, **kwargs)
+        if torch.jit.is_tracing():
+            raise RuntimeError(
+                "torch.jit.trace of a lowered model; allowed are torch.export.export(model, inputs) and torch.compile"
+            )
+        mode = ProductMode(place, own_parameters(self), getattr(self, "scaling", None))
+        with mode:
+            y = method(self, *args, **kwargs)
+        if is_forward and place.weight is not None and mode.rounded == 0:
+            raise ValueError(
+                f"{place.path or 'the model itself'} multiplies by no weight that lower finds; allowed are linear, "
+                "matmul, einsum and convolutions of weights, and layers of torch.nn"
+            )
+        return y
+
+    return entered
+
+
+def enter_forward(module: nn.Module) -> None:
+    """Wraps a forward that is an attribute of the module and not of its class."""
+    own = vars(module).get("forward")
+    if own is None:
+        return
+
+    @wraps(own)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return own(*args, **kwargs)
+
+    forward.__name__ = "forward"
+    module.forward = types.MethodType(_entered(forward), module)
+
+
+def _extra_repr(base: Any) -> Callable[[Any], str]:
+    def extra_repr(self: Any) -> str:
+        place = vars(self).get("lowered_place")
+        return ", ".join(filter(None, [base.extra_repr(self), "" if place is None else _shown(place)]))
+
+    return extra_repr
+
+
+def _shown(place: Place) -> str:
+    """The formats of a place's forward products."""
+    texts = dict.fromkeys(short_product(one.forward) for one in place.products.values() if one is not None)
+    return f"products={' or '.join(texts)}" if texts else ""

@@ -1,0 +1,75 @@
+"""Products in programs of other dtypes: bfloat16 and float16 tensors, and `torch.autocast`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import torch
+
+from qtorch._torch_internals import unseen_by_modes
+
+Function = TypeVar("Function", bound=Callable[..., torch.Tensor])
+HALVES = (torch.bfloat16, torch.float16)
+
+
+def in_float32(function: Function) -> Function:
+    """A product that takes bfloat16 and float16 tensors, and may run under `torch.autocast`.
+
+    Operands are the float32 numbers that the given tensors hold. The result in float32 is rounded once, to nearest, to
+    the tensors' dtype or, under autocast, to autocast's.
+    """
+
+    @wraps(function)
+    def call(*arguments: Any, **options: Any) -> torch.Tensor:
+        first = arguments[0] if arguments else next(iter(options.values()), None)
+        if not isinstance(first, torch.Tensor):
+            return function(*arguments, **options)  # which raises
+        with unseen_by_modes():  # a mode that lowers functions must not see the functions that a product is made of
+            return call_in_float32(function, first, arguments, options)
+
+    return call  # type: ignore[return-value]
+
+
+def call_in_float32(
+    function: Callable[..., torch.Tensor], first: torch.Tensor, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> torch.Tensor:
+    """A call of a function that computes in float32, see `in_float32`.
+
+    Args:
+        function: what is called.
+        first: the tensor among its arguments that says the device, and without autocast the result's dtype.
+        arguments, options: its arguments.
+    """
+    device = first.device.type
+    automatic = torch.is_autocast_enabled(device)
+    if not automatic and first.dtype not in HALVES:
+        return function(*arguments, **options)
+    dtype = torch.get_autocast_dtype(device) if automatic else first.dtype
+    state = {"scaling": options["scaling"]} if "scaling" in options else {}
+    options = {name: x for name, x in options.items() if name != "scaling"}
+    _check_dtypes(first, (*arguments, *options.values()), automatic)
+    arguments = tuple([_wide(x) for x in arguments])
+    options = {name: _wide(x) for name, x in options.items()} | state
+    if not automatic:
+        return function(*arguments, **options).to(dtype)
+    with torch.autocast(device, enabled=False):
+        return function(*arguments, **options).to(dtype)
+
+
+def _check_dtypes(first: torch.Tensor, others: tuple[Any, ...], automatic: bool) -> None:
+    """Refuses tensors of different dtypes where no autocast brings them together."""
+    for x in others:
+        if isinstance(x, torch.Tensor) and x.dtype is torch.float64:
+            raise TypeError(
+                "a tensor has dtype torch.float64; allowed are torch.float32, torch.bfloat16, torch.float16"
+            )
+        if not automatic and isinstance(x, torch.Tensor) and x.dtype is torch.float32 and x.dim() > 0:
+            raise TypeError(
+                f"tensors have the dtypes {first.dtype} and torch.float32; allowed is one for all, or torch.autocast"
+            )
+
+
+def _wide(x: Any) -> Any:
+    return x.to(torch.float32) if isinstance(x, torch.Tensor) and x.dtype in HALVES else x
