@@ -352,7 +352,7 @@ def _entered(method: Callable[..., Any]) -> Callable[..., Any]:
         place = getattr(self, "lowered_place", None)
         if place is None:  # a new module, whose class a registry of classes has taken over
             return method(self, *args, **kwargs)
-        if torch.jit.is_tracing():
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]
             raise RuntimeError(
                 "torch.jit.trace of a lowered model; allowed are torch.export.export(model, inputs) and torch.compile"
             )
