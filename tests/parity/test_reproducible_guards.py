@@ -130,6 +130,18 @@ def test_torch_names_the_layer_of_types():
         model(torch.from_numpy(X).double())
 
 
+def test_parameters_of_another_type_are_refused():
+    """By name, and before anything is changed."""
+    for dtype in (torch.float64, torch.bfloat16):
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3, dtype=dtype))
+        with pytest.raises(ValueError, match=rf"layer '1' has a parameter of {dtype}; allowed is torch\.float32"):
+            qtorch.reproducible.convert(model)
+        assert [type(layer) for layer in model.modules()] == [nn.Sequential, nn.Linear, nn.Linear]
+    layer = nnx.Linear(3, 3, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"layer '0' has dtype=None, param_dtype=.*bfloat16.*; allowed is float32"):
+        room.convert(nnx.Sequential(layer))
+
+
 def test_a_model_may_be_switched_twice():
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     y = qtorch.reproducible.convert(model)(torch.from_numpy(X))

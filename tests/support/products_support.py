@@ -20,7 +20,7 @@ ACCUMULATORS = {
     "posit": Accumulator("posit16", chunk=5),
     "stochastic": Accumulator(FLOAT16, chunk=1, rounding="stochastic"),
     "stochastic chunks": Accumulator("bfloat16", chunk=8, rounding="stochastic", random_bits=20),
-    "few random bits": Accumulator(FLOAT16, chunk=1, rounding="stochastic", random_bits=14),
+    "few random bits": Accumulator(FLOAT16, chunk=1, rounding="stochastic", random_bits=16),  # the most of half a word
     "rounded products": Accumulator(FLOAT16, chunk=2, product="e5m2"),
     "two levels": Accumulator(FLOAT16, chunk=8, inner=Accumulator(FLOAT16, chunk=1)),
     "two stochastic levels": Accumulator(

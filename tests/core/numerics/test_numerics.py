@@ -152,3 +152,34 @@ def test_wrong_arguments():
     ]:
         with pytest.raises(error, match="allowed"):
             wrong()
+
+
+def cosine(rate, steps, warmup, last, step):
+    """The rate at a step: exact sines, and one float32 operation after the other."""
+    rate, last = np.float32(rate), np.float32(last)
+    if step <= warmup - 1:
+        return np.float32(step + 1) * rate / np.float32(warmup)
+    with mpmath.workdps(40):
+        left = mpmath.mpf(max(steps - step, 0)) / (steps - warmup)
+        square = np.float32(float(mpmath.sin(left * mpmath.pi / 2) ** 2))
+    return square * (rate - last) + last
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (7, 0), (7, 1), (7, 3), (7, 6)])
+def test_cosine(steps, warmup):
+    """All steps, those at both ends of the rise and beyond the last one too."""
+    for rate, last in ((0.1, 0.0), (1.0, 0.3)):
+        schedule = numerics.Cosine(rate, steps, warmup, last)
+        for step in range(steps + 3):
+            found = numerics.rate(schedule, np.float32(step)[...])
+            assert_same_bits(found, np.asarray(cosine(rate, steps, warmup, last, step)))
+    assert float(numerics.rate(numerics.Cosine(1.0, steps, warmup), np.float32(warmup)[...])) == 1.0
+
+
+def test_milestones():
+    """Each product is rounded; a milestone counts from its own step on, and two at one step count twice."""
+    rate, factor = np.float32(0.3), np.float32(0.7)
+    expected = [rate] * 2 + [rate * factor] * 3 + [rate * factor * factor * factor] * 2
+    schedule = numerics.Milestones(0.3, (2, 5, 5), 0.7)
+    for step, one in enumerate(expected):
+        assert_same_bits(numerics.rate(schedule, np.float32(step)[...]), np.asarray(one))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from rich.console import Console
+from support import assert_same_bits
 
 import qjax.nnx as qnn
 from qcore.affine import AffineInteger
@@ -121,6 +122,25 @@ def test_what_does_nothing_is_said(message):
     )
     with pytest.raises((TypeError, ValueError), match=message):
         TRAPS[message](model)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        nnx.SimpleCell(2, 2, residual=True, rngs=RNGS),
+        nnx.SimpleCell(2, 2, activation_fn=nnx.sigmoid, rngs=RNGS),
+        nnx.GRUCell(2, 2, gate_fn=nnx.hard_sigmoid, rngs=RNGS),
+        nnx.OptimizedLSTMCell(2, 2, activation_fn=nnx.relu, rngs=RNGS),
+    ],
+)
+def test_a_cell_with_another_law_is_not_dynamic(cell):
+    """Alone it is refused; beside a layer that is quantized it stays, with its bits."""
+    for model in (cell, nnx.RNN(cell)):
+        with pytest.raises(ValueError, match="model has no layer that is quantized dynamically"):
+            dynamic(model)
+    model = nnx.Sequential(nnx.Linear(2, 2, rngs=RNGS), nnx.RNN(cell))
+    x = jnp.ones((1, 3, 2))
+    assert_same_bits(dynamic(model).layers[1](x), nnx.RNN(cell)(x))
 
 
 def test_cells_are_not_observed_and_work():

@@ -38,6 +38,8 @@ def test_nothing_stays_behind():
         model(torch.ones(1, 2))
     assert (str(model[1]._forward_hooks), str(model[1]._forward_pre_hooks)) == before
     model(torch.ones(1, 2))
+    with pytest.raises(RuntimeError, match="nothing was rounded in this step"):
+        watching.step()  # a step that had begun when the watch ended is none
     assert watching.record.entries == []
 
 
