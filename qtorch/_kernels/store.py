@@ -242,9 +242,10 @@ _methods: list[_Method] = []  # which Python's functions point to
 def _function(library: ctypes.CDLL) -> Function:
     """The function of a library, as one of Python's own: calls through ctypes take several times as long."""
     call = library.call_from_python
-    _methods.append(_Method(b"kernel", ctypes.cast(call, ctypes.c_void_p), _METH_FASTCALL))
+    method = _Method(b"kernel", ctypes.cast(call, ctypes.c_void_p), _METH_FASTCALL)
+    _methods.append(method)
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_Method), ctypes.c_void_p, ctypes.c_void_p)
-    function = make(("PyCFunction_NewEx", ctypes.pythonapi))(_methods[-1], None, None)
+    function = make(("PyCFunction_NewEx", ctypes.pythonapi))(method, None, None)
     return with_threads_of_torch(library, function)
 
 

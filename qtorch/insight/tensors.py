@@ -194,8 +194,9 @@ def _by_kernel(x: torch.Tensor, y: torch.Tensor, found: Range, ends: Any) -> tor
 @cache
 def _addresses(ends: tuple[int, ...]) -> list[int]:
     """Where constants are, in memory that is kept."""
-    _kept.append(torch.tensor(ends, dtype=torch.int32, device="cpu"))
-    return [_kept[-1].data_ptr() + 4 * i for i in range(len(ends))]
+    constants = torch.tensor(ends, dtype=torch.int32, device="cpu")
+    _kept.append(constants)
+    return [constants.data_ptr() + 4 * i for i in range(len(ends))]
 
 
 def _tabulate(found: Effects) -> torch.Tensor:
