@@ -34,6 +34,7 @@ ALLOWED = {
     # Tables that are filled while the module is imported that has what they name.
     "qcore/formats/text.py: TextForm.learn": "the parser of formats needs all formats; qcore.formats imports both",
     "qcore/formats/text.py: TextForm.write": "the same",
+    "qcore/formats/text.py: TextForm.name_of_dtype": "the same",
     "qcore/formats/text.py: _KINDS": "a kind of text is registered by the module that defines the kind",
     "qcore/formats/text.py: _KIND_OF": "the same",
     "qjax/nnx/workflow/tree.py: _UNNAMED": "a class is registered where it is defined",
@@ -44,6 +45,8 @@ ALLOWED = {
     "qcore/numerics/differentiable.py: _numbers": "names of laws, which only have to differ",
     "qtorch/_rounding/keys.py: _serials": "tags of draws, which only have to differ",
     "qjax/nnx/workflow/observing.py: self._places": "which of a model's observers ran before another",
+    # State of a process.
+    "qtorch/_kernels/store.py: global _one_at_a_time": "a lock; a forked process has one of its own",
     # State of a call: of its thread, or of its context.
     "qjax/insight/watching.py: _digests of a context": "whether a watch that is traced keeps digests",
     "qjax/reproducible/modules/guard.py: _tracing of a context": "whether a guard traces a model",
