@@ -127,7 +127,7 @@ static void end_chunk(const Call* call, double* sums, double* totals, uint64_t s
 #if WORDS
     uint32_t words[TILE] __attribute__((aligned(64))), high[TILE] __attribute__((aligned(64)));
     uint32_t low[TILE] __attribute__((aligned(64)));
-    const Words key0 = (Words){} + (uint32_t)call->key[0], key1 = (Words){} + (uint32_t)call->key[1];
+    const Words key0 = (Words){0} + (uint32_t)call->key[0], key1 = (Words){0} + (uint32_t)call->key[1];
     const uint64_t first = (WORDS == 4 ? step / 4 : step) * (uint64_t)(call->batch * call->m * call->n);
     for (int i = 0; i < ROWS; ++i) {
         const uint64_t start = first + (top + i) * call->n + left;
@@ -242,14 +242,11 @@ int step(const int64_t* sizes, const double* unused, char* const* arrays) {
 
 // Takes the lengths of the batch, of m, n, k and a chunk, and the addresses of a, b, the key (or 0) and the result; then
 // for each axis (of the batch in a and in b, m, k in a and in b, n) the address of its table, or 0, and its stride.
-Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
-    int64_t sizes[5], axes[12];
-    void* pointers[4];
-    for (int i = 0; i < 5; ++i) sizes[i] = PyLong_AsLongLong(given[i]);
-    for (int i = 0; i < 4; ++i) pointers[i] = PyLong_AsVoidPtr(given[5 + i]);
-    for (int i = 0; i < 12; ++i) axes[i] = i % 2 ? PyLong_AsLongLong(given[9 + i]) : (intptr_t)PyLong_AsVoidPtr(given[9 + i]);
+Object* call_from_python(Object* self, Object* const* given, intptr_t count) {
+    int64_t x[5 + 4 + 12];
+    if (!read_integers(given, count, 5 + 4 + 12, x)) return NULL;
     void* const state = PyEval_SaveThread();
-    const int done = run_given(sizes, axes, pointers);
+    const int done = run_given(x, x + 9, (void*[]){pointer(x[5]), pointer(x[6]), pointer(x[7]), pointer(x[8])});
     PyEval_RestoreThread(state);
     return done ? PyLong_FromLong(0) : PyErr_NoMemory();
 }

@@ -26,7 +26,8 @@ typedef struct {
     int64_t counted;
     int special;  // whether one was counted
     uint32_t numbers[FIELDS * NUMBER_KEYS], errors[ERRORS * ERROR_KEYS];
-    uint32_t plain_numbers[2][FIELDS * PLAIN_KEYS], plain_errors[2][FIELDS * PLAIN_KEYS];
+    uint32_t plain_numbers[2][FIELDS * PLAIN_KEYS];
+    uint32_t plain_errors[2 * FIELDS * PLAIN_KEYS];  // a key of a negative error is in the second half
 } Total;
 typedef struct { int64_t size; const void *x, *y; const int32_t* ends[3]; int32_t* lanes; int16_t* places; } Call;
 
@@ -68,9 +69,9 @@ static int64_t take_zeros(uint32_t* count) {
 
 static void add_counts(Total* total) {
     int64_t *const numbers = total->sums + COUNTS, *const errors = numbers + 2 * FIELDS;
-    const int largest = total->magnitudes[1] >> 23, smallest = $infinity - total->magnitudes[0] >> 23;
+    const int largest = total->magnitudes[1] >> 23, smallest = ($infinity - total->magnitudes[0]) >> 23;
     // An error is at least a unit of the smaller one's last place, and at most the sum of both.
-    const int least = MIN(smallest, $infinity - total->magnitudes[2] >> 23) - 23;
+    const int least = MIN(smallest, ($infinity - total->magnitudes[2]) >> 23) - 23;
     const int most = MIN(MAX(largest, total->magnitudes[3] >> 23) + 1, FIELDS - 1);
     for (int i = 0; i < 2; ++i) {
         const int64_t zeros = take_zeros(total->plain_numbers[i]);
@@ -79,8 +80,9 @@ static void add_counts(Total* total) {
         add_table(total->plain_numbers[i], smallest, largest, PLAIN_KEYS, PLAIN_KEYS, 2, plain_number_weights, numbers);
     }
     for (int sign = 0; sign < 2; ++sign) {
-        take_zeros(total->plain_errors[sign]);
-        add_table(total->plain_errors[sign], MAX(least, 1), most, PLAIN_KEYS, $plain_carry, 3,
+        uint32_t* const errors_of_sign = total->plain_errors + sign * FIELDS * PLAIN_KEYS;
+        take_zeros(errors_of_sign);
+        add_table(errors_of_sign, MAX(least, 1), most, PLAIN_KEYS, $plain_carry, 3,
                   plain_error_weights[sign], errors + 3 * $plain_error);
     }
     if (total->special) {
@@ -133,7 +135,7 @@ static void add_unit(const Call* call, int64_t from, int64_t to, Total* total) {
         }
         for (int32_t j = 0; j < length; ++j) {
             ++total->plain_numbers[0][keys[j] & 0xffff];
-            ++total->plain_errors[0][keys[j] >> 16];
+            ++total->plain_errors[keys[j] >> 16];
         }
     }
     total->sums[0] += to - from;
@@ -183,10 +185,10 @@ static int32_t run(const Call* call) {
 // Takes the number of elements, and the addresses of x, y, the largest, lowest and smallest normal numbers (three of
 // each element's block, or three of all), of the lanes, and of their places, or 0; see `write_lanes`.
 Object* call_from_python(Object* self, Object* const* given, intptr_t count) {
-    void* pointers[7];
-    for (int i = 0; i < 7; ++i) pointers[i] = PyLong_AsVoidPtr(given[1 + i]);
-    const Call call = {PyLong_AsLongLong(given[0]), pointers[0], pointers[1],
-                       {pointers[2], pointers[3], pointers[4]}, pointers[5], pointers[6]};
+    int64_t x[8];
+    if (!read_integers(given, count, 8, x)) return NULL;
+    const Call call = {x[0], pointer(x[1]), pointer(x[2]), {pointer(x[3]), pointer(x[4]), pointer(x[5])},
+                       pointer(x[6]), pointer(x[7])};
     void* const state = PyEval_SaveThread();
     const int32_t written = run(&call);
     PyEval_RestoreThread(state);

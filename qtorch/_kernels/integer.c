@@ -261,23 +261,18 @@ static int run(Call* call, int64_t rows, int threads) {
     return 1;
 }
 
-// Takes the members of `Call` up to `ends` in its order; those behind `result` only if it rounds.
-Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
-    Call call = {{0}};
-    int64_t* const numbers[] = {call.places, call.moves, call.kernel, call.steps};
-    const int counts[] = {4, 4, 3, 3};
-    for (int i = 0; i < 4; ++i) for (int j = 0; j < counts[i]; ++j) numbers[i][j] = PyLong_AsLongLong(*given++);
-    int64_t* const others[] = {&call.channels, &call.outputs, &call.apart, &call.signed_a, &call.signed_b,
-                               &call.one_zero, &call.rounds};
-    for (int i = 0; i < 7; ++i) *others[i] = PyLong_AsLongLong(*given++);
-    call.a = PyLong_AsVoidPtr(*given++), call.zero_a = PyLong_AsVoidPtr(*given++);
-    call.b = PyLong_AsVoidPtr(*given++), call.zero_b = PyLong_AsVoidPtr(*given++);
-    call.result = PyLong_AsVoidPtr(*given++);
-    if (call.rounds) {
-        call.weight_scale = PyLong_AsVoidPtr(*given++), call.bias = PyLong_AsVoidPtr(*given++);
-        call.input_scale = PyLong_AsVoidPtr(*given++), call.scale = PyLong_AsVoidPtr(*given++);
-        call.zero_point = PyLong_AsVoidPtr(*given++), call.ends = PyLong_AsVoidPtr(*given++);
-    }
+// Takes the members of `Call` up to `ends` in its order but for `rounds`; it rounds if those behind `result` are there.
+Object* call_from_python(Object* self, Object* const* given, intptr_t count) {
+    enum { SUMS = 4 + 4 + 3 + 3 + 6 + 5, ALL = SUMS + 6 };
+    int64_t x[ALL] = {0}, *const y = x + SUMS;
+    const int rounds = count > SUMS;
+    if (!read_integers(given, count, rounds ? ALL : SUMS, x)) return NULL;
+    Call call = {
+        {x[0], x[1], x[2], x[3]}, {x[4], x[5], x[6], x[7]}, {x[8], x[9], x[10]}, {x[11], x[12], x[13]},
+        x[14], x[15], x[16], x[17], x[18], x[19], rounds,
+        pointer(x[20]), pointer(x[22]), pointer(x[21]), pointer(x[23]), pointer(x[24]),
+        pointer(y[2]), pointer(y[0]), pointer(y[1]), pointer(y[3]), pointer(y[4]), pointer(y[5]),
+    };
     call.terms = call.kernel[0] * call.kernel[1] * call.kernel[2] * (call.apart ? 1 : call.channels);
 #ifdef DOT
     call.bytes = !call.apart;

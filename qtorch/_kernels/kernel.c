@@ -255,28 +255,32 @@ int step(const int64_t* given, const double* unused, char* const* arrays) {
     return run(&call, call.rows * call.columns < LARGE ? 1 : omp_get_max_threads());
 }
 
-// Takes the sizes and addresses of a call; of kernels without blocks, of any number of calls one after the other.
+// Takes the sizes and addresses of a call; of kernels whose elements have nothing in common, of any number of calls one after
+// the other.
 Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
-    const int64_t count = size / (SIZES + POINTERS);
+    enum { EACH = SIZES + POINTERS, MANY = SIZES == 1 && !BLOCKS && !TENSOR_MAXIMA };
+    const int64_t count = MANY ? MAX(size / EACH, 1) : 1;
     Call one, *const calls = count > 1 ? malloc(count * sizeof(Call)) : &one;
     if (!calls) return PyErr_NoMemory();
     int64_t elements_of_all = 0;
-    for (Call* call = calls; call < calls + count; ++call) {
-        int64_t sizes[7] = {1, 1, 1, 1, 1, 0, 0};
-        for (int i = 0; i < SIZES; ++i) sizes[SIZES == 1 ? 1 : i] = PyLong_AsLongLong(*given++);
-        *call = (Call){sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6]};
-        for (int i = 0; i < POINTERS; ++i) call->pointers[i] = PyLong_AsVoidPtr(*given++);
-        elements_of_all += call->rows * call->columns;
+    int read = is_count(size, count * EACH), done = 1;
+    for (int64_t i = 0; i < count && read; ++i, given += EACH) {
+        int64_t x[EACH], sizes[7] = {1, 1, 1, 1, 1, 0, 0};
+        read = read_integers(given, EACH, EACH, x);
+        memcpy(SIZES == 1 ? sizes + 1 : sizes, x, sizeof(int64_t) * SIZES);
+        calls[i] = (Call){sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6], {0}};
+        for (int j = 0; j < POINTERS; ++j) calls[i].pointers[j] = pointer(x[SIZES + j]);
+        elements_of_all += calls[i].rows * calls[i].columns;
     }
-    int done = 1;
-    if (elements_of_all < LARGE) {
+    if (read && elements_of_all < LARGE) {
         for (int64_t i = 0; i < count; ++i) done = done && run(&calls[i], 1);
-    } else {
+    } else if (read) {
         void* const state = PyEval_SaveThread();
         if (count == 1) done = run(calls, omp_get_max_threads());
         else run_all(calls, count, elements_of_all, omp_get_max_threads());
         PyEval_RestoreThread(state);
     }
     if (calls != &one) free(calls);
+    if (!read) return NULL;
     return done ? PyLong_FromLong(0) : PyErr_NoMemory();
 }

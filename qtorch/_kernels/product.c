@@ -26,10 +26,10 @@ $threefry
 
 // Random words for ROWS rows of C, whose first elements have the indices `first`, n apart.
 static inline void draw(const int32_t* key, uint64_t first, uint64_t n, int32_t words[2][ROWS][COLUMNS]) {
-    const Words zero = {}, key0 = zero + (uint32_t)key[0], key1 = zero + (uint32_t)key[1];
+    const Words zero = {0}, key0 = zero + (uint32_t)key[0], key1 = zero + (uint32_t)key[1];
     Words place;
     for (int lane = 0; lane < WIDTH; ++lane) place[lane] = lane;
-    const int carries = first >> 32 != (first + (ROWS - 1) * n + COLUMNS) >> 32;
+    const int carries = (first >> 32) != (first + (ROWS - 1) * n + COLUMNS) >> 32;
     for (uint32_t j = 0; j < COLUMNS; j += WIDTH) {
         Words low[ROWS], high[ROWS], y0[ROWS], y1[ROWS];
         for (int i = 0; i < ROWS; ++i) {
@@ -121,13 +121,11 @@ static int run(const Call* call, int threads) {
 }
 
 // Takes the lengths of the batch, of m, n and k, and the addresses of a, b, the key (or 0) and the float64 result.
-Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
-    int64_t sizes[4];
-    void* pointers[4];
-    for (int i = 0; i < 4; ++i) sizes[i] = PyLong_AsLongLong(given[i]);
-    for (int i = 0; i < 4; ++i) pointers[i] = PyLong_AsVoidPtr(given[4 + i]);
-    const Call call = {pointers[0], pointers[1], pointers[2], sizes[1], sizes[2], sizes[3], sizes[0],
-                       sizes[0] * sizes[1] * sizes[2], pointers[3]};
+Object* call_from_python(Object* self, Object* const* given, intptr_t count) {
+    int64_t x[8];
+    if (!read_integers(given, count, 8, x)) return NULL;
+    const Call call = {pointer(x[4]), pointer(x[5]), pointer(x[6]), x[1], x[2], x[3], x[0], x[0] * x[1] * x[2],
+                       pointer(x[7])};
     void* const state = PyEval_SaveThread();
     const int done = run(&call, call.size * call.k < 65536 ? 1 : omp_get_max_threads());
     PyEval_RestoreThread(state);

@@ -58,12 +58,11 @@ static int run(int64_t size, int64_t width, int64_t count, const float* rows, co
 
 // Takes the numbers of rows, of columns and of indices, and the addresses of the float32 rows, of their indices in int32, and
 // of the float64 sums. A row whose index is none is in no sum.
-Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
-    int64_t sizes[3];
-    void* pointers[3];
-    for (int i = 0; i < 3; ++i) sizes[i] = PyLong_AsLongLong(given[i]), pointers[i] = PyLong_AsVoidPtr(given[3 + i]);
+Object* call_from_python(Object* self, Object* const* given, intptr_t count) {
+    int64_t x[6];
+    if (!read_integers(given, count, 6, x)) return NULL;
     void* const state = PyEval_SaveThread();
-    const int done = run(sizes[0], sizes[1], sizes[2], pointers[0], pointers[1], pointers[2]);
+    const int done = run(x[0], x[1], x[2], pointer(x[3]), pointer(x[4]), pointer(x[5]));
     PyEval_RestoreThread(state);
     return done ? PyLong_FromLong(0) : PyErr_NoMemory();
 }

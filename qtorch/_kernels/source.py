@@ -186,11 +186,13 @@ class _Passes:
         """An operation on the pairs of a run: its operands are written to memory, and its results over the last one."""
         rooms = [f"with_{value.name}_{one.name}" for one in value.operands[:-1]] + [f"pairs_{value.name}"]
         written = [f"{room}[j] = {one.name};" for room, one in zip(rooms, value.operands, strict=True)]
-        loop = "#pragma GCC ivdep\n#pragma GCC unroll 1\nfor (int32_t j = 0; j < {}; ++j)"
+        pragmas, loop = ["#pragma GCC ivdep", "#pragma GCC unroll 1"], "for (int32_t j = 0; j < {}; ++j) {{"
         lines = [f"LANE {room}[CHUNK] __attribute__((aligned(64)));" for room in rooms]
-        lines += [loop.format("length"), "{", *self._each(value.operands), *written, "}"]
+        lines += [*pragmas, loop.format("length"), *self._each(value.operands), *written, "}"]
         pairs = [f"((Pair*){room})[j]" for room in rooms]
-        lines += [loop.format("(length + 1) / 2"), f"{pairs[-1]} = {value.pairs.format(*pairs)};"]
+        lines += [f"if (length % 2) {room}[length] = 0;" for room in rooms]  # the last pair is calculated as a whole
+        pair = f"{pairs[-1]} = {value.pairs.format(*pairs)};"
+        lines += [*pragmas, loop.format("(length + 1) / 2"), pair, "}"]
         return ["#if PAIRS", *lines, "#endif"]
 
     def _is_staged(self, one: Argument | Result) -> bool:

@@ -72,15 +72,21 @@ int step(const int64_t* sizes, const double* unused, char* const* arrays) {
 }
 
 // Takes the addresses of a, of b or 0, and of the result, how many dimensions and axes there are, the sizes, the axes.
-Object* call_from_python(Object* self, Object* const* given, intptr_t size) {
-    const Numbers numbers = {PyLong_AsVoidPtr(given[0]), PyLong_AsVoidPtr(given[1]), NULL};
-    double* const total = PyLong_AsVoidPtr(given[2]);
-    const int rank = PyLong_AsLongLong(given[3]), count = PyLong_AsLongLong(given[4]);
-    int64_t sizes[MOST_AXES], axes[MOST_AXES];
-    for (int i = 0; i < rank; ++i) sizes[i] = PyLong_AsLongLong(given[5 + i]);
-    for (int i = 0; i < count; ++i) axes[i] = PyLong_AsLongLong(given[5 + rank + i]);
+Object* call_from_python(Object* self, Object* const* given, intptr_t count) {
+    int64_t x[5], left[2 * MOST_AXES];
+    if (!read_integers(given, MIN(count, 5), 5, x)) return NULL;
+    const int64_t rank = x[3], axes = x[4];
+    if (rank < 0 || rank > MOST_AXES || axes < 0 || axes > MOST_AXES) {
+        return PyErr_Format(PyExc_TypeError, "there are %lld dimensions and %lld axes; allowed are at most %d",
+                            (long long)rank, (long long)axes, MOST_AXES);
+    }
+    if (!read_integers(given + 5, count - 5, rank + axes, left)) return NULL;
+    for (int64_t i = 0; i < axes; ++i) {
+        if (left[rank + i] < 0 || left[rank + i] >= rank) return PyErr_Format(PyExc_TypeError, "an axis is out of range");
+    }
+    const Numbers numbers = {pointer(x[0]), pointer(x[1]), NULL};
     void* const state = PyEval_SaveThread();
-    const int done = run(numbers, sizes, rank, axes, count, total);
+    const int done = run(numbers, left, rank, left + rank, axes, pointer(x[2]));
     PyEval_RestoreThread(state);
     return done ? PyLong_FromLong(0) : PyErr_NoMemory();
 }

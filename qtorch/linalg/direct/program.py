@@ -69,7 +69,8 @@ def program(steps: Sequence[Native], places: Mapping[str, int]) -> Callable[[Slo
     begins = np.cumsum(
         [0, *(-(-prod(one.shape) * np.dtype(one.dtype).itemsize // _ALIGNMENT) * _ALIGNMENT for one in own)]
     )
-    words = [len(own), begins[-1], len(steps), *begins[:-1]]
+    most = max(len(one.reads) + len(one.makes) for one in steps)
+    words = [len(given), len(own), begins[-1], len(steps), most, *begins[:-1]]
     for one in steps:
         arrays = [*one.reads, *(made.name for made in one.makes)]
         addresses = one.function, one.sizes.ctypes.data, one.numbers.ctypes.data

@@ -81,7 +81,7 @@ def sums_of_runs(
         absent, missing = 4 - len(places), 3 - len(kernel)
         windows = *(1,) * absent, *places, *(0,) * absent, *moves
         runs = *(1,) * missing, *kernel, *(0,) * missing, *steps
-        flags = apart, rows.dtype is torch.int8, filters.dtype is torch.int8, zeros.dim() == 0, rounding is not None
+        flags = apart, rows.dtype is torch.int8, filters.dtype is torch.int8, zeros.dim() == 0
         tensors = rows, input.qparams.zero_point, filters, zeros, result, *_parameters(input, weight, rounding)
         function: Any = products.of_integers(rounding is not None and rounding.bias is not None)
         function(*windows, *runs, length, len(filters), *map(int, flags), *(one.data_ptr() for one in tensors))

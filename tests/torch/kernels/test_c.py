@@ -1,0 +1,158 @@
+"""Each template in C: no warnings, and an error for calls with other arguments than it reads."""
+
+import platform
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+
+from qcore import Accumulator, FloatingPoint, parse
+from qcore.formats.number import prepare
+from qcore.law.carrier import CARRIERS
+from qcore.law.rounding import Rounding
+from qtorch._kernels import affine, compiler, insight, laws, products, store
+from qtorch._rounding.plan import decoder_for
+from qtorch.reproducible.fused import loops
+from qtorch.reproducible.fused.recording import Number, Recording, in_order
+
+WARNINGS = "-Wall -Wextra -Wpedantic -Wvla -Wno-missing-field-initializers -Werror".split()
+WARNINGS += [f"-Wno-unused-{kind}" for kind in ("parameter", "variable", "function", "but-set-variable")]
+OF_CLANG = [f"-Wno-{name}" for name in ("unknown-pragmas", "ignored-optimization-argument", "unused-command-line-argument")]
+
+
+def rounding(number, mode, layout, dtype="float32", encodes=False):
+    carrier = CARRIERS[dtype]
+    program, _ = prepare(parse(number), Rounding(mode), carrier, None, encodes)
+    if program.narrows:
+        program, _ = prepare(parse(number), Rounding(mode), carrier.narrow, None, encodes)
+    return lambda: laws.rounding_kernel(program, layout).source()
+
+
+def decoding(number, layout):
+    return lambda: laws.decoding_kernel(decoder_for(parse(number), torch.float32)[0], "uint8", layout).source()
+
+
+def loaded(make, *arguments):
+    """The source that a cached function loads."""
+
+    def source():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "_from_library", lambda text, read: text)
+            return make.__wrapped__(*arguments)
+
+    return source
+
+
+def loop():
+    recording = Recording()
+    x = recording.argument("float32", (3,))
+    result = x * x + recording.argument("float64", (3,))
+    order = in_order([result], {x.name})
+    numbers = [one for node in order for one in node.operands if isinstance(one, Number)]
+    return loops._source(order, [node for node in order if not node.text], [result], numbers, [1, 1])
+
+
+STOCHASTIC = Accumulator(FloatingPoint(5, 10), rounding="stochastic", chunk=4)
+SOURCES = {
+    "float": rounding("float(5,2)", "nearest", "flat"),
+    "float, channels_last": rounding("float(5,2)", "stochastic", "places"),
+    "float of bfloat16": rounding("float(5,2)", "nearest", "flat", "bfloat16"),
+    "float of float64": rounding("float(5,2)", "stochastic", "flat", "float64"),
+    "posit": rounding("posit8", "nearest", "flat", "float16"),
+    "whole": rounding("block(8)", "stochastic", "whole"),
+    "columns": rounding("block(8)", "nearest", "columns", "bfloat16"),
+    "tiles": rounding("mxfp8_e4m3", "nearest", "tiles of 32 columns", "float32", True),
+    "two levels": rounding("nvfp4", "nearest", "tiles of 16 columns", "bfloat16"),
+    "two levels, codes": rounding("nvfp4", "stochastic", "tiles", "float32", True),
+    "decode": decoding("mxfp4", "tiles of 32 columns"),
+    "decode two levels": decoding("nvfp4", "columns"),
+    "following": loaded(laws.following, 16),
+    "fake_quantize": loaded(affine.fake_quantize, "bfloat16", "tiles"),
+    "quantize": loaded(affine.quantize, "float32", "int8", "flat"),
+    "dequantize": loaded(affine.dequantize, "int16", "columns"),
+    "requantize": loaded(affine.requantize, "int32", "uint8", True, "columns"),
+    "straight_through": loaded(affine.straight_through, 32),
+    "extremes": loaded(affine.extremes),
+    "observe": loaded(affine.observe, True, "per_tensor_affine", "flat"),
+    "observe channels": loaded(affine.observe, False, "per_channel_symmetric", "tiles"),
+    "statistics": lambda: insight.source(CARRIERS["float32"], True),
+    "statistics of 16 bits": lambda: insight.source(CARRIERS["bfloat16"], False),
+    "sequential": lambda: products.source(Accumulator(FloatingPoint(8, 7)), True),
+    "sequential, stochastic": lambda: products.source(STOCHASTIC, False),
+    "chunks": lambda: products.source_of_chunks(None),
+    "chunks, stochastic": lambda: products.source_of_chunks(STOCHASTIC),
+    "integers": loaded(products.of_integers, True),
+    "sums": loaded(products.tree_sums),
+    "sums by index": loaded(products.sums_by_index),
+    "steps": loaded(products.steps),
+    "loop": loop,
+}
+
+
+SETS = [*compiler.X86_FLAGS.values(), compiler.target_flags()] if platform.machine() == "x86_64" else [()]
+
+
+@pytest.mark.parametrize("cc", ["gcc", "clang-14"])
+@pytest.mark.parametrize("name", SOURCES)
+def test_compilers_have_nothing_to_say(name, cc, tmp_path, monkeypatch):
+    if shutil.which(cc) is None:
+        pytest.skip(f"no {cc}")
+    monkeypatch.setenv("CC", cc)
+    source = tmp_path / "kernel.c"
+    source.write_text(SOURCES[name]())
+    options = [*WARNINGS, *(OF_CLANG if "clang" in cc else []), "-fsyntax-only", str(source)]
+    for target in SETS if cc == "gcc" else SETS[-1:]:
+        result = subprocess.run([*compiler.command(target), *options], capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+# What is read, and what may follow: a call of a kernel of elements has as many arguments for each tensor.
+COUNTS = {
+    "float": 4,
+    "whole": 4 + 5,
+    "statistics": 8,
+    "sequential": 8,
+    "chunks": 5 + 4 + 12,
+    "integers": 20 + 5,
+    "sums": 5,
+    "sums by index": 6,
+    "steps": 1,
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_calls_with_other_arguments_than_a_kernel_reads(name, fresh, monkeypatch):
+    monkeypatch.setenv("QTORCH_CFLAGS", "-O0")
+    fresh()
+    kernel, count = store.load(SOURCES[name]()), COUNTS[name]
+    assert kernel is not None
+    for wrong in {0, 1, count - 1, count + 1, 2 * count + 1} - {count}:
+        if name == "steps" and wrong:
+            continue  # a program says how many follow
+        with pytest.raises(TypeError, match="a kernel reads [0-9]+ arguments, and was given [0-9]+"):
+            kernel(*[0] * wrong)
+    with pytest.raises(TypeError, match="integer"):
+        kernel(*["0"] * count)
+
+
+def test_programs_and_sums_say_how_many_arguments_follow(fresh, monkeypatch):
+    monkeypatch.setenv("QTORCH_CFLAGS", "-O0")
+    fresh()
+    steps, sums = (store.load(SOURCES[name]()) for name in ("steps", "sums"))
+    program = np.array([2, 0, 0, 0, 0], np.int64)  # of two arrays, without steps
+    address = program.ctypes.data
+    assert steps(address, 0, 0) == 0
+    for arrays in (1, 3):
+        with pytest.raises(TypeError, match=f"a kernel reads 2 arguments, and was given {arrays}"):
+            steps(address, *[0] * arrays)
+    for sizes, message in (
+        ((1, 1, 5), "a kernel reads 2 arguments, and was given 1"),
+        ((65, 1, *[1] * 66), "65 dimensions and 1 axes; allowed are at most 64"),
+        ((1, 65, *[1] * 66), "1 dimensions and 65 axes"),
+        ((-1, 1, 0), "-1 dimensions"),
+        ((2, 1, 3, 3, 2), "an axis is out of range"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            sums(0, 0, 0, *sizes)
