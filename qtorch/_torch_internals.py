@@ -54,7 +54,7 @@ _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
 
 
 def is_memory(*tensors: torch.Tensor) -> bool:
-    """True if the memory of tensors may be read: there is some, and no transform, mode or tangent is in the way.
+    """True if kernels may read the memory of tensors: it is there, and aligned, without transform, mode or tangent.
 
     Without the private parts nothing is: all runs operation by operation.
     """
@@ -66,7 +66,10 @@ def is_memory(*tensors: torch.Tensor) -> bool:
         return False
     try:
         for x in tensors:
-            if x.data_ptr() == 0 and x.numel() != 0:  # torch has zeros that are nowhere
+            address = x.data_ptr()
+            if address == 0 and x.numel() != 0:  # torch has zeros that are nowhere
+                return False
+            if address & 7 and address % x.element_size():  # `torch.frombuffer` takes any offset
                 return False
     except RuntimeError:  # the tensor was in a transform that has ended
         return False

@@ -61,9 +61,9 @@ def of_integers(biased: bool = False) -> Function | None:
     A call gives places and moves of windows, places and steps of their runs, from the outermost of four and of three
     dimensions, the length of a run, the number of outputs, whether each output sees one channel, whether a and b are
     signed, whether b has one zero point, and the addresses of a, its zero point, b, its zero points, and the int32 sums
-    or 8-bit integers. If sums are rounded, there follow the addresses of the scales and the biases of all outputs (these
-    are read only if the kernel is `biased`), of the scale of a, of the result's scale and zero point, and of the ends of
-    its range.
+    or 8-bit integers. If sums are rounded, there follow the addresses of the scales and the biases of all outputs (only
+    a kernel that is `biased` reads biases), of the scale of a, of the result's scale and zero point, and of the ends of
+    the range.
     """
     _, _, q = rounding_of_sums("int32", biased, "columns")
     element = needed([q], ELEMENT)
@@ -85,6 +85,9 @@ def of_integers(biased: bool = False) -> Function | None:
         ),
     }
     return load(Template(INTEGERS.read_text(encoding="utf-8")).substitute(fields))
+
+
+MOST_AXES = 64  # of what is summed, as in `sums.c`
 
 
 @cache

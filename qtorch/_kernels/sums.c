@@ -4,7 +4,7 @@
 $values
 
 #define WIDTH 512      // sums of which a thread has the numbers side by side
-#define MOST_AXES 64   // of an array: torch's limit
+#define MOST_AXES 64   // of an array
 #define PARALLEL 32768 // numbers from which on threads share the work
 
 // What is summed: float32 numbers, or their products with others; or the float64 sums along earlier axes.

@@ -14,7 +14,7 @@ from qcore.random.threefry import Noise
 from qtorch._rounding.gradients import for_transforms, is_differentiated
 from qtorch._rounding.keys import Key, check_noise, make_cached_noise, make_noise
 from qtorch._rounding.packing import check_codes
-from qtorch._rounding.paths.choice import is_plain_tensor, round_tensor
+from qtorch._rounding.paths.choice import check_device, is_plain_tensor, round_tensor
 from qtorch._rounding.paths.cpu import decode_on_cpu
 from qtorch._rounding.paths.cuda import decode_on_cuda
 from qtorch._rounding.paths.operations import FLOATS, Names, from_codes, from_lanes, join, lane_dtype, pad
@@ -161,10 +161,13 @@ def decode(
     decoding, constants = decoder(number, dtype)
     if codes.numel() == 0:
         return torch.empty(codes.shape, dtype=dtype, device=codes.device)
-    block = None if block is None else check_codes(block, "scales")
+    if block is not None:
+        check_device("scales", check_codes(block, "scales"), codes.device, "codes")
+    if isinstance(whole, torch.Tensor):
+        check_device("scales[1]", whole, codes.device, "codes")
     if whole is not None:
         whole = torch.as_tensor(whole, dtype=FLOATS[lane_dtype(decoding.carrier)], device=codes.device)
-    if is_plain_tensor(codes) and (block is None or (is_plain_tensor(block) and block.device == codes.device)):
+    if is_plain_tensor(codes) and (block is None or is_plain_tensor(block)):
         result = (decode_on_cpu if codes.is_cpu else decode_on_cuda)(codes, number, dtype, block, whole)
         if result is not None:
             return result

@@ -61,8 +61,13 @@ def _positions(codes: torch.Tensor) -> torch.Tensor:
     return torch.arange(32, dtype=torch.int32, device=codes.device)
 
 
+_INTEGERS = {getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)}
+
+
 def check_codes(codes: Any, name: str = "codes") -> torch.Tensor:
-    if not isinstance(codes, torch.Tensor) or codes.is_floating_point() or codes.is_complex():
+    if not isinstance(codes, torch.Tensor) or codes.dtype not in _INTEGERS:
         kind = f"tensor of {codes.dtype}" if isinstance(codes, torch.Tensor) else type(codes).__name__
-        raise TypeError(f"{name} is a {kind}; allowed is a torch.Tensor of integers")
+        raise TypeError(f"{name} is a {kind}; allowed is a torch.Tensor of integers of 8 to 64 bits")
+    if not torch.compiler.is_compiling() and (codes.layout is not torch.strided or codes.is_nested):
+        raise TypeError(f"{name} is a {'nested' if codes.is_nested else codes.layout} tensor; allowed are dense ones")
     return codes

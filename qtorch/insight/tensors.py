@@ -33,7 +33,7 @@ from qtorch._kernels.insight import statistics
 from qtorch._kernels.store import Function
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import Key
-from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._rounding.paths.choice import check_device, is_plain_tensor
 from qtorch._rounding.paths.operations import Names, pad, to_lanes
 from qtorch._rounding.plan import check_dtype, text_of
 from qtorch._rounding.sharded import is_sharded
@@ -105,9 +105,10 @@ def lanes_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Ten
     check_type("y", y, torch.Tensor, "a torch.Tensor like x")
     if y.dtype != x.dtype or y.shape != x.shape:
         raise ValueError(f"y is {y.dtype}{list(y.shape)}; allowed is x's {x.dtype}{list(x.shape)}")
+    check_device("y", y, x.device, "x")
     if is_plain_tensor(x) and is_plain_tensor(y):
         x, y = (one.detach() if one.requires_grad else one for one in (x, y))
-        return _lanes(x, y, number, x.is_cpu and y.is_cpu)
+        return _lanes(x, y, number, x.is_cpu)
     x, y = (one.detach().full_tensor() if is_sharded(one) else one.detach() for one in (x, y))  # type: ignore[operator]
     if torch.compiler.is_compiling():
         return torch.ops.qtorch.statistics(x, y, text_of(number))

@@ -17,7 +17,7 @@ from qcore.arguments import check_type
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.gradients import apart, is_differentiated
 from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, key_tensor
-from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._rounding.paths.choice import check_device, is_plain_tensor
 from qtorch._rounding.plan import text_of
 from qtorch._rounding.sharded import is_sharded
 from qtorch._torch_internals import apply_directly, check_one_tangent, constant
@@ -70,8 +70,7 @@ def prepare(
     for name, x in zip(form.names, (a, b), strict=True):
         check_operand(name, x)
     check_placed(form.names, a, b)
-    if a.device != b.device:
-        raise ValueError(f"{form.names[1]} is on {b.device}; allowed is the device of {form.names[0]}, {a.device}")
+    check_device(form.names[1], b, a.device, form.names[0])
     if torch.compiler.is_compiling():
         shape = _shape(form, a.shape, b.shape)
         pair = tuple(map(_literal, operands)) if isinstance(operands, tuple | list) else _literal(operands)

@@ -21,6 +21,7 @@ from qcore.random.threefry import Noise
 from qtorch._kernels import products
 from qtorch._rounding.keys import window_tensor
 from qtorch._rounding.paths.choice import round_tensor
+from qtorch._rounding.paths.cpu import aligned
 from qtorch._rounding.paths.operations import Names as LawNames
 from qtorch._rounding.plan import Plan, plan_for
 from qtorch.linalg.direct.program import Array, Native, NoKernelError
@@ -36,7 +37,7 @@ def sequential_product(
     if not a.is_cpu:
         return None
     batch = batch_shape(a, b)
-    a, b = (x.expand(*batch, *x.shape[-2:]).contiguous() for x in (a, b))
+    a, b = (aligned(x.expand(*batch, *x.shape[-2:]).contiguous()) for x in (a, b))
     result = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=torch.float64, device="cpu")
     if result.numel() == 0:
         return result
@@ -54,7 +55,7 @@ def convolution_product(
     """A convolution's product in float32, which gathers no columns; None where there is no kernel for its sums."""
     if not (isinstance(form, ConvolutionForm) and _has_kernel(first, sums)):
         return None
-    first, second = first.contiguous(), second.contiguous()
+    first, second = aligned(first.contiguous()), aligned(second.contiguous())
     windows = form.windows(Names, which, first, second, other)
     places = convolution_places(form, which, tuple(first.shape), tuple(second.shape), windows)
     x = windows.x.contiguous()
@@ -65,6 +66,7 @@ def matrix_product(a: torch.Tensor, b: torch.Tensor, sums: Sums, key: torch.Tens
     """A product of matrices, or of batches of them, in float32; None where there is no kernel for its sums."""
     if not _has_kernel(a, sums):
         return None
+    a, b = aligned(a), aligned(b)
     places, batch = _matrix_places(a.shape, a.stride(), b.shape, b.stride())
     result = _from_places(places, a, b, sums, key)
     return None if result is None else result.reshape(*batch, *result.shape[1:])

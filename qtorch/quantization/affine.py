@@ -16,7 +16,7 @@ from qcore.affine.parameters import check_input, check_qparams
 from qcore.arguments import check_int
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.gradients import for_transforms, is_differentiated
-from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._rounding.paths.choice import check_device, is_plain_tensor
 from qtorch._torch_internals import apply_directly, constant
 from qtorch.quantization.array_names import Names
 from qtorch.quantization.launch import Bounds, fake_quantize_on_cpu, fake_quantize_on_cuda, straight_through_on_cpu
@@ -154,6 +154,7 @@ _cached_qparams = cached(_qparams)
 
 def _scale(scale: Any, axis: int | None, device: torch.device) -> torch.Tensor:
     if isinstance(scale, torch.Tensor):
+        check_device("scale", scale, device, "x")
         return _without_dimension(scale, axis)
     if isinstance(scale, bool) or not isinstance(scale, (int, float)):
         raise TypeError(f"scale={scale!r} is a {type(scale).__name__}; allowed is a number or a float32 tensor")
@@ -162,6 +163,7 @@ def _scale(scale: Any, axis: int | None, device: torch.device) -> torch.Tensor:
 
 def _zero_point(zero_point: Any, axis: int | None, device: torch.device) -> torch.Tensor:
     if isinstance(zero_point, torch.Tensor):
+        check_device("zero_point", zero_point, device, "x")
         zero_point = _without_dimension(zero_point, axis)
         return zero_point.clip(*_INT32).to(torch.int32) if zero_point.dtype is torch.int64 else zero_point
     return torch.full((), check_int("zero_point", literal(zero_point), *_INT32), dtype=torch.int32, device=device)

@@ -10,7 +10,7 @@ import torch
 from qcore.affine import QParams
 from qcore.affine.parameters import check_input
 from qcore.arguments import check_flag, check_type
-from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._rounding.paths.choice import check_device, is_plain_tensor
 from qtorch._torch_internals import has_forward_hooks
 from qtorch.quantization.affine import fake_quantize, with_gradient
 from qtorch.quantization.array_names import Names
@@ -116,6 +116,8 @@ class FakeQuantize(torch.nn.Module):
             self._update_qparams()
         if not self._rounds:
             return x
+        for name in ("scale", "zero_point"):
+            check_device(name, getattr(self, name), x.device, "x")
         return fake_quantize(x, self._qparams(x.shape), self.activation_post_process.rule.form, plain)
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:

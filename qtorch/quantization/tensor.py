@@ -16,6 +16,7 @@ from qcore import affine
 from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.quantized import QuantizedArray, rearrangement
 from qcore.arguments import check_type
+from qtorch._rounding.paths.choice import check_device
 from qtorch.quantization.array_names import Names
 from qtorch.quantization.integer.conversion import dequantize, quantize
 from qtorch.quantization.torch_functions import FUNCTIONS
@@ -64,6 +65,8 @@ class QTensor(QuantizedArray):
         self.qparams = qparams
         self.form = form
         self.check()
+        check_device("scale", qparams.scale, values.device, "values")
+        check_device("zero_point", qparams.zero_point, values.device, "values")
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), settings: Any = None) -> Any:

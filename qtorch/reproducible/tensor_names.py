@@ -14,6 +14,7 @@ from qcore.numerics.operations import SMALLEST
 from qcore.numerics.sums import tree_sums
 from qtorch._kernels import products
 from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor
+from qtorch._rounding.paths.cpu import aligned
 from qtorch._rounding.paths.operations import materialize
 from qtorch._rounding.sharded import is_sharded
 from qtorch.linalg.direct.products import Multiplied
@@ -132,10 +133,11 @@ class Names(operations.Names):
 
 def tensor_sums(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) -> torch.Tensor:
     """See `qcore.numerics.sums.tree_sums`; of plain tensors by a kernel where there is one."""
-    kernel = products.tree_sums() if a.is_cpu and axes and a.numel() else None
+    served = a.is_cpu and (b is None or b.is_cpu) and axes and a.numel() and a.dim() <= products.MOST_AXES
+    kernel = products.tree_sums() if served else None
     if kernel is None:
         return tree_sums(Names, a, b, tuple(axes))
-    a, b = a.contiguous(), None if b is None else b.expand(a.shape).contiguous()
+    a, b = aligned(a.contiguous()), None if b is None else aligned(b.expand(a.shape).contiguous())
     result = _shape(a, b, axes)
     addresses = a.data_ptr(), 0 if b is None else b.data_ptr(), result.data_ptr()
     kernel(*addresses, a.dim(), len(axes), *a.shape, *axes)

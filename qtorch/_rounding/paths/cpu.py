@@ -132,6 +132,11 @@ def decode_on_cpu(
     return result
 
 
+def aligned(x: torch.Tensor) -> torch.Tensor:
+    """x, or a copy at an address where a kernel may read it; `torch.frombuffer` takes any offset."""
+    return x.clone() if x.data_ptr() % x.element_size() else x
+
+
 def is_dense(x: torch.Tensor) -> bool:
     """True if x's elements lie in memory without gaps, in any order: results of operations on x have its strides."""
     return torch.empty_like(x, device="meta").stride() == x.stride()

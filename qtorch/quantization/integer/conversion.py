@@ -8,7 +8,7 @@ from qcore import affine
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.operations import check_requantized
 from qcore.affine.parameters import check_input, check_qparams
-from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._rounding.paths.choice import check_device, is_plain_tensor
 from qtorch.quantization.array_names import Names
 from qtorch.quantization.launch import dequantize_on_cpu, quantize_on_cpu, requantize_on_cpu
 
@@ -17,6 +17,8 @@ def quantize(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> torch.Te
     """`qcore.affine.quantize_affine`, which raises the same errors."""
     check_input(x, Names)
     check_qparams(qparams, form, tuple(x.shape), Names)
+    check_device("scale", qparams.scale, x.device, "x")
+    check_device("zero_point", qparams.zero_point, x.device, "x")
     values = quantize_on_cpu(x, qparams, form) if _is_served(x, qparams.scale, qparams.zero_point) else None
     return affine.quantize_affine(x, qparams, form, Names) if values is None else values
 

@@ -90,8 +90,8 @@ def sums_of_runs(
 
 def rounds_here(input: Any, weight: Any, rounding: Rounding) -> bool:
     """True if the kernel may round, to integers of 8 bits; raises what `qcore.affine.requantize` raises."""
-    output, bias = rounding.output, rounding.bias
-    tensors = weight.qparams.scale, output.scale, output.zero_point, *([] if bias is None else [bias])
+    output, bias = rounding.output, [] if rounding.bias is None else [rounding.bias]
+    tensors = input.qparams.scale, weight.qparams.scale, output.scale, output.zero_point, *bias
     narrow = rounding.form.storage in ("int8", "uint8")
     if not (narrow and all(is_plain_tensor(one) and one.is_cpu for one in tensors)):
         return False

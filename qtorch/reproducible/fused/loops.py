@@ -51,10 +51,10 @@ def sums_of(node: Node, read: Sequence[str], shape: Sequence[int], axes: Sequenc
     """The sums of an array of a shape along axes, or of its products with a second one.
 
     Raises:
-        NoKernelError: if there is no compiler.
+        NoKernelError: if there is no compiler, or there are too many dimensions.
     """
     function = products.tree_sums_step()
-    if function is None:
+    if function is None or len(shape) > products.MOST_AXES:
         raise NoKernelError
     sizes = np.array([len(shape), len(axes), *shape, *axes], np.int64)
     return Native(function, sizes, np.zeros(0), [*read, None][:2], [node])

@@ -17,9 +17,11 @@ from qtorch._rounding.plan import decoder_for
 from qtorch.reproducible.fused import loops
 from qtorch.reproducible.fused.recording import Number, Recording, in_order
 
-WARNINGS = "-Wall -Wextra -Wpedantic -Wvla -Wno-missing-field-initializers -Werror".split()
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wvla", "-Wno-missing-field-initializers", "-Werror"]
 WARNINGS += [f"-Wno-unused-{kind}" for kind in ("parameter", "variable", "function", "but-set-variable")]
-OF_CLANG = [f"-Wno-{name}" for name in ("unknown-pragmas", "ignored-optimization-argument", "unused-command-line-argument")]
+OF_CLANG = [
+    f"-Wno-{name}" for name in ("unknown-pragmas", "ignored-optimization-argument", "unused-command-line-argument")
+]
 
 
 def rounding(number, mode, layout, dtype="float32", encodes=False):
@@ -131,7 +133,7 @@ def test_calls_with_other_arguments_than_a_kernel_reads(name, fresh, monkeypatch
     for wrong in {0, 1, count - 1, count + 1, 2 * count + 1} - {count}:
         if name == "steps" and wrong:
             continue  # a program says how many follow
-        with pytest.raises(TypeError, match="a kernel reads [0-9]+ arguments, and was given [0-9]+"):
+        with pytest.raises(TypeError, match=r"a kernel reads \d+ arguments, and was given \d+"):
             kernel(*[0] * wrong)
     with pytest.raises(TypeError, match="integer"):
         kernel(*["0"] * count)
