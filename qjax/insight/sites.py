@@ -50,7 +50,8 @@ def product_of(stack: str, equation: Any) -> tuple[str, str, str, tuple[int, ...
     """Which of a form's products an equation computes, the form, the product as text, and the other shape."""
     if equation.params.get("name") != "multiply_arrays" or PRODUCT not in stack:
         return None
-    which, form, product, other = _balanced(stack.rpartition(PRODUCT)[2].partition("/")[0]).split(":")
+    which, form, rest = _balanced(stack.rpartition(PRODUCT)[2].partition("/")[0]).split(":", 2)
+    product, _, other = rest.rpartition(":")  # a product's text has colons where it has blocks
     return which, form, product, tuple(int(size) for size in other.rstrip(")").split(",") if size)
 
 

@@ -1,11 +1,11 @@
 """Models that several threads run at once: each call has the bits that it has alone."""
 
 import copy
-import sys
-import threading
 
 import pytest
 import torch
+from support import assert_all_same_bits
+from threads_support import in_threads, threads_that_switch_often  # noqa: F401  # a fixture
 from torch import nn
 
 from qtorch import RECIPES, insight, reproducible
@@ -105,33 +105,9 @@ OWN = {  # what changes a model, of which each thread then has its own
 }
 
 
-@pytest.fixture(autouse=True)
-def threads_that_switch_often():
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
 def assert_the_same_in_threads(functions, expected, calls=CALLS):
-    """Runs one function a thread, all at once, and compares the bits of all their results."""
-    wrong, start = [], threading.Barrier(len(functions))
-
-    def work(function):
-        start.wait()
-        try:
-            for _ in range(calls):
-                wrong.extend(not torch.equal(x, y) for x, y in zip(function(), expected, strict=True))
-        except Exception as error:  # of the thread, which the test must see
-            wrong.append(error)
-
-    threads = [threading.Thread(target=work, args=(function,)) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [error for error in wrong if isinstance(error, Exception)] == []
-    assert (sum(wrong), len(wrong)) == (0, len(functions) * calls * len(expected))
+    for results in in_threads(functions, calls):
+        assert_all_same_bits(results, expected)
 
 
 @pytest.mark.parametrize("kind", MODELS)
