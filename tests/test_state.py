@@ -51,6 +51,7 @@ ALLOWED = {
     "qjax/insight/watching.py: _digests of a context": "whether a watch that is traced keeps digests",
     "qjax/reproducible/modules/guard.py: _tracing of a context": "whether a guard traces a model",
     "qtorch/_rounding/keys.py: _drawn of a thread": "memory for a drawn key, written before each use",
+    "qtorch/auto_low/modes.py: listing of a context": "the table of products that this run fills, if any",
     "qtorch/linalg/operator.py: OBSERVER of a context": "who watches the products of this call",
     "qtorch/reproducible/modules/guard.py: STATE of a thread": "whether the guard of this call lets functions be",
     "qtorch/reproducible/modules/guard.py: STATE.depth": "the same",
