@@ -1,0 +1,160 @@
+"""Whether another processor or system has the same bits: what its Python computes, beside what this one does.
+
+    python -m benchmarks.platforms --python ./python-arm64                     NumPy: all formats and modes
+    python -m benchmarks.platforms --python ./python-arm64 --kernels           and some formats in qtorch's kernels
+    python -m benchmarks.platforms --python ./python-arm64 --json arm64.json
+
+The other Python needs numpy and ml_dtypes, for kernels also torch and a C compiler. docs/platforms.md has a recipe for an
+emulated one. Of each format and mode the SHA-256 of inputs and results is compared. The exit status is 1 where any
+differs, else 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+import qcore
+from benchmarks.support.inputs import BLOCKS, FORMATS, MODES, MORE, hard_inputs
+from benchmarks.support.results import write_results
+from qcore import Number, Rounding
+from qcore.formats.block import BlockNumber
+from qcore.formats.number import prepare
+from qcore.law.carrier import FLOAT32
+
+ROOT = Path(__file__).parent.parent
+COUNT = 7000  # inputs of a format, beside the patterns
+KERNELS = ("e5m2", "float(5,10)", "fixed(8,4)", "block(8)", "mxfp8_e4m3", "nvfp4", "posit8")
+KERNEL_MODES = ("nearest", "toward_zero", "stochastic")
+KEY, START = 0x0123456789ABCDEF, 2**32 - 7  # the index grows beyond 32 bits
+# Signalling and quiet NaNs with payloads, the ends of the subnormals, zeros and infinities.
+PATTERNS = np.uint32([sign | bits for sign in (0, 1 << 31) for bits in (
+    0x7F800001, 0x7FBFFFFF, 0x7FC00000, 0x7FC12345, 0x7FFFFFFF, 0x00000001, 0x007FFFFF, 0x00000000, 0x7F800000
+)])  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m benchmarks.platforms", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--python", metavar="COMMAND", help="starts the other Python")
+    parser.add_argument("--kernels", action="store_true", help="qtorch's kernels too")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="writes what was found")
+    parser.add_argument("--digests", metavar="FILE", type=Path, help="writes digests of this Python, and ends")
+    arguments = parser.parse_args(argv)
+    if arguments.digests:
+        write_results(arguments.digests, digests_of(arguments.kernels))
+        return 0
+    if not arguments.python:
+        parser.error("--python or --digests is needed")
+    ours = digests_of(arguments.kernels)
+    begin = perf_counter()
+    theirs = digests_by(shlex.split(arguments.python), arguments.kernels)
+    found = compared(ours, theirs) | {"seconds": round(perf_counter() - begin, 1)}
+    for row in found["rows"]:
+        print(f"{row['part']}, {row['mode']}: {row['cases']} cases, {row['results']:,} results, {row['differ']} differ")
+    print(f"{theirs['machine']} beside {ours['machine']}, in {found['seconds']} s; {', '.join(found['differing'])}")
+    if arguments.json:
+        write_results(arguments.json, found)
+    return int(bool(found["differing"]))
+
+
+def digests_of(kernels: bool) -> dict[str, Any]:
+    """Versions, and the number of results and the digest of each part, mode and format, of this Python."""
+    cases = {f"numpy {mode} {number.text}": _case(number, mode, qcore.quantize) for mode, number in _all_cases()}
+    versions = {"python": platform.python_version(), "numpy": np.__version__}
+    if kernels:
+        import torch
+
+        warnings.simplefilter("error", RuntimeWarning)  # a kernel that cannot be made would not be compared
+        versions["torch"] = torch.__version__
+        pairs = [(mode, qcore.parse(text)) for mode in KERNEL_MODES for text in KERNELS]
+        cases |= {f"kernels {mode} {number.text}": _case(number, mode, _by_kernel) for mode, number in pairs}
+    return {"versions": versions, "machine": f"{platform.system()} {platform.machine()}", "cases": cases}
+
+
+def digests_by(command: Sequence[str], kernels: bool) -> dict[str, Any]:
+    """The same of another Python."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "digests.json"
+        options = ["--digests", str(file), *["--kernels"] * kernels]
+        subprocess.run([*command, "-m", "benchmarks.platforms", *options], cwd=ROOT, check=True)
+        return json.loads(file.read_text(encoding="utf-8"))
+
+
+def compared(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """What differs, and how much was compared: a row for each part and mode."""
+    if ours["cases"].keys() != theirs["cases"].keys():
+        raise SystemExit("the two have different cases: both must be of the same commit")
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    differing = []
+    for name, (results, digest) in ours["cases"].items():
+        part, mode, _ = name.split(" ", 2)
+        row = rows.setdefault((part, mode), {"part": part, "mode": mode, "cases": 0, "results": 0, "differ": 0})
+        row["cases"] += 1
+        row["results"] += results
+        if theirs["cases"][name] != [results, digest]:
+            row["differ"] += 1
+            differing.append(name)
+    versions = {f"{name} there": value for name, value in theirs["versions"].items()}
+    return {
+        "versions": ours["versions"] | versions | {"commit": _commit()},
+        "machine": {"system": ours["machine"], "system there": theirs["machine"]},
+        "differing": differing,
+        "rows": list(rows.values()),
+    }
+
+
+def _all_cases() -> Iterator[tuple[str, Number]]:
+    """All formats in all modes that they have."""
+    for mode in MODES:
+        for number in FORMATS + MORE + BLOCKS:
+            try:
+                prepare(number, Rounding(mode), FLOAT32, None, False)
+            except ValueError:
+                continue
+            yield mode, number
+
+
+def _case(number: Number, mode: str, quantize: Callable[..., np.ndarray]) -> list[Any]:
+    """How many results there are, and the digest of inputs and results."""
+    digest, count = hashlib.sha256(), 0
+    key = {"key": KEY} if mode == "stochastic" else {}
+    for x in [PATTERNS.view(np.float32), *hard_inputs(number, COUNT)]:
+        x = x.reshape(1, 2, -1) if x.ndim == 1 and isinstance(number, BlockNumber) else x
+        y = quantize(x, number, mode, start=START, **key)
+        digest.update(x.tobytes())
+        digest.update(y.tobytes())
+        count += y.size
+    return [count, digest.hexdigest()]
+
+
+def _by_kernel(x: np.ndarray, number: Number, mode: str, **more: Any) -> np.ndarray:
+    import torch
+
+    import qtorch
+
+    return qtorch.quantize(torch.from_numpy(x.copy()), number, mode, **more).numpy()
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
