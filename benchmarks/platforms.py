@@ -4,8 +4,8 @@
     python -m benchmarks.platforms --python ./python-arm64 --kernels           and some formats in qtorch's kernels
     python -m benchmarks.platforms --python ./python-arm64 --json arm64.json
 
-The other Python needs numpy and ml_dtypes, for kernels also torch and a C compiler. docs/platforms.md has a recipe for an
-emulated one. Of each format and mode the SHA-256 of inputs and results is compared. The exit status is 1 where any
+The other Python needs numpy and ml_dtypes, for kernels also torch and a C compiler. docs/platforms.md has a recipe for
+an emulated one. Of each format and mode the SHA-256 of inputs and results is compared. The exit status is 1 where any
 differs, else 0.
 """
 

@@ -73,6 +73,25 @@ def sweeps() -> str:
     )
 
 
+def another_processor() -> str:
+    record = results("arm64")
+    rows = record["rows"]
+    cases, found, differ = (sum(row[name] for row in rows) for name in ("cases", "results", "differ"))
+    parts = {"numpy": "NumPy", "kernels": "qtorch's kernels"}
+    cells = []
+    for part in dict.fromkeys(row["part"] for row in rows):
+        of = [row for row in rows if row["part"] == part]
+        sums = (f"{sum(row[name] for row in of):,}" for name in ("cases", "results", "differ"))
+        cells.append((parts[part], ", ".join(row["mode"] for row in of), *sums))
+    there, versions = record["machine"]["system there"], record["versions"]
+    heading = "part", "modes", "formats and modes", "results", "differ"
+    return (
+        f"{differ} of {cases:,} formats and modes, with {found:,} results, differ on {there}, emulated, NumPy "
+        f"{versions['numpy there']}, from {record['machine']['system']}, commit {versions['commit']} "
+        f"({link('arm64')}).\n\n{table(heading, cells)}"
+    )
+
+
 def choices() -> str:
     cells = []
     for framework, name in (("torch", "PyTorch"), ("jax", "JAX")):
