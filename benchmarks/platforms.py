@@ -40,10 +40,10 @@ COUNT = 7000  # inputs of a format, beside the patterns
 KERNELS = ("e5m2", "float(5,10)", "fixed(8,4)", "block(8)", "mxfp8_e4m3", "nvfp4", "posit8")
 KERNEL_MODES = ("nearest", "toward_zero", "stochastic")
 KEY, START = 0x0123456789ABCDEF, 2**32 - 7  # the index grows beyond 32 bits
-# Signalling and quiet NaNs with payloads, the ends of the subnormals, zeros and infinities.
-PATTERNS = np.uint32([sign | bits for sign in (0, 1 << 31) for bits in (
-    0x7F800001, 0x7FBFFFFF, 0x7FC00000, 0x7FC12345, 0x7FFFFFFF, 0x00000001, 0x007FFFFF, 0x00000000, 0x7F800000
-)])  # fmt: skip
+# Signalling and quiet NaNs with payloads, the ends of the subnormals, zeros and infinities, of both signs.
+_POSITIVE = (0x7F800001, 0x7FBFFFFF, 0x7FC00000, 0x7FC12345, 0x7FFFFFFF, 0x00000001, 0x007FFFFF, 0x00000000, 0x7F800000)
+PATTERNS = np.array([sign | bits for sign in (0, 1 << 31) for bits in _POSITIVE], np.uint32)
+PATTERNS_NAME = "patterns"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,27 +52,49 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kernels", action="store_true", help="qtorch's kernels too")
     parser.add_argument("--json", metavar="FILE", type=Path, help="writes what was found")
     parser.add_argument("--digests", metavar="FILE", type=Path, help="writes digests of this Python, and ends")
+    parser.add_argument("--inputs", metavar="FILE", type=Path, help="with --digests: arrays to round")
     arguments = parser.parse_args(argv)
     if arguments.digests:
-        write_results(arguments.digests, digests_of(arguments.kernels))
+        write_results(arguments.digests, digests_of(dict(np.load(arguments.inputs)), arguments.kernels))
         return 0
     if not arguments.python:
-        parser.error("--python or --digests is needed")
-    ours = digests_of(arguments.kernels)
+        parser.error("--python is needed")
+    inputs = all_inputs()
+    ours = digests_of(inputs, arguments.kernels)
     begin = perf_counter()
-    theirs = digests_by(shlex.split(arguments.python), arguments.kernels)
-    found = compared(ours, theirs) | {"seconds": round(perf_counter() - begin, 1)}
+    theirs = digests_by(shlex.split(arguments.python), inputs, arguments.kernels)
+    seconds = round(perf_counter() - begin, 1)
+    found = compared(ours, theirs)
     for row in found["rows"]:
         print(f"{row['part']}, {row['mode']}: {row['cases']} cases, {row['results']:,} results, {row['differ']} differ")
-    print(f"{theirs['machine']} beside {ours['machine']}, in {found['seconds']} s; {', '.join(found['differing'])}")
+    print(f"{theirs['machine']} beside {ours['machine']}, in {seconds} s; {', '.join(found['differing'])}")
     if arguments.json:
-        write_results(arguments.json, found)
+        write_results(arguments.json, found | {"seconds": seconds})
     return int(bool(found["differing"]))
 
 
-def digests_of(kernels: bool) -> dict[str, Any]:
+def all_inputs() -> dict[str, np.ndarray]:
+    """The bits of hard inputs for each format, and the patterns.
+
+    The other Python gets them: processors differ in the NaN that a conversion to float32 makes, and so in hard inputs.
+    """
+    formats = {number.text: number for _, number in _all_cases()} | {text: qcore.parse(text) for text in KERNELS}
+    inputs = {
+        f"{text} {place}": x.view(np.uint32)
+        for text, number in formats.items()
+        for place, x in enumerate(hard_inputs(number, COUNT))
+    }
+    return inputs | {PATTERNS_NAME: PATTERNS}
+
+
+def digests_of(inputs: dict[str, np.ndarray], kernels: bool) -> dict[str, Any]:
     """Versions, and the number of results and the digest of each part, mode and format, of this Python."""
-    cases = {f"numpy {mode} {number.text}": _case(number, mode, qcore.quantize) for mode, number in _all_cases()}
+    arrays: dict[str, list[np.ndarray]] = {}
+    for name, bits in inputs.items():
+        arrays.setdefault(name.partition(" ")[0], []).append(bits.view(np.float32))
+    cases = {
+        f"numpy {mode} {number.text}": _case(arrays, number, mode, qcore.quantize) for mode, number in _all_cases()
+    }
     versions = {"python": platform.python_version(), "numpy": np.__version__}
     if kernels:
         import torch
@@ -80,15 +102,16 @@ def digests_of(kernels: bool) -> dict[str, Any]:
         warnings.simplefilter("error", RuntimeWarning)  # a kernel that cannot be made would not be compared
         versions["torch"] = torch.__version__
         pairs = [(mode, qcore.parse(text)) for mode in KERNEL_MODES for text in KERNELS]
-        cases |= {f"kernels {mode} {number.text}": _case(number, mode, _by_kernel) for mode, number in pairs}
+        cases |= {f"kernels {mode} {number.text}": _case(arrays, number, mode, _by_kernel) for mode, number in pairs}
     return {"versions": versions, "machine": f"{platform.system()} {platform.machine()}", "cases": cases}
 
 
-def digests_by(command: Sequence[str], kernels: bool) -> dict[str, Any]:
+def digests_by(command: Sequence[str], inputs: dict[str, np.ndarray], kernels: bool) -> dict[str, Any]:
     """The same of another Python."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "digests.json"
-        options = ["--digests", str(file), *["--kernels"] * kernels]
+        given, file = Path(folder) / "inputs.npz", Path(folder) / "digests.json"
+        np.savez(given, **inputs)  # type: ignore[arg-type]
+        options = ["--inputs", str(given), "--digests", str(file), *["--kernels"] * kernels]
         subprocess.run([*command, "-m", "benchmarks.platforms", *options], cwd=ROOT, check=True)
         return json.loads(file.read_text(encoding="utf-8"))
 
@@ -127,11 +150,13 @@ def _all_cases() -> Iterator[tuple[str, Number]]:
             yield mode, number
 
 
-def _case(number: Number, mode: str, quantize: Callable[..., np.ndarray]) -> list[Any]:
+def _case(
+    arrays: dict[str, list[np.ndarray]], number: Number, mode: str, quantize: Callable[..., np.ndarray]
+) -> list[Any]:
     """How many results there are, and the digest of inputs and results."""
     digest, count = hashlib.sha256(), 0
     key = {"key": KEY} if mode == "stochastic" else {}
-    for x in [PATTERNS.view(np.float32), *hard_inputs(number, COUNT)]:
+    for x in arrays[PATTERNS_NAME] + arrays[number.text]:
         x = x.reshape(1, 2, -1) if x.ndim == 1 and isinstance(number, BlockNumber) else x
         y = quantize(x, number, mode, start=START, **key)
         digest.update(x.tobytes())

@@ -17,14 +17,14 @@ def few(monkeypatch):
 
 
 def test_the_same_python_has_no_difference(few, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(platforms, "digests_by", lambda command, kernels: platforms.digests_of(kernels))
+    monkeypatch.setattr(platforms, "digests_by", lambda command, *given: platforms.digests_of(*given))
     assert platforms.main(["--python", "other", "--json", str(tmp_path / "found.json")]) == 0
     assert "numpy, up: 1 cases" in capsys.readouterr().out
     assert (tmp_path / "found.json").exists()
 
 
 def test_a_difference_is_found(few):
-    ours, theirs = platforms.digests_of(False), platforms.digests_of(False)
+    ours, theirs = (platforms.digests_of(platforms.all_inputs(), False) for _ in range(2))
     name = next(iter(ours["cases"]))
     theirs["cases"][name][1] = "0"
     found = platforms.compared(ours, theirs)
