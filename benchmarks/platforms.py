@@ -78,7 +78,7 @@ def all_inputs() -> dict[str, np.ndarray]:
 
     The other Python gets them: processors differ in the NaN that a conversion to float32 makes, and so in hard inputs.
     """
-    formats = {number.text: number for _, number in _all_cases()} | {text: qcore.parse(text) for text in KERNELS}
+    formats = {number.text: number for _, number in [*_all_cases(), *((None, qcore.parse(text)) for text in KERNELS)]}
     inputs = {
         f"{text} {place}": x.view(np.uint32)
         for text, number in formats.items()
