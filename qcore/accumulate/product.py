@@ -167,6 +167,10 @@ class Products:
         forward, grad_a, grad_b = self.forward, self.grad_a, self.grad_b
         return (forward.first, grad_b.second), (forward.second, grad_a.second), (grad_a.first, grad_b.first)
 
+    def of(self, which: str) -> Product:
+        """One of the three, see `qcore.accumulate.forms`."""
+        return {FORWARD: self.forward, GRAD_A: self.grad_a, GRAD_B: self.grad_b}[which]
+
     @property
     def rows(self) -> tuple[Operand, Operand, Operand]:
         """How a, b and the gradient are rounded, where their scales are delayed."""

@@ -56,3 +56,9 @@ def _of_numpy(x: np.ndarray | np.generic, name: str) -> jax.Array:
             )
         x = x.astype(f"{x.dtype.kind}4")
     return jnp.asarray(np.array(x))  # a copy: even after jnp.array, XLA may read x when the user has changed it
+
+
+def varying(x: Any) -> frozenset[str]:
+    """The axes of a mesh along which devices hold different arrays."""
+    kind: Any = jax.typeof(x)
+    return kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying  # of JAX before 0.10.2, and from then on

@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 PREFIX = "qjax."
 ROUND = "qjax.round:"
-PRODUCT = "qjax.product:"
+PRODUCT = "qjax_product"  # the name of a primitive
 LAW = "qjax.law"  # a function of `qjax.reproducible`
 UNWATCHED = "qjax.unwatched"  # roundings that are no sites, or whose sites are marked
 ROUNDING, MARK = "_straight_through", "_marked"  # the names of jitted functions

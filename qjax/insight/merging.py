@@ -36,12 +36,6 @@ def flat(one: Statistics) -> Statistics:
     return Statistics(one.number, total)
 
 
-def varying(x: Any) -> frozenset[str]:
-    """The axes of a mesh along which devices hold different arrays."""
-    kind: Any = jax.typeof(x)
-    return kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying  # of JAX before 0.10.2, and from then on
-
-
 def over_axes(lanes: Any, axes: tuple[str, ...]) -> Any:
     """The lanes of all devices along axes of a mesh merged, of which there are at most 2^15."""
     if not axes:

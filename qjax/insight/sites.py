@@ -46,13 +46,9 @@ def site_of(stack: str, equation: Any) -> Rounded | None:
     return Rounded(_site(stack), number.rstrip(")") if "(" not in number else _balanced(number), "vmap(" in stack)
 
 
-def product_of(stack: str, equation: Any) -> tuple[str, str, str, tuple[int, ...]] | None:
-    """Which of a form's products an equation computes, the form, the product as text, and the other shape."""
-    if equation.params.get("name") != "multiply_arrays" or PRODUCT not in stack:
-        return None
-    which, form, rest = _balanced(stack.rpartition(PRODUCT)[2].partition("/")[0]).split(":", 2)
-    product, _, other = rest.rpartition(":")  # a product's text has colons where it has blocks
-    return which, form, product, tuple(int(size) for size in other.rstrip(")").split(",") if size)
+def is_product(equation: Any) -> bool:
+    """True if an equation is a product of `qjax.linalg`."""
+    return equation.primitive.name == PRODUCT
 
 
 def path_of(stack: str) -> str:
@@ -86,7 +82,7 @@ def has_sites(jaxpr: Any, outer: str) -> bool:
     """True if a program, or one within it, has a site."""
     for equation in jaxpr.eqns:
         stack = stack_of(outer, equation)
-        if site_of(stack, equation) or product_of(stack, equation):
+        if site_of(stack, equation) or is_product(equation):
             return True
         if any(has_sites(inner, stack) for inner in core.jaxprs_in_params(equation.params)):
             return True

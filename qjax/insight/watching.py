@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
 
@@ -13,16 +14,16 @@ import numpy as np
 from jax.extend import core
 from jax.extend.source_info_util import current_name_stack, user_context
 
-from qcore.accumulate.convolution import form_of
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
-from qcore.formats.text import parse
 from qcore.insight import Site, Statistics
+from qjax._rounding.inputs import varying
+from qjax._rounding.scopes import PRODUCT
 from qjax.auto_low.programs import scan_parts
 from qjax.insight.arrays import digest_of, over_mesh, statistics_between
-from qjax.insight.merging import flat, merged, none_like, over_axes, varying
-from qjax.insight.sites import Rounded, has_sites, product_of, product_site, site_of, stack_of
-from qjax.linalg.call import multiply_arrays
+from qjax.insight.merging import flat, merged, none_like, over_axes
+from qjax.insight.sites import Rounded, has_sites, is_product, product_site, site_of, stack_of
+from qjax.linalg.call import compute
 
 Found = dict[Site, Statistics]
 
@@ -122,7 +123,7 @@ def _run(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any],
         results = _bind(equation, operands)
         return results, {rounded.site: _statistics(rounded, operands[0], results[0])}
     inside = any(has_sites(inner, stack) for inner in core.jaxprs_in_params(equation.params))
-    if not inside and product_of(stack, equation) is None:
+    if not inside and not is_product(equation):
         return _bind(equation, operands), {}
     if name not in _CALLS:
         raise ValueError(f"fn rounds within {name}, out of which no statistics come; allowed are {', '.join(_CALLS)}")
@@ -153,18 +154,20 @@ def _inlined(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[A
     inner = equation.params["jaxpr"] if "jaxpr" in equation.params else equation.params["call_jaxpr"]
     closed = isinstance(inner, core.ClosedJaxpr)
     jaxpr, consts = (inner.jaxpr, inner.consts) if closed else (inner, ())
-    product = product_of(stack, equation)
-    if product is None:
-        return evaluate(jaxpr, consts, operands, stack)
+    return evaluate(jaxpr, consts, operands, stack)
+
+
+def _product(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Found]:
+    """A product with the statistics of its operands, and of its accumulator beside the exact sum."""
+    params = equation.params
+    traced = jax.make_jaxpr(partial(compute, **params))(*operands)
+    _, found = evaluate(traced.jaxpr, traced.consts, operands, stack)
     results = _bind(equation, operands)
-    _, found = evaluate(jaxpr, consts, operands, stack)
-    which, form, text, other = product
-    how = parse(text)
-    exact = how.unrounded
-    if exact != how:
-        words, state = ([x for x in operands[2:] if (x.dtype == jnp.float32) == floats] for floats in (False, True))
-        key, scaling = next(iter(words), None), next(iter(state), None)
-        wide = multiply_arrays(form_of(form), which, exact, operands[0], operands[1], key, other, scaling)
+    products, which = params["products"], params["which"]
+    how = products.of(which)
+    if how.unrounded != how:
+        exact = replace(products, **{which: how.unrounded})
+        wide = compute(*operands, **params | {"products": exact})
         rounded = Rounded(product_site(stack, which), how.accumulator.number.text, False)
         found[rounded.site] = _statistics(rounded, wide, results[0])
     return results, found
@@ -255,6 +258,7 @@ _CALLS: dict[str, Callable[[Any, list[Any], str], tuple[Sequence[Any], Found]]] 
     "while": _while,
     "cond": _cond,
     "shard_map": _shard_map,
+    PRODUCT: _product,
     "custom_jvp_call": _custom,
     "custom_vjp_call": _custom,
 }

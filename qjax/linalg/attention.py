@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
 
 from qcore.accumulate.attention import check_attention, check_mask, softmax, softmax_gradient
 from qjax._rounding.inputs import ArrayLike, as_array
@@ -14,23 +16,55 @@ from qjax.linalg.array_names import Names
 from qjax.linalg.matrices import matmul
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def _softmax(scores: jax.Array) -> jax.Array:
     with jax.enable_x64(True):
         return softmax(Names, scores)
 
 
-def _forward(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-    found = _softmax(scores)
-    return found, found
+@_softmax.defjvp
+def _tangent(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    y = _softmax(*primals)
+    return y, _derivative.bind(y, tangents[0])
 
 
-def _backward(saved: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+# (y, v) -> the derivative of softmax with the result y, times v. It is a symmetric matrix: its transpose is itself.
+_derivative = core.Primitive("qjax_softmax_derivative")
+
+
+def _compute(y: jax.Array, v: jax.Array) -> jax.Array:
     with jax.enable_x64(True):
-        return (softmax_gradient(Names, saved, gradient),)
+        return softmax_gradient(Names, y, v)
 
 
-_softmax.defvjp(_forward, _backward)
+def _derivative_tangent(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    (y, v), (of_y, of_v) = primals, tangents
+    parts = [] if type(of_v) is ad.Zero else [_derivative.bind(y, of_v)]
+    if type(of_y) is not ad.Zero:
+        along, of_along = (jnp.sum(one * v, -1, keepdims=True) for one in (y, of_y))
+        parts.append(of_y * (v - along) - y * of_along)
+    return _derivative.bind(y, v), sum(parts[1:], parts[0]) if parts else ad.Zero.from_primal_value(v)
+
+
+def _derivative_transposed(gradient: Any, y: Any, v: Any) -> tuple[None, Any]:
+    return None, None if type(gradient) is ad.Zero else _derivative.bind(y, gradient)
+
+
+def _derivative_batched(arrays: Any, axes: Any) -> tuple[jax.Array, int]:
+    size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
+    y, v = (
+        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+        for x, axis in zip(arrays, axes, strict=True)
+    )
+    return _derivative.bind(y, v), 0
+
+
+_derivative.def_impl(jax.jit(_compute))
+_derivative.def_abstract_eval(lambda y, v: v)
+mlir.register_lowering(_derivative, mlir.lower_fun(_compute, multiple_results=False))
+ad.primitive_jvps[_derivative] = _derivative_tangent
+ad.primitive_transposes[_derivative] = _derivative_transposed
+batching.primitive_batchers[_derivative] = _derivative_batched
 
 
 def scaled_dot_product_attention(

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 
-from qcore.accumulate.forms import GRAD_B, MatrixForm, check_bias
-from qcore.accumulate.product import Product
+from qcore.accumulate.forms import FORWARD, MatrixForm, check_bias
+from qcore.accumulate.product import Product, Products
 from qjax._rounding.inputs import as_array
-from qjax.linalg.call import multiply_arrays
+from qjax.linalg.call import Shapes, multiply
 
-_SUM = Product()
+_SUMS = Products(Product(), Product(), Product())
 
 
 def add_bias(x: jax.Array, bias: Any, outputs: int, axis: int) -> jax.Array:
@@ -29,20 +29,24 @@ def add_bias(x: jax.Array, bias: Any, outputs: int, axis: int) -> jax.Array:
     return _add(axis, x, bias)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _add(axis: int, x: jax.Array, bias: jax.Array) -> jax.Array:
     return x + bias.reshape(-1, *(1,) * (-1 - axis))
 
 
-def _forward(axis: int, x: jax.Array, bias: jax.Array) -> tuple[jax.Array, None]:
-    return _add(axis, x, bias), None
+def _derivative(axis: int, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax.Array, Any]:
+    """The bias's tangent is a product with ones, whose transpose is the product that sums."""
+    x, bias = primals
+    of_x, of_bias = tangents
+    y = _add(axis, x, bias)
+    if isinstance(of_bias, SymbolicZero):
+        return y, of_x
+    rows, columns = x.size // max(bias.size, 1), bias.size
+    ones, shapes = jnp.ones((rows, 1)), Shapes((rows, 1), (1, columns), (rows, columns))
+    spread = multiply(MatrixForm(), _SUMS, FORWARD, ones, of_bias.reshape(1, columns), shapes)
+    shape = jnp.moveaxis(x, axis, -1).shape
+    spread = jnp.moveaxis(spread.reshape(shape), -1, axis)
+    return y, spread if isinstance(of_x, SymbolicZero) else of_x + spread
 
 
-def _backward(axis: int, saved: None, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    rows = jnp.moveaxis(gradient, axis, -1)
-    rows = rows.reshape(prod(rows.shape[:-1]), rows.shape[-1])
-    shape = (1, rows.shape[1])
-    return gradient, multiply_arrays(MatrixForm(), GRAD_B, _SUM, rows, jnp.ones_like(rows[:, :1]), None, shape)[0]
-
-
-_add.defvjp(_forward, _backward)
+_add.defjvp(_derivative, symbolic_zeros=True)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
 
 from qcore.accumulate import arrays
 from qcore.accumulate.convolution import ConvolutionForm, Form
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Shape
-from qcore.accumulate.law import Sums, multiply
+from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Shape, derivatives
+from qcore.accumulate.law import Sums
+from qcore.accumulate.law import multiply as multiply_matrices
 from qcore.accumulate.operands.matrices import matrices, rounded_tensors
 from qcore.accumulate.operands.operand import Operand
 from qcore.accumulate.operands.scaling import next_row, of_both, prepared, rescaled
 from qcore.accumulate.product import FIRST, ROLES, ROWS, SECOND, Product, Products, check_products, check_scaling
 from qcore.arguments import missing_key
 from qjax._rounding.dispatch import quantize
-from qjax._rounding.inputs import as_array
+from qjax._rounding.inputs import as_array, varying
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax._rounding.scopes import PRODUCT, kind_scope
 from qjax.linalg.array_names import Names, NarrowNames
@@ -65,7 +68,10 @@ def call(
     if words is None and products.stochastic:
         raise missing_key()
     check_scaling(products.history, None if scaling is None else (scaling.shape, str(scaling.dtype)))
-    return _differentiable(form, products, a, b, words if products.stochastic else None, scaling)
+    shapes, words = Shapes(a.shape, b.shape, form.result(a.shape, b.shape)), words if products.stochastic else None
+    if scaling is not None:
+        return _with_state(form, products, shapes, a, b, words, scaling)
+    return multiply(form, products, FORWARD, a, b, shapes, words, None)
 
 
 def _float32(x: Any, name: str) -> jax.Array:
@@ -122,12 +128,12 @@ def _multiply_pairs(sums: Sums, words: Any, factor: Any, left: Any, right: Any) 
     (a, of_a), (b, of_b) = left, right
     if sums.narrow and sums.accumulator.sequential:
         names = NarrowNames(words, sums)
-        found = names.finished(multiply(names, a, b, sums))
+        found = names.finished(multiply_matrices(names, a, b, sums))
         if factor is None:
             return jnp.where(found == found, found, jnp.float32(jnp.nan))
         return _result(Names.wide(found), factor)
     scales = None if of_a is None and of_b is None else (of_a, of_b)
-    return _result(multiply(Names(words), a, b, sums, scales), factor)
+    return _result(multiply_matrices(Names(words), a, b, sums, scales), factor)
 
 
 def _result(found: jax.Array, factor: Any) -> jax.Array:
@@ -145,32 +151,150 @@ def _rounded(key: Any, which: str, x: jax.Array, operand: Operand, given: Any, r
         return quantize(x, operand.number, operand.rounding, key=key), inverse
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _differentiable(form: Form, products: Products, a: jax.Array, b: jax.Array, key: Any, state: Any) -> jax.Array:
-    found = _multiply(form, FORWARD, products.forward, a, b, key, b.shape, state)
-    return found.reshape(form.result(a.shape, b.shape))
+class Shapes(NamedTuple):
+    """Shapes of a form's two operands and of its product."""
+
+    a: Shape
+    b: Shape
+    result: Shape
+
+    def of(self, which: str) -> Shape:
+        """The result's shape of one of the form's products."""
+        return {FORWARD: self.result, GRAD_A: self.a, GRAD_B: self.b}[which]
 
 
-def _multiply(
-    form: Form, which: str, product: Product, a: jax.Array, b: jax.Array, key: Any, other: Shape, state: Any
+# One of a form's products, as a primitive. It is linear in both operands, and its derivatives are the other products, so
+# JAX's transformations work at every order. Operands are both tensors, then the words of a key and the state of delayed
+# scales where there are any. `levels` says for each vmap around it, the outermost first, which operands have an axis of
+# examples; these axes come first.
+_product = core.Primitive(PRODUCT)
+
+
+def _examples(levels: tuple[tuple[bool, ...], ...], operands: Any) -> Shape:
+    """How many examples each vmap has."""
+    sizes = []
+    for depth, flags in enumerate(levels):
+        index = flags.index(True)
+        sizes.append(operands[index].shape[sum(level[index] for level in levels[:depth])])
+    return tuple(sizes)
+
+
+def _abstract(*operands: Any, which: str, shapes: Shapes, levels: Any, **others: Any) -> Any:
+    if any(any(x.sharding.spec) for x in operands):  # in a mesh of explicit axes
+        said = {"which": which, "shapes": shapes, "levels": levels} | others
+        return jax.make_jaxpr(partial(compute, **said))(*operands).out_avals[0]
+    shape, first = (*_examples(levels, operands), *shapes.of(which)), operands[0]
+    sharding = first.sharding.update(spec=jax.sharding.PartitionSpec(*(None for _ in shape)))
+    return first.update(shape=shape, dtype=jnp.dtype(jnp.float32), sharding=sharding, weak_type=False)
+
+
+def compute(
+    *operands: Any, form: Form, products: Products, which: str, shapes: Shapes, levels: Any, keyed: bool
 ) -> jax.Array:
-    """`multiply_arrays`, in a scope that says what is multiplied."""
-    with jax.named_scope(f"{PRODUCT}{which}:{form.text}:{product.text}:{','.join(map(str, other))}"):
-        return multiply_arrays(form, which, product, a, b, key, other, state)
+    """What the primitive computes."""
+
+    def one(first: jax.Array, second: jax.Array, *others: Any) -> jax.Array:
+        key, state = others[0] if keyed else None, others[-1] if len(others) > keyed else None
+        other, shape = shapes.b if which == FORWARD else shapes.of(which), shapes.of(which)
+        return multiply_arrays(form, which, products.of(which), first, second, key, other, state).reshape(shape)
+
+    for flags in reversed(levels):
+        one = jax.vmap(one, tuple([0 if flag else None for flag in flags]))
+    return one(*operands)
 
 
-def _forward(form: Form, products: Products, a: jax.Array, b: jax.Array, key: Any, state: Any) -> tuple[jax.Array, Any]:
-    return _differentiable(form, products, a, b, key, state), (a, b, key, state)
+def _tangent(primals: Any, tangents: Any, **said: Any) -> tuple[Any, Any]:
+    """The sum of the same product of each operand's tangent with the other operand."""
+    first, second, *others = primals
+    if len(others) > said["keyed"]:
+        raise NotImplementedError(
+            "products with delayed scales have no second derivatives: a scale follows from past arrays of the same "
+            "role, and there are none of these. Allowed are scales just in time, such as Scale() for Scale(history=16)"
+        )
+    of_first, of_second = tangents[:2]
+    found = _product.bind(*primals, **said)
+    parts = []
+    if type(of_first) is not ad.Zero:
+        parts.append(_product.bind(of_first, second, *others, **said))
+    if type(of_second) is not ad.Zero:
+        parts.append(_product.bind(first, of_second, *others, **said))
+    return found, sum(parts[1:], parts[0]) if parts else ad.Zero.from_primal_value(found)
 
 
-def _backward(form: Form, products: Products, saved: Any, gradient: jax.Array) -> tuple[Any, ...]:
+def _transposed(v: Any, first: Any, second: Any, *others: Any, **said: Any) -> tuple[Any, ...]:
+    """The gradient of the operand that is not given; of one that vmaps share it is the sum over their examples."""
+    if type(v) is ad.Zero:
+        return None, None, *(None for _ in others)
+    place = 0 if ad.is_undefined_primal(first) else 1
+    x, y, which = derivatives(said["which"], _V, _FIRST, _SECOND)[place]
+    arrays = {_V: v, _FIRST: first, _SECOND: second}
+    levels, shared = said["levels"], tuple([i for i, flags in enumerate(said["levels"]) if not flags[place]])
+    flags = [{_V: True, _FIRST: level[0], _SECOND: level[1]} for level in levels]
+    levels = tuple([(each[x], each[y], *level[2:]) for each, level in zip(flags, levels, strict=True)])
+    found = _product.bind(arrays[x], arrays[y], *others, **said | {"which": which, "levels": levels})
+    found = found.sum(shared) if shared else found
+    return *((found, None) if place == 0 else (None, found)), *(None for _ in others)
+
+
+_V, _FIRST, _SECOND = "v", "first", "second"
+
+
+def _batched(operands: Any, axes: Any, **said: Any) -> tuple[jax.Array, int]:
+    flags = tuple([axis is not None for axis in axes])
+    operands = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes, strict=True)]
+    return _product.bind(*operands, **said | {"levels": (flags, *said["levels"])}), 0
+
+
+_product.def_impl(jax.jit(compute, static_argnames=("form", "products", "which", "shapes", "levels", "keyed")))
+_product.def_abstract_eval(_abstract)
+mlir.register_lowering(_product, mlir.lower_fun(compute, multiple_results=False))
+ad.primitive_jvps[_product] = _tangent
+ad.primitive_transposes[_product] = _transposed
+batching.primitive_batchers[_product] = _batched
+
+
+def multiply(
+    form: Form, products: Products, which: str, first: jax.Array, second: jax.Array, shapes: Shapes, *others: Any
+) -> jax.Array:
+    """One of a form's products, which JAX differentiates.
+
+    Args:
+        form, products, which, first, second, shapes: which product, of what.
+        others: the words of the forward product's key, and the state of delayed scales; None where there are none.
+    """
+    key, state = others or (None, None)
+    given = [x for x in (key, state) if x is not None]
+    axes = [varying(x) for x in (first, second, *given)]
+    if len(set(axes)) > 1:  # in shard_map: the gradient of what devices share is the sum of theirs
+        every = frozenset().union(*axes)
+        first, second, *given = (
+            jax.lax.pcast(x, tuple(every - own), to="varying") if every - own else x
+            for x, own in zip((first, second, *given), axes, strict=True)
+        )
+    said: dict[str, Any] = {"form": form, "products": products, "which": which, "shapes": shapes, "levels": ()}
+    return _product.bind(first, second, *given, **said, keyed=key is not None)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _with_state(
+    form: Form, products: Products, shapes: Shapes, a: jax.Array, b: jax.Array, key: Any, state: jax.Array
+) -> jax.Array:
+    """The product of delayed scales, whose derivative with respect to their state is the next state."""
+    return multiply(form, products, FORWARD, a, b, shapes, key, state)
+
+
+def _forward(form: Form, products: Products, shapes: Shapes, *operands: Any) -> tuple[jax.Array, Any]:
+    return _with_state(form, products, shapes, *operands), operands
+
+
+def _backward(form: Form, products: Products, shapes: Shapes, saved: Any, gradient: jax.Array) -> tuple[Any, ...]:
     a, b, key, state = saved
-    of_a = _multiply(form, GRAD_A, products.grad_a, gradient, b, key, a.shape, state).reshape(a.shape)
-    of_b = _multiply(form, GRAD_B, products.grad_b, gradient, a, key, b.shape, state).reshape(b.shape)
-    return of_a, of_b, None, None if state is None else _next_scaling(products, state, (a, b, gradient))
+    of_a = multiply(form, products, GRAD_A, gradient, b, shapes, key, state)
+    of_b = multiply(form, products, GRAD_B, gradient, a, shapes, key, state)
+    return of_a, of_b, None, _next_scaling(products, state, (a, b, gradient))
 
 
-_differentiable.defvjp(_forward, _backward)
+_with_state.defvjp(_forward, _backward)
 
 
 @partial(jax.jit, static_argnums=0)

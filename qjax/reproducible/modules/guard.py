@@ -105,7 +105,7 @@ def _undefined(jaxpr: Any, layer: str, names: tuple[str, ...]) -> Iterator[tuple
     """The layers that call functions of floats without defined bits, with these functions' names."""
     for equation in jaxpr.eqns:
         scopes = str(equation.source_info.name_stack).split("/")
-        if any(LAW in scope or PRODUCT in scope for scope in scopes):
+        if equation.primitive.name == PRODUCT or any(LAW in scope for scope in scopes):
             continue
         where = [scope.partition(_LAYER)[2] for scope in scopes if scope.startswith(_LAYER)]
         inside, name = where[-1] if where else layer, equation.primitive.name
