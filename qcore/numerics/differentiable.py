@@ -27,6 +27,16 @@ class Differentiable:
     backward: Callable[..., tuple[Any, ...]]
     name: str = field(init=False, default_factory=lambda: f"law {next(_numbers)}")
 
+    @property
+    def no_second_derivative(self) -> str:
+        """What is said where a gradient of the law is differentiated: its steps round, and have no derivatives."""
+        name = self.forward.__name__.strip("_")
+        named = f"{name}, a function" if name.isidentifier() and name != "forward" else "a function"
+        return (
+            f"{named} with defined bits, has first derivatives only; allowed for second derivatives are the "
+            "framework's own functions, and the products of qtorch.linalg and qjax.linalg"
+        )
+
     def run(self, xp: Any, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
         """The result and what is saved; arguments need not be settled."""
         with xp.arithmetic():

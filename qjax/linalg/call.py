@@ -163,10 +163,10 @@ class Shapes(NamedTuple):
         return {FORWARD: self.result, GRAD_A: self.a, GRAD_B: self.b}[which]
 
 
-# One of a form's products, as a primitive. It is linear in both operands, and its derivatives are the other products, so
-# JAX's transformations work at every order. Operands are both tensors, then the words of a key and the state of delayed
-# scales where there are any. `levels` says for each vmap around it, the outermost first, which operands have an axis of
-# examples; these axes come first.
+# One of a form's products, as a primitive. It is linear in both operands, and its derivatives are the other products:
+# all transformations of JAX work at every order. Operands are both tensors, then the words of a key and the state of
+# delayed scales where there are any. `levels` says for each vmap around it, the outermost first, which operands have an
+# axis of examples; these axes come first.
 _product = core.Primitive(PRODUCT)
 
 

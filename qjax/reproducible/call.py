@@ -24,8 +24,19 @@ def _run(law: Differentiable, options: Options, *arrays: Any) -> Any:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _gradients(law: Differentiable, options: Options, saved: Any, gradient: Any) -> Any:
+def _run_gradients(law: Differentiable, options: Options, saved: Any, gradient: Any) -> Any:
     return law.gradients(Names, saved, gradient, dict(options))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _gradients(law: Differentiable, options: Options, saved: Any, gradient: Any) -> Any:
+    return _run_gradients(law, options, saved, gradient)
+
+
+@_gradients.defjvp
+def _refuse(law: Differentiable, options: Options, primals: Any, tangents: Any) -> Any:
+    """Rounded steps have no derivative: without an error the second one would be 0."""
+    raise NotImplementedError(law.no_second_derivative)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -187,7 +187,8 @@ def _forward(
 
 
 def _backward(gradient: torch.Tensor, mask: torch.Tensor, plain: bool) -> torch.Tensor:
-    if plain and gradient.is_cpu and mask.numel() > 0:
+    recorded = torch.is_grad_enabled() and gradient.requires_grad  # then the gradient has a derivative, the same mask
+    if plain and gradient.is_cpu and mask.numel() > 0 and not recorded:
         result = straight_through_on_cpu(gradient, mask)
         if result is not None:
             return result

@@ -51,9 +51,17 @@ def _gradients(law: Differentiable, fused: bool, ctx: Any, *gradients: Any) -> A
     return None, None, *law.gradients(Names, saved, gradient, dict(ctx.options))
 
 
-_gradients_once = torch.autograd.function.once_differentiable(
-    lambda ctx, law, fused, *gradients: _gradients(law, fused, ctx, *gradients)
-)
+class _Once(torch.autograd.Function):
+    """(law, x, tensors that x follows from) -> x, whose derivative raises."""
+
+    @staticmethod
+    def forward(ctx: Any, law: Differentiable, x: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        ctx.law = law
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise NotImplementedError(ctx.law.no_second_derivative)
 
 
 def differentiable(law: Differentiable, fused: bool = True) -> Callable[..., Any]:
@@ -76,9 +84,13 @@ def differentiable(law: Differentiable, fused: bool = True) -> Callable[..., Any
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
-            if torch.is_grad_enabled():
-                return _gradients_once(ctx, law, fused, *gradients)
-            return _gradients(law, fused, ctx, *gradients)
+            if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+                return _gradients(law, fused, ctx, *gradients)
+            with torch.no_grad():
+                nothing, none, *found = _gradients(law, fused, ctx, *gradients)
+            given = [x for x in (*ctx.saved_tensors, *gradients) if isinstance(x, torch.Tensor) and x.requires_grad]
+            refused = [x if x is None or not given else _Once.apply(law, x, *given) for x in found]
+            return nothing, none, *refused
 
     apply = apply_directly(Law)
 

@@ -86,3 +86,5 @@ ELEMENTARY = {
     name: elementwise(PARTS[name], PARTS[f"{name}_slope"])
     for name in ("log1p", "tanh", "sigmoid", "erf", "sqrt", "rsqrt", "reciprocal", "silu", "gelu", "gelu_tanh")
 }
+for _name, _law in ELEMENTARY.items():
+    _law.forward.__name__ = _name  # which messages name

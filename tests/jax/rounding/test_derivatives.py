@@ -150,3 +150,11 @@ def test_quantizers_that_change_gradients_have_no_tangents(options):
     f = qjax.quantizer("e5m2", forward_rounding="nearest", backward_rounding="nearest", **options)
     with pytest.raises(TypeError, match="forward-mode"):
         jax.jvp(f, (jnp.asarray(X),), (jnp.asarray(T),))
+
+
+def test_fake_quantization_has_a_hessian():
+    x = jnp.linspace(-20, 20, 12)
+    f = lambda x: qjax.quantization.fake_quantize_per_tensor_affine(x, 0.125, 0, -128, 127)  # noqa: E731
+    inside = jnp.abs(x) < 15.9
+    for second in (jax.hessian, lambda g: jax.jacrev(jax.jacrev(g))):
+        assert_same_bits(second(lambda x: (f(x) ** 2).sum())(x), jnp.diag(jnp.where(inside, 2.0, 0.0)))
