@@ -43,7 +43,7 @@ def _derivative_tangent(primals: Any, tangents: Any) -> tuple[Any, Any]:
     if type(of_y) is not ad.Zero:
         along, of_along = (jnp.sum(one * v, -1, keepdims=True) for one in (y, of_y))
         parts.append(of_y * (v - along) - y * of_along)
-    return _derivative.bind(y, v), sum(parts[1:], parts[0]) if parts else ad.Zero.from_primal_value(v)
+    return _derivative.bind(y, v), sum(parts[1:], parts[0]) if parts else jnp.zeros_like(v)
 
 
 def _derivative_transposed(gradient: Any, y: Any, v: Any) -> tuple[None, Any]:

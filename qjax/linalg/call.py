@@ -218,7 +218,7 @@ def _tangent(primals: Any, tangents: Any, **said: Any) -> tuple[Any, Any]:
         parts.append(_product.bind(of_first, second, *others, **said))
     if type(of_second) is not ad.Zero:
         parts.append(_product.bind(first, of_second, *others, **said))
-    return found, sum(parts[1:], parts[0]) if parts else ad.Zero.from_primal_value(found)
+    return found, sum(parts[1:], parts[0]) if parts else jnp.zeros_like(found)
 
 
 def _transposed(v: Any, first: Any, second: Any, *others: Any, **said: Any) -> tuple[Any, ...]:
