@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 from qcore.arguments import check_choice, check_int
-from qcore.formats.block_element import RULES, check_element, generalized, shared_integers
+from qcore.formats.block_element import (
+    RULES,
+    check_element,
+    check_float_scaled,
+    generalized,
+    largest_lane,
+    shared_integers,
+)
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat
 from qcore.formats.number import Number
@@ -103,10 +110,10 @@ class BlockFloatingPoint(BlockNumber):
 
 @dataclass(frozen=True, repr=False)
 class BlockScaled(_TiledNumber):
-    """Numbers of any format times a power of two that a block shares: the Microscaling (MX) formats and similar ones.
+    """Numbers of any format times a scale that a block shares: the Microscaling (MX) formats and similar ones.
 
-    The scale is 2^k, where k follows from the block's largest magnitude a and the element's largest number, whose
-    exponent is emax:
+    By default the scale is 2^k, where k follows from the block's largest magnitude a and the element's largest number,
+    whose exponent is emax:
 
     | rule | k |
     | --- | --- |
@@ -118,9 +125,17 @@ class BlockScaled(_TiledNumber):
 
     Scales are E8M0 numbers, so k lies between -127 and 127; blocks of zeros have k = -127. All elements of a block with
     a NaN or an infinity become NaN. Elements saturate at their largest number, or at the largest one of the array's
-    dtype if that is smaller. Source: OCP Microscaling Formats Specification 1.0
+    dtype if that is smaller.
+
+    With scale="float32" numbers are multiplied with s = float32(largest element / largest magnitude of the block)
+    before they are rounded, and with r = float32(1 / s) afterwards: the scales of `Scale`, for single arrays. Products
+    are rounded to float32 (for float64 arrays to float64) to nearest, ties to even, and results to the array's dtype.
+    Intermediate results have unlimited exponents, but s is at most float32's largest number. Blocks whose largest
+    magnitude is zero, infinite or NaN have s = 1.
+
+    Source: OCP Microscaling Formats Specification 1.0
     (floor); Mishra et al., "Recipes for Pre-training LLMs with MXFP8", 2025 (rceil); Wu et al., "Training and Inference
-    with Integers in Deep Neural Networks", 2018 (round).
+    with Integers in Deep Neural Networks", 2018 (round); "DeepSeek-V3 Technical Report", 2024 (float32).
 
     Args:
         element: a `FixedPoint`, `FloatingPoint` or `BinaryFloat`, or its text.
@@ -129,7 +144,9 @@ class BlockScaled(_TiledNumber):
             tiles of 32 in a row, {-2: 128, -1: 128} is square tiles, {-1: None} is whole rows, {0: 1, ...: None} is one
             block for each index along dimension 0, {...: None} is the whole array. The last blocks along an axis may
             be smaller.
-        rule: "floor", "ceil", "even", "rceil" or "round".
+        rule: "floor", "ceil", "even", "rceil" or "round", of scales 2^k.
+        scale: "e8m0", which is 2^k, or "float32", for elements that have steps of at least 2^-100 and a largest number
+            of at most 24 bits and below 2^64. Such formats have no codes yet.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -143,23 +160,43 @@ class BlockScaled(_TiledNumber):
         >>> quantize(np.float32([[1, 2.1, 3.3], [0.1, 0.2, 0.3]]), BlockScaled("e2m1fn", {-1: None}), "nearest")
         array([[1.     , 2.     , 3.     ],
                [0.09375, 0.1875 , 0.25   ]], dtype=float32)
+        >>> quantize(np.float32([0.1, 0.2, 0.3]), BlockScaled("e2m1fn", {...: None}, scale="float32"))
+        array([0.1 , 0.2 , 0.3 ], dtype=float32)
     """
 
     element: Any
     block: Any
     rule: str = "floor"
-
-    scales: ClassVar[str] = "2^k"
+    scale: str = "e8m0"
 
     def __post_init__(self) -> None:
         self._set(element=check_element(self.element), block=check_block(self.block))
         check_choice("rule", self.rule, list(RULES))
+        check_choice("scale", self.scale, ["e8m0", "float32"])
+        if self.scale == "float32":
+            if self.rule != "floor":
+                raise ValueError(f"rule={self.rule!r} with scale='float32'; allowed are rules of scale='e8m0' only")
+            check_float_scaled(self.element)
 
     def __repr__(self) -> str:
-        return f"BlockScaled (element={self.element!r}, block={block_text(self.block)}, rule={self.rule})"
+        scale = "" if self.scale == "e8m0" else f", scale={self.scale}"
+        return f"BlockScaled (element={self.element!r}, block={block_text(self.block)}, rule={self.rule}{scale})"
+
+    @property
+    def scales(self) -> str:
+        """What scales are."""
+        return "2^k" if self.scale == "e8m0" else self.scale
+
+    def codes(self, carrier: Carrier) -> Codes:
+        if self.scale != "e8m0":
+            raise ValueError(f"{self!r} has no codes; allowed are formats with scale='e8m0'")
+        return super().codes(carrier)
 
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
         element = self.element
+        if self.scale == "float32":
+            work = working(carrier)
+            return "float_scaled", (largest_lane(element, work), *element.reduce(work)[1])
         shared = shared_integers(element, carrier, self.rule)
         if isinstance(element, FixedPoint):
             return "scaled", shared
@@ -169,7 +206,12 @@ class BlockScaled(_TiledNumber):
         return "scaled_general", generalized(shared, element, carrier)
 
     def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
-        if not coded:
+        if coded:
+            self.codes(carrier)  # raises where there are none
+        elif self.scale == "float32":
+            kind, constants = self.reduce(carrier)
+            return Program(carrier, mode, kind, element=self.element.reduce(working(carrier))[0]), constants
+        else:
             return super().program(mode, carrier, coded)
         kind, constants = self.reduce(carrier)
         self.check_exact(carrier)

@@ -11,7 +11,7 @@ from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number, check_number
 from qcore.law.blocks.shared_scale import E8M0_BIAS, Shared
-from qcore.law.carrier import Carrier
+from qcore.law.carrier import FLOAT32, Carrier
 
 _FARTHEST = 2**15  # exponents, which lanes of 32 bits hold with what is added to them
 
@@ -55,6 +55,29 @@ def check_element(element: Any) -> Number:
             f"{-_FARTHEST} to {_FARTHEST}"
         )
     return element
+
+
+def _largest(element: Any) -> tuple[int, int]:
+    """The largest number of an element, as an integer times a power of two."""
+    if isinstance(element, FixedPoint):
+        return (1 << (element.wl - element.signed)) - 1, -element.fl
+    return element.magnitudes.largest
+
+
+def check_float_scaled(element: Any) -> None:
+    """Raises a ValueError unless elements may have scales in float32."""
+    count, exponent = _largest(element)
+    step = -element.fl if isinstance(element, FixedPoint) else element.magnitudes.smallest[1]
+    if count.bit_length() > FLOAT32.mantissa_bits + 1 or count.bit_length() + exponent > 64 or step < -100:
+        raise ValueError(
+            f"element={element!r} with scale='float32'; allowed are formats with steps of at least 2^-100 and a "
+            "largest number of at most 24 bits and below 2^64"
+        )
+
+
+def largest_lane(element: Any, carrier: Carrier) -> int:
+    """The carrier's lane of the largest number."""
+    return carrier.lane_at_most(*_largest(element))
 
 
 def shared_integers(element: Any, carrier: Carrier, rule: str) -> Shared:

@@ -268,7 +268,18 @@ _ELEMENT_KINDS = {
 _NUMBER_KINDS = _ELEMENT_KINDS | {
     "posit": Kind(Posit, {"bits": _int, "es": _int}, 1, 2, 1),
     "block": Kind(BlockFloatingPoint, {"wl": _int, "dim": _int}, 1, 1, 2),
-    "scaled": Kind(BlockScaled, {"element": Reader.element, "block": _block, "rule": choice(tuple(RULES))}, 2, 2, 2),
+    "scaled": Kind(
+        BlockScaled,
+        {
+            "element": Reader.element,
+            "block": _block,
+            "rule": choice(tuple(RULES)),
+            "scale": choice(("e8m0", "float32")),
+        },
+        2,
+        2,
+        2,
+    ),
     "nvfp4": Kind(NVFP4, {"block": _block}, 0, 1, 0),
 }
 _KINDS = _NUMBER_KINDS | {

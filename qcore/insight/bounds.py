@@ -14,6 +14,7 @@ from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number
 from qcore.insight.law import Bounds, to_float32
+from qcore.law.blocks.float_scale import float_scales, times
 from qcore.law.blocks.shared_scale import block_grid, lane, shared_scale
 from qcore.law.blocks.tiles import Tiles
 from qcore.law.blocks.two_level import from_working, product, scales, working
@@ -89,7 +90,9 @@ def bounds(xp: Any, bits: Any, found: Range, blocks: Tiles) -> Bounds:
     low, *constants = found.constants
     remaining = iter(constants)
     parts = [part(*(next(remaining) for _ in part._fields)) for part in KINDS[found.kind]]
-    if found.kind == "nvfp4":
+    if found.kind == "float_scaled":
+        ends = _float_scaled(xp, bits, carrier, low, parts[0], Grid(*remaining), blocks.axes)
+    elif found.kind == "nvfp4":
         ends = _two_level(xp, bits, carrier, parts, blocks.axes)
     else:
         ends = _shared(xp, bits, found, low, parts, blocks.axes)
@@ -104,6 +107,21 @@ def _two_level(xp: Any, bits: Any, carrier: Carrier, parts: Sequence[Any], axes:
         from_working(xp, product(xp, number, scale, working(carrier)), carrier) for number in (element.limit, one)
     )
     return largest, largest, normal
+
+
+def _float_scaled(
+    xp: Any, bits: Any, carrier: Carrier, low: Any, levels: Any, grid: Grid, axes: tuple[int, ...]
+) -> tuple[Any, Any, Any]:
+    work = working(carrier)
+    _, inverse = float_scales(xp, bits, carrier, levels, axes, lambda lanes: lanes)
+
+    def scaled(lanes: Any) -> Any:
+        """Magnitudes times r; 0 stays 0."""
+        lanes = lanes + (inverse & 0)
+        return from_working(xp, times(xp, lanes, inverse, work), carrier) & (-lanes >> work.last)
+
+    normal = xp.clip(low + work.bias, 0, None) << work.width
+    return scaled(grid.limit), scaled(grid.limit + grid.lower), scaled(normal)
 
 
 def _shared(

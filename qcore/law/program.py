@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from qcore.law.blocks.float_scale import FloatScale, run_float_scaled
 from qcore.law.blocks.shared_scale import KINDS as SHARED
 from qcore.law.blocks.shared_scale import (
     Shared,
@@ -40,6 +41,7 @@ KINDS: dict[str, tuple[type[Any], ...]] = {
     "posit": (Taper,),
     "wide_posit": (Taper,),
     **dict.fromkeys(SHARED, (Shared,)),
+    "float_scaled": (FloatScale,),
     "nvfp4": (Grid, Grid, Levels),
 }
 CODES: dict[str, type[Any]] = {  # the special before the general
@@ -63,10 +65,10 @@ class Program:
         mode: the rounding mode.
         kind: "grid", "overflowing", "deep", "general" or "wide" (see `round_to_grid`); "wrap" (a grid, then modulo its
             range), or "normal_wrap" where the step is a normal number of the carrier; "posit" or "wide_posit" (see
-            `round_to_posit`); for blocks "nvfp4" or a key of `qcore.law.blocks.shared_scale.KINDS`.
+            `round_to_posit`); for blocks "nvfp4", "float_scaled" or a key of `qcore.law.blocks.shared_scale.KINDS`.
         codes: the kind of the results, a key of `CODES`; "" for numbers.
         storage: the width of the integers that store the codes.
-        element: the kind with which a block's elements are encoded.
+        element: the kind with which a block's elements are encoded, or of "float_scaled" rounded.
         unscaled: true if elements are so far above the carrier's smallest numbers that they can be divided by their
             block's scale before they are rounded; otherwise they are first rounded.
     """
@@ -82,12 +84,13 @@ class Program:
     @property
     def narrows(self) -> bool:
         """True if lanes of the carrier's own width give the same numbers, see `Carrier.narrow`."""
-        return not self.codes and self.kind not in (*WRAPPING, "nvfp4") and self.mode is not Rounding.STOCHASTIC
+        others = (*WRAPPING, "nvfp4", "float_scaled")
+        return not self.codes and self.kind not in others and self.mode is not Rounding.STOCHASTIC
 
     @property
     def shared(self) -> bool:
         """True for block formats."""
-        return self.kind in SHARED or self.kind == "nvfp4"
+        return self.kind in SHARED or self.kind in ("nvfp4", "float_scaled")
 
     def count(self) -> int:
         """The number of constants."""
@@ -165,6 +168,11 @@ class Program:
         carrier = self.carrier
         if self.kind == "nvfp4":
             return run_two_level(xp, bits, carrier, self.mode, parts, axes, word, materialize, usual)
+        if self.kind == "float_scaled":
+            levels, element = parts
+            return run_float_scaled(
+                xp, bits, carrier, self.mode, levels, element, self.element, axes, word, materialize
+            )
         scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind)
         if self.unscaled:
             lanes = unscale(xp, bits, scale, nan, carrier, parts[0], materialize, usual)

@@ -53,8 +53,8 @@ def low_precision(
 
     Parameters of bfloat16 and float16 are stepped in float32 if weights, accumulators or momenta are rounded: gradients
     and accumulators are float32 then, as is the optimizer's state. The parameter is the rounded weight, rounded to
-    nearest where its dtype does not hold it. So `weight_quant=qjax.quantizer("bfloat16")` is stochastic rounding of bfloat16
-    weights.
+    nearest where its dtype does not hold it. So `weight_quant=qjax.quantizer("bfloat16")` is stochastic rounding of
+    bfloat16 weights.
 
     Step s, s = 0, 1, ..., has the key k = fold_in(key, s); parameter j of the flattened tree uses
     fold_in(fold_in(k, role), j), where the role is 0 for its gradient, 1 for its accumulator, 2 for its weight and

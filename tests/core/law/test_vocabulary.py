@@ -27,12 +27,14 @@ NUMBERS = (
     Posit(16, 4),
     BlockScaled("e4m3fn", {1: None}),
     BlockScaled("e8m0fnu", {1: None, 2: None}, "rceil"),
+    BlockScaled("int8", {1: None}, scale="float32"),
     NVFP4({...: None}),
 )
 
 
 CODED = [(number, coded) for number in NUMBERS for coded in (False, True)]
 CODED.remove((BlockFloatingPoint(8, 1), True))  # which has no codes for single numbers
+CODED.remove((BlockScaled("int8", {1: None}, scale="float32"), True))
 
 
 @pairwise(**{"number, coded": CODED}, mode=MODES, package=["numpy", "torch"], scalar=["int", "0-d"])

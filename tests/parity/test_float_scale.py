@@ -1,0 +1,93 @@
+"""Blocks with float32 scales have the same bits in all packages, wherever a format may stand."""
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import optax
+import pytest
+import torch
+from support import BACKENDS, OTHERS, assert_same_bits, by_numpy, to_torch
+
+import qcore
+import qjax
+import qtorch
+from qjax.optim import apply_updates, low_precision
+from qtorch.auto_low import lower
+from qtorch.optim import OptimLP
+from qtorch.quant import Quantizer
+
+TENSOR, ROWS = "scaled(e4m3fn,{...:None},scale=float32)", "scaled(e4m3fn,{-1:None},scale=float32)"
+TILES, COLUMNS = "scaled(int8,{-2:8,-1:16},scale=float32)", "scaled(float(4,3),{-2:5},scale=float32)"
+MODES = ("nearest", "stochastic", "up")
+
+
+def hard(dtype=np.float32):
+    random = np.random.default_rng(0)
+    x = random.standard_normal((3, 16, 48)) * 2.0 ** -random.integers(0, 20, (3, 16, 48))
+    with np.errstate(over="ignore"):
+        x = np.ldexp(x, random.integers(-149, 126, (3, 16, 1))).astype(dtype)
+    x[0, 0], x[0, 1, 3], x[0, 2, 5], x[0, 3] = 0, np.nan, np.inf, -0.0
+    return x
+
+
+@pytest.mark.parametrize("number", [TENSOR, ROWS, TILES, COLUMNS])
+def test_torch(number):
+    for dtype in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64):
+        x = hard(dtype)
+        for mode in MODES:
+            expected = by_numpy(x, number, mode, 6)
+            for name in ("torch kernel", "torch ops"):
+                assert_same_bits(BACKENDS[name](x, number, mode, 6), expected, f"{name} {dtype} {mode}")
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "mode"), [(ROWS, np.float32, "nearest"), (TILES, ml_dtypes.bfloat16, "stochastic")]
+)
+def test_jax(number, dtype, mode):
+    assert_same_bits(OTHERS["jax jit"](hard(dtype), number, mode, 6), by_numpy(hard(dtype), number, mode, 6))
+
+
+def test_a_compiled_program():
+    x = to_torch(hard())
+    torch.compiler.reset()
+    program = torch.compile(
+        lambda x: qtorch.quantize(x, ROWS, "stochastic", key=6), backend="aot_eager", fullgraph=True
+    )
+    assert_same_bits(program(x), by_numpy(hard(), ROWS, "stochastic", 6))
+
+
+def test_quantizers_layers_and_optimizers_take_them():
+    random = np.random.default_rng(1)
+    w, x = random.standard_normal((8, 16), np.float32), random.standard_normal((4, 16), np.float32)
+    q = Quantizer(ROWS, ROWS, "nearest", "nearest")
+    given = torch.from_numpy(x).requires_grad_()
+    y = q(given)
+    y.backward(torch.from_numpy(x[:, ::-1].copy()))
+    assert_same_bits(y.detach(), qcore.quantize(x, ROWS))
+    assert_same_bits(given.grad, qcore.quantize(x[:, ::-1].copy(), ROWS))
+
+    layer = torch.nn.Linear(16, 8, bias=False)
+    layer.weight.data = torch.from_numpy(w.copy())
+    wide = layer(torch.from_numpy(x)).detach().numpy()
+    lower(layer, ["linear"], ROWS, None, "nearest")
+    assert_same_bits(layer(torch.from_numpy(x)).detach(), qcore.quantize(wide, ROWS))
+
+    p = torch.nn.Parameter(torch.from_numpy(w.copy()))
+    p.grad = torch.from_numpy(x[:, :16].repeat(2, 0))
+    OptimLP(torch.optim.SGD([p], lr=0.5), weight_quant=TENSOR).step()
+    tx = low_precision(optax.sgd(0.5), weight_quant=TENSOR)
+    updates, state = tx.update(jnp.asarray(x.repeat(2, 0)), tx.init(jnp.asarray(w)), jnp.asarray(w))
+    expected = qcore.quantize(w - np.float32(0.5) * x.repeat(2, 0), TENSOR)
+    assert_same_bits(p.detach(), expected)
+    assert_same_bits(np.asarray(apply_updates(jnp.asarray(w), updates, state)), expected)
+    fn = qjax.auto_low.lower(lambda x: x @ w.T, ["linear"], ROWS, None, "nearest")
+    assert_same_bits(np.asarray(fn(jnp.asarray(x))), qcore.quantize(np.asarray(jax.jit(lambda x: x @ w.T)(x)), ROWS))
+
+
+def test_statistics():
+    """Within the block's range r * 448 nothing saturates; subnormal is what lies below r * 2^-6."""
+    x = np.float32([[448, 448 * 2.0**-16, 1], [7, 7 * 2.0**-20, -7]])
+    found = qcore.insight.statistics_of(x, ROWS)
+    assert_same_bits(qtorch.quantize(to_torch(x), ROWS), qcore.quantize(x, ROWS))
+    assert (int(found.saturated), int(found.elements)) == (0, 6)
