@@ -13,7 +13,7 @@ from qcore.arguments import check_int, check_seed, check_start
 from qcore.random.keys import fold_words
 from qcore.random.threefry import Noise, as_lane, leading_bits_mask, threefry
 from qtorch._rounding.cache import cached, literal
-from qtorch._torch_internals import constant, draw_in_vmap
+from qtorch._torch_internals import constant, draw_in_vmap, is_memory
 
 Key = int | tuple[int, int] | torch.Tensor | None
 
@@ -67,7 +67,8 @@ def key_tensor(key: Any) -> torch.Tensor:
             f"key is a {key.dtype} tensor of shape {tuple(key.shape)}; allowed is an int from 0 to 2^64 - 1, two "
             "32-bit words, or an int32, uint32 or int64 tensor of two words"
         )
-    return (key.view(torch.int32) if key.dtype is torch.uint32 else key.to(torch.int32)).contiguous()
+    words = (key.view(torch.int32) if key.dtype is torch.uint32 else key.to(torch.int32)).contiguous()
+    return words if torch.compiler.is_compiling() or is_memory(words) else words.clone()  # at an aligned address
 
 
 def fold_in(words: torch.Tensor, data: int, plain: bool) -> torch.Tensor:

@@ -22,6 +22,7 @@ from qcore.affine import (
 )
 from qcore.law.blocks.tiles import as_matrix
 from qtorch._kernels import affine, cuda
+from qtorch._rounding.paths.cpu import aligned
 from qtorch._rounding.paths.cuda import LIMIT
 from qtorch.quantization import array_names
 
@@ -132,7 +133,7 @@ def _run_on_cpu(
     function = layout and kernel(layout[1])
     if not layout or function is None:
         return None
-    return _call(function, layout[0], x, order, tuple(one.contiguous() for one in parameters), dtypes)
+    return _call(function, layout[0], x, order, tuple(aligned(one.contiguous()) for one in parameters), dtypes)
 
 
 def _layout(x: torch.Tensor, order: list[int] | None, axis: int | None) -> tuple[tuple[int, ...], str] | None:

@@ -125,7 +125,7 @@ def decode_on_cpu(
         return None
     else:
         function, sizes = laws.decoding(decoding, storage, laws.layout_of(matrix)), matrix
-        others = (scales.to(torch.uint8).contiguous(), *([] if scale is None else [scale]))
+        others = (scales.to(torch.uint8).contiguous(), *([] if scale is None else [aligned(scale)]))
     if function is None:
         return None
     function(*sizes, codes.data_ptr(), constants.data_ptr(), *(one.data_ptr() for one in others), result.data_ptr())

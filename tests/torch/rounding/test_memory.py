@@ -124,6 +124,12 @@ def test_misaligned_tensors_have_the_same_bits(dtype):
         assert_same_bits(qtorch.quantize(y, number, **settings), qtorch.quantize(x, number, **settings))
     one, another = (quantization.fake_quantize_per_tensor_affine(z, 0.1, 3, 0, 255) for z in (x, y))
     assert_same_bits(one, another)
+    scale, zero_point = torch.tensor([0.1]), torch.tensor([3], dtype=torch.int32)
+    parameters = misaligned(scale), misaligned(zero_point)
+    assert_same_bits(quantization.fake_quantize_per_tensor_affine(x, *parameters, 0, 255), one)
+    key = torch.tensor([1, 2], dtype=torch.int32)
+    one, another = (qtorch.quantize(x, "e5m2", "stochastic", key=k) for k in (key, misaligned(key)))
+    assert_same_bits(one, another)
     if dtype == "float32":
         for accumulator in ACCUMULATORS:
             first, second = (linalg.matmul(z, z.T, accumulator=accumulator) for z in (x, y))
