@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import WRAPPER_ASSIGNMENTS, partial, wraps
+from functools import WRAPPER_ASSIGNMENTS, wraps
 from inspect import Parameter, Signature, signature
 from typing import Any
 
@@ -13,16 +14,16 @@ import numpy as np
 
 from qcore import Entry, Number, Quantization, Recipe, Rounding, Rule
 from qcore.arguments import missing_key
+from qcore.notices import warn
 from qcore.recipes.recipe import check_alone
+from qcore.report import ProductReport, RunReport
 from qjax import linalg
 from qjax._rounding.keys import Key, key_words
-from qjax.auto_low.arrays import is_array, take_arrays
-from qjax.auto_low.evaluate import evaluate
+from qjax.auto_low.call import TracedCall
 from qjax.auto_low.groups import GROUPS
-from qjax.auto_low.origins import BARE
-from qjax.auto_low.plan import SCOPE, Plan, Planner
+from qjax.auto_low.plan import Found, Plan, Planner
 
-__all__ = ["GROUPS", "first_scaling", "lower"]
+__all__ = ["GROUPS", "first_scaling", "lower", "report"]
 
 _MARK = "__lowered__"
 
@@ -64,8 +65,18 @@ def lower(
     smaller than the output or has one axis; for sums of windows the division that makes them averages.
 
     A layer's weight is an operand of conv or linear that is an input of fn (an argument or a captured array), perhaps
-    after reshapes, casts and slices. If both operands are, the weight is the one from a container (a module, a
-    dictionary; of two, the earlier argument), else the captured one, else the second operand.
+    after reshapes, casts and slices, or that is computed from parts of one container, or from captured arrays, alone.
+    If both operands are, the weight is the one from a container (a module, a dictionary; of two, the earlier argument),
+    else the captured one, else the one that has the last axis of the result.
+
+    A recipe multiplies by `qjax.linalg` all products of float32, bfloat16 and float16 numbers that its entries match:
+    the operands' numbers are rounded to the formats, the accumulator's result once to the program's dtype. Their kinds:
+    "linear" is a product with a weight, in any layout, also a weight for each of a batch (experts) or group of rows
+    (`ragged_dot`); "conv" a convolution, of which a dilated input is one with zeros between its elements;
+    "attention_scores" and "attention_output" two products of which softmax is between; "matmul" all others. `report`
+    lists them, with their names: the dotted name scope, or else the path of the module that owns the weight.
+
+    State of flax.nnx modules among the arguments (batch statistics, counts of dropout) moves as under `nnx.jit`.
 
     A function with its own derivative keeps it. Its values, and the residuals of its rule, are computed with the layers
     inside rounded, then the rule is called unchanged: the rounding inside does not affect that gradient. Solvers
@@ -82,12 +93,10 @@ def lower(
     backward pass is a part of the program, and its products are layers. Forward-mode derivatives do not exist.
 
     Args:
-        fn: a function, or a module. Arrays among its arguments are traced as under jit, other arguments are not. State
-            that a module changes must be a result.
-        layer_types: names of groups. Or a `qcore.Recipe`, alone: float32 products of a weight become those of
-            `qjax.linalg`, where the weight is a matrix or a convolution has no input dilation; the n-th one has the
-            key fold_in(key, n). Differentiate the lowered function: only its gradients are those of the recipe, and a
-            derivative inside fn is an error.
+        fn: a function, or a module. Arrays among its arguments are traced as under jit, other arguments are not.
+        layer_types: names of groups. Or a `qcore.Recipe`, alone, whose n-th product has the key fold_in(key, n).
+            Differentiate the lowered function: only its gradients are those of the recipe, and a derivative inside fn
+            is an error.
         forward_number, backward_number, forward_rounding, backward_rounding: see `qcore.Quantization`.
         weight_number, weight_rounding: how weights are rounded; their gradient passes unchanged.
         rules: rules that precede the arguments above. The first that matches a layer applies; a rule without formats
@@ -100,9 +109,13 @@ def lower(
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if an argument is out of range, or fn is lowered; in a call: if an entry of a recipe matches no
-            layer, stochastic rounding has no key, fn
-            calls a lowered function, or a layer cannot be rounded where it is.
+        ValueError: if an argument is out of range, or fn is lowered; in a call: if an entry of a recipe, or all rules,
+            match no layer, stochastic rounding has no key, fn calls a lowered function or changes an argument that is
+            not a module of flax.nnx, or a layer cannot be rounded where it is.
+
+    Warns:
+        UserWarning: once, in a call: of a product that a recipe names and cannot reach, of functions with lowered
+            products and a derivative of their own, and if layer_types match no layer.
 
     Example:
         >>> import jax.numpy as jnp
@@ -116,35 +129,149 @@ def lower(
         raise ValueError("fn is lowered; lower once, with rules= for layers of different formats")
     outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding)  # type: ignore[arg-type]
     rule = Rule("*", None, outputs, weight_number, weight_rounding)  # type: ignore[arg-type]
-    make, delayed = _planners(layer_types, rule, rules)
+    settings = _settings(layer_types, rule, rules)
+    warned: set[str] = set()
 
     @wraps(fn, assigned=WRAPPER_ASSIGNMENTS if _is_named(fn) else (), updated=())
     def lowered(*args: Any, key: Key = None, **kwargs: Any) -> Any:
-        scaling = kwargs.pop("scaling", None) if delayed else None
+        scaling = kwargs.pop("scaling", None) if settings.delayed else None
         words = None if key is None else key_words(key).view(np.uint32)
-        if words is None and make().stochastic:
+        if words is None and settings.stochastic:
             raise missing_key()
-        traced = _Traced(fn, args, kwargs)
-        plan = traced.plan(make)
+        call = TracedCall(fn, args, kwargs)
+        plan = settings.plan(call, warned)
         plan.planner.scaling = _check_states(plan.planner.histories, scaling)
-        return traced.run(plan, words if plan.planner.stochastic else None)
+        return call.run(plan, words if plan.planner.stochastic else None)
 
-    def histories(args: Any, kwargs: Any) -> list[int]:
-        return _Traced(fn, args, kwargs).plan(make).planner.histories
+    def planner(args: Any, kwargs: Any) -> Planner:
+        return settings.plan(TracedCall(fn, args, kwargs), warned).planner
 
-    vars(lowered).update(
-        {_MARK: histories, "__signature__": _signature(fn, ("key", "scaling") if delayed else ("key",))}
-    )
+    vars(lowered).update({_MARK: planner, "__signature__": _signature(fn)})
     return lowered
 
 
-def _planners(layer_types: Any, rule: Rule, rules: Iterable[Rule]) -> tuple[Callable[..., Planner], bool]:
-    """What makes a planner of the arguments of `lower`, and True if there are delayed scales."""
+class _Settings:
+    """What the arguments of `lower` ask for.
+
+    Args:
+        given: the rules of the argument `rules`.
+        made: those of the other arguments.
+        recipe: or a recipe.
+    """
+
+    def __init__(self, given: Sequence[Rule], made: Sequence[Rule], recipe: Recipe | None = None) -> None:
+        self.given, self.made, self.recipe = given, made, recipe
+        self.stochastic = Planner([*given, *made], recipe).stochastic
+        self.delayed = recipe is not None and recipe.delayed
+
+    def plan(self, call: TracedCall, warned: set[str]) -> Plan:
+        """The plan of a call; what cannot be done is said by a warning once, or raises."""
+        planner = Planner([*self.given, *self.made], self.recipe)
+        plan = call.plan(planner)
+        if self.recipe is None:
+            self._check_rules(planner, warned)
+            return plan
+        _warn_of_unreached(self.recipe, planner.found, warned)
+        self.recipe.check([(one.name, one.kind) for one in planner.found if not one.reason])
+        planner = Planner((), self.recipe, planner.found)
+        plan = call.plan(planner)
+        for name in planner.own_derivatives:
+            _warn_once(
+                f"{name!r} has a derivative of its own, whose products a recipe does not reach: its result is computed "
+                "as the recipe says, its gradient by its rule",
+                warned,
+            )
+        return plan
+
+    def _check_rules(self, planner: Planner, warned: set[str]) -> None:
+        """Refuses rules of which none matches a layer; where other arguments match none, which may be meant, warns."""
+        if planner.matched or not (self.given or any(map(_says_something, self.made))):
+            return
+        layers = ", ".join(f"{name!r} ({group})" for name, group in dict.fromkeys(planner.layers)) or "none"
+        if self.given:
+            raise ValueError(f"rules match no layer; the layers are {layers}")
+        _warn_once(f"layer_types match no layer, so nothing is lowered; the layers are {layers}", warned)
+
+
+def _says_something(rule: Rule) -> bool:
+    return rule != Rule(layer_type=rule.layer_type)
+
+
+def _warn_of_unreached(recipe: Recipe, found: Sequence[Found], warned: set[str]) -> None:
+    """Warns of products that entries of a recipe match, and that cannot be lowered."""
+    for one in found:
+        entry = recipe.entry_at(one.name, one.kind) if one.reason else None
+        if entry is not None and entry.products is not None:
+            _warn_once(
+                f"{one.name!r} ({one.kind}) stays wide: {one.reason}; qjax.auto_low.report(fn, *inputs) lists all "
+                "products",
+                warned,
+            )
+
+
+def _warn_once(message: str, warned: set[str]) -> None:
+    if message not in warned:
+        warned.add(message)
+        warn(message)
+
+
+def _settings(layer_types: Any, rule: Rule, rules: Iterable[Rule]) -> _Settings:
     if isinstance(layer_types, Recipe):
         check_alone({"rules": rules, "formats": rule != Rule()})
-        return partial(Planner, (), layer_types), layer_types.delayed
-    groups = [replace(rule, layer_type=group) for group in _check_groups(layer_types)]
-    return partial(Planner, [*_check_rules(rules), *groups]), False
+        return _Settings((), (), layer_types)
+    return _Settings(_check_rules(rules), [replace(rule, layer_type=group) for group in _check_groups(layer_types)])
+
+
+def report(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunReport:
+    """Every product of a function's run: its place, shapes, formats, and share of all multiply-adds.
+
+    A product's place is its dotted name scope. Without one it is the module that owns its weight, by its path in the
+    arguments ("blocks.0.query" in flax.nnx), or the module that holds the layers whose results are multiplied. A loop's
+    product counts for each iteration, but not in a while_loop, whose iterations are not known. Products of constants,
+    and of integers, are left out.
+
+    Args:
+        fn: a function or a module, or what `lower` returned.
+        args, kwargs: its arguments; only shapes count. Without `key=` and `scaling=` of a lowered function.
+
+    Returns:
+        A `qcore.report.RunReport`; `print` shows it.
+
+    Raises:
+        ValueError: as a call of the function does.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from qcore import RECIPES
+        >>> fn = lower(lambda w, x: (x @ w["w"]) @ jnp.tanh(x), RECIPES["mxfp8"])
+        >>> [(one.kind, one.share, one.reason) for one in report(fn, {"w": jnp.eye(32)}, jnp.ones((32, 32)))]
+        [('linear', 0.5, ''), ('matmul', 0.5, 'no entry of the recipe is for matmul here')]
+    """
+    if not callable(fn):
+        raise TypeError(f"fn={fn!r} is a {type(fn).__name__}; allowed is a function or a module")
+    if hasattr(fn, _MARK):
+        planner: Planner = vars(fn)[_MARK](args, kwargs)
+    else:
+        planner = Planner(())
+        TracedCall(fn, args, kwargs).plan(planner)
+    numbers: Counter[str] = Counter()
+    rows = []
+    for place, one in enumerate(planner.found):
+        products = None if planner.chosen is None else planner.chosen[place]
+        reason = "" if products is not None else one.reason or _why_wide(planner, one)
+        rows.append(
+            ProductReport(one.name, numbers[one.name], one.kind, one.shapes, one.multiply_adds, products, reason)
+        )
+        numbers[one.name] += 1
+    return RunReport(rows)
+
+
+def _why_wide(planner: Planner, found: Found) -> str:
+    """Why a product that could be lowered is not."""
+    if planner.recipe is None:
+        return "lower rounds results of layers; recipes have products" if planner.rules else "not lowered"
+    matches = any(entry.matches(found.name, found.kind) for entry in planner.recipe.entries)
+    return "the recipe leaves it wide" if matches else f"no entry of the recipe is for {found.kind} here"
 
 
 def first_scaling(lowered: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[jax.Array, ...]:
@@ -175,7 +302,7 @@ def first_scaling(lowered: Callable[..., Any], *args: Any, **kwargs: Any) -> tup
     """
     if not hasattr(lowered, _MARK):
         raise TypeError(f"lowered={lowered!r} is a {type(lowered).__name__}; allowed is what lower returned")
-    return tuple(map(linalg.first_scaling, vars(lowered)[_MARK](args, kwargs)))
+    return tuple(map(linalg.first_scaling, vars(lowered)[_MARK](args, kwargs).histories))
 
 
 def _check_states(histories: Sequence[int], scaling: Any) -> Sequence[Any]:
@@ -190,15 +317,16 @@ def _check_states(histories: Sequence[int], scaling: Any) -> Sequence[Any]:
 
 
 def product_sites(fn: Callable[..., Any], *args: Any) -> dict[str, int]:
-    """The layers that a recipe may apply to, by their dotted name scopes, and how many weights each has.
+    """The layers that a recipe may apply to, by their dotted names, and how many weights each has.
 
     Layers of one name count as one. Of a loop's weights those of one iteration count.
     """
-    traced, planner = _Traced(fn, args, {}), Planner((), Recipe([Entry()]))
-    planner.plan(traced.program.jaxpr, traced.program.consts, traced.origins)
+    planner = Planner((), Recipe([Entry()]))
+    TracedCall(fn, args, {}).plan(planner)
     found: dict[str, int] = {}
-    for (name, _), size in zip(planner.layers, planner.sizes, strict=True):
-        found[name] = found.get(name, 0) + size
+    for one in planner.found:
+        if one.size and not one.reason:
+            found[one.name] = found.get(one.name, 0) + one.size
     return found
 
 
@@ -207,45 +335,18 @@ def _is_named(fn: Callable[..., Any]) -> bool:
     return isinstance(getattr(fn, "__name__", None), str)
 
 
-def _signature(fn: Callable[..., Any], more: tuple[str, ...]) -> Signature | None:
-    """fn's signature with `key` and its like; decorators such as equinox's read it."""
+def _signature(fn: Callable[..., Any]) -> Signature | None:
+    """fn's signature, and that there are more keywords, `key` and `scaling`.
+
+    They have no names in it: flax.nnx fills in defaults, and refuses every keyword then.
+    """
     try:
-        parameters = dict(signature(fn).parameters)
+        parameters = list(signature(fn).parameters.values())
     except ValueError:  # some functions in C
         return None
-    for name in more:
-        parameters.setdefault(name, Parameter(name, Parameter.KEYWORD_ONLY, default=None))
-    return Signature(sorted(parameters.values(), key=lambda parameter: parameter.kind))
-
-
-class _Traced:
-    """A call of a function as a program."""
-
-    def __init__(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        paths, _ = jax.tree_util.tree_flatten_with_path((args, kwargs))
-        arguments = list(dict.fromkeys(path[:2] for path, _ in paths))
-        self.origins = [BARE if len(path) == 2 else arguments.index(path[:2]) for path, leaf in paths if is_array(leaf)]
-        self.arrays, rebuild = take_arrays((args, kwargs))
-        self.results: Any = None
-
-        def flat(*arrays: Any) -> Sequence[Any]:
-            args, kwargs = rebuild(arrays)
-            computed, self.results = take_arrays(fn(*args, **kwargs))
-            return computed
-
-        self.program = jax.make_jaxpr(flat)(*self.arrays)
-
-    def plan(self, make: Callable[..., Planner]) -> Plan:
-        planner = make()
-        plan = planner.plan(self.program.jaxpr, self.program.consts, self.origins)
-        if planner.recipe is None:
-            return plan
-        planner.recipe.check(planner.layers)
-        return make(planner.layers).plan(self.program.jaxpr, self.program.consts, self.origins)
-
-    def run(self, plan: Plan, words: Any) -> Any:
-        with jax.named_scope(SCOPE):
-            return self.results(evaluate(plan, self.arrays, words))
+    if all(parameter.kind is not Parameter.VAR_KEYWORD for parameter in parameters):
+        parameters.append(Parameter("options", Parameter.VAR_KEYWORD))
+    return Signature(parameters)
 
 
 def _check_groups(layer_types: Any) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from qcore.law.carrier import CARRIERS
-from qjax.auto_low.origins import is_constant, is_input
+from qjax.auto_low.origins import Origin, is_constant, is_input
 
 
 class Group(NamedTuple):
@@ -38,7 +38,7 @@ _BY_PRIMITIVE = {name: label for label, group in GROUPS.items() for name in grou
 _BY_FUNCTION = {name: label for label, group in GROUPS.items() for name in group.functions}
 
 
-def group_of(equation: Any, origins: Sequence[int]) -> str | None:
+def group_of(equation: Any, origins: Sequence[Origin]) -> str | None:
     """The group of an equation whose operands have these origins; None if it is no layer."""
     label = _BY_PRIMITIVE.get(equation.primitive.name) or _BY_FUNCTION.get(function_name(equation) or "")
     if label is None or all(map(is_constant, origins)) or not any(map(is_carrier, equation.outvars)):

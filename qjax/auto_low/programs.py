@@ -20,9 +20,12 @@ def is_backward(equation: Any) -> bool:
 
 
 def name_of(scope: str, equation: Any) -> str:
-    """The dotted name scope of an equation of a jaxpr that runs in a scope; without transformations' names."""
+    """The dotted name scope of an equation of a jaxpr that runs in a scope.
+
+    Without the names of transformations, and the formulas that `jnp.einsum` has as names.
+    """
     own = _TRANSFORMATION.sub("", str(equation.source_info.name_stack))
-    return ".".join(part for part in (scope, *own.split("/")) if part)
+    return ".".join(part for part in (scope, *own.split("/")) if part and "->" not in part)
 
 
 def scan_parts(equation: Any) -> tuple[int, int]:
@@ -38,7 +41,14 @@ def scan_parts(equation: Any) -> tuple[int, int]:
     return constants, constants + carried
 
 
-def inner_programs(equation: Any, origins: Sequence[int]) -> list[tuple[Any, Sequence[Any], Sequence[int]]] | None:
+def trips(equation: Any) -> int | None:
+    """How often the programs in an equation run; None if that follows from values."""
+    if equation.primitive.name == "while":
+        return None
+    return equation.params["length"] if equation.primitive.name == "scan" else 1
+
+
+def inner_programs(equation: Any, origins: Sequence[Any]) -> list[tuple[Any, Sequence[Any], Sequence[Any]]] | None:
     """The programs that an equation runs, each with its captured arrays and the origins of its inputs."""
     params, name = equation.params, equation.primitive.name
     carried = CONSTANT if all(map(is_constant, origins)) else COMPUTED
@@ -62,5 +72,5 @@ def inner_programs(equation: Any, origins: Sequence[int]) -> list[tuple[Any, Seq
     return None
 
 
-def _closed(jaxpr: Any, origins: Sequence[int]) -> tuple[Any, Sequence[Any], Sequence[int]]:
+def _closed(jaxpr: Any, origins: Sequence[Any]) -> tuple[Any, Sequence[Any], Sequence[Any]]:
     return (jaxpr.jaxpr, jaxpr.consts, origins) if isinstance(jaxpr, core.ClosedJaxpr) else (jaxpr, (), origins)

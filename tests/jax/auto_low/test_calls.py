@@ -188,7 +188,10 @@ def test_layers_out_of_reach():
     with pytest.raises(ValueError, match="custom_vmap_call in scope 'odd' holds layers"):
         lower(fn, forward_number=F, **NEAREST)(X)
     assert_same_bits(lower(fn, forward_number=F, **NEAREST, rules=[Rule("odd")])(X), X @ W)
-    assert_same_bits(lower(fn, ["conv"], forward_number=F, **NEAREST)(X), X @ W)
+    with pytest.warns(UserWarning, match=r"match no layer, so nothing is lowered; the layers are 'odd' \(linear\)"):
+        assert_same_bits(lower(fn, ["conv"], forward_number=F, **NEAREST)(X), X @ W)
+    with pytest.raises(ValueError, match=r"rules match no layer; the layers are 'odd' \(linear\)"):
+        lower(fn, [], rules=[Rule("even")])(X)
 
 
 def test_nothing_of_flax_or_equinox_is_imported():

@@ -8,7 +8,7 @@ from support import assert_same_bits
 
 from qcore import RECIPES, Entry, Product, Recipe, Rule
 from qjax import linalg
-from qjax.auto_low import first_scaling, lower
+from qjax.auto_low import first_scaling, lower, report
 
 CHUNKED = Recipe(RECIPES["fp8_chunked"].entries[-1:])
 SAID = {"operands": ("float(5,2)", "float(5,2)"), "accumulator": CHUNKED.entries[0].forward.accumulator}
@@ -43,13 +43,30 @@ def test_loops_and_jit_hold_layers():
     assert_same_bits(jax.jit(lower(fn, CHUNKED))({"w": W}, X), expected)
 
 
-def test_wide_dtypes_and_dilated_inputs_are_no_layers():
-    half = jnp.asarray(W, jnp.bfloat16)
-    with pytest.raises(ValueError, match="no layer to apply to"):
-        lower(lambda w, x: x @ w["w"], CHUNKED)({"w": half}, half)
-    dilated = lambda w, x: jax.lax.conv_general_dilated(x, w["w"], (1,), [(1, 1)], lhs_dilation=(2,))  # noqa: E731
-    with pytest.raises(ValueError, match="no layer to apply to"):
-        lower(dilated, CHUNKED)({"w": W[:, :, None]}, X[:, :, None])
+def test_products_that_cannot_be_reached_are_named():
+    def grouped(w, x):
+        y = jax.lax.conv_general_dilated(x, w["conv"]["w"], (1,), "VALID", batch_group_count=3)
+        return y.sum() + (x[..., 0] @ w["w"]).sum()
+
+    fn = lower(grouped, CHUNKED)
+    weights = {"conv": {"w": np.ones((3, 4, 1), np.float32)}, "w": W}
+    with pytest.warns(UserWarning, match=r"'conv' \(conv\) stays wide: .* batch_group_count"):
+        fn(weights, X[..., None])
+    fn(weights, X[..., None])  # warns once
+    assert [one.reason[:13] for one in report(fn, weights, X[..., None])] == ["a convolution", ""]
+    with pytest.warns(UserWarning, match="complex64 numbers"), pytest.raises(ValueError, match="no layer to apply to"):
+        lower(lambda w, x: x @ w["w"], CHUNKED)({"w": W * 1j}, X)
+
+
+def test_derivatives_of_their_own_are_named():
+    @jax.custom_vjp
+    def product(x, w):
+        return x @ w
+
+    product.defvjp(lambda x, w: (x @ w, (x, w)), lambda kept, g: (g @ kept[1].T, kept[0].T @ g))
+    fn = lower(lambda w, x: product(x, w["w"]), CHUNKED)
+    with pytest.warns(UserWarning, match="'product' has a derivative of its own"):
+        assert_same_bits(fn({"w": W}, X), linalg.matmul(X, W, **SAID))
 
 
 def test_an_entry_that_matches_no_layer():
