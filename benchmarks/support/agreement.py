@@ -98,8 +98,8 @@ def by_torch(name: str, steps: int) -> Iterator[Step]:
         moments = [
             value
             for p in params
-            for _, value in sorted(optimizer.state[p].items())
-            if value is not None and value.dim()
+            for name, value in sorted(optimizer.state[p].items())
+            if value is not None and value.dim() and not name.startswith("low_precision_")
         ]
         found = {
             "gradient": [p.grad for p in params],
