@@ -1,4 +1,4 @@
-"""Products that programs write themselves have the same bits in torch and JAX under one recipe, forward and backward."""
+"""Products that programs write themselves: the same bits in torch and JAX under one recipe, forward and backward."""
 
 import jax
 import jax.numpy as jnp
