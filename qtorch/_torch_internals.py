@@ -49,6 +49,7 @@ _has_int8_instructions = _capabilities is not None and any(
 INT8_TERMS = 1024  # whose products, of at most 2^14, have sums that float32 holds
 _tree_map = _find("utils._pytree.tree_map")
 _HOOKS = {True: "_forward_pre_hooks", False: "_forward_hooks"}
+_trace = _find("_C._get_tracing_state")
 _disable_functions = _find("_C.DisableTorchFunction")
 _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
 
@@ -57,6 +58,9 @@ def is_memory(*tensors: torch.Tensor) -> bool:
     """True if kernels may read the memory of tensors: it is there, and aligned, without transform, mode or tangent.
 
     Without the private parts nothing is: all runs operation by operation.
+
+    Raises:
+        RuntimeError: while `torch.jit.trace` runs, whose program would return what happens to be in the memory.
     """
     if _dispatch_modes is None or _transforms is None:
         return False
@@ -64,6 +68,11 @@ def is_memory(*tensors: torch.Tensor) -> bool:
         return False
     if _transforms() is not None or _dispatch_modes() != 0:
         return False
+    if _trace is not None and _trace() is not None:
+        raise RuntimeError(
+            "torch.jit.trace does not see what qtorch computes; allowed are torch.export.export(model, inputs) and "
+            "torch.compile"
+        )
     try:
         for x in tensors:
             address = x.data_ptr()

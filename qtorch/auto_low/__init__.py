@@ -8,14 +8,20 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import nn
-from torch.nn.modules.lazy import LazyModuleMixin
 
 from qcore import Number, Quantization, Recipe, Rounding, Rule
 from qcore.arguments import check_type
 from qcore.notices import warn
 from qcore.recipes.recipe import check_alone
 from qtorch.auto_low.groups import GROUPS, named_layers
-from qtorch.auto_low.layers import Lowered, RoundingHook, is_lowered, keep_encoders_dense, round_weights
+from qtorch.auto_low.layers import (
+    Lowered,
+    RoundingHook,
+    check_weights,
+    is_lowered,
+    keep_encoders_dense,
+    round_weights,
+)
 from qtorch.auto_low.listing import report
 from qtorch.auto_low.products import is_inside_attention, lower_products
 from qtorch.quant import Quantizer
@@ -226,8 +232,7 @@ def _matches(
             continue
         if is_lowered(layer) or layer in inside_pairs:
             raise ValueError(f"{name or type(layer).__name__} is lowered already; allowed are layers that are not")
-        if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
-            raise ValueError(f"{name or type(layer).__name__} has no weight yet; run the model once before lower")
+        check_weights(name, layer)
         matches[layer] = name, rule
     if not matched and tuple(given):
         raise ValueError(f"rules match no layer; the model has {_some_layers(model)}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
@@ -95,15 +96,19 @@ def _mark(layer: nn.Module) -> None:
         change_class(layer, ROUNDED, _members)
 
 
-def _members(base: type) -> dict[str, Any]:
+def _members(base: Any) -> dict[str, Any]:
     """What the class of a rounded layer defines: a text with its formats, in one line."""
 
     def extra_repr(self: nn.Module) -> str:
-        return ", ".join(filter(None, [base.extra_repr(self), *_texts(self)]))  # type: ignore[attr-defined]
+        return ", ".join(filter(None, [base.extra_repr(self), *_texts(self)]))
 
     def text(self: nn.Module) -> str:
         only_weights = [name for name, _ in self.named_children()] == ["parametrizations"]
-        return f"{plain_class(self).__name__}({self.extra_repr()})" if only_weights else base.__repr__(self)
+        return (
+            f"{parametrize.type_before_parametrizations(self).__name__}({self.extra_repr()})"
+            if only_weights
+            else base.__repr__(self)
+        )
 
     return {"extra_repr": extra_repr, "__repr__": text}
 
@@ -115,9 +120,9 @@ def _texts(layer: nn.Module) -> Iterator[str]:
         told = hook.quantizer.quantization
         for name, number in (("output", told.forward_number), ("gradient", told.backward_number)):
             if number is not None:
-                yield f"{name}={number}"
+                yield f"{name}={number.text}"
     for name, quantizer in weight_quantizers(layer):
-        yield f"{name}={quantizer.quantization.forward_number}"
+        yield f"{name}={quantizer.quantization.forward_number.text}"  # type: ignore[union-attr]
 
 
 class RoundWeight:
@@ -240,6 +245,12 @@ def weight_quantizers(layer: nn.Module) -> Iterator[tuple[str, Quantizer]]:
     place = vars(layer).get("lowered_place")
     if isinstance(place, Place) and place.weight is not None:
         yield "weight", place.weight
+
+
+def check_weights(name: str, layer: nn.Module) -> None:
+    """Refuses a lazy layer, which becomes one of another class at its first call, by its class."""
+    if any(isinstance(x, UninitializedParameter) for x in own_parameters(layer)):
+        raise ValueError(f"{name or type(layer).__name__} has no weight yet; run the model once before lower")
 
 
 def is_lowered(layer: nn.Module) -> bool:

@@ -24,7 +24,7 @@ from qcore.report import ProductReport, short_product
 from qtorch import linalg
 from qtorch._torch_internals import base_of, constant, own_parameters, unseen_by_modes
 from qtorch.auto_low.functions import LAWS, LEFT, NO_LAW, OPENED, UnknownCallError, left_kind, left_work
-from qtorch.linalg.dtypes import HALVES, call_in_float32
+from qtorch.linalg.dtypes import HALVES, call_in_float32, refuse_tracers
 from qtorch.quant import Quantizer
 
 LOWERED = "lowered"  # the role of the made classes
@@ -352,10 +352,7 @@ def _entered(method: Callable[..., Any]) -> Callable[..., Any]:
         place = getattr(self, "lowered_place", None)
         if place is None:  # a new module, whose class a registry of classes has taken over
             return method(self, *args, **kwargs)
-        if torch.jit.is_tracing():  # type: ignore[attr-defined]
-            raise RuntimeError(
-                "torch.jit.trace of a lowered model; allowed are torch.export.export(model, inputs) and torch.compile"
-            )
+        refuse_tracers(args[0] if args else None)
         mode = ProductMode(place, own_parameters(self), getattr(self, "scaling", None))
         with mode:
             y = method(self, *args, **kwargs)

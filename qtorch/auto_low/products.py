@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
-from torch.nn.modules.lazy import LazyModuleMixin
 
 from qcore import Recipe
 from qcore.notices import warn
@@ -14,7 +13,7 @@ from qtorch._classes import change_class, plain_class
 from qtorch._torch_internals import check_modes, own_parameters
 from qtorch.auto_low.functions import NO_LAW
 from qtorch.auto_low.groups import named_layers
-from qtorch.auto_low.layers import is_lowered, multiplies
+from qtorch.auto_low.layers import check_weights, is_lowered, multiplies
 from qtorch.auto_low.modes import KINDS, LOWERED, Place, enter_forward, entering, said_of
 from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear, first_scaling
 
@@ -92,8 +91,7 @@ def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> 
     for name, layer in named:
         if is_lowered(layer) or multiplies(layer):
             raise ValueError(f"{name or type(model).__name__} is lowered already; allowed are layers that are not")
-        if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
-            raise ValueError(f"{name or type(model).__name__} has no weight yet; run the model once before lower")
+        check_weights(name, layer)
     named = [(name, layer) for name, layer in named if functions or is_plain(layer)]
     layers = [(name, kind) for name, layer in named if (kind := layer_kind(layer)) is not None]
     places = [name for name, layer in named if has_functions(layer)]

@@ -24,12 +24,27 @@ def in_float32(function: Function) -> Function:
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> torch.Tensor:
         first = arguments[0] if arguments else next(iter(options.values()), None)
+        refuse_tracers(first)
         if not isinstance(first, torch.Tensor):
             return function(*arguments, **options)  # which raises
         with unseen_by_modes():  # a mode that lowers functions must not see the functions that a product is made of
             return call_in_float32(function, first, arguments, options)
 
     return call  # type: ignore[return-value]
+
+
+def refuse_tracers(x: Any) -> None:
+    """Raises in programs of `torch.jit.trace` and `torch.fx.symbolic_trace`, which cannot hold products.
+
+    Raises:
+        RuntimeError: if one of them is running.
+    """
+    if torch.jit.is_tracing() or isinstance(x, torch.fx.Proxy):  # type: ignore[attr-defined]
+        tracer = "torch.jit.trace" if torch.jit.is_tracing() else "torch.fx.symbolic_trace"  # type: ignore[attr-defined]
+        raise RuntimeError(
+            f"{tracer} of a model with low-precision products; allowed are torch.export.export(model, inputs) and "
+            "torch.compile"
+        )
 
 
 def call_in_float32(

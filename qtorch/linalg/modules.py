@@ -86,7 +86,7 @@ class Linear(_Layer, torch.nn.Linear):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if input.dim() == 1:  # an example without a batch, whose blocks are those of a batch of one
+        if isinstance(input, torch.Tensor) and input.dim() == 1:  # its blocks are those of a batch of one
             return self.forward(input[None])[0]
         return linear(input, self.weight, self.bias, **self.products, scaling=self.scaling)
 
