@@ -40,7 +40,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.heavy)])
 def test_formats_in_a_row(way, backend):
     """The float32 baseline first, two formats of copies, and the baseline again."""
     torch._dynamo.reset()
@@ -55,8 +55,9 @@ def test_formats_in_a_row(way, backend):
     assert not any(torch.equal(seen[0], y) for y in seen[1:3])
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "pairs"])
-@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(
+    ("way", "in_place"), [("outputs", True), ("weights", False), ("rules", True), ("recipe", False)]
+)
 def test_compiled_and_run_before(way, in_place):
     """Forward only, then with backward; by torch.compile, and by Module.compile."""
     torch._dynamo.reset()
@@ -80,6 +81,7 @@ def test_compiled_and_run_before(way, in_place):
             assert_same_bits(p.grad, gradient)
 
 
+@pytest.mark.heavy
 def test_with_inductor():
     torch._dynamo.reset()
     model = nn.Sequential(nn.Linear(32, 32))
