@@ -102,10 +102,11 @@ def test_observers_and_watches_after_compilation():
     assert prepared.layer.activation_post_process.min_val == model.layer(X).min()
     low = lower(Net(), ["linear"], "int4", None, "nearest")
     compiled = torch.compile(low, backend="eager")
-    before = compiled(X)
-    for _ in range(2):
-        with insight.watch(compiled) as watching:
-            assert_same_bits(compiled(X), before)
-            watching.step()
-        assert [str(site) for site in watching.record.sites] == ["layer:output", "own:output"]
-    assert_same_bits(compiled(X), before)
+    with torch.no_grad():
+        before = compiled(X)
+        for _ in range(2):
+            with insight.watch(compiled) as watching:
+                assert_same_bits(compiled(X), before)
+                watching.step()
+            assert [str(site) for site in watching.record.sites] == ["layer:output", "own:output"]
+        assert_same_bits(compiled(X), before)
