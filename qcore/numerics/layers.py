@@ -63,9 +63,9 @@ class Layers(Functions):
         return self._along(LOG_SOFTMAX, x, axis)
 
     def cross_entropy(self, x: Any, target: Any, axis: int = -1) -> Any:
-        """The mean of -log_softmax(x) at the target classes; targets that are no class, such as -100, do not count.
+        """The mean of -log_softmax(x) at the target classes; the target -100 does not count.
 
-        NaN if none counts.
+        NaN if none counts, or one is no class; the logits of such a target have NaN gradients.
 
         Args:
             x: float32 array of logits.

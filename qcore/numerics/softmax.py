@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import nan, prod
 from typing import Any
 
 from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.reductions import exp, log
 from qcore.numerics.sums import dot, squeezed, total
+
+IGNORED = -100  # the target that does not count, as in torch
 
 
 def _softmax(xp: Any, x: Any, axis: int) -> tuple[Any, tuple[Any]]:
@@ -34,10 +36,12 @@ def _of_log_softmax(xp: Any, saved: tuple[Any], gradient: Any, axis: int) -> tup
 
 def _cross_entropy(xp: Any, x: Any, target: Any, axis: int) -> tuple[Any, tuple[Any, ...]]:
     logarithms, _ = log_softmax(xp, x, axis)
-    chosen = _chosen(xp, x, target, axis)
-    counted = total(xp, xp.where(chosen, 1.0, xp.zeros(tuple(x.shape), x)), tuple(range(x.ndim)))
-    sum_ = total(xp, xp.where(chosen, logarithms, 0.0), tuple(range(x.ndim)))
-    return squeezed(-xp.div(sum_, counted), tuple(range(x.ndim))), (logarithms, target, counted)
+    axes, zeros = tuple(range(x.ndim)), xp.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x)
+    ignored, known = _kinds_of(xp, target, x, axis)
+    counted = total(xp, xp.where(ignored, zeros, 1.0), axes)
+    terms = xp.where(known, xp.where(_chosen(xp, x, target, axis), logarithms, 0.0), nan)
+    sum_ = total(xp, xp.where(ignored, 0.0, terms), axes)
+    return squeezed(-xp.div(sum_, counted), axes), (logarithms, target, counted)
 
 
 def _of_cross_entropy(xp: Any, saved: tuple[Any, ...], gradient: Any, axis: int) -> tuple[Any, None]:
@@ -46,10 +50,14 @@ def _of_cross_entropy(xp: Any, saved: tuple[Any, ...], gradient: Any, axis: int)
     chosen = _chosen(xp, logarithms, target, axis)
     probability = exp(xp, logarithms)
     difference = xp.where(chosen, xp.sub(probability, 1.0), probability)
-    classes = logarithms.shape[axis]
-    known = xp.to_float64(_beside(target, logarithms, axis))  # int8 may not have the number of classes
-    known = (known >= 0) & (known < classes)
-    return xp.where(known, xp.mul(difference, share), 0.0), None
+    ignored, known = _kinds_of(xp, target, logarithms, axis)
+    return xp.where(ignored, 0.0, xp.where(known, xp.mul(difference, share), nan)), None
+
+
+def _kinds_of(xp: Any, target: Any, x: Any, axis: int) -> tuple[Any, Any]:
+    """Which targets do not count, and which of the others are classes."""
+    numbers = xp.to_float64(_beside(target, x, axis))  # int8 may not have the number of classes
+    return numbers == IGNORED, (numbers >= 0) & (numbers < x.shape[axis])
 
 
 def _beside(target: Any, x: Any, axis: int) -> Any:

@@ -14,6 +14,7 @@ from qcore.insight.choosing import search
 from qcore.insight.choosing.batches import Batch, check_batches, mean_over
 from qcore.insight.choosing.formats import recipe_of
 from qcore.insight.choosing.search import Choice, Evaluate, Formats, Sensitivity
+from qcore.numerics.softmax import IGNORED
 from qjax.auto_low import lower, product_sites
 
 __all__ = ["choose_formats", "cross_entropy", "sensitivity"]
@@ -27,10 +28,10 @@ def cross_entropy(logits: Any, targets: Any) -> jax.Array:
 
     Args:
         logits: array of shape (..., classes), of any float dtype.
-        targets: int array of the shape without the last axis, of numbers from 0 to classes - 1.
+        targets: int array of the shape without the last axis, of numbers from 0 to classes - 1; -100 does not count.
 
     Returns:
-        An array of shape () and the logits' dtype, in nats; NaN if there are no targets, or one is beyond the classes.
+        An array of shape () and the logits' dtype, in nats; NaN if no target counts, or one is no class.
 
     Raises:
         TypeError: if logits is no array of numbers, or targets are no ints.
@@ -40,8 +41,10 @@ def cross_entropy(logits: Any, targets: Any) -> jax.Array:
         >>> round(float(jnp.exp(cross_entropy(jnp.zeros((2, 3, 4)), jnp.ones((2, 3), int)))), 5)
         4.0
     """
-    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(targets)[..., None], -1)
-    return -chosen.mean()
+    logarithms, targets = jax.nn.log_softmax(logits), jnp.asarray(targets)
+    known = (targets >= 0) & (targets < logarithms.shape[-1])
+    chosen = jnp.take_along_axis(logarithms, jnp.where(known, targets, 0)[..., None], -1)[..., 0]
+    return -jnp.where(known, chosen, jnp.nan).mean(where=targets != IGNORED)
 
 
 def sensitivity(

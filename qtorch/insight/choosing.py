@@ -29,7 +29,8 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
     Args:
         logits: tensor of shape (..., classes), with at least two dimensions, of any float dtype.
-        targets: int64 tensor of the shape without the last axis, of numbers from 0 to classes - 1.
+        targets: int64 tensor of the shape without the last axis, of numbers from 0 to classes - 1; -100 does not
+            count.
 
     Returns:
         A tensor without dimensions of the logits' dtype, in nats.

@@ -272,6 +272,41 @@ def test_targets_of_fewer_bits_than_classes_have():
     assert ours[0, 1] == pytest.approx(-1 + 1 / 200)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+def test_targets_that_are_no_class_have_a_nan_loss(dtype):
+    """Off-by-one labels are never ignored; -100 is, in the loss and in its gradient."""
+    x = np.float32([[0, 0], [1, 3], [2, 2], [5, 4]])
+    for wrong in (2, -1, -99, 100):
+        target = np.array([1, wrong, -100, 0], dtype)
+        assert np.isnan(_call("qcore", "cross_entropy", (x, target)))
+        for package in PARTS:
+            loss, gradient = _of_cross_entropy(package, x, target)
+            assert np.isnan(loss)
+            assert (np.isnan(gradient).all(1) == [False, True, False, False]).all()
+            assert np.allclose(gradient[0], np.float32([1, -1]) / 6)  # three targets count
+            assert not gradient[2].any()
+        assert np.isnan(qjax.insight.cross_entropy(jnp.asarray(x), jnp.asarray(target)))
+    target = np.array([1, 0, -100, 0], dtype)
+    expected = np.mean([np.log(2), 2 + np.log1p(np.exp(-2)), np.log1p(np.exp(-1))])
+    assert np.allclose(_call("qcore", "cross_entropy", (x, target)), expected)
+    assert np.allclose(qjax.insight.cross_entropy(jnp.asarray(x), jnp.asarray(target)), expected)
+    for package in PARTS:
+        loss, gradient = _of_cross_entropy(package, x, target)
+        assert np.allclose(loss, expected)
+        assert not gradient[2].any()
+        assert np.allclose(gradient[0], np.float32([1, -1]) / 6)
+
+
+def _of_cross_entropy(package, x, target):
+    """The loss and its gradient."""
+    if package == "qjax":
+        function = jax.value_and_grad(lambda x: qjax.reproducible.cross_entropy(x, jnp.asarray(target)))
+        return tuple(map(np.asarray, function(jnp.asarray(x))))
+    x = torch.from_numpy(x).requires_grad_()
+    loss = qtorch.reproducible.cross_entropy(x, torch.from_numpy(target))
+    return loss.detach().numpy(), torch.autograd.grad(loss, x)[0].numpy()
+
+
 def test_a_correction_above_the_count_divides_by_zero():
     for package in ROOMS:
         assert_same_bits(_call(package, "var", (np.float32([1, 2]), None, False, 3)), np.float32(np.inf))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from qcore.numerics.softmax import IGNORED
 from qtorch.reproducible.modules.functions import defines, refuse
 from qtorch.reproducible.training import FUNCTIONS
 
@@ -133,7 +134,7 @@ def _cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     refuse(weight=weight is not None, size_average=size_average is not None, reduce=reduce is not None)
-    refuse(reduction=reduction != "mean", ignore_index=ignore_index >= 0, label_smoothing=label_smoothing != 0)
+    refuse(reduction=reduction != "mean", ignore_index=ignore_index != IGNORED, label_smoothing=label_smoothing != 0)
     return FUNCTIONS.cross_entropy(x, target, 0 if x.ndim == 1 else 1)
 
 
