@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, floor, isnan, log2, log10
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from qcore.arrays import quantize
 from qcore.formats.block import BlockNumber, BlockScaled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.number import Number, check_number
-from qcore.insight.record import Record, Site
+from qcore.insight.record import Entry, Record, Site
 from qcore.insight.statistics import Statistics
 
 # From which part of the elements on, and below which ratio in dB, something is said about them.
@@ -27,8 +28,9 @@ class Finding(NamedTuple):
         overflowed, saturated: numbers beyond the format's range whose results are not finite, and finite, as a part
             of the nonzero numbers.
         underflowed: those that became zero, as a part of the nonzero numbers.
-        problem: "overflows", "saturates", "underflows", "is noisy" or "".
+        problem: "is NaN", "is infinite", "overflows", "saturates", "underflows", "is noisy" or "".
         advice: a sentence.
+        is_source: True if NaN, or without any NaN infinity, is first in the run at this site.
 
     Example:
         >>> from qcore.insight import statistics_of
@@ -46,19 +48,22 @@ class Finding(NamedTuple):
     underflowed: float
     problem: str
     advice: str
+    is_source: bool = False
 
     @property
-    def badness(self) -> tuple[bool, float]:
-        """What findings are sorted by: overflow, then the part of the numbers that is lost plus noise by signal."""
+    def badness(self) -> tuple[bool, bool, bool, bool, float]:
+        """What findings are sorted by: first in the run with NaN; NaN; infinity; overflow; the part that is lost."""
         sqnr = self.statistics.sqnr
         noise = 0.0 if isnan(sqnr) else min(10 ** (-sqnr / 10), 1.0)
-        return self.overflowed > 0, self.saturated + self.underflowed + noise
+        lost = self.saturated + self.underflowed + noise
+        return self.is_source, _has_nan(self.statistics), self.statistics.infinite > 0, self.overflowed > 0, lost
 
 
 def findings(record: Record) -> list[Finding]:
     """All sites of a record, the worst first; those with several formats stand there with each.
 
-    A site is worse than another if numbers overflow there and not at the other; else if the sum of three parts is
+    The first site of the run with NaN among its results is the worst, then others with NaN, then those that get
+    infinities, then those where numbers overflow. Else a site is worse than another if the sum of three parts is
     larger: of saturated numbers, of those that became zero (both of the nonzero numbers), and noise by signal.
 
     Args:
@@ -77,9 +82,10 @@ def findings(record: Record) -> list[Finding]:
         >>> record.add(0, Site("0", "gradient"), statistics_of(np.float32([0.5, 2e-6, 3e-6]), "e5m2"))
         >>> record.add(0, Site("1", "output"), statistics_of(np.float32([1.0, 4000.0]), "e4m3fn"))
         >>> worst, second = findings(record)
-        >>> print(worst.site, worst.advice, sep="\\n")
+        >>> print(worst.site, *worst.advice.split("; "), sep="\\n")
         1:output
-        overflows (50 %): the numbers reach 2^11, those of e4m3fn 2^8; scale by 2^-4 or take more exponent bits
+        overflows (50 %): the numbers reach 2^11, those of e4m3fn 2^8, and become NaN
+        scale by 2^-4, saturate (overflow="saturate") or take more exponent bits
         >>> second.problem, second.underflowed > 0.6
         ('underflows', True)
     """
@@ -90,7 +96,8 @@ def findings(record: Record) -> list[Finding]:
     told: dict[tuple[Site, str], list[Statistics]] = {}
     for one in record.entries:
         told.setdefault((one.site, one.statistics.number), []).append(one.statistics)
-    found = [_finding(site, first.merge(*others)) for (site, _), (first, *others) in told.items()]
+    source = _source(record.entries)
+    found = [_finding(site, first.merge(*others), source) for (site, _), (first, *others) in told.items()]
     return sorted(found, key=lambda one: one.badness, reverse=True)
 
 
@@ -112,11 +119,34 @@ def ends_of(number: Number, told: Statistics) -> tuple[int, float]:
     return step, float(np.log2(largest))
 
 
-def _finding(site: Site, told: Statistics) -> Finding:
+def _has_nan(told: Statistics) -> bool:
+    return told.nan_results + told.nan > 0
+
+
+def _source(entries: Sequence[Entry]) -> Entry | None:
+    """Where NaN is first in the run; without any NaN, where infinity is."""
+    for is_one in (_has_nan, lambda told: told.infinite > 0):
+        for entry in entries:
+            if is_one(entry.statistics):
+                return entry
+    return None
+
+
+def _finding(site: Site, told: Statistics, source: Entry | None) -> Finding:
     number, nonzero = check_number(told.number), max(told.elements - told.zeros - told.nan - told.infinite, 1)
     parts = [getattr(told, name) / nonzero for name in ("overflowed", "saturated", "underflowed")]
-    problem, amount = "", ""
-    if parts[0]:
+    problem, amount, words = "", "", ""
+    is_source = source is not None and source.site == site
+    made_here = is_source and source.statistics.nan == source.statistics.infinite == 0  # by rounding, not before it
+    if _has_nan(told) and not (made_here and parts[0]):
+        problem, amount, words = (
+            "is NaN",
+            percent(max(told.rate("nan_results"), told.rate("nan"))),
+            _origin(site, source),
+        )
+    elif told.infinite and not made_here:
+        problem, amount, words = "is infinite", percent(told.rate("infinite")), _origin(site, source)
+    elif parts[0]:
         problem, amount, words = "overflows", percent(parts[0]), _less_large(number, told)
     elif parts[1] >= SATURATED:
         problem, amount, words = "saturates", percent(parts[1]), _less_large(number, told)
@@ -125,7 +155,19 @@ def _finding(site: Site, told: Statistics) -> Finding:
     elif told.sqnr < SQNR:
         problem, amount, words = "is noisy", f"{told.sqnr:.1f} dB", _less_noise(number, told)
     advice = f"{problem} ({amount}): {words}" if problem else "fine"
-    return Finding(site, told, parts[0], parts[1], parts[2], problem, advice)
+    return Finding(site, told, parts[0], parts[1], parts[2], problem, advice, is_source)
+
+
+def _origin(site: Site, source: Entry | None) -> str:
+    """Where NaN or infinity comes in, of a run that has it."""
+    if source is None:
+        return ""
+    what = "NaN" if _has_nan(source.statistics) else "infinity"
+    if source.site != site:
+        return f"{what} is first at {source.site}, step {source.step}; look there"
+    if source.statistics.nan == 0 and _has_nan(source.statistics):
+        return "infinities before it become NaN in this format; look at the operation before it"
+    return f"{what} is first here, at step {source.step}, before rounding; look at the operation before it"
 
 
 def _less_large(number: Number, told: Statistics) -> str:
@@ -136,7 +178,10 @@ def _less_large(number: Number, told: Statistics) -> str:
     top, reach = ends_of(number, told)[1], log2(told.largest_before)
     bits = "integer bits" if isinstance(number, FixedPoint) else "exponent bits"
     ends = f"the numbers reach 2^{floor(reach)}, those of {number.text} 2^{floor(top)}"
-    return f"{ends}; scale by 2^{-max(ceil(reach - top), 1)} or take more {bits}"
+    scaled = f"scale by 2^{-max(ceil(reach - top), 1)}"
+    if told.nan_results > told.nan:
+        return f'{ends}, and become NaN; {scaled}, saturate (overflow="saturate") or take more {bits}'
+    return f"{ends}; {scaled} or take more {bits}"
 
 
 def _less_small(number: Number, told: Statistics) -> str:

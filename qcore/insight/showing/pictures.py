@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +13,7 @@ import numpy as np
 from qcore.formats.number import check_number
 from qcore.insight.record import Record, Site
 from qcore.insight.showing.advice import Finding, ends_of, findings, percent
-from qcore.insight.showing.style import BAND, BAR, FAINT, INK, SCALE, check_path, page
+from qcore.insight.showing.style import BAND, BAR, FAINT, INK, MARK, SCALE, check_path, page
 from qcore.insight.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -22,12 +23,16 @@ if TYPE_CHECKING:
 ROWS, COLUMNS, HISTOGRAMS = 40, 60, 6  # at most: sites of a map, steps of a map, and sites with a histogram
 _RATES = (0.0, 1e-4, 1e-3, 1e-2, 1e-1)
 _RATE_NAMES = ("none", "to 0.01 %", "to 0.1 %", "to 1 %", "to 10 %", "more")
+_NOT_FINITE = "NaN, infinity"
 _SQNR = (50.0, 40.0, 30.0, 20.0, 10.0)
 _SQNR_NAMES = ("from 50 dB", "from 40", "from 30", "from 20", "from 10", "less")
 
 
 class _Map(NamedTuple):
-    """A map: what it shows of statistics, as a number from 0 (good) to 5, and the names of these; -1 is blank."""
+    """A map: what it shows of statistics, as a number from 0 (good) to 5, and the names of these; -1 is blank.
+
+    In all maps the number 6 stands for NaN or infinity among the numbers, or NaN among the results.
+    """
 
     title: str
     level: Callable[[Statistics], int]
@@ -53,7 +58,7 @@ def draw(record: Record, path: str | Path) -> None:
     """Draws a page with three maps of sites over steps, and the exponents of the worst sites with their format's range.
 
     Of more than 40 sites the worst are drawn, in the order of the record; of more than 60 steps, neighbours are
-    merged. Dark is bad on light pages, and light on dark ones.
+    merged. Dark is bad on light pages, and light on dark ones; NaN and infinity have a colour of their own.
 
     Args:
         record: of a run.
@@ -104,17 +109,22 @@ def _draw_maps(figure: FigureBase, record: Record, sites: Sequence[Site]) -> Non
     groups = np.array_split(np.array(record.steps), min(COLUMNS, len(record.steps)))
     cells = _cells(record, sites, groups)
     for axes, told in zip(figure.subplots(1, len(_MAPS), sharey=True), _MAPS, strict=True):
-        levels = np.array([[max(map(told.level, cell), default=-1) for cell in row] for row in cells])
+        level = partial(_level, told)
+        levels = np.array([[max(map(level, cell), default=-1) for cell in row] for row in cells])
         edges = [*(group[0] for group in groups), groups[-1][-1] + 1]
         rows = np.arange(len(sites) + 1) - 0.5
-        colours = ListedColormap(SCALE)
-        axes.pcolormesh(edges, rows, np.ma.masked_less(levels, 0), cmap=colours, vmin=0, vmax=len(SCALE), linewidth=0)
+        colours, masked = ListedColormap((*SCALE, MARK)), np.ma.masked_less(levels, 0)
+        axes.pcolormesh(edges, rows, masked, cmap=colours, vmin=0, vmax=len(SCALE) + 1, linewidth=0)
         axes.set_yticks(range(len(sites)), [str(site) for site in sites])
         axes.set_ylim(len(sites) - 0.5, -0.5)
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(told.title)
         _draw_key(axes, told.names)
+
+
+def _level(told: _Map, one: Statistics) -> int:
+    return len(SCALE) if one.nan_results + one.nan + one.infinite else told.level(one)
 
 
 def _cells(record: Record, sites: Sequence[Site], groups: Sequence[np.ndarray]) -> list[list[list[Statistics]]]:
@@ -130,9 +140,9 @@ def _cells(record: Record, sites: Sequence[Site], groups: Sequence[np.ndarray]) 
 def _draw_key(axes: Axes, names: Sequence[str]) -> None:
     from matplotlib.patches import Patch
 
-    patches = [Patch(facecolor=colour, edgecolor=FAINT, linewidth=0.4) for colour in SCALE]
+    patches = [Patch(facecolor=colour, edgecolor=FAINT, linewidth=0.4) for colour in (*SCALE, MARK)]
     options = {"ncols": 3, "fontsize": 7, "handlelength": 1.2, "columnspacing": 1.0, "borderaxespad": 0.0}
-    axes.legend(patches, names, loc="upper left", bbox_to_anchor=(0.0, -0.3), **options)
+    axes.legend(patches, [*names, _NOT_FINITE], loc="upper left", bbox_to_anchor=(0.0, -0.3), **options)
 
 
 def _draw_histograms(figure: FigureBase, shown: Sequence[Finding]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import TYPE_CHECKING
 
 from qcore.arguments import check_int
@@ -50,11 +51,15 @@ def print_worst(record: Record, count: int = 10, console: Console | None = None)
         table.add_column(column, justify="left" if column in ("site", "format", "advice") else "right")
     for one in found[:count]:
         parts = (_part(part) for part in (one.overflowed, one.saturated, one.underflowed))
-        table.add_row(str(one.site), one.statistics.number, *parts, f"{one.statistics.sqnr:.1f} dB", one.advice)
+        table.add_row(str(one.site), one.statistics.number, *parts, _ratio(one.statistics.sqnr), one.advice)
     console = console or Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = console.measure(table, options=console.options.update(max_width=1000)).maximum
     console.print(table, markup=False)
+
+
+def _ratio(sqnr: float) -> str:
+    return "-" if isnan(sqnr) else f"{sqnr:.1f} dB"
 
 
 def _part(part: float) -> str:

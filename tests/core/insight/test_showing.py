@@ -10,7 +10,7 @@ import pytest
 
 from qcore.__main__ import main
 from qcore.insight import Record, Site, draw, findings, print_worst, send, statistics_of
-from qcore.insight.showing.style import SCALE
+from qcore.insight.showing.style import MARK, SCALE
 
 X = np.random.default_rng(0).standard_normal(2000).astype(np.float32)
 SITES = {  # the format, the numbers' scale, and the start of the advice
@@ -79,6 +79,39 @@ def test_colours_are_read_without_hue():
     """As on paper: each step of the scale is darker than the one before, by a fifteenth of the range at least."""
     light = [sum(w * int(c[i : i + 2], 16) for w, i in ((0.299, 1), (0.587, 3), (0.114, 5))) for c in SCALE]
     assert all(one > other + 17 for one, other in pairwise(light))
+
+
+def test_nan_is_the_first_advice_with_its_place(tmp_path, capsys):
+    """The run of `order`: NaN out and none in is where it comes in; sites after it name that one."""
+    nan, inf = np.full(100, np.nan, np.float32), np.full(100, np.inf, np.float32)
+    for order, source, problem in (
+        ({"good": X, "loud": X * 900, "after": nan}, "loud", "overflows ("),
+        ({"good": X, "before": nan, "after": nan}, "before", "is NaN (100 %): NaN is first here, at step 3"),
+        ({"good": X, "from": inf, "after": nan}, "from", "is NaN (100 %): infinities before it become NaN"),
+    ):
+        found = Record("run")
+        for name, x in order.items():
+            found.add(3, Site(name, "gradient"), statistics_of(x, "e4m3fn" if name != "good" else "bfloat16"))
+        first, second, last = findings(found)
+        assert (first.site.path, second.site.path, last.site.path) == (source, "after", "good")
+        assert first.advice.startswith(problem)
+        assert second.advice == f"is NaN (100 %): NaN is first at {source}:gradient, step 3; look there"
+        assert last.advice == "fine"
+        draw(found, tmp_path / "page.svg")
+        assert f"fill: {MARK}" in (tmp_path / "page.svg").read_text()
+        print_worst(found)
+        assert "nan dB" not in capsys.readouterr().out
+
+
+def test_infinity_names_the_place_where_it_comes_in():
+    found = Record("run")
+    found.add(0, Site("a", "output"), statistics_of(np.float32([np.inf, 1]), "e5m2"))
+    found.add(0, Site("b", "output"), statistics_of(np.float32([np.inf, 1]), "e5m2"))
+    first, second = findings(found)
+    assert first.advice == (
+        "is infinite (50 %): infinity is first here, at step 0, before rounding; look at the operation before it"
+    )
+    assert second.advice == "is infinite (50 %): infinity is first at a:output, step 0; look there"
 
 
 @pytest.mark.heavy
