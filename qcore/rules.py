@@ -96,6 +96,7 @@ class Rule:
         layer_type: a group of layer types, such as "conv", or a layer class; None is any.
         outputs: how the layer's output and its gradient are rounded.
         weight_number, weight_rounding: how the layer's weight is rounded; None does not round it.
+        overflow: the overflow policy of the weight, as in `Quantization`; an argument only.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -111,15 +112,16 @@ class Rule:
     outputs: Quantization = Quantization()
     weight_number: Number | None = None
     weight_rounding: Rounding = Rounding.NEAREST
+    overflow: InitVar[str | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, overflow: str | None) -> None:
         if not isinstance(self.name, str):
             raise TypeError(f"name={quoted(self.name)} is a {type(self.name).__name__}; allowed is a pattern, a str")
         if not isinstance(self.outputs, Quantization):
             raise TypeError(
                 f"outputs={quoted(self.outputs)} is a {type(self.outputs).__name__}; allowed is a Quantization"
             )
-        object.__setattr__(self, "weight_number", _optional_number("weight_number", self.weight_number))
+        object.__setattr__(self, "weight_number", _optional_number("weight_number", self.weight_number, overflow))
         object.__setattr__(self, "weight_rounding", check_rounding(self.weight_rounding, "weight_rounding"))
 
     def names(self, layer: str) -> bool:

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qcore.affine.parameters import QParams
+from qcore.affine.parameters import QParams, check_qparams
 from qcore.affine.quantized import QuantizedArray
-from qcore.arguments import check_type
+from qcore.arguments import check_type, quoted
 from qcore.files import replaced
 from qcore.formats.affine import AffineInteger
 from qcore.formats.text import parse
@@ -96,24 +96,53 @@ def unflatten(arrays: Mapping[str, Any], metadata: Mapping[str, str] | None) -> 
         metadata: strings by name, or None, as in files that nobody wrote for this purpose.
 
     Raises:
-        ValueError: if an array that the metadata speaks of is missing, or its format is no `AffineInteger`.
+        ValueError: if the metadata is none of this library's, an array that it speaks of is missing, or an array's
+            format, axis, scale, zero point or integers are none.
     """
     entries = dict(arrays)
-    for name, description in json.loads((metadata or {}).get(_METADATA, "{}")).items():
+    for name, description in _descriptions(metadata).items():
         parts = {part: _take(entries, f"{name}.{part}") for part in _ARRAYS}
         for part in _ARRAYS:
             del entries[f"{name}.{part}"]
-        entries[name] = Quantized(**parts, axis=description["axis"], form=_form(name, description))
+        try:
+            entries[name] = _quantized(parts, description)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"array {name!r} of the checkpoint: {error}") from error
     return entries
 
 
-def _form(name: str, description: Mapping[str, Any]) -> AffineInteger:
+def _descriptions(metadata: Any) -> dict[str, Any]:
+    """What the metadata says of quantized arrays, by their names."""
+    text = (metadata or {}).get(_METADATA, "{}")
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
+        raise ValueError(f"metadata[{_METADATA!r}]={quoted(text)}; allowed is a dict of dicts, as save wrote it")
+    return found
+
+
+def _quantized(parts: dict[str, Any], description: dict[str, Any]) -> Quantized:
+    """An array whose parts fit each other."""
+    axis, form = description.get("axis"), _form(description)
+    values, scale, zero_point = (np.asarray(parts[part]) for part in _ARRAYS)
+    check_qparams(QParams(scale, zero_point, axis), form, values.shape)
+    if values.dtype.kind not in "iu":
+        raise TypeError(f"int_repr is {values.dtype}; allowed is {form.storage}")
+    outside = values[(values < form.qmin) | (values > form.qmax)]
+    if outside.size:
+        raise ValueError(f"int_repr has {outside.flat[0]}; allowed are integers from {form.qmin} to {form.qmax}")
+    return Quantized(**parts, axis=axis, form=form)
+
+
+def _form(description: Mapping[str, Any]) -> AffineInteger:
     """The range of an array's integers; older files have its fields in the place of its text."""
     if "format" not in description:
         return AffineInteger(**{field: value for field, value in description.items() if field != "axis"})
     form = parse(description["format"])
     if not isinstance(form, AffineInteger):
-        raise ValueError(f"array {name!r} has format {form.text!r}; allowed is affine(qmin,qmax)")
+        raise ValueError(f"format={form.text!r}; allowed is affine(qmin,qmax)")
     return form
 
 

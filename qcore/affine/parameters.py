@@ -9,7 +9,7 @@ import numpy as np
 
 from qcore.affine import law
 from qcore.affine.array_names import Names
-from qcore.arguments import check_choice, check_float, check_int, check_type
+from qcore.arguments import check_choice, check_float, check_int, check_type, quoted
 from qcore.formats.affine import INT32, SCHEMES, AffineInteger
 from qcore.law.carrier import CARRIERS, check_dtype
 
@@ -94,6 +94,7 @@ def check_qparams(qparams: Any, form: Any, shape: tuple[int, ...], xp: Any = Nam
     """
     check_form(form)
     check_type("qparams", qparams, QParams, "a QParams")
+    check_type("shape", shape, tuple, "a tuple of ints")
     for name, dtype in (("scale", "float32"), ("zero_point", "int32")):
         if (actual := dtype_of(getattr(qparams, name), xp)) != dtype:
             raise TypeError(f"{name} is {actual}; allowed is an array of {dtype} (QParams.of makes one of numbers)")
@@ -127,7 +128,13 @@ def _check_values(qparams: QParams, form: AffineInteger, xp: Any) -> None:
 
 def dtype_of(array: Any, xp: Any) -> str:
     """The name of an array's dtype, or of the type of what is no array."""
+    check_namespace(xp)
     return xp.dtype(array) if hasattr(array, "dtype") else type(array).__name__
+
+
+def check_namespace(xp: Any) -> None:
+    if not (isinstance(xp, type) and issubclass(xp, Names)):
+        raise TypeError(f"xp={quoted(xp)} is a {type(xp).__name__}; allowed is an array namespace, a class of Names")
 
 
 def check_form(form: Any) -> AffineInteger:
@@ -138,7 +145,7 @@ def check_form(form: Any) -> AffineInteger:
 def check_input(x: Any, xp: Any) -> None:
     if not hasattr(x, "dtype"):
         raise TypeError(f"x is a {type(x).__name__}; allowed is an array of {', '.join(CARRIERS)}")
-    check_dtype(xp.dtype(x))
+    check_dtype(dtype_of(x, xp))
 
 
 def check_parameter(name: str, array: Any, shapes: list[tuple[int, ...]], xp: Any) -> None:
@@ -165,6 +172,8 @@ def check_range(low: Any, high: Any, xp: Any) -> None:
     for name, end in (("low", low), ("high", high)):
         if (dtype := dtype_of(end, xp)) != "float32":
             raise TypeError(f"{name} is {dtype}; allowed is an array of float32")
+    if tuple(low.shape) != tuple(high.shape):
+        raise ValueError(f"low has shape {tuple(low.shape)}, high {tuple(high.shape)}; allowed is the same for both")
     minimum, maximum = xp.concrete(low), xp.concrete(high)
     if minimum is not None and (empty := minimum > maximum).any():
         values = f"low={minimum[empty].flat[0]} and high={maximum[empty].flat[0]}"

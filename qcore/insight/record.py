@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from qcore.arguments import check_choice, check_int
+from qcore.arguments import check_choice, check_int, check_type
 from qcore.files import write_text
 from qcore.insight.digest import merged
 from qcore.insight.statistics import Statistics
@@ -79,6 +79,8 @@ class Entry:
         try:
             site = Site(fields.get("path", ""), fields["kind"], fields.get("role", ""))
             check_choice("kind", site.kind, KINDS)
+            for name, text in (("path", site.path), ("role", site.role), ("digest", fields.get("digest", ""))):
+                check_type(name, text, str, "a str")
             step = check_int("step", fields["step"], 0)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"entry={fields!r:.80}; allowed is what Entry.to_json returns ({error})") from None
@@ -109,6 +111,9 @@ class Record:
     def __post_init__(self) -> None:
         if not isinstance(self.model, str):
             raise TypeError(f"model={self.model!r} is a {type(self.model).__name__}; allowed is a name, a str")
+        if not isinstance(self.entries, list) or not all(isinstance(one, Entry) for one in self.entries):
+            kind = type(self.entries).__name__
+            raise TypeError(f"entries={self.entries!r:.80} is a {kind}; allowed is a list of Entry")
         self._places = {(one.step, one.site): place for place, one in enumerate(self.entries)}
 
     @property
@@ -202,6 +207,8 @@ class Record:
             raise ValueError(f"record has version {fields['version']!r}; allowed is {VERSION}")
         if model is not None and fields["model"] != model:
             raise ValueError(f"record is of model {fields['model']!r}; allowed is {model!r}")
+        if not isinstance(fields["entries"], list) or not isinstance(fields["model"], str):
+            raise ValueError(f"record={fields!r:.80}; allowed are a str as model and a list of entries")
         return cls(fields["model"], [Entry.from_json(one) for one in fields["entries"]])
 
     def save(self, path: str | PathLike[str]) -> None:

@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from qcore.arguments import check_int
+from qcore.formats.number import check_number
 from qcore.insight.digest import text_of
 from qcore.insight.lanes import LENGTH, NUMBERS, SUMS, Packed, as_numpy, lanes_of, sums_of
 from qcore.insight.law import COUNTS, ERROR_FIELDS, ERROR_UNIT, FIELDS, MAGNITUDES, NUMBER_UNIT
 
 _INFINITY = 0x7F800000
+_MOST = 2**60 - 1  # of a sum, which is kept in two lanes of 30 bits
 _JSON = ("number", *COUNTS, *MAGNITUDES, "numbers", "errors")
 
 
@@ -221,14 +224,20 @@ class Statistics:
             ValueError: if it is no such dictionary.
         """
         try:
-            if not isinstance(fields, Mapping) or set(fields) != set(_JSON) or not isinstance(fields["number"], str):
-                raise ValueError
-            tables = [_dense(fields["numbers"], FIELDS, 2), _dense(fields["errors"], ERROR_FIELDS, 3)]
-            counts = np.array([fields[name] for name in COUNTS], np.int64)
-            magnitudes = np.array([fields[name] for name in MAGNITUDES], np.int32)
-            return cls(fields["number"], lanes_of(np.concatenate([counts, *tables]), magnitudes))
-        except (TypeError, ValueError, IndexError, OverflowError):
-            raise ValueError(f"statistics={fields!r:.80}; allowed is what Statistics.to_json returns") from None
+            if not isinstance(fields, Mapping) or set(fields) != set(_JSON):
+                raise ValueError(f"its fields are {', '.join(_JSON)}")
+            check_number(fields["number"])
+            tables = [
+                _dense(fields["numbers"], "numbers", FIELDS, 2),
+                _dense(fields["errors"], "errors", ERROR_FIELDS, 3),
+            ]
+            counts = np.array([check_int(name, fields[name], 0, _MOST) for name in COUNTS], np.int64)
+            magnitudes = np.array([check_int(name, fields[name], 0, _INFINITY) for name in MAGNITUDES], np.int32)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"statistics={fields!r:.80}; allowed is what Statistics.to_json returns: {error}"
+            ) from error
+        return cls(fields["number"], lanes_of(np.concatenate([counts, *tables]), magnitudes))
 
     def row(self) -> dict[str, int | float]:
         """The fields that fit a column of a table: counts, magnitudes, sums as floats, and what follows from them."""
@@ -257,12 +266,17 @@ def _sparse(table: np.ndarray) -> list[list[Any]]:
     return [[int(entry), [int(x) for x in table[entry]]] for entry in np.flatnonzero(table.any(1))]
 
 
-def _dense(entries: Any, fields: int, columns: int) -> np.ndarray:
+def _dense(entries: Any, name: str, fields: int, columns: int) -> np.ndarray:
+    """The inverse of `_sparse`; sums other than errors' signed ones are at least 0."""
     table = np.zeros((fields, columns), np.int64)
-    for entry, sums in entries:
-        if entry < 0:
-            raise ValueError
-        table[entry] = sums
+    for pair in entries if isinstance(entries, list | tuple) else [entries]:
+        if not (isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[1], list | tuple)):
+            raise ValueError(f"{name} has {pair!r:.80}; allowed are pairs of an entry and its sums")
+        if len(pair[1]) != columns:
+            raise ValueError(f"{name} has {pair!r:.80}; allowed are {columns} sums")
+        entry = check_int(f"an entry of {name}", pair[0], 0, fields - 1)
+        lows = [-_MOST if (columns, column) == (3, 1) else 0 for column in range(columns)]
+        table[entry] = [check_int(f"{name}[{entry}]", one, low, _MOST) for one, low in zip(pair[1], lows, strict=True)]
     return table.reshape(-1)
 
 

@@ -173,3 +173,8 @@ RECIPES: dict[str, Recipe] = {
     # sums and results.
     "bf16_mixed": _alike(_BF16),
 }
+
+
+def recipe_hint(value: Any) -> str:
+    """What a message about layer types adds for the name of a recipe."""
+    return f'; the recipe is RECIPES["{value}"]' if isinstance(value, str) and value in RECIPES else ""

@@ -13,8 +13,9 @@ import jax
 import numpy as np
 
 from qcore import Entry, Number, Quantization, Recipe, Rounding, Rule
-from qcore.arguments import missing_key
+from qcore.arguments import missing_key, quoted
 from qcore.notices import warn
+from qcore.recipes.published import recipe_hint
 from qcore.recipes.recipe import check_alone
 from qcore.report import ProductReport, RunReport
 from qjax import linalg
@@ -39,6 +40,7 @@ def lower(
     weight_number: Number | str | None = None,
     weight_rounding: str | Rounding = "nearest",
     rules: Iterable[Rule] = (),
+    overflow: str | None = None,
 ) -> Callable[..., Any]:
     """Returns a function that computes as fn does, with the outputs of layers, and their gradients, rounded.
 
@@ -99,6 +101,8 @@ def lower(
             is an error.
         forward_number, backward_number, forward_rounding, backward_rounding: see `qcore.Quantization`.
         weight_number, weight_rounding: how weights are rounded; their gradient passes unchanged.
+        overflow: what numbers beyond the range of these formats become, as in `qjax.quantize`: "saturate", "inf",
+            "nan" or "wrap"; None is each format's own policy. Rules have their own: "e4m3fn:saturate".
         rules: rules that precede the arguments above. The first that matches a layer applies; a rule without formats
             leaves its layers unchanged. A rule's name matches the dotted name scope ("M.Dense_0" in flax linen,
             "eqx.nn.Linear" in equinox, that of `jax.named_scope` in nnx), its layer_type is a group.
@@ -127,8 +131,9 @@ def lower(
         raise TypeError(f"fn={fn!r} is a {type(fn).__name__}; allowed is a function or a module")
     if hasattr(fn, _MARK):
         raise ValueError("fn is lowered; lower once, with rules= for layers of different formats")
-    outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding)  # type: ignore[arg-type]
-    rule = Rule("*", None, outputs, weight_number, weight_rounding)  # type: ignore[arg-type]
+    arguments: tuple[Any, ...] = (forward_number, backward_number, forward_rounding, backward_rounding)
+    outputs = Quantization(*arguments, overflow=overflow)
+    rule = Rule("*", None, outputs, weight_number, weight_rounding, overflow)  # type: ignore[arg-type]
     settings = _settings(layer_types, rule, rules)
     warned: set[str] = set()
 
@@ -351,8 +356,10 @@ def _signature(fn: Callable[..., Any]) -> Signature | None:
 
 def _check_groups(layer_types: Any) -> list[str]:
     if isinstance(layer_types, str) or not isinstance(layer_types, Iterable):
-        kind = type(layer_types).__name__
-        raise TypeError(f"layer_types={layer_types!r} is a {kind}; allowed is a list of {', '.join(GROUPS)}")
+        kind, groups = type(layer_types).__name__, ", ".join(GROUPS)
+        raise TypeError(
+            f"layer_types={quoted(layer_types)} is a {kind}; allowed is a list of {groups}{recipe_hint(layer_types)}"
+        )
     return [_check_group("layer_types", group) for group in layer_types]
 
 

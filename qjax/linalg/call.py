@@ -67,7 +67,8 @@ def call(
     words = None if key is None else key_words(key).view(np.uint32)
     if words is None and products.stochastic:
         raise missing_key()
-    check_scaling(products.history, None if scaling is None else (scaling.shape, str(scaling.dtype)))
+    shape, dtype = getattr(scaling, "shape", ()), getattr(scaling, "dtype", type(scaling).__name__)
+    check_scaling(products.history, None if scaling is None else (shape, str(dtype)))
     shapes, words = Shapes(a.shape, b.shape, form.result(a.shape, b.shape)), words if products.stochastic else None
     if scaling is not None:
         return _with_state(form, products, shapes, a, b, words, scaling)

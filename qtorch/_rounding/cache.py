@@ -17,7 +17,8 @@ T = TypeVar("T")
 def cached(function: Callable[..., T]) -> Callable[..., T]:
     """A function of positional, hashable arguments with a cache.
 
-    Unhashable arguments reach the function as well, which refuses them in its own words. Not for traced programs.
+    Arguments without a hash, or with an equality that raises, as tensors', reach the function as well, which refuses
+    them in its own words. Not for traced programs.
     What it returns has an attribute `known`, which takes a step less and has no words for unhashable arguments.
     """
     known = lru_cache(maxsize=1024, typed=True)(function)
@@ -25,7 +26,7 @@ def cached(function: Callable[..., T]) -> Callable[..., T]:
     def call(*arguments: object) -> T:
         try:
             return known(*arguments)
-        except TypeError:
+        except (TypeError, ValueError, RuntimeError):
             return function(*arguments)
 
     call.known = known  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from qtorch._workflow.steps.preparation import prepare
 from qtorch._workflow.steps.propagation import propagate_qconfig_
 from qtorch._workflow.stubs import DeQuantStub
 from qtorch._workflow.toplevel import quantize_dynamic
-from qtorch._workflow.tree import check_mapping, copied, is_leaf, joined, walk
+from qtorch._workflow.tree import check_state_dict, copied, is_leaf, joined, walk
 from qtorch.quantization.observers.observer import MinMaxObserver
 from qtorch.quantization.qconfig import QConfig, QConfigDynamic, float16_dynamic_qconfig
 
@@ -49,7 +49,7 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
         >>> type(load_converted(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), saved)[0])
         <class 'qtorch.nn.quantized.dynamic.linear.Linear'>
     """
-    check_mapping("state_dict", state_dict)
+    check_state_dict(state_dict)
     model = copied(model, False).eval()
     propagate_qconfig_(model)
     dynamic, static = dict[str, Any](), False

@@ -16,7 +16,7 @@ import torch
 from qcore.arguments import check_type
 from qcore.notices import warn
 from qtorch._torch_internals import pack_linear, pack_recurrent, with_versions
-from qtorch._workflow.tree import check_mapping
+from qtorch._workflow.tree import check_mapping, check_state_dict
 
 __all__ = ["from_torch_ao", "to_torch_ao"]
 
@@ -154,7 +154,7 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor]) -> OrderedDict[str, Any]
         with their dtype as an entry of its own; and torch's packed objects of recurrent layers.
 
     Raises:
-        TypeError: if state_dict is no dictionary, or a name no text.
+        TypeError: if state_dict is no dictionary, a name no text, or an entry no tensor.
         ValueError: if a weight has integers that torch.ao has not, other than int8, or no entry for its scale or zero
             point.
 
@@ -164,7 +164,7 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor]) -> OrderedDict[str, Any]
         >>> list(to_torch_ao(int8 | {"fc.zero_point": torch.tensor(0)}))
         ['fc.scale', 'fc.zero_point', 'fc._packed_params.dtype', 'fc._packed_params._packed_params']
     """
-    _check_names(state_dict)
+    check_state_dict(state_dict)
     rest, layers = dict(state_dict), dict[str, tuple[torch.Tensor, torch.Tensor | None]]()
     halves = not any(key.endswith(_OBSERVED) for key in state_dict)  # dynamic layers, and no model in float16
     for key, value in state_dict.items():
@@ -182,6 +182,8 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor]) -> OrderedDict[str, Any]
         if found := _PRODUCT.search(layer):
             owner = layer[: found.start()]
             if found[1] == "hh" and found[2]:
+                if (other := f"{owner}ih.{found[2]}.") not in layers:
+                    raise ValueError(f"state_dict has {layer}weight and no {other}weight; allowed are both")
                 result[f"{owner}_all_weight_values.{found[2]}.param"] = pack_recurrent(
                     *layers[f"{owner}ih.{found[2]}."], weight, bias
                 )
@@ -213,6 +215,14 @@ def _quantized(key: str, layer: str, rest: dict[str, torch.Tensor]) -> torch.Ten
     values, scale, zero_point = map(rest.pop, names)
     if values.dtype is not torch.int8:
         raise ValueError(f"state_dict has {key} of {values.dtype}; allowed is int8, which torch.ao multiplies with")
+    channels = tuple(values.shape[:1]) if scale.dim() else ()
+    for name, part in zip(names[1:], (scale, zero_point), strict=True):
+        if tuple(part.shape) != channels:
+            raise ValueError(f"state_dict has {name} of shape {tuple(part.shape)}; allowed is {channels} for {key}")
+    if zero_point.is_floating_point() or not ((zero_point >= -128) & (zero_point <= 127)).all():
+        raise ValueError(f"state_dict has {names[2]} that is no int8; allowed are integers from -128 to 127")
+    if not scale.is_floating_point() or not ((scale > 0) & scale.isfinite()).all():
+        raise ValueError(f"state_dict has {names[1]} that is no scale; allowed are finite numbers above 0")
     axes = (-1, *(1,) * (values.dim() - 1)) if scale.dim() else ()
     numbers = (values.to(torch.int32) - zero_point.reshape(axes)).to(torch.float32) * scale.reshape(axes)
     with warnings.catch_warnings():

@@ -39,6 +39,14 @@ def check_mapping(name: str, entries: object) -> None:
     check_type(name, entries, Mapping, "a dict")
 
 
+def check_state_dict(state_dict: Any) -> None:
+    """Raises TypeError unless state_dict is a dictionary of tensors by their names."""
+    check_mapping("state_dict", state_dict)
+    for key, value in state_dict.items():
+        check_type(f"the name {key!r} of state_dict", key, str, "a str")
+        check_type(f"state_dict[{key!r}]", value, torch.Tensor, "a tensor")
+
+
 def entry_of(name: str, config: Any, key: str) -> Mapping[Any, Any]:
     """A dictionary in an argument that is a dictionary of them, or None; empty where there is none.
 

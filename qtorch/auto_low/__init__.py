@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from qcore import Number, Quantization, Recipe, Rounding, Rule
-from qcore.arguments import check_type
+from qcore.arguments import check_type, quoted
 from qcore.notices import warn
+from qcore.recipes.published import recipe_hint
 from qcore.recipes.recipe import check_alone
 from qtorch.auto_low.groups import GROUPS, named_layers
 from qtorch.auto_low.layers import (
@@ -44,6 +46,7 @@ def lower(
     rules: Sequence[Rule] = (),
     weight_number: Number | str | None = None,
     weight_rounding: str | Rounding = "nearest",
+    overflow: str | None = None,
 ) -> Model:
     """Makes a model's layers round their outputs, and the gradients of these, in place.
 
@@ -70,6 +73,8 @@ def lower(
             leaves its layers as they are. A rule's name is a pattern for the layer's dotted name ("features.*"); one
             without a layer type is for modules without children and for those of a group.
         weight_number, weight_rounding: the format of weights and how they are rounded to it; None leaves them.
+        overflow: what numbers beyond the range of these formats become, as in `qtorch.quantize`: "saturate", "inf",
+            "nan" or "wrap"; None is each format's own policy. Rules have their own: "e4m3fn:saturate".
 
     Returns:
         The same model.
@@ -88,15 +93,15 @@ def lower(
         >>> _ = lower(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), rules=rules)
     """
     check_type("model", model, nn.Module, "a torch.nn.Module")
-    outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding)  # type: ignore
+    outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding, overflow=overflow)  # type: ignore
     if isinstance(layer_types, Recipe):
-        formats = Rule("*", None, outputs, weight_number, weight_rounding)  # type: ignore[arg-type]
+        formats = Rule("*", None, outputs, weight_number, weight_rounding, overflow)  # type: ignore[arg-type]
         check_alone({"layer_type": layer_type, "rules": rules, "formats": formats != Rule()})
         lower_products(model, layer_types)
         keep_encoders_dense(model)
         return model
-    chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, rules)
-    says = Rule("*", None, outputs, weight_number, weight_rounding) != Rule()  # type: ignore[arg-type]
+    chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, overflow, rules)
+    says = Rule("*", None, outputs, weight_number, weight_rounding, overflow) != Rule()  # type: ignore[arg-type]
     for layer, (name, rule) in _matches(model, chosen, rules, says).items():
         if rule.outputs != Quantization():
             RoundingHook(layer, rule.outputs)
@@ -117,6 +122,7 @@ def sequential_lower(
     rules: Sequence[Rule] = (),
     weight_number: Number | str | None = None,
     weight_rounding: str | Rounding = "nearest",
+    overflow: str | None = None,
 ) -> nn.Module:
     """A new model in which layers are pairs, `Sequential(layer, Quantizer)`; the old one is not touched.
 
@@ -126,7 +132,7 @@ def sequential_lower(
     Args:
         model: any module; if it is itself a layer, the result is a pair.
         layer_types, forward_number, backward_number, forward_rounding, backward_rounding: as for `lower`.
-        layer_type, rules, weight_number, weight_rounding: as for `lower`.
+        layer_type, rules, weight_number, weight_rounding, overflow: as for `lower`.
 
     Returns:
         The new model.
@@ -145,10 +151,10 @@ def sequential_lower(
         )
     """
     check_type("model", model, nn.Module, "a torch.nn.Module")
-    outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding)  # type: ignore
-    chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, rules)
+    outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding, overflow=overflow)  # type: ignore
+    chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, overflow, rules)
     model = copy.deepcopy(model)
-    says = Rule("*", None, outputs, weight_number, weight_rounding) != Rule()  # type: ignore[arg-type]
+    says = Rule("*", None, outputs, weight_number, weight_rounding, overflow) != Rule()  # type: ignore[arg-type]
     matches = _matches(model, chosen, rules, says)
     outputs_of = {layer: rule.outputs for layer, (_, rule) in matches.items() if rule.outputs != Quantization()}
     pairs = {layer: Lowered(layer, outputs) for layer, outputs in outputs_of.items()}
@@ -163,10 +169,16 @@ def sequential_lower(
 
 
 def _choose(
-    layer_types: Any, layer_type: Any, outputs: Quantization, weight_number: Any, weight_rounding: Any, rules: Any
+    layer_types: Any,
+    layer_type: Any,
+    outputs: Quantization,
+    weight_number: Any,
+    weight_rounding: Any,
+    overflow: Any,
+    rules: Any,
 ) -> tuple[Rule, ...]:
     """The rules that the arguments make, or are; those without a valid layer type are refused."""
-    rule = Rule("*", None, outputs, weight_number, weight_rounding)
+    rule = Rule("*", None, outputs, weight_number, weight_rounding, overflow)
     made = _tuple("layer_types", layer_types) + _tuple("layer_type", layer_type)
     given = _tuple("rules", rules)
     if given and rule != Rule() and not made:
@@ -181,8 +193,9 @@ def _choose(
 
 
 def _tuple(name: str, values: Any) -> tuple[Any, ...]:
-    if isinstance(values, (str, type)) or not isinstance(values, Iterable):
-        raise TypeError(f"{name}={values!r} is a {type(values).__name__}; allowed is a list")
+    if isinstance(values, (str, type, torch.Tensor)) or not isinstance(values, Iterable):
+        kind = type(values).__name__
+        raise TypeError(f"{name}={quoted(values)} is a {kind}; allowed is a list{recipe_hint(values)}")
     return tuple(values)
 
 

@@ -44,3 +44,25 @@ def test_jax(forward, backward):
     assert_same_bits(y, qcore.quantize(np.asarray(product(jnp.asarray(W))), forward, "nearest"))
     _, plain = jax.vjp(product, jnp.asarray(W))
     assert_same_bits(pull(jnp.asarray(G))[0], plain(jnp.asarray(qcore.quantize(G, backward, "nearest")))[0])
+
+
+def test_overflow_is_an_argument_of_lower():
+    """No NaN from inputs beyond 448, of outputs or of weights, in both packages; rules have their own policies."""
+    x, w = np.float32([[600.0, 1.0]]), np.float32([[1.0, 0.0], [900.0, 1.0]])
+    expected = np.float32([[448, 448]])
+    names = {"forward_number": "e4m3fn", "forward_rounding": "nearest", "weight_number": "e4m3fn"}
+    for lower in (qtorch.auto_low.lower, qtorch.auto_low.sequential_lower):
+        layer = torch.nn.Linear(2, 2, bias=False)
+        layer.weight.data = torch.from_numpy(w.copy())
+        lowered = lower(torch.nn.Sequential(layer), ["linear"], **names, overflow="saturate")
+        assert_same_bits(lowered(torch.from_numpy(x)), expected)
+    f = qjax.auto_low.lower(lambda w, x: x @ w.T, ["linear"], **names, overflow="saturate")
+    assert_same_bits(np.asarray(f(jnp.asarray(w), jnp.asarray(x))), expected)
+    plain = qjax.auto_low.lower(lambda w, x: x @ w.T, ["linear"], **names)
+    assert np.isnan(plain(jnp.asarray(w), jnp.asarray(x))).all()
+
+
+def test_the_name_of_a_recipe_is_not_a_layer_type():
+    for lower, model in ((qtorch.auto_low.lower, torch.nn.Linear(2, 2)), (qjax.auto_low.lower, lambda x: x @ x)):
+        with pytest.raises(TypeError, match=r"layer_types='mxfp8'.*the recipe is RECIPES\[\"mxfp8\"\]"):
+            lower(model, "mxfp8")

@@ -1,4 +1,4 @@
-"""Wrong calls of all public functions: the example of a docstring is a right call, and each argument in turn is replaced.
+"""Wrong calls of all public functions: a docstring's example is a right call, of which each argument is replaced.
 
 A wrong call may raise a ValueError, a TypeError, or what the docstring names under Raises, whose message has the
 argument's name. Anything else is a raw error. Values that happen to be allowed raise nothing, which is right, too.
@@ -24,7 +24,13 @@ ROOMS = {
     "qcore": ("", "accumulate", "affine", "affine.arithmetic", "insight", "numerics", "recipes"),
     "qtorch": (
         *("", "auto_low", "insight", "linalg", "nn.intrinsic", "nn.intrinsic.qat", "nn.intrinsic.quantized"),
-        *("nn.intrinsic.quantized.dynamic", "nn.qat", "nn.quantized", "nn.quantized.dynamic", "nn.quantized.functional"),
+        *(
+            "nn.intrinsic.quantized.dynamic",
+            "nn.qat",
+            "nn.quantized",
+            "nn.quantized.dynamic",
+            "nn.quantized.functional",
+        ),
         *("optim", "quant", "quantization", "quantization.functional", "reproducible"),
     ),
     "qjax": (
@@ -125,7 +131,12 @@ def common_values() -> dict[str, Any]:
 def torch_values() -> dict[str, Any]:
     import torch
 
-    sparse = torch.eye(2).to_sparse()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # several of these are beta or deprecated in torch
+        return _torch_values(torch)
+
+
+def _torch_values(torch: Any) -> dict[str, Any]:
     return {
         "float32 of another shape": torch.ones(2, 3, 5),
         "float32 of no dimension": torch.tensor(1.5),
@@ -135,7 +146,7 @@ def torch_values() -> dict[str, Any]:
         "complex": torch.ones(2, 2, dtype=torch.complex64),
         "empty": torch.ones(0),
         "meta": torch.ones(2, 2, device="meta"),
-        "sparse": sparse,
+        "sparse": torch.eye(2).to_sparse(),
         "sparse csr": torch.eye(2).to_sparse_csr(),
         "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
         "jagged": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
@@ -186,7 +197,9 @@ def wrong_calls(call: Call, package: str) -> Iterator[tuple[str, str, Callable[[
             arguments[name] = value
 
             def wrong(arguments: dict[str, Any] = arguments) -> Any:
-                made = inspect.BoundArguments(signature, {p: arguments[p] for p in signature.parameters if p in arguments})
+                made = inspect.BoundArguments(
+                    signature, {p: arguments[p] for p in signature.parameters if p in arguments}
+                )
                 return call.function(*made.args, **made.kwargs)
 
             yield name, title, wrong
@@ -214,10 +227,15 @@ def raises_of(function: Any) -> str:
     return found[1] if found else ""
 
 
-def survey(package: str, every: int = 1, offset: int = 0) -> tuple[int, list[Outcome]]:
-    """The number of wrong calls, and those that failed in a wrong way; `every` takes one of so many calls."""
-    count, found, place = 0, list[Outcome](), offset
+def survey(package: str, rooms: tuple[str, ...], every: int = 1) -> tuple[int, list[Outcome]]:
+    """The number of wrong calls in rooms of a package, and those that failed in a wrong way.
+
+    One of `every` calls is made.
+    """
+    count, place, found = 0, 0, list[Outcome]()
     for name, function in public(package).items():
+        if not name.startswith(rooms):
+            continue
         for call in recorded(name, function):
             for argument, title, wrong in wrong_calls(call, package):
                 place += 1
@@ -225,6 +243,5 @@ def survey(package: str, every: int = 1, offset: int = 0) -> tuple[int, list[Out
                     continue
                 count += 1
                 one = outcome(name, argument, title, wrong, raises_of(function))
-                if one is not None:
-                    found.append(one)
+                found += [] if one is None else [one]
     return count, found

@@ -131,7 +131,7 @@ def adaptive_avg_pool(q: Any, output_size: Any, dimensions: int = 2) -> Any:
         sums, counts = xp.astype(q.values, "int64"), []
         for number, places in enumerate(asked):
             axis, size = first + number, shape[first + number]
-            places = size if places is None else check_int("output_size", places, 1)
+            places = size if places is None else check_int("output_size", places, 1, 2**16)
             spans = [(i * size // places, -(-(i + 1) * size // places)) for i in range(places)]
             rest = (slice(None),) * axis
             sums = xp.concatenate([xp.total(sums[(*rest, slice(*span))], (axis,)) for span in spans], axis)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from math import isfinite, prod
 
 from qcore.accumulate.product import Product
+from qcore.arguments import check_type
 from qcore.formats.block import NVFP4, BlockScaled
 from qcore.formats.number import Number, check_number
 from qcore.recipes import Entry, Recipe
@@ -57,6 +58,7 @@ def check_candidates(candidates: Iterable[Number | str]) -> dict[str, float]:
 
 def check_sites(sites: Mapping[str, int]) -> None:
     """Refuses a model without sites, and sites without weights."""
+    check_type("sites", sites, Mapping, "a dict of names and numbers of weights")
     if not sites:
         raise ValueError("model has no sites; allowed are models with linear layers or convolutions that lower finds")
     for name, size in sites.items():

@@ -188,7 +188,7 @@ def test_checkpoints_hold_the_text_of_ranges_and_older_ones_fields():
     older = '{"w": {"axis": null, "qmin": 0, "qmax": 200, "signed": false, "middle": 7}}'
     for description in (metadata, {"quantized": older}):
         assert checkpoint.unflatten(arrays, description)["w"].form == form
-    with pytest.raises(ValueError, match=r"array 'w' has format 'int8'; allowed is affine\(qmin,qmax\)"):
+    with pytest.raises(ValueError, match=r"array 'w' of the checkpoint: format='int8'; allowed is affine\(qmin,qmax\)"):
         checkpoint.unflatten(arrays, {"quantized": '{"w": {"axis": null, "format": "int8"}}'})
 
 

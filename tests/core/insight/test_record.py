@@ -182,3 +182,36 @@ def test_digests():
     halves[0].entries[0] = Entry(0, SITE, one, "0" * 16)
     halves[1].entries[0] = Entry(0, SITE, one, "f" * 16)
     assert compare(*halves).fields == ("digest",)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"zeros": -1}, "zeros=-1; allowed is an int from 0"),
+        ({"zeros": 1.5}, "zeros=1.5 is a float"),
+        ({"elements": 2**70}, "elements=1180591620717411303424; allowed"),
+        ({"largest_before": 2**31}, "largest_before=2147483648; allowed"),
+        ({"numbers": [[127, [1]]]}, "numbers has [127, [1]]; allowed are 2 sums"),
+        ({"numbers": [[127, [1, -1]]]}, "numbers[127]=-1; allowed"),
+        ({"numbers": [[300, [1, 1]]]}, "an entry of numbers=300; allowed is an int from 0 to 255"),
+        ({"numbers": [[127]]}, "numbers has [127]; allowed are pairs"),
+        ({"errors": 3}, "errors has 3; allowed are pairs"),
+        ({"errors": [[1, [1, 0.5, 1]]]}, "errors[1]=0.5 is a float"),
+        ({"number": "e9m9"}, "number='e9m9': allowed here are"),
+        ({"number": 3}, "number=3 is a int"),
+    ],
+)
+def test_statistics_of_hostile_files(wrong, words):
+    fields = statistics_of(np.float32([1, 500]), "e4m3fn").to_json()
+    with pytest.raises(ValueError, match=r"^statistics=") as caught:
+        Statistics.from_json(fields | wrong)
+    assert words in str(caught.value)
+    entry = {"step": 0, "kind": "output", "statistics": fields | wrong}
+    with pytest.raises(ValueError, match=r"^statistics="):
+        Record.from_json({"version": 1, "model": "x", "entries": [entry]})
+
+
+@pytest.mark.parametrize("wrong", [{"entries": 3}, {"entries": [3]}, {"model": 3}, {"entries": [{"step": 0}]}])
+def test_records_of_hostile_files(wrong):
+    with pytest.raises(ValueError, match=r"^(record|entry)="):
+        Record.from_json({"version": 1, "model": "x", "entries": []} | wrong)

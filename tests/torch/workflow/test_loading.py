@@ -1,6 +1,8 @@
 """load_converted: a float model and the state_dict of a converted one are enough."""
 
+import contextlib
 import copy
+import re
 
 import pytest
 import torch
@@ -26,6 +28,7 @@ from qtorch.quantization import (
     per_channel_dynamic_qconfig,
     prepare,
     quantize_dynamic,
+    to_torch_ao,
 )
 
 
@@ -109,3 +112,38 @@ def test_what_is_refused():
         load_converted(Residual(), Residual().state_dict())
     with pytest.raises(TypeError, match="model is a OrderedDict"):
         load_converted(saved, saved)
+
+
+INT8 = {
+    "weight.int_repr": torch.zeros(2, 2, dtype=torch.int8),
+    "weight.scale": torch.tensor(0.5),
+    "weight.zero_point": torch.tensor(0),
+    "scale": torch.tensor(1.0),
+    "zero_point": torch.tensor(0),
+}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"weight.scale": torch.ones(3)}, "weight.scale of shape (3,)"),
+        ({"weight.scale": torch.tensor(float("nan"))}, "weight.scale that is no scale"),
+        ({"weight.zero_point": torch.tensor(300)}, "weight.zero_point that is no int8"),
+        ({"weight.zero_point": torch.tensor(0.5)}, "weight.zero_point that is no int8"),
+        ({"weight.int_repr": 3}, "state_dict['weight.int_repr'] is a int"),
+        ({"bias": "x"}, "state_dict['bias'] is a str"),
+        ({3: torch.ones(1)}, "the name 3 of state_dict is a int"),
+    ],
+)
+def test_hostile_entries(wrong, words):
+    """Neither `to_torch_ao` nor `load_converted` ends in an error of Python's own."""
+    with pytest.raises((TypeError, ValueError), match=re.escape(words)):
+        to_torch_ao(INT8 | wrong)
+    with contextlib.suppress(TypeError, ValueError):  # a scale of another shape is the layer's own error
+        load_converted(torch.nn.Linear(2, 2), INT8 | wrong)
+
+
+def test_a_recurrent_layer_lacks_a_half():
+    hidden = {f"hh.0.{name}": value for name, value in INT8.items() if "weight" in name}
+    with pytest.raises(ValueError, match=re.escape("state_dict has hh.0.weight and no ih.0.weight")):
+        to_torch_ao(hidden)

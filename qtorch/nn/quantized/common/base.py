@@ -9,8 +9,18 @@ import torch
 
 from qcore.affine import QParams
 from qcore.affine.arithmetic.operands import check_operand
+from qcore.arguments import quoted
 from qtorch.quantization.dtypes import FixedDtypes, integers
 from qtorch.quantization.tensor import QTensor
+
+
+def _parameter(name: str, value: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A number, or a tensor of one, as a buffer."""
+    try:
+        return torch.as_tensor(value).to(dtype).reshape(()).clone()
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # torch raises any of them
+        kind = type(value).__name__
+        raise TypeError(f"{name}={quoted(value)} is a {kind}; allowed is a number, or a tensor of one") from None
 
 
 class Quantized(FixedDtypes):
@@ -31,8 +41,8 @@ class Quantized(FixedDtypes):
     def __init__(self, scale: Any = 1.0, zero_point: Any = 0, form: Any = torch.quint8) -> None:
         super().__init__()
         self.form = integers(form)
-        self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32).reshape(()).clone())
-        self.register_buffer("zero_point", torch.as_tensor(zero_point).to(torch.int32).reshape(()).clone())
+        self.register_buffer("scale", _parameter("scale", scale, torch.float32))
+        self.register_buffer("zero_point", _parameter("zero_point", zero_point, torch.int32))
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Takes `layer.scale = 0.5`, as torch's layers do."""
