@@ -124,11 +124,17 @@ def _has_nan(told: Statistics) -> bool:
 
 
 def _source(entries: Sequence[Entry]) -> Entry | None:
-    """Where NaN is first in the run; without any NaN, where infinity is."""
+    """Where NaN is first in the run; without any NaN, where infinity is.
+
+    That is in the first step that has it the first site with NaN out and none in. Entries of a step need not be in the
+    order of the program (JAX's are not), so a site that only gets NaN counts where no other makes it.
+    """
     for is_one in (_has_nan, lambda told: told.infinite > 0):
-        for entry in entries:
-            if is_one(entry.statistics):
-                return entry
+        found = [entry for entry in entries if is_one(entry.statistics)]
+        first = min((entry.step for entry in found), default=0)
+        found = [entry for entry in found if entry.step == first]
+        if found:
+            return next((entry for entry in found if entry.statistics.nan == entry.statistics.infinite == 0), found[0])
     return None
 
 

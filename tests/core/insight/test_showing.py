@@ -86,6 +86,7 @@ def test_nan_is_the_first_advice_with_its_place(tmp_path, capsys):
     nan, inf = np.full(100, np.nan, np.float32), np.full(100, np.inf, np.float32)
     for order, source, problem in (
         ({"good": X, "loud": X * 900, "after": nan}, "loud", "overflows ("),
+        ({"after": nan, "good": X, "loud": X * 900}, "loud", "overflows ("),  # entries in another order
         ({"good": X, "before": nan, "after": nan}, "before", "is NaN (100 %): NaN is first here, at step 3"),
         ({"good": X, "from": inf, "after": nan}, "from", "is NaN (100 %): infinities before it become NaN"),
     ):
