@@ -123,6 +123,11 @@ def _has_nan(told: Statistics) -> bool:
     return told.nan_results + told.nan > 0
 
 
+def _is_finite(told: Statistics) -> bool:
+    """True if all numbers before rounding were finite."""
+    return told.nan == told.infinite == 0
+
+
 def _source(entries: Sequence[Entry]) -> Entry | None:
     """Where NaN is first in the run; without any NaN, where infinity is.
 
@@ -134,7 +139,7 @@ def _source(entries: Sequence[Entry]) -> Entry | None:
         first = min((entry.step for entry in found), default=0)
         found = [entry for entry in found if entry.step == first]
         if found:
-            return next((entry for entry in found if entry.statistics.nan == entry.statistics.infinite == 0), found[0])
+            return next((entry for entry in found if _is_finite(entry.statistics)), found[0])
     return None
 
 
@@ -143,7 +148,7 @@ def _finding(site: Site, told: Statistics, source: Entry | None) -> Finding:
     parts = [getattr(told, name) / nonzero for name in ("overflowed", "saturated", "underflowed")]
     problem, amount, words = "", "", ""
     is_source = source is not None and source.site == site
-    made_here = is_source and source.statistics.nan == source.statistics.infinite == 0  # by rounding, not before it
+    made_here = source is not None and is_source and _is_finite(source.statistics)  # by rounding, not before it
     if _has_nan(told) and not (made_here and parts[0]):
         problem, amount, words = (
             "is NaN",
