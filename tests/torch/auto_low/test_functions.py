@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import qtorch
 from qcore import RECIPES, Entry, Product, Recipe
-from qtorch import insight, linalg
+from qtorch import _torch_internals, insight, linalg
 from qtorch.auto_low import lower, report
 from qtorch.auto_low.modes import said_of
 
@@ -339,3 +339,10 @@ def test_products_of_functions_are_watched():
         run(low)
         watching.step()
     assert {"0:operand:input", "0:operand:weight", "0:operand:grad_weight.input"} <= {*map(str, watching.record.sites)}
+
+
+def test_a_torch_that_cannot_hide_functions_from_modes(monkeypatch):
+    monkeypatch.setattr(_torch_internals, "_disable_functions", None)
+    with pytest.raises(RuntimeError, match=r"has no torch._C.DisableTorchFunction; lowered there are only models"):
+        lower(made("LoRA"), ALL)
+    assert lower(nn.Linear(32, 4), ALL)(X).shape == (2, 5, 4)
