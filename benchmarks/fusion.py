@@ -1,0 +1,142 @@
+"""What a compiled program gains where Inductor fuses rounding with its neighbours, and what it costs to compile.
+
+Usage:
+    python -m benchmarks.fusion                          both sets of instructions, each in a process of its own
+    python -m benchmarks.fusion --vectors avx2 --json fusion.json
+
+Each program runs eagerly, compiled with the operator as a call of the kernel, and compiled with the operator as a loop
+of Inductor's. The three take turns with a copy of the same bytes, with one thread; the fastest of each are compared.
+"chosen" is what the library does without being asked. Seconds of compiling are those of all processors, Python's and
+the compiler's, with Inductor's caches off and after one program that warms up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+import qtorch
+from benchmarks.support.results import write_results
+from benchmarks.support.timing import by_turns, clock_for, keep_pages, machine, versions
+from benchmarks.support.vectors import instruction_sets
+from qtorch._rounding.paths import inductor
+from qtorch._rounding.plan import plan_for
+
+SHAPES = {18: (256, 1024), 20: (1024, 1024), 23: (8192, 1024)}  # by the exponent of the number of elements
+FORMATS = (
+    *("e5m2", "fixed(8,4)", "posit8", "block(8,dim=0)", "block(8,dim=1)", "scaled(e4m3fn,{0:32})"),
+    *("scaled(e4m3fn,{0:16,1:16})", "mxfp8_e4m3"),
+)
+WAYS = "call", "loop"
+_NUMBERS = count()
+
+
+def programs() -> dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
+    """By name: the format, and the program."""
+
+    def alone(text: str) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: qtorch.quantize(x, text)
+
+    def after(text: str) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: qtorch.quantize(x.relu() * 1.5, text)
+
+    def between(x: torch.Tensor) -> torch.Tensor:
+        return qtorch.quantize(torch.nn.functional.gelu(qtorch.quantize(x, "e5m2")), "e5m2")
+
+    found = {f"{text} of relu(x) * 1.5": (text, after(text)) for text in FORMATS}
+    return found | {f"{text} alone": (text, alone(text)) for text in FORMATS} | {"e5m2, gelu, e5m2": ("e5m2", between)}
+
+
+def compiled(program: Any, x: torch.Tensor, way: str) -> tuple[Callable[[torch.Tensor], torch.Tensor], float]:
+    """A compiled program that calls the kernel or has a loop, and the seconds of processors that compiling took."""
+    code = program.__code__.replace(co_name=f"program{next(_NUMBERS)}")  # Dynamo keeps programs by their code
+    own = FunctionType(code, program.__globals__, program.__name__, None, program.__closure__)
+    fuses = {"is_faster": lambda *arguments: way == "loop"}
+    with patch.multiple(inductor, **fuses), patch.multiple(torch._inductor.config, fx_graph_cache=False):
+        begin = sum(os.times()[:4])
+        found = torch.compile(own, fullgraph=True, dynamic=False)
+        found(x)
+        return found, sum(os.times()[:4]) - begin
+
+
+def measure(seconds: float) -> Iterator[dict[str, Any]]:
+    torch.set_num_threads(1)
+    torch._inductor.config.compile_threads = 1  # compilers in processes of this one, whose times are counted
+    compiled(lambda x: x + 1, torch.ones(64), "call")
+    log = Console(stderr=True, highlight=False)
+    for name, (text, program) in programs().items():
+        plan = plan_for(text, "nearest", torch.float32, None, False)
+        for exponent, shape in SHAPES.items():
+            x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+            made = {way: compiled(program, x, way) for way in WAYS}
+            calls = [partial(one, x) for one in (program, *(made[way][0] for way in WAYS))]
+            *times, copy = by_turns([*calls, partial(torch.empty_like(x).copy_, x)], clock_for("cpu"), seconds)
+            chosen = inductor.is_faster(plan, shape, "alone" not in name)
+            row = {"program": name, "exponent": exponent, "chosen": WAYS[chosen], "copy": copy.fastest}
+            ratios = {way: one.fastest / copy.fastest for way, one in zip(("eager", *WAYS), times, strict=True)}
+            log.print(f"{name}, 2^{exponent}: " + ", ".join(f"{way} {ratio:.2f}" for way, ratio in ratios.items()))
+            yield row | ratios | {f"compile {way}": made[way][1] for way in WAYS}
+
+
+def table(rows: list[dict[str, Any]], vectors: str) -> Table:
+    found = Table(box=SIMPLE, title=f"times a copy, {vectors}")
+    found.add_column("program", no_wrap=True)
+    for column in ("elements", "eager", *WAYS, "chosen", *(f"s to compile, {way}" for way in WAYS)):
+        found.add_column(column, justify="right")
+    for row in rows:
+        ratios = (f"{row[way]:.2f}" for way in ("eager", *WAYS))
+        seconds = (f"{row[f'compile {way}']:.1f}" for way in WAYS)
+        found.add_row(row["program"], f"2^{row['exponent']}", *ratios, row["chosen"], *seconds)
+    return found
+
+
+def _in_a_process(vectors: str, seconds: float) -> list[dict[str, Any]]:
+    """The rows with a set of instructions, which torch reads once."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.json"
+        command = [sys.executable, "-m", "benchmarks.fusion", "--rows", str(file), "--seconds", str(seconds)]
+        subprocess.run(command, check=True, env=os.environ | {"ATEN_CPU_CAPABILITY": vectors})
+        return json.loads(file.read_text(encoding="utf-8"))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=0.5, help="time for each row, five turns at least")
+    parser.add_argument("--vectors", choices=instruction_sets(), help="one set of instructions; all by default")
+    parser.add_argument("--json", metavar="FILE", help="write versions, machine and rows there")
+    parser.add_argument("--rows", metavar="FILE", help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.rows:
+        Path(options.rows).write_text(json.dumps(list(measure(options.seconds))), encoding="utf-8")
+        return 0
+    console = Console(highlight=False)
+    console.width = max(console.width, 120)
+    rows = []
+    for vectors in [options.vectors] if options.vectors else instruction_sets():
+        found = _in_a_process(vectors, options.seconds)
+        console.print(table(found, vectors))
+        rows += [row | {"vectors": vectors} for row in found]
+    if options.json:
+        write_results(options.json, {"versions": versions(), "machine": machine("cpu"), "rows": rows})
+    return 0
+
+
+if __name__ == "__main__":
+    keep_pages()
+    sys.exit(main())
