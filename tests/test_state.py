@@ -41,7 +41,7 @@ ALLOWED = {
     "qtorch/reproducible/modules/functions.py: DEFINED": "filled by decorators of the functions that it names",
     "qjax/linalg/attention.py: ad.primitive_jvps": "JAX's table of rules, of a primitive that the module defines",
     "qjax/linalg/attention.py: ad.primitive_transposes": "JAX's table of rules, of a primitive that the module defines",
-    "qjax/linalg/attention.py: batching.primitive_batchers": "JAX's table of rules, of a primitive that the module defines",
+    "qjax/linalg/attention.py: batching.primitive_batchers": "JAX's table of rules, of a primitive of the module",
     "qjax/linalg/call.py: ad.primitive_jvps": "JAX's table of rules, of a primitive that the module defines",
     "qjax/linalg/call.py: ad.primitive_transposes": "JAX's table of rules, of a primitive that the module defines",
     "qjax/linalg/call.py: batching.primitive_batchers": "JAX's table of rules, of a primitive that the module defines",
