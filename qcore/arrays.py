@@ -7,11 +7,12 @@ from typing import Any, cast
 import numpy as np
 
 from qcore.arguments import check_int, check_seed, check_start, missing_key
-from qcore.formats.block import check_scales
+from qcore.formats.block import check_float_scales, check_scales
 from qcore.formats.number import Number, check_number, prepare
 from qcore.law.blocks.tiles import block_counts, tiles
 from qcore.law.carrier import CARRIERS, Carrier, check_dtype, check_result_dtype
 from qcore.law.lanes import Names
+from qcore.law.program import Decoding
 from qcore.law.rounding import Rounding, check_rounding
 from qcore.packing import check_codes, storage
 from qcore.random.threefry import Noise, as_lane, leading_bits_mask, rounding_words
@@ -85,6 +86,7 @@ def encode(
         are two's complement in the lowest wl bits. For blocks a pair of this array and the codes of the scales: a
         uint8 array with one element per block, whose shape is x's divided by the block's and rounded up. For `NVFP4`
         the second item is itself a pair: these codes, and the array's scale, a float32 (for float64 arrays a float64).
+        For blocks with scale="float32" the scales are such floats, by which the codes' numbers are multiplied.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -101,7 +103,7 @@ def encode(
     if len(found) == 1:
         return codes
     scales, *array_scale = found[1:]
-    return codes, (scales.astype(np.uint8), *array_scale) if array_scale else scales.astype(np.uint8)
+    return codes, (scales, *array_scale) if array_scale else scales
 
 
 def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32, *, scales: Any = None) -> np.ndarray:
@@ -112,11 +114,13 @@ def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32, *, 
         number: the format, or its text (see `parse`).
         dtype: the dtype of the result: float32, float64, float16 or ml_dtypes.bfloat16. It must represent all numbers
             of the format; for blocks all numbers of the element before they are scaled.
-        scales: for blocks only: their scales, as `encode` returns them.
+        scales: for blocks only: their scales, as `encode` returns them. Floats are converted to float32, for a result
+            in float64 to float64.
 
     Returns:
         An array of codes' shape. Codes that stand for no number become NaN. Scaled numbers beyond dtype's range become
-        infinity, and those below its smallest step are rounded toward zero.
+        infinity, and those below its smallest step are rounded toward zero. With scales in float32 they are rounded as
+        `quantize` rounds them.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -136,7 +140,7 @@ def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32, *, 
     blocks = tiles(codes.shape or (1,), number.block_sizes(codes.ndim) or (1,))
     lanes = blocks.split(codes.reshape(blocks.shape).astype(_lane(carrier)), _pad)
     if scales is not None:
-        scales = blocks.spread(check_codes(scales, "scales").astype(lanes.dtype))
+        scales = blocks.spread(_scale_lanes(scales, decoding, lanes.dtype))
     if array_scale is not None:
         array_scale = np.asarray(array_scale, _float(carrier)).reshape((1,) * lanes.ndim).view(lanes.dtype)
     lanes = blocks.merge(decoding.run(Names, lanes, constants, scales, array_scale))
@@ -166,7 +170,8 @@ def _run(
         if not (coded and program.shared):
             return bits
         array_scale = [np.ones((), _float(carrier))] if program.kind == "nvfp4" else []
-        return bits, np.empty(block_counts(x.shape, sizes)), *array_scale
+        dtype = _float(carrier) if program.float_scales else np.uint8
+        return bits, np.empty(block_counts(x.shape, sizes), dtype), *array_scale
     word = None
     if mode is Rounding.STOCHASTIC and key_words is not None:
         words = (*key_words, *start_words, leading_bits_mask(random_bits))
@@ -180,6 +185,7 @@ def _run(
     if isinstance(result, np.ndarray):
         return blocks.merge(result)
     codes, scales, *array_scale = result
+    scales = scales.view(_float(carrier)) if program.float_scales else scales.astype(np.uint8)
     array_scale = [lanes.view(_float(carrier)).reshape(()) for lanes in array_scale]
     return blocks.merge(codes), scales.reshape(blocks.counts[: x.ndim]), *array_scale
 
@@ -191,6 +197,14 @@ def _lane(carrier: Carrier) -> str:
 def _float(carrier: Carrier) -> str:
     """The float as wide as a lane, in which an array's scale is."""
     return f"f{carrier.lane_bits // 8}"
+
+
+def _scale_lanes(scales: Any, decoding: Decoding, dtype: Any) -> np.ndarray:
+    """Blocks' scales as lanes: of their codes, or of floats."""
+    if decoding.scales != "floats":
+        return check_codes(scales, "scales").astype(dtype)
+    check_float_scales(scales, isinstance(scales, np.ndarray) and scales.dtype.kind == "f", "NumPy array")
+    return scales.astype(_float(decoding.carrier)).view(dtype)
 
 
 def _pad(array: np.ndarray, missing: tuple[int, ...]) -> np.ndarray:

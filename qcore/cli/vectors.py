@@ -68,18 +68,29 @@ class Header:
         if not isinstance(number, BlockNumber):
             return outputs, codes
         codes, scales = codes
-        scales = scales[0] if isinstance(scales, tuple) else scales
+        scales = bits_of(scales[0] if isinstance(scales, tuple) else scales)
         return outputs, codes, scales.repeat(number.block_sizes(1)[0] or x.size)[: x.size]
 
     def digits(self) -> tuple[int, ...]:
         """Hexadecimal digits of bit patterns, of codes, which are 0 where there are none, and for blocks of scales."""
         number = self.number
         digits = dtype_of(self.dtype).itemsize * 2, 0 if why_no_codes(number) else -(-number.bits // 4)
-        return (*digits, 2) if isinstance(number, BlockNumber) and digits[1] else digits
+        if not isinstance(number, BlockNumber) or not digits[1]:
+            return digits
+        return *digits, self.scale_dtype.itemsize * 2
+
+    @property
+    def scale_dtype(self) -> np.dtype[Any]:
+        """The dtype of blocks' scales."""
+        if getattr(self.number, "scales", None) != "float32":
+            return np.dtype(np.uint8)
+        return np.dtype(np.float64 if self.dtype == "float64" else np.float32)
 
     def decode(self, column: int, codes: np.ndarray) -> np.ndarray:
         """The numbers with these codes, in float64: of column 1 elements', of column 2 scales'."""
         number: Any = self.number
+        if column == 2 and self.scale_dtype.kind == "f":
+            return codes.astype(f"u{self.scale_dtype.itemsize}").view(self.scale_dtype).astype(np.float64)
         if column == 2:
             number = "e4m3fn" if isinstance(number, NVFP4) else "e8m0fnu"
         elif isinstance(number, BlockScaled | NVFP4):

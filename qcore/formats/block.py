@@ -130,8 +130,8 @@ class BlockScaled(_TiledNumber):
     With scale="float32" numbers are multiplied with s = float32(largest element / largest magnitude of the block)
     before they are rounded, and with r = float32(1 / s) afterwards: the scales of `Scale`, for single arrays. Products
     are rounded to float32 (for float64 arrays to float64) to nearest, ties to even, and results to the array's dtype.
-    Intermediate results have unlimited exponents, but s is at most float32's largest number. Blocks whose largest
-    magnitude is zero, infinite or NaN have s = 1.
+    Intermediate results have unlimited exponents, but s is from 2^-126 to 2^126, so that r is a normal float32 number.
+    Blocks whose largest magnitude is zero, infinite or NaN have s = 1. Codes come with r, which they are multiplied with.
 
     Source: OCP Microscaling Formats Specification 1.0
     (floor); Mishra et al., "Recipes for Pre-training LLMs with MXFP8", 2025 (rceil); Wu et al., "Training and Inference
@@ -146,7 +146,7 @@ class BlockScaled(_TiledNumber):
             be smaller.
         rule: "floor", "ceil", "even", "rceil" or "round", of scales 2^k.
         scale: "e8m0", which is 2^k, or "float32", for elements that have steps of at least 2^-100 and a largest number
-            of at most 24 bits and below 2^64. Such formats have no codes yet.
+            of at most 24 bits and below 2^64.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -187,16 +187,11 @@ class BlockScaled(_TiledNumber):
         """What scales are."""
         return "2^k" if self.scale == "e8m0" else self.scale
 
-    def codes(self, carrier: Carrier) -> Codes:
-        if self.scale != "e8m0":
-            raise ValueError(f"{self!r} has no codes; allowed are formats with scale='e8m0'")
-        return super().codes(carrier)
-
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
         element = self.element
         if self.scale == "float32":
             work = working(carrier)
-            return "float_scaled", (largest_lane(element, work), *element.reduce(work)[1])
+            return "float_scaled", (largest_lane(element, work),)
         shared = shared_integers(element, carrier, self.rule)
         if isinstance(element, FixedPoint):
             return "scaled", shared
@@ -205,15 +200,20 @@ class BlockScaled(_TiledNumber):
             return "scaled", shared
         return "scaled_general", generalized(shared, element, carrier)
 
+    def decoding(self, carrier: Carrier) -> tuple[Decoding, tuple[int, ...]]:
+        if self.scale == "e8m0":
+            return super().decoding(carrier)
+        codes = self.element.codes(working(carrier))
+        return Decoding(carrier, kind_of(codes), "floats"), tuple(codes)
+
     def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
-        if coded:
-            self.codes(carrier)  # raises where there are none
-        elif self.scale == "float32":
-            kind, constants = self.reduce(carrier)
-            return Program(carrier, mode, kind, element=self.element.reduce(working(carrier))[0]), constants
-        else:
-            return super().program(mode, carrier, coded)
         kind, constants = self.reduce(carrier)
+        if self.scale == "float32":
+            element, integers = self.element.program(mode, working(carrier), coded)
+            program = replace(element, carrier=carrier, kind=kind, element=element.kind)
+            return program, (*constants, *integers)
+        if not coded:
+            return super().program(mode, carrier, coded)
         self.check_exact(carrier)
         element, encoded = self.element.program(mode, carrier, coded)
         unscaled = self.element.span[1] > carrier.min_exponent + DEEPEST
@@ -301,3 +301,11 @@ def check_scales(number: Number, shape: tuple[int, ...], scales: Any) -> tuple[A
     if tuple(scales.shape) != counts:
         raise ValueError(f"scales has shape {tuple(scales.shape)}; allowed is {counts} for codes of shape {shape}")
     return scales, array_scale
+
+
+def check_float_scales(scales: Any, floats: bool, kind: str) -> None:
+    """Refuses scales of blocks that are no array of floats."""
+    if not floats:
+        dtype = getattr(scales, "dtype", None)
+        given = type(scales).__name__ + (f" of {dtype}" if dtype is not None else "")
+        raise TypeError(f"scales is a {given}; allowed is a {kind} of floats for scale='float32'")

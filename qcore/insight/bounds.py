@@ -54,10 +54,10 @@ def check_carrier(name: str, argument: str = "x") -> Carrier:
 def range_of(number: Number, carrier: Carrier) -> Range:
     """The range of a format on a carrier."""
     if isinstance(number, BlockNumber):
-        kind, constants = number.reduce(carrier)
+        program, constants = number.program(Rounding.TOWARD_ZERO, carrier, coded=False)
         element = getattr(number, "element", None)
         low = 0 if isinstance(number, NVFP4) else _low(element)
-        return Range(carrier, kind, (_NO_EXPONENT if low is None else low, *constants))
+        return Range(carrier, program.kind, (_NO_EXPONENT if low is None else low, *constants))
     if isinstance(number, FixedPoint):
         number = replace(number, wrap=False)
     program, constants = number.program(Rounding.TOWARD_ZERO, carrier, coded=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qcore.law.blocks.float_scale import FloatScale, run_float_scaled
+from qcore.law.blocks.float_scale import FloatScale, apply_float_scales, run_float_scaled
 from qcore.law.blocks.shared_scale import KINDS as SHARED
 from qcore.law.blocks.shared_scale import (
     Shared,
@@ -92,6 +92,11 @@ class Program:
         """True for block formats."""
         return self.kind in SHARED or self.kind in ("nvfp4", "float_scaled")
 
+    @property
+    def float_scales(self) -> bool:
+        """True if codes come with scales of blocks that are floats as wide as a lane, False if these are codes."""
+        return self.kind == "float_scaled"
+
     def count(self) -> int:
         """The number of constants."""
         return sum(len(part._fields) for part in self._parts())
@@ -124,7 +129,8 @@ class Program:
             usual: true if all blocks are `usual`; these take fewer operations.
 
         Returns:
-            Lanes, or codes. For blocks a tuple: codes, codes of scales, and for "nvfp4" the lane of the array's scale.
+            Lanes, or codes. For blocks a tuple: codes, codes of scales (or lanes, see
+            `float_scales`), and for "nvfp4" the lane of the array's scale.
         """
         parts = _filled(self._parts(), constants)
         if isinstance(parts[0], Taper):
@@ -169,9 +175,9 @@ class Program:
         if self.kind == "nvfp4":
             return run_two_level(xp, bits, carrier, self.mode, parts, axes, word, materialize, usual)
         if self.kind == "float_scaled":
-            levels, element = parts
+            levels, element, *coded = parts
             return run_float_scaled(
-                xp, bits, carrier, self.mode, levels, element, self.element, axes, word, materialize
+                xp, bits, carrier, self.mode, levels, element, self.element, coded, axes, word, materialize
             )
         scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind)
         if self.unscaled:
@@ -196,7 +202,8 @@ class Decoding:
     Attributes:
         carrier: the layout of the result.
         codes: the kind of the codes, a key of `CODES`; with two levels, of the blocks' scales.
-        scales: "powers" for the scales of `BlockScaled`, "two levels" for those of `NVFP4`, "" for no scales.
+        scales: "powers" for the scales 2^k of `BlockScaled`, "floats" for those in float32, "two levels" for those of
+            `NVFP4`, "" for no scales.
     """
 
     carrier: Carrier
@@ -233,13 +240,15 @@ class Decoding:
             xp: the array namespace.
             codes: lanes of the codes; bits above a code's highest are ignored.
             constants: the fields of the codes' kind, ints or 0-d arrays.
-            scales: lanes of the codes of the blocks' scales, which broadcast with the codes.
+            scales: lanes of the codes of the blocks' scales, or of those in floats; they broadcast with the codes.
             scale: the lane of the array's scale.
             usual: true if all blocks' scales are `usual`.
         """
         carrier, (kind,) = self.carrier, _filled(self._parts(), constants)
         if self.scales == "two levels":
             return apply_two_levels(xp, codes, decode(xp, scales, working(carrier), kind), scale, carrier)
+        if self.scales == "floats":
+            return apply_float_scales(xp, decode(xp, codes, working(carrier), kind), scales, carrier)
         if self.scales:
             return decode_scaled(xp, codes, scales, carrier, kind, usual)
         return decode(xp, codes, carrier, kind)

@@ -11,7 +11,7 @@ import numpy as np
 
 from qcore import Number, Rounding
 from qcore.arguments import missing_key
-from qcore.formats.block import check_scales
+from qcore.formats.block import check_float_scales, check_scales
 from qcore.formats.number import check_number, prepare, with_overflow
 from qcore.law.blocks.tiles import Sizes, block_counts, tiles
 from qcore.law.carrier import CARRIERS, Carrier, check_result_dtype
@@ -97,7 +97,7 @@ def decode(codes: ArrayLike, number: Number | str, dtype: Any = jnp.float32, *, 
         codes: array of integers.
         number: the format, or its text.
         dtype: of the result: float32, float16, bfloat16 or, where x64 is enabled, float64.
-        scales: the codes of the blocks' scales, of a format that has them.
+        scales: the blocks' scales as `encode` returns them, of a format that has them.
 
     Returns:
         An array of codes' shape.
@@ -115,7 +115,11 @@ def decode(codes: ArrayLike, number: Number | str, dtype: Any = jnp.float32, *, 
         raise TypeError('dtype is float64; allowed only after jax.config.update("jax_enable_x64", True)')
     decoding, constants = number.decoding(carrier)
     scales, array_scale = check_scales(number, codes.shape, scales)
-    scales = None if scales is None else as_integers(scales, "scales")
+    if decoding.scales == "floats":
+        check_float_scales(scales, jnp.issubdtype(getattr(scales, "dtype", None), jnp.floating), "JAX or NumPy array")
+        scales = jnp.asarray(scales, f"float{carrier.lane_bits}")
+    elif scales is not None:
+        scales = as_integers(scales, "scales")
     sizes = number.block_sizes(codes.ndim)
     return _decode(decoding, sizes, dtype.name, codes, _lanes_of(carrier, constants), scales, array_scale)
 
@@ -136,7 +140,9 @@ def _decode_blocks(
     carrier = decoding.carrier
     blocks = tiles(codes.shape or (1,), sizes or (1,))
     lanes = blocks.split(codes.reshape(blocks.shape).astype(f"int{carrier.lane_bits}"), pad)
-    scales = None if scales is None else blocks.spread(scales.astype(lanes.dtype))
+    if scales is not None:
+        scales = scales.view(lanes.dtype) if decoding.scales == "floats" else scales.astype(lanes.dtype)
+        scales = blocks.spread(scales)
     if scale is not None:
         scale = jnp.asarray(scale, f"float{carrier.lane_bits}").reshape((1,) * lanes.ndim).view(lanes.dtype)
     lanes = decoding.run(Names, lanes, constants, scales, scale)
@@ -200,8 +206,9 @@ def _apply(
     result = jnp.empty(x.shape, f"uint{program.storage}" if coded else x.dtype)
     if not (coded and program.shared):
         return result
-    scales = jnp.empty(block_counts(x.shape, sizes), jnp.uint8)
-    array_scale = jnp.ones((), f"float{program.carrier.lane_bits}")
+    floats = f"float{program.carrier.lane_bits}"
+    scales = jnp.empty(block_counts(x.shape, sizes), floats if program.float_scales else jnp.uint8)
+    array_scale = jnp.ones((), floats)
     return result, (scales, array_scale) if program.kind == "nvfp4" else scales
 
 
@@ -253,8 +260,10 @@ def _law_of_blocks(program: Program, sizes: Sizes, x: jax.Array, constants: tupl
     if not scales:
         return codes
     scales, *array_scale = scales
-    scales = scales.reshape(blocks.counts[: x.ndim]).astype(jnp.uint8)
-    return codes, (scales, array_scale[0].view(f"float{carrier.lane_bits}").reshape(())) if array_scale else scales
+    floats = f"float{carrier.lane_bits}"
+    scales = scales.view(floats) if program.float_scales else scales.astype(jnp.uint8)
+    scales = scales.reshape(blocks.counts[: x.ndim])
+    return codes, (scales, array_scale[0].view(floats).reshape(())) if array_scale else scales
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))

@@ -92,7 +92,7 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
         found.append(program.run(*given, word, usual=True))
     reduced, padding = lane, 0
     if program.codes:
-        dtypes = f"uint{program.storage}", "uint8", lane
+        dtypes = f"uint{program.storage}", lane if program.float_scales else "uint8", lane
         every = [zip(("codes", "scales", "scale"), _as_tuple(one), dtypes, strict=False) for one in found]
     else:
         numbers = [_number(trace, one, carrier) for one in found]
@@ -114,7 +114,7 @@ def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
     codes = trace.value("codes[j]", lane, ELEMENT)
     scales = scale = None
     if decoding.scales:
-        arguments.append(Argument("scales", "uint8", BLOCK))
+        arguments.append(Argument("scales", lane if decoding.scales == "floats" else "uint8", BLOCK))
         scales = trace.value("scales[j]", lane, BLOCK)
     if decoding.scales == "two levels":
         arguments.append(Argument("scale", lane))

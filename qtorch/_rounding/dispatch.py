@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from qcore import Number, Rounding
-from qcore.formats.block import check_scales
+from qcore.formats.block import check_float_scales, check_scales
 from qcore.formats.number import check_number
 from qcore.law.blocks.tiles import tiles
 from qcore.random.threefry import Noise
@@ -17,7 +17,16 @@ from qtorch._rounding.packing import check_codes
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor, round_tensor
 from qtorch._rounding.paths.cpu import decode_on_cpu
 from qtorch._rounding.paths.cuda import decode_on_cuda
-from qtorch._rounding.paths.operations import FLOATS, Names, from_codes, from_lanes, join, lane_dtype, pad
+from qtorch._rounding.paths.operations import (
+    FLOATS,
+    Names,
+    from_codes,
+    from_lanes,
+    join,
+    lane_dtype,
+    pad,
+    stored_scales,
+)
 from qtorch._rounding.plan import Plan, block_sizes, decoder, known_plan, make_plan, plan_for
 from qtorch._rounding.sharded import check_not_sharded
 from qtorch._torch_internals import apply_directly
@@ -162,7 +171,11 @@ def decode(
     if codes.numel() == 0:
         return torch.empty(codes.shape, dtype=dtype, device=codes.device)
     if block is not None:
-        check_device("scales", check_codes(block, "scales"), codes.device, "codes")
+        if decoding.scales == "floats":
+            check_float_scales(block, isinstance(block, torch.Tensor) and block.is_floating_point(), "torch.Tensor")
+        else:
+            check_codes(block, "scales")
+        check_device("scales", block, codes.device, "codes")
     if isinstance(whole, torch.Tensor):
         check_device("scales[1]", whole, codes.device, "codes")
     if whole is not None:
@@ -174,7 +187,7 @@ def decode(
     blocks = tiles(tuple(codes.shape) or (1,), block_sizes(number, codes.dim()) or (1,))
     lanes = blocks.split(from_codes(codes, decoding.carrier.lane_bits).reshape(blocks.shape), pad)
     if block is not None:
-        block = blocks.spread(from_codes(block, decoding.carrier.lane_bits))
+        block = blocks.spread(from_codes(stored_scales(block, decoding), decoding.carrier.lane_bits))
     if whole is not None:
         whole = whole.reshape((1,) * lanes.dim()).view(lanes.dtype)
     lanes = join(blocks, decoding.run(Names, lanes, constants, block, whole))

@@ -8,6 +8,7 @@ import optax
 import pytest
 import torch
 from support import BACKENDS, OTHERS, assert_same_bits, by_numpy, to_torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import qcore
 import qjax
@@ -20,6 +21,18 @@ from qtorch.quant import Quantizer
 TENSOR, ROWS = "scaled(e4m3fn,{...:None},scale=float32)", "scaled(e4m3fn,{-1:None},scale=float32)"
 TILES, COLUMNS = "scaled(int8,{-2:8,-1:16},scale=float32)", "scaled(float(4,3),{-2:5},scale=float32)"
 MODES = ("nearest", "stochastic", "up")
+
+
+class Ordinary(TorchDispatchMode):
+    """A mode that changes nothing; under any mode rounding runs operation by operation."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def by_operations(function, *given, **named):
+    with Ordinary():
+        return function(*given, **named)
 
 
 def hard(dtype=np.float32):
@@ -91,3 +104,66 @@ def test_statistics():
     found = qcore.insight.statistics_of(x, ROWS)
     assert_same_bits(qtorch.quantize(to_torch(x), ROWS), qcore.quantize(x, ROWS))
     assert (int(found.saturated), int(found.elements)) == (0, 6)
+
+
+@pytest.mark.parametrize("number", [TENSOR, ROWS, TILES, COLUMNS])
+def test_codes(number):
+    """Codes, and float32 numbers of blocks that decode multiplies with; decoded they are what quantize returns."""
+    for dtype in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64):
+        for mode in ("nearest", "stochastic"):
+            x = np.nan_to_num(hard(dtype), nan=1) if number in (TILES, COLUMNS) else hard(dtype)
+            expected, scales = qcore.encode(x, number, mode, key=6)
+            numbers = qcore.decode(expected, number, dtype, scales=scales)
+            assert scales.dtype == (np.float64 if dtype is np.float64 else np.float32)
+            assert (numbers == qcore.quantize(x, number, mode, key=6))[~np.isnan(x)].all()
+            for way in (lambda f, *given, **named: f(*given, **named), by_operations):
+                found = way(qtorch.encode, to_torch(x), number, mode, key=6)
+                for one, other in zip(found, (expected, scales), strict=True):
+                    assert_same_bits(one, other)
+                decoded = way(qtorch.decode, found[0], number, to_torch(x).dtype, scales=found[1])
+                assert_same_bits(decoded, numbers, f"{dtype} {mode}")
+    if number in (ROWS, TILES):
+        found = jax.jit(lambda x: qjax.encode(x, number, "stochastic", key=6))(hard())
+        expected = qcore.encode(hard(), number, "stochastic", key=6)
+        for one, other in zip(found, expected, strict=True):
+            assert_same_bits(np.asarray(one), other)
+        assert_same_bits(
+            np.asarray(qjax.decode(found[0], number, scales=found[1])),
+            qcore.decode(expected[0], number, scales=expected[1]),
+        )
+
+
+def test_scales_of_others():
+    """Any float32 number is a scale: beyond the range results saturate, and NaN and infinity are NaN."""
+    codes = np.arange(256, dtype=np.uint8)[None].repeat(8, 0)
+    scales = np.float32([[1], [-2], [2.0**-140], [3e38], [0], [np.nan], [np.inf], [2.0**-126]])
+    expected = qcore.decode(codes, ROWS, scales=scales)
+    with np.errstate(over="ignore", invalid="ignore"):
+        wide = qcore.decode(codes, "e4m3fn", np.float64) * scales.astype(np.float64)
+    wide[6] = np.nan
+    np.testing.assert_array_equal(
+        expected, np.clip(wide, *(np.finfo(np.float32).max * np.float64([-1, 1]))).astype("f4")
+    )
+    given = torch.from_numpy(codes), ROWS
+    assert_same_bits(qtorch.decode(*given, scales=torch.from_numpy(scales)), expected)
+    assert_same_bits(by_operations(qtorch.decode, *given, scales=torch.from_numpy(scales)), expected)
+    assert_same_bits(np.asarray(qjax.decode(codes, ROWS, scales=scales)), expected)
+    for decode, one, other in (
+        (qcore.decode, codes, codes[:, :1]),
+        (qtorch.decode, torch.from_numpy(codes), torch.from_numpy(codes[:, :1])),
+        (qjax.decode, codes, codes[:, :1]),
+    ):
+        with pytest.raises(TypeError, match=r"uint8; allowed is a .* of floats for scale='float32'"):
+            decode(one, ROWS, scales=other)
+
+
+def test_compiled_codes():
+    def program(x):
+        codes, scales = qtorch.encode(x, ROWS)
+        return codes, scales, qtorch.decode(codes, ROWS, scales=scales)
+
+    torch.compiler.reset()
+    found = torch.compile(program, backend="aot_eager", fullgraph=True)(to_torch(hard()))
+    expected = qcore.encode(hard(), ROWS)
+    for one, other in zip(found, (*expected, qcore.decode(expected[0], ROWS, scales=expected[1])), strict=True):
+        assert_same_bits(one, other)

@@ -39,6 +39,7 @@ def both(activation, weight):
 CASES = {
     "floats": ("e4m3fn", "e4m3fn"),
     "codes of blocks": ("e5m2", "mxfp4"),
+    "scales in float32": ("scaled(e4m3fn,{...:None},scale=float32)", "scaled(fixed(8,0),{0:1,...:None},scale=float32)"),
     "no codes": ("fixed(8,4)", "block(6)"),
     "three scales": ("float(5,2)", "nvfp4"),
     "integers and a format": ("MinMaxObserver", "e4m3fn"),

@@ -59,7 +59,7 @@ def float_scaled(block, element, mode):
     largest = max(map(abs, finite), default=ZERO)
     scale = Fraction(1)
     if largest and len(finite) == len(block):
-        scale = min(nearest_float(numbers[-1][0] / largest), Fraction(float(np.finfo(np.float32).max)))
+        scale = min(max(nearest_float(numbers[-1][0] / largest), Fraction(2) ** -126), Fraction(2) ** 126)
     inverse, results = nearest_float(1 / scale), []
     for v in block:
         if np.isnan(v):

@@ -15,7 +15,7 @@ from qcore.formats.block import NVFP4, BlockScaled
 from qcore.formats.number import Number, check_number
 from qcore.recipes import Entry, Recipe
 
-SCALE_BITS = 8  # of a block's scale: E8M0 for MX, E4M3 for NVFP4
+SCALE_BITS = {"2^k": 8, "e4m3": 8, "float32": 32}  # of a block's scale
 _SPECIAL = re.compile(r"([*?[])")
 
 
@@ -33,7 +33,7 @@ def bits_per_element(number: Number) -> float:
     width = getattr(number, "element", number).bits
     if not isinstance(number, BlockScaled | NVFP4) or any(size is None for _, size in number.block):
         return width
-    return width + SCALE_BITS / prod(size for _, size in number.block)
+    return width + SCALE_BITS[number.scales] / prod(size for _, size in number.block)
 
 
 def check_candidates(candidates: Iterable[Number | str]) -> dict[str, float]:

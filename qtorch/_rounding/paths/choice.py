@@ -20,7 +20,7 @@ from qcore.law.blocks.tiles import block_counts, tiles
 from qcore.random.threefry import Noise
 from qtorch._rounding.paths.cpu import round_on_cpu, with_strides_of
 from qtorch._rounding.paths.cuda import round_on_cuda
-from qtorch._rounding.paths.operations import DTYPES, FLOATS, lane_dtype, run
+from qtorch._rounding.paths.operations import DTYPES, FLOATS, lane_dtype, run, scale_dtype
 from qtorch._rounding.plan import Plan, block_sizes
 from qtorch._rounding.sharded import check_not_transformed, is_sharded, round_shards
 from qtorch._torch_internals import is_memory
@@ -102,7 +102,7 @@ def by_operations(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
         result = torch.empty_like(x, dtype=plan.dtype)
         if not (program.shared and program.codes):
             return result
-        scales = torch.empty(block_counts(tuple(x.shape), sizes), dtype=torch.uint8, device=x.device)
+        scales = torch.empty(block_counts(tuple(x.shape), sizes), dtype=scale_dtype(program), device=x.device)
         whole = torch.ones((), dtype=FLOATS[lane_dtype(program.carrier)], device=x.device)
         return result, scales, *([whole] if program.kind == "nvfp4" else [])
     x = x.resolve_neg()

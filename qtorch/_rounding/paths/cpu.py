@@ -11,7 +11,7 @@ from qcore import Number
 from qcore.law.blocks.tiles import Matrix, as_matrix, block_counts
 from qcore.random.threefry import Noise
 from qtorch._kernels import laws
-from qtorch._rounding.paths.operations import FLOATS, lane_dtype
+from qtorch._rounding.paths.operations import FLOATS, lane_dtype, scale_dtype, stored_scales
 from qtorch._rounding.plan import Plan, decoder_for
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
@@ -97,11 +97,11 @@ def _round_blocks(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
 
 
 def _scales(plan: Plan, x: torch.Tensor) -> list[torch.Tensor]:
-    """Memory for the codes of the blocks' scales, and for the tensor's scale where there is one."""
+    """Memory for the blocks' scales, and for the tensor's scale where there is one."""
     if not plan.program.codes:
         return []
     counts = block_counts(tuple(x.shape), plan.number.block_sizes(x.dim()))
-    scales = [torch.empty(counts, dtype=torch.uint8, device="cpu")]
+    scales = [torch.empty(counts, dtype=scale_dtype(plan.program), device="cpu")]
     if plan.program.kind == "nvfp4":
         scales.append(torch.empty((), dtype=FLOATS[lane_dtype(plan.program.carrier)], device="cpu"))
     return scales
@@ -120,12 +120,12 @@ def decode_on_cpu(
     codes = codes.contiguous()
     storage, result = str(codes.dtype).removeprefix("torch."), torch.empty_like(codes, dtype=dtype)
     if scales is None:
-        function, sizes, others = laws.decoding(decoding, storage, "flat"), (codes.numel(),), ()
+        function, sizes, others = laws.decoding(decoding, storage, "flat"), (codes.numel(),), []
     elif (matrix := _matrix(number, codes.shape)) is None:
         return None
     else:
         function, sizes = laws.decoding(decoding, storage, laws.layout_of(matrix)), matrix
-        others = (scales.to(torch.uint8).contiguous(), *([] if scale is None else [aligned(scale)]))
+        others = [aligned(stored_scales(scales, decoding).contiguous()), *([] if scale is None else [aligned(scale)])]
     if function is None:
         return None
     function(*sizes, codes.data_ptr(), constants.data_ptr(), *(one.data_ptr() for one in others), result.data_ptr())

@@ -19,7 +19,16 @@ from qcore.random.threefry import Noise
 from qtorch._kernels import cuda
 from qtorch._rounding.paths import operations
 from qtorch._rounding.paths.cpu import with_strides_of
-from qtorch._rounding.paths.operations import DTYPES, FLOATS, Names, from_codes, from_lanes, lane_dtype
+from qtorch._rounding.paths.operations import (
+    DTYPES,
+    FLOATS,
+    Names,
+    from_codes,
+    from_lanes,
+    lane_dtype,
+    scale_dtype,
+    stored_scales,
+)
 from qtorch._rounding.plan import Plan
 
 LIMIT = 1 << 31  # elements, whose indices kernels count in 31 bits
@@ -47,7 +56,8 @@ def round_on_cuda(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     lanes = cuda.aligned(x)
     results = [torch.empty_like(lanes, dtype=plan.dtype)]
     if plan.program.shared and plan.program.codes:
-        results.append(torch.empty(block_counts(tuple(x.shape), sizes), dtype=torch.uint8, device=x.device))
+        counts, dtype = block_counts(tuple(x.shape), sizes), scale_dtype(plan.program)
+        results.append(torch.empty(counts, dtype=dtype, device=x.device))
     if plan.program.codes and plan.program.kind == "nvfp4":
         results.append(torch.empty((), dtype=FLOATS[lane_dtype(plan.program.carrier)], device=x.device))
     constants = torch.tensor(plan.constants, dtype=lane_dtype(plan.program.carrier), device=x.device)
@@ -71,7 +81,7 @@ def decode_on_cuda(
     result = torch.empty_like(source, dtype=dtype)
     arguments = [source.view(shape), torch.tensor(constants, dtype=lane_dtype(decoding.carrier), device=codes.device)]
     if scales is not None:
-        arguments.append(cuda.aligned(scales.to(torch.uint8)).view(_outside(pattern, shape)))
+        arguments.append(cuda.aligned(stored_scales(scales, decoding)).view(_outside(pattern, shape)))
     if scale is not None:
         arguments.append(scale.reshape(()))
     kernel([*arguments, _bits(result).view(shape)])
@@ -196,7 +206,8 @@ def decoder_example(
     arguments += [torch.zeros(decoding.count(), dtype=lane, device=device)]
     dynamic: list[Any] = [sizes, None]
     if decoding.scales:
-        arguments.append(torch.zeros(_outside(pattern, shape), dtype=torch.uint8, device=device))
+        stored = lane if decoding.scales == "floats" else torch.uint8
+        arguments.append(torch.zeros(_outside(pattern, shape), dtype=stored, device=device))
         dynamic.append({axis: size for axis, size in sizes.items() if pattern[axis] == "k"})
     if decoding.scales == "two levels":
         arguments.append(torch.zeros((), dtype=FLOATS[lane], device=device))

@@ -10,7 +10,7 @@ import torch
 
 from qcore.law.blocks.tiles import Tiles
 from qcore.law.carrier import CARRIERS, Carrier
-from qcore.law.program import Program
+from qcore.law.program import Decoding, Program
 from qcore.random.threefry import Noise, rounding_words
 
 DTYPES = {getattr(torch, name): carrier for name, carrier in CARRIERS.items()}
@@ -66,7 +66,8 @@ def run(
     if not scales:
         return codes
     block, *whole = scales
-    return codes, block.to(torch.uint8), *(lanes.reshape(()).view(FLOATS[lanes.dtype]) for lanes in whole)
+    block = block.view(FLOATS[block.dtype]) if program.float_scales else block.to(torch.uint8)
+    return codes, block, *(lanes.reshape(()).view(FLOATS[lanes.dtype]) for lanes in whole)
 
 
 def join(blocks: Tiles, lanes: torch.Tensor) -> torch.Tensor:
@@ -104,6 +105,11 @@ def from_lanes(bits: torch.Tensor, carrier: Carrier, dtype: torch.dtype) -> torc
     return (bits >> carrier.padding).to(torch.int16).view(dtype)
 
 
+def scale_dtype(program: Program) -> torch.dtype:
+    """The dtype of the scales of blocks that come with codes."""
+    return FLOATS[lane_dtype(program.carrier)] if program.float_scales else torch.uint8
+
+
 def result_dtype(program: Program, dtype: torch.dtype) -> torch.dtype:
     """The dtype of a program's result for inputs of a dtype."""
     return STORED[program.storage] if program.codes else dtype
@@ -118,3 +124,11 @@ def to_codes(lanes: torch.Tensor, storage: int) -> torch.Tensor:
 def from_codes(codes: torch.Tensor, lane_bits: int) -> torch.Tensor:
     """Lanes of codes in integers of any type; what is above the codes does not matter."""
     return codes.view(_SIGNED.get(codes.dtype, codes.dtype)).to(torch.int32 if lane_bits == 32 else torch.int64)
+
+
+def stored_scales(scales: torch.Tensor, decoding: Decoding) -> torch.Tensor:
+    """Blocks' scales as kernels read them: uint8 codes, or lanes of floats."""
+    if decoding.scales != "floats":
+        return scales.to(torch.uint8)
+    lanes = lane_dtype(decoding.carrier)
+    return scales.to(FLOATS[lanes]).view(lanes)
