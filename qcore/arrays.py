@@ -203,8 +203,9 @@ def _scale_lanes(scales: Any, decoding: Decoding, dtype: Any) -> np.ndarray:
     """Blocks' scales as lanes: of their codes, or of floats."""
     if decoding.scales != "floats":
         return check_codes(scales, "scales").astype(dtype)
-    check_float_scales(scales, isinstance(scales, np.ndarray) and scales.dtype.kind == "f", "NumPy array")
-    return scales.astype(_float(decoding.carrier)).view(dtype)
+    array = cast("np.ndarray[Any, np.dtype[Any]]", scales)
+    check_float_scales(scales, isinstance(scales, np.ndarray) and array.dtype.kind == "f", "NumPy array")
+    return array.astype(_float(decoding.carrier)).view(dtype)
 
 
 def _pad(array: np.ndarray, missing: tuple[int, ...]) -> np.ndarray:

@@ -131,7 +131,7 @@ class BlockScaled(_TiledNumber):
     before they are rounded, and with r = float32(1 / s) afterwards: the scales of `Scale`, for single arrays. Products
     are rounded to float32 (for float64 arrays to float64) to nearest, ties to even, and results to the array's dtype.
     Intermediate results have unlimited exponents, but s is from 2^-126 to 2^126, so that r is a normal float32 number.
-    Blocks whose largest magnitude is zero, infinite or NaN have s = 1. Codes come with r, which they are multiplied with.
+    Blocks whose largest magnitude is zero, infinite or NaN have s = 1. Codes come with r, which multiplies them.
 
     Source: OCP Microscaling Formats Specification 1.0
     (floor); Mishra et al., "Recipes for Pre-training LLMs with MXFP8", 2025 (rceil); Wu et al., "Training and Inference
@@ -161,7 +161,7 @@ class BlockScaled(_TiledNumber):
         array([[1.     , 2.     , 3.     ],
                [0.09375, 0.1875 , 0.25   ]], dtype=float32)
         >>> quantize(np.float32([0.1, 0.2, 0.3]), BlockScaled("e2m1fn", {...: None}, scale="float32"))
-        array([0.1 , 0.2 , 0.3 ], dtype=float32)
+        array([0.1, 0.2, 0.3], dtype=float32)
     """
 
     element: Any

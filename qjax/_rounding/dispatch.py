@@ -116,7 +116,7 @@ def decode(codes: ArrayLike, number: Number | str, dtype: Any = jnp.float32, *, 
     decoding, constants = number.decoding(carrier)
     scales, array_scale = check_scales(number, codes.shape, scales)
     if decoding.scales == "floats":
-        check_float_scales(scales, jnp.issubdtype(getattr(scales, "dtype", None), jnp.floating), "JAX or NumPy array")
+        check_float_scales(scales, jnp.issubdtype(getattr(scales, "dtype", int), jnp.floating), "JAX or NumPy array")
         scales = jnp.asarray(scales, f"float{carrier.lane_bits}")
     elif scales is not None:
         scales = as_integers(scales, "scales")
