@@ -195,7 +195,7 @@ def test_any_nan(capsys, tmp_path):
         (HAND, "", r"line 1: Expecting value"),
         (HAND, "[1]\n3fa00000,,2", r"line 1: '\[1\]'; allowed is a JSON object with exactly format, mode, dtype"),
         ('"key": null, ', "", r"line 1: .*allowed is a JSON object with exactly"),
-        ("e2m1fn", "e2m1", r"line 1: format='e2m1': allowed here are"),
+        ("e2m1fn", "e2m1x", r"line 1: format='e2m1x': e2m1x may mean e2m1"),
         ('"nearest"', '"closest"', r"line 1: rounding='closest'; allowed are"),
         ('"nearest"', '"stochastic"', r"line 1: key=None"),
         ('"nearest"', "3", r"line 1: mode is 3; allowed is"),
