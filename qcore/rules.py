@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from qcore.arguments import check_choice, check_flag, quoted
+from qcore.formats.block import BlockScaled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.number import OVERFLOWS, Number, check_number, with_overflow
 from qcore.law.rounding import Rounding, check_rounding
@@ -84,7 +85,23 @@ class Quantization:
         stochastic = any(number is not None and rounding is Rounding.STOCHASTIC for number, rounding in pairs)
         clamps = self.clamping_grad_zero and isinstance(number, FixedPoint) and number.clamp and not number.wrap
         object.__setattr__(self, "stochastic", stochastic)
+        if len({one.history for one in self.delayed if one is not None}) > 1:
+            raise ValueError(f"forward_number={number}, backward_number={self.backward_number}; allowed is one history")
         object.__setattr__(self, "unclamped", replace(number, clamp=False) if clamps else None)  # type: ignore[type-var]
+
+    @property
+    def delayed(self) -> tuple[BlockScaled | None, BlockScaled | None]:
+        """Both formats, where their scales are delayed; else None."""
+        forward, backward = (
+            number if isinstance(number, BlockScaled) and number.history is not None else None
+            for number in (self.forward_number, self.backward_number)
+        )
+        return forward, backward
+
+    @property
+    def history(self) -> int | None:
+        """How many past tensors delayed scales follow from; None if there are none."""
+        return next((number.history for number in self.delayed if number is not None), None)
 
 
 @dataclass(frozen=True)
@@ -123,6 +140,10 @@ class Rule:
             )
         object.__setattr__(self, "weight_number", _optional_number("weight_number", self.weight_number, overflow))
         object.__setattr__(self, "weight_rounding", check_rounding(self.weight_rounding, "weight_rounding"))
+        if getattr(self.weight_number, "history", None) is not None:
+            raise ValueError(
+                f"weight_number={self.weight_number} has a delayed scale; allowed are formats without history"
+            )
 
     def names(self, layer: str) -> bool:
         """True if the pattern matches a layer's dotted name."""

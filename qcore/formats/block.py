@@ -26,6 +26,7 @@ from qcore.law.rounding import Rounding
 
 FP4 = BinaryFloat(2, 1, specials="finite")
 FP4_SCALE = BinaryFloat(4, 3, specials="fn", overflow="saturate")
+LONGEST_HISTORY = 2**20  # which is a row of a state
 DEEPEST = 26  # so many binary places below its quantum, a number above zero is as good as another
 
 
@@ -147,6 +148,8 @@ class BlockScaled(_TiledNumber):
         rule: "floor", "ceil", "even", "rceil" or "round", of scales 2^k.
         scale: "e8m0", which is 2^k, or "float32", for elements that have steps of at least 2^-100 and a largest number
             of at most 24 bits and below 2^64.
+        history: None, or how many past tensors a delayed scale follows from, as for `Scale`: of scale="float32" and the
+            block {...: None} only. Such a scale is state, which a `Quantizer` has.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -168,6 +171,7 @@ class BlockScaled(_TiledNumber):
     block: Any
     rule: str = "floor"
     scale: str = "e8m0"
+    history: int | None = None
 
     def __post_init__(self) -> None:
         self._set(element=check_element(self.element), block=check_block(self.block))
@@ -177,9 +181,17 @@ class BlockScaled(_TiledNumber):
             if self.rule != "floor":
                 raise ValueError(f"rule={self.rule!r} with scale='float32'; allowed are rules of scale='e8m0' only")
             check_float_scaled(self.element)
+        if self.history is not None:
+            self._set(history=check_int("history", self.history, 1, LONGEST_HISTORY))
+            if self.scale != "float32" or self.block != ((..., None),):
+                raise ValueError(
+                    f"history={self.history} with scale={self.scale!r} and block={block_text(self.block)}; allowed is "
+                    "a history with scale='float32' and block={...: None}"
+                )
 
     def __repr__(self) -> str:
         scale = "" if self.scale == "e8m0" else f", scale={self.scale}"
+        scale += "" if self.history is None else f", history={self.history}"
         return f"BlockScaled (element={self.element!r}, block={block_text(self.block)}, rule={self.rule}{scale})"
 
     @property
@@ -200,13 +212,27 @@ class BlockScaled(_TiledNumber):
             return "scaled", shared
         return "scaled_general", generalized(shared, element, carrier)
 
+    def _check_stateless(self) -> None:
+        if self.history is not None:
+            raise ValueError(
+                f"{self.text} has a delayed scale, which is state; allowed are Quantizer in PyTorch, the argument "
+                "scaling of quantizer's functions in JAX, Operand(scale=Scale(history=)) in products, and here a "
+                "format without history"
+            )
+
+    def codes(self, carrier: Carrier) -> Codes:
+        self._check_stateless()
+        return super().codes(carrier)
+
     def decoding(self, carrier: Carrier) -> tuple[Decoding, tuple[int, ...]]:
+        self._check_stateless()
         if self.scale == "e8m0":
             return super().decoding(carrier)
         codes = self.element.codes(working(carrier))
         return Decoding(carrier, kind_of(codes), "floats"), tuple(codes)
 
     def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
+        self._check_stateless()
         kind, constants = self.reduce(carrier)
         if self.scale == "float32":
             element, integers = self.element.program(mode, working(carrier), coded)

@@ -275,6 +275,7 @@ _NUMBER_KINDS = _ELEMENT_KINDS | {
             "block": _block,
             "rule": choice(tuple(RULES)),
             "scale": choice(("e8m0", "float32")),
+            "history": _int,
         },
         2,
         2,

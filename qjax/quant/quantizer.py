@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,25 +12,37 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore import Number, Quantization, Rounding
+from qcore.accumulate.operands.delayed import next_rows, round_delayed
 from qcore.arguments import missing_key
 from qjax._rounding.dispatch import quantize, same_bits
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax._rounding.scopes import UNWATCHED, kind_scope
+from qjax.linalg.array_names import Names
 
 
 @dataclass(frozen=True)
 class QuantizeFunction(Quantization):
     """The function that `quantizer` returns; hashable, comparable and picklable if its arguments are."""
 
-    def __call__(self, x: ArrayLike, key: Key = None) -> jax.Array:
+    def __call__(self, x: ArrayLike, key: Key = None, scaling: jax.Array | None = None) -> jax.Array:
         """Rounds x, and its gradient in the backward pass; see `qjax.quantize` for x, key, the result and errors.
 
-        The key may be traced. Gradients use fold_in(key, 1).
+        The key may be traced. Gradients use fold_in(key, 1). Delayed scales (`BlockScaled(history=)`) need their state,
+        a float32 array of shape (2, 1 + history) that begins as `first_scaling(history)[:2]` of `qjax.linalg`; the
+        gradient with respect to it is the next state.
         """
         x = as_array(x)
         if key is None and self.stochastic:
             raise missing_key()
+        given = None if scaling is None else (scaling.shape, str(scaling.dtype))
+        expected = None if self.history is None else ((2, 1 + self.history), "float32")
+        if given != expected:
+            raise ValueError(f"scaling has shape and dtype {given}; allowed is {expected}, by the format's history")
+        if scaling is not None:
+            if x.dtype != jnp.float32:
+                raise TypeError(f"x has dtype {x.dtype}; allowed is float32 with a delayed scale")
+            return _delayed(self, x, None if key is None else key_words(key).view(np.uint32), scaling)
         linear = self.backward_number is None and not self.backward_hooks
         return (_linear if linear else _apply)(self, x, None if key is None else key_words(key).view(np.uint32))
 
@@ -121,3 +134,41 @@ def _backward(rule: Quantization, saved: tuple[Any, Any], grad: jax.Array) -> tu
 
 
 _apply.defvjp(_forward, _backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _delayed(rule: Quantization, x: jax.Array, key: Any, state: jax.Array) -> jax.Array:
+    """Rounding with delayed scales, whose derivative with respect to their state is the next state."""
+    return _by_scale(x, rule.forward_number, rule.forward_rounding, key, state[0, 0])
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _by_scale(x: jax.Array, number: Number | None, rounding: Rounding, key: Any, scale: jax.Array) -> jax.Array:
+    if number is None or getattr(number, "history", None) is None:
+        return x if number is None else quantize(x, number, rounding, key=key)
+
+    def round_element(y: jax.Array, element: Number) -> jax.Array:
+        with jax.enable_x64(False):
+            return quantize(y, element, rounding, key=key)
+
+    with jax.enable_x64(True):
+        return round_delayed(Names, x, number, scale, round_element)  # type: ignore[arg-type]
+
+
+def _delayed_forward(rule: Quantization, x: jax.Array, key: Any, state: jax.Array) -> tuple[jax.Array, Any]:
+    return _delayed(rule, x, key, state), (x, key, state)
+
+
+def _delayed_backward(rule: Quantization, saved: Any, grad: jax.Array) -> tuple[Any, ...]:
+    x, key, state = saved
+    for hook in rule.backward_hooks:
+        grad = hook(grad)
+    key = None if key is None else fold_in(key, 1)
+    with kind_scope("gradient"):
+        rounded = _by_scale(grad, rule.backward_number, rule.backward_rounding, key, state[1, 0])
+    with jax.enable_x64(True):
+        rows = next_rows(Names, state, (x, grad), rule.delayed)
+        return rounded, None, jnp.stack(rows)
+
+
+_delayed.defvjp(_delayed_forward, _delayed_backward)

@@ -102,7 +102,14 @@ def lower(
         return model
     chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, overflow, rules)
     says = Rule("*", None, outputs, weight_number, weight_rounding, overflow) != Rule()  # type: ignore[arg-type]
-    for layer, (name, rule) in _matches(model, chosen, rules, says).items():
+    found = _matches(model, chosen, rules, says)
+    for name, rule in found.values():
+        if rule.outputs.history is not None:
+            raise ValueError(
+                f"{name}: a delayed scale is state, for which lower has no place; allowed are sequential_lower, "
+                "Operand(scale=Scale(history=)) in a Recipe, and formats without history"
+            )
+    for layer, (name, rule) in found.items():
         if rule.outputs != Quantization():
             RoundingHook(layer, rule.outputs)
         round_weights(name, layer, rule)

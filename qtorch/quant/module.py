@@ -15,6 +15,7 @@ from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, fold_in
 from qtorch._rounding.paths.choice import is_plain_tensor, round_tensor
 from qtorch._rounding.plan import Plan, plan_for
 from qtorch._torch_internals import apply_directly
+from qtorch.quant.delayed import Delayed, check_call, first_state
 
 _LANES = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
@@ -22,8 +23,9 @@ _LANES = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 class Quantizer(torch.nn.Module):
     """Rounds a tensor, and its gradient.
 
-    It has no parameters or buffers, and can be copied, compiled, and pickled if its hooks can; `quantizer` is another
-    name for it. The arguments are those of `qcore.Quantization`.
+    It has no parameters, and a buffer `scaling` only where a scale is delayed, which backward passes advance (float32
+    only; the first row is the forward direction's, see `BlockScaled(history=)`). It can be copied, compiled, and
+    pickled if its hooks can; `quantizer` is another name for it. The arguments are those of `qcore.Quantization`.
 
     The forward pass rounds x with the key k. The backward pass applies the hooks to the gradient, rounds it with the
     key `fold_in(k, 1)`, and sets it to 0 where the forward pass clamped: where x, rounded without a range, is out of
@@ -48,6 +50,8 @@ class Quantizer(torch.nn.Module):
         (tensor([1., 7.]), tensor([0.3125, 0.0000]))
     """
 
+    scaling: torch.Tensor
+    told: tuple[str, ...]  # both formats and roundings, as text for a traced program
     _plans: _Plans | None = None
 
     def __init__(
@@ -63,6 +67,22 @@ class Quantizer(torch.nn.Module):
         super().__init__()
         arguments: tuple[Any, ...] = (forward_number, backward_number, forward_rounding, backward_rounding)
         self.quantization = Quantization(*arguments, clamping_grad_zero, backward_hooks, overflow)  # type: ignore[arg-type]
+        history = self.quantization.history
+        if history is not None:
+            self.register_buffer("scaling", first_state(history))
+            told = self.quantization
+            texts = ["" if one is None else one.text for one in (told.forward_number, told.backward_number)]
+            self.told = *texts, told.forward_rounding.value, told.backward_rounding.value
+
+    def reset_parameters(self) -> None:
+        """Puts the state of delayed scales back to its beginning: all that `to_empty` leaves."""
+        if self.quantization.history is not None:
+            self.scaling.copy_(first_state(self.quantization.history))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        if self.quantization.history is not None:
+            state_dict.setdefault(f"{prefix}scaling", self.scaling)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_plans": None}  # plans cannot be pickled
@@ -82,6 +102,10 @@ class Quantizer(torch.nn.Module):
             TypeError, ValueError: if an argument is not as above.
         """
         quantization, plain, plans = self.quantization, is_plain_tensor(x), None
+        if quantization.history is not None:
+            check_call(x, self.training)
+            words = _key_words(quantization, key, plain) if quantization.stochastic or key is not None else None
+            return Delayed.apply(x, words, self.scaling, quantization.backward_hooks, *self.told)
         if plain:
             plans = self._plans
             if plans is None or plans.quantization is not quantization or plans.dtype is not x.dtype:

@@ -69,7 +69,10 @@ class QConfigDynamic(NamedTuple("_QConfigDynamic", [("activation", Maker), ("wei
 
 def _maker(name: str, maker: Any) -> Maker:
     if isinstance(maker, (str, Number)):
-        return Factory(Quantizer, {"forward_number": check_number(maker, name), "forward_rounding": "nearest"})
+        number = check_number(maker, name)
+        if getattr(number, "history", None) is not None:
+            raise ValueError(f"{name}={number} has a delayed scale; allowed are formats without history")
+        return Factory(Quantizer, {"forward_number": number, "forward_rounding": "nearest"})
     if isinstance(maker, torch.nn.Module) or not callable(maker):
         raise ValueError(
             f"{name} is a {type(maker).__name__}; allowed is what makes one: a class, MinMaxObserver.with_args(...); "

@@ -45,15 +45,16 @@ def prepared(xp: Any, x: Any, operand: Operand, given: Any = None) -> tuple[Any,
     if operand.scale is None or 0 in x.shape:
         return x, None
     if given is not None:
-        return _times(xp, x, given), _inverse(xp, given)
+        return times(xp, x, given), _inverse(xp, given)
     parts = tiles(x.shape, operand.scale.sizes(len(x.shape)))
     split = parts.split(x, lambda array, missing: xp.pad(array, [(0, count) for count in missing]))
     scale = xp.materialize(scale_of(xp, largest_magnitude(xp, split, parts.axes), operand, 1.0))
     inverse = _inverse(xp, scale).reshape(() if operand.scale.whole else parts.counts)
-    return parts.merge(_times(xp, split, scale)), inverse
+    return parts.merge(times(xp, split, scale)), inverse
 
 
-def _times(xp: Any, x: Any, scale: Any) -> Any:
+def times(xp: Any, x: Any, scale: Any) -> Any:
+    """float32(x * scale)."""
     return xp.narrow(xp.wide(x) * xp.wide(scale))
 
 
@@ -72,12 +73,12 @@ def of_both(xp: Any, first: Any, second: Any) -> Any:
     """float32(r of the first * r of the second); None is 1."""
     if first is None or second is None:
         return second if first is None else first
-    return _times(xp, first, second)
+    return times(xp, first, second)
 
 
 def rescaled(xp: Any, found: Any, factor: Any) -> Any:
     """float32(float32(sum) * factor), in float64."""
-    return xp.wide(_times(xp, xp.narrow(found), factor))
+    return xp.wide(times(xp, xp.narrow(found), factor))
 
 
 def next_row(xp: Any, row: Any, x: Any, operand: Operand) -> Any:

@@ -1,0 +1,98 @@
+"""Delayed scales of a `Quantizer`: a state that backward passes advance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore.accumulate.operands.delayed import next_rows, round_delayed
+from qcore.formats.number import check_number
+from qtorch._rounding.dispatch import quantize
+from qtorch._rounding.keys import fold_in
+from qtorch.linalg.tensor_names import Names
+
+
+def first_state(history: int) -> torch.Tensor:
+    """The state before the first call: a row of the forward direction, and one of the backward direction."""
+    state = torch.zeros(2, 1 + history)
+    state[:, 0] = 1
+    return state
+
+
+def check_call(x: torch.Tensor, training: bool) -> None:
+    """Refuses a tensor whose scale cannot be delayed."""
+    if x.dtype is not torch.float32:
+        raise TypeError(f"x has dtype {x.dtype}; allowed is torch.float32 with a delayed scale")
+    if training and torch.is_grad_enabled() and not x.requires_grad:
+        raise ValueError(
+            "x needs no gradient, and only backward passes advance a delayed scale; allowed are x.requires_grad_(), "
+            "eval(), torch.no_grad(), and a format without history"
+        )
+
+
+_library = torch.library.Library("qtorch", "FRAGMENT")
+_library.define("round_delayed(Tensor x, Tensor? key, Tensor scale, str number, str rounding) -> Tensor")
+_library.define("advance_rows(Tensor(a!) state, Tensor x, Tensor gradient, str forward, str backward) -> ()")
+
+
+def _round_delayed(
+    x: torch.Tensor, key: torch.Tensor | None, scale: torch.Tensor, number: str, rounding: str
+) -> torch.Tensor:
+    """A tensor rounded to a format, with the scale that is given if the format's is delayed."""
+    given = _number(number)
+    key = key if rounding == "stochastic" else None
+    if given is None:
+        return x.clone()
+    if not _is_delayed(given):
+        return quantize(x, given, rounding, key=key)
+    return round_delayed(Names, x, given, scale, lambda y, element: quantize(y, element, rounding, key=key))
+
+
+def _advance(state: torch.Tensor, x: torch.Tensor, gradient: torch.Tensor, *numbers: str) -> None:
+    """Puts the largest magnitudes of a tensor and its gradient into the state, in place."""
+    delayed: Any = [number if _is_delayed(number) else None for number in map(_number, numbers)]
+    state.copy_(torch.stack(next_rows(Names, state, (x.contiguous(), gradient.contiguous()), delayed)))
+
+
+def _number(text: str) -> Any:
+    return check_number(text) if text else None
+
+
+def _is_delayed(number: Any) -> bool:
+    return getattr(number, "history", None) is not None
+
+
+_library.impl("round_delayed", _round_delayed, "CompositeExplicitAutograd")
+_library.impl("advance_rows", _advance, "CompositeExplicitAutograd")
+torch.library.register_fake("qtorch::round_delayed", lambda x, *_: torch.empty_like(x), lib=_library)
+torch.library.register_fake("qtorch::advance_rows", lambda *_: None, lib=_library)
+
+
+class Delayed(torch.autograd.Function):
+    """(x, key words, state, hooks of the backward pass, both formats and roundings as text) -> x rounded."""
+
+    @staticmethod
+    def forward(x: torch.Tensor, words: Any, state: torch.Tensor, hooks: Any, *told: str) -> torch.Tensor:
+        return torch.ops.qtorch.round_delayed(x, words, state[0, 0], told[0], told[2])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        x, words, ctx.state, ctx.hooks, *ctx.told = inputs
+        ctx.save_for_backward(x, words, ctx.state[1, 0].clone())
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        # AOTAutograd refuses a second derivative of a compiled program.
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise NotImplementedError(
+                "a Quantizer with a delayed scale has no second derivatives; allowed are formats without history"
+            )
+        x, words, scale = ctx.saved_tensors
+        forward, backward, _, rounding = ctx.told
+        for hook in ctx.hooks:
+            grad = hook(grad)
+        words = None if words is None else fold_in(words, 1)
+        rounded = torch.ops.qtorch.round_delayed(grad, words, scale, backward, rounding)
+        torch.ops.qtorch.advance_rows(ctx.state, x.detach(), grad.detach(), forward, backward)
+        return rounded, None, None, None, None, None, None, None

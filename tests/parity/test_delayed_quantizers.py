@@ -1,0 +1,113 @@
+"""Delayed scales of quantizers against a loop in NumPy's floats, in PyTorch and in JAX."""
+
+import copy
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from support import assert_same_bits
+
+import qcore
+import qjax
+from qtorch.auto_low import lower
+from qtorch.optim import OptimLP
+from qtorch.quant import Quantizer
+from qtorch.quantization import QConfig
+
+FORWARD, BACKWARD = (f"scaled({name},{{...:None}},scale=float32,history=3)" for name in ("e4m3fn", "e5m2"))
+
+
+def expected_row(past, x, largest, s):
+    """The scale and the past magnitudes after a tensor."""
+    past = [float(np.abs(x).max()), *past[:2]]
+    top = max(past)
+    return np.float32(largest / top) if 0 < top < np.inf else s, past
+
+
+def rounded(x, element, s):
+    y = (x.astype(np.float64) * np.float64(s)).astype(np.float32)
+    q = qcore.quantize(y, element, overflow="saturate")
+    r = np.float32(1 / np.float64(s))
+    return (q.astype(np.float64) * np.float64(r)).astype(np.float32)
+
+
+def steps():
+    random = np.random.default_rng(0)
+    for step in range(6):
+        x, g = (random.standard_normal((5, 7)) * 2.0 ** random.integers(-30, 9) for _ in "xg")
+        yield np.float32(x if step != 2 else 0 * x), np.float32(g)
+
+
+def test_equals_a_loop():
+    q = Quantizer(FORWARD, BACKWARD, "nearest", "nearest")
+    f = qjax.quantizer(FORWARD, BACKWARD, "nearest", "nearest")
+    step = jax.jit(lambda x, state, g: (f(x, scaling=state), jax.vjp(lambda x, s: f(x, scaling=s), x, state)[1](g)))
+    state, of_x, of_g = jnp.float32([[1, 0, 0, 0]] * 2), (np.float32(1), [0.0] * 3), (np.float32(1), [0.0] * 3)
+    for x, g in steps():
+        y, dx = rounded(x, "e4m3fn", of_x[0]), rounded(g, "e5m2", of_g[0])
+        of_x, of_g = expected_row(of_x[1], x, 448, of_x[0]), expected_row(of_g[1], g, 57344, of_g[0])
+        row = np.float32([[of_x[0], *of_x[1]], [of_g[0], *of_g[1]]])
+        given = torch.from_numpy(x).requires_grad_()
+        found = q(given)
+        assert_same_bits(q.eval()(given).detach(), y)  # which changes no state
+        q.train()
+        found.backward(torch.from_numpy(g))
+        of_jax, (grad, state) = step(x, state, g)
+        for one, other in ((found.detach(), y), (given.grad, dx), (q.scaling, row)):
+            assert_same_bits(one, other)
+        for one, other in ((of_jax, y), (grad, dx), (state, row)):
+            assert_same_bits(np.asarray(one), other)
+    again = Quantizer(FORWARD, BACKWARD, "nearest", "nearest")
+    again.load_state_dict(q.state_dict())
+    for one in (again, copy.deepcopy(q)):
+        assert_same_bits(one.scaling, row)
+    again.to_empty(device="cpu").reset_parameters()
+    assert again.scaling.tolist() == [[1, 0, 0, 0]] * 2
+    again.load_state_dict({})
+
+
+def test_a_compiled_step():
+    torch.compiler.reset()
+    models = [Quantizer(FORWARD, BACKWARD, "nearest", "nearest") for _ in range(2)]
+    program = torch.compile(models[0], backend="aot_eager", fullgraph=True)
+    for x, g in steps():
+        pair = [torch.from_numpy(x.copy()).requires_grad_() for _ in range(2)]
+        results = [run(one) for run, one in zip((program, models[1]), pair, strict=True)]
+        for y in results:
+            y.backward(torch.from_numpy(g))
+        assert_same_bits(results[0].detach(), results[1].detach())
+        assert_same_bits(pair[0].grad, pair[1].grad)
+        assert_same_bits(models[0].scaling, models[1].scaling)
+
+
+def second_derivative():
+    x = torch.ones(3, requires_grad=True)
+    y = Quantizer(FORWARD, forward_rounding="nearest")(x)
+    torch.autograd.grad(y.square().sum(), x, create_graph=True)
+
+
+def test_what_is_refused():
+    x = np.ones((2, 3), np.float32)
+    layer = torch.nn.Linear(3, 3)
+    layer.weight.grad = torch.ones(3, 3)
+    nearest = Quantizer(FORWARD, forward_rounding="nearest")
+    for call, kind, words in (
+        (lambda: qcore.quantize(x, FORWARD), ValueError, "delayed scale, which is state; allowed are Quantizer"),
+        (lambda: qcore.encode(x, FORWARD), ValueError, "delayed scale"),
+        (lambda: qjax.quantize(x, FORWARD), ValueError, "delayed scale"),
+        (lambda: lower(layer, ["linear"], FORWARD, None, "nearest"), ValueError, "lower has no place"),
+        (lambda: lower(layer, ["linear"], weight_number=FORWARD), ValueError, "has a delayed scale"),
+        (lambda: OptimLP(torch.optim.SGD([layer.weight], 0.1), weight_quant=FORWARD).step(), ValueError, "delayed"),
+        (lambda: nearest(torch.ones(3)), ValueError, "x needs no gradient"),
+        (lambda: nearest(torch.ones(3, dtype=torch.float16)), TypeError, "torch.float32 with a delayed scale"),
+        (lambda: qjax.quantizer(FORWARD, None, "nearest")(x), ValueError, "scaling has shape and dtype None"),
+        (lambda: QConfig(FORWARD, "e4m3fn"), ValueError, "has a delayed scale"),
+        (second_derivative, NotImplementedError, "no second derivatives"),
+        (lambda: Quantizer(FORWARD, BACKWARD.replace("=3", "=4")), ValueError, "allowed is one history"),
+        (lambda: qcore.BlockScaled("e4m3fn", {-1: 8}, scale="float32", history=2), ValueError, "history=2 with"),
+    ):
+        with pytest.raises(kind, match=words):
+            call()
+    assert qcore.parse(FORWARD).text == FORWARD
