@@ -10,6 +10,7 @@ from qcore.accumulate.operands.delayed import next_rows, round_delayed
 from qcore.formats.number import check_number
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import fold_in
+from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch.linalg.tensor_names import Names
 
 
@@ -92,7 +93,7 @@ class Delayed(torch.autograd.Function):
         forward, backward, _, rounding = ctx.told
         for hook in ctx.hooks:
             grad = hook(grad)
-        words = None if words is None else fold_in(words, 1)
+        words = None if words is None else fold_in(words, 1, is_plain_tensor(words))
         rounded = torch.ops.qtorch.round_delayed(grad, words, scale, backward, rounding)
         torch.ops.qtorch.advance_rows(ctx.state, x.detach(), grad.detach(), forward, backward)
         return rounded, None, None, None, None, None, None, None

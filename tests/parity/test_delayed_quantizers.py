@@ -68,6 +68,18 @@ def test_equals_a_loop():
     again.load_state_dict({})
 
 
+def test_stochastic_rounding_has_the_keys_of_other_quantizers():
+    x, g = next(steps())
+    q, f = Quantizer(FORWARD, BACKWARD), qjax.quantizer(FORWARD, BACKWARD)
+    given = torch.from_numpy(x).requires_grad_()
+    y = q(given, key=5)
+    y.backward(torch.from_numpy(g))
+    of_jax, back = jax.vjp(lambda x, s: f(x, 5, s), jnp.asarray(x), jnp.float32([[1, 0, 0, 0]] * 2))
+    grad, state = back(jnp.asarray(g))
+    for one, other in ((y.detach(), of_jax), (given.grad, grad), (q.scaling, state)):
+        assert_same_bits(one, np.asarray(other))
+
+
 def test_a_compiled_step():
     torch.compiler.reset()
     models = [Quantizer(FORWARD, BACKWARD, "nearest", "nearest") for _ in range(2)]
