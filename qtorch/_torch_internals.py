@@ -50,6 +50,8 @@ INT8_TERMS = 1024  # whose products, of at most 2^14, have sums that float32 hol
 _tree_map = _find("utils._pytree.tree_map")
 _HOOKS = {True: "_forward_pre_hooks", False: "_forward_hooks"}
 _trace = _find("_C._get_tracing_state")
+_graph_task = _find("_C._current_graph_task_id")
+_queue_callback = _find("autograd.Variable._execution_engine.queue_callback")
 _disable_functions = _find("_C.DisableTorchFunction")
 _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
 
@@ -117,6 +119,29 @@ def check_one_tangent() -> None:
             "torch has no forward-mode derivatives of forward-mode derivatives of autograd functions; allowed are "
             "torch.func.hessian, jacfwd of jacrev, and jacrev of either"
         )
+
+
+def check_passes() -> None:
+    """Raises unless backward passes can be told from each other.
+
+    Raises:
+        RuntimeError: if this version of torch does not say when one ends.
+    """
+    if _graph_task is None or _queue_callback is None:
+        raise RuntimeError(
+            f"torch {torch.__version__} does not say when a backward pass ends, at which delayed scales are advanced; "
+            "allowed are scales just in time, such as Scale() for Scale(history=16)"
+        )
+
+
+def in_backward() -> bool:
+    """True while torch's engine runs a backward pass in this thread; `check_passes` comes first."""
+    return _graph_task() != -1
+
+
+def at_end_of_backward(function: Callable[[], None]) -> None:
+    """Has the engine call a function once at the end of the backward pass that it runs, unless the pass fails."""
+    _queue_callback(function)
 
 
 def unseen_by_modes() -> Any:

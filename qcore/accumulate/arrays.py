@@ -13,7 +13,7 @@ from qcore.accumulate.forms import FORWARD, MatrixForm
 from qcore.accumulate.law import multiply
 from qcore.accumulate.operands.matrices import matrices
 from qcore.accumulate.operands.operand import Operand
-from qcore.accumulate.operands.scaling import next_row, prepared, rescaled
+from qcore.accumulate.operands.scaling import newest_magnitude, next_row, prepared, rescaled
 from qcore.accumulate.product import ROLES, ROWS, Product, Products, check_products
 from qcore.arguments import check_int, check_seed, missing_key
 from qcore.random.keys import fold_in
@@ -120,7 +120,9 @@ def next_scaling(products: Products, state: np.ndarray, tensors: tuple[np.ndarra
     """The state of delayed scales after a call with its gradients, of its two operands and the result's gradient."""
     rows = zip(state, tensors, products.rows, strict=True)
     with np.errstate(all="ignore"):
-        return np.stack([next_row(Names, row, x, how) if how.delayed else row for row, x, how in rows])
+        return np.stack(
+            [next_row(Names, row, newest_magnitude(Names, x), how) if how.delayed else row for row, x, how in rows]
+        )
 
 
 def _fold(words: tuple[int, int] | None, role: int) -> tuple[int, int] | None:

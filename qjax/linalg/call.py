@@ -18,7 +18,7 @@ from qcore.accumulate.law import Sums
 from qcore.accumulate.law import multiply as multiply_matrices
 from qcore.accumulate.operands.matrices import matrices, rounded_tensors
 from qcore.accumulate.operands.operand import Operand
-from qcore.accumulate.operands.scaling import next_row, of_both, prepared, rescaled
+from qcore.accumulate.operands.scaling import newest_magnitude, next_row, of_both, prepared, rescaled
 from qcore.accumulate.product import FIRST, ROLES, ROWS, SECOND, Product, Products, check_products, check_scaling
 from qcore.arguments import missing_key
 from qjax._rounding.dispatch import quantize
@@ -303,7 +303,9 @@ def _next_scaling(products: Products, state: jax.Array, tensors: tuple[jax.Array
     """See `qcore.accumulate.arrays.next_scaling`."""
     with jax.enable_x64(True):
         rows = zip(state, tensors, products.rows, strict=True)
-        return jnp.stack([next_row(Names, row, x, how) if how.delayed else row for row, x, how in rows])
+        return jnp.stack(
+            [next_row(Names, row, newest_magnitude(Names, x), how) if how.delayed else row for row, x, how in rows]
+        )
 
 
 def first_scaling(history: int) -> jax.Array:

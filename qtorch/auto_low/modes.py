@@ -25,6 +25,7 @@ from qtorch import linalg
 from qtorch._torch_internals import base_of, constant, own_parameters, unseen_by_modes
 from qtorch.auto_low.functions import LAWS, LEFT, NO_LAW, OPENED, UnknownCallError, left_kind, left_work
 from qtorch.linalg.dtypes import HALVES, call_in_float32, refuse_tracers
+from qtorch.linalg.modules import reset_scaling
 from qtorch.quant import Quantizer
 
 LOWERED = "lowered"  # the role of the made classes
@@ -336,7 +337,17 @@ def entering(base: type) -> dict[str, Any]:
         for name, value in vars(kind).items():
             if isinstance(value, types.FunctionType) and (name == "forward" or not (is_torchs or _is_inherited(name))):
                 members[name] = _entered(value)
+    if hasattr(base, "reset_parameters"):
+        members["reset_parameters"] = _resetting(base)
     return members | {"extra_repr": _extra_repr(base)}
+
+
+def _resetting(base: Any) -> Callable[[Any], None]:
+    def reset_parameters(self: Any) -> None:
+        base.reset_parameters(self)
+        reset_scaling(self)
+
+    return reset_parameters
 
 
 def _is_inherited(name: str) -> bool:

@@ -20,7 +20,7 @@ from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, key_ten
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor
 from qtorch._rounding.plan import text_of
 from qtorch._rounding.sharded import is_sharded
-from qtorch._torch_internals import apply_directly, check_one_tangent, constant
+from qtorch._torch_internals import apply_directly, check_one_tangent, check_passes, constant
 from qtorch.linalg.operator import OBSERVER, multiply_tensors, observed_by
 from qtorch.linalg.sharded import check_placed
 
@@ -84,6 +84,7 @@ def prepare(
         raise TypeError(f"{form.names[0]} or {form.names[1]} is a DTensor; allowed are operands without scales there")
     shapes = None
     if scaling is not None:
+        check_passes()
         check_type("scaling", scaling, torch.Tensor, "a torch.Tensor of float32")
         shapes = tuple(scaling.shape), str(scaling.dtype)
     check_scaling(history, shapes)
@@ -212,6 +213,9 @@ def _gradients(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
     first, second, key, scales = ctx.saved_tensors
     if scales is not None and ctx.which != FORWARD:
         raise NotImplementedError(_DELAYED.format("second"))
+    if ctx.state is not None:
+        operands = first.detach(), second.detach(), gradient.detach()
+        scales = torch.ops.qtorch.gather(ctx.state, scales, *operands, *ctx.products)
     # AOTAutograd refuses a second derivative of a compiled program; tracing another function would cost only time.
     multiply = _apply if torch.is_grad_enabled() and not torch.compiler.is_compiling() else _multiply
     pairs = zip(derivatives(ctx.which, gradient, first, second), ctx.needs_input_grad, strict=False)
@@ -219,9 +223,6 @@ def _gradients(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         multiply(x, y, key, scales, ctx.shapes, which, ctx.form, *ctx.products) if needed else None
         for (x, y, which), needed in pairs
     )
-    if ctx.state is not None:
-        operands = first.detach(), second.detach(), gradient.detach()
-        torch.ops.qtorch.advance(ctx.state, *operands, *ctx.products)
     return of_first, of_second, None, None, None, None, None, None, None, None
 
 

@@ -51,13 +51,19 @@ class _Layer:
     def reset_parameters(self) -> None:
         """Initializes parameters as torch's layer does, and the state of delayed scales: all that `to_empty` leaves."""
         super().reset_parameters()  # type: ignore[misc]
-        if getattr(self, "scaling", None) is not None:
-            with torch.no_grad():
-                self.scaling.copy_(first_scaling(self.scaling.shape[1] - 1))  # type: ignore[union-attr]
+        reset_scaling(self)
 
     def extra_repr(self) -> str:
         shown = short_product(products_of(self).forward)
         return f"{super().extra_repr()}, products={shown}"  # type: ignore[misc]
+
+
+def reset_scaling(layer: Any) -> None:
+    """Initializes a layer's state of delayed scales, if it has one."""
+    scaling = getattr(layer, "scaling", None)
+    if scaling is not None:
+        with torch.no_grad():
+            scaling.copy_(first_scaling(scaling.shape[1] - 1))
 
 
 def products_of(layer: Any) -> Products:

@@ -16,13 +16,14 @@ from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
 from qcore.accumulate.law import Sums, batch_shape, multiply
 from qcore.accumulate.operands.matrices import Matrices, matrices, rounded_tensors
 from qcore.accumulate.operands.operand import Operand
-from qcore.accumulate.operands.scaling import next_row, of_both, prepared, rescaled
-from qcore.accumulate.product import FIRST, ROLES, ROWS, SECOND, Product, Products
+from qcore.accumulate.operands.scaling import of_both, prepared, rescaled
+from qcore.accumulate.product import FIRST, ROLES, ROWS, SECOND, Product
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import fold_in
 from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor
 from qtorch._rounding.sharded import is_sharded
 from qtorch._torch_internals import unseen_by_modes
+from qtorch.linalg.delayed import gather, given_scales
 from qtorch.linalg.direct.products import Multiplied, direct_product, multiply_directly, product_of, sums_for
 from qtorch.linalg.sharded import multiply_shards
 from qtorch.linalg.tensor_names import (
@@ -40,7 +41,9 @@ _library.define(
     "str which, str product) -> Tensor"
 )
 _library.define(
-    "advance(Tensor(a!) state, Tensor a, Tensor b, Tensor gradient, str forward, str grad_a, str grad_b) -> ()"
+    "gather(Tensor state, Tensor scales, Tensor a, Tensor b, Tensor gradient, str forward, str grad_a, str grad_b) "
+    "-> Tensor",
+    tags=(torch.Tag.cudagraph_unsafe,),  # it leaves the state to the end of the backward pass
 )
 
 
@@ -151,8 +154,7 @@ def _with_operands(
     form: Form, which: str, product: Product, tensors: tuple[Any, Any], state: Any, other: Any, key: Any
 ) -> Callable[[Any, Sums], torch.Tensor]:
     """Rounds both operands, and returns what multiplies them with a key and an accumulator."""
-    rows = zip(product.operands, ROWS[which], strict=True)
-    given = [state[row, 0] if state is not None and operand.delayed else None for operand, row in rows]
+    given = given_scales(product.operands, ROWS[which], state)
     round_ = partial(_rounded, key, which)
     if product.as_matrices or not isinstance(form, ConvolutionForm):
         return partial(_multiply_matrices, matrices(Names, form, which, product, tensors, other, round_, given))
@@ -265,16 +267,8 @@ def _batched(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any,
     return torch.stack([torch.ops.qtorch.product(*each, *rest) for each in zip(*tensors, strict=True)]), 0
 
 
-def _advance(state: torch.Tensor, a: torch.Tensor, b: torch.Tensor, gradient: torch.Tensor, *products: str) -> None:
-    """Puts a call's largest magnitudes into the state of delayed scales, in place."""
-    rows = Products(*map(product_of, products)).rows
-    for row, x, operand in zip(state, (a, b, gradient), rows, strict=True):
-        if operand.delayed:
-            row.copy_(next_row(Names, row, x.contiguous(), operand))
-
-
 _library.impl("product", _multiply, "CompositeExplicitAutograd")
-_library.impl("advance", _advance, "CompositeExplicitAutograd")
-torch.library.register_fake("qtorch::advance", lambda *arguments: None, lib=_library)
+_library.impl("gather", gather, "CompositeExplicitAutograd")
+torch.library.register_fake("qtorch::gather", lambda state, scales, *others: torch.empty_like(scales), lib=_library)
 torch.library.register_fake("qtorch::product", _shape, lib=_library)
 torch.library.register_vmap("qtorch::product", _batched, lib=_library)

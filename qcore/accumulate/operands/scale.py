@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from qcore.arguments import check_int
+from qcore.arguments import check_int, check_type
 from qcore.formats.text import Kind, Reader, register, write
 from qcore.law.blocks.tiles import MOST_ELEMENTS, Sizes
 
@@ -32,7 +32,7 @@ class Scale:
 
     With a history, scales are delayed: they follow from the largest magnitudes of earlier calls, and are state. The
     largest of the past `history` ones takes the place of the tensor's own; where it is zero, infinite or NaN, the scale
-    stays as it was.
+    stays as it was. All uses of a state in a backward pass are one step, which adds the largest of their magnitudes.
 
     Sources: "DeepSeek-V3 Technical Report", 2024, section 3.3 (tiles of 1 x 128 and 128 x 128); NVIDIA Transformer
     Engine's documentation of DelayedScaling.
@@ -42,6 +42,8 @@ class Scale:
         terms: how many terms of the sum share a scale; None is all. With both None it is the whole tensor's.
         history: None, or how many past tensors a delayed scale follows from; of whole tensors only.
         margin: how many powers of two remain free above the largest magnitude.
+        reduce_amax: True takes the largest magnitudes of delayed scales over all processes of torch's default group, or
+            all devices of a mesh; False keeps each one's own.
 
     Attributes:
         text: what `parse` makes the scale from.
@@ -59,6 +61,7 @@ class Scale:
     terms: int | None = None
     history: int | None = None
     margin: int = 0
+    reduce_amax: bool = True
     text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -68,6 +71,9 @@ class Scale:
         object.__setattr__(self, "margin", check_int("margin", self.margin, -64, 64))
         if self.history is not None and not self.whole:
             raise ValueError(f"history={self.history} with tiles of {self.outer} x {self.terms}; allowed is None there")
+        check_type("reduce_amax", self.reduce_amax, bool, "a bool")
+        if self.history is None and not self.reduce_amax:
+            raise ValueError("reduce_amax=False with history=None; allowed is True there")
         object.__setattr__(self, "text", write(self))
 
     @property
@@ -81,4 +87,5 @@ class Scale:
 
 
 _PARAMETERS: dict[str, Any] = dict.fromkeys(("outer", "terms", "history", "margin"), Reader.integer)
+_PARAMETERS["reduce_amax"] = Reader.flag
 register("scale", Kind(Scale, _PARAMETERS, 0, 0, 0))

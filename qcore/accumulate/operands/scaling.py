@@ -81,16 +81,20 @@ def rescaled(xp: Any, found: Any, factor: Any) -> Any:
     return xp.wide(times(xp, xp.narrow(found), factor))
 
 
-def next_row(xp: Any, row: Any, x: Any, operand: Operand) -> Any:
-    """The state of a delayed scale after a tensor: the next scale, and the past largest magnitudes, the newest first.
+def newest_magnitude(xp: Any, x: Any) -> Any:
+    """The bits of a float32 tensor's largest magnitude, of shape (1,); 0 for no elements."""
+    return largest_magnitude(xp, xp.pad(x.reshape(-1), [(0, int(0 in x.shape))]), (0,))
+
+
+def next_row(xp: Any, row: Any, newest: Any, operand: Operand) -> Any:
+    """The state of a delayed scale after a step: the next scale, and the past largest magnitudes, the newest first.
 
     Args:
         xp: the array namespace.
         row: float32 array of 1 + history numbers: the scale, then the magnitudes.
-        x: the tensor, float32.
-        operand: how the tensor is rounded.
+        newest: the largest of `newest_magnitude` over the tensors of the step.
+        operand: how the tensors are rounded.
     """
-    newest = largest_magnitude(xp, x.reshape(-1), (0,)) if 0 not in x.shape else xp.float32_bits(row[1:2]) & 0
     past = xp.concatenate([newest, xp.float32_bits(row)[1:-1]], 0)
     scale = scale_of(xp, xp.greatest(past, (0,)), operand, row[:1])
     return xp.float32_from(xp.concatenate([xp.float32_bits(scale), past], 0))

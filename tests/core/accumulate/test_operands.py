@@ -115,6 +115,7 @@ TEXTS = {
     "scale(outer=1,terms=128)": Scale(1, 128),
     "scale(terms=16,margin=-1)": Scale(None, 16, margin=-1),
     "scale(history=1024)": Scale(history=1024),
+    "scale(history=2,reduce_amax=False)": Scale(history=2, reduce_amax=False),
     "hadamard()": Hadamard(),
     "operand(e4m3fn,rounding=stochastic,scale=scale(outer=1,terms=32),transform=hadamard(seed=7))": Operand(
         "e4m3fn", "stochastic", Scale(1, 32), Hadamard(7)
@@ -133,6 +134,8 @@ REFUSED = [
     (lambda: Scale(terms="16"), TypeError, "terms='16'"),
     (lambda: Scale(1, 16, history=4), ValueError, "history=4 with tiles of 1 x 16"),
     (lambda: Scale(history=0), ValueError, "history=0"),
+    (lambda: Scale(reduce_amax=False), ValueError, "reduce_amax=False with history=None"),
+    (lambda: Scale(history=2, reduce_amax=0), TypeError, "reduce_amax is a int; allowed is a bool"),
     (lambda: Hadamard(-1), ValueError, "key=-1"),
     (lambda: Hadamard((1, 2)), TypeError, "seed=(1, 2)"),
     (lambda: Operand("nvfp4", scale=Scale()), ValueError, "scale=scale() with number=nvfp4"),

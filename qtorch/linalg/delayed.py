@@ -1,0 +1,123 @@
+"""The states of delayed scales: a backward pass gathers largest magnitudes, and advances each state once, at its end.
+
+All that reads a state until then reads the same scales: layers that are used several times, and layers that
+checkpointing computes again. A pass begins with the first product of a state that runs inside of a backward pass, and
+ends with the backward pass that ran it; those that run inside of one another, as `torch.utils.checkpoint` with
+`use_reentrant=True` makes them, are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+from weakref import ReferenceType, ref
+
+import torch
+import torch.distributed as dist
+
+from qcore.accumulate.operands.operand import Operand
+from qcore.accumulate.operands.scaling import newest_magnitude, next_row
+from qcore.accumulate.product import Products
+from qtorch._torch_internals import at_end_of_backward, in_backward, unseen_by_modes
+from qtorch.linalg.direct.products import product_of
+from qtorch.linalg.tensor_names import Names
+
+
+@dataclass
+class _Advance:
+    """What a state is advanced by: how its rows are rounded, and the bits of their largest magnitudes so far."""
+
+    state: torch.Tensor
+    rows: tuple[Operand, ...]
+    newest: torch.Tensor
+
+
+class _Pass:
+    """A backward pass: what advances each state, by the address of its memory. It lives as long as torch's own."""
+
+    def __init__(self) -> None:
+        self.advances: dict[int, _Advance] = {}
+        self.finished = False
+
+    def gather(self, state: torch.Tensor, rows: tuple[Operand, ...], newest: torch.Tensor) -> None:
+        """Notes the largest magnitudes of a product's tensors, int32 of shape (3,)."""
+        one = self.advances.setdefault(state.data_ptr(), _Advance(state, rows, newest))
+        if one.rows != rows:
+            here, there = (" and ".join(dict.fromkeys(row.text for row in each)) for each in (rows, one.rows))
+            raise ValueError(
+                f"scaling is the state of {here} and of {there}; allowed is a state of its own for each of them"
+            )
+        one.newest = torch.maximum(one.newest, newest)
+
+    def finish(self) -> None:
+        self.finished = True
+        with unseen_by_modes(), torch.no_grad():
+            advances = list(self.advances.values())
+            for device in dict.fromkeys(one.newest.device for one in advances):
+                _reduce([one for one in advances if one.newest.device == device])
+            for one in advances:
+                for row, newest, operand in zip(one.state, one.newest.split(1), one.rows, strict=True):
+                    if operand.delayed:
+                        row.copy_(next_row(Names, row, newest, operand))
+
+
+# The pass that runs in this thread; devices have threads of their own. A pass that fails is let go by torch.
+_RUNNING: ContextVar[ReferenceType[_Pass] | None] = ContextVar("running", default=None)
+
+
+def _reduce(advances: Iterable[_Advance]) -> None:
+    """Takes the largest magnitudes over the processes of the default group: all states at once."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return
+    places = [
+        (one, row)
+        for one in advances
+        for row, operand in enumerate(one.rows)
+        if operand.delayed and operand.scale.reduce_amax
+    ]
+    if places:
+        bits = torch.stack([one.newest[row] for one, row in places])
+        dist.all_reduce(bits, dist.ReduceOp.MAX)  # of bits, as NaN is the largest magnitude
+        for (one, row), found in zip(places, bits, strict=True):
+            one.newest[row] = found
+
+
+def enter_pass() -> _Pass | None:
+    """The backward pass that runs now; None outside of any."""
+    running = _RUNNING.get()
+    found = None if running is None else running()
+    if (found is None or found.finished) and in_backward():
+        found = _Pass()
+        at_end_of_backward(found.finish)
+        _RUNNING.set(ref(found))
+    return found
+
+
+def gather(
+    state: torch.Tensor, scales: torch.Tensor, a: torch.Tensor, b: torch.Tensor, gradient: torch.Tensor, *products: str
+) -> torch.Tensor:
+    """Lets the backward pass that runs now advance a state by a product's tensors; returns the scales as they are.
+
+    Products of gradients take the scales from here, so that compilers keep the call.
+    """
+    found = enter_pass()
+    if found is None:
+        raise RuntimeError(
+            "products with delayed scales in a backward pass that torch's engine does not run, as in compiled "
+            "autograd; allowed are torch.compile without it, and eager programs"
+        )
+    rows = Products(*map(product_of, products)).rows
+    with unseen_by_modes():
+        newest = [newest_magnitude(Names, x.detach().contiguous()) for x in (a, b, gradient)]
+        found.gather(state, rows, torch.cat([x.to(state.device) for x in newest]))
+        return scales.clone()
+
+
+def given_scales(operands: Any, rows: Any, state: torch.Tensor | None) -> list[torch.Tensor | None]:
+    """The delayed scales of a product's operands, of which some have none; a product computed again begins a pass."""
+    pairs = list(zip(operands, rows, strict=True))
+    if state is not None and any(operand.delayed for operand, _ in pairs):
+        enter_pass()
+    return [state[row, 0] if state is not None and operand.delayed else None for operand, row in pairs]
