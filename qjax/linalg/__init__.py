@@ -1,8 +1,18 @@
 """Products of arrays with a defined accumulator: the bits of `qcore.accumulate` and `qtorch.linalg`."""
 
 from qjax.linalg.attention import scaled_dot_product_attention
-from qjax.linalg.call import first_scaling
+from qjax.linalg.call import first_scaling, share_scaling
 from qjax.linalg.convolutions import conv1d, conv2d, conv3d
 from qjax.linalg.matrices import bmm, linear, matmul
 
-__all__ = ["bmm", "conv1d", "conv2d", "conv3d", "first_scaling", "linear", "matmul", "scaled_dot_product_attention"]
+__all__ = [
+    "bmm",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "first_scaling",
+    "linear",
+    "matmul",
+    "scaled_dot_product_attention",
+    "share_scaling",
+]

@@ -20,7 +20,7 @@ from qcore.accumulate.operands.matrices import matrices, rounded_tensors
 from qcore.accumulate.operands.operand import Operand
 from qcore.accumulate.operands.scaling import newest_magnitude, next_row, of_both, prepared, rescaled
 from qcore.accumulate.product import FIRST, ROLES, ROWS, SECOND, Product, Products, check_products, check_scaling
-from qcore.arguments import missing_key
+from qcore.arguments import check_int, missing_key
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.inputs import as_array, varying
 from qjax._rounding.keys import Key, fold_in, key_words
@@ -290,12 +290,18 @@ def _forward(form: Form, products: Products, shapes: Shapes, *operands: Any) -> 
 
 def _backward(form: Form, products: Products, shapes: Shapes, saved: Any, gradient: jax.Array) -> tuple[Any, ...]:
     a, b, key, state = saved
-    of_a = multiply(form, products, GRAD_A, gradient, b, shapes, key, state)
-    of_b = multiply(form, products, GRAD_B, gradient, a, shapes, key, state)
+    of_a = _summed(multiply(form, products, GRAD_A, gradient, b, shapes, key, state), a)
+    of_b = _summed(multiply(form, products, GRAD_B, gradient, a, shapes, key, state), b)
     return of_a, of_b, None, _next_scaling(products, state, (a, b, gradient))
 
 
 _with_state.defvjp(_forward, _backward)
+
+
+def _summed(gradient: jax.Array, x: jax.Array) -> jax.Array:
+    """The gradient of x; in shard_map the sum over devices that share x."""
+    shared = tuple(varying(gradient) - varying(x))
+    return jax.lax.psum(gradient, shared) if shared else gradient
 
 
 @partial(jax.jit, static_argnums=0)
@@ -304,8 +310,76 @@ def _next_scaling(products: Products, state: jax.Array, tensors: tuple[jax.Array
     with jax.enable_x64(True):
         rows = zip(state, tensors, products.rows, strict=True)
         return jnp.stack(
-            [next_row(Names, row, newest_magnitude(Names, x), how) if how.delayed else row for row, x, how in rows]
+            [next_row(Names, row, _newest(row, x, how), how) if how.delayed else row for row, x, how in rows]
         )
+
+
+def _newest(row: jax.Array, x: jax.Array, operand: Operand) -> jax.Array:
+    """The bits of x's largest magnitude; in shard_map the largest over devices that share the state."""
+    found = newest_magnitude(Names, x)
+    shared, own = tuple(varying(found) - varying(row)), tuple(varying(row) - varying(found))
+    if shared and not operand.scale.reduce_amax:
+        raise ValueError(
+            f"scaling is the same along the axes {', '.join(map(repr, sorted(shared)))} of a mesh, with "
+            "reduce_amax=False; allowed is a state for each device there"
+        )
+    found = jax.lax.pmax(found, shared) if shared else found
+    return jax.lax.pcast(found, own, to="varying") if own else found
+
+
+def share_scaling(scaling: jax.Array, uses: int) -> tuple[jax.Array, ...]:
+    """The state of delayed scales for several products, which make one step of it.
+
+    JAX adds up derivatives with respect to an array that is used several times, and sums of next states are none. The
+    derivative with respect to a shared state is the next state by the largest magnitudes of all uses, as in torch.
+
+    Args:
+        scaling: the state, float32 of shape (3, 1 + history).
+        uses: how many products use it, at most once each. Those that are not differentiated do not count.
+
+    Returns:
+        The state, `uses` times, for one product each.
+
+    Raises:
+        TypeError: if uses is no int.
+        ValueError: if uses is less than 1, or scaling has another shape or dtype.
+
+    Example:
+        >>> from qjax import linalg
+        >>> kept = "operand(e4m3fn,scale=scale(history=2))"
+        >>> def loss(state, x, w):
+        ...     states = linalg.share_scaling(state, 2)
+        ...     for one in states:
+        ...         x = linalg.linear(x, w, operands=(kept, kept), grad_weight=f"product(None,{kept})", scaling=one)
+        ...     return x.sum()
+        >>> jax.grad(loss)(linalg.first_scaling(2), jnp.ones((1, 2)), jnp.ones((2, 2)))[0]
+        Array([224.,   2.,   0.], dtype=float32)
+    """
+    shape, dtype = tuple(getattr(scaling, "shape", ())), getattr(scaling, "dtype", type(scaling).__name__)
+    if len(shape) != 2 or shape[0] != 3 or shape[1] < 2 or dtype != jnp.float32:
+        raise ValueError(f"scaling has shape {shape} and dtype {dtype}; allowed is float32 of shape (3, 1 + history)")
+    return _share(scaling, check_int("uses", uses, 1))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _share(state: jax.Array, uses: int) -> tuple[jax.Array, ...]:
+    return (state,) * uses
+
+
+def _share_forward(state: jax.Array, uses: int) -> tuple[Any, Any]:
+    return _share(state, uses), state
+
+
+def _share_backward(uses: int, state: jax.Array, found: tuple[jax.Array, ...]) -> tuple[jax.Array]:
+    """Each row of the use with the largest newest magnitude, as the older ones are the same in all uses."""
+    rows = jnp.stack(found)
+    used = rows[:, :, 0] != 0  # JAX's derivative with respect to what was not used is 0, which no scale is
+    newest = jnp.where(used, jax.lax.bitcast_convert_type(rows[:, :, 1], jnp.int32), -1)
+    largest = jnp.argmax(newest, 0)
+    return (jnp.where(used.any(0)[:, None], rows[largest, jnp.arange(3)], state),)
+
+
+_share.defvjp(_share_forward, _share_backward)
 
 
 def first_scaling(history: int) -> jax.Array:

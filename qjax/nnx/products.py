@@ -10,7 +10,7 @@ from flax import nnx
 
 from qcore.accumulate.product import Products, check_products
 from qcore.formats.text import parse
-from qjax.linalg import conv1d, conv2d, conv3d, first_scaling, linear, scaled_dot_product_attention
+from qjax.linalg import conv1d, conv2d, conv3d, first_scaling, linear, scaled_dot_product_attention, share_scaling
 
 _FIELDS = ("operands", "accumulator")
 _OF_LAYERS, _OF_MATRICES = ("grad_input", "grad_weight"), ("grad_a", "grad_b")
@@ -64,7 +64,9 @@ class _Layer:
 
     def _options(self) -> dict[str, Any]:
         key = None if self.quantize_rngs is None else self.quantize_rngs()
-        scaling = None if self.scaling is None else self.scaling[...]
+        scaling = None
+        if self.scaling is not None:  # the layer may be used again, and its uses are one step
+            scaling, self.scaling[...] = share_scaling(self.scaling[...], 2)
         return _options(self.products, _OF_LAYERS) | {"key": key, "scaling": scaling}
 
 

@@ -1,5 +1,7 @@
 """Products in JAX: transformations, shardings, flax's layers, and arguments that are refused."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -164,6 +166,74 @@ def test_flax_layers_have_delayed_scales_as_state(kind):
         assert_same_bits(layer.scaling[...], state)
     assert state[0, 0] != 1
     assert state[0, 1] == state[0, 2] == np.abs(x).max()
+
+
+def test_uses_of_one_state_are_one_step():
+    """The state after several uses has the largest magnitude of all; in torch they are those of a backward pass."""
+    kept = "operand(binary(4,3,specials=fn,overflow=saturate),scale=scale(history=3))"
+    said = {"operands": (kept, kept), "grad_input": f"product({kept},{kept})", "grad_weight": f"product({kept},{kept})"}
+    factors = np.float32([[1.0, 3.0, 2.0], [0.0, 0.0, 0.0], [100.0, 1e-3, np.inf], [1.0, 2.0, np.nan], [0.5, 0.1, 0.0]])
+    x, weight = np.array(A[:, :4]), np.array(A[:2, 4:8])
+    layer = qjax.nnx.Linear(4, 2, use_bias=False, rngs=nnx.Rngs(0), **said)
+    layer.kernel[...] = jnp.asarray(weight.T)
+
+    def loss(weight, state, each):
+        states = linalg.share_scaling(state, 4)  # of which one is not used
+        uses = zip(each, states[1:], strict=True)
+        return sum(jnp.square(linalg.linear(factor * x, weight, **said, scaling=one)).sum() for factor, one in uses)
+
+    def loss_of_layer(layer, each):
+        return sum(nnx.remat(lambda layer, x: jnp.square(layer(x)).sum())(layer, factor * x) for factor in each)
+
+    step = jax.jit(jax.value_and_grad(loss, (0, 1)))
+    step_of_layer = nnx.jit(nnx.grad(loss_of_layer, argnums=nnx.DiffState(0, (nnx.Param, qjax.nnx.Scaling))))
+    state, scaling = linalg.first_scaling(3), qtorch.linalg.first_scaling(3)
+    trained = torch.from_numpy(weight).requires_grad_()
+    for each in factors:
+        before = state
+        _, (_, state) = step(weight, state, each)
+        tensors = [torch.from_numpy(factor * x) for factor in each]
+        torch_loss = sum(qtorch.linalg.linear(one, trained, **said, scaling=scaling).square().sum() for one in tensors)
+        torch_loss.backward()
+        assert_same_bits(scaling, state)
+        found = step_of_layer(layer, each)
+        assert_same_bits(layer.scaling[...], before)
+        nnx.update(layer, nnx.filter_state(found, qjax.nnx.Scaling))
+        assert_same_bits(layer.scaling[...], state)
+    unused = jax.grad(lambda state: linalg.share_scaling(state, 2)[0].sum() * 0)(state)
+    assert_same_bits(unused, state)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_devices_that_share_a_state_have_the_largest_magnitudes_of_all(same):
+    """Without reduce_amax each device has its own state, or it raises."""
+    kept = f"operand(e4m3fn,scale=scale(history=3{'' if same else ',reduce_amax=False'}))"
+    said = {"operands": (kept, kept), "grad_input": f"product({kept},{kept})", "grad_weight": f"product({kept},{kept})"}
+    rows, everywhere = PartitionSpec("i"), PartitionSpec()
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    x, weight, state = A[:4, :4], A[:2, 4:8], linalg.first_scaling(3)
+    step = jax.grad(lambda weight, state, x: linalg.linear(x, weight, **said, scaling=state).sum(), (0, 1))
+    shard = partial(jax.shard_map, step, mesh=mesh)
+    if same:
+        of_weight, found = shard(in_specs=(everywhere, everywhere, rows), out_specs=everywhere)(weight, state, x)
+        expected_weight, expected = step(weight, state, x)
+        assert_same_bits(found, expected)
+        np.testing.assert_allclose(of_weight, expected_weight, rtol=1e-6)
+        found = jax.jit(step)(weight, state, jax.device_put(x, NamedSharding(mesh, rows)))[1]
+        assert_same_bits(found, expected)
+        return
+    specs = {"in_specs": (everywhere, rows, rows), "out_specs": (everywhere, rows)}
+    found = shard(**specs)(weight, jnp.concatenate([state, state]), x)[1]
+    for i in range(2):
+        assert_same_bits(found[3 * i : 3 * i + 3], step(weight, state, x[2 * i : 2 * i + 2])[1])
+    with pytest.raises(ValueError, match="scaling is the same along the axes 'i' of a mesh, with reduce_amax=False"):
+        shard(in_specs=(everywhere, everywhere, rows), out_specs=everywhere)(weight, state, x)
+
+
+@pytest.mark.parametrize(("state", "uses"), [(np.zeros((2, 3), np.float32), 2), ("no", 2), (np.zeros((3, 2)), 2)])
+def test_what_is_no_state_is_not_shared(state, uses):
+    with pytest.raises(ValueError, match=r"allowed is float32 of shape \(3, 1 \+ history\)"):
+        linalg.share_scaling(state, uses)
 
 
 def test_flax_attention_draws_keys():
