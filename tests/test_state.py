@@ -59,6 +59,7 @@ ALLOWED = {
     "qtorch/_rounding/keys.py: _drawn of a thread": "memory for a drawn key, written before each use",
     "qtorch/auto_low/modes.py: listing of a context": "the table of products that this run fills, if any",
     "qtorch/linalg/operator.py: OBSERVER of a context": "who watches the products of this call",
+    "qtorch/linalg/delayed.py: _RUNNING of a context": "the backward pass that runs now, which torch's engine keeps",
     "qtorch/reproducible/modules/guard.py: STATE of a thread": "whether the guard of this call lets functions be",
     "qtorch/reproducible/modules/guard.py: STATE.depth": "the same",
 }
