@@ -1,8 +1,9 @@
 """Functions of float32 numbers with defined bits: elementary functions, sums, softmax, norms, losses, optimizers.
 
 The same bits come out in NumPy, PyTorch (eager and compiled) and JAX (eager and jit), forward and backward. Each law is
-written once, over a namespace `xp` of defined operations, and forward and backward by hand; frameworks differentiate
-nothing.
+written once, over a namespace `xp` of defined operations, and forward and backward by hand. Only second derivatives,
+which have no defined bits, are left to the frameworks: they differentiate the backward law in float64, on a namespace
+that does not round (`qcore.numerics.operations.Unrounded`).
 
 **Operations** (`qcore.numerics.operations.Names`; `qtorch.reproducible` and `qjax.reproducible` have theirs):
 

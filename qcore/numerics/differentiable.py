@@ -20,22 +20,15 @@ class Differentiable:
         forward: (xp, *arrays, **options) -> the result, or a tuple of results, and a tuple of the arrays to save.
         backward: (xp, saved, gradient, **options) -> a tuple of the gradients of all arrays, None where there is none.
             If results are a tuple, so are their gradients.
+        by_pieces: True if gradients read no more of the arrays than choices, such as which one is greatest: second
+            derivatives take saved arrays for constants. Else the arrays themselves are kept for them.
         name: another one for each law. A traced program looks up a text for less than an object.
     """
 
     forward: Callable[..., tuple[Any, tuple[Any, ...]]]
     backward: Callable[..., tuple[Any, ...]]
+    by_pieces: bool = False
     name: str = field(init=False, default_factory=lambda: f"law {next(_numbers)}")
-
-    @property
-    def no_second_derivative(self) -> str:
-        """What is said where a gradient of the law is differentiated: its steps round, and have no derivatives."""
-        name = self.forward.__name__.strip("_")
-        named = f"{name}, a function" if name.isidentifier() and name != "forward" else "a function"
-        return (
-            f"{named} with defined bits, has first derivatives only; allowed for second derivatives are the "
-            "framework's own functions, and the products of qtorch.linalg and qjax.linalg"
-        )
 
     def run(self, xp: Any, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
         """The result and what is saved; arguments need not be settled."""
@@ -49,6 +42,22 @@ class Differentiable:
             entered = tuple(_entered(xp, g) for g in gradient) if isinstance(gradient, tuple) else None
             found = self.backward(xp, saved, entered or _entered(xp, gradient), **options)
             return _returned(xp, found)
+
+    def smooth_gradients(
+        self, xp: Any, arrays: Sequence[Any], saved: Sequence[Any], gradient: Any, options: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        """The gradients as differentiable functions of float64 arrays and gradients.
+
+        Args:
+            xp: names that are `Unrounded`.
+            arrays: those of the forward pass; not read by laws `by_pieces`.
+            saved: what the forward pass saved; read by laws `by_pieces` only.
+            gradient: of the result, or a tuple for several.
+            options: the law's.
+        """
+        with xp.arithmetic():
+            kept = saved if self.by_pieces else self.forward(xp, *arrays, **options)[1]
+            return self.backward(xp, tuple(kept), gradient, **options)
 
 
 def without_gradients(function: Callable[..., Any]) -> Differentiable:

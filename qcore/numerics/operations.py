@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qcore.numerics.elementary.power import power
 from qcore.numerics.sums import sums_by_index, tree_sums
 
 SMALLEST = 2.0**-126  # magnitudes up to this one, the smallest normal number, are zeros
@@ -159,3 +160,53 @@ class Names:
     @classmethod
     def sqrt(cls, x: Any) -> Any:
         return cls.narrow(cls.root(cls.wide(x)))
+
+    @classmethod
+    def power(cls, a: Any, b: Any) -> Any:
+        """See `qcore.numerics.elementary.power`."""
+        return power(cls, a, b)
+
+    @classmethod
+    def near_zero(cls, x: Any, bound: float, near: Any, beyond: Any) -> Any:
+        """One function of x as two formulas, of which the first rounds to the right numbers next to zero."""
+        return cls.where(abs(x) < bound, near, beyond)
+
+
+class Unrounded(Names):
+    """What a framework's names inherit from first, to be differentiated by the framework: float64, nothing rounds.
+
+    Second derivatives are those of the functions, as derivatives of roundings are none.
+
+    Example:
+        >>> Unrounded.div(np.array([1.0]), np.array([3.0])).tolist()
+        [0.3333333333333333]
+    """
+
+    @staticmethod
+    def materialize(x: Any, /) -> Any:
+        return x
+
+    settled: Any = materialize
+    one_nan: Any = materialize
+    to_float32: Any = materialize
+
+    @staticmethod
+    def product(a: Any, b: Any) -> Any:
+        return a * b
+
+    @staticmethod
+    def power(a: Any, b: Any) -> Any:
+        return a**b
+
+    @staticmethod
+    def near_zero(x: Any, bound: float, near: Any, beyond: Any) -> Any:
+        return beyond
+
+    @staticmethod
+    def sums(a: Any, b: Any, axes: tuple[int, ...]) -> Any:
+        x = a if b is None else a * b
+        return x.sum(axes, keepdims=True) if axes else x
+
+    @classmethod
+    def sums_by_index(cls, rows: Any, indices: Any, count: int) -> Any:
+        return sums_by_index(cls, rows, indices, count)

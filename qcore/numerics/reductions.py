@@ -62,7 +62,7 @@ def greatest(xp: Any, x: Any, axes: Axes) -> Any:
     return xp.where(found == 0, 0.0, found)
 
 
-def _reduction(forward: Callable[..., Any], backward: Callable[..., Any]) -> Differentiable:
+def _reduction(forward: Callable[..., Any], backward: Callable[..., Any], by_pieces: bool = False) -> Differentiable:
     """The law of forward(xp, x, axes) and of backward(xp, x, result, gradient, axes), with axes of length 1 kept."""
 
     def run(xp: Any, x: Any, axes: Axes, keepdims: bool, **options: Any) -> tuple[Any, tuple[Any, Any]]:
@@ -74,7 +74,7 @@ def _reduction(forward: Callable[..., Any], backward: Callable[..., Any]) -> Dif
         found = backward(xp, *saved, gradient, axes, **options)
         return (xp.broadcast_to(found, tuple(saved[0].shape)),)
 
-    return Differentiable(run, gradients)
+    return Differentiable(run, gradients, by_pieces)
 
 
 def _divisor(x: Any, axes: Axes, correction: int) -> float:
@@ -112,9 +112,9 @@ def _of_logsumexp(xp: Any, x: Any, found: Any, gradient: Any, axes: Axes) -> Any
     return xp.mul(gradient, exp(xp, xp.sub(x, found)))
 
 
-SUM = _reduction(total, lambda xp, x, found, gradient, axes: gradient)
-MEAN = _reduction(mean, lambda xp, x, found, gradient, axes: xp.div(gradient, float(size(x, axes))))
+SUM = _reduction(total, lambda xp, x, found, gradient, axes: gradient, by_pieces=True)
+MEAN = _reduction(mean, lambda xp, x, found, gradient, axes: xp.div(gradient, float(size(x, axes))), by_pieces=True)
 VAR = _reduction(_variance, _of_variance)
 NORM = _reduction(lambda xp, x, axes: xp.sqrt(dot(xp, x, x, axes)), _of_norm)
-MAX = _reduction(greatest, _of_greatest)
+MAX = _reduction(greatest, _of_greatest, by_pieces=True)
 LOGSUMEXP = _reduction(_logsumexp, _of_logsumexp)

@@ -1,4 +1,8 @@
-"""Functions of JAX arrays with the same bits in NumPy and PyTorch, gradients too; see `qcore.numerics`."""
+"""Functions of JAX arrays with the same bits in NumPy and PyTorch, gradients too; see `qcore.numerics`.
+
+Reverse mode has second and higher derivatives, whose bits are not defined: products of the same formats for those of
+products, and JAX's derivatives of float64 functions for all others. Forward mode raises.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

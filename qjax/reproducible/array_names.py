@@ -92,3 +92,7 @@ class Names(operations.Names):
     @staticmethod
     def greatest(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
         return jnp.max(x, axes, keepdims=True)
+
+
+class UnroundedNames(operations.Unrounded, Names):
+    """Names that JAX differentiates, see `qcore.numerics.operations.Unrounded`."""

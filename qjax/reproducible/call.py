@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.layers import Layers
 from qcore.numerics.optimizers.functions import Optimizing
 from qjax._rounding.inputs import as_float32, as_integers
 from qjax._rounding.scopes import LAW
-from qjax.reproducible.array_names import Names
+from qjax.reproducible.array_names import Names, UnroundedNames
 
 Options = tuple[tuple[str, Any], ...]
 
@@ -28,15 +30,101 @@ def _run_gradients(law: Differentiable, options: Options, saved: Any, gradient: 
     return law.gradients(Names, saved, gradient, dict(options))
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _gradients(law: Differentiable, options: Options, saved: Any, gradient: Any) -> Any:
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _gradients(law: Differentiable, options: Options, saved: Any, arrays: Any, gradient: Any) -> Any:
+    """The gradients with defined bits; their derivatives are those of `Differentiable.smooth_gradients`."""
     return _run_gradients(law, options, saved, gradient)
 
 
-@_gradients.defjvp
-def _refuse(law: Differentiable, options: Options, primals: Any, tangents: Any) -> Any:
-    """Rounded steps have no derivative: without an error the second one would be 0."""
-    raise NotImplementedError(law.no_second_derivative)
+def _gradients_forward(law: Differentiable, options: Options, *given: Any) -> tuple[Any, Any]:
+    return _gradients(law, options, *given), given
+
+
+def _gradients_backward(law: Differentiable, options: Options, given: Any, second: Any) -> Any:
+    return _pulled_back(_Smooth(law, options), given, second)
+
+
+_gradients.defvjp(_gradients_forward, _gradients_backward)
+
+
+@dataclass(frozen=True)
+class _Smooth:
+    """(saved, arrays, gradient) -> the gradients of a law, of float64 arrays."""
+
+    law: Differentiable
+    options: Options
+
+    def __call__(self, saved: Any, arrays: Any, gradient: Any) -> Any:
+        return self.law.smooth_gradients(UnroundedNames, arrays, saved, gradient, dict(self.options))
+
+
+@dataclass(frozen=True)
+class _Pullback:
+    """(arguments, v) -> the gradients of a function's arguments, for the gradient v of its result; all are float64."""
+
+    function: Any
+
+    def __call__(self, arguments: Any, v: Any) -> Any:
+        leaves, tree = jax.tree.flatten(arguments)
+        places = [i for i, x in enumerate(leaves) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+        def of_floats(*floats: Any) -> Any:
+            whole = list(leaves)
+            for i, x in zip(places, floats, strict=True):
+                whole[i] = x
+            return self.function(*jax.tree.unflatten(tree, whole))
+
+        found: list[Any] = [None] * len(leaves)
+        for i, x in zip(places, jax.vjp(of_floats, *(leaves[i] for i in places))[1](v), strict=True):
+            found[i] = x
+        return jax.tree.unflatten(tree, found)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _pulled_back(function: Any, arguments: Any, v: Any) -> Any:
+    """`_Pullback` of float32 arrays, with derivatives of every order."""
+    return _run_pullback(function, arguments, v)
+
+
+@partial(jax.jit, static_argnums=0)
+def _run_pullback(function: Any, arguments: Any, v: Any) -> Any:
+    # JAX would differentiate float64 outside of the context that allows it: so all is done in here.
+    with Names.arithmetic():
+        found = _Pullback(function)(*jax.tree.map(partial(_cast, dtype=jnp.float64), (arguments, v)))
+        return jax.tree.map(partial(_cast, dtype=jnp.float32), found)
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def _pulled_back_forward(function: Any, *given: Any) -> tuple[Any, Any]:
+    return _pulled_back(function, *given), given
+
+
+def _pulled_back_backward(function: Any, given: Any, v: Any) -> Any:
+    return _pulled_back(_Pullback(function), given, v)
+
+
+_pulled_back.defvjp(_pulled_back_forward, _pulled_back_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _kept(law: Differentiable, options: Options, *arrays: Any) -> tuple[Any, Any]:
+    """The result of a law, and what it saves; derivatives are the result's."""
+    return _run(law, options, *arrays)
+
+
+def _kept_forward(law: Differentiable, options: Options, *arrays: Any) -> tuple[Any, Any]:
+    found: Any = _kept(law, options, *arrays)
+    return found, (found[1], () if law.by_pieces else arrays)
+
+
+def _kept_backward(law: Differentiable, options: Options, kept: Any, gradients: Any) -> Any:
+    return _gradients(law, options, *kept, gradients[0])
+
+
+_kept.defvjp(_kept_forward, _kept_backward)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -46,10 +134,15 @@ def _apply(law: Differentiable, options: Options, *arrays: Any) -> Any:
 
 
 def _forward(law: Differentiable, options: Options, *arrays: Any) -> tuple[Any, Any]:
-    return _run(law, options, *arrays)
+    result, kept = _kept_forward(law, options, *arrays)
+    return result[0], kept
 
 
-_apply.defvjp(_forward, _gradients)
+def _backward(law: Differentiable, options: Options, kept: Any, gradient: Any) -> Any:
+    return _gradients(law, options, *kept, gradient)
+
+
+_apply.defvjp(_forward, _backward)
 
 
 def differentiable(law: Differentiable) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._torch_internals import apply_directly
 from qtorch.linalg.operator import OBSERVER
 from qtorch.reproducible.fused.plan import Backward, plan_for
-from qtorch.reproducible.tensor_names import Names
+from qtorch.reproducible.tensor_names import Names, UnroundedNames
 
 
 def _run(
@@ -38,38 +38,80 @@ def _run(
     return found if kind == "forward" else found[0]
 
 
-def _gradients(law: Differentiable, fused: bool, ctx: Any, *gradients: Any) -> Any:
-    """None for what are no tensors, and the gradients of all tensors, or of those that need one."""
-    saved = ctx.saved_tensors
+def _gradients(law: Differentiable, fused: bool, ctx: Any, saved: Any, *gradients: Any) -> tuple[Any, ...]:
+    """None for arrays that are no tensors, and the gradients of all tensors, or of those that need one."""
     tensors = *saved, *gradients
     plain = fused and not torch.compiler.is_compiling() and are_plain_tensors(tensors)
     if plain and OBSERVER.get() is None:  # a plan tells an observer nothing
         plan = plan_for(law, Backward(len(saved), ctx.needs_input_grad[2:]), tensors, ctx.options)
         if plan is not None:
-            return None, None, *plan.run(tensors)
+            return plan.run(tensors)
     gradient: Any = gradients[0] if len(gradients) == 1 else gradients
-    return None, None, *law.gradients(Names, saved, gradient, dict(ctx.options))
+    return law.gradients(Names, saved, gradient, dict(ctx.options))
 
 
-class _Once(torch.autograd.Function):
-    """(law, x, tensors that x follows from) -> x, whose derivative raises."""
+class _Smooth(torch.autograd.Function):
+    """(law, options, gradients with defined bits, what the law saved, number of arrays, *arrays, *gradients of results)
+    -> the gradients with defined bits.
+
+    Their derivatives are those of `Differentiable.smooth_gradients`, which torch differentiates, at every order.
+    """
 
     @staticmethod
-    def forward(ctx: Any, law: Differentiable, x: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        ctx.law = law
-        return x.view_as(x)
+    def forward(  # type: ignore[override]
+        ctx: Any, law: Differentiable, options: Any, found: tuple[Any, ...], saved: Any, count: int, *tensors: Any
+    ) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.law, ctx.options, ctx.saved, ctx.count = law, options, saved, count
+        ctx.save_for_backward(*tensors)
+        return found
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        raise NotImplementedError(ctx.law.no_second_derivative)
+    def backward(ctx: Any, *second: Any) -> Any:
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():
+            tensors = [_wide(x if again or x is None else x.detach()) for x in ctx.saved_tensors]
+            needed = [i for i, needs in enumerate(ctx.needs_input_grad[5:]) if needs]
+            for i in needed:
+                tensors[i].requires_grad_()
+            arrays, gradients = tensors[: ctx.count], tuple(tensors[ctx.count :])
+            gradient = gradients[0] if len(gradients) == 1 else gradients
+            saved = [_wide(x) for x in ctx.saved]
+            found = ctx.law.smooth_gradients(UnroundedNames, arrays, saved, gradient, dict(ctx.options))
+            pairs = [(x, _wide(v)) for x, v in zip(found, second, strict=True) if v is not None and x.requires_grad]
+            results: list[Any] = [None] * len(tensors)
+            if pairs:
+                ys, vs = zip(*pairs, strict=True)
+                chosen = [tensors[i] for i in needed]
+                for i, x in zip(
+                    needed, torch.autograd.grad(ys, chosen, vs, create_graph=again, allow_unused=True), strict=True
+                ):
+                    results[i] = None if x is None else x.to(torch.float32)
+        return None, None, None, None, None, *results
 
 
-def differentiable(law: Differentiable, fused: bool = True) -> Callable[..., Any]:
-    """The function (*tensors, **options) of a law, whose gradients are the law's; they have none themselves.
+def _wide(x: Any) -> Any:
+    return x.to(torch.float64) if isinstance(x, torch.Tensor) and x.dtype is torch.float32 else x
+
+
+def _recorded(law: Differentiable, fused: bool, ctx: Any, saved: Any, arrays: Any, gradients: Any) -> tuple[Any, ...]:
+    """`_gradients`, which can be differentiated."""
+    with torch.no_grad():
+        found = _gradients(law, fused, ctx, saved, *gradients)
+    kept = saved if law.by_pieces else ()
+    return _Smooth.apply(law, ctx.options, tuple(found), kept, len(arrays), *arrays, *gradients)
+
+
+def differentiable(
+    law: Differentiable, fused: bool = True, recorded: Callable[..., tuple[Any, ...]] | None = None
+) -> Callable[..., Any]:
+    """The function (*tensors, **options) of a law, whose gradients are the law's, and can be differentiated in turn.
 
     Args:
         law: the law.
         fused: False if it uses what `fused.recording` has not.
+        recorded: (arrays, which of them need gradients, gradient, **options) -> the gradients, by functions that
+            autograd knows; None to have torch differentiate `law.smooth_gradients`.
     """
 
     class Law(torch.autograd.Function):
@@ -78,19 +120,22 @@ def differentiable(law: Differentiable, fused: bool = True) -> Callable[..., Any
             ctx: Any, planned: bool, options: tuple[tuple[str, Any], ...], *tensors: Any
         ) -> Any:
             result, saved = _run(law, planned, "forward", tensors, options)
-            ctx.save_for_backward(*saved)
+            # AOTAutograd refuses a second derivative of a compiled program.
+            arrays = () if law.by_pieces or torch.compiler.is_compiling() else tensors
+            ctx.save_for_backward(*saved, *arrays)
+            ctx.saved = len(saved)
             ctx.options = options
             return result
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
+            tensors = ctx.saved_tensors
+            saved, arrays = tensors[: ctx.saved], tensors[ctx.saved :]
             if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-                return _gradients(law, fused, ctx, *gradients)
-            with torch.no_grad():
-                nothing, none, *found = _gradients(law, fused, ctx, *gradients)
-            given = [x for x in (*ctx.saved_tensors, *gradients) if isinstance(x, torch.Tensor) and x.requires_grad]
-            refused = [x if x is None or not given else _Once.apply(law, x, *given) for x in found]
-            return nothing, none, *refused
+                return None, None, *_gradients(law, fused, ctx, saved, *gradients)
+            if recorded is not None:
+                return None, None, *recorded(arrays, ctx.needs_input_grad[2:], *gradients, **dict(ctx.options))
+            return None, None, *_recorded(law, fused, ctx, saved, arrays, gradients)
 
     apply = apply_directly(Law)
 

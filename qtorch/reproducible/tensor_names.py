@@ -131,6 +131,10 @@ class Names(operations.Names):
         return result
 
 
+class UnroundedNames(operations.Unrounded, Names):
+    """Names that autograd differentiates, see `qcore.numerics.operations.Unrounded`."""
+
+
 def tensor_sums(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) -> torch.Tensor:
     """See `qcore.numerics.sums.tree_sums`; of plain tensors by a kernel where there is one."""
     served = a.is_cpu and (b is None or b.is_cpu) and axes and a.numel() and a.dim() <= products.MOST_AXES

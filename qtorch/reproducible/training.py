@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
+from qcore.accumulate.forms import GRAD_A, GRAD_B
 from qcore.numerics.differentiable import Differentiable
+from qcore.numerics.reductions import SUM
 from qcore.numerics.training.dropout import DROPOUT
 from qcore.numerics.training.embedding import EMBEDDING
 from qcore.numerics.training.parts import CHUNK, NARROW, SETTLE
@@ -15,7 +17,7 @@ from qcore.numerics.training.products import MASKED, ProductFunctions
 from qtorch import linalg
 from qtorch._rounding.keys import key_tensor
 from qtorch._rounding.paths.choice import are_plain_tensors
-from qtorch.linalg.call import differentiable_product, prepare
+from qtorch.linalg.call import Shapes, differentiable_product, gradient_product, prepare
 from qtorch.linalg.matrices import LINEAR, MATMUL
 from qtorch.linalg.operator import OBSERVER
 from qtorch.reproducible.call import Tensors, differentiable
@@ -23,7 +25,26 @@ from qtorch.reproducible.products import PRODUCT
 
 _FUNCTIONS = {law.name: differentiable(law) for law in (CHUNK, MASKED, NARROW, SETTLE)}
 _FUNCTIONS |= {law.name: differentiable(law, fused=False) for law in (AVG_POOL, DROPOUT, EMBEDDING, MAX_POOL)}
-_product = differentiable(PRODUCT)
+
+
+def _recorded(
+    arrays: tuple[Any, ...],
+    needed: tuple[bool, ...],
+    gradient: torch.Tensor,
+    shape: tuple[int, ...],
+    form: str,
+    products: tuple[str, ...],
+) -> tuple[Any, ...]:
+    """The gradients of `PRODUCT` by two products and a sum, each a function that autograd knows."""
+    a, b, _ = arrays
+    shapes, of_y = Shapes(a.shape, b.shape, shape), FUNCTIONS.settle(gradient)
+    of_a = gradient_product(of_y, b, shapes, GRAD_A, form, products[1]) if needed[0] else None
+    of_b = gradient_product(of_y, a, shapes, GRAD_B, form, products[2]) if needed[1] else None
+    rows = tuple(range(gradient.ndim - 1))
+    return of_a, of_b, FUNCTIONS.call(SUM, gradient, axes=rows, keepdims=False) if needed[2] else None
+
+
+_product = differentiable(PRODUCT, recorded=_recorded)
 _FORMS = {"matmul": (MATMUL, "grad_a", "grad_b"), "linear": (LINEAR, "grad_input", "grad_weight")}
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.elementary.laws import PARTS
-from qcore.numerics.elementary.power import power
 from qcore.numerics.sums import unbroadcast
 
 
@@ -39,7 +38,7 @@ def _sum(forward: Callable[..., Any], sign: Callable[[Any], Any]) -> Differentia
         pairs = zip((gradient, sign(gradient)), saved, strict=True)
         return tuple([found if x is None else unbroadcast(xp, found, x.shape) for found, x in pairs])
 
-    return Differentiable(run, gradients)
+    return Differentiable(run, gradients, by_pieces=True)
 
 
 def _of_quotient(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
@@ -49,8 +48,8 @@ def _of_quotient(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
 
 def _of_power(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
     """No gradient for a where b is 0, none for b where a is 0."""
-    slope = xp.mul(b, power(xp, a, xp.sub(b, 1.0)))
-    change = xp.mul(power(xp, a, b), PARTS["log"](xp, a))
+    slope = xp.mul(b, xp.power(a, xp.sub(b, 1.0)))
+    change = xp.mul(xp.power(a, b), PARTS["log"](xp, a))
     of_a = xp.mul(gradient, xp.where(b == 0, 0.0, slope))
     return of_a, xp.mul(gradient, xp.where(a == 0, 0.0, change))
 
@@ -59,4 +58,4 @@ ADD = _sum(lambda xp, a, b: xp.add(a, b), lambda gradient: gradient)
 SUB = _sum(lambda xp, a, b: xp.sub(a, b), lambda gradient: -gradient)
 MUL = _binary(lambda xp, a, b: xp.mul(a, b), lambda xp, a, b, gradient: (xp.mul(gradient, b), xp.mul(gradient, a)))
 DIV = _binary(lambda xp, a, b: xp.div(a, b), _of_quotient)
-POW = _binary(power, _of_power)
+POW = _binary(lambda xp, a, b: xp.power(a, b), _of_power)

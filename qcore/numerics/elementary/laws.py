@@ -19,7 +19,7 @@ def rounded(function: Function) -> Function:
     return lambda xp, x: xp.narrow(function(xp, xp.wide(x)))
 
 
-def elementwise(function: Function, derivative: Function) -> Differentiable:
+def elementwise(function: Function, derivative: Function, by_pieces: bool = False) -> Differentiable:
     """The law of a function of ONE float32 number and its derivative: the gradient is one product."""
 
     def forward(xp: Any, x: Any) -> tuple[Any, tuple[Any]]:
@@ -28,7 +28,7 @@ def elementwise(function: Function, derivative: Function) -> Differentiable:
     def backward(xp: Any, saved: tuple[Any], gradient: Any) -> tuple[Any]:
         return (xp.mul(gradient, derivative(xp, saved[0])),)
 
-    return Differentiable(forward, backward)
+    return Differentiable(forward, backward, by_pieces)
 
 
 IN_FLOAT64: dict[str, Function] = {
@@ -81,10 +81,8 @@ ELEMENTARY = {
     "sin": elementwise(PARTS["sin"], PARTS["cos"]),
     "cos": elementwise(PARTS["cos"], _negative_sine),
     "softplus": elementwise(PARTS["softplus"], PARTS["sigmoid"]),
-    "relu": elementwise(_relu, _step),
+    "relu": elementwise(_relu, _step, by_pieces=True),
 } | {
     name: elementwise(PARTS[name], PARTS[f"{name}_slope"])
     for name in ("log1p", "tanh", "sigmoid", "erf", "sqrt", "rsqrt", "reciprocal", "silu", "gelu", "gelu_tanh")
 }
-for _name, _law in ELEMENTARY.items():
-    _law.forward.__name__ = _name  # which messages name

@@ -74,7 +74,7 @@ def erf_slope(xp: Any, x: Any) -> Any:
     exponentials of libraries lie on both sides of it.
     """
     square = x * x
-    return xp.where(abs(x) < 2.0**-14, _SLOPE - _SLOPE * square, xp.exp(-square) * _SLOPE)
+    return xp.near_zero(x, 2.0**-14, _SLOPE - _SLOPE * square, xp.exp(-square) * _SLOPE)
 
 
 def gelu(xp: Any, x: Any) -> Any:

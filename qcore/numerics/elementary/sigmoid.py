@@ -12,11 +12,11 @@ def sigmoid(xp: Any, x: Any) -> Any:
 
     There an exact product, a little smaller than x/4, lies on the cube's side of the middle, and passes no other one.
     """
-    return xp.where(abs(x) < _NEAR, 0.5 + x * (0.25 - 2.0**-29), 1.0 / (1.0 + xp.exp(-x)))
+    return xp.near_zero(x, _NEAR, 0.5 + x * (0.25 - 2.0**-29), 1.0 / (1.0 + xp.exp(-x)))
 
 
 def sigmoid_slope(xp: Any, x: Any) -> Any:
-    e = xp.exp(-abs(x))
+    e = _decay(xp, x)
     return e / ((1.0 + e) * (1.0 + e))
 
 
@@ -27,7 +27,7 @@ def silu(xp: Any, x: Any) -> Any:
 def silu_slope(xp: Any, x: Any) -> Any:
     """Near 0 it is 1/2 + x/2 - x^3/12: as `sigmoid` there."""
     beyond = times_sigmoid_slope(xp, x, x)
-    return xp.where(abs(x) < _NEAR, 0.5 + x * (0.5 - 2.0**-28), beyond)
+    return xp.near_zero(x, _NEAR, 0.5 + x * (0.5 - 2.0**-28), beyond)
 
 
 def times_sigmoid_slope(xp: Any, argument: Any, change: Any) -> Any:
@@ -35,9 +35,14 @@ def times_sigmoid_slope(xp: Any, argument: Any, change: Any) -> Any:
 
     Below zero the exponential is a factor of the sum, which so keeps its sign where it underflows.
     """
-    e = xp.exp(-abs(argument))
+    e = _decay(xp, argument)
     above, below = 1.0 + e + xp.product(change, e), e * (1.0 + e + change)
     return xp.where(argument < 0, below, above) / ((1.0 + e) * (1.0 + e))
+
+
+def _decay(xp: Any, x: Any) -> Any:
+    """exp(-|x|), with a derivative at zero, where that of the absolute value would be 0."""
+    return xp.exp(xp.where(x < 0, x, -x))
 
 
 def softplus(xp: Any, x: Any) -> Any:

@@ -25,4 +25,4 @@ def _embedding_gradient(xp: Any, saved: tuple[Any, ...], gradient: Any) -> tuple
     return xp.narrow(xp.sums_by_index(rows, indices.reshape(-1), count + 1)[:-1]), None
 
 
-EMBEDDING = Differentiable(_embedding, _embedding_gradient)
+EMBEDDING = Differentiable(_embedding, _embedding_gradient, by_pieces=True)

@@ -33,6 +33,6 @@ def _narrow_gradient(
     return (xp.concatenate([xp.zeros(before, gradient), gradient, xp.zeros(after, gradient)], axis),)
 
 
-NARROW = Differentiable(_narrow, _narrow_gradient)
-CHUNK = Differentiable(_chunk, _chunk_gradient)
-SETTLE = Differentiable(lambda xp, x: (x, ()), lambda xp, saved, gradient: (gradient,))
+NARROW = Differentiable(_narrow, _narrow_gradient, by_pieces=True)
+CHUNK = Differentiable(_chunk, _chunk_gradient, by_pieces=True)
+SETTLE = Differentiable(lambda xp, x: (x, ()), lambda xp, saved, gradient: (gradient,), by_pieces=True)

@@ -54,8 +54,8 @@ def _avg_pool_gradient(
     return (_gathered(xp, (each for _ in range(prod(kernel))), saved[0].shape, kernel, stride, padding),)
 
 
-MAX_POOL = Differentiable(_max_pool, _max_pool_gradient)
-AVG_POOL = Differentiable(_avg_pool, _avg_pool_gradient)
+MAX_POOL = Differentiable(_max_pool, _max_pool_gradient, by_pieces=True)
+AVG_POOL = Differentiable(_avg_pool, _avg_pool_gradient, by_pieces=True)
 
 
 def _padded(xp: Any, x: Any, padding: Sequence[int], value: float) -> Any:

@@ -25,7 +25,7 @@ def _masked_gradient(xp: Any, saved: tuple[Any], gradient: Any) -> tuple[Any, No
     return xp.where(_mask(xp, gradient, saved[0]), gradient, xp.zeros((), gradient)), None
 
 
-MASKED = Differentiable(_masked, _masked_gradient)
+MASKED = Differentiable(_masked, _masked_gradient, by_pieces=True)
 
 
 class ProductFunctions(TrainingFunctions):
