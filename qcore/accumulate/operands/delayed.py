@@ -8,7 +8,7 @@ from typing import Any
 
 from qcore.accumulate.operands.operand import Operand
 from qcore.accumulate.operands.scale import Scale
-from qcore.accumulate.operands.scaling import next_row, prepared, times
+from qcore.accumulate.operands.scaling import newest_magnitude, next_row, prepared, times
 from qcore.formats.block import BlockScaled
 from qcore.formats.number import Number
 
@@ -36,4 +36,7 @@ def round_delayed(xp: Any, x: Any, number: BlockScaled, scale: Any, round_: Call
 def next_rows(xp: Any, state: Any, tensors: tuple[Any, ...], delayed: tuple[BlockScaled | None, ...]) -> list[Any]:
     """The rows of a state after a tensor and its gradient; a row of a format without history stays."""
     rows = zip(state, tensors, delayed, strict=True)
-    return [row if number is None else next_row(xp, row, x, operand_of(number)) for row, x, number in rows]
+    return [
+        row if number is None else next_row(xp, row, newest_magnitude(xp, x), operand_of(number))
+        for row, x, number in rows
+    ]
