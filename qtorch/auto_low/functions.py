@@ -199,7 +199,17 @@ _CELLS = ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 _TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 _WITHOUT_WEIGHT = ("chain_matmul", "linalg_multi_dot", "cdist", "addbmm", "linalg_vecdot", "_grouped_mm", "_scaled_mm")
 _LOW_LEVEL = ("mm.default", "bmm.default", "addmm.default", "baddbmm.default", "linear.default", "convolution.default")
-LEFT = {*_RECURRENT, *_CELLS, *_TRANSPOSED, *_WITHOUT_WEIGHT, *_LOW_LEVEL, "bilinear", "linear_cross_entropy"}
+LEFT = {
+    *_RECURRENT,
+    *_CELLS,
+    *_TRANSPOSED,
+    *_WITHOUT_WEIGHT,
+    *_LOW_LEVEL,
+    "bilinear",
+    "linear_cross_entropy",
+    "flex_attention",
+}
+ATTENTIONS = ("scaled_dot_product_attention", "flex_attention")
 NO_LAW = "qtorch.linalg has no such product"
 
 
@@ -232,3 +242,8 @@ def _open(function: Any) -> Any:
 
 
 OPENED: dict[str, Any] = {"multi_head_attention_forward": _open(F.multi_head_attention_forward)}
+
+# Operators that run functions of a program, which torch.compile traces without the modes that are on. Those of loops
+# must be as torch made them, so they cannot be wrapped.
+BODIES = ("tag_activation_checkpoint", "wrap_activation_checkpoint", "cond", "map_impl")
+LOOPS = ("scan", "associative_scan", "while_loop")

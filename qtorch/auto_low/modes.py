@@ -6,16 +6,19 @@ that multiplies.
 
 from __future__ import annotations
 
+import inspect
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
 from qcore.accumulate.product import Products
 from qcore.notices import warn
@@ -23,7 +26,18 @@ from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
 from qcore.report import ProductReport, short_product
 from qtorch import linalg
 from qtorch._torch_internals import base_of, constant, own_parameters, unseen_by_modes
-from qtorch.auto_low.functions import LAWS, LEFT, NO_LAW, OPENED, UnknownCallError, left_kind, left_work
+from qtorch.auto_low.functions import (
+    ATTENTIONS,
+    BODIES,
+    LAWS,
+    LEFT,
+    LOOPS,
+    NO_LAW,
+    OPENED,
+    UnknownCallError,
+    left_kind,
+    left_work,
+)
 from qtorch.linalg.dtypes import HALVES, call_in_float32, refuse_tracers
 from qtorch.linalg.modules import reset_scaling
 from qtorch.quant import Quantizer
@@ -33,6 +47,7 @@ KINDS = (LINEAR, CONV, SCORES, OUTPUT, MATMUL)
 _CONVOLUTIONS = {1: linalg.conv1d, 2: linalg.conv2d, 3: linalg.conv3d}
 _DIMENSIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
 _PAIRS = {"addmm": 1, "addmv": 1, "baddbmm": 1, "einsum": 1}  # where the first of the two operands stands, if not at 0
+_CHECKPOINT = inspect.unwrap(checkpoint).__code__
 _WEIGHT_SECOND = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 
 
@@ -109,6 +124,11 @@ class ProductMode(TorchFunctionMode):
                 return OPENED[name](*args, **kwargs)
         if name == "unflatten":  # torch.compile cannot trace Tensor.unflatten in a mode
             return torch.unflatten(*args, **kwargs)
+        if name in BODIES:
+            said = self.place, self.weights, self.scaling
+            args = tuple([partial(_in_mode, x, *said) if callable(x) else x for x in args])
+        if name in LOOPS:
+            _warn_once(self.place, name, "the products of its functions cannot be lowered, but those of modules are")
         y = func(*args, **kwargs)
         # In compiled programs attributes such as x.T are no functions; `is_weight` looks at what they are views of.
         if name != "__get__":
@@ -148,6 +168,7 @@ class ProductMode(TorchFunctionMode):
         if first is None or not first.is_floating_point():
             return func(*args, **kwargs)
         if self.place.weight is not None:
+            self.refuse_checkpoint(name)
             args, kwargs = self.with_rounded_weights(name, args, kwargs)
             return func(*args, **kwargs)
         found = self.kinds_of(name, args)
@@ -156,6 +177,7 @@ class ProductMode(TorchFunctionMode):
         if wanted:
             reason = NO_LAW if name in LEFT else _refused(first)
             if not reason:
+                self.refuse_checkpoint(name)
                 try:
                     with unseen_by_modes():
                         return call_in_float32(
@@ -171,9 +193,25 @@ class ProductMode(TorchFunctionMode):
         self.note(args, y)
         return y
 
+    def refuse_checkpoint(self, name: str) -> None:
+        """Raises where a checkpoint runs a function that is neither a module nor a method of one.
+
+        Its backward pass runs the function again, without this mode: torch raises, or gives wrong gradients.
+        """
+        if torch.compiler.is_compiling() or not self.has_gradients:
+            return
+        frame: Any = sys._getframe(1)
+        while frame is not None and not (frame.f_code.co_filename == __file__ and "entered" in frame.f_code.co_name):
+            if frame.f_code is _CHECKPOINT:
+                raise RuntimeError(
+                    f"{_where(self.place, name)} is in a function that torch.utils.checkpoint runs again for the "
+                    "backward pass, where it would stay wide; allowed are modules and their methods, and torch.compile"
+                )
+            frame = frame.f_back
+
     def kinds_of(self, name: str, args: Any) -> tuple[str, ...]:
         """The kinds of the products that a function has."""
-        if name == "scaled_dot_product_attention":
+        if name in ATTENTIONS:
             return (SCORES, OUTPUT)
         if name in LEFT:
             return (left_kind(name),)
@@ -289,8 +327,9 @@ def list_wide(
 
     tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
     shapes = [x.shape for x in tensors]
-    if name == "scaled_dot_product_attention":
+    if name in ATTENTIONS:
         query, key, value = shapes[:3]
+        y = y[0] if isinstance(y, tuple) else y
         work = y.numel() // value[-1] * key[-2]
         add(SCORES, (query, key), work * query[-1])
         add(OUTPUT, ((*y.shape[:-1], key[-2]), value), work * value[-1])
@@ -311,15 +350,31 @@ def _refused(x: torch.Tensor) -> str:
     return "" if x.dtype is torch.float32 or x.dtype in HALVES else f"its numbers are of {x.dtype}"
 
 
+def _in_mode(
+    body: Callable[..., Any],
+    place: Place,
+    weights: Sequence[Any],
+    scaling: torch.Tensor | None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """A function of a program, run in a mode: compiled operators run functions without the modes that are on."""
+    with ProductMode(place, weights, scaling):
+        return body(*args, **kwargs)
+
+
+def _where(place: Place, name: str) -> str:
+    return f"{name} in {place.path!r}" if place.path else f"{name} in the model itself"
+
+
 def _warn_once(place: Place, name: str, reason: str) -> None:
     if name not in place.warned:
-        _warn(place.path, name, reason)
+        _warn(_where(place, name), reason)
         place.warned.add(name)
 
 
 @constant  # traced programs warn when they are traced
-def _warn(path: str, name: str, reason: str) -> int:
-    where = f"{name} in {path!r}" if path else f"{name} in the model itself"
+def _warn(where: str, reason: str) -> int:
     warn(f"{where} stays wide: {reason}; qtorch.auto_low.report(model, *inputs) lists all products")
     return 0
 
