@@ -39,7 +39,7 @@ from qtorch.auto_low.functions import (
     left_work,
 )
 from qtorch.linalg.dtypes import HALVES, call_in_float32, refuse_tracers
-from qtorch.linalg.modules import reset_scaling
+from qtorch.linalg.modules import apply_but_scaling, reset_scaling
 from qtorch.quant import Quantizer
 
 LOWERED = "lowered"  # the role of the made classes
@@ -394,7 +394,11 @@ def entering(base: type) -> dict[str, Any]:
                 members[name] = _entered(value)
     if hasattr(base, "reset_parameters"):
         members["reset_parameters"] = _resetting(base)
-    return members | {"extra_repr": _extra_repr(base)}
+
+    def apply(self: Any, *arguments: Any) -> Any:
+        return apply_but_scaling(self, partial(base._apply, self), *arguments)
+
+    return members | {"extra_repr": _extra_repr(base), "_apply": apply}
 
 
 def _resetting(base: Any) -> Callable[[Any], None]:

@@ -48,6 +48,9 @@ class _Layer:
             state_dict.setdefault(f"{prefix}scaling", self.scaling)
         super()._load_from_state_dict(state_dict, prefix, *arguments)  # type: ignore[misc]
 
+    def _apply(self, *arguments: Any) -> Any:
+        return apply_but_scaling(self, super()._apply, *arguments)  # type: ignore[misc]
+
     def reset_parameters(self) -> None:
         """Initializes parameters as torch's layer does, and the state of delayed scales: all that `to_empty` leaves."""
         super().reset_parameters()  # type: ignore[misc]
@@ -56,6 +59,15 @@ class _Layer:
     def extra_repr(self) -> str:
         shown = short_product(products_of(self).forward)
         return f"{super().extra_repr()}, products={shown}"  # type: ignore[misc]
+
+
+def apply_but_scaling(layer: Any, apply: Any, *arguments: Any) -> Any:
+    """What `nn.Module._apply` does, such as a change of dtype, but the state of delayed scales stays in float32."""
+    before = getattr(layer, "scaling", None)
+    changed = apply(*arguments)
+    if before is not None and layer.scaling.dtype is not before.dtype:
+        layer.scaling = before.to(layer.scaling.device)
+    return changed
 
 
 def reset_scaling(layer: Any) -> None:

@@ -251,6 +251,17 @@ def test_programs_in_bfloat16_and_under_autocast():
         assert lower(nn.Sequential(Conv1D(4, 32)), ALL)(X).dtype is torch.bfloat16
 
 
+def test_delayed_scales_stay_in_float32():
+    """A model that is lowered and then cast runs, with the magnitudes that it had."""
+    low = lower(nn.Sequential(nn.Linear(32, 32), Conv1D(8, 32)), RECIPES["fp8_delayed"])
+    run(low)
+    before = [layer.scaling.clone() for layer in low]
+    for cast in (low.bfloat16, low.half):
+        assert_all_same_bits([layer.scaling for layer in cast()], before)
+    low.bfloat16()(X.bfloat16()).float().sum().backward()
+    assert all(p.grad.dtype is torch.bfloat16 for p in low.parameters())
+
+
 def test_first_and_last_count_the_layers_of_programs():
     low = lower(made("GPT-2"), Recipe([Entry(last=1), Entry("*", first=2), Entry(forward=NARROW)]))
     lowered = {row.place for row in report(low, X) if row.products}
