@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 MOST_QUOTED = 200  # characters of a user's value in a message
+_MOST_SIZE = 2**31 - 1  # of a dimension, a window or a step
 
 
 def quoted(value: Any) -> str:
@@ -33,6 +34,23 @@ def check_int(name: str, value: Any, low: int | None = None, high: int | None = 
 def _digits(number: int) -> str:
     """An int in a message: Python refuses to write very long ones."""
     return str(number) if abs(number) < 10**40 else f"an int of {number.bit_length()} bits"
+
+
+def check_size(name: str, value: Any, least: int = 1) -> int:
+    """A number of elements along a dimension, or a step through them; sums and products of two fit in 64 bits."""
+    size = check_int(name, value, least)
+    if size > _MOST_SIZE:
+        raise ValueError(f"{name}={_digits(size)}; allowed is an int from {least} to 2^31 - 1")
+    return size
+
+
+def check_sizes(name: str, value: Any, least: int, dimensions: int) -> tuple[int, ...]:
+    """A size for all dimensions, or one for each."""
+    sizes = tuple(value) if isinstance(value, (tuple, list)) else (value,) * dimensions
+    if len(sizes) != dimensions:
+        count = {1: "one", 2: "two", 3: "three"}.get(dimensions, dimensions)
+        raise ValueError(f"{name}={quoted(value)}; allowed are one number or {count}")
+    return tuple(check_size(name, size, least) for size in sizes)
 
 
 def check_float(
@@ -75,13 +93,13 @@ def check_start(start: Any) -> tuple[int, int]:
     return start >> 32, start & 0xFFFFFFFF
 
 
-def check_seed(key: Any) -> tuple[int, int]:
+def check_seed(key: Any, name: str = "key") -> tuple[int, int]:
     """A key given as an int or as two 32-bit words, as two unsigned 32-bit words."""
     if isinstance(key, (tuple, list)) and len(key) == 2:
-        return check_int("key[0]", key[0], 0, 2**32 - 1), check_int("key[1]", key[1], 0, 2**32 - 1)
+        return check_int(f"{name}[0]", key[0], 0, 2**32 - 1), check_int(f"{name}[1]", key[1], 0, 2**32 - 1)
     if isinstance(key, (tuple, list)):
-        raise ValueError(f"key={quoted(key)}; allowed is an int from 0 to 2^64 - 1 or two ints from 0 to 2^32 - 1")
-    seed = check_int("key", key, 0, 2**64 - 1)
+        raise ValueError(f"{name}={quoted(key)}; allowed is an int from 0 to 2^64 - 1 or two ints from 0 to 2^32 - 1")
+    seed = check_int(name, key, 0, 2**64 - 1)
     return seed >> 32, seed & 0xFFFFFFFF
 
 

@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Contraction, MatrixForm, Shape
-from qcore.arguments import check_int
+from qcore.arguments import check_int, check_sizes
 
 
 class Windows(NamedTuple):
@@ -179,17 +179,10 @@ def _interleaved(xp: Any, x: Any, axis: int, step: int) -> Any:
 def convolution_form(dims: int, stride: Any, padding: Any, dilation: Any, groups: Any) -> ConvolutionForm:
     """The form of a convolution's arguments: ints, or one for each spatial dimension."""
     steps, pads, gaps = (
-        _each(name, value, dims, low)
+        check_sizes(name, value, low, dims)
         for name, value, low in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
     )
     return ConvolutionForm(steps, pads, gaps, check_int("groups", groups, 1))
-
-
-def _each(name: str, value: Any, dims: int, low: int) -> Shape:
-    values = tuple(value) if isinstance(value, tuple | list) else (value,) * dims
-    if len(values) != dims:
-        raise ValueError(f"{name}={value!r}; allowed is an int, or {dims} of them")
-    return tuple(check_int(name, one, low) for one in values)
 
 
 Form = MatrixForm | ConvolutionForm

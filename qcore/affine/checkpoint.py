@@ -210,6 +210,7 @@ def load_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         ImportError: if safetensors is missing.
+        FileNotFoundError: if there is no file of this name.
     """
     return unflatten(*read_file(path, "numpy"))
 

@@ -189,7 +189,7 @@ class PerChannelMinMax(MinMax):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_int("axis", self.axis, 0)
+        check_int("axis", self.axis, 0, 63)  # of as many dimensions as NumPy has
 
 
 @dataclass(frozen=True)

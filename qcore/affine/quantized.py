@@ -11,7 +11,7 @@ from qcore.affine import law
 from qcore.affine.array_names import Names
 from qcore.affine.operations import dequantize
 from qcore.affine.parameters import QParams, check_qparams
-from qcore.arguments import check_choice, check_int
+from qcore.arguments import check_choice, check_int, check_size, check_sizes
 from qcore.formats.affine import AffineInteger
 
 
@@ -243,7 +243,7 @@ def check_convolution(
             f"and (outputs, channels / groups, {sizes}), outputs a multiple of groups"
         )
     stride, padding, dilation = (
-        for_each_dimension(name, value, least, dimensions)
+        check_sizes(name, value, least, dimensions)
         for name, value, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
     )
     for size, count, place, step in zip(shape[2:], kernel[2:], padding, dilation, strict=True):
@@ -261,6 +261,23 @@ def check_convolution(
     return stride, padding, dilation
 
 
+def check_convolution_sizes(
+    inputs: Any, outputs: Any, kernel_size: Any, stride: Any, dilation: Any, groups: Any, dimensions: int
+) -> list[tuple[int, ...]]:
+    """The kernel's sizes, strides and dilations of a convolution in so many dimensions, whose sizes are checked.
+
+    Raises:
+        TypeError, ValueError: if one is no size, or groups does not divide inputs and outputs.
+    """
+    check_size("in_channels", inputs)
+    check_size("out_channels", outputs)
+    check_size("groups", groups)
+    if inputs % groups or outputs % groups:
+        raise ValueError(f"groups={groups}; allowed are divisors of in_channels={inputs} and out_channels={outputs}")
+    named = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
+    return [check_sizes(name, value, 1, dimensions) for name, value in named.items()]
+
+
 def _check_operands(input: Any, weight: Any, ndim: int, widths: tuple[int, ...]) -> None:
     storages = [f"{sign}int{width}" for width in widths for sign in ("", "u")]
     for name, q, axes in (("input", input, (None,)), ("weight", weight, (None, 0))):
@@ -272,12 +289,3 @@ def _check_operands(input: Any, weight: Any, ndim: int, widths: tuple[int, ...])
             raise ValueError(f"{name} has axis={q.qparams.axis}; allowed is {' or '.join(map(str, axes))}")
     if weight.ndim != ndim:
         raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed are {ndim} dimensions")
-
-
-def for_each_dimension(name: str, value: Any, least: int, dimensions: int) -> tuple[int, ...]:
-    """A setting for all dimensions, or for each."""
-    values = value if isinstance(value, (tuple, list)) else (value,) * dimensions
-    if len(values) != dimensions:
-        count = {1: "one", 2: "two", 3: "three"}.get(dimensions, dimensions)
-        raise ValueError(f"{name}={value}; allowed are one number or {count}")
-    return tuple(check_int(name, number, least) for number in values)

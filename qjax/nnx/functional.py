@@ -11,8 +11,7 @@ import numpy as np
 from flax import nnx
 
 from qcore.affine import arithmetic
-from qcore.affine.quantized import for_each_dimension
-from qcore.arguments import check_choice, check_type
+from qcore.arguments import check_choice, check_sizes, check_type
 from qjax.quantization import QTensor, functional
 
 __all__ = ["avg_pool", "hard_tanh", "max_pool", "relu", "relu6"]
@@ -144,7 +143,7 @@ def _checked(inputs: Any, window: Any, strides: Any, padding: Any) -> tuple[Any,
     """The window, its strides and the padding; raises unless they fit the inputs."""
     check_type("window_shape", window, (tuple, list), "a tuple of ints")
     dims, shape = len(window), np.shape(inputs)
-    window = for_each_dimension("window_shape", window, 1, dims)
+    window = check_sizes("window_shape", window, 1, dims)
     batches = len(shape) - dims - 1
     if batches < 0 or (batches != 1 and isinstance(inputs, QTensor)):
         raise ValueError(f"inputs has shape {tuple(shape)}; allowed is (batch, *sizes, features), {dims} sizes")
@@ -152,7 +151,7 @@ def _checked(inputs: Any, window: Any, strides: Any, padding: Any) -> tuple[Any,
         check_choice("padding", padding.upper(), ("VALID", "SAME", "SAME_LOWER"))
     elif np.shape(padding) != (dims, 2):
         raise ValueError(f"padding={padding!r}; allowed are VALID, SAME, SAME_LOWER and {dims} pairs of ints")
-    return window, for_each_dimension("strides", 1 if strides is None else strides, 1, dims), padding
+    return window, check_sizes("strides", 1 if strides is None else strides, 1, dims), padding
 
 
 def _padded(q: QTensor, window: tuple[int, ...], steps: tuple[int, ...], padding: Any, value: Any) -> tuple[Any, ...]:

@@ -53,6 +53,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         ImportError: if safetensors is missing.
+        FileNotFoundError: if there is no file of this name.
 
     Example:
         >>> import tempfile

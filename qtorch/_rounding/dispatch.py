@@ -12,7 +12,7 @@ from qcore.formats.number import check_number
 from qcore.law.blocks.tiles import tiles
 from qcore.random.threefry import Noise
 from qtorch._rounding.gradients import for_transforms, is_differentiated
-from qtorch._rounding.keys import Key, check_noise, make_cached_noise, make_noise
+from qtorch._rounding.keys import Key, check_noise, is_default_window, make_cached_noise, make_noise
 from qtorch._rounding.packing import check_codes
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor, round_tensor
 from qtorch._rounding.paths.cpu import decode_on_cpu
@@ -197,7 +197,7 @@ def decode(
 def _noise(x: torch.Tensor, plan: Plan, key: Any, random_bits: Any, start: Any, plain: bool) -> Noise | None:
     if plan.stochastic:
         return (make_cached_noise if plain else make_noise)(key, random_bits, start, x)
-    if key is not None or random_bits != 24 or start != 0:
+    if key is not None or not is_default_window(random_bits, start):
         check_noise(key, random_bits, start)
     return None
 

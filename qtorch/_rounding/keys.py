@@ -13,6 +13,7 @@ from qcore.arguments import check_int, check_seed, check_start
 from qcore.random.keys import fold_words
 from qcore.random.threefry import Noise, as_lane, leading_bits_mask, threefry
 from qtorch._rounding.cache import cached, literal
+from qtorch._rounding.dense import check_dense
 from qtorch._torch_internals import constant, draw_in_vmap, is_memory
 
 Key = int | tuple[int, int] | torch.Tensor | None
@@ -58,13 +59,16 @@ _library.impl("draw_key", _draw_keys, "CompositeExplicitAutograd")
 _library.impl("draw_key", _draw_in_vmap, "FuncTorchVmapMode")  # where torch's own random functions look at it, too
 
 
-def key_tensor(key: Any) -> torch.Tensor:
+def key_tensor(key: Any, name: str = "key") -> torch.Tensor:
     """Two int32 words on the CPU from an int, two 32-bit words, or an integer tensor of two words."""
     if not isinstance(key, torch.Tensor):
-        return seed_tensor(key)
+        return seed_tensor(key, name)
+    check_dense(name, key)
+    if key.device.type == "meta":
+        raise ValueError(f"{name} is on meta, where it has no values; allowed are other devices")
     if key.shape != (2,) or key.dtype not in (torch.int32, torch.uint32, torch.int64):
         raise ValueError(
-            f"key is a {key.dtype} tensor of shape {tuple(key.shape)}; allowed is an int from 0 to 2^64 - 1, two "
+            f"{name} is a {key.dtype} tensor of shape {tuple(key.shape)}; allowed is an int from 0 to 2^64 - 1, two "
             "32-bit words, or an int32, uint32 or int64 tensor of two words"
         )
     words = (key.view(torch.int32) if key.dtype is torch.uint32 else key.to(torch.int32)).contiguous()
@@ -80,9 +84,9 @@ def fold_in(words: torch.Tensor, data: int, plain: bool) -> torch.Tensor:
     return torch.tensor(folded, dtype=torch.int32, device="cpu")
 
 
-def seed_tensor(key: Any) -> torch.Tensor:
+def seed_tensor(key: Any, name: str = "key") -> torch.Tensor:
     key = literal(tuple(key) if isinstance(key, list) else key)
-    return torch.tensor(_seed_words(key), dtype=torch.int32, device="cpu")
+    return torch.tensor(_seed_words(key, name), dtype=torch.int32, device="cpu")
 
 
 def window_tensor(random_bits: Any, start: Any, device: torch.device | None) -> torch.Tensor:
@@ -92,8 +96,8 @@ def window_tensor(random_bits: Any, start: Any, device: torch.device | None) -> 
 
 
 @constant
-def _seed_words(key: Any) -> tuple[int, ...]:
-    return tuple(as_lane(word) for word in check_seed(key))
+def _seed_words(key: Any, name: str) -> tuple[int, ...]:
+    return tuple(as_lane(word) for word in check_seed(key, name))
 
 
 @constant
@@ -155,9 +159,14 @@ def shifted(noise: Noise | None, elements: int) -> Noise | None:
     return Noise(noise.key, torch.tensor(words, dtype=torch.int32, device=noise.window.device))
 
 
+def is_default_window(random_bits: Any, start: Any) -> bool:
+    """True of the defaults of these arguments; only numbers are compared, since a tensor has no truth."""
+    return isinstance(random_bits, int) and isinstance(start, int) and random_bits == 24 and start == 0
+
+
 def check_noise(key: Any, random_bits: Any, start: Any) -> None:
     """Refuses arguments of stochastic rounding that would be wrong, where the mode does not read them."""
     if key is not None:
         key_tensor(key)
-    if random_bits != 24 or start != 0:
+    if not is_default_window(random_bits, start):
         window_tensor(random_bits, start, None)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from qcore.packing import check_packing, pack_lanes, storage, unpack_lanes
+from qtorch._rounding.dense import check_dense
 from qtorch._rounding.paths.operations import from_codes, to_codes
 
 
@@ -68,6 +69,5 @@ def check_codes(codes: Any, name: str = "codes") -> torch.Tensor:
     if not isinstance(codes, torch.Tensor) or codes.dtype not in _INTEGERS:
         kind = f"tensor of {codes.dtype}" if isinstance(codes, torch.Tensor) else type(codes).__name__
         raise TypeError(f"{name} is a {kind}; allowed is a torch.Tensor of integers of 8 to 64 bits")
-    if not torch.compiler.is_compiling() and (codes.layout is not torch.strided or codes.is_nested):
-        raise TypeError(f"{name} is a {'nested' if codes.is_nested else codes.layout} tensor; allowed are dense ones")
+    check_dense(name, codes)
     return codes

@@ -124,7 +124,7 @@ known_plan: Callable[..., Plan] = plan_for.known  # type: ignore[attr-defined]
 
 
 def check_dtype(dtype: Any, argument: str) -> Carrier:
-    if dtype not in DTYPES:
+    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
         raise TypeError(f"{argument} has dtype {dtype}; allowed are {', '.join(map(str, DTYPES))}")
     return DTYPES[dtype]
 

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from qcore.arguments import check_type
+from qcore.arguments import check_type, quoted
 from qtorch._classes import plain_class
 from qtorch._workflow.mappings import get_default_dynamic_quant_module_mappings
 from qtorch._workflow.steps.conversion import convert, converted
 from qtorch._workflow.steps.preparation import prepare, prepare_qat
 from qtorch._workflow.steps.propagation import propagate_qconfig_
-from qtorch._workflow.tree import check_mapping, copied, shown
+from qtorch._workflow.tree import check_classes, copied, shown
 from qtorch.quantization.qconfig import default_dynamic_qconfig, float16_dynamic_qconfig
 
 __all__ = ["default_eval_fn", "quantize", "quantize_dynamic", "quantize_qat"]
@@ -53,6 +53,7 @@ def quantize(
         <class 'qtorch.nn.quantized.linear.Linear'>
     """
     check_type("run_fn", run_fn, Callable, "a function of the model")
+    _check_arguments(run_args)
     model = copied(model, inplace)
     model.eval()
     model = prepare(model, inplace=True)
@@ -86,6 +87,7 @@ def quantize_qat(
         <class 'qtorch.nn.quantized.linear.Linear'>
     """
     check_type("run_fn", run_fn, Callable, "a function of the model")
+    _check_arguments(run_args)
     model = copied(model, inplace)
     model.train()
     model = prepare_qat(model, inplace=inplace)
@@ -122,9 +124,9 @@ def quantize_dynamic(
         <class 'qtorch.nn.quantized.dynamic.linear.Linear'>
     """
     mapping = get_default_dynamic_quant_module_mappings() if mapping is None else mapping
-    check_mapping("mapping", mapping)
-    if dtype not in _BY_DTYPE:
-        raise ValueError(f"dtype={dtype}; allowed are {', '.join(map(str, _BY_DTYPE))}")
+    check_classes("mapping", mapping)
+    if not isinstance(dtype, torch.dtype) or dtype not in _BY_DTYPE:
+        raise ValueError(f"dtype={quoted(dtype)}; allowed are {', '.join(map(str, _BY_DTYPE))}")
     model = copied(model, inplace)
     model.eval()
     settings = _BY_DTYPE[dtype]
@@ -135,12 +137,21 @@ def quantize_dynamic(
             raise ValueError(f"model has no layer that is quantized dynamically; {_allowed(mapping)}")
     elif isinstance(qconfig_spec, (str, type)) or not isinstance(qconfig_spec, Iterable):
         allowed = "None, a dict, and a set of names and types of modules"
-        raise TypeError(f"qconfig_spec={qconfig_spec!r} is a {type(qconfig_spec).__name__}; allowed are {allowed}")
+        raise TypeError(
+            f"qconfig_spec={quoted(qconfig_spec)} is a {type(qconfig_spec).__name__}; allowed are {allowed}"
+        )
     elif not isinstance(qconfig_spec, Mapping):
+        for one in qconfig_spec:
+            check_type("each of qconfig_spec", one, (str, type), "a name or a type of modules")
         qconfig_spec = dict.fromkeys(qconfig_spec, settings)
     propagate_qconfig_(model, qconfig_spec)
     _check_spec(model, qconfig_spec, mapping)
     return converted(model, mapping, {}, inplace, True)
+
+
+def _check_arguments(run_args: Any) -> None:
+    if not isinstance(run_args, Iterable) or isinstance(run_args, (str, torch.Tensor)):
+        raise TypeError(f"run_args is a {type(run_args).__name__}; allowed is a list of the other arguments of run_fn")
 
 
 def _check_spec(model: nn.Module, spec: Mapping[Any, Any], mapping: Mapping[Any, Any]) -> None:
@@ -179,6 +190,8 @@ def default_eval_fn(model: nn.Module, calib_data: Iterable[tuple[Any, Any]]) -> 
         >>> default_eval_fn(nn.Linear(2, 2), [(torch.zeros(1, 2), None)])
     """
     check_type("model", model, Callable, "a torch.nn.Module")
+    if not isinstance(calib_data, Iterable) or isinstance(calib_data, torch.Tensor):
+        raise TypeError(f"calib_data is a {type(calib_data).__name__}; allowed are pairs of inputs and targets")
     for pair in calib_data:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TypeError(f"calib_data has a {type(pair).__name__}; allowed are pairs of inputs and targets")

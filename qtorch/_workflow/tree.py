@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from qcore.arguments import check_type
+from qcore.arguments import check_flag, check_type, quoted
 
 Change = Callable[[str, torch.nn.Module], torch.nn.Module]
 Whole = Callable[[str, torch.nn.Module], bool]
@@ -37,6 +37,13 @@ def check_model(name: str, model: object) -> None:
 def check_mapping(name: str, entries: object) -> None:
     """Raises TypeError unless an argument is a dictionary."""
     check_type(name, entries, Mapping, "a dict")
+
+
+def check_classes(name: str, mapping: object) -> None:
+    """Raises TypeError unless an argument is a dictionary by types of layers."""
+    check_mapping(name, mapping)
+    for kind in mapping:  # type: ignore[attr-defined]
+        check_type(f"the key {quoted(kind)} of {name}", kind, type, "a type of layers")
 
 
 def check_state_dict(state_dict: Any) -> None:
@@ -68,6 +75,7 @@ def copied(model: torch.nn.Module, inplace: bool) -> torch.nn.Module:
         ValueError: if a module has a tensor as attribute that a graph of gradients made, which torch does not copy.
     """
     check_model("model", model)
+    check_flag("inplace", inplace)
     if inplace:
         return model
     for path, module in model.named_modules():

@@ -16,6 +16,7 @@ from qcore.insight.choosing import search
 from qcore.insight.choosing.batches import Batch, check_batches, mean_over
 from qcore.insight.choosing.formats import recipe_of
 from qcore.insight.choosing.search import Choice, Evaluate, Formats, Sensitivity
+from qtorch._rounding.dense import check_dense
 from qtorch.auto_low import lower
 from qtorch.auto_low.products import product_sites
 
@@ -46,6 +47,8 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """
     check_type("logits", logits, torch.Tensor, "a torch.Tensor of floats")
     check_type("targets", targets, torch.Tensor, "a torch.Tensor of torch.int64")
+    check_dense("logits", logits)
+    check_dense("targets", targets)
     if not logits.is_floating_point():
         raise TypeError(f"logits has dtype {logits.dtype}; allowed are floats")
     if targets.dtype is not torch.int64:

@@ -31,6 +31,7 @@ from qcore.insight.statistics import Statistics
 from qcore.law.blocks.tiles import Tiles, tiles
 from qtorch._kernels.insight import statistics
 from qtorch._kernels.store import Function
+from qtorch._rounding.dense import check_dense
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import Key
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor
@@ -103,6 +104,7 @@ def lanes_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Ten
     """The lanes of these statistics, on x's device."""
     _check(x, "x")
     check_type("y", y, torch.Tensor, "a torch.Tensor like x")
+    check_dense("y", y)
     if y.dtype != x.dtype or y.shape != x.shape:
         raise ValueError(f"y is {y.dtype}{list(y.shape)}; allowed is x's {x.dtype}{list(x.shape)}")
     check_device("y", y, x.device, "x")
@@ -148,6 +150,7 @@ def digest_of(y: torch.Tensor) -> torch.Tensor:
 def _check(x: Any, name: str) -> None:
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name} is a {type(x).__name__}; allowed is a torch.Tensor")
+    check_dense(name, x)
     check_carrier(check_dtype(x.dtype, name).name, name)
 
 

@@ -9,6 +9,7 @@ import torch
 
 from qcore.accumulate.attention import check_attention, check_mask, softmax, softmax_gradient
 from qcore.arguments import check_type
+from qtorch._rounding.dense import check_dense
 from qtorch._rounding.keys import Key, fold_in, key_tensor
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._torch_internals import check_one_tangent
@@ -159,6 +160,8 @@ def attention(
     """
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_operand(name, x)
+    if isinstance(attn_mask, torch.Tensor):
+        check_dense("attn_mask", attn_mask)
     factor = check_attention(tuple(query.shape), tuple(key.shape), tuple(value.shape), attn_mask, is_causal, scale)
     check_mask(attn_mask, tuple(query.shape), tuple(key.shape))
     found = scores(query * factor, key)
@@ -183,6 +186,6 @@ def settings_of(name: str, settings: Any) -> Any:
 def _keys(key: Key) -> tuple[Any, Any]:
     if key is None:
         return None, None
-    words = key_tensor(key)
+    words = key_tensor(key, "rounding_key")
     plain = is_plain_tensor(words)
     return fold_in(words, 1, plain), fold_in(words, 2, plain)

@@ -9,6 +9,7 @@ import torch
 
 from qcore.accumulate.forms import GRAD_B, MatrixForm, check_bias
 from qcore.accumulate.product import Product
+from qtorch._rounding.dense import check_dense
 from qtorch._rounding.paths.choice import check_device
 from qtorch.linalg.call import Shapes, gradient_product
 
@@ -55,6 +56,7 @@ def add_bias(x: torch.Tensor, bias: torch.Tensor | None, outputs: int, dim: int)
         return x
     if not isinstance(bias, torch.Tensor):
         raise TypeError(f"bias is a {type(bias).__name__}; allowed are a torch.Tensor of float32 and None")
+    check_dense("bias", bias)
     check_device("bias", bias, x.device, "input")
     check_bias(tuple(bias.shape), str(bias.dtype).removeprefix("torch."), outputs)
     apply = _AddBias.apply if torch.compiler.is_compiling() else _WithTangent.apply

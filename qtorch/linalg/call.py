@@ -15,6 +15,7 @@ from qcore.accumulate.forms import FORWARD, GRAD_A, derivatives
 from qcore.accumulate.product import check_products, check_scaling
 from qcore.arguments import check_type
 from qtorch._rounding.cache import cached, literal
+from qtorch._rounding.dense import check_dense
 from qtorch._rounding.gradients import apart, is_differentiated
 from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, key_tensor
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor
@@ -44,7 +45,7 @@ def first_scaling(history: int, device: torch.device | str | None = None) -> tor
         >>> first_scaling(2)[0]
         tensor([1., 0., 0.])
     """
-    return torch.from_numpy(arrays.first_scaling(history)).to(device or "cpu")
+    return torch.from_numpy(arrays.first_scaling(history)).to(torch.device("cpu" if device is None else device))
 
 
 def prepare(
@@ -86,6 +87,7 @@ def prepare(
     if scaling is not None:
         check_passes()
         check_type("scaling", scaling, torch.Tensor, "a torch.Tensor of float32")
+        check_dense("scaling", scaling)
         shapes = tuple(scaling.shape), str(scaling.dtype)
     check_scaling(history, shapes)
     return _key_words(key, stochastic, is_plain_tensor(a)), scaling, shape, form.text, *texts
@@ -95,6 +97,7 @@ def check_operand(name: str, x: Any) -> None:
     check_type(name, x, torch.Tensor, "a torch.Tensor of float32")
     if x.dtype is not torch.float32:
         raise TypeError(f"{name} has dtype {x.dtype}; allowed is torch.float32")
+    check_dense(name, x)
 
 
 def _shape(form: Form, a: torch.Size, b: torch.Size) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import torch
 from qcore.accumulate.convolution import convolution_form
 from qtorch._rounding.keys import Key
 from qtorch.linalg.bias import add_bias
-from qtorch.linalg.call import differentiable_product, prepare
+from qtorch.linalg.call import check_operand, differentiable_product, prepare
 from qtorch.linalg.dtypes import in_float32
 
 
@@ -171,8 +171,11 @@ def _convolution(
 ) -> torch.Tensor:
     stride, padding, dilation, groups = settings
     if isinstance(input, torch.Tensor) and input.dim() == dims + 1:  # an example without a batch
+        check_operand("input", input)
         return _convolution(dims, input[None], weight, bias, settings, products, key, scaling)[0]
     if isinstance(padding, str):
+        check_operand("input", input)
+        check_operand("weight", weight)
         padding, sizes = 0, padding_sizes(padding, tuple(weight.shape[2:]), dilation)
         input = torch.nn.functional.pad(input, sizes) if any(sizes) else input
     form, names = convolution_form(dims, stride, padding, dilation, groups), ("grad_input", "grad_weight")

@@ -58,7 +58,7 @@ def call_in_float32(
         arguments, options: its arguments.
     """
     device = first.device.type
-    automatic = torch.is_autocast_enabled(device)
+    automatic = device != "meta" and torch.is_autocast_enabled(device)  # which torch does not answer for meta
     if not automatic and first.dtype not in HALVES:
         return function(*arguments, **options)
     dtype = torch.get_autocast_dtype(device) if automatic else first.dtype

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from qcore.accumulate.product import Products, check_products
-from qcore.arguments import check_int
+from qcore.arguments import check_flag, check_int, check_size
 from qcore.report import short_product
 from qtorch.linalg.attention import scaled_dot_product_attention, settings_of
 from qtorch.linalg.call import first_scaling
@@ -202,8 +202,10 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         scores: dict[str, Any] | None = None,
         output: dict[str, Any] | None = None,
     ) -> None:
-        if check_int("embed_dim", embed_dim, 1) % check_int("num_heads", num_heads, 1):
+        if check_size("embed_dim", embed_dim) % check_int("num_heads", num_heads, 1):
             raise ValueError(f"embed_dim={embed_dim} with num_heads={num_heads}; allowed are multiples of num_heads")
+        check_flag("bias", bias)
+        check_flag("batch_first", batch_first)
         super().__init__(embed_dim, num_heads, bias=bias, batch_first=batch_first)
         self.linear = settings_of("linear", linear)
         self.scores, self.output = settings_of("scores", scores), settings_of("output", output)

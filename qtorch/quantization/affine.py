@@ -13,8 +13,9 @@ import torch
 
 from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.parameters import check_input, check_qparams
-from qcore.arguments import check_int
+from qcore.arguments import check_float, check_int, quoted
 from qtorch._rounding.cache import cached, literal
+from qtorch._rounding.dense import check_dense
 from qtorch._rounding.gradients import for_transforms, is_differentiated
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor
 from qtorch._torch_internals import apply_directly, constant
@@ -154,15 +155,18 @@ _cached_qparams = cached(_qparams)
 
 def _scale(scale: Any, axis: int | None, device: torch.device) -> torch.Tensor:
     if isinstance(scale, torch.Tensor):
+        check_dense("scale", scale)
         check_device("scale", scale, device, "x")
         return _without_dimension(scale, axis)
     if isinstance(scale, bool) or not isinstance(scale, (int, float)):
-        raise TypeError(f"scale={scale!r} is a {type(scale).__name__}; allowed is a number or a float32 tensor")
-    return torch.full((), literal(scale), dtype=torch.float32, device=device)
+        raise TypeError(f"scale={quoted(scale)} is a {type(scale).__name__}; allowed is a number or a float32 tensor")
+    number = check_float("scale", literal(scale), "a number", lambda _: True)  # torch.full takes no int above 2^64
+    return torch.full((), number, dtype=torch.float32, device=device)
 
 
 def _zero_point(zero_point: Any, axis: int | None, device: torch.device) -> torch.Tensor:
     if isinstance(zero_point, torch.Tensor):
+        check_dense("zero_point", zero_point)
         check_device("zero_point", zero_point, device, "x")
         zero_point = _without_dimension(zero_point, axis)
         return zero_point.clip(*_INT32).to(torch.int32) if zero_point.dtype is torch.int64 else zero_point

@@ -55,6 +55,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         TypeError: if path is no path.
         ImportError: if safetensors is missing.
+        FileNotFoundError: if there is no file of this name.
 
     Example:
         >>> import tempfile

@@ -8,26 +8,32 @@ from typing import Any
 import torch
 
 from qcore.affine import FORMS, SCHEMES, AffineInteger
+from qcore.arguments import quoted
 
 _FORMS = {getattr(torch, name): form for name, form in FORMS.items()}
 
 
 def integers(
-    dtype: Any, quant_min: int | None = None, quant_max: int | None = None, reduce_range: bool = False
+    dtype: Any,
+    quant_min: int | None = None,
+    quant_max: int | None = None,
+    reduce_range: bool = False,
+    argument: str = "dtype",
 ) -> AffineInteger:
     """The integers that a dtype, or a part of its range, stands for.
 
     Args:
         dtype: torch.quint8, qint8, qint32, or a plain integer type of up to 32 bits, or an `AffineInteger`.
+        argument: what a function that takes the dtype calls it.
         quant_min, quant_max, reduce_range: as for `AffineInteger.part`, which raises the same errors.
 
     Example:
         >>> integers(torch.quint8, reduce_range=True)
         AffineInteger(qmin=0, qmax=127, signed=False, middle=63)
     """
-    form = dtype if isinstance(dtype, AffineInteger) else _FORMS.get(dtype)
+    form = dtype if isinstance(dtype, AffineInteger) else _FORMS.get(dtype) if isinstance(dtype, torch.dtype) else None
     if form is None:
-        raise TypeError(f"dtype={dtype!r}; allowed are {', '.join(map(str, _FORMS))}, or an AffineInteger")
+        raise TypeError(f"{argument}={quoted(dtype)}; allowed are {', '.join(map(str, _FORMS))}, or an AffineInteger")
     return form.part(quant_min, quant_max, reduce_range)
 
 
@@ -40,8 +46,8 @@ def scheme(qscheme: Any, per_channel: bool) -> str:
     """
     granularity = "channel" if per_channel else "tensor"
     allowed = {getattr(torch, f"per_{granularity}_{name}"): name for name in SCHEMES} | {name: name for name in SCHEMES}
-    if qscheme not in list(allowed):  # which needs no hash
-        raise ValueError(f"qscheme={qscheme!r}; allowed are {', '.join(map(str, allowed))}")
+    if not isinstance(qscheme, (str, torch.qscheme)) or qscheme not in allowed:
+        raise ValueError(f"qscheme={quoted(qscheme)}; allowed are {', '.join(map(str, allowed))}")
     return allowed[qscheme]
 
 

@@ -13,6 +13,7 @@ from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic.padding import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
 from qcore.arguments import check_type
+from qtorch._rounding.dense import check_dense
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch.quantization.affine import make_qparams
 from qtorch.quantization.dtypes import integers
@@ -91,7 +92,10 @@ def dequantize(q: QTensor) -> torch.Tensor:
         tensor([1., 3.])
     """
     check_type("q", q, (QTensor, torch.Tensor), "a QTensor")
-    return q.dequantize()
+    if isinstance(q, QTensor) or q.is_quantized:
+        return q.dequantize()
+    check_dense("q", q)
+    return q.to(torch.float32)
 
 
 def _quantize(x: torch.Tensor, scale: Any, zero_point: Any, axis: int | None, dtype: Any) -> QTensor:

@@ -285,6 +285,7 @@ def hardsigmoid(input: QTensor, inplace: bool = False) -> QTensor:
         >>> hardsigmoid(x)
         QTensor([0.0000, 0.5000, 0.9961], size=(3,), dtype=torch.quint8, scale=0.00390625, zero_point=0)
     """
+    check_flag("inplace", inplace)
     if inplace:
         raise ValueError("inplace=True; allowed is False: the result has another scale")
     return arithmetic.hardsigmoid(input)
@@ -381,6 +382,9 @@ def clamp(input: QTensor, min_: float | None = None, max_: float | None = None, 
         tensor([-4.,  0.,  2.])
     """
     check_flag("inplace", inplace)
+    for name, bound in (("min_", min_), ("max_", max_)):
+        if bound is not None:
+            check_float(name, bound, "a number or None", lambda number: number == number)
     return written(input, arithmetic.clamp(input, min_, max_), inplace)
 
 

@@ -22,6 +22,11 @@ _MOST = 1 << 20  # numbers that are updated at a time, as if they were those of 
 class _Optimizer(torch.optim.Optimizer):
     def __init__(self, params: Any, lr: float | torch.Tensor, options: dict[str, Any]) -> None:
         rate = lr if isinstance(lr, torch.Tensor) else check_float("lr", lr)
+        if isinstance(params, torch.Tensor) or not isinstance(params, Iterable):
+            raise TypeError(f"params is a {type(params).__name__}; allowed are a list of tensors and a list of dicts")
+        params = list(params)
+        if not params:
+            raise ValueError("params has no tensors; allowed are a list of tensors and a list of dicts")
         super().__init__(params, {"lr": rate} | options)
 
     @torch.no_grad()

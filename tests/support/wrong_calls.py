@@ -7,6 +7,7 @@ argument's name. Anything else is a raw error. Values that happen to be allowed 
 from __future__ import annotations
 
 import ast
+import copy
 import doctest
 import inspect
 import re
@@ -23,7 +24,7 @@ import numpy as np
 ROOMS = {
     "qcore": ("", "accumulate", "affine", "affine.arithmetic", "insight", "numerics", "recipes"),
     "qtorch": (
-        *("", "auto_low", "insight", "linalg", "nn.intrinsic", "nn.intrinsic.qat", "nn.intrinsic.quantized"),
+        *("", "auto_low", "insight", "linalg", "nn", "nn.intrinsic", "nn.intrinsic.qat", "nn.intrinsic.quantized"),
         *(
             "nn.intrinsic.quantized.dynamic",
             "nn.qat",
@@ -193,10 +194,12 @@ def wrong_calls(call: Call, package: str) -> Iterator[tuple[str, str, Callable[[
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name == "self":
             continue
         for title, value in values(package).items():
-            arguments = dict(bound.arguments)
-            arguments[name] = value
+            others = {name: value}
 
-            def wrong(arguments: dict[str, Any] = arguments) -> Any:
+            def wrong(others: dict[str, Any] = others) -> Any:
+                # A wrong call that works may change a model, which the next one must not see.
+                models = {p: copy.deepcopy(x) for p, x in bound.arguments.items() if hasattr(x, "named_modules")}
+                arguments = {**bound.arguments, **models, **others}
                 made = inspect.BoundArguments(
                     signature, {p: arguments[p] for p in signature.parameters if p in arguments}
                 )

@@ -23,7 +23,7 @@ from qcore.affine.arithmetic.operands import (
     wrapped,
 )
 from qcore.affine.parameters import QParams
-from qcore.arguments import check_flag, check_float, check_int
+from qcore.arguments import check_flag, check_float, check_int, quoted
 from qcore.formats.affine import AffineInteger
 
 
@@ -264,7 +264,7 @@ def threshold(q: Any, threshold: float, value: float) -> Any:
     with xp.arithmetic():
         x = xp.astype(numbers(q), "float64")  # in which no limit is subnormal: XLA takes such floats for 0
         above = x > xp.full_like(x, float(np.float32(threshold)), "float64")
-        end = xp.full_like(qparams.scale, value, "float32")
+        end = xp.full_like(qparams.scale, float(value), "float32")
         other = law.quantize(xp, end, qparams.scale, qparams.zero_point, None, form)
         return wrapped(q, xp.where(above, xp.astype(q.values, "int32"), other), qparams, form)
 
@@ -278,6 +278,6 @@ def _check(a: Any, b: Any, output: QParams, form: AffineInteger | None, relu: bo
 
 def _check_number(number: Any, name: str = "number") -> None:
     if not isinstance(number, (int, float)) or isinstance(number, bool):
-        raise TypeError(f"{name}={number!r} is a {type(number).__name__}; allowed is an int or a float")
-    if not math.isfinite(number):
+        raise TypeError(f"{name}={quoted(number)} is a {type(number).__name__}; allowed is an int or a float")
+    if not math.isfinite(check_float(name, number, "a finite number", lambda _: True)):  # no int beyond floats
         raise ValueError(f"{name}={number}; allowed are finite numbers")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.affine.arithmetic.operands import check_operand, wrapped
-from qcore.arguments import check_choice, check_flag, check_int
+from qcore.arguments import check_choice, check_flag, check_size
 
 
 def interpolate(
@@ -101,12 +101,12 @@ def _dimensions(sizes: tuple[int, ...], size: Any, scale_factor: Any) -> list[_A
             f"{'scale_factor' if size is None else 'size'}={asked}; allowed are one number or {len(sizes)}"
         )
     if size is not None:
-        return [_Along(old, check_int("size", new, 1), None) for old, new in zip(sizes, asked, strict=True)]
+        return [_Along(old, check_size("size", new), None) for old, new in zip(sizes, asked, strict=True)]
     for factor in asked:
         if not isinstance(factor, (int, float)) or not 0 < factor < float("inf"):
             raise ValueError(f"scale_factor={factor!r}; allowed are finite numbers above 0")
     return [
-        _Along(old, check_int("size * scale_factor", int(old * factor), 1), 1.0 / factor)
+        _Along(old, check_size("size * scale_factor", int(old * factor)), 1.0 / factor)
         for old, factor in zip(sizes, asked, strict=True)
     ]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from qcore.affine.quantized import for_each_dimension
-from qcore.arguments import check_flag, check_int
+from qcore.arguments import check_flag, check_int, check_sizes
 
 
 class Windows(NamedTuple):
@@ -63,10 +62,11 @@ def make_windows(
     """
     check_flag("ceil_mode", ceil_mode)
     check_images(shape, dimensions)
-    kernel = for_each_dimension("kernel_size", kernel_size, 1, dimensions)
-    steps = for_each_dimension("stride", kernel if stride in (None, (), []) else stride, 1, dimensions)
-    margins = for_each_dimension("padding", padding, 0, dimensions)
-    gaps = for_each_dimension("dilation", dilation, 1, dimensions)
+    kernel = check_sizes("kernel_size", kernel_size, 1, dimensions)
+    as_kernel = stride is None or (isinstance(stride, (tuple, list)) and not stride)
+    steps = check_sizes("stride", kernel if as_kernel else stride, 1, dimensions)
+    margins = check_sizes("padding", padding, 0, dimensions)
+    gaps = check_sizes("dilation", dilation, 1, dimensions)
     places, after = [], []
     sizes = shape[-dimensions:]
     for size, count, step, margin, gap in zip(sizes, kernel, steps, margins, gaps, strict=True):

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from qcore.arguments import quoted
+
 Batch = tuple[Any, Any]
 
 
@@ -18,8 +20,8 @@ def check_batches(data: Iterable[Batch]) -> list[Batch]:
         ValueError: if there is no batch, or an empty one.
     """
     allowed = "allowed is a list of batches, pairs (inputs, targets)"
-    if not isinstance(data, Iterable):
-        raise TypeError(f"data={data!r} is a {type(data).__name__}; {allowed}")
+    if not isinstance(data, Iterable) or hasattr(data, "dtype"):
+        raise TypeError(f"data={quoted(data)} is a {type(data).__name__}; {allowed}")
     batches = list(data)
     for batch in batches:
         if not isinstance(batch, tuple | list) or len(batch) != 2:

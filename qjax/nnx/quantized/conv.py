@@ -9,7 +9,7 @@ from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic.padding import pad_images
-from qcore.affine.quantized import for_each_dimension
+from qcore.arguments import check_sizes
 from qjax.nnx.quantized.base import Quantized, QuantizedWeight, bias_variable, checked, place_of
 from qjax.quantization import QTensor
 from qjax.quantization.functional.products import conv_to
@@ -65,9 +65,9 @@ class Conv(Quantized):
     ) -> None:
         super().__init__(output, form)
         self.dimensions = weight.ndim - 2
-        self.strides = for_each_dimension("strides", 1 if strides is None else strides, 1, self.dimensions)
+        self.strides = check_sizes("strides", 1 if strides is None else strides, 1, self.dimensions)
         dilation = 1 if kernel_dilation is None else kernel_dilation
-        self.kernel_dilation = for_each_dimension("kernel_dilation", dilation, 1, self.dimensions)
+        self.kernel_dilation = check_sizes("kernel_dilation", dilation, 1, self.dimensions)
         self.padding, self.feature_group_count, self.relu = _padding(padding), feature_group_count, relu
         self.weight, self.bias = QuantizedWeight(weight), bias_variable(bias)
         self._pairs((1 << 16,) * self.dimensions)  # wrong paddings raise here
@@ -113,7 +113,7 @@ class Conv(Quantized):
             )
         else:
             each = for_pairs(self.padding, self.dimensions)
-            pairs = [for_each_dimension("padding", pair, 0, 2) for pair in each]
+            pairs = [check_sizes("padding", pair, 0, 2) for pair in each]
         for size, (before, after), extent in zip(sizes, pairs, reach, strict=True):
             if size + before + after < extent:
                 raise ValueError(f"images have sizes {sizes}; allowed are none smaller than the kernel, {tuple(reach)}")

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qcore.affine.quantized import for_each_dimension
-from qcore.arguments import check_flag, check_float, check_int, check_type
+from qcore.arguments import check_flag, check_float, check_int, check_sizes, check_type
 from qjax._rounding.inputs import as_array
 from qjax.quantization.array_names import Names
 from qjax.quantization.fake_state import FakeQuantize, disable_observer
@@ -244,7 +243,7 @@ def _convolution(x: jax.Array, params: ConvBnParams, settings: Any, last: bool) 
         where = "last" if last else "second"
         raise ValueError(f"x has shape {x.shape}; allowed are {dimensions + 2} axes with {channels} channels {where}")
     names = zip(("stride", "padding", "dilation"), settings, (1, 0, 1), strict=False)
-    stride, padding, dilation = (for_each_dimension(name, value, least, dimensions) for name, value, least in names)
+    stride, padding, dilation = (check_sizes(name, value, least, dimensions) for name, value, least in names)
     sizes = "DHW"[-dimensions:]
     layout = f"N{sizes}C" if last else f"NC{sizes}"
 

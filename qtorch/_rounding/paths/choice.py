@@ -18,6 +18,7 @@ from torch.nn import Parameter
 
 from qcore.law.blocks.tiles import block_counts, tiles
 from qcore.random.threefry import Noise
+from qtorch._rounding.dense import check_dense
 from qtorch._rounding.paths.cpu import round_on_cpu, with_strides_of
 from qtorch._rounding.paths.cuda import round_on_cuda
 from qtorch._rounding.paths.operations import DTYPES, FLOATS, lane_dtype, run, scale_dtype
@@ -44,10 +45,7 @@ def is_plain_tensor(x: torch.Tensor) -> bool:
         return True
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"x is a {kind.__name__}; allowed is a torch.Tensor of {', '.join(map(str, DTYPES))}")
-    if not torch.compiler.is_dynamo_compiling() and (x.layout is not torch.strided or x.is_nested):
-        raise TypeError(
-            f"x is a {'nested' if x.is_nested else x.layout} tensor; allowed are dense ones, such as that of its values"
-        )
+    check_dense("x", x)
     return False
 
 

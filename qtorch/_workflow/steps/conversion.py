@@ -20,7 +20,16 @@ from qtorch._workflow.reasons import name_of_observer, why_float
 from qtorch._workflow.steps.rounding import has_weight, rounded_layer, stays_in_floats
 from qtorch._workflow.steps.swap import swap_module
 from qtorch._workflow.stubs import DeQuantStub
-from qtorch._workflow.tree import check_mapping, check_model, copied, entry_of, is_leaf, rebuilt, shown, walk
+from qtorch._workflow.tree import (
+    check_classes,
+    check_model,
+    copied,
+    entry_of,
+    is_leaf,
+    rebuilt,
+    shown,
+    walk,
+)
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.nn.quantized.common.observed import float_parameters
 from qtorch.quant import Quantizer
@@ -76,7 +85,7 @@ def convert(
     """
     mapping = get_default_static_quant_module_mappings() if mapping is None else mapping
     check_model("module", module)
-    check_mapping("mapping", mapping)
+    check_classes("mapping", mapping)
     custom = entry_of(
         "convert_custom_config_dict", convert_custom_config_dict, "observed_to_quantized_custom_module_class"
     )

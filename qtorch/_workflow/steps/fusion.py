@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -120,7 +120,7 @@ def fuse_known_modules(mod_list: list[nn.Module], additional_fuser_method_mappin
         >>> fuse_known_modules([nn.Linear(1, 1), nn.ReLU()])[1]
         Identity()
     """
-    check_type("mod_list", mod_list, Iterable, "a list of modules")
+    check_type("mod_list", mod_list, (Sequence, nn.Sequential, nn.ModuleList), "a list of modules")
     for index, layer in enumerate(mod_list):
         check_model(f"mod_list[{index}]", layer)
     if not mod_list:

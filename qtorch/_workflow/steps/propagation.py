@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
 import torch
 
+from qcore.arguments import quoted
 from qtorch._classes import plain_class
 from qtorch._workflow.tree import check_mapping, check_model, joined, shown
 from qtorch.quantization.qconfig import QConfig, QConfigDynamic
@@ -71,9 +72,9 @@ def one_of(name: str, value: Any, alias: str, other: Any) -> Any:
 
 def check_types(name: str, types: Any) -> None:
     """Raises TypeError unless an argument is None, or a collection of types."""
-    if types is None or (isinstance(types, Collection) and all(isinstance(kind, type) for kind in types)):
+    if types is None or (isinstance(types, (Sequence, Set, Mapping)) and all(isinstance(kind, type) for kind in types)):
         return
-    raise TypeError(f"{name}={types!r}; allowed are None, and a list of types of modules")
+    raise TypeError(f"{name}={quoted(types)}; allowed are None, and a list of types of modules")
 
 
 def check_entries(model: torch.nn.Module, entries: Mapping[Any, Any]) -> None:

@@ -7,9 +7,13 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from qcore.affine.quantized import PADDING_MODES, check_convolution_sizes
+from qcore.arguments import check_choice, check_flag, check_size, check_sizes
 from qtorch._classes import plain_class
 from qtorch.quantization.fake_quantize import FakeQuantize
 from qtorch.quantization.qconfig import QConfig
+
+_CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
 
 
 def make_weight_fake_quant(layer: nn.Module, qconfig: Any) -> nn.Module:
@@ -128,6 +132,9 @@ class Linear(QATLayer, nn.Linear):
     floats = nn.Linear
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, qconfig: Any = None) -> None:
+        check_size("in_features", in_features)
+        check_size("out_features", out_features)
+        check_flag("bias", bias)
         super().__init__(in_features, out_features, bias)
         self.qconfig = qconfig
         self.weight_fake_quant = make_weight_fake_quant(self, qconfig)
@@ -163,6 +170,15 @@ class QATConv(QATLayer):
         padding_mode: str = "zeros",
         qconfig: Any = None,
     ) -> None:
+        dimensions = next(n for n, kind in enumerate(_CONVOLUTIONS, 1) if isinstance(self, kind))
+        sizes = check_convolution_sizes(in_channels, out_channels, kernel_size, stride, dilation, groups, dimensions)
+        kernel_size, stride, dilation = sizes
+        if isinstance(padding, str):
+            check_choice("padding", padding, ("valid", "same"))
+        else:
+            padding = check_sizes("padding", padding, 0, dimensions)
+        check_flag("bias", bias)
+        check_choice("padding_mode", padding_mode, PADDING_MODES)
         settings: tuple[Any, ...] = kernel_size, stride, padding, dilation, groups, bias, padding_mode
         super().__init__(in_channels, out_channels, *settings)  # type: ignore[call-arg]
         self.qconfig = qconfig

@@ -6,11 +6,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from qcore.affine.quantized import PADDING_MODES, check_convolution, for_each_dimension
-from qcore.arguments import check_choice, check_flag, check_int
+from qcore.affine.quantized import PADDING_MODES, check_convolution, check_convolution_sizes
+from qcore.arguments import check_choice, check_flag, check_sizes
 from qtorch.nn.quantized.common.base import Quantized, checked
 from qtorch.nn.quantized.common.observed import float_parameters, output_of, weight_of
 from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, finish, set_weight_bias
+from qtorch.quantization.dtypes import integers
 from qtorch.quantization.functional import WIDTHS, conv_to
 from qtorch.quantization.tensor import QTensor
 
@@ -58,30 +59,25 @@ class _Conv(Quantized):
         dtype: Any = torch.qint8,
         output_dtype: Any = torch.quint8,
     ) -> None:
-        super().__init__(form=output_dtype)
+        super().__init__(form=integers(output_dtype, argument="output_dtype"))
         check_flag("bias", bias)
         check_choice("padding_mode", padding_mode, PADDING_MODES)
-        self.in_channels, self.out_channels = (
-            check_int(name, number, 1)
-            for name, number in (("in_channels", in_channels), ("out_channels", out_channels))
+        sizes = check_convolution_sizes(
+            in_channels, out_channels, kernel_size, stride, dilation, groups, self.dimensions
         )
-        self.groups = check_int("groups", groups, 1)
-        if in_channels % groups or out_channels % groups:
-            raise ValueError(f"groups={groups}; allowed are divisors of in_channels={in_channels} and {out_channels=}")
-        self.kernel_size, self.stride, self.dilation = (
-            for_each_dimension(name, value, 1, self.dimensions)
-            for name, value in (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation))
-        )
+        self.kernel_size, self.stride, self.dilation = sizes
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.padding, self.padding_mode = self._padding(padding), padding_mode
         shape = (out_channels, in_channels // groups, *self.kernel_size)
         self.weight = QuantizedWeight(empty_weight(shape, dtype))
         self.register_buffer("bias", torch.zeros(out_channels) if bias else None)
 
     def _padding(self, padding: Any) -> tuple[int, ...]:
+        if not isinstance(padding, str):
+            return check_sizes("padding", padding, 0, self.dimensions)
+        check_choice("padding", padding, ("valid", "same"))
         if padding == "valid":
             return (0,) * self.dimensions
-        if padding != "same":
-            return for_each_dimension("padding", padding, 0, self.dimensions)
         extents = [gap * (size - 1) for size, gap in zip(self.kernel_size, self.dilation, strict=True)]
         if any(step != 1 for step in self.stride) or any(extent % 2 for extent in extents):
             raise ValueError(

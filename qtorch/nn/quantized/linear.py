@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from qcore.affine.quantized import check_linear
-from qcore.arguments import check_flag, check_int
+from qcore.arguments import check_flag, check_size
 from qtorch.nn.quantized.common.base import Quantized, checked
 from qtorch.nn.quantized.common.observed import float_parameters, output_of, weight_of
 from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, finish, set_weight_bias
+from qtorch.quantization.dtypes import integers
 from qtorch.quantization.functional import WIDTHS, linear_to
 from qtorch.quantization.tensor import QTensor
 
@@ -53,10 +54,10 @@ class Linear(Quantized):
         *,
         output_dtype: Any = torch.quint8,
     ) -> None:
-        super().__init__(form=output_dtype)
+        super().__init__(form=integers(output_dtype, argument="output_dtype"))
         check_flag("bias_", bias_)
-        self.in_features = check_int("in_features", in_features, 1)
-        self.out_features = check_int("out_features", out_features, 1)
+        self.in_features = check_size("in_features", in_features)
+        self.out_features = check_size("out_features", out_features)
         self.weight = QuantizedWeight(empty_weight((out_features, in_features), dtype))
         self.register_buffer("bias", torch.zeros(out_features) if bias_ else None)
 

@@ -7,14 +7,21 @@ from typing import Any, ClassVar
 import torch
 
 from qcore.affine import arithmetic
-from qcore.arguments import check_flag, check_int
+from qcore.arguments import check_flag, check_size, check_type
+from qtorch._rounding.dense import check_dense
 from qtorch.nn.quantized.common.base import Quantized, checked
 from qtorch.nn.quantized.common.observed import output_of
 from qtorch.quantization.tensor import QTensor
 
 
-def _float32(x: torch.Tensor | None) -> torch.Tensor | None:
-    return None if x is None else x.detach().to(torch.float32).clone()
+def _float32(name: str, x: Any) -> torch.Tensor | None:
+    if x is None:
+        return None
+    check_type(name, x, torch.Tensor, "a torch.Tensor of floats, and None")
+    check_dense(name, x)
+    if not x.is_floating_point():
+        raise TypeError(f"{name} has dtype {x.dtype}; allowed are floats")
+    return x.detach().to(torch.float32).clone()
 
 
 class LayerNorm(Quantized):
@@ -56,8 +63,8 @@ class LayerNorm(Quantized):
             tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list, torch.Size)) else (normalized_shape,)
         )
         self.eps, self.elementwise_affine = eps, elementwise_affine
-        self.register_buffer("weight", _float32(weight) if elementwise_affine else None)
-        self.register_buffer("bias", _float32(bias) if elementwise_affine else None)
+        self.register_buffer("weight", _float32("weight", weight) if elementwise_affine else None)
+        self.register_buffer("bias", _float32("bias", bias) if elementwise_affine else None)
 
     def forward(self, input: QTensor) -> QTensor:
         """The result.
@@ -117,11 +124,11 @@ class GroupNorm(Quantized):
     ) -> None:
         super().__init__(scale, zero_point, form)
         check_flag("affine", affine)
-        self.num_groups = check_int("num_groups", num_groups, 1)
-        self.num_channels = check_int("num_channels", num_channels, 1)
+        self.num_groups = check_size("num_groups", num_groups)
+        self.num_channels = check_size("num_channels", num_channels)
         self.eps = eps
-        self.register_buffer("weight", _float32(weight) if affine else None)
-        self.register_buffer("bias", _float32(bias) if affine else None)
+        self.register_buffer("weight", _float32("weight", weight) if affine else None)
+        self.register_buffer("bias", _float32("bias", bias) if affine else None)
 
     def forward(self, input: QTensor) -> QTensor:
         """The result.
@@ -159,6 +166,9 @@ class _InstanceNorm(GroupNorm):
         *,
         form: Any = torch.quint8,
     ) -> None:
+        check_size("num_features", num_features)
+        check_flag("affine", affine)
+        check_flag("track_running_stats", track_running_stats)
         if track_running_stats:
             raise ValueError("track_running_stats=True; allowed is False: each example has its own statistics")
         given = affine or weight is not None
@@ -234,7 +244,7 @@ class _BatchNorm(Quantized):
         self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, *, form: Any = torch.quint8
     ) -> None:
         super().__init__(form=form)
-        self.num_features = check_int("num_features", num_features, 1)
+        self.num_features = check_size("num_features", num_features)
         self.eps, self.momentum = eps, momentum
         for name, value in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
             self.register_buffer(name, torch.full((num_features,), value))

@@ -8,6 +8,7 @@ import torch
 
 from qtorch.nn.quantized.common.base import Quantized, check_quantized, place_of
 from qtorch.nn.quantized.common.observed import output_of
+from qtorch.quantization.dtypes import integers
 from qtorch.quantization.integer.conversion import quantize
 from qtorch.quantization.tensor import QTensor
 
@@ -25,7 +26,7 @@ class Quantize(Quantized):
     """
 
     def __init__(self, scale: Any, zero_point: Any, dtype: Any = torch.quint8) -> None:
-        super().__init__(scale, zero_point, dtype)
+        super().__init__(scale, zero_point, integers(dtype))
 
     def forward(self, x: torch.Tensor) -> QTensor:
         """The quantized tensor; float16, bfloat16 and float64 are taken too.

@@ -96,7 +96,7 @@ class PerChannelMinMaxObserver(RangeObserver):
         *others: Any,
         **settings: Any,
     ) -> None:
-        check_int("ch_axis", ch_axis, 0)
+        check_int("ch_axis", ch_axis, 0, 63)
         super().__init__(dtype, qscheme, *others, **settings)
         self._set(ch_axis=ch_axis)
 

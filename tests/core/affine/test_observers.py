@@ -223,7 +223,7 @@ BAD = {
     "eps='a' is a str": lambda: Histogram(eps="a"),
     "averaging_constant=1.5; allowed": lambda: MovingAverageMinMax(averaging_constant=1.5),
     "averaging_constant=None is a NoneType": lambda: MovingAveragePerChannelMinMax(averaging_constant=None),
-    "axis=-1; allowed is an int >= 0": lambda: PerChannelMinMax(axis=-1),
+    "axis=-1; allowed is an int from 0 to 63": lambda: PerChannelMinMax(axis=-1),
     "bins=0; allowed is an int from 1": lambda: Histogram(bins=0),
     "upsample_rate=1.5 is a float": lambda: Histogram(upsample_rate=1.5),
     "axis=1; allowed is an int from 0 to 0": lambda: PerChannelMinMax(axis=1).init((3,)),

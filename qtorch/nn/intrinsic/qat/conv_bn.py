@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from qcore.arguments import check_type
+from qcore.arguments import check_flag, check_float, check_type
 from qtorch.nn.qat.layers import QATConv
 
 
@@ -55,6 +55,11 @@ class QATConvBn(QATConv):
         freeze_bn: bool = False,
         qconfig: Any = None,
     ) -> None:
+        for name, flag in (("bias", False if bias is None else bias), ("freeze_bn", freeze_bn)):
+            check_flag(name, flag)
+        check_float("eps", eps)
+        if momentum is not None:
+            check_float("momentum", momentum)
         settings: tuple[Any, ...] = kernel_size, stride, padding, dilation, groups, bool(bias), padding_mode, qconfig
         super().__init__(in_channels, out_channels, *settings)
         self.bn = self.norm(self.out_channels, eps, momentum)

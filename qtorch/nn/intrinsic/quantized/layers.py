@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from qcore.arguments import check_flag
 from qtorch.nn.quantized.conv import Conv1d, Conv2d, Conv3d
 from qtorch.nn.quantized.linear import Linear
 from qtorch.nn.quantized.normalization import BatchNorm2d, BatchNorm3d
@@ -34,6 +35,7 @@ class LinearReLU(Linear):
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, dtype: Any = torch.qint8, **settings: Any
     ) -> None:
+        check_flag("bias", bias)
         super().__init__(in_features, out_features, bias, dtype, **settings)
 
 

@@ -40,7 +40,7 @@ class Quantized(FixedDtypes):
 
     def __init__(self, scale: Any = 1.0, zero_point: Any = 0, form: Any = torch.quint8) -> None:
         super().__init__()
-        self.form = integers(form)
+        self.form = integers(form, argument="form")
         self.register_buffer("scale", _parameter("scale", scale, torch.float32))
         self.register_buffer("zero_point", _parameter("zero_point", zero_point, torch.int32))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from qcore.arguments import check_flag, check_int
+from qcore.arguments import check_flag, check_size
 from qtorch.nn.quantized.common.observed import float_parameters
 from qtorch.nn.quantized.dynamic.product import DynamicProduct, dtype_of
 
@@ -30,8 +30,8 @@ class Linear(DynamicProduct):
 
     def __init__(self, in_features: int, out_features: int, bias_: bool = True, dtype: Any = torch.qint8) -> None:
         check_flag("bias_", bias_)
-        self.in_features = check_int("in_features", in_features, 1)
-        self.out_features = check_int("out_features", out_features, 1)
+        self.in_features = check_size("in_features", in_features)
+        self.out_features = check_size("out_features", out_features)
         super().__init__((out_features, in_features), bias_, dtype)
 
     @classmethod

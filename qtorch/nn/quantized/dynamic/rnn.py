@@ -8,7 +8,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from qcore.affine.arithmetic import recurrent
-from qcore.arguments import check_flag, check_int
+from qcore.arguments import check_flag, check_int, check_size
 from qcore.law.carrier import check_dtype
 from qtorch.nn.quantized.common.base import checked, place_of
 from qtorch.nn.quantized.dynamic.product import DynamicProduct, check_pair, check_state, dtype_of
@@ -38,9 +38,9 @@ class _Recurrent(torch.nn.Module):
         super().__init__()
         for name, flag in (("bias", bias), ("batch_first", batch_first), ("bidirectional", bidirectional)):
             check_flag(name, flag)
-        self.input_size = check_int("input_size", input_size, 1)
-        self.hidden_size = check_int("hidden_size", hidden_size, 1)
-        self.num_layers = check_int("num_layers", num_layers, 1)
+        self.input_size = check_size("input_size", input_size)
+        self.hidden_size = check_size("hidden_size", hidden_size)
+        self.num_layers = check_int("num_layers", num_layers, 1, 2**16)
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, dropout, bidirectional
         directions = 1 + bidirectional
         widths = [input_size] + [directions * hidden_size] * (num_layers - 1)

@@ -1,0 +1,12 @@
+"""The check that a tensor is stored densely."""
+
+from __future__ import annotations
+
+import torch
+
+
+def check_dense(name: str, x: torch.Tensor) -> None:
+    """Refuses sparse and nested tensors, which have no memory of one shape."""
+    if not torch.compiler.is_dynamo_compiling() and (x.layout is not torch.strided or x.is_nested):
+        kind = "nested" if x.is_nested else x.layout
+        raise TypeError(f"{name} is a {kind} tensor; allowed are dense ones, such as that of its values")
