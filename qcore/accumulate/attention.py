@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qcore.accumulate.sums.tree import tree_sum
-from qcore.arguments import check_flag
+from qcore.arguments import check_flag, quoted
 
 
 def softmax(xp: Any, x: Any) -> Any:
@@ -42,7 +42,7 @@ def check_attention(query: Any, key: Any, value: Any, mask: Any, is_causal: bool
     if is_causal and mask is not None:
         raise ValueError("attn_mask is given with is_causal=True; allowed is None")
     if scale is not None and (not isinstance(scale, int | float) or isinstance(scale, bool)):
-        raise TypeError(f"scale={scale!r} is a {type(scale).__name__}; allowed are a number and None")
+        raise TypeError(f"scale={quoted(scale)} is a {type(scale).__name__}; allowed are a number and None")
     return float(np.float32(1 / sqrt(max(query[-1], 1)) if scale is None else scale))
 
 

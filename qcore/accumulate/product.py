@@ -21,6 +21,7 @@ from qcore.accumulate.sums.exactness import (
     sums_are_multiples,
     sums_stay_below,
 )
+from qcore.arguments import quoted
 from qcore.formats.text import Kind, Reader, parse, register, write
 
 # What keys are folded with: that of a layer for the products of gradients, and that of a product for its operands.
@@ -210,7 +211,9 @@ def check_products(operands: Any, accumulator: Any, grad_a: Any, grad_b: Any, na
     """
     pair = (None, None) if operands is None else operands
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise TypeError(f"operands={operands!r}; allowed are None and a pair of formats, their texts, Operands or None")
+        raise TypeError(
+            f"operands={quoted(operands)}; allowed are None and a pair of formats, their texts, Operands or None"
+        )
     first, second = (check_operand(one, f"operands[{index}]") for index, one in enumerate(pair))
     forward = Product(first, second, accumulator)
     found = []

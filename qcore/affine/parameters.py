@@ -63,9 +63,9 @@ class QParams:
             scale = np.asarray(scale, np.float32)
         offset = np.asarray(zero_point)
         if offset.dtype.kind not in "iu":
-            raise TypeError(f"zero_point={zero_point!r}; allowed are integers")
+            raise TypeError(f"zero_point={quoted(zero_point)}; allowed are integers")
         if (offset != offset.astype(np.int32)).any():
-            raise ValueError(f"zero_point={zero_point!r}; allowed are integers of 32 bits")
+            raise ValueError(f"zero_point={quoted(zero_point)}; allowed are integers of 32 bits")
         return cls(xp.asarray(scale), xp.asarray(offset.astype(np.int32)), axis)
 
 

@@ -11,7 +11,7 @@ from qcore.affine import law
 from qcore.affine.array_names import Names
 from qcore.affine.operations import dequantize
 from qcore.affine.parameters import QParams, check_qparams
-from qcore.arguments import check_choice, check_int, check_size, check_sizes
+from qcore.arguments import check_choice, check_int, check_size, check_sizes, quoted
 from qcore.formats.affine import AffineInteger
 
 
@@ -255,7 +255,7 @@ def check_convolution(
         most = {"reflect": size - 1, "circular": size}.get(padding_mode, place)
         if place > most:
             raise ValueError(
-                f"input has shape {shape} with padding={padding} and padding_mode={padding_mode!r}; allowed are "
+                f"input has shape {shape} with padding={padding} and padding_mode={quoted(padding_mode)}; allowed are "
                 f"paddings of up to {most} of a size of {size}"
             )
     return stride, padding, dilation

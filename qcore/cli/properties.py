@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qcore.arguments import check_int
+from qcore.arguments import check_int, quoted
 from qcore.arrays import quantize
 from qcore.formats.block import NVFP4, BlockFloatingPoint, BlockScaled
 from qcore.formats.fixed import FixedPoint
@@ -119,7 +119,7 @@ def properties(number: Number) -> Properties:
         row = len(number.block) == 1 and number.block[0][0] == -1
         block = number.block[0][1] if row else block_text(number.block)
         return _shared(properties(number.element), f"{number.scales} per {block or 'row'}")
-    raise TypeError(f"number={number!r} is a {type(number).__name__}; allowed are this library's formats")
+    raise TypeError(f"number={quoted(number)} is a {type(number).__name__}; allowed are this library's formats")
 
 
 def why_no_codes(number: Number) -> str:

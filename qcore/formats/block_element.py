@@ -47,7 +47,7 @@ def check_element(element: Any) -> Number:
         )
     element = element.overflowing("saturate")
     if isinstance(element, FixedPoint) and element.wl == element.signed:
-        raise ValueError(f"element={element!r}; allowed is one with numbers above zero")
+        raise ValueError(f"element={quoted(element)}; allowed is one with numbers above zero")
     _, step, largest = element.span
     if step < -_FARTHEST or largest > _FARTHEST:
         raise ValueError(

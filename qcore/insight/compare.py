@@ -5,6 +5,7 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any, NamedTuple
 
+from qcore.arguments import quoted
 from qcore.insight.record import Entry, Record, Site
 from qcore.insight.statistics import COUNTS, MAGNITUDES
 
@@ -122,7 +123,7 @@ def _check(run_a: Any, run_b: Any, tolerance: Any) -> None:
     if tolerance is None:
         return
     if not isinstance(tolerance, Real) or isinstance(tolerance, bool):
-        raise TypeError(f"tolerance={tolerance!r} is a {type(tolerance).__name__}; allowed are None and a number")
+        raise TypeError(f"tolerance={quoted(tolerance)} is a {type(tolerance).__name__}; allowed are None and a number")
     if not float(tolerance) >= 0:
         raise ValueError(f"tolerance={tolerance}; allowed is a number from 0 on")
 

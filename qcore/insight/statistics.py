@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qcore.arguments import check_int
+from qcore.arguments import check_int, quoted
 from qcore.formats.number import check_number
 from qcore.insight.digest import text_of
 from qcore.insight.lanes import LENGTH, NUMBERS, SUMS, Packed, as_numpy, lanes_of, sums_of
@@ -167,7 +167,7 @@ class Statistics:
     def rate(self, name: str) -> float:
         """A count as a part of all elements: `rate("saturated")`; 0.0 where there are none."""
         if name not in COUNTS[1:]:
-            raise ValueError(f"name={name!r}; allowed are {', '.join(COUNTS[1:])}")
+            raise ValueError(f"name={quoted(name)}; allowed are {', '.join(COUNTS[1:])}")
         return getattr(self, name) / self.elements if self.elements else 0.0
 
     def merge(self, *others: Statistics) -> Statistics:

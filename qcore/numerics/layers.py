@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qcore.arguments import check_float
+from qcore.arguments import check_float, quoted
 from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.functions import Functions
 from qcore.numerics.norms import BATCH_NORM, LAYER_NORM, MOVING_AVERAGE, NORMALIZE
@@ -169,7 +169,7 @@ class Layers(Functions):
         x = self.float32("x", x)
         axes = check_axes("axis", axis, x.ndim)
         if axes != tuple(range(x.ndim - len(axes), x.ndim)):
-            raise ValueError(f"axis={axis!r}; allowed are the last axes")
+            raise ValueError(f"axis={quoted(axis)}; allowed are the last axes")
         weight, bias = self._parameters(weight, bias, tuple(x.shape[x.ndim - len(axes) :]))
         return self.call(LAYER_NORM, x, weight, bias, axes=axes, eps=check_float("eps", eps), centred=centred)
 

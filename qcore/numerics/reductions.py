@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import inf, prod
 from typing import Any
 
-from qcore.arguments import check_int
+from qcore.arguments import check_int, quoted
 from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.elementary.laws import PARTS
 from qcore.numerics.sums import dot, expanded, squeezed, total
@@ -27,10 +27,10 @@ def check_axes(name: str, axis: Any, ndim: int) -> Axes:
     try:
         given = [check_int(name, one) for one in (axis if isinstance(axis, tuple | list) else (axis,))]
     except TypeError:
-        raise TypeError(f"{name}={axis!r}; allowed are ints, tuples of ints and None") from None
+        raise TypeError(f"{name}={quoted(axis)}; allowed are ints, tuples of ints and None") from None
     found = [one + ndim if one < 0 else one for one in given]
     if not all(0 <= one < ndim for one in found) or len(set(found)) != len(found):
-        raise ValueError(f"{name}={axis!r}; allowed are different axes from {-ndim} to {ndim - 1}")
+        raise ValueError(f"{name}={quoted(axis)}; allowed are different axes from {-ndim} to {ndim - 1}")
     return tuple([one for one in range(ndim) if one in found])
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from qcore.arguments import quoted
 from qcore.notices import warn
 
 _FLAGS = (
@@ -151,7 +152,7 @@ def target_flags() -> tuple[str, ...]:
     if chosen is None:
         return ("-march=native", "-mprefer-vector-width=512")
     if chosen not in X86_FLAGS:
-        raise ValueError(f"ATEN_CPU_CAPABILITY={chosen!r}; allowed are {', '.join(X86_FLAGS)}")
+        raise ValueError(f"ATEN_CPU_CAPABILITY={quoted(chosen)}; allowed are {', '.join(X86_FLAGS)}")
     return X86_FLAGS[chosen]
 
 

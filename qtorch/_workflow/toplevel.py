@@ -190,7 +190,7 @@ def default_eval_fn(model: nn.Module, calib_data: Iterable[tuple[Any, Any]]) -> 
         >>> default_eval_fn(nn.Linear(2, 2), [(torch.zeros(1, 2), None)])
     """
     check_type("model", model, Callable, "a torch.nn.Module")
-    if not isinstance(calib_data, Iterable) or isinstance(calib_data, torch.Tensor):
+    if not isinstance(calib_data, Iterable):
         raise TypeError(f"calib_data is a {type(calib_data).__name__}; allowed are pairs of inputs and targets")
     for pair in calib_data:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:

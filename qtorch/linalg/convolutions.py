@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from qcore.accumulate.convolution import convolution_form
+from qcore.arguments import quoted
 from qtorch._rounding.keys import Key
 from qtorch.linalg.bias import add_bias
 from qtorch.linalg.call import check_operand, differentiable_product, prepare
@@ -152,7 +153,7 @@ def padding_sizes(padding: Any, kernel: Any, dilation: Any) -> list[int]:
         return [0] * (2 * len(kernel))
     if padding != "same":
         if isinstance(padding, str):
-            raise ValueError(f"padding={padding!r}; allowed are ints, 'same' and 'valid'")
+            raise ValueError(f"padding={quoted(padding)}; allowed are ints, 'same' and 'valid'")
         return [size for one in reversed(padding) for size in (one, one)]
     dilation = (dilation,) * len(kernel) if isinstance(dilation, int) else dilation
     totals = [gap * (size - 1) for gap, size in zip(dilation, kernel, strict=True)]

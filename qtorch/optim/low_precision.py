@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from qcore import Number
-from qcore.arguments import check_seed, check_type
+from qcore.arguments import check_seed, check_type, quoted
 from qcore.random.keys import fold_words
 from qtorch._rounding.keys import Key, draw, key_tensor
 from qtorch.optim.hooks import StateHooks
@@ -109,9 +109,11 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         key: Key = None,
     ) -> None:
         if not isinstance(optim, torch.optim.Optimizer):
-            raise TypeError(f"optim={optim!r} is a {type(optim).__name__}; allowed is a torch.optim.Optimizer")
+            raise TypeError(f"optim={quoted(optim)} is a {type(optim).__name__}; allowed is a torch.optim.Optimizer")
         if not isinstance(grad_scaling, Real) or isinstance(grad_scaling, bool):
-            raise TypeError(f"grad_scaling={grad_scaling!r} is a {type(grad_scaling).__name__}; allowed is a number")
+            raise TypeError(
+                f"grad_scaling={quoted(grad_scaling)} is a {type(grad_scaling).__name__}; allowed is a number"
+            )
         self.optim = optim
         self.weight_quant, self.grad_quant = weight_quant, grad_quant
         self.momentum_quant, self.acc_quant = momentum_quant, acc_quant

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from qcore import Number, Quantization, Rounding
+from qcore.arguments import quoted
 from qcore.formats.number import check_number
 from qtorch._rounding.many import Tensors
 from qtorch.quant import Quantizer
@@ -28,8 +29,8 @@ def check_quantizer(name: str, quantizer: Any) -> Quantization | Function | None
     if callable(quantizer):
         return quantizer  # type: ignore[return-value]
     raise TypeError(
-        f"{name}={quantizer!r} is a {type(quantizer).__name__}; allowed are a function of a tensor, a Quantizer, a "
-        "Number or its name, and None"
+        f"{name}={quoted(quantizer)} is a {type(quantizer).__name__}; allowed are a function of a tensor, a "
+        "Quantizer, a Number or its name, and None"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.affine.arithmetic.operands import check_operand, wrapped
-from qcore.arguments import check_choice, check_flag, check_size
+from qcore.arguments import check_choice, check_flag, check_size, quoted
 
 
 def interpolate(
@@ -41,7 +41,9 @@ def interpolate(
     check_choice("mode", mode, ("nearest", "bilinear"))
     sizes = tuple(q.shape)[2:]
     if len(sizes) not in ((2,) if mode == "bilinear" else (1, 2, 3)):
-        raise ValueError(f"input has shape {tuple(q.shape)} with mode={mode!r}; allowed is (batch, channels, *sizes)")
+        raise ValueError(
+            f"input has shape {tuple(q.shape)} with mode={quoted(mode)}; allowed is (batch, channels, *sizes)"
+        )
     if align_corners is not None:
         if mode == "nearest":
             raise ValueError(f"align_corners={align_corners} with mode='nearest'; allowed is None")
@@ -104,7 +106,7 @@ def _dimensions(sizes: tuple[int, ...], size: Any, scale_factor: Any) -> list[_A
         return [_Along(old, check_size("size", new), None) for old, new in zip(sizes, asked, strict=True)]
     for factor in asked:
         if not isinstance(factor, (int, float)) or not 0 < factor < float("inf"):
-            raise ValueError(f"scale_factor={factor!r}; allowed are finite numbers above 0")
+            raise ValueError(f"scale_factor={quoted(factor)}; allowed are finite numbers above 0")
     return [
         _Along(old, check_size("size * scale_factor", int(old * factor)), 1.0 / factor)
         for old, factor in zip(sizes, asked, strict=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from math import isfinite, prod
 
 from qcore.accumulate.product import Product
-from qcore.arguments import check_type
+from qcore.arguments import check_type, quoted
 from qcore.formats.block import NVFP4, BlockScaled
 from qcore.formats.number import Number, check_number
 from qcore.recipes import Entry, Recipe
@@ -44,7 +44,9 @@ def check_candidates(candidates: Iterable[Number | str]) -> dict[str, float]:
         ValueError: if there is none, one twice, or one that is unknown or has no codes.
     """
     if isinstance(candidates, str | Number) or not isinstance(candidates, Iterable):
-        raise TypeError(f"candidates={candidates!r} is a {type(candidates).__name__}; allowed is a list of formats")
+        raise TypeError(
+            f"candidates={quoted(candidates)} is a {type(candidates).__name__}; allowed is a list of formats"
+        )
     found: dict[str, float] = {}
     for candidate in candidates:
         number = check_number(candidate, "candidates")
@@ -69,7 +71,9 @@ def check_sites(sites: Mapping[str, int]) -> None:
 def check_budget(budget_bits: float, candidates: Mapping[str, float]) -> float:
     """A mean of bits that the narrowest candidate does not exceed."""
     if isinstance(budget_bits, bool) or not isinstance(budget_bits, int | float):
-        raise TypeError(f"budget_bits={budget_bits!r} is a {type(budget_bits).__name__}; allowed is a number of bits")
+        raise TypeError(
+            f"budget_bits={quoted(budget_bits)} is a {type(budget_bits).__name__}; allowed is a number of bits"
+        )
     least = min(candidates.values())
     if not isfinite(budget_bits) or budget_bits < least:
         raise ValueError(f"budget_bits={budget_bits}; allowed are at least {least:g}, the narrowest candidate's bits")

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from qcore.arguments import quoted
 from qcore.insight.record import Entry, Record
 
 SCALARS = ("saturated", "overflowed", "underflowed", "nan_results", "subnormal")
@@ -52,7 +53,7 @@ def send(record: Record, to: Writer | Callable[[dict[str, Any]], Any], step: int
         raise TypeError(f"record={record!r:.80} is a {type(record).__name__}; allowed is a Record")
     if step is not None and step not in record.steps:
         raise ValueError(
-            f"step={step!r}; allowed are the record's steps: {', '.join(map(str, record.steps)) or 'none'}"
+            f"step={quoted(step)}; allowed are the record's steps: {', '.join(map(str, record.steps)) or 'none'}"
         )
     chosen = [step in (None, one.step) for one in record.entries]
     if hasattr(to, "add_scalar") and hasattr(to, "add_histogram"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from qcore.arguments import quoted
 from qcore.numerics.elementary.functions import ElementaryFunctions
 
 
@@ -132,5 +133,5 @@ class Activations(ElementaryFunctions):
             [0.0, 100.0]
         """
         if approximate not in ("none", "tanh"):
-            raise ValueError(f"approximate={approximate!r}; allowed are 'none' and 'tanh'")
+            raise ValueError(f"approximate={quoted(approximate)}; allowed are 'none' and 'tanh'")
         return self._one("gelu" if approximate == "none" else "gelu_tanh", x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import log
 from typing import Any
 
-from qcore.arguments import check_float
+from qcore.arguments import check_float, quoted
 from qcore.numerics.differentiable import without_gradients
 from qcore.numerics.elementary.polynomials import expm1
 
@@ -15,7 +15,7 @@ def adam_options(betas: Any, eps: float, weight_decay: float) -> dict[str, Any]:
     try:
         first, second = betas
     except (TypeError, ValueError):
-        raise ValueError(f"betas={betas!r}; allowed are two numbers from 0 to below 1") from None
+        raise ValueError(f"betas={quoted(betas)}; allowed are two numbers from 0 to below 1") from None
     return {
         "betas": (_check_beta("betas[0]", first), _check_beta("betas[1]", second)),
         "eps": check_float("eps", eps),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qcore.arguments import check_int
+from qcore.arguments import check_int, quoted
 from qcore.numerics.layers import Layers
 from qcore.numerics.reductions import check_axis
 from qcore.numerics.training.dropout import DROPOUT
@@ -139,7 +139,7 @@ class TrainingFunctions(Layers):
             [2.0, 2.0, 0.0, 0.0, 2.0, 0.0]
         """
         if not isinstance(rate, int | float) or not 0 <= rate < 1:
-            raise ValueError(f"rate={rate!r}; allowed are numbers from 0 to below 1")
+            raise ValueError(f"rate={quoted(rate)}; allowed are numbers from 0 to below 1")
         return self.call(DROPOUT, self.float32("x", x), self.key_words(key), rate=float(rate))
 
     def max_pool2d(self, x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
@@ -204,5 +204,5 @@ class TrainingFunctions(Layers):
 def _pair(name: str, value: Any, low: int) -> tuple[int, int]:
     values = tuple(value) if isinstance(value, tuple | list) else (value, value)
     if len(values) != 2:
-        raise ValueError(f"{name}={value!r}; allowed are an int and two ints")
+        raise ValueError(f"{name}={quoted(value)}; allowed are an int and two ints")
     return check_int(name, values[0], low), check_int(name, values[1], low)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from qcore.arguments import check_flag
 from qtorch._classes import plain_class
 from qtorch._workflow.mappings import (
     get_default_static_quant_module_mappings,
@@ -86,6 +87,8 @@ def convert(
     mapping = get_default_static_quant_module_mappings() if mapping is None else mapping
     check_model("module", module)
     check_classes("mapping", mapping)
+    check_flag("remove_qconfig", remove_qconfig)
+    check_flag("allow_uncalibrated", allow_uncalibrated)
     custom = entry_of(
         "convert_custom_config_dict", convert_custom_config_dict, "observed_to_quantized_custom_module_class"
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from qcore.arguments import check_type
+from qcore.arguments import check_type, quoted
 from qtorch._torch_internals import drop_forward_hooks
 from qtorch._workflow.steps.swap import take_hooks
 from qtorch._workflow.tree import check_mapping, check_model, copied, entry_of
@@ -124,7 +124,7 @@ def fuse_known_modules(mod_list: list[nn.Module], additional_fuser_method_mappin
     for index, layer in enumerate(mod_list):
         check_model(f"mod_list[{index}]", layer)
     if not mod_list:
-        raise ValueError(f"mod_list={mod_list!r}; allowed are one or more modules")
+        raise ValueError(f"mod_list={quoted(mod_list)}; allowed are one or more modules")
     more = {} if additional_fuser_method_mapping is None else additional_fuser_method_mapping
     check_mapping("additional_fuser_method_mapping", more)
     types = tuple(map(type, mod_list))

@@ -95,7 +95,9 @@ def check_entries(model: torch.nn.Module, entries: Mapping[Any, Any]) -> None:
             more = f"; {shown(derived[0])} is of a subclass, which needs an entry of its own" if derived else ""
             raise ValueError(f"the entry {key.__name__} is the exact type of no module; there are {names}{more}")
         if not isinstance(key, (str, type)):
-            raise TypeError(f"the entry {key!r} is a {type(key).__name__}; allowed are names and types of modules")
+            raise TypeError(
+                f"the entry {quoted(key)} is a {type(key).__name__}; allowed are names and types of modules"
+            )
 
 
 def check_settings(where: str, settings: Any) -> None:

@@ -274,7 +274,7 @@ class _BatchNorm(Quantized):
         layer = cls(norm.num_features, norm.eps, norm.momentum, form=form)
         layer.scale, layer.zero_point = scale.clone(), zero_point.clone()
         for name in ("weight", "bias", "running_mean", "running_var"):
-            if (value := _float32(getattr(norm, name))) is not None:
+            if (value := _float32(name, getattr(norm, name))) is not None:
                 setattr(layer, name, value)
         return layer
 

@@ -205,7 +205,7 @@ BAD = {
     "quant_max=128; allowed is an int from 0 to 127": lambda: MinMaxObserver("qint8", quant_min=0, quant_max=128),
     "scheme='affine' for all of int32": lambda: MinMaxObserver("qint32"),
     "averaging_constant=2": lambda: MovingAverageMinMaxObserver(2),
-    "axis=-1; allowed is an int >= 0": lambda: PerChannelMinMaxObserver(-1),
+    "axis=-1; allowed is an int from 0 to 63": lambda: PerChannelMinMaxObserver(-1),
     "bins=0": lambda: HistogramObserver(0),
     "eps=0": lambda: MinMaxObserver(eps=0),
     "dtype='int8'; allowed are float32": lambda: NoopObserver("int8"),
