@@ -31,7 +31,8 @@ def test_functorch():
     assert_same_bits(torch.func.grad(lambda x: torch.func.vmap(loss)(x).sum())(x), each[1])
     by_key = torch.stack([value_and_gradient(q, row, grad, key)[1] for row, key in zip(x, keys, strict=True)])
     assert_same_bits(torch.func.vmap(torch.func.grad(loss))(x, keys), by_key)
-    assert torch.func.vmap(q)(x).shape == x.shape  # draws one key for all
+    for randomness in ("same", "different"):  # without a key; "error" raises, as torch's random functions do
+        assert torch.func.vmap(q, randomness=randomness)(x).shape == x.shape
     second = torch.func.grad(lambda v: torch.func.grad(lambda u: (Quantizer(F, F)(u, key=KEY) ** 3).sum())(v).sum())
     assert second(torch.tensor([0.5])).item() == 3
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), Quantizer(F, None, "nearest"))
