@@ -181,10 +181,23 @@ def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
     if isinstance(state, tuple):
         pairs = zip(state._fields, state, strict=True)  # type: ignore[attr-defined]
         return type(state)(*(restore(value, entries, f"{name}.{field}") for field, value in pairs))
-    array, shape = np.asarray(_take(entries, name)), tuple(state.shape)
+    array, shape = numbers_of(f"array {name!r}", _take(entries, name)), tuple(state.shape)
     if array.size != np.prod(shape):
         raise ValueError(f"array {name!r} has shape {array.shape}; allowed is {shape}")
     return array.reshape(shape).astype(np.asarray(state).dtype)
+
+
+def numbers_of(place: str, value: Any) -> np.ndarray:
+    """An entry as a NumPy array of real numbers; anything else is a ValueError that begins with place."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):  # of ragged lists, and of arrays of other packages
+        array = np.asarray(None)
+    real = array.dtype.kind in "biuf" or (array.dtype.kind == "V" and array.dtype.type is not np.void)  # bfloat16
+    if not real or not array.dtype.isnative:
+        found = f"a {type(value).__name__}" if array.dtype == object else f"an array of {array.dtype}"
+        raise ValueError(f"{place} is {found}; allowed is an array of real numbers, in this machine's byte order")
+    return array
 
 
 def save_file(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:

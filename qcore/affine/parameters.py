@@ -59,8 +59,11 @@ class QParams:
             >>> QParams.of(0.1, 3)
             QParams(scale=array(0.1, dtype=float32), zero_point=array(3, dtype=int32), axis=None)
         """
-        with np.errstate(over="ignore"):
-            scale = np.asarray(scale, np.float32)
+        try:
+            with np.errstate(over="ignore"):
+                scale = np.asarray(scale, np.float32)
+        except (TypeError, ValueError, OverflowError):
+            raise TypeError(f"scale={quoted(scale)}; allowed are numbers") from None
         offset = np.asarray(zero_point)
         if offset.dtype.kind not in "iu":
             raise TypeError(f"zero_point={quoted(zero_point)}; allowed are integers")
@@ -129,7 +132,7 @@ def _check_values(qparams: QParams, form: AffineInteger, xp: Any) -> None:
 def dtype_of(array: Any, xp: Any) -> str:
     """The name of an array's dtype, or of the type of what is no array."""
     check_namespace(xp)
-    return xp.dtype(array) if hasattr(array, "dtype") else type(array).__name__
+    return xp.dtype(array) if hasattr(array, "dtype") and not isinstance(array, type) else type(array).__name__
 
 
 def check_namespace(xp: Any) -> None:

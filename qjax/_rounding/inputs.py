@@ -13,18 +13,20 @@ from qcore.law.carrier import CARRIERS, check_dtype
 ArrayLike = jax.Array | np.ndarray | np.generic
 
 
-def as_array(x: Any) -> jax.Array:
-    """A JAX array of numbers as it is, or a copy of NumPy's.
+def as_array(x: Any, name: str = "x") -> jax.Array:
+    """A JAX array of numbers as it is, or a copy of NumPy's; name is the argument's.
 
     Raises:
         TypeError: if x is no array, or its dtype is no carrier, or float64 while x64 is not enabled: JAX would convert
             it to float32 silently.
     """
     if not isinstance(x, (jax.Array, np.ndarray, np.generic)):
-        raise TypeError(f"x is a {type(x).__name__}; allowed is a jax.Array or NumPy array of {', '.join(CARRIERS)}")
+        raise TypeError(
+            f"{name} is a {type(x).__name__}; allowed is a jax.Array or NumPy array of {', '.join(CARRIERS)}"
+        )
     if x.dtype.name not in CARRIERS:
-        check_dtype(x.dtype.name)
-    return x if isinstance(x, jax.Array) else _of_numpy(x, "x")
+        check_dtype(x.dtype.name, name)
+    return x if isinstance(x, jax.Array) else _of_numpy(x, name)
 
 
 def as_integers(x: Any, name: str) -> jax.Array:

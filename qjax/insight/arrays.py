@@ -103,7 +103,7 @@ def statistics_between(x: ArrayLike, y: ArrayLike, number: Number | str) -> Stat
     carrier, number = check_carrier(x.dtype.name), check_number(number)
     if y.dtype != x.dtype or y.shape != x.shape:
         raise ValueError(f"y is {y.dtype}{list(y.shape)}; allowed is x's {x.dtype}{list(x.shape)}")
-    y = as_array(y)
+    y = as_array(y, "y")
     if x.size >= _MOST:
         raise ValueError(f"x has {x.size} elements; allowed are fewer than {_MOST}: merge the statistics of parts")
     found, sizes = range_of(number, carrier), number.block_sizes(x.ndim)

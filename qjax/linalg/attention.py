@@ -109,7 +109,7 @@ def scaled_dot_product_attention(
         >>> scaled_dot_product_attention(x, x, x, is_causal=True, scores={"operands": ("e4m3fn", "e4m3fn")})[0]
         Array([1., 0.], dtype=float32)
     """
-    query, key, value = (as_array(x) for x in (query, key, value))
+    query, key, value = as_array(query, "query"), as_array(key, "key"), as_array(value, "value")
     factor = check_attention(query.shape, key.shape, value.shape, attn_mask, is_causal, scale)
     check_mask(attn_mask, query.shape, key.shape)
     keys = (None, None) if rounding_key is None else tuple(fold_in(key_words(rounding_key), role) for role in (1, 2))

@@ -24,7 +24,7 @@ def add_bias(x: jax.Array, bias: Any, outputs: int, axis: int) -> jax.Array:
     """
     if bias is None:
         return x
-    bias = as_array(bias)
+    bias = as_array(bias, "bias")
     check_bias(bias.shape, bias.dtype.name, outputs)
     return _add(axis, x, bias)
 

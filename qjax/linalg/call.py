@@ -57,7 +57,7 @@ def call(
         operands, accumulator, grad_a, grad_b, names: see `qcore.accumulate.product.check_products`.
         key, scaling: as the user gives them.
     """
-    a, b = (_float32(x, name) for x, name in zip((a, b), form.names, strict=True))
+    a, b = (float32_array(x, name) for x, name in zip((a, b), form.names, strict=True))
     form.check(a.shape, b.shape)
     pair = tuple(operands) if isinstance(operands, list) else operands
     try:
@@ -75,11 +75,12 @@ def call(
     return multiply(form, products, FORWARD, a, b, shapes, words, None)
 
 
-def _float32(x: Any, name: str) -> jax.Array:
+def float32_array(x: Any, name: str) -> jax.Array:
+    """A float32 array; anything else is a TypeError that begins with name."""
     dtype = getattr(x, "dtype", jnp.float32)
     if dtype != jnp.float32:
         raise TypeError(f"{name} has dtype {dtype}; allowed is float32")
-    return as_array(x)
+    return as_array(x, name)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 6))

@@ -10,7 +10,7 @@ from qcore.accumulate.forms import MatrixForm, check_batches
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.keys import Key
 from qjax.linalg.bias import add_bias
-from qjax.linalg.call import call
+from qjax.linalg.call import call, float32_array
 
 _MATMUL, _LINEAR = MatrixForm(), MatrixForm(transposed=True)
 
@@ -91,6 +91,7 @@ def bmm(
         >>> bmm(jnp.ones((2, 1, 3)), jnp.ones((2, 3, 1))).ravel()
         Array([3., 3.], dtype=float32)
     """
+    a, b = float32_array(a, "a"), float32_array(b, "b")
     check_batches(a.shape, b.shape)
     return call(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any, ClassVar
 
 import jax
 from flax import nnx
 
+from qcore.arguments import check_float
 from qjax.nnx.functional import relu, relu6
 
 __all__ = ["ELU", "Activation", "Hardswish", "LeakyReLU", "ReLU", "ReLU6", "Sigmoid"]
@@ -69,7 +71,7 @@ class ELU(Activation):
     law = "elu"
 
     def __init__(self, alpha: float = 1.0) -> None:
-        self.settings = (("alpha", alpha),)
+        self.settings = (("alpha", check_float("alpha", alpha, "a number", isfinite)),)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return jax.nn.elu(x, self.settings[0][1])
@@ -90,7 +92,7 @@ class LeakyReLU(Activation):
     law = "leaky_relu"
 
     def __init__(self, slope: float = 0.01) -> None:
-        self.settings = (("slope", slope),)
+        self.settings = (("slope", check_float("slope", slope, "a number", isfinite)),)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return jax.nn.leaky_relu(x, self.settings[0][1])

@@ -12,6 +12,7 @@ from flax import nnx
 
 from qcore.affine import arithmetic
 from qcore.arguments import check_choice, check_sizes, check_type
+from qjax._rounding.inputs import ArrayLike
 from qjax.quantization import QTensor, functional
 
 __all__ = ["avg_pool", "hard_tanh", "max_pool", "relu", "relu6"]
@@ -135,6 +136,8 @@ def avg_pool(
     """
     settings = _checked(inputs, window_shape, strides, padding)
     if not isinstance(inputs, QTensor):
+        if not jnp.issubdtype(inputs.dtype, jnp.number):
+            raise TypeError(f"inputs is an array of {inputs.dtype}; allowed is an array of numbers")
         return nnx.avg_pool(jnp.asarray(inputs), *settings)
     return functional.avg_pool(*_padded(inputs, *settings, inputs.qparams.zero_point), channels_last=True)
 
@@ -142,6 +145,8 @@ def avg_pool(
 def _checked(inputs: Any, window: Any, strides: Any, padding: Any) -> tuple[Any, Any, Any]:
     """The window, its strides and the padding; raises unless they fit the inputs."""
     check_type("window_shape", window, (tuple, list), "a tuple of ints")
+    if not isinstance(inputs, (QTensor, ArrayLike)):
+        raise TypeError(f"inputs is a {type(inputs).__name__}; allowed are a QTensor, a jax.Array and a NumPy array")
     dims, shape = len(window), np.shape(inputs)
     window = check_sizes("window_shape", window, 1, dims)
     batches = len(shape) - dims - 1

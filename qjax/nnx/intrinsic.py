@@ -39,7 +39,7 @@ class Fused(nnx.Module):
         if type(layer) is not self.kind or (type(bn) is nnx.BatchNorm) is not self.has_norm:
             given = ", ".join(type(part).__name__ for part in (layer, bn) if part is not None)
             allowed = self.kind.__name__ + (", BatchNorm" if self.has_norm else "")
-            raise TypeError(f"{type(self).__name__} of ({given}); allowed are exactly ({allowed})")
+            raise TypeError(f"layer and bn of {type(self).__name__} are ({given}); allowed are exactly ({allowed})")
         self.layer, self.bn = layer, nnx.data(bn)
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.accumulate.product import Products, check_products
+from qcore.arguments import check_flag, check_int, check_type
 from qcore.formats.text import parse
 from qjax.linalg import conv1d, conv2d, conv3d, first_scaling, linear, scaled_dot_product_attention, share_scaling
 
@@ -57,6 +58,7 @@ class _Layer:
     def __init__(self, *arguments: Any, rngs: nnx.Rngs, **options: Any) -> None:
         names = (*_FIELDS, *_OF_LAYERS)
         checked = _check({name: options.pop(name) for name in names if name in options}, _OF_LAYERS)
+        check_type("rngs", rngs, nnx.Rngs, "an nnx.Rngs")
         super().__init__(*arguments, rngs=rngs, **options)  # type: ignore[call-arg]
         self.products = nnx.static(_frozen(checked))
         self.scaling = nnx.data(None if checked.history is None else Scaling(first_scaling(checked.history)))
@@ -161,6 +163,12 @@ class MultiheadAttention(nnx.Module):
         output: dict[str, Any] | None = None,
         rngs: nnx.Rngs,
     ) -> None:
+        check_int("num_heads", num_heads)
+        check_int("in_features", in_features, 1)
+        check_flag("use_bias", use_bias)
+        for name, settings in (("linear", linear), ("scores", scores), ("output", output)):
+            check_type(name, settings, dict | None, "a dictionary")
+        check_type("rngs", rngs, nnx.Rngs, "an nnx.Rngs")
         if num_heads < 1 or in_features % num_heads:
             raise ValueError(f"num_heads={num_heads}; allowed is a divisor of in_features={in_features}")
         checked = [_check(options or {}, _OF_MATRICES) for options in (scores, output)]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
-from qcore.arguments import check_flag, check_int
+from qcore.arguments import check_flag, check_int, check_type
 from qjax.quantization.functional.recurrent import CellWeights, over_layers
 
 __all__ = ["GRU", "LSTM", "Recurrent"]
@@ -56,6 +56,7 @@ class Recurrent(nnx.Module):
     ) -> None:
         for name, flag in (("use_bias", use_bias), ("bidirectional", bidirectional), ("time_major", time_major)):
             check_flag(name, flag)
+        check_type("rngs", rngs, nnx.Rngs, "an nnx.Rngs")
         self.in_features = check_int("in_features", in_features, 1)
         self.hidden_features = check_int("hidden_features", hidden_features, 1)
         self.num_layers = check_int("num_layers", num_layers, 1)

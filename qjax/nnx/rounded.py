@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qjax.nnx.functional import relu
-from qjax.nnx.quantized.base import IntegerVariable, QuantizedWeight, bias_variable
+from qjax.nnx.quantized.base import IntegerVariable, QuantizedWeight, float_variable
 from qjax.quantization import QTensor
 from qjax.quantization.rounding import CodedArray
 
@@ -98,7 +98,7 @@ class RoundedLayer(nnx.Module):
     def __init__(self, layer: Any, weight: nnx.Module, bias: Any, relu: bool, output: nnx.Module) -> None:
         self.layer = nnx.clone(layer, variables=False)
         self.layer.kernel, self.layer.bias = nnx.data(None), nnx.data(None)
-        self.weight, self.bias, self.relu, self.output = weight, bias_variable(bias), relu, output
+        self.weight, self.bias, self.relu, self.output = weight, float_variable("bias", bias), relu, output
 
     def __call__(self, input: Any) -> Any:
         """The rounded result, a QTensor if `output` makes one."""

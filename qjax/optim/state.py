@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from qcore.arguments import quoted
 from qjax._rounding.dispatch import same_bits
+from qjax._rounding.inputs import ArrayLike
 
 
 class LowPrecisionState(NamedTuple):
@@ -54,7 +56,8 @@ def apply_updates(params: Any, updates: Any, state: Any) -> Any:
         The new parameters, with the structure, shapes and dtypes of params.
 
     Raises:
-        ValueError: if the state is not one of `low_precision`.
+        TypeError: if a leaf of params or updates is not an array of numbers.
+        ValueError: if the state is not one of `low_precision`, or structures or shapes differ.
 
     Example:
         >>> from qjax.optim import low_precision
@@ -64,10 +67,26 @@ def apply_updates(params: Any, updates: Any, state: Any) -> Any:
         >>> apply_updates(params, updates, state)
         Array([0.75, 2.5 ], dtype=float32)
     """
+    parts = _parts(state)
+    _check_trees(params, updates)
     params = optax.apply_updates(params, updates)
-    for part in _parts(state):
+    for part in parts:
         params = jax.tree.map(_exactly, part.weights, part.written, params, is_leaf=_is_masked)
     return params
+
+
+def _check_trees(params: Any, updates: Any) -> None:
+    """Raises unless both are trees of arrays of numbers, of one structure and of the same shapes."""
+    for name, tree in (("params", params), ("updates", updates)):
+        for leaf in jax.tree.leaves(tree):
+            if not isinstance(leaf, ArrayLike) or not jnp.issubdtype(leaf.dtype, jnp.number):
+                raise TypeError(f"{name} has {quoted(leaf)}; allowed is a tree of arrays of numbers")
+    structures = jax.tree.structure(params), jax.tree.structure(updates)
+    if structures[0] != structures[1]:
+        raise ValueError(f"updates is {quoted(structures[1])}; allowed is the structure of params, {structures[0]}")
+    for param, update in zip(jax.tree.leaves(params), jax.tree.leaves(updates), strict=True):
+        if param.shape != update.shape:
+            raise ValueError(f"updates has an array of shape {update.shape}; allowed is that of params, {param.shape}")
 
 
 def _exactly(weight: Any, written: Any, param: Any) -> Any:

@@ -13,7 +13,7 @@ import jax
 from qcore import affine
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.parameters import EPS, check_range
-from qcore.arguments import check_choice
+from qcore.arguments import check_choice, check_type
 from qcore.law.carrier import CARRIERS
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax.quantization.array_names import Names
@@ -256,6 +256,7 @@ class RuleObserver(RangeObserver):
     rule: affine.MinMax
 
     def __init__(self, rule: affine.MinMax) -> None:
+        check_type("rule", rule, affine.MinMax, "an observer of extremes of qcore.affine")
         settings = {"dtype": rule.form, "qscheme": rule.scheme, "eps": rule.eps, "rule": rule}
         for name, value in settings.items():
             object.__setattr__(self, name, value)

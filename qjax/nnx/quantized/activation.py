@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qcore.affine import AffineInteger, QParams, arithmetic
+from qcore.arguments import check_choice
 from qjax.nnx.quantized.base import Quantized
 from qjax.quantization import QTensor
 
@@ -35,6 +36,7 @@ class Activation(Quantized):
     """
 
     def __init__(self, law: str, output: QParams, form: AffineInteger, **settings: float) -> None:
+        check_choice("law", law, tuple(LAWS))
         super().__init__(output, form)
         self.law, self.settings = law, tuple(settings.items())
 

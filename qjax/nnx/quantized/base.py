@@ -8,9 +8,12 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from qcore.affine import AffineInteger, QParams
+from qcore.affine import AffineInteger, QParams, check_qparams
 from qcore.affine.arithmetic.operands import check_operand
+from qcore.arguments import check_type
+from qjax._rounding.inputs import ArrayLike
 from qjax.quantization import QTensor
+from qjax.quantization.array_names import Names
 from qjax.quantization.integer.packed import packed, packs, unpacked
 
 
@@ -46,6 +49,7 @@ class QuantizedWeight(nnx.Module):
     """
 
     def __init__(self, weight: QTensor) -> None:
+        check_type("weight", weight, QTensor, "a QTensor")
         weight.check()
         if weight.qparams.axis not in (None, 0) or weight.form.storage == "int32":
             raise ValueError(
@@ -74,6 +78,9 @@ class Quantized(nnx.Module):
         output: the parameters of the result.
         form: the result's integers.
 
+    Raises:
+        TypeError, ValueError: if output is not a QParams of one scale and zero point for these integers.
+
     Attributes:
         layer_name: where the layer is in a model, for its errors; `convert` writes it.
         observed_by: what chose the parameters, for `report`.
@@ -88,6 +95,8 @@ class Quantized(nnx.Module):
     layer_name = observed_by = ""
 
     def __init__(self, output: QParams, form: AffineInteger) -> None:
+        check_type("output", output, QParams, "a QParams")
+        check_qparams(output, form, (), Names)
         self.form = form
         self.scale = IntegerVariable(jnp.asarray(output.scale))
         self.zero_point = IntegerVariable(jnp.asarray(output.zero_point))
@@ -135,6 +144,24 @@ def place_of(module: Any) -> str:
     return getattr(module, "layer_name", "") or type(module).__name__
 
 
-def bias_variable(bias: Any) -> Any:
-    """A bias of float32 in a variable, or None."""
-    return nnx.data(None) if bias is None else IntegerVariable(jnp.asarray(bias, jnp.float32))
+def float_variable(name: str, value: Any, shape: tuple[int, ...] | None = None) -> Any:
+    """An argument in a variable of float32, or None.
+
+    Raises:
+        TypeError: if it is not an array of real numbers.
+        ValueError: if it has another shape.
+    """
+    if value is None:
+        return nnx.data(None)
+    check_real(name, value)
+    if shape not in (None, value.shape):
+        raise ValueError(f"{name} has shape {value.shape}; allowed is {shape}")
+    return IntegerVariable(jnp.asarray(value, jnp.float32))
+
+
+def check_real(name: str, value: Any) -> None:
+    """Raises TypeError unless an argument is an array of real numbers."""
+    known = isinstance(value, ArrayLike)
+    if not known or not (jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)):
+        found = f"an array of {value.dtype}" if known else f"a {type(value).__name__}"
+        raise TypeError(f"{name} is {found}; allowed is a jax.Array or NumPy array of floats")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic.padding import pad_images
-from qcore.arguments import check_sizes
-from qjax.nnx.quantized.base import Quantized, QuantizedWeight, bias_variable, checked, place_of
+from qcore.arguments import check_size, check_sizes, check_type
+from qjax.nnx.quantized.base import Quantized, QuantizedWeight, checked, float_variable, place_of
 from qjax.quantization import QTensor
 from qjax.quantization.functional.products import conv_to
 
@@ -64,12 +65,16 @@ class Conv(Quantized):
         relu: bool = False,
     ) -> None:
         super().__init__(output, form)
+        self.weight = QuantizedWeight(weight)
+        if weight.ndim not in (3, 4, 5):
+            raise ValueError(f"weight has shape {weight.shape}; allowed are kernels of one to three dimensions")
         self.dimensions = weight.ndim - 2
         self.strides = check_sizes("strides", 1 if strides is None else strides, 1, self.dimensions)
         dilation = 1 if kernel_dilation is None else kernel_dilation
         self.kernel_dilation = check_sizes("kernel_dilation", dilation, 1, self.dimensions)
         self.padding, self.feature_group_count, self.relu = _padding(padding), feature_group_count, relu
-        self.weight, self.bias = QuantizedWeight(weight), bias_variable(bias)
+        check_size("feature_group_count", feature_group_count)
+        self.bias = float_variable("bias", bias, weight.shape[:1])
         self._pairs((1 << 16,) * self.dimensions)  # wrong paddings raise here
 
     def __call__(self, input: QTensor) -> QTensor:
@@ -136,4 +141,5 @@ def for_pairs(padding: Any, dimensions: int) -> tuple[Any, ...]:
 
 def _padding(padding: Any) -> Any:
     """Lists as tuples, which a module may have as attributes."""
+    check_type("padding", padding, (str, int, np.integer, tuple, list), "text, an int, or ints and pairs of ints")
     return tuple(map(_padding, padding)) if isinstance(padding, (tuple, list)) else padding

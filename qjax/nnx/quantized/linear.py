@@ -8,7 +8,7 @@ import jax
 
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.quantized import check_linear
-from qjax.nnx.quantized.base import Quantized, QuantizedWeight, bias_variable, checked
+from qjax.nnx.quantized.base import Quantized, QuantizedWeight, checked, float_variable
 from qjax.quantization import QTensor
 from qjax.quantization.functional.products import WIDTHS, linear_to
 
@@ -40,7 +40,8 @@ class Linear(Quantized):
         self, weight: QTensor, bias: jax.Array | None, output: QParams, form: AffineInteger, relu: bool = False
     ) -> None:
         super().__init__(output, form)
-        self.weight, self.bias, self.relu = QuantizedWeight(weight), bias_variable(bias), relu
+        self.weight, self.relu = QuantizedWeight(weight), relu
+        self.bias = float_variable("bias", bias, weight.shape[:1])
 
     def __call__(self, input: QTensor) -> QTensor:
         """The layer of a quantized array of shape (..., in_features).

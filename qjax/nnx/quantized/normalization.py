@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
-from flax import nnx
-
 from qcore.affine import AffineInteger, QParams
-from qjax.nnx.quantized.base import IntegerVariable, Quantized, checked
+from qcore.arguments import check_float
+from qjax.nnx.quantized.base import Quantized, check_real, checked, float_variable
 from qjax.quantization import QTensor
 from qjax.quantization.functional import batch_norm, group_norm, layer_norm
-
-
-def float_variable(value: Any) -> Any:
-    """Numbers of float32 in a variable of a converted model, or None."""
-    return nnx.data(None) if value is None else IntegerVariable(jnp.asarray(value, jnp.float32))
 
 
 def _value(variable: Any) -> Any:
@@ -34,7 +27,8 @@ class Norm(Quantized):
 
     def __init__(self, weight: Any, bias: Any, epsilon: float, output: QParams, form: AffineInteger) -> None:
         super().__init__(output, form)
-        self.weight, self.bias, self.epsilon = float_variable(weight), float_variable(bias), epsilon
+        self.weight, self.bias = float_variable("weight", weight), float_variable("bias", bias)
+        self.epsilon = check_float("epsilon", epsilon)
 
     @property
     def _parameters(self) -> tuple[Any, ...]:
@@ -74,7 +68,10 @@ class BatchNorm(Norm):
         relu: bool = False,
     ) -> None:
         super().__init__(weight, bias, epsilon, output, form)
-        self.running_mean, self.running_var = float_variable(running_mean), float_variable(running_var)
+        for name, value in (("running_mean", running_mean), ("running_var", running_var)):
+            check_real(name, value)  # not None, as the others may be
+        self.running_mean = float_variable("running_mean", running_mean)
+        self.running_var = float_variable("running_var", running_var)
         self.relu = relu
 
     def __call__(self, input: QTensor) -> QTensor:

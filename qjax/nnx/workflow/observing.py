@@ -12,6 +12,7 @@ from flax import nnx
 from jax.core import Tracer
 
 from qcore.affine import QParams
+from qcore.arguments import check_type
 from qjax.nnx.functional import relu
 from qjax.nnx.workflow.tree import unnamed
 from qjax.quantization import FakeQuantize, QConfig, disable_observer
@@ -69,6 +70,9 @@ class Observer(nnx.Module):
     """
 
     def __init__(self, description: Any, shape: tuple[int, ...] = ()) -> None:
+        if not hasattr(description, "init"):
+            kind = type(description).__name__
+            raise TypeError(f"description is a {kind}; allowed are an observer, a FakeQuantize and a format's rounding")
         self.description, self._evaluates, self._has_ranges = description, False, False
         self.state = ObserverState(description.init(shape))
         self.ran = Ran()
@@ -164,6 +168,8 @@ class Observed(nnx.Module):
     """
 
     def __init__(self, module: nnx.Module, qconfig: QConfig) -> None:
+        check_type("module", module, nnx.Module, "a flax.nnx.Module")
+        check_type("qconfig", qconfig, QConfig, "a QConfig")
         self.module, self.qconfig = module, qconfig
         self.activation_post_process = Observer(qconfig.activation)
 

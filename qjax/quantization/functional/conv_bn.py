@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qcore.arguments import check_flag, check_float, check_int, check_sizes, check_type
+from qcore.arguments import check_flag, check_float, check_size, check_sizes, check_type
 from qjax._rounding.inputs import as_array
 from qjax.quantization.array_names import Names
 from qjax.quantization.fake_state import FakeQuantize, disable_observer
@@ -175,8 +175,8 @@ def conv_bn(
         >>> y.ravel().round(2), state.mean
         (Array([-1.22,  0.  ,  1.22], dtype=float32), Array([0.8], dtype=float32))
     """
-    x, axis, after = as_array(x), -1 if channels_last else 1, [state]
     _check(fake_quant, momentum, training=training, freeze_bn=freeze_bn, channels_last=channels_last)
+    x, axis, after = as_array(x), -1 if channels_last else 1, [state]
     check_type("state", state, ConvBnState, "a ConvBnState")
     _check_channels(params, state.mean, state.var, eps)
     convolve = _convolution(x, params, (stride, padding, dilation, groups), channels_last)
@@ -208,7 +208,9 @@ def _check(fake_quant: Any, momentum: Any, **flags: Any) -> None:
     if not isinstance(fake_quant, FakeQuantize | FormatRounding | None):
         kind = type(fake_quant).__name__
         raise TypeError(f"fake_quant is a {kind}; allowed are a FakeQuantize, a format as a QConfig has it, and None")
-    if not isinstance(momentum, jax.Array):
+    if isinstance(momentum, jax.Array):
+        _check_traced("momentum", momentum)
+    else:
         check_float("momentum", momentum, "a number from 0 to 1", lambda number: 0 <= number <= 1)
 
 
@@ -219,8 +221,16 @@ def _check_channels(params: Any, mean: Any, var: Any, eps: Any) -> None:
     for name, x in zip(("bias", "gamma", "beta", "mean", "var"), (*params[1:], mean, var), strict=True):
         if np.shape(x) != shape and (name != "bias" or x is not None):
             raise ValueError(f"{name} has shape {np.shape(x)}; allowed is {shape}")
-    if not isinstance(eps, jax.Array):
+    if isinstance(eps, jax.Array):
+        _check_traced("eps", eps)
+    else:
         check_float("eps", eps)
+
+
+def _check_traced(name: str, number: jax.Array) -> None:
+    """Raises unless a number that may be traced is one float."""
+    if number.shape != () or not jnp.issubdtype(number.dtype, jnp.floating):
+        raise TypeError(f"{name} is {number.dtype}{list(number.shape)}; allowed is a float, or an array of one")
 
 
 def statistics(y: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
@@ -235,7 +245,7 @@ def _moved(old: jax.Array, new: jax.Array, momentum: float) -> jax.Array:
 
 
 def _convolution(x: jax.Array, params: ConvBnParams, settings: Any, last: bool) -> Callable[[jax.Array], jax.Array]:
-    dimensions, groups = params.weight.ndim - 2, check_int("groups", settings[3], 1)
+    dimensions, groups = params.weight.ndim - 2, check_size("groups", settings[3])
     channels = params.weight.shape[1] * groups
     if dimensions not in (1, 2, 3):
         raise ValueError(f"weight has shape {params.weight.shape}; allowed are kernels of one to three dimensions")

@@ -47,7 +47,7 @@ def dynamic_linear(x: ArrayLike, weight: Weight, bias: jax.Array | None = None) 
     if isinstance(x, QTensor):
         raise TypeError("x is a QTensor; allowed is an array of floats: insert a DeQuantStub before this layer")
     x = as_array(x)
-    _check_weight("weight", weight)
+    check_weight("weight", weight)
     if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
         raise ValueError(f"x has shape {x.shape}; allowed is (..., {weight.shape[1]})")
     check_bias("bias", bias, weight)
@@ -59,7 +59,8 @@ def halves(weight: ArrayLike) -> jax.Array:
     return jnp.clip(jnp.asarray(weight), -_LARGEST, _LARGEST).astype(jnp.float16)
 
 
-def _check_weight(name: str, weight: Any) -> None:
+def check_weight(name: str, weight: Any) -> None:
+    """Raises unless a weight has two dimensions, and integers of up to 16 bits or float16 numbers."""
     if isinstance(weight, QTensor):
         if weight.form.storage == "int32" or weight.qparams.axis not in (None, 0):
             raise ValueError(

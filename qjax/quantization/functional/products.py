@@ -13,6 +13,7 @@ from qcore.affine.arithmetic.padding import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
 from qcore.arguments import check_flag
 from qjax.quantization.array_names import Names
+from qjax.quantization.functional.dynamic import check_bias
 from qjax.quantization.functional.images import channels_first, channels_last
 from qjax.quantization.integer.convolution import sums_of_windows
 from qjax.quantization.integer.products import sums_of_products
@@ -51,6 +52,7 @@ def linear(
         Array([[-1.5,  6.5]], dtype=float32)
     """
     check_linear(input, weight, WIDTHS)
+    check_bias("bias", bias, weight)
     return linear_to(input, weight, bias, output_of(input, weight, scale, zero_point, input.form), input.form)
 
 
@@ -210,6 +212,7 @@ def _conv(
     check_flag("channels_last", last)
     first = channels_first(input) if last and isinstance(input, QTensor) else input
     stride, padding, dilation = check_convolution(first, weight, *arguments, dimensions=dimensions, widths=WIDTHS)
+    check_bias("bias", bias, weight)
     output = output_of(input, weight, scale, zero_point, form := form_of(dtype))
     images, pairs = input if last else channels_last(input), tuple((place, place) for place in padding)
     if arguments[4] != "zeros":

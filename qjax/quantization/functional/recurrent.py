@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from qcore.affine.arithmetic import recurrent
-from qcore.arguments import check_choice, check_type
+from qcore.arguments import check_choice, check_type, quoted
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax.quantization.array_names import Names
 from qjax.quantization.functional.dynamic import Weight, check_bias, dynamic_linear
@@ -209,6 +209,7 @@ def over_layers(kind: str, product: Product, x: Any, layers: Any, states: State 
     x, (step, _, names) = as_array(x), _STEPS[kind]
     if x.ndim != 3:
         raise ValueError(f"x has shape {x.shape}; allowed is (steps, batch, features)")
+    _check_layers(layers)
     directions = {len(layer) for layer in layers}
     if directions not in ({1}, {2}):
         raise ValueError(f"layers have {sorted(directions)} directions; allowed are 1 or 2, the same for all")
@@ -238,6 +239,15 @@ def _over_steps(step: Any, product: Any, of_input: jax.Array, weights: CellWeigh
         return state, state[0]
 
     return jax.lax.scan(body, state, of_input, reverse=bool(reverse))
+
+
+def _check_layers(layers: Any) -> None:
+    rows: Any = layers if isinstance(layers, (tuple, list)) else [None]
+    if not rows or not all(isinstance(row, (tuple, list)) for row in rows):
+        raise TypeError(f"layers={quoted(layers)}; allowed is a list of layers, each a list of one or two CellWeights")
+    for row in rows:
+        for weights in row:
+            check_type("weights of layers", weights, CellWeights, "a CellWeights")
 
 
 def _size_of(kind: str, weights: Any) -> int:

@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
-from qcore.arguments import check_type
+from qcore.affine.checkpoint import numbers_of
+from qjax.nnx.workflow.carrying.entries import check_tensors
 from qjax.nnx.workflow.tree import check_model, names_of, shown
 
 Move = Callable[[Any], Any]
@@ -79,7 +79,8 @@ def load_state_dict(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
 
     Raises:
         TypeError: if model is no module of flax nnx, or tensors no mapping.
-        ValueError: if a name is missing or left over, or a shape is another; the model is unchanged then.
+        ValueError: if an entry is not an array of real numbers, a name is missing or left over, or a shape is another;
+            the model is unchanged then.
 
     Example:
         >>> model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
@@ -87,17 +88,18 @@ def load_state_dict(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
         >>> model.kernel[...].tolist()
         [[1.0], [2.0]]
     """
-    check_type("tensors", tensors, Mapping, "a mapping of names to arrays")
-    entries = {name: (variables, back) for name, variables, _, back in _entries(model)}
+    check_tensors(tensors)
+    entries = {name: (variables, there, back) for name, variables, there, back in _entries(model)}
     given = {name for name in tensors if not name.endswith("num_batches_tracked")}
     if given != set(entries):
         raise ValueError(f"tensors lacks {sorted(set(entries) - given)} and has {sorted(given - set(entries))} beside")
-    arrays = {name: back(jnp.asarray(tensors[name])) for name, (_, back) in entries.items()}
-    for name, (variables, _) in entries.items():
-        if [x.shape for x in arrays[name]] != [variable[...].shape for variable in variables]:
-            raise ValueError(f"{name} has shape {np.shape(tensors[name])}, which is not the model's")
-    for name, (variables, _) in entries.items():
-        for variable, x in zip(variables, arrays[name], strict=True):
+    arrays = {name: numbers_of(f"tensors[{name!r}]", tensors[name]) for name in entries}
+    for name, (variables, there, _) in entries.items():
+        shape = jax.eval_shape(there, *[variable[...] for variable in variables]).shape
+        if arrays[name].shape != shape:
+            raise ValueError(f"tensors[{name!r}] has shape {arrays[name].shape}; allowed is the model's, {shape}")
+    for name, (variables, _, back) in entries.items():
+        for variable, x in zip(variables, back(jnp.asarray(arrays[name])), strict=True):
             variable[...] = x
 
 

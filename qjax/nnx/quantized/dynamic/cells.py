@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine.arithmetic import recurrent
-from qcore.arguments import check_choice
+from qcore.arguments import check_choice, check_type
 from qjax.nnx.quantized.base import checked
 from qjax.nnx.quantized.dynamic.product import Linear
 from qjax.quantization.array_names import Names
@@ -42,6 +42,8 @@ class Cell(nnx.Module):
     num_feature_axes = 1
 
     def __init__(self, ih: Linear, hh: Linear) -> None:
+        for name, product in (("ih", ih), ("hh", hh)):
+            check_type(name, product, Linear, "a qjax.nnx.quantized.dynamic.Linear")
         self.ih, self.hh, self.of_products = ih, hh, False
         size = hh.weight.shape[1]
         for name, product in (("ih", ih), ("hh", hh)):

@@ -8,9 +8,9 @@ import jax
 from flax import nnx
 
 from qjax.nnx.functional import relu
-from qjax.nnx.quantized.base import IntegerVariable, QuantizedWeight, bias_variable, checked
+from qjax.nnx.quantized.base import IntegerVariable, QuantizedWeight, check_real, checked, float_variable
 from qjax.quantization import QTensor
-from qjax.quantization.functional.dynamic import dynamic_linear, halves
+from qjax.quantization.functional.dynamic import check_weight, dynamic_linear, halves
 
 
 class Linear(nnx.Module):
@@ -36,11 +36,12 @@ class Linear(nnx.Module):
     layer_name = ""
 
     def __init__(self, weight: Any, bias: Any, relu: bool = False) -> None:
-        self.bias, self.relu = bias_variable(bias), relu
-        if isinstance(weight, QTensor):
-            self.weight: Any = QuantizedWeight(weight)
-        else:
-            self.weight = IntegerVariable(halves(weight))
+        if not isinstance(weight, QTensor):
+            check_real("weight", weight)
+            weight = halves(weight)
+        check_weight("weight", weight)
+        self.weight: Any = QuantizedWeight(weight) if isinstance(weight, QTensor) else IntegerVariable(weight)
+        self.bias, self.relu = float_variable("bias", bias, weight.shape[:1]), relu
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """The product; see `qjax.quantization.functional.dynamic_linear`.

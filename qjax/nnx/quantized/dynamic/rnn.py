@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
+from qcore.arguments import check_flag, quoted
 from qjax.nnx.quantized.base import QuantizedWeight, checked
 from qjax.nnx.quantized.dynamic.cells import Cell
 from qjax.nnx.quantized.dynamic.product import Linear
@@ -81,6 +82,12 @@ class Recurrent(nnx.Module):
     def __init__(
         self, ih: list[Linear], hh: list[Linear], bidirectional: bool = False, time_major: bool = False
     ) -> None:
+        for name, products in (("ih", ih), ("hh", hh)):
+            known = isinstance(products, (list, tuple)) and all(isinstance(one, Linear) for one in products)
+            if not known or not products:
+                raise TypeError(f"{name}={quoted(products)}; allowed is a list of qjax.nnx.quantized.dynamic.Linear")
+        check_flag("bidirectional", bidirectional)
+        check_flag("time_major", time_major)
         size = hh[0].weight.shape[1]
         if len(ih) != len(hh) or any(one.weight.shape[0] != self.gates * size for one in (*ih, *hh)):
             shapes = [one.weight.shape for one in (*ih, *hh)]

@@ -7,7 +7,23 @@ from typing import Any
 
 import numpy as np
 
+from qcore.affine.checkpoint import numbers_of
+from qcore.arguments import check_type, quoted
+
 _IGNORED = "num_batches_tracked", "eps"
+
+
+def check_tensors(tensors: Any) -> None:
+    """Raises unless an argument is a mapping of names.
+
+    Raises:
+        TypeError: if it is no mapping.
+        ValueError: if a name is no text.
+    """
+    check_type("tensors", tensors, Mapping, "a mapping of names to arrays")
+    for name in tensors:
+        if not isinstance(name, str):
+            raise ValueError(f"the name {quoted(name)} of tensors is a {type(name).__name__}; allowed is a str")
 
 
 class Entries:
@@ -30,16 +46,26 @@ class Entries:
     def __contains__(self, name: str) -> bool:
         return self.prefix + name in self.tensors
 
-    def take(self, name: str) -> np.ndarray:
-        """An array, which counts as used."""
-        if name not in self:
-            raise ValueError(f"tensors has no {self.prefix + name!r}")
-        self.used.add(self.prefix + name)
-        return np.asarray(self.tensors[self.prefix + name])
+    def take(self, name: str, ndim: int | None = None, size: int | None = None) -> np.ndarray:
+        """An array of real numbers, which counts as used.
 
-    def maybe(self, name: str) -> np.ndarray | None:
+        Raises:
+            ValueError: if it is missing or something else, or has another number of dimensions or elements.
+        """
+        whole = self.prefix + name
+        if name not in self:
+            raise ValueError(f"tensors has no {whole!r}")
+        self.used.add(whole)
+        array = numbers_of(f"tensors[{whole!r}]", self.tensors[whole])
+        if ndim not in (None, array.ndim):
+            raise ValueError(f"tensors[{whole!r}] has shape {array.shape}; allowed are {ndim} dimensions")
+        if size not in (None, array.size):
+            raise ValueError(f"tensors[{whole!r}] has shape {array.shape}; allowed are {size} elements")
+        return array
+
+    def maybe(self, name: str, ndim: int | None = None) -> np.ndarray | None:
         """An array, or None."""
-        return self.take(name) if name in self else None
+        return self.take(name, ndim) if name in self else None
 
     def check_all_used(self) -> None:
         """Raises ValueError if an array belongs to no module."""

@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 
 from qcore.affine import UINT8, AffineInteger, QParams
+from qcore.affine.checkpoint import numbers_of
 from qjax.nnx import quantized
 from qjax.nnx.activations import Activation
 from qjax.nnx.intrinsic import Fused, LinearReLU
@@ -110,7 +111,8 @@ def _product(name: str, kernel: Any, entries: Entries, relu: bool = False) -> An
 
 
 def _dtype(entries: Entries, name: str) -> Any:
-    return np.asarray(entries.tensors[entries.prefix + name]).dtype if name in entries else None
+    whole = entries.prefix + name
+    return numbers_of(f"tensors[{whole!r}]", entries.tensors[whole]).dtype if name in entries else None
 
 
 def arrays_of_integers(module: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from flax import nnx
 from qcore.affine import checkpoint
 from qjax.nnx import quantized
 from qjax.nnx.rounded import RoundedLayer
-from qjax.nnx.workflow.carrying.entries import Entries
+from qjax.nnx.workflow.carrying.entries import Entries, check_tensors
 from qjax.nnx.workflow.carrying.floats import fill
 from qjax.nnx.workflow.carrying.integers import from_integers
 from qjax.nnx.workflow.carrying.rounded import rounds_results, with_rounding
@@ -56,15 +56,14 @@ def from_torch(model: nnx.Module, tensors: Mapping[str, Any], qconfig: Any = Non
         Array([6.], dtype=float32)
     """
     check_model("model", model)
-    if not isinstance(tensors, Mapping):
-        raise TypeError(f"tensors is a {type(tensors).__name__}; allowed is a mapping of names to arrays")
+    check_tensors(tensors)
     entries = Entries(tensors)
     settings = {} if qconfig is None else settings_of(model, qconfig)
 
     def change(name: str, module: nnx.Module) -> nnx.Module:
         try:
             return _carried(module, entries.of(name), settings.get(name), name)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{shown(name)}: {error}") from error
 
     made = rebuilt(model, change, is_whole)

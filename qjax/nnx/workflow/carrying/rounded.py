@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import Any
 
 import jax.numpy as jnp
@@ -46,7 +47,7 @@ def _weight(layer: Any, entries: Entries, description: Any) -> Any:
         return weight_from(layer.kernel, entries.of("integers"), range_observer(description).form)
     shape = torch_shape(layer.kernel[...])
     if "values" in entries:
-        return jnp.asarray(entries.take("values")).reshape(shape)
+        return jnp.asarray(entries.take("values", size=prod(shape))).reshape(shape)
     if not isinstance(description, FormatRounding) or description.number is None:
         raise ValueError(f"its weight has codes of a format, and its settings {description}; allowed is the format")
     scales = [name for name in (f"scales{index}" for index in range(8)) if name in entries]

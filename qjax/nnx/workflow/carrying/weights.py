@@ -37,14 +37,25 @@ def weight_from(kernel: Any, entries: Entries, form: AffineInteger | None) -> QT
         values = jnp.asarray(entries.take("int_repr"))
         allowed = list(_BY_DTYPE) if form is None else [form.storage]
         if values.dtype.name not in allowed:
-            raise ValueError(f"weight.int_repr has dtype {values.dtype}; allowed is {' or '.join(allowed)}")
+            raise ValueError(f"{entries.prefix}int_repr has dtype {values.dtype}; allowed is {' or '.join(allowed)}")
         form = _BY_DTYPE[values.dtype.name] if form is None else form
     if values.shape != shape:
-        raise ValueError(f"weight has shape {values.shape}; allowed is {shape}, as the model's")
-    return QTensor(values, qparams, form)
+        raise ValueError(
+            f"{entries.prefix[:-1]!r} of tensors has shape {values.shape}; allowed is {shape}, as the model's"
+        )
+    weight = QTensor(values, qparams, form)
+    try:
+        weight.check()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{entries.prefix[:-1]!r} of tensors: {error}") from error
+    if ((values < form.qmin) | (values > form.qmax)).any():
+        raise ValueError(f"{entries.prefix[:-1]!r} of tensors has integers outside of {form}; allowed are none")
+    return weight
 
 
 def parameters_from(entries: Entries) -> QParams:
     """The parameters of a result."""
-    scale, zero_point = (entries.take(name).reshape(()) for name in ("scale", "zero_point"))
+    scale, zero_point = (entries.take(name, size=1).reshape(()) for name in ("scale", "zero_point"))
+    if zero_point.dtype.kind not in "iu":
+        raise ValueError(f"{entries.prefix}zero_point is {zero_point.dtype}; allowed are integers")
     return QParams(jnp.asarray(scale, jnp.float32), jnp.asarray(zero_point, jnp.int32))

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
+from qcore.arguments import check_flag, check_type
 from qjax.nnx.activations import ReLU
 from qjax.nnx.intrinsic import FUSED, Fused
 from qjax.nnx.workflow.layers import flax_layout, torch_layout
@@ -45,11 +46,14 @@ def fuse_modules(model: nnx.Module, modules_to_fuse: Sequence[Any], relu: bool =
         ['ConvBnReLU', 'Identity', 'Identity']
     """
     check_model("model", model)
+    check_flag("relu", relu)
+    check_type("modules_to_fuse", modules_to_fuse, (list, tuple), "a list of names, or of lists of names")
     rows = [modules_to_fuse] if all(isinstance(name, str) for name in modules_to_fuse) else modules_to_fuse
     copy = nnx.clone(model)
     modules = names_of(copy)
     made: dict[str, nnx.Module] = {}
     for row in rows:
+        check_type("a row of modules_to_fuse", row, (list, tuple), "a list of names")
         _check_row(copy, row, modules)
         try:
             made[row[0]] = _fused([modules[name] for name in row], relu)

@@ -44,10 +44,11 @@ def check_entries(entries: Mapping[Any, Any], modules: list[tuple[str, nnx.Modul
     """
     types = {type(module) for _, module in modules}
     names = {name for name, _ in modules}
+    name = "qconfig" if kind is QConfig else "qconfig_spec"
     for key, settings in entries.items():
         if settings is not None and not isinstance(settings, kind):
             allowed = "QConfig" if kind is QConfig else QConfigDynamic.__name__
-            raise TypeError(f"the entry {key!r} is a {type(settings).__name__}; allowed are {allowed} and None")
+            raise TypeError(f"{name}: the entry {key!r} is a {type(settings).__name__}; allowed are {allowed} and None")
         if isinstance(key, str) and key not in names:
             raise ValueError(f"the entry {key!r} names no module; there are {_some(sorted(names)[1:])}")
         if isinstance(key, type) and key not in types:
@@ -56,7 +57,9 @@ def check_entries(entries: Mapping[Any, Any], modules: list[tuple[str, nnx.Modul
             kinds = _some(sorted({one.__name__ for one in types}))
             raise ValueError(f"the entry {key.__name__} is the exact type of no module; there are {kinds}{more}")
         if not isinstance(key, (str, type)):
-            raise TypeError(f"the entry {key!r} is a {type(key).__name__}; allowed are names and types of modules")
+            raise TypeError(
+                f"{name}: the entry {key!r} is a {type(key).__name__}; allowed are names and types of modules"
+            )
 
 
 def check_effects(entries: Any, model: nnx.Module, done: set[str], what: str) -> None:

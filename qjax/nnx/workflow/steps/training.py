@@ -47,6 +47,8 @@ class Trained(Observed):
     def __init__(self, module: Any, qconfig: QConfig) -> None:
         super().__init__(module, qconfig)
         layer = module.layer if isinstance(module, Fused) else module
+        if not hasattr(layer, "kernel"):
+            raise TypeError(f"module is a {type(module).__name__}; allowed are a Linear, a Conv and fused ones")
         self.weight_fake_quant = Observer(qconfig.weight, torch_layout(layer).shape)
         self.frozen = False
 
