@@ -27,9 +27,11 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch._dynamo  # before Inductor: torch imports the two in a circle
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
+from torch._inductor import config
 
 import qtorch
 from benchmarks.support.results import write_results
@@ -67,8 +69,8 @@ def compiled(program: Any, x: torch.Tensor, way: str) -> tuple[Callable[[torch.T
     """A compiled program that calls the kernel or has a loop, and the seconds of processors that compiling took."""
     code = program.__code__.replace(co_name=f"program{next(_NUMBERS)}")  # Dynamo keeps programs by their code
     own = FunctionType(code, program.__globals__, program.__name__, None, program.__closure__)
-    fuses = {"is_faster": lambda *arguments: way == "loop"}
-    with patch.multiple(inductor, **fuses), patch.multiple(torch._inductor.config, fx_graph_cache=False):
+    fuses = patch.object(inductor, "is_faster", lambda *arguments: way == "loop")
+    with fuses, patch.object(config, "fx_graph_cache", False):
         begin = sum(os.times()[:4])
         found = torch.compile(own, fullgraph=True, dynamic=False)
         found(x)
@@ -77,7 +79,7 @@ def compiled(program: Any, x: torch.Tensor, way: str) -> tuple[Callable[[torch.T
 
 def measure(seconds: float) -> Iterator[dict[str, Any]]:
     torch.set_num_threads(1)
-    torch._inductor.config.compile_threads = 1  # compilers in processes of this one, whose times are counted
+    config.compile_threads = 1  # compilers in processes of this one, whose times are counted
     compiled(lambda x: x + 1, torch.ones(64), "call")
     log = Console(stderr=True, highlight=False)
     for name, (text, program) in programs().items():

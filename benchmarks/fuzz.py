@@ -67,7 +67,9 @@ def _sanitized(words: list[str]) -> int:
         program = [sys.executable, "-m", "benchmarks.fuzz", *words]
         status = subprocess.run(program, env=os.environ | variables, check=False).returncode
         if status not in (0, 1):
-            print(f"The process ended with {status} in {last.read_text() if last.exists() else 'no case'}")
+            print(
+                f"The process ended with {status} in {last.read_text(encoding='utf-8') if last.exists() else 'no case'}"
+            )
         return status
 
 
@@ -90,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
         what, reference, call = kind(pick)
         said = f"--seed {options.seed} --case {number}: {kind.__name__} {what}"
         if last:
-            last.write_text(said)
+            last.write_text(said, encoding="utf-8")
         if options.case is not None:
             print(said)
         counts[kind.__name__] = counts.get(kind.__name__, 0) + 1

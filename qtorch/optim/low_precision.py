@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from numbers import Real
 from textwrap import indent
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -25,6 +25,12 @@ QUANTIZERS = ("weight_quant", "grad_quant", "momentum_quant", "acc_quant")
 _STEPS, _KEY = "low_precision_steps", "low_precision_key"  # entries of param groups
 
 Told = Function | Quantizer | Number | str | None
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _run_eagerly(function: Method) -> Method:
+    """Makes programs for `torch.compile` call a function, not trace it: compilers contract and reorder sums."""
+    return torch.compiler.disable(function)  # type: ignore[return-value]
 
 
 class OptimLP(StateHooks, torch.optim.Optimizer):
@@ -155,7 +161,7 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         self.optim.add_param_group(param_group)
 
-    @torch.compiler.disable  # compilers contract and reorder the inner optimizer's sums
+    @_run_eagerly
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Takes a step; see the class. Programs for `torch.compile` call it as eager ones do, with the same bits.
 
