@@ -22,12 +22,14 @@ class Differentiable:
             If results are a tuple, so are their gradients.
         by_pieces: True if gradients read no more of the arrays than choices, such as which one is greatest: second
             derivatives take saved arrays for constants. Else the arrays themselves are kept for them.
+        several: True if results are a tuple even where there is one.
         name: another one for each law. A traced program looks up a text for less than an object.
     """
 
     forward: Callable[..., tuple[Any, tuple[Any, ...]]]
     backward: Callable[..., tuple[Any, ...]]
     by_pieces: bool = False
+    several: bool = False
     name: str = field(init=False, default_factory=lambda: f"law {next(_numbers)}")
 
     def run(self, xp: Any, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
@@ -35,6 +37,10 @@ class Differentiable:
         with xp.arithmetic():
             result, saved = self.forward(xp, *(_entered(xp, x) for x in arrays), **options)
             return _returned(xp, result), saved
+
+    def gradient_of(self, gradients: tuple[Any, ...]) -> Any:
+        """What `backward` takes, given the gradients of all results."""
+        return gradients[0] if len(gradients) == 1 and not self.several else gradients
 
     def gradients(self, xp: Any, saved: Any, gradient: Any, options: dict[str, Any]) -> tuple[Any, ...]:
         """The gradients of all arrays."""

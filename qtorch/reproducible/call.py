@@ -46,8 +46,7 @@ def _gradients(law: Differentiable, fused: bool, ctx: Any, saved: Any, *gradient
         plan = plan_for(law, Backward(len(saved), ctx.needs_input_grad[2:]), tensors, ctx.options)
         if plan is not None:
             return plan.run(tensors)
-    gradient: Any = gradients[0] if len(gradients) == 1 else gradients
-    return law.gradients(Names, saved, gradient, dict(ctx.options))
+    return law.gradients(Names, saved, law.gradient_of(gradients), dict(ctx.options))
 
 
 class _Smooth(torch.autograd.Function):
@@ -75,7 +74,7 @@ class _Smooth(torch.autograd.Function):
             for i in needed:
                 tensors[i].requires_grad_()
             arrays, gradients = tensors[: ctx.count], tuple(tensors[ctx.count :])
-            gradient = gradients[0] if len(gradients) == 1 else gradients
+            gradient = ctx.law.gradient_of(gradients)
             saved = [_wide(x) for x in ctx.saved]
             found = ctx.law.smooth_gradients(UnroundedNames, arrays, saved, gradient, dict(ctx.options))
             pairs = [(x, _wide(v)) for x, v in zip(found, second, strict=True) if v is not None and x.requires_grad]

@@ -34,5 +34,5 @@ def _narrow_gradient(
 
 
 NARROW = Differentiable(_narrow, _narrow_gradient, by_pieces=True)
-CHUNK = Differentiable(_chunk, _chunk_gradient, by_pieces=True)
+CHUNK = Differentiable(_chunk, _chunk_gradient, by_pieces=True, several=True)
 SETTLE = Differentiable(lambda xp, x: (x, ()), lambda xp, saved, gradient: (gradient,), by_pieces=True)

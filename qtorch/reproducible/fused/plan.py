@@ -251,7 +251,7 @@ def _plan(law: Differentiable, kind: str | Backward, kinds: tuple[Any, ...], opt
             found = law.run(Names, arguments, dict(options))
             return Plan(arguments, found if kind == "forward" else found[0], kind == "each")
         saved, gradients = tuple(arguments[: kind.saved]), tuple(arguments[kind.saved :])
-        found = law.gradients(Names, saved, gradients[0] if len(gradients) == 1 else gradients, dict(options))
+        found = law.gradients(Names, saved, law.gradient_of(gradients), dict(options))
         return Plan(arguments, tuple([x if wanted else None for x, wanted in zip(found, kind.wanted, strict=True)]))
     except NoKernelError:
         return None

@@ -65,6 +65,19 @@ def test_layouts(view):
     assert_all_same_bits([f(x) for f in functions], [f(x.numpy()) for f in arrays])
 
 
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_gradients_of_chunks(chunks, again):
+    x = torch.from_numpy(numbers(RNG, 3, 4)).requires_grad_()
+    gradients = [torch.from_numpy(numbers(RNG, 3, 4 // chunks)).requires_grad_(again) for _ in range(chunks)]
+    parts = reproducible.chunk(x, chunks)
+    (found,) = torch.autograd.grad(parts, x, gradients, create_graph=again)
+    assert_same_bits(found.detach(), reproducible.settle(torch.cat([g.detach() for g in gradients], -1)))
+    if again:
+        seconds = torch.autograd.grad(found, gradients, torch.ones(3, 4))
+        assert all(torch.equal(one, torch.ones(3, 4 // chunks)) for one in seconds)
+
+
 def test_more_dimensions_than_kernels_have():
     a, b = (torch.from_numpy(numbers(RNG, *shape)) for shape in ((2, 1, 3, 1, 2), (1, 2, 1, 2, 1)))
     assert_same_bits(reproducible.add(a, b), reproducible.add(a.expand(2, 2, 3, 2, 2), b.expand(2, 2, 3, 2, 2)))
