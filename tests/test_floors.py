@@ -37,7 +37,7 @@ FLOORS = {
         "",
     ],
     "qjax": [
-        "_rounding",
+        "_rounding _models",
         "linalg",
         "quant",
         "optim",

@@ -37,7 +37,7 @@ ALLOWED = {
     "qcore/formats/text.py: TextForm.name_of_dtype": "the same",
     "qcore/formats/text.py: _KINDS": "a kind of text is registered by the module that defines the kind",
     "qcore/formats/text.py: _KIND_OF": "the same",
-    "qjax/nnx/workflow/tree.py: _UNNAMED": "a class is registered where it is defined",
+    "qjax/_models/tree.py: _UNNAMED": "a class is registered where it is defined",
     "qtorch/reproducible/modules/functions.py: DEFINED": "filled by decorators of the functions that it names",
     "qjax/linalg/attention.py: ad.primitive_jvps": "JAX's table of rules, of a primitive that the module defines",
     "qjax/linalg/attention.py: ad.primitive_transposes": "JAX's table of rules, of a primitive that the module defines",
@@ -45,8 +45,6 @@ ALLOWED = {
     "qjax/linalg/call.py: ad.primitive_jvps": "JAX's table of rules, of a primitive that the module defines",
     "qjax/linalg/call.py: ad.primitive_transposes": "JAX's table of rules, of a primitive that the module defines",
     "qjax/linalg/call.py: batching.primitive_batchers": "JAX's table of rules, of a primitive that the module defines",
-    # Errors only: a model has converted layers, and so names, where qjax.nnx is imported.
-    "qjax/nnx/workflow/places.py: QTensor.place": "the name of a layer of flax, with which errors begin",
     # Counters of which only that numbers differ, or rise, counts: calls of others between two calls change nothing.
     "qcore/numerics/differentiable.py: _numbers": "names of laws, which only have to differ",
     "qtorch/_rounding/keys.py: _serials": "tags of draws, which only have to differ",

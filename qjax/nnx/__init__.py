@@ -20,7 +20,6 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("qjax.nnx needs flax: pip install flax") from error
 
-import qjax.nnx.workflow.places  # noqa: F401  # for the errors of QTensors
 from qjax.nnx import intrinsic, quantized
 from qjax.nnx.activations import ELU, Hardswish, LeakyReLU, ReLU, ReLU6, Sigmoid
 from qjax.nnx.functional import avg_pool, hard_tanh, max_pool, relu, relu6

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,15 @@ from qjax.quantization.array_names import Names
 from qjax.quantization.parameters import Form, form_of, qparams_of
 
 Axes = int | tuple[int, ...] | None
+
+
+def _place() -> str:
+    """The layer of flax whose code runs, as errors begin with it; none runs where no one imported flax."""
+    if "flax.nnx" not in sys.modules:
+        return ""
+    from qjax._models.places import running_layer
+
+    return running_layer()
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["values", "qparams"], meta_fields=["form"])
@@ -47,7 +57,6 @@ class QTensor(QuantizedArray):
     qparams: QParams
     form: AffineInteger
     names = Names
-    place: ClassVar[Any] = staticmethod(str)  # what errors begin with; a higher floor puts it here
 
     ravel, swapaxes = rearrangement("ravel"), rearrangement("swapaxes")
 
@@ -59,7 +68,7 @@ class QTensor(QuantizedArray):
             TypeError: always.
         """
         raise TypeError(
-            f"{self.place()}a QTensor is where numbers are needed: insert a DeQuantStub before it, or call "
+            f"{_place()}a QTensor is where numbers are needed: insert a DeQuantStub before it, or call "
             "dequantize(); a Dropout must be in evaluation (model.eval())"
         )
 
@@ -70,7 +79,7 @@ class QTensor(QuantizedArray):
             TypeError: always.
         """
         raise TypeError(
-            f"{self.place()}arithmetic of a QTensor; allowed are the methods of FloatFunctional in the place of x + y, "
+            f"{_place()}arithmetic of a QTensor; allowed are the methods of FloatFunctional in the place of x + y, "
             "x * y and concatenate, qjax.quantization.functional, and floats: insert a DeQuantStub before it"
         )
 

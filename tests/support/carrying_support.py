@@ -10,9 +10,9 @@ from flax import nnx
 from support import assert_same_bits
 
 import qjax.nnx as qnn
+from qjax._models.tree import all_names
 from qjax.nnx import quantized as jax_layers
 from qjax.nnx.rounded import RoundedLayer as RoundedByJax
-from qjax.nnx.workflow.tree import all_names
 from qtorch.nn import quantized
 from qtorch.nn.quantized.common.base import Quantized
 from qtorch.nn.rounded import RoundedLayer

@@ -8,6 +8,7 @@ from typing import Any
 from flax import nnx
 
 from qcore.report import LayerReport, Report
+from qjax._models.tree import check_model, children_of
 from qjax.nnx import quantized
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantized import dynamic
@@ -17,7 +18,6 @@ from qjax.nnx.workflow.observing import Observer
 from qjax.nnx.workflow.steps.conversion import observer_name
 from qjax.nnx.workflow.steps.training import Trained
 from qjax.nnx.workflow.stubs import DeQuantStub
-from qjax.nnx.workflow.tree import check_model, children_of
 from qjax.quantization.observer import RangeObserver
 from qjax.quantization.rounding import FormatRounding
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from qjax.nnx.workflow.tree import check_model
+from qjax._models.tree import check_model
 
 
 class QuantStub(nnx.Module):

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine.checkpoint import numbers_of
+from qjax._models.tree import check_model, names_of, shown
 from qjax.nnx.workflow.carrying.entries import check_tensors
-from qjax.nnx.workflow.tree import check_model, names_of, shown
 
 Move = Callable[[Any], Any]
 Entry = tuple[str, list[Any], Callable[..., Any], Callable[[Any], list[Any]]]

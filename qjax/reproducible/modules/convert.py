@@ -11,7 +11,7 @@ import qjax.nnx.products as rounded
 from qcore import Recipe
 from qcore.accumulate.product import Products
 from qcore.formats.text import parse
-from qjax.nnx.workflow.tree import check_model, names_of, rebuilt, shown
+from qjax._models.tree import check_model, names_of, rebuilt, shown
 from qjax.reproducible.modules import layers
 from qjax.reproducible.modules.attention import MultiHeadAttention, check_attention_layer
 from qjax.reproducible.modules.guard import guarded, kind_of

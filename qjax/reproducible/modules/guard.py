@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.extend import core
 
+from qjax._models.tree import names_of, shown
 from qjax._rounding.scopes import LAW, PRODUCT
-from qjax.nnx.workflow.tree import names_of, shown
 
 # What moves numbers and rounds none, also in the gradient.
 _EXACT = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flax import nnx
 
 from qcore.random import initial_state
-from qjax.nnx.workflow.tree import names_of
+from qjax._models.tree import names_of
 from qjax.reproducible.modules.checkpoint import load_state_dict, state_dict
 
 

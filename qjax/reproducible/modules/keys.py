@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from qjax._models.tree import check_model, names_of
 from qjax._rounding.keys import Key, fold_in, key_words
-from qjax.nnx.workflow.tree import check_model, names_of
 
 
 class LayerKey(nnx.Variable):

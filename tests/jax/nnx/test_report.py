@@ -1,5 +1,8 @@
 """The report of a model of flax: which layers, in which order and state, and why."""
 
+import subprocess
+import sys
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -198,3 +201,34 @@ def test_layers_of_floats_are_named(message):
     prepared.quant(jnp.ones((3, 2)))
     with pytest.raises(TypeError, match=message):
         qnn.convert(prepared)(jnp.ones((3, 2)))
+
+
+PROGRAM = """
+import sys, jax.numpy as jnp
+from qjax.quantization import quantize_per_tensor
+assert "flax" not in sys.modules
+q = quantize_per_tensor(jnp.float32([1]), 0.5, 0, "quint8")
+
+def error(f):
+    try:
+        f()
+    except TypeError as error:
+        return str(error).partition("arithmetic")[0]
+
+assert error(lambda: -q) == ""
+from flax import nnx
+
+class Add(nnx.Module):
+    def __call__(self, x):
+        return x + 1
+
+model = nnx.Sequential(Add())
+assert error(lambda: -q) == ""
+assert error(lambda: model(q)) == "layer '0': "
+assert "qjax.nnx" not in sys.modules
+"""
+
+
+def test_errors_name_the_layer_whatever_was_imported():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

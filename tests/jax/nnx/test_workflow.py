@@ -12,8 +12,8 @@ from support import assert_same_bits
 import qjax.nnx as qnn
 from qcore import affine as reference
 from qcore.affine import UINT8, AffineInteger, QParams
+from qjax._models.tree import names_of
 from qjax.nnx.workflow.layers import why_float
-from qjax.nnx.workflow.tree import names_of
 from qjax.quantization import (
     default_dynamic_qconfig,
     default_qconfig,

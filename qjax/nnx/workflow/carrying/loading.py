@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine import checkpoint
+from qjax._models.tree import check_model, rebuilt, shown
 from qjax.nnx import quantized
 from qjax.nnx.rounded import RoundedLayer
 from qjax.nnx.workflow.carrying.entries import Entries, check_tensors
@@ -21,7 +22,6 @@ from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.workflow.steps.conversion import observer_name
 from qjax.nnx.workflow.steps.settings import settings_of
 from qjax.nnx.workflow.steps.training import Trained
-from qjax.nnx.workflow.tree import check_model, rebuilt, shown
 
 OBSERVER = "activation_post_process"
 

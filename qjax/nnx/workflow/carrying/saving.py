@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx
 
 from qcore.affine import checkpoint
+from qjax._models.tree import check_model, modules_of, name_of
 from qjax.nnx import quantized
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.rounded import RoundedLayer
@@ -18,7 +19,6 @@ from qjax.nnx.workflow.carrying.loading import OBSERVER
 from qjax.nnx.workflow.layers import is_whole
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.workflow.steps.training import Trained
-from qjax.nnx.workflow.tree import check_model, modules_of, name_of
 
 _INTEGERS = (RoundedLayer, quantized.Quantized, dynamic.Linear, dynamic.Cell, dynamic.RNN, dynamic.Recurrent)
 

@@ -8,9 +8,9 @@ from typing import Any
 from flax import nnx
 
 from qcore.notices import warn
+from qjax._models.tree import all_names, children_of, modules_of, shown
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.workflow.observing import FloatFunctional, Observed
-from qjax.nnx.workflow.tree import all_names, children_of, modules_of, shown
 
 
 def check_training(model: nnx.Module) -> None:

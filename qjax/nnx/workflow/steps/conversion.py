@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
+from qjax._models.tree import check_model, modules_of, name_of, rebuilt, shown
 from qjax.nnx import quantized
 from qjax.nnx.activations import Activation
 from qjax.nnx.intrinsic import Fused
@@ -19,7 +20,6 @@ from qjax.nnx.workflow.steps.fusion import folded_layer
 from qjax.nnx.workflow.steps.rounding import has_weight, rounded_layer, rounding_output, stays_in_floats
 from qjax.nnx.workflow.steps.training import Trained, folded
 from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub
-from qjax.nnx.workflow.tree import check_model, modules_of, name_of, rebuilt, shown
 from qjax.quantization import quantize_affine
 from qjax.quantization.qconfig import output_form, range_observer
 from qjax.quantization.rounding import FormatRounding

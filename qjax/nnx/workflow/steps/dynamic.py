@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine import AffineInteger
+from qjax._models.tree import check_model, rebuilt, shown
 from qjax.nnx.intrinsic import LinearReLU
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.workflow.layers import CELLS, RECURRENT, bias_of, is_whole, torch_layout
@@ -18,7 +19,6 @@ from qjax.nnx.workflow.steps.conversion import quantized_weight
 from qjax.nnx.workflow.steps.rounding import rounded_layer
 from qjax.nnx.workflow.steps.settings import check_effects, settings_of
 from qjax.nnx.workflow.stubs import Identity
-from qjax.nnx.workflow.tree import check_model, rebuilt, shown
 from qjax.quantization import (
     MinMaxObserver,
     NoopObserver,

@@ -7,10 +7,10 @@ from typing import Any
 
 from flax import nnx
 
+from qjax._models.tree import check_model, rebuilt
 from qjax.nnx.workflow.layers import is_whole, why_float
 from qjax.nnx.workflow.observing import FloatFunctional, Observed
 from qjax.nnx.workflow.steps.settings import check_effects, settings_of
-from qjax.nnx.workflow.tree import check_model, rebuilt
 from qjax.quantization import QConfig
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from flax import nnx
 
-from qjax.nnx.workflow.tree import all_names, modules_of, name_of, shown
+from qjax._models.tree import all_names, modules_of, name_of, shown
 from qjax.quantization import QConfig, QConfigDynamic
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from flax import nnx
 
+from qjax._models.tree import check_model, shown, unnamed
 from qjax.nnx.functional import relu
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.workflow.layers import WEIGHTED, flax_layout, torch_layout
@@ -15,7 +16,6 @@ from qjax.nnx.workflow.observing import Observed, Observer
 from qjax.nnx.workflow.steps.checking import check_training, warn_of_unfused
 from qjax.nnx.workflow.steps.fusion import with_parameters
 from qjax.nnx.workflow.steps.preparation import observed_model
-from qjax.nnx.workflow.tree import check_model, shown, unnamed
 from qjax.quantization import FakeQuantize, QConfig, fake_state
 from qjax.quantization.functional.conv_bn import ConvBnParams, folded_in_training, normalized
 from qjax.quantization.rounding import FormatRounding

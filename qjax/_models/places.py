@@ -7,8 +7,7 @@ from inspect import currentframe
 
 from flax import nnx
 
-from qjax.nnx.workflow.tree import all_names, shown
-from qjax.quantization import QTensor
+from qjax._models.tree import all_names, shown
 
 
 def running_layer() -> str:
@@ -37,6 +36,3 @@ def _running_modules() -> Iterator[nnx.Module]:
         if isinstance(first, nnx.Module):
             yield first
         frame = frame.f_back
-
-
-QTensor.place = staticmethod(running_layer)
