@@ -1,12 +1,12 @@
 """Whether another processor or system has the same bits: what its Python computes, beside what this one does.
 
     python -m benchmarks.platforms --python ./python-arm64                     NumPy: all formats and modes
-    python -m benchmarks.platforms --python ./python-arm64 --kernels           and some formats in qtorch's kernels
+    python -m benchmarks.platforms --python ./python-arm64 --kernels           each kind of qtorch's kernels instead
     python -m benchmarks.platforms --python ./python-arm64 --json arm64.json
 
 The other Python needs numpy and ml_dtypes, for kernels also torch and a C compiler. docs/platforms.md has a recipe for
-an emulated one. Of each format and mode the SHA-256 of inputs and results is compared. The exit status is 1 where any
-differs, else 0.
+an emulated one. Of each case, which is a format and mode or a call of kernels, the SHA-256 of the results is compared.
+The exit status is 1 where any differs, else 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -29,6 +29,7 @@ import numpy as np
 
 import qcore
 from benchmarks.support.inputs import BLOCKS, FORMATS, MODES, MORE, hard_inputs
+from benchmarks.support.kernel_cases import PATTERNS, RANDOM, kernel_digests, kernel_inputs
 from benchmarks.support.results import write_results
 from qcore import Number, Rounding
 from qcore.formats.block import BlockNumber
@@ -37,19 +38,13 @@ from qcore.law.carrier import FLOAT32
 
 ROOT = Path(__file__).parent.parent
 COUNT = 7000  # inputs of a format, beside the patterns
-KERNELS = ("e5m2", "float(5,10)", "fixed(8,4)", "block(8)", "mxfp8_e4m3", "nvfp4", "posit8")
-KERNEL_MODES = ("nearest", "toward_zero", "stochastic")
-KEY, START = 0x0123456789ABCDEF, 2**32 - 7  # the index grows beyond 32 bits
-# Signalling and quiet NaNs with payloads, the ends of the subnormals, zeros and infinities, of both signs.
-_POSITIVE = (0x7F800001, 0x7FBFFFFF, 0x7FC00000, 0x7FC12345, 0x7FFFFFFF, 0x00000001, 0x007FFFFF, 0x00000000, 0x7F800000)
-PATTERNS = np.array([sign | bits for sign in (0, 1 << 31) for bits in _POSITIVE], np.uint32)
 PATTERNS_NAME = "patterns"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.platforms", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--python", metavar="COMMAND", help="starts the other Python")
-    parser.add_argument("--kernels", action="store_true", help="qtorch's kernels too")
+    parser.add_argument("--kernels", action="store_true", help="qtorch's kernels instead of NumPy")
     parser.add_argument("--json", metavar="FILE", type=Path, help="writes what was found")
     parser.add_argument("--digests", metavar="FILE", type=Path, help="writes digests of this Python, and ends")
     parser.add_argument("--inputs", metavar="FILE", type=Path, help="with --digests: arrays to round")
@@ -59,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if not arguments.python:
         parser.error("--python is needed")
-    inputs = all_inputs()
+    inputs = kernel_inputs() if arguments.kernels else all_inputs()
     ours = digests_of(inputs, arguments.kernels)
     begin = perf_counter()
     theirs = digests_by(shlex.split(arguments.python), inputs, arguments.kernels)
@@ -78,7 +73,7 @@ def all_inputs() -> dict[str, np.ndarray]:
 
     The other Python gets them: processors differ in the NaN that a conversion to float32 makes, and so in hard inputs.
     """
-    formats = {number.text: number for _, number in [*_all_cases(), *((None, qcore.parse(text)) for text in KERNELS)]}
+    formats = {number.text: number for _, number in _all_cases()}
     inputs = {
         f"{text} {place}": x.view(np.uint32)
         for text, number in formats.items()
@@ -89,20 +84,18 @@ def all_inputs() -> dict[str, np.ndarray]:
 
 def digests_of(inputs: dict[str, np.ndarray], kernels: bool) -> dict[str, Any]:
     """Versions, and the number of results and the digest of each part, mode and format, of this Python."""
-    arrays: dict[str, list[np.ndarray]] = {}
-    for name, bits in inputs.items():
-        arrays.setdefault(name.partition(" ")[0], []).append(bits.view(np.float32))
-    cases = {
-        f"numpy {mode} {number.text}": _case(arrays, number, mode, qcore.quantize) for mode, number in _all_cases()
-    }
     versions = {"python": platform.python_version(), "numpy": np.__version__}
     if kernels:
         import torch
 
         warnings.simplefilter("error", RuntimeWarning)  # a kernel that cannot be made would not be compared
         versions["torch"] = torch.__version__
-        pairs = [(mode, qcore.parse(text)) for mode in KERNEL_MODES for text in KERNELS]
-        cases |= {f"kernels {mode} {number.text}": _case(arrays, number, mode, _by_kernel) for mode, number in pairs}
+        cases = kernel_digests(inputs)
+    else:
+        arrays: dict[str, list[np.ndarray]] = {}
+        for name, bits in inputs.items():
+            arrays.setdefault(name.partition(" ")[0], []).append(bits.view(np.float32))
+        cases = {f"numpy {mode} {number.text}": _case(arrays, number, mode) for mode, number in _all_cases()}
     return {"versions": versions, "machine": f"{platform.system()} {platform.machine()}", "cases": cases}
 
 
@@ -150,27 +143,17 @@ def _all_cases() -> Iterator[tuple[str, Number]]:
             yield mode, number
 
 
-def _case(
-    arrays: dict[str, list[np.ndarray]], number: Number, mode: str, quantize: Callable[..., np.ndarray]
-) -> list[Any]:
+def _case(arrays: dict[str, list[np.ndarray]], number: Number, mode: str) -> list[Any]:
     """How many results there are, and the digest of inputs and results."""
     digest, count = hashlib.sha256(), 0
-    key = {"key": KEY} if mode == "stochastic" else {}
+    settings = RANDOM if mode == "stochastic" else {}
     for x in arrays[PATTERNS_NAME] + arrays[number.text]:
         x = x.reshape(1, 2, -1) if x.ndim == 1 and isinstance(number, BlockNumber) else x
-        y = quantize(x, number, mode, start=START, **key)
+        y = qcore.quantize(x, number, mode, **settings)
         digest.update(x.tobytes())
         digest.update(y.tobytes())
         count += y.size
     return [count, digest.hexdigest()]
-
-
-def _by_kernel(x: np.ndarray, number: Number, mode: str, **more: Any) -> np.ndarray:
-    import torch
-
-    import qtorch
-
-    return qtorch.quantize(torch.from_numpy(x.copy()), number, mode, **more).numpy()
 
 
 def _commit() -> str:

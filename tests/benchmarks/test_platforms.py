@@ -4,9 +4,11 @@ import os
 import shlex
 import sys
 
+import numpy as np
 import pytest
 
 from benchmarks import platforms
+from benchmarks.support import kernel_cases
 
 
 @pytest.fixture
@@ -35,10 +37,28 @@ def test_a_difference_is_found(few):
 
 @pytest.mark.heavy
 @pytest.mark.skipif("PYTHON_ARM64" not in os.environ, reason="needs PYTHON_ARM64, see docs/platforms.md")
-def test_an_emulated_processor_has_the_same_bits():
-    assert platforms.main(["--python", os.environ["PYTHON_ARM64"]]) == 0
+@pytest.mark.parametrize("kernels", [[], ["--kernels"]])
+def test_an_emulated_processor_has_the_same_bits(kernels):
+    assert platforms.main(["--python", os.environ["PYTHON_ARM64"], *kernels]) == 0
 
 
 @pytest.mark.heavy
-def test_another_process_has_the_same_bits():
-    assert platforms.main(["--python", shlex.quote(sys.executable)]) == 0
+@pytest.mark.parametrize("kernels", [[], ["--kernels"]])
+def test_another_process_has_the_same_bits(kernels):
+    assert platforms.main(["--python", shlex.quote(sys.executable), *kernels]) == 0
+
+
+def test_inputs_of_kernels_are_unsigned_integers():
+    """A file of them has the same bits everywhere, NaN's too."""
+    assert {x.dtype.kind for x in kernel_cases.kernel_inputs().values()} == {"u"}
+
+
+def test_calls_of_a_kind_are_compared(monkeypatch):
+    """One input changed by one bit changes the digests of the calls that take it, and no others."""
+    monkeypatch.setattr(kernel_cases, "KINDS", (kernel_cases.integer_calls, kernel_cases.product_calls))
+    inputs = kernel_cases.kernel_inputs()
+    before = kernel_cases.kernel_digests(inputs)
+    inputs["weights"] = inputs["weights"] ^ np.uint8(64)
+    after = kernel_cases.kernel_digests(inputs)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {name for name in before if "linear" in name} != set()
