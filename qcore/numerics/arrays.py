@@ -25,6 +25,9 @@ class Arrays(TrainingFunctions, Optimizing):
     def integers(self, name: str, x: Any) -> Any:
         return _of_dtype(name, x, np.integer, "integers")
 
+    def known(self, x: Any) -> float:
+        return float(x)
+
     def key_words(self, key: Any) -> np.ndarray:
         return np.array([as_lane(word) for word in check_seed(key)], np.int32)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.layers import Layers
@@ -165,3 +166,7 @@ class Arrays(Layers, Optimizing):
 
     def integers(self, name: str, x: Any) -> Any:
         return as_integers(x, name)
+
+    def known(self, x: jax.Array) -> float | None:
+        known = not isinstance(x, Tracer) and all(device.platform == "cpu" for device in x.devices())
+        return float(x) if known and x.is_fully_addressable else None

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qcore.arguments import check_float, check_type
+from qcore.arguments import MOST_QUOTED, check_float, check_type
 from qcore.numerics.optimizers.adam import adam_options
 from qcore.numerics.optimizers.sgd import sgd_options
 from qjax.reproducible.call import Arrays
@@ -70,13 +70,21 @@ def sgd(rate: float = 1e-3, momentum: float = 0.0, nesterov: bool = False, weigh
     def step(params: Any, gradients: Any, state: Any, rate: Any = None) -> tuple[Any, Any]:
         rate = jnp.asarray(default if rate is None else _checked(rate), jnp.float32)
         leaves, tree = jax.tree.flatten(params)
-        velocities = tree.flatten_up_to(state) if momentum else [None] * len(leaves)
-        each = zip(leaves, tree.flatten_up_to(gradients), velocities, strict=True)
+        velocities = _leaves(tree, "state", state) if momentum else [None] * len(leaves)
+        each = zip(leaves, _leaves(tree, "gradients", gradients), velocities, strict=True)
         found = [_arrays.sgd_step(*one, rate, **options) for one in each]
         new = [velocity for _, velocity in found]
         return tree.unflatten([p for p, _ in found]), tree.unflatten(new) if momentum else None
 
     return Optimizer(init, step)
+
+
+def _leaves(tree: Any, name: str, given: Any) -> list[Any]:
+    """The leaves of an argument that is a tree like the parameters."""
+    try:
+        return tree.flatten_up_to(given)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} is another tree than params: {str(error)[:MOST_QUOTED]}") from None
 
 
 def _checked(rate: Any) -> Any:
@@ -154,10 +162,11 @@ def _optimizer(rate: float, **options: Any) -> Optimizer:
 
     def step(params: Any, gradients: Any, state: AdamState, rate: Any = None) -> tuple[Any, AdamState]:
         check_type("state", state, AdamState, "an AdamState, which init makes")
-        count = state.step + 1
+        count = _arrays.count("state.step", state.step, 0) + 1
         rate = jnp.asarray(default if rate is None else _checked(rate), jnp.float32)
         leaves, tree = jax.tree.flatten(params)
-        others = [tree.flatten_up_to(one) for one in (gradients, state.first, state.second)]
+        given = {"gradients": gradients, "state.first": state.first, "state.second": state.second}
+        others = [_leaves(tree, name, one) for name, one in given.items()]
         found = [
             _arrays.adam_step(x, g, m, v, count, rate, **options) for x, g, m, v in zip(leaves, *others, strict=True)
         ]

@@ -181,6 +181,10 @@ class Tensors(Layers, Optimizing):
     def float32(self, name: str, x: Any) -> Any:
         return _checked(name, x, isinstance(x, torch.Tensor) and x.dtype is torch.float32, "float32")
 
+    def known(self, x: torch.Tensor) -> float | None:
+        known = not torch.compiler.is_compiling() and are_plain_tensors((x,)) and x.is_cpu
+        return float(x) if known else None
+
     def integers(self, name: str, x: Any) -> Any:
         whole = isinstance(x, torch.Tensor) and not x.dtype.is_floating_point and not x.dtype.is_complex
         return _checked(name, x, whole and x.dtype is not torch.bool, "integers")

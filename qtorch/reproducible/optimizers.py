@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from qcore.arguments import check_float, check_type
+from qcore.arguments import check_float, check_type, quoted
 from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.optimizers.adam import adam_options
 from qcore.numerics.optimizers.sgd import sgd_options
@@ -28,6 +28,66 @@ class _Optimizer(torch.optim.Optimizer):
         if not params:
             raise ValueError("params has no tensors; allowed are a list of tensors and a list of dicts")
         super().__init__(params, {"lr": rate} | options)
+
+    # What the state of a parameter has: numbers of steps, and tensors of the parameter's shape.
+    counts: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads what `state_dict` of an optimizer of this kind, or of torch's, returned.
+
+        Args:
+            state_dict: "state" by the numbers of parameters, and "param_groups" of as many parameters as there are.
+
+        Raises:
+            TypeError, ValueError: if an entry is not that of such an optimizer; nothing is loaded then.
+        """
+        check_type("state_dict", state_dict, dict, "a dict")
+        for name, kind in (("state", dict), ("param_groups", list)):
+            check_type(f"state_dict['{name}']", state_dict.get(name), kind, f"a {kind.__name__}")
+        groups = state_dict["param_groups"]
+        if len(groups) != len(self.param_groups):
+            raise ValueError(
+                f"state_dict['param_groups'] has {len(groups)} groups; allowed are {len(self.param_groups)}"
+            )
+        for i, (group, own) in enumerate(zip(groups, self.param_groups, strict=True)):
+            where = f"state_dict['param_groups'][{i}]"
+            check_type(where, group, dict, "a dict")
+            lacking = sorted({*self.defaults, "params"} - {*group})
+            if lacking:
+                raise ValueError(f"{where} lacks {', '.join(lacking)}")
+            numbers, parameters = group["params"], own["params"]
+            check_type(f"{where}['params']", numbers, list, "a list")
+            if len(numbers) != len(parameters):
+                raise ValueError(f"{where}['params'] has {len(numbers)} entries; allowed are {len(parameters)}")
+            try:
+                self._check_options(group)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{where}: {error}") from None
+            for number, p in zip(numbers, parameters, strict=True):
+                if number in state_dict["state"]:
+                    self._check_state(f"state_dict['state'][{quoted(number)}]", state_dict["state"][number], p, group)
+        super().load_state_dict(state_dict)
+
+    def _check_options(self, group: dict[str, Any]) -> None:
+        """Raises an error that names a number of a group if it is out of range."""
+        rate = group["lr"]
+        if isinstance(rate, torch.Tensor) and rate.numel() != 1:
+            raise ValueError(f"lr has shape {tuple(rate.shape)}; allowed is one number")
+        check_float("lr", rate)
+
+    def _check_state(self, where: str, state: Any, p: torch.Tensor, group: dict[str, Any]) -> None:
+        """Raises an error that names an entry of a parameter's state if it is not one."""
+        check_type(where, state, dict, "a dict")
+        for name in (*self.counts, *self.buffers) if state else ():
+            entry = f"{where}['{name}']"
+            check_type(entry, state.get(name), torch.Tensor, "a torch.Tensor")
+            shape = p.shape if name in self.buffers else ()
+            if state[name].dtype is not torch.float32 or state[name].shape != shape:
+                came = f"{state[name].dtype} of shape {tuple(state[name].shape)}"
+                raise ValueError(f"{entry} is {came}; allowed is torch.float32 of shape {tuple(shape)}")
+            if name in self.counts:
+                _tensors.count(entry, state[name], 0)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -120,10 +180,21 @@ class SGD(_Optimizer):
         [0.75]
     """
 
+    buffers = ("momentum_buffer",)
+
     def __init__(
         self, params: Any, lr: float = 1e-3, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0
     ) -> None:
         super().__init__(params, lr, sgd_options(momentum, nesterov, weight_decay))
+
+    def _check_options(self, group: dict[str, Any]) -> None:
+        super()._check_options(group)
+        sgd_options(group["momentum"], group["nesterov"], group["weight_decay"])
+
+    def _check_state(self, where: str, state: Any, p: torch.Tensor, group: dict[str, Any]) -> None:
+        # Without momentum, torch's SGD has an entry that is None.
+        unused = isinstance(state, dict) and not group["momentum"] and state.get("momentum_buffer", None) is None
+        super()._check_state(where, {} if unused else state, p, group)
 
     def _update(self, parameters: Sequence[torch.Tensor], rate: torch.Tensor, group: dict[str, Any]) -> None:
         options = {name: group[name] for name in ("momentum", "nesterov", "weight_decay")}
@@ -164,6 +235,7 @@ class Adam(_Optimizer):
     """
 
     decoupled = False
+    counts, buffers = ("step",), ("exp_avg", "exp_avg_sq")
 
     def __init__(
         self,
@@ -174,6 +246,10 @@ class Adam(_Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(params, lr, adam_options(betas, eps, weight_decay))
+
+    def _check_options(self, group: dict[str, Any]) -> None:
+        super()._check_options(group)
+        adam_options(group["betas"], group["eps"], group["weight_decay"])
 
     def _kind(self, p: torch.Tensor) -> tuple[Any, ...]:
         state = self.state[p]

@@ -16,6 +16,18 @@ from qcore.numerics.optimizers.sgd import SGD, sgd_options
 class Optimizing(Functions):
     """Steps of optimizers, clipping and schedules."""
 
+    def known(self, x: Any) -> float | None:
+        """The value of an array without dimensions; None if it is traced, or on a device to wait for."""
+        raise NotImplementedError
+
+    def count(self, name: str, x: Any, least: int) -> Any:
+        """A number of steps, a float32 array without dimensions. Raises an error that names it if it is not one."""
+        x = self._of_shape(name, x, ())
+        number = self.known(x)
+        if number is not None and not (number >= least and number.is_integer()):
+            raise ValueError(f"{name}={number}; allowed is a whole number >= {least}")
+        return x
+
     def adam_step(
         self,
         p: Any,
@@ -60,7 +72,7 @@ class Optimizing(Functions):
         p = self.float32("p", p)
         moments = {"gradient": gradient, "first": first, "second": second}
         given = [self._of_shape(name, x, tuple(p.shape)) for name, x in moments.items()]
-        step, rate = self._of_shape("step", step, ()), self._of_shape("rate", rate, ())
+        step, rate = self.count("step", step, 1), self._of_shape("rate", rate, ())
         return self.call(ADAM, p, *given, step, rate, **options, decoupled=decoupled)
 
     def sgd_step(
@@ -157,4 +169,4 @@ class Optimizing(Functions):
         """
         if not isinstance(schedule, Cosine | Milestones):
             raise TypeError(f"schedule is a {type(schedule).__name__}; allowed are Cosine and Milestones")
-        return self.call(RATE, self._of_shape("step", step, ()), schedule=schedule)
+        return self.call(RATE, self.count("step", step, 0), schedule=schedule)
