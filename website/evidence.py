@@ -74,22 +74,27 @@ def sweeps() -> str:
 
 
 def another_processor() -> str:
-    record = results("arm64")
-    rows = record["rows"]
-    cases, found, differ = (sum(row[name] for row in rows) for name in ("cases", "results", "differ"))
-    parts = {"numpy": "NumPy", "kernels": "qtorch's kernels"}
-    cells = []
-    for part in dict.fromkeys(row["part"] for row in rows):
-        of = [row for row in rows if row["part"] == part]
-        sums = (f"{sum(row[name] for row in of):,}" for name in ("cases", "results", "differ"))
-        cells.append((parts[part], ", ".join(row["mode"] for row in of), *sums))
-    there, versions = record["machine"]["system there"], record["versions"]
-    heading = "part", "modes", "formats and modes", "results", "differ"
-    return (
-        f"{differ} of {cases:,} formats and modes, with {found:,} results, differ on {there}, emulated, NumPy "
-        f"{versions['numpy there']}, from {record['machine']['system']}, commit {versions['commit']} "
-        f"({link('arm64')}).\n\n{table(heading, cells)}"
-    )
+    found = []
+    for name, unit in (("arm64", "formats and modes in NumPy"), ("arm64-kernels", "calls of qtorch's kernels")):
+        record = results(name)
+        rows, versions, machine = record["rows"], record["versions"], record["machine"]
+        cases, count, differ = (sum(row[column] for row in rows) for column in ("cases", "results", "differ"))
+        tools = ", ".join(
+            f"{tool} {versions[f'{key} there']}"
+            for key, tool in (("numpy", "NumPy"), ("torch", "torch"))
+            if f"{key} there" in versions
+        )
+        parts = []
+        for part in dict.fromkeys(row["part"] for row in rows):
+            of = [row for row in rows if row["part"] == part]
+            sums = (f"{sum(row[column] for row in of):,}" for column in ("cases", "results", "differ"))
+            parts.append((part if part != "numpy" else "`qcore.quantize`", ", ".join(row["mode"] for row in of), *sums))
+        found.append(
+            f"{differ} of {cases:,} {unit}, with {count:,} results, differ on {machine['system there']}, emulated, "
+            f"{tools}, from {machine['system']}, commit {versions['commit']} ({link(name)}).\n\n"
+            + table(("part", "modes", "cases", "results", "differ"), parts)
+        )
+    return "\n\n".join(found)
 
 
 def choices() -> str:
