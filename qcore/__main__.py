@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from qcore.arguments import check_seed
+from qcore.arguments import check_seed, quoted
 from qcore.formats.names import NAMED
 from qcore.formats.number import OVERFLOWS, check_number
 from qcore.law.carrier import CARRIERS
@@ -156,7 +156,7 @@ def _format(text: str) -> str:
 
 def _natural(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}; allowed is an int >= 0")
+        raise argparse.ArgumentTypeError(f"{quoted(text)}; allowed is an int >= 0")
     return int(text)
 
 

@@ -115,7 +115,7 @@ class Accumulator:
             raise ValueError(f"inner has chunk={self.inner.chunk}; allowed is at most chunk={self.chunk}")
         if self.output is not None:
             if self.fraction_bits is None:
-                raise ValueError(f"output={self.output!r} without fraction_bits; allowed is None")
+                raise ValueError(f"output={quoted(self.output)} without fraction_bits; allowed is None")
             check_choice("output", getattr(self.output, "value", self.output), list(MODES))
             self._set(rounding=check_rounding(self.output, "output"), output=None)
 
@@ -194,9 +194,9 @@ def _check_scalar(name: str, number: Any) -> Number:
     """A format whose numbers stand alone, and which float64 sums can be rounded to."""
     number = check_number(number, name)
     if isinstance(number, BlockNumber):
-        raise ValueError(f"{name}={number.text!r}; allowed are formats without shared scales")
+        raise ValueError(f"{name}={quoted(number.text)}; allowed are formats without shared scales")
     if isinstance(number, FixedPoint) and number.wl == number.signed:
-        raise ValueError(f"{name}={number.text!r}; allowed are formats with numbers above zero")
+        raise ValueError(f"{name}={quoted(number.text)}; allowed are formats with numbers above zero")
     rounding_program(number, Rounding.NEAREST)
     return number
 

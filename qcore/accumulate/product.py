@@ -242,7 +242,7 @@ def check_product(product: Any, argument: str) -> Product:
     found = parse(product) if isinstance(product, str) else product
     if not isinstance(found, Product):
         raise TypeError(
-            f"{argument}={product!r} is a {type(found).__name__}; allowed are a Product, its text, and None"
+            f"{argument}={quoted(product)} is a {type(found).__name__}; allowed are a Product, its text, and None"
         )
     return found
 

@@ -61,7 +61,7 @@ def flatten(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
     arrays: dict[str, Any] = {}
     descriptions = {}
     for entry, value in entries.items():
-        check_type(f"the name {entry!r} of entries", entry, str, "a str")
+        check_type(f"the name {quoted(entry)} of entries", entry, str, "a str")
         if isinstance(value, QuantizedArray):
             qparams = value.qparams
             value = Quantized(value.values, qparams.scale, qparams.zero_point, qparams.axis, value.form)
@@ -69,7 +69,7 @@ def flatten(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
             descriptions[entry] = {"axis": value.axis, "format": value.form.text}
         for name, array in _arrays_of(entry, value):
             if name in arrays:
-                raise ValueError(f"there are two arrays named {name!r}; allowed is one")
+                raise ValueError(f"there are two arrays named {quoted(name)}; allowed is one")
             arrays[name] = array
     return arrays, {_METADATA: json.dumps(descriptions)}
 
@@ -85,7 +85,9 @@ def _arrays_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif hasattr(value, "dtype") and hasattr(value, "shape"):
         yield name, value
     else:
-        raise TypeError(f"entry {name!r} is a {type(value).__name__}; allowed are arrays, quantized arrays and states")
+        raise TypeError(
+            f"entry {quoted(name)} is a {type(value).__name__}; allowed are arrays, quantized arrays and states"
+        )
 
 
 def unflatten(arrays: Mapping[str, Any], metadata: Mapping[str, str] | None) -> dict[str, Any]:
@@ -107,7 +109,7 @@ def unflatten(arrays: Mapping[str, Any], metadata: Mapping[str, str] | None) -> 
         try:
             entries[name] = _quantized(parts, description)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"array {name!r} of the checkpoint: {error}") from error
+            raise ValueError(f"array {quoted(name)} of the checkpoint: {error}") from error
     return entries
 
 
@@ -119,7 +121,7 @@ def _descriptions(metadata: Any) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
-        raise ValueError(f"metadata[{_METADATA!r}]={quoted(text)}; allowed is a dict of dicts, as save wrote it")
+        raise ValueError(f"metadata[{quoted(_METADATA)}]={quoted(text)}; allowed is a dict of dicts, as save wrote it")
     return found
 
 
@@ -142,13 +144,13 @@ def _form(description: Mapping[str, Any]) -> AffineInteger:
         return AffineInteger(**{field: value for field, value in description.items() if field != "axis"})
     form = parse(description["format"])
     if not isinstance(form, AffineInteger):
-        raise ValueError(f"format={form.text!r}; allowed is affine(qmin,qmax)")
+        raise ValueError(f"format={quoted(form.text)}; allowed is affine(qmin,qmax)")
     return form
 
 
 def _take(entries: Mapping[str, Any], name: str) -> Any:
     if name not in entries:
-        raise ValueError(f"there is no array named {name!r}; there are {', '.join(entries)}")
+        raise ValueError(f"there is no array named {quoted(name)}; there are {', '.join(entries)}")
     return entries[name]
 
 
@@ -181,9 +183,9 @@ def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
     if isinstance(state, tuple):
         pairs = zip(state._fields, state, strict=True)  # type: ignore[attr-defined]
         return type(state)(*(restore(value, entries, f"{name}.{field}") for field, value in pairs))
-    array, shape = numbers_of(f"array {name!r}", _take(entries, name)), tuple(state.shape)
+    array, shape = numbers_of(f"array {quoted(name)}", _take(entries, name)), tuple(state.shape)
     if array.size != np.prod(shape):
-        raise ValueError(f"array {name!r} has shape {array.shape}; allowed is {shape}")
+        raise ValueError(f"array {quoted(name)} has shape {array.shape}; allowed is {shape}")
     return array.reshape(shape).astype(np.asarray(state).dtype)
 
 

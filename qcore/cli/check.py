@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from qcore.arguments import quoted
 from qcore.cli.inputs import bits_of, dtype_of
 from qcore.cli.vectors import Header
 from qcore.law.carrier import CARRIERS
@@ -64,14 +65,16 @@ def _header(path: Path, line: str) -> Header:
     except ValueError as error:
         raise ValueError(f"{path}, line 1: {error}; allowed is a JSON object with {', '.join(names)}") from None
     if not isinstance(found, dict) or set(found) != set(names):
-        raise ValueError(f"{path}, line 1: {line[:60]!r}; allowed is a JSON object with exactly {', '.join(names)}")
+        raise ValueError(
+            f"{path}, line 1: {quoted(line[:60])}; allowed is a JSON object with exactly {', '.join(names)}"
+        )
     for name in names:
         if not isinstance(found[name], _TYPES.get(name, str)):
-            raise ValueError(f"{path}, line 1: {name} is {found[name]!r}; allowed is what `vectors` wrote")
+            raise ValueError(f"{path}, line 1: {name} is {quoted(found[name])}; allowed is what `vectors` wrote")
     header = Header(**found)
     try:
         if header.dtype not in CARRIERS:
-            raise ValueError(f"dtype={header.dtype!r}; allowed are {', '.join(CARRIERS)}")
+            raise ValueError(f"dtype={quoted(header.dtype)}; allowed are {', '.join(CARRIERS)}")
         header.law(np.empty(0, dtype_of(header.dtype)))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}, line 1: {error}") from error
@@ -87,7 +90,7 @@ def _rows(path: Path, lines: list[str], digits: tuple[int, ...]) -> Iterator[tup
         long = len(texts) != len(wanted) or None in texts or any(map(_too_long, texts, wanted))
         if long or not texts[0] or not any(texts[1:]):
             raise ValueError(
-                f"{path}, line {index + 2}: {line[:60]!r}; allowed is {','.join(names)} in hexadecimal, "
+                f"{path}, line {index + 2}: {quoted(line[:60])}; allowed is {','.join(names)} in hexadecimal, "
                 f"{wanted[0]} digits, {', '.join(map(str, digits[:-1]))} and {digits[-1]}, all but input_bits "
                 "possibly empty"
             )
@@ -158,4 +161,4 @@ def _first(vectors: Vectors, index: int) -> Iterator[str]:
 
 
 def _shown(header: Header, column: int, bits: np.ndarray, digits: int) -> str:
-    return f"{int(bits[0]):0{digits}x} = {float(_values(header, column, bits)[0])!r}"
+    return f"{int(bits[0]):0{digits}x} = {quoted(float(_values(header, column, bits)[0]))}"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from qcore.arguments import quoted
 from qcore.arrays import quantize
 from qcore.cli.properties import Properties, properties
 from qcore.formats.block import BlockFloatingPoint, BlockNumber
@@ -57,7 +58,7 @@ def drawing(number: Number) -> Drawing:
     known = properties(number)
     known.number.check_exact(FLOAT64)
     if known.smallest is None:
-        raise ValueError(f"{number!r} has no positive numbers to plot; allowed are formats that have some")
+        raise ValueError(f"{quoted(number)} has no positive numbers to plot; allowed are formats that have some")
     normal = known.min_normal.log2 if known.min_normal else np.inf if known.min_subnormal else -np.inf
     if not isinstance(number, BlockNumber):
         low, high = known.smallest.log2 - 2, known.largest.log2 + 3

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qcore.arguments import quoted
 from qcore.cli.curves import Drawing, drawing
 from qcore.files import replaced
 from qcore.formats.number import check_number
@@ -38,7 +39,7 @@ def draw(names: Sequence[str], path: Path) -> None:
         ValueError: if path ends in none of `SUFFIXES`, or a format has numbers that float64 has not.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"plot file {str(path)!r}; allowed are names that end in {' or '.join(SUFFIXES)}")
+        raise ValueError(f"plot file {quoted(str(path))}; allowed are names that end in {' or '.join(SUFFIXES)}")
     from matplotlib import rc_context, rcdefaults, rcParams
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

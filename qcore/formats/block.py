@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
-from qcore.arguments import check_choice, check_int
+from qcore.arguments import check_choice, check_int, quoted
 from qcore.formats.block_element import (
     RULES,
     check_element,
@@ -179,13 +179,16 @@ class BlockScaled(_TiledNumber):
         check_choice("scale", self.scale, ["e8m0", "float32"])
         if self.scale == "float32":
             if self.rule != "floor":
-                raise ValueError(f"rule={self.rule!r} with scale='float32'; allowed are rules of scale='e8m0' only")
+                raise ValueError(
+                    f"rule={quoted(self.rule)} with scale='float32'; allowed are rules of scale='e8m0' only"
+                )
             check_float_scaled(self.element)
         if self.history is not None:
             self._set(history=check_int("history", self.history, 1, LONGEST_HISTORY))
             if self.scale != "float32" or self.block != ((..., None),):
                 raise ValueError(
-                    f"history={self.history} with scale={self.scale!r} and block={block_text(self.block)}; allowed is "
+                    f"history={self.history} with scale={quoted(self.scale)} and "
+                    f"block={block_text(self.block)}; allowed is "
                     "a history with scale='float32' and block={...: None}"
                 )
 
@@ -312,7 +315,9 @@ def check_scales(number: Number, shape: tuple[int, ...], scales: Any) -> tuple[A
     """The blocks' scales and the array's scale of the argument `scales`; each is None for formats without it."""
     if not isinstance(number, BlockNumber):
         if scales is not None:
-            raise ValueError(f"scales is a {type(scales).__name__}; allowed is None, {number!r} has no shared scales")
+            raise ValueError(
+                f"scales is a {type(scales).__name__}; allowed is None, {quoted(number)} has no shared scales"
+            )
         return None, None
     given: object = scales
     counts, array_scale = block_counts(shape, number.block_sizes(len(shape))), None
@@ -320,10 +325,12 @@ def check_scales(number: Number, shape: tuple[int, ...], scales: Any) -> tuple[A
         pair = cast("tuple[Any, ...]", scales) if isinstance(scales, tuple) else ()
         if len(pair) != 2 or tuple(getattr(pair[1], "shape", (1,))):
             allowed = f"codes of shape {counts} and a number of shape ()"
-            raise ValueError(f"scales is a {type(given).__name__}; allowed is a pair for {number!r}: {allowed}")
+            raise ValueError(f"scales is a {type(given).__name__}; allowed is a pair for {quoted(number)}: {allowed}")
         scales, array_scale = pair
     if not hasattr(scales, "shape"):
-        raise TypeError(f"scales is a {type(scales).__name__}; allowed are codes of shape {counts} for {number!r}")
+        raise TypeError(
+            f"scales is a {type(scales).__name__}; allowed are codes of shape {counts} for {quoted(number)}"
+        )
     if tuple(scales.shape) != counts:
         raise ValueError(f"scales has shape {tuple(scales.shape)}; allowed is {counts} for codes of shape {shape}")
     return scales, array_scale

@@ -51,7 +51,7 @@ def check_element(element: Any) -> Number:
     _, step, largest = element.span
     if step < -_FARTHEST or largest > _FARTHEST:
         raise ValueError(
-            f"element={element!r} has numbers from 2^{step} to 2^{largest}; allowed are exponents from "
+            f"element={quoted(element)} has numbers from 2^{step} to 2^{largest}; allowed are exponents from "
             f"{-_FARTHEST} to {_FARTHEST}"
         )
     return element
@@ -70,7 +70,7 @@ def check_float_scaled(element: Any) -> None:
     step = -element.fl if isinstance(element, FixedPoint) else element.magnitudes.smallest[1]
     if count.bit_length() > FLOAT32.mantissa_bits + 1 or count.bit_length() + exponent > 64 or step < -100:
         raise ValueError(
-            f"element={element!r} with scale='float32'; allowed are formats with steps of at least 2^-100 and a "
+            f"element={quoted(element)} with scale='float32'; allowed are formats with steps of at least 2^-100 and a "
             "largest number of at most 24 bits and below 2^64"
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from qcore.arguments import check_choice, check_flag, check_int
+from qcore.arguments import check_choice, check_flag, check_int, quoted
 from qcore.formats.number import Number
 from qcore.law.carrier import Carrier
 from qcore.law.codes import FixedCodes, SmallCodes
@@ -71,7 +71,7 @@ class FixedPoint(Number):
             )
         if self.wrap and not self.signed and self.wl > carrier.mantissa_bits + 1:
             raise ValueError(
-                f"wl={self.wl} on {carrier.name}; allowed is wl <= {carrier.mantissa_bits + 1} for {self!r}"
+                f"wl={self.wl} on {carrier.name}; allowed is wl <= {carrier.mantissa_bits + 1} for {quoted(self)}"
             )
         steps = 1 << min(self.wl - self.signed, 2 << carrier.exponent_bits)  # more than any carrier has
         limit = lower = carrier.infinity
@@ -87,12 +87,14 @@ class FixedPoint(Number):
     @property
     def bits(self) -> int:
         if not (self.clamp or self.wrap):
-            raise ValueError(f"number={self!r}: without a range it has no codes; allowed are clamp=True and wrap=True")
+            raise ValueError(
+                f"number={quoted(self)}: without a range it has no codes; allowed are clamp=True and wrap=True"
+            )
         return self.wl
 
     def codes(self, carrier: Carrier) -> FixedCodes:
         if self.bits > 32:
-            raise ValueError(f"{self!r} has codes of {self.wl} bits; allowed are at most 32")
+            raise ValueError(f"{quoted(self)} has codes of {self.wl} bits; allowed are at most 32")
         half, mask = self.signed << (self.wl - 1), (1 << self.wl) - 1
         if carrier.lane_bits == 32:
             half, mask = as_lane(half), as_lane(mask)

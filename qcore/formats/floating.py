@@ -80,7 +80,9 @@ class BinaryFloat(Number):
             raise ValueError("specials='fnuz' without a sign; allowed are ieee, fn, finite, p3109 and p3109_finite")
         least = 1 if self.subnormals or not self.signed else 1 << self.man
         if self.largest_code < least or (self.specials == "ieee" and self.man == 0):
-            raise ValueError(f"exp={self.exp}, man={self.man}; allowed are more bits where specials={self.specials!r}")
+            raise ValueError(
+                f"exp={self.exp}, man={self.man}; allowed are more bits where specials={quoted(self.specials)}"
+            )
         policies = {"inf": self.has_infinity, "nan": self.has_nan, "saturate": True}
         allowed = [name for name, exists in policies.items() if exists]
         if self.overflow is None:
@@ -154,7 +156,9 @@ class BinaryFloat(Number):
         codes = codes._replace(infinity=self.largest_code + self.has_infinity)
         if self.signed and self.has_nan and not self.has_signed_zero:
             if self.bits > 31:
-                raise ValueError(f"{self!r} has codes of 32 bits; allowed are at most 31, as NaN is the sign bit alone")
+                raise ValueError(
+                    f"{quoted(self)} has codes of 32 bits; allowed are at most 31, as NaN is the sign bit alone"
+                )
             return codes._replace(nan=codes.sign, nan_zero=codes.sign)
         quiet = self.largest_code + 1 + (1 << self.man >> 1)
         nan = {"finite": 0, "ieee": quiet}.get(self.specials, codes.mask)

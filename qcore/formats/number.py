@@ -116,7 +116,7 @@ class Number(ABC):
         raise self._no_codes()
 
     def _no_codes(self) -> ValueError:
-        return ValueError(f"number={self!r} has no codes for single numbers")
+        return ValueError(f"number={quoted(self)} has no codes for single numbers")
 
     def check_exact(self, carrier: Carrier) -> None:
         """Raises a ValueError unless the carrier can represent all of the format's numbers."""
@@ -124,13 +124,14 @@ class Number(ABC):
         allowed = (carrier.mantissa_bits + 1, carrier.step_exponent, carrier.max_exponent)
         if bits > allowed[0] or step < allowed[1] or largest > allowed[2]:
             raise ValueError(
-                f"dtype={carrier.name}; {self!r} has numbers of {bits} bits from 2^{step} to 2^{largest}, allowed is a "
+                f"dtype={carrier.name}; "
+                f"{quoted(self)} has numbers of {bits} bits from 2^{step} to 2^{largest}, allowed is a "
                 f"dtype that has them all ({carrier.name} has {allowed[0]} bits, 2^{allowed[1]} to 2^{allowed[2]})"
             )
 
     def overflowing(self, overflow: str) -> Number:
         """This format with another overflow policy, see `quantize`; a ValueError if the format does not allow it."""
-        raise ValueError(f"overflow={quoted(overflow)}; {self!r} has no other policy than its own")
+        raise ValueError(f"overflow={quoted(overflow)}; {quoted(self)} has no other policy than its own")
 
 
 def check_number(number: Any, argument: str = "number") -> Number:

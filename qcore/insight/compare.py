@@ -119,7 +119,7 @@ def _check(run_a: Any, run_b: Any, tolerance: Any) -> None:
         if not run.entries:
             raise ValueError(f"{name} has no entries; allowed is the record of at least one step")
     if run_a.model != run_b.model:
-        raise ValueError(f"run_b is of model {run_b.model!r}; allowed is that of run_a, {run_a.model!r}")
+        raise ValueError(f"run_b is of model {quoted(run_b.model)}; allowed is that of run_a, {quoted(run_a.model)}")
     if tolerance is None:
         return
     if not isinstance(tolerance, Real) or isinstance(tolerance, bool):

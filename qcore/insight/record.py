@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from qcore.arguments import check_choice, check_int, check_type
+from qcore.arguments import check_choice, check_int, check_type, quoted
 from qcore.files import write_text
 from qcore.insight.digest import merged
 from qcore.insight.statistics import Statistics
@@ -110,7 +110,7 @@ class Record:
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str):
-            raise TypeError(f"model={self.model!r} is a {type(self.model).__name__}; allowed is a name, a str")
+            raise TypeError(f"model={quoted(self.model)} is a {type(self.model).__name__}; allowed is a name, a str")
         if not isinstance(self.entries, list) or not all(isinstance(one, Entry) for one in self.entries):
             kind = type(self.entries).__name__
             raise TypeError(f"entries={self.entries!r:.80} is a {kind}; allowed is a list of Entry")
@@ -189,7 +189,7 @@ class Record:
         if not isinstance(other, Record):
             raise TypeError(f"other is a {type(other).__name__}; allowed is a Record")
         if other.model != self.model:
-            raise ValueError(f"other is a record of model {other.model!r}; allowed is {self.model!r}")
+            raise ValueError(f"other is a record of model {quoted(other.model)}; allowed is {quoted(self.model)}")
         whole = Record(self.model, list(self.entries))
         for one in other.entries:
             whole.add(one.step, one.site, one.statistics, one.digest)
@@ -204,9 +204,9 @@ class Record:
         if not isinstance(fields, Mapping) or set(fields) != set(_FIELDS):
             raise ValueError(f"record={fields!r:.80}; allowed is a record, with {', '.join(_FIELDS)}")
         if fields["version"] != VERSION:
-            raise ValueError(f"record has version {fields['version']!r}; allowed is {VERSION}")
+            raise ValueError(f"record has version {quoted(fields['version'])}; allowed is {VERSION}")
         if model is not None and fields["model"] != model:
-            raise ValueError(f"record is of model {fields['model']!r}; allowed is {model!r}")
+            raise ValueError(f"record is of model {quoted(fields['model'])}; allowed is {quoted(model)}")
         if not isinstance(fields["entries"], list) or not isinstance(fields["model"], str):
             raise ValueError(f"record={fields!r:.80}; allowed are a str as model and a list of entries")
         return cls(fields["model"], [Entry.from_json(one) for one in fields["entries"]])
@@ -229,5 +229,7 @@ class Record:
         try:
             fields = json.loads(Path(path).read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ValueError(f"path={str(path)!r} is no JSON ({error}); allowed is what Record.save wrote") from None
+            raise ValueError(
+                f"path={quoted(str(path))} is no JSON ({error}); allowed is what Record.save wrote"
+            ) from None
         return cls.from_json(fields, model)

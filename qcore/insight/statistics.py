@@ -102,7 +102,7 @@ class Statistics:
             return int(self._whole[0][COUNTS.index(name)])
         if name in MAGNITUDES:
             return self._magnitude(MAGNITUDES.index(name))
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise AttributeError(f"{quoted(type(self).__name__)} object has no attribute {quoted(name)}")
 
     def _magnitude(self, index: int) -> float:
         lane = int(self._whole[1][index])
@@ -178,7 +178,7 @@ class Statistics:
         """
         for one in others:
             if one.number != self.number:
-                raise ValueError(f"others has statistics of {one.number!r}; allowed is {self.number!r}")
+                raise ValueError(f"others has statistics of {quoted(one.number)}; allowed is {quoted(self.number)}")
         pairs = [one._whole for one in (self, *others)]
         sums, magnitudes = sum(sums for sums, _ in pairs), np.max([magnitudes for _, magnitudes in pairs], 0)
         return type(self)(self.number, lanes_of(sums, magnitudes))  # type: ignore[arg-type]

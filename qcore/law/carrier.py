@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from qcore.arguments import quoted
+
 
 @dataclass(frozen=True)
 class Carrier:
@@ -125,5 +127,5 @@ def check_result_dtype(dtype: Any) -> tuple[np.dtype, Carrier]:
     try:
         dtype = np.dtype(dtype)
     except TypeError:
-        raise TypeError(f"dtype={dtype!r} is none; allowed are {', '.join(CARRIERS)}") from None
+        raise TypeError(f"dtype={quoted(dtype)} is none; allowed are {', '.join(CARRIERS)}") from None
     return dtype, check_dtype(dtype.name, "dtype")

@@ -8,6 +8,7 @@ from zlib import crc32
 
 import numpy as np
 
+from qcore.arguments import quoted
 from qcore.random.draws import uniform
 from qcore.random.keys import fold_in
 
@@ -48,7 +49,7 @@ def _initial(
     prefix, dot, last = name.rpartition(".")
     shape = tuple(shapes[name])
     if last not in _ALLOWED:
-        raise ValueError(f"shapes has {name!r}; names end with one of {', '.join(_ALLOWED)}")
+        raise ValueError(f"shapes has {quoted(name)}; names end with one of {', '.join(_ALLOWED)}")
     weight = shapes.get(f"{prefix}{dot}weight", ()) if last == "bias" else shape
     if last in _CONSTANT or len(weight) < 2:
         return np.full(shape, _CONSTANT.get(last, float(last == "weight")), np.float32)

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from qcore.accumulate.product import Product, Products, check_product, check_products
-from qcore.arguments import check_choice, check_int
+from qcore.arguments import check_choice, check_int, quoted
 from qcore.formats.text import Kind, Reader, choice, register
 from qcore.law.blocks.tiles import MOST_ELEMENTS
 
@@ -71,14 +71,14 @@ class Entry:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, check_int(name, getattr(self, name), 0, MOST_ELEMENTS))
         if not isinstance(self.name, str):
-            raise TypeError(f"name={self.name!r} is a {type(self.name).__name__}; allowed is a pattern, a str")
+            raise TypeError(f"name={quoted(self.name)} is a {type(self.name).__name__}; allowed is a pattern, a str")
         if _QUOTE in self.name or not self.name.isprintable():
-            raise ValueError(f"name={self.name!r}; allowed are printable characters but {_QUOTE}")
+            raise ValueError(f"name={quoted(self.name)}; allowed are printable characters but {_QUOTE}")
         if self.layer_type is not None:
             check_choice("layer_type", self.layer_type, LAYER_TYPES)
         if not self.of_layers and self.counts:
             raise ValueError(
-                f"layer_type={self.layer_type!r} with first or last, which count linear and conv layers only"
+                f"layer_type={quoted(self.layer_type)} with first or last, which count linear and conv layers only"
             )
         if self.forward is not None:
             forward = check_product(self.forward, "forward")
@@ -158,12 +158,14 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if not isinstance(self.entries, list | tuple):
-            raise TypeError(f"entries={self.entries!r} is a {type(self.entries).__name__}; allowed is a list of Entry")
+            raise TypeError(
+                f"entries={quoted(self.entries)} is a {type(self.entries).__name__}; allowed is a list of Entry"
+            )
         for entry in self.entries:
             if not isinstance(entry, Entry):
-                raise TypeError(f"entries has {entry!r}, a {type(entry).__name__}; allowed are Entry")
+                raise TypeError(f"entries has {quoted(entry)}, a {type(entry).__name__}; allowed are Entry")
         if not self.entries:
-            raise ValueError(f"entries={self.entries!r}; allowed is at least one Entry")
+            raise ValueError(f"entries={quoted(self.entries)}; allowed is at least one Entry")
         object.__setattr__(self, "entries", tuple(self.entries))
         object.__setattr__(self, "text", f"recipe([{','.join(entry.text for entry in self.entries)}])")
 
@@ -203,7 +205,7 @@ class Recipe:
             layers: those of the model.
             places: dotted names where a run may have other products.
         """
-        names = ", ".join(f"{name!r} ({kind})" for name, kind in dict.fromkeys(layers)) or "none"
+        names = ", ".join(f"{quoted(name)} ({kind})" for name, kind in dict.fromkeys(layers)) or "none"
         matching = [
             any(entry.matches(*layer) for layer in layers)
             or any(fnmatchcase(place, entry.name) and not entry.of_layers for place in places)

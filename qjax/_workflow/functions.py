@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from qcore.arguments import quoted
 from qcore.notices import warn
 from qjax._workflow.conversion import converted, has_not_seen
 from qjax._workflow.layers import Layer, LayerState, LayerWeight, Source, Use, inverse, result_of
@@ -172,14 +173,17 @@ class _Settings:
         self.rules: dict[str, Any] = dict(rules) if isinstance(rules, Mapping) else {"*": rules}
         for pattern, one in self.rules.items():
             if not isinstance(pattern, str):
-                raise TypeError(f"rules has the key {pattern!r}; allowed are patterns for names, as str")
+                raise TypeError(f"rules has the key {quoted(pattern)}; allowed are patterns for names, as str")
             if not isinstance(one, QConfig | QConfigDynamic | None):
                 kind = type(one).__name__
-                raise TypeError(f"rules has for {pattern!r} a {kind}; allowed are QConfig, QConfigDynamic and None")
+                raise TypeError(
+                    f"rules has for {quoted(pattern)} a {kind}; allowed are QConfig, QConfigDynamic and None"
+                )
             parts = (one.activation, one.weight) if isinstance(one, QConfig) else ()
             if any(isinstance(part, FakeQuantize) for part in parts) and not all(isinstance(x, ROUNDS) for x in parts):
                 raise TypeError(
-                    f"rules has for {pattern!r} a QConfig of which one is FakeQuantize; allowed are both, and formats"
+                    f"rules has for {quoted(pattern)} a QConfig of which one is FakeQuantize; "
+                    "allowed are both, and formats"
                 )
 
     def pattern_of(self, name: str) -> str | None:
@@ -196,7 +200,7 @@ class _Settings:
         used = {self.pattern_of(name) for name in names}
         unused = [pattern for pattern in self.rules if pattern not in used]
         if unused or not any(self.of(name) for name in names):
-            what = f"the pattern {unused[0]!r} applies to no layer" if unused else "no layer has settings"
+            what = f"the pattern {quoted(unused[0])} applies to no layer" if unused else "no layer has settings"
             raise ValueError(f"{what}; there are {', '.join(names) or 'none'}")
 
 
@@ -244,7 +248,8 @@ def _warn_of_uses(path: str, alike: int, count: int) -> None:
     shared = f"; {alike} share one observer, and will share one scale" if alike > 1 else ""
     other = f"; {count - alike} take it along other axes, and stay in floats" if alike < count else ""
     warn(
-        f"the parameter {path!r} is that of {count} layers{shared}{other}; use a parameter for each layer, or give it "
+        f"the parameter {quoted(path)} is that of {count} layers{shared}{other}; "
+        "use a parameter for each layer, or give it "
         "None"
     )
 

@@ -128,7 +128,7 @@ def lower(
         Array([ True,  True,  True], dtype=bool)
     """
     if not callable(fn):
-        raise TypeError(f"fn={fn!r} is a {type(fn).__name__}; allowed is a function or a module")
+        raise TypeError(f"fn={quoted(fn)} is a {type(fn).__name__}; allowed is a function or a module")
     if hasattr(fn, _MARK):
         raise ValueError("fn is lowered; lower once, with rules= for layers of different formats")
     arguments: tuple[Any, ...] = (forward_number, backward_number, forward_rounding, backward_rounding)
@@ -182,7 +182,8 @@ class _Settings:
         plan = call.plan(planner)
         for name in planner.own_derivatives:
             _warn_once(
-                f"{name!r} has a derivative of its own, whose products a recipe does not reach: its result is computed "
+                f"{quoted(name)} has a derivative of its own, whose products a recipe does not reach: its "
+                "result is computed "
                 "as the recipe says, its gradient by its rule",
                 warned,
             )
@@ -192,7 +193,7 @@ class _Settings:
         """Refuses rules of which none matches a layer; where other arguments match none, which may be meant, warns."""
         if planner.matched or not (self.given or any(map(_says_something, self.made))):
             return
-        layers = ", ".join(f"{name!r} ({group})" for name, group in dict.fromkeys(planner.layers)) or "none"
+        layers = ", ".join(f"{quoted(name)} ({group})" for name, group in dict.fromkeys(planner.layers)) or "none"
         if self.given:
             raise ValueError(f"rules match no layer; the layers are {layers}")
         _warn_once(f"layer_types match no layer, so nothing is lowered; the layers are {layers}", warned)
@@ -208,7 +209,8 @@ def _warn_of_unreached(recipe: Recipe, found: Sequence[Found], warned: set[str])
         entry = recipe.entry_at(one.name, one.kind) if one.reason else None
         if entry is not None and entry.products is not None:
             _warn_once(
-                f"{one.name!r} ({one.kind}) stays wide: {one.reason}; qjax.auto_low.report(fn, *inputs) lists all "
+                f"{quoted(one.name)} ({one.kind}) stays wide: {one.reason}; "
+                "qjax.auto_low.report(fn, *inputs) lists all "
                 "products",
                 warned,
             )
@@ -253,7 +255,7 @@ def report(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunReport:
         [('linear', 0.5, ''), ('matmul', 0.5, 'no entry of the recipe is for matmul here')]
     """
     if not callable(fn):
-        raise TypeError(f"fn={fn!r} is a {type(fn).__name__}; allowed is a function or a module")
+        raise TypeError(f"fn={quoted(fn)} is a {type(fn).__name__}; allowed is a function or a module")
     if hasattr(fn, _MARK):
         planner: Planner = vars(fn)[_MARK](args, kwargs)
     else:
@@ -306,7 +308,7 @@ def first_scaling(lowered: Callable[..., Any], *args: Any, **kwargs: Any) -> tup
         [[448.0, 1.0], [224.0, 2.0], [57344.0, 1.0]]
     """
     if not hasattr(lowered, _MARK):
-        raise TypeError(f"lowered={lowered!r} is a {type(lowered).__name__}; allowed is what lower returned")
+        raise TypeError(f"lowered={quoted(lowered)} is a {type(lowered).__name__}; allowed is what lower returned")
     return tuple(map(linalg.first_scaling, vars(lowered)[_MARK](args, kwargs).histories))
 
 
@@ -365,19 +367,19 @@ def _check_groups(layer_types: Any) -> list[str]:
 
 def _check_group(name: str, group: Any) -> str:
     if not isinstance(group, str):
-        raise TypeError(f"{name} has {group!r}, a {type(group).__name__}; allowed are {', '.join(GROUPS)}")
+        raise TypeError(f"{name} has {quoted(group)}, a {type(group).__name__}; allowed are {', '.join(GROUPS)}")
     if group not in GROUPS:
-        raise ValueError(f"{name} has {group!r}; allowed are {', '.join(GROUPS)}")
+        raise ValueError(f"{name} has {quoted(group)}; allowed are {', '.join(GROUPS)}")
     return group
 
 
 def _check_rules(rules: Any) -> list[Rule]:
     if not isinstance(rules, Iterable):
-        raise TypeError(f"rules={rules!r} is a {type(rules).__name__}; allowed is a list of Rule")
+        raise TypeError(f"rules={quoted(rules)} is a {type(rules).__name__}; allowed is a list of Rule")
     rules = list(rules)
     for rule in rules:
         if not isinstance(rule, Rule):
-            raise TypeError(f"rules has {rule!r}, a {type(rule).__name__}; allowed are Rule")
+            raise TypeError(f"rules has {quoted(rule)}, a {type(rule).__name__}; allowed are Rule")
         if rule.layer_type is not None:
             _check_group("rules' layer_type", rule.layer_type)
     return rules

@@ -12,6 +12,7 @@ from jax.extend import core
 
 from qcore import Recipe, Rounding, Rule
 from qcore.accumulate.product import Products
+from qcore.arguments import quoted
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
 from qjax.auto_low.groups import function_name, group_of, is_carrier
 from qjax.auto_low.origins import (
@@ -369,7 +370,8 @@ class _Walk:
         """Plans an equation's product as a recipe says."""
         if is_backward(equation) or BACKWARD in self.planner.around:
             raise ValueError(
-                f"fn has a derivative, whose product {found.name!r} a recipe would take for a forward one; allowed "
+                f"fn has a derivative, whose product {quoted(found.name)} a recipe would take for a forward "
+                "one; allowed "
                 "is the derivative of what lower returns: jax.grad(lower(fn, recipe)), not lower(jax.grad(fn), recipe)"
             )
         state = self.state(products, found.name)
@@ -382,7 +384,7 @@ class _Walk:
             return None
         if self.planner.around:
             inside = f"inside {self.planner.around[-1]}, where it has no state; allowed are jit and checkpoint"
-            raise ValueError(f"the layer in scope {name!r} has delayed scales {inside}")
+            raise ValueError(f"the layer in scope {quoted(name)} has delayed scales {inside}")
         self.planner.histories.append(products.history)
         return len(self.planner.histories) - 1
 
@@ -414,7 +416,8 @@ class _Walk:
             opaque = ((jaxpr, (), [COMPUTED] * len(jaxpr.invars)) for jaxpr in core.jaxprs_in_params(equation.params))
             if any(planner.plan(*program, name) for program in opaque):
                 raise ValueError(
-                    f"{primitive} in scope {name!r} holds layers, which cannot be rounded there; allowed are jit, "
+                    f"{primitive} in scope {quoted(name)} holds layers, which cannot be rounded there; "
+                    "allowed are jit, "
                     "checkpoint, scan, while_loop, cond, switch, custom_jvp, custom_vjp and shard_map. A Rule that has "
                     "this name and says nothing leaves it as it is"
                 )

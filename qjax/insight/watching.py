@@ -14,6 +14,7 @@ import numpy as np
 from jax.extend import core
 from jax.extend.source_info_util import current_name_stack, user_context
 
+from qcore.arguments import quoted
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
 from qcore.insight import Site, Statistics
@@ -67,7 +68,7 @@ def watch(fn: Callable[..., Any], digests: bool = False) -> Callable[..., tuple[
         1
     """
     if not callable(fn):
-        raise TypeError(f"fn={fn!r} is a {type(fn).__name__}; allowed is a function")
+        raise TypeError(f"fn={quoted(fn)} is a {type(fn).__name__}; allowed is a function")
 
     @wraps(fn)
     def watched(*args: Any, **kwargs: Any) -> tuple[Any, Found]:

@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 
 from qcore.affine import arithmetic
-from qcore.arguments import check_choice, check_sizes, check_type
+from qcore.arguments import check_choice, check_sizes, check_type, quoted
 from qjax._rounding.inputs import ArrayLike
 from qjax.quantization import QTensor, functional
 
@@ -155,7 +155,7 @@ def _checked(inputs: Any, window: Any, strides: Any, padding: Any) -> tuple[Any,
     if isinstance(padding, str):
         check_choice("padding", padding.upper(), ("VALID", "SAME", "SAME_LOWER"))
     elif np.shape(padding) != (dims, 2):
-        raise ValueError(f"padding={padding!r}; allowed are VALID, SAME, SAME_LOWER and {dims} pairs of ints")
+        raise ValueError(f"padding={quoted(padding)}; allowed are VALID, SAME, SAME_LOWER and {dims} pairs of ints")
     return window, check_sizes("strides", 1 if strides is None else strides, 1, dims), padding
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.accumulate.product import Products, check_products
-from qcore.arguments import check_flag, check_int, check_type
+from qcore.arguments import check_flag, check_int, check_type, quoted
 from qcore.formats.text import parse
 from qjax.linalg import conv1d, conv2d, conv3d, first_scaling, linear, scaled_dot_product_attention, share_scaling
 
@@ -120,7 +120,9 @@ class Conv(_Layer, nnx.Conv):
         dims = kernel.ndim - 2
         functions = {1: conv1d, 2: conv2d, 3: conv3d}
         if dims not in functions or self.padding in ("SAME", "CIRCULAR", "CAUSAL", "REFLECT"):
-            raise ValueError(f"padding={self.padding!r}, {dims} dimensions; allowed are 'VALID', ints, and 1 to 3")
+            raise ValueError(
+                f"padding={quoted(self.padding)}, {dims} dimensions; allowed are 'VALID', ints, and 1 to 3"
+            )
         padding: Any = 0 if self.padding == "VALID" else self.padding
         bias = None if self.bias is None else self.bias[...]
         weight = jnp.moveaxis(kernel, (-1, -2), (0, 1))

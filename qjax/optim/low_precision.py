@@ -13,6 +13,7 @@ import optax
 from jax.tree_util import keystr
 
 from qcore import Number, Rounding
+from qcore.arguments import quoted
 from qcore.formats.number import check_number
 from qjax._rounding.dispatch import same_bits
 from qjax._rounding.keys import Key, fold_in, key_words
@@ -90,7 +91,7 @@ def low_precision(
         Array([0.625, 2.5  ], dtype=float32)
     """
     if not isinstance(tx, optax.GradientTransformation):
-        raise TypeError(f"tx={tx!r} is a {type(tx).__name__}; allowed is an optax.GradientTransformation")
+        raise TypeError(f"tx={quoted(tx)} is a {type(tx).__name__}; allowed is an optax.GradientTransformation")
     given = {
         "grad_quant": grad_quant,
         "acc_quant": acc_quant,
@@ -248,14 +249,15 @@ def _check_quantizer(name: str, quantize: Any, key: Any) -> _Rounding:
     if callable(quantize):
         return _Rounding(name, function=quantize)  # type: ignore[arg-type]
     raise TypeError(
-        f"{name}={quantize!r} is a {type(quantize).__name__}; allowed are a Number or its name, a qjax.quantizer, a "
+        f"{name}={quoted(quantize)} is a {type(quantize).__name__}; "
+        "allowed are a Number or its name, a qjax.quantizer, a "
         "function of an array, and None"
     )
 
 
 def _check_scaling(scaling: Any) -> float:
     if not isinstance(scaling, Real) or isinstance(scaling, bool):
-        raise TypeError(f"grad_scaling={scaling!r} is a {type(scaling).__name__}; allowed is a number above 0")
+        raise TypeError(f"grad_scaling={quoted(scaling)} is a {type(scaling).__name__}; allowed is a number above 0")
     factor = float(scaling)  # type: ignore[arg-type]
     if not 0 < factor < float("inf"):
         raise ValueError(f"grad_scaling={scaling}; allowed is a number above 0")

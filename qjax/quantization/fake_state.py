@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from qcore.affine import Counts, Extremes, QParams
-from qcore.arguments import check_flag
+from qcore.arguments import check_flag, quoted
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax.quantization.affine import fake_quantize
 from qjax.quantization.observer import MovingAverageMinMaxObserver, RangeObserver, WithArgs
@@ -70,7 +70,7 @@ class FakeQuantize:
     ) -> None:
         kind = observer if isinstance(observer, type) else type(observer)
         if not issubclass(kind, RangeObserver):
-            raise TypeError(f"observer={observer!r}; allowed are observers of ranges, such as MinMaxObserver")
+            raise TypeError(f"observer={quoted(observer)}; allowed are observers of ranges, such as MinMaxObserver")
         object.__setattr__(self, "observer", observer.with_args(**observer_kwargs))
 
     def init(self, shape: tuple[int, ...] = ()) -> FakeQuantizeState:

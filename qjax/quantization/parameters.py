@@ -10,7 +10,7 @@ import jax
 from qcore.affine import FORMS, SCHEMES, AffineInteger, QParams
 from qcore.affine import choose_qparams_dynamic as rule
 from qcore.affine.parameters import check_range
-from qcore.arguments import check_choice
+from qcore.arguments import check_choice, quoted
 from qjax.quantization.array_names import Names
 
 jax.tree_util.register_dataclass(QParams, ["scale", "zero_point"], ["axis"])
@@ -24,7 +24,7 @@ def form_of(dtype: Any) -> AffineInteger:
         return dtype
     if not isinstance(dtype, str) or dtype not in FORMS:
         error = ValueError if isinstance(dtype, str) else TypeError
-        raise error(f"dtype={dtype!r}; allowed are {', '.join(FORMS)} and an AffineInteger")
+        raise error(f"dtype={quoted(dtype)}; allowed are {', '.join(FORMS)} and an AffineInteger")
     return FORMS[dtype]
 
 

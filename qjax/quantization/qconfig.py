@@ -8,6 +8,7 @@ from typing import Any
 from qcore import Number
 from qcore.affine import AffineInteger
 from qcore.affine.parameters import engine
+from qcore.arguments import quoted
 from qcore.formats.number import check_number
 from qjax.quant.quantizer import QuantizeFunction, quantizer
 from qjax.quantization import observer as observers
@@ -34,7 +35,7 @@ def _description(name: str, value: Any) -> Any:
         return value()
     if not isinstance(value, _KINDS):
         raise TypeError(
-            f"{name}={value!r}; allowed are observers, FakeQuantize, and their classes; a format, its text, or a "
+            f"{name}={quoted(value)}; allowed are observers, FakeQuantize, and their classes; a format, its text, or a "
             "qjax.quantizer; and None"
         )
     return value

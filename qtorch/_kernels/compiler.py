@@ -75,7 +75,7 @@ def _words(variable: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise ValueError(f"{variable}={text!r}: {error}; allowed are words as a shell splits them") from None
+        raise ValueError(f"{variable}={quoted(text)}: {error}; allowed are words as a shell splits them") from None
 
 
 def _compiler() -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from qcore.arguments import check_type
+from qcore.arguments import check_type, quoted
 from qcore.notices import warn
 from qtorch._torch_internals import pack_linear, pack_recurrent, with_versions
 from qtorch._workflow.tree import check_mapping, check_state_dict
@@ -68,7 +68,7 @@ def from_torch_ao(state_dict: Mapping[str, Any]) -> dict[str, Any]:
 def _check_names(state_dict: Any) -> None:
     check_mapping("state_dict", state_dict)
     for key in state_dict:
-        check_type(f"the name {key!r} of state_dict", key, str, "a str")
+        check_type(f"the name {quoted(key)} of state_dict", key, str, "a str")
 
 
 def _dynamic_layers(state_dict: Mapping[str, Any]) -> set[str]:
@@ -94,7 +94,9 @@ def _entries(prefix: str, name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from _products(prefix, name, value)
     elif not isinstance(value, torch.Tensor):
         kind = type(value).__name__
-        raise TypeError(f"state_dict[{prefix + name!r}] is a {kind}; allowed are tensors, and packed pairs of them")
+        raise TypeError(
+            f"state_dict[{quoted(prefix + name)}] is a {kind}; allowed are tensors, and packed pairs of them"
+        )
     elif value.is_quantized:
         yield from ((f"{layer}{name}.{part}", tensor) for part, tensor in _parts(value))
     elif name == "weight" and layer != prefix:

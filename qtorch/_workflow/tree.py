@@ -50,8 +50,8 @@ def check_state_dict(state_dict: Any) -> None:
     """Raises TypeError unless state_dict is a dictionary of tensors by their names."""
     check_mapping("state_dict", state_dict)
     for key, value in state_dict.items():
-        check_type(f"the name {key!r} of state_dict", key, str, "a str")
-        check_type(f"state_dict[{key!r}]", value, torch.Tensor, "a tensor")
+        check_type(f"the name {quoted(key)} of state_dict", key, str, "a str")
+        check_type(f"state_dict[{quoted(key)}]", value, torch.Tensor, "a tensor")
 
 
 def entry_of(name: str, config: Any, key: str) -> Mapping[Any, Any]:
@@ -63,7 +63,7 @@ def entry_of(name: str, config: Any, key: str) -> Mapping[Any, Any]:
     config = {} if config is None else config
     check_mapping(name, config)
     entry = config.get(key, {})
-    check_mapping(f"{name}[{key!r}]", entry)
+    check_mapping(f"{name}[{quoted(key)}]", entry)
     return entry
 
 

@@ -214,9 +214,9 @@ def _classes(rule: Rule) -> tuple[type, ...] | None:
     if isinstance(kind, type) and issubclass(kind, nn.Module):
         return (kind,)
     if not isinstance(kind, str):
-        raise TypeError(f"layer_types has {kind!r}, a {type(kind).__name__}; allowed are {allowed}")
+        raise TypeError(f"layer_types has {quoted(kind)}, a {type(kind).__name__}; allowed are {allowed}")
     if kind not in GROUPS:
-        raise ValueError(f"layer_types has {kind!r}; allowed are {allowed}")
+        raise ValueError(f"layer_types has {quoted(kind)}; allowed are {allowed}")
     return GROUPS[kind]
 
 

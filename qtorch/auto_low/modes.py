@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from qcore.accumulate.product import Products
+from qcore.arguments import quoted
 from qcore.notices import warn
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
 from qcore.report import ProductReport, short_product
@@ -364,7 +365,7 @@ def _in_mode(
 
 
 def _where(place: Place, name: str) -> str:
-    return f"{name} in {place.path!r}" if place.path else f"{name} in the model itself"
+    return f"{name} in {quoted(place.path)}" if place.path else f"{name} in the model itself"
 
 
 def _warn_once(place: Place, name: str, reason: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from qcore.arguments import check_seed
+from qcore.arguments import check_seed, quoted
 from qcore.formats.text import Kind, Reader, register, write
 from qcore.random.threefry import threefry
 
@@ -47,7 +47,9 @@ class Hadamard:
     def __post_init__(self) -> None:
         high, low = check_seed(self.seed)
         if not isinstance(self.seed, int):
-            raise TypeError(f"seed={self.seed!r} is a {type(self.seed).__name__}; allowed is an int from 0 to 2^64 - 1")
+            raise TypeError(
+                f"seed={quoted(self.seed)} is a {type(self.seed).__name__}; allowed is an int from 0 to 2^64 - 1"
+            )
         words = [_word(high, low, index) for index in range(SIZE)]
         object.__setattr__(self, "signs", tuple(1 - 2 * (word >> 31) for word in words))
         object.__setattr__(self, "text", write(self))

@@ -11,6 +11,7 @@ from typing import Any
 from qcore.accumulate.accumulator import optional_number
 from qcore.accumulate.operands.hadamard import Hadamard
 from qcore.accumulate.operands.scale import Scale
+from qcore.arguments import quoted
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import check_number
@@ -101,7 +102,7 @@ def _part(name: str, value: Any, kind: Any) -> Any:
     found = parse(value) if isinstance(value, str) else value
     if found is not None and not isinstance(found, kind):
         allowed = f"a {kind.__name__}, its text, and None"
-        raise TypeError(f"{name}={value!r} is a {type(found).__name__}; allowed are {allowed}")
+        raise TypeError(f"{name}={quoted(value)} is a {type(found).__name__}; allowed are {allowed}")
     return found
 
 

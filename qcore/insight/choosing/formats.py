@@ -51,7 +51,7 @@ def check_candidates(candidates: Iterable[Number | str]) -> dict[str, float]:
     for candidate in candidates:
         number = check_number(candidate, "candidates")
         if number.text in found:
-            raise ValueError(f"candidates has {number.text!r} twice; allowed are different formats")
+            raise ValueError(f"candidates has {quoted(number.text)} twice; allowed are different formats")
         found[number.text] = bits_per_element(number)
     if not found:
         raise ValueError("candidates is empty; allowed is at least one format, such as 'e4m3fn'")
@@ -65,7 +65,7 @@ def check_sites(sites: Mapping[str, int]) -> None:
         raise ValueError("model has no sites; allowed are models with linear layers or convolutions that lower finds")
     for name, size in sites.items():
         if size < 1:
-            raise ValueError(f"site {name!r} has {size} weights; allowed are sites that have some")
+            raise ValueError(f"site {quoted(name)} has {size} weights; allowed are sites that have some")
 
 
 def check_budget(budget_bits: float, candidates: Mapping[str, float]) -> float:

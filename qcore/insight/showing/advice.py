@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from qcore.arguments import quoted
 from qcore.arrays import quantize
 from qcore.formats.block import BlockNumber, BlockScaled
 from qcore.formats.fixed import FixedPoint
@@ -92,7 +93,9 @@ def findings(record: Record) -> list[Finding]:
     if not isinstance(record, Record):
         raise TypeError(f"record={record!r:.80} is a {type(record).__name__}; allowed is a Record")
     if not record.entries:
-        raise ValueError(f"record of {record.model!r} has no entries; allowed is one of a run with a rounding site")
+        raise ValueError(
+            f"record of {quoted(record.model)} has no entries; allowed is one of a run with a rounding site"
+        )
     told: dict[tuple[Site, str], list[Statistics]] = {}
     for one in record.entries:
         told.setdefault((one.site, one.statistics.number), []).append(one.statistics)

@@ -17,6 +17,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
+from qcore.arguments import quoted
 from qcore.files import write_text
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ _STYLE: Any = {
 
 def check_path(path: Path) -> None:
     if path.suffix.lower() != SUFFIX:
-        raise ValueError(f"plot file {str(path)!r}; allowed are names that end in {SUFFIX}")
+        raise ValueError(f"plot file {quoted(str(path))}; allowed are names that end in {SUFFIX}")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import pi
 from typing import Any
 
-from qcore.arguments import check_float, check_int
+from qcore.arguments import check_float, check_int, quoted
 from qcore.numerics.differentiable import without_gradients
 
 
@@ -79,7 +79,7 @@ class Milestones:
         _set_floats(self, "rate", "factor")
         if not isinstance(self.milestones, tuple | list):
             kind = type(self.milestones).__name__
-            raise TypeError(f"milestones={self.milestones!r} is a {kind}; allowed is a tuple of ints")
+            raise TypeError(f"milestones={quoted(self.milestones)} is a {kind}; allowed is a tuple of ints")
         milestones = tuple([check_int(f"milestones[{i}]", one, 0) for i, one in enumerate(self.milestones)])
         if list(milestones) != sorted(milestones):
             raise ValueError(f"milestones={milestones}; allowed is an ascending order")

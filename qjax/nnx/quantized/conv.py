@@ -10,7 +10,7 @@ from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic.padding import pad_images
-from qcore.arguments import check_size, check_sizes, check_type
+from qcore.arguments import check_size, check_sizes, check_type, quoted
 from qjax.nnx.quantized.base import Quantized, QuantizedWeight, checked, float_variable, place_of
 from qjax.quantization import QTensor
 from qjax.quantization.functional.products import conv_to
@@ -113,7 +113,8 @@ class Conv(Quantized):
             pairs = [((extent - 1) // 2, extent // 2) for extent in reach]
         elif isinstance(self.padding, str):
             raise ValueError(
-                f"padding={self.padding!r}; allowed are SAME, VALID, CIRCULAR, REFLECT, in one dimension CAUSAL, and "
+                f"padding={quoted(self.padding)}; "
+                "allowed are SAME, VALID, CIRCULAR, REFLECT, in one dimension CAUSAL, and "
                 "numbers"
             )
         else:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from qcore.arguments import quoted
 from qjax.nnx import quantized
 from qjax.nnx.activations import Activation, ReLU, ReLU6
 from qjax.nnx.intrinsic import Fused
@@ -71,7 +72,7 @@ def _unusual_conv(conv: nnx.Conv) -> str:
     if conv.mask is not None:
         return "it has a mask"
     if isinstance(conv.padding, str) and conv.padding not in NAMED_PADDINGS:
-        return f"it has padding={conv.padding!r}"
+        return f"it has padding={quoted(conv.padding)}"
     return ""
 
 

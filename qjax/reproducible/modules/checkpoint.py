@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine.checkpoint import numbers_of
+from qcore.arguments import quoted
 from qjax._models.tree import check_model, names_of, shown
 from qjax.nnx.workflow.carrying.entries import check_tensors
 
@@ -93,11 +94,11 @@ def load_state_dict(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
     given = {name for name in tensors if not name.endswith("num_batches_tracked")}
     if given != set(entries):
         raise ValueError(f"tensors lacks {sorted(set(entries) - given)} and has {sorted(given - set(entries))} beside")
-    arrays = {name: numbers_of(f"tensors[{name!r}]", tensors[name]) for name in entries}
+    arrays = {name: numbers_of(f"tensors[{quoted(name)}]", tensors[name]) for name in entries}
     for name, (variables, there, _) in entries.items():
         shape = jax.eval_shape(there, *[variable[...] for variable in variables]).shape
         if arrays[name].shape != shape:
-            raise ValueError(f"tensors[{name!r}] has shape {arrays[name].shape}; allowed is the model's, {shape}")
+            raise ValueError(f"tensors[{quoted(name)}] has shape {arrays[name].shape}; allowed is the model's, {shape}")
     for name, (variables, _, back) in entries.items():
         for variable, x in zip(variables, back(jnp.asarray(arrays[name])), strict=True):
             variable[...] = x
@@ -165,5 +166,7 @@ def _entries(model: nnx.Module) -> list[Entry]:
                 found.append((f"{name}.{called}" if name else called, [variable], there, inverse))
         for attribute, variable in vars(layer).items():
             if isinstance(variable, nnx.Param) and id(variable) not in known:
-                raise ValueError(f"{shown(name)} has a parameter {attribute!r}, whose layout in torch is not known")
+                raise ValueError(
+                    f"{shown(name)} has a parameter {quoted(attribute)}, whose layout in torch is not known"
+                )
     return found

@@ -10,6 +10,7 @@ from flax import nnx
 import qjax.nnx.products as rounded
 from qcore import Recipe
 from qcore.accumulate.product import Products
+from qcore.arguments import quoted
 from qcore.formats.text import parse
 from qjax._models.tree import check_model, names_of, rebuilt, shown
 from qjax.reproducible.modules import layers
@@ -94,14 +95,14 @@ def _check(name: str, layer: Any) -> None:
     if isinstance(layer, nnx.MultiHeadAttention):
         check_attention_layer(shown(name), layer)
     if isinstance(layer, nnx.Conv) and (isinstance(layer.padding, str) and layer.padding != "VALID"):
-        raise ValueError(f"{shown(name)} has padding={layer.padding!r}; allowed are 'VALID' and ints")
+        raise ValueError(f"{shown(name)} has padding={quoted(layer.padding)}; allowed are 'VALID' and ints")
     if isinstance(layer, nnx.Conv) and (layer.mask is not None or layer.kernel[...].ndim > 5):
         raise ValueError(f"{shown(name)} has a mask, or more than 3 dimensions; allowed are 1 to 3, without mask")
     axes = {one: getattr(layer, one, -1) for one in ("axis", "feature_axes", "reduction_axes")}
     axes.update({"axis_name": getattr(layer, "axis_name", None) or -1})
     wrong = [one for one, axis in axes.items() if axis not in (-1, (-1,))]
     if wrong:
-        raise ValueError(f"{shown(name)} has {wrong[0]}={axes[wrong[0]]!r}; allowed is the default")
+        raise ValueError(f"{shown(name)} has {wrong[0]}={quoted(axes[wrong[0]])}; allowed is the default")
     dtypes = [getattr(layer, one, None) for one in ("dtype", "param_dtype")]
     if any(dtype not in (None, jnp.float32) for dtype in dtypes):
         raise ValueError(f"{shown(name)} has dtype={dtypes[0]}, param_dtype={dtypes[1]}; allowed is float32")

@@ -184,7 +184,7 @@ def _rows(modules_to_fuse: Any) -> Any:
 
 
 def _no_names(value: Any) -> TypeError:
-    return TypeError(f"modules_to_fuse has {value!r}; allowed are lists of names: [['conv', 'bn', 'relu']]")
+    return TypeError(f"modules_to_fuse has {quoted(value)}; allowed are lists of names: [['conv', 'bn', 'relu']]")
 
 
 def _layer(model: nn.Module, name: Any) -> nn.Module:
@@ -193,7 +193,7 @@ def _layer(model: nn.Module, name: Any) -> nn.Module:
     try:
         return model.get_submodule(name)
     except AttributeError as error:
-        raise ValueError(f"modules_to_fuse has {name!r}, which names no module: {error}") from error
+        raise ValueError(f"modules_to_fuse has {quoted(name)}, which names no module: {error}") from error
 
 
 def _check_row(model: nn.Module, row: Sequence[str], layers: list[nn.Module]) -> None:
@@ -216,4 +216,6 @@ def _check_row(model: nn.Module, row: Sequence[str], layers: list[nn.Module]) ->
         names.setdefault(id(module), []).append(name)
     for name, layer in zip(row, layers, strict=True):
         if len(names[id(layer)]) > 1:
-            raise ValueError(f"modules_to_fuse has {name!r}, which is one layer with the names {names[id(layer)]}")
+            raise ValueError(
+                f"modules_to_fuse has {quoted(name)}, which is one layer with the names {names[id(layer)]}"
+            )

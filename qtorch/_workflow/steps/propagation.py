@@ -86,9 +86,9 @@ def check_entries(model: torch.nn.Module, entries: Mapping[Any, Any]) -> None:
     modules = {"": model} | dict(model.named_modules(remove_duplicate=False))
     types = {plain_class(module) for module in modules.values()}
     for key, settings in entries.items():
-        check_settings(f"the entry {key!r}", settings)
+        check_settings(f"the entry {quoted(key)}", settings)
         if isinstance(key, str) and key not in modules:
-            raise ValueError(f"the entry {key!r} names no module; there are {_some(sorted(modules)[1:])}")
+            raise ValueError(f"the entry {quoted(key)} names no module; there are {_some(sorted(modules)[1:])}")
         if isinstance(key, type) and key not in types:
             names = _some(sorted({kind.__name__ for kind in types}))
             derived = [path for path, module in modules.items() if isinstance(module, key)]

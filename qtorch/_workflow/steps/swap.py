@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from qcore.arguments import quoted
 from qtorch._classes import plain_class
 from qtorch._torch_internals import forward_hooks
 from qtorch._workflow.observing import CountCalls, ObserveOutput
@@ -84,7 +85,9 @@ def maker(name: str, mapping: Mapping[Any, Any], mod: nn.Module, method: str) ->
     """
     target = mapping[plain_class(mod)]
     if not hasattr(target, method):
-        raise TypeError(f"{name} has {target!r} for {type(mod).__name__}; allowed is a class with {method}(module)")
+        raise TypeError(
+            f"{name} has {quoted(target)} for {type(mod).__name__}; allowed is a class with {method}(module)"
+        )
     return getattr(target, method)
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from qcore import Recipe
+from qcore.arguments import quoted
 from qtorch import linalg
 from qtorch.auto_low.products import lower_products
 from qtorch.reproducible.modules import layers
@@ -84,7 +85,8 @@ def _check(name: str, layer: nn.Module) -> None:
         if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
                 raise ValueError(
-                    f"{where} has padding={layer.padding!r}, padding_mode={layer.padding_mode!r}; allowed are ints, "
+                    f"{where} has padding={quoted(layer.padding)}, "
+                    f"padding_mode={quoted(layer.padding_mode)}; allowed are ints, "
                     "and 'zeros'"
                 )
         elif isinstance(layer, nn.MultiheadAttention):

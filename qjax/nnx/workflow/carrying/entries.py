@@ -54,13 +54,13 @@ class Entries:
         """
         whole = self.prefix + name
         if name not in self:
-            raise ValueError(f"tensors has no {whole!r}")
+            raise ValueError(f"tensors has no {quoted(whole)}")
         self.used.add(whole)
-        array = numbers_of(f"tensors[{whole!r}]", self.tensors[whole])
+        array = numbers_of(f"tensors[{quoted(whole)}]", self.tensors[whole])
         if ndim not in (None, array.ndim):
-            raise ValueError(f"tensors[{whole!r}] has shape {array.shape}; allowed are {ndim} dimensions")
+            raise ValueError(f"tensors[{quoted(whole)}] has shape {array.shape}; allowed are {ndim} dimensions")
         if size not in (None, array.size):
-            raise ValueError(f"tensors[{whole!r}] has shape {array.shape}; allowed are {size} elements")
+            raise ValueError(f"tensors[{quoted(whole)}] has shape {array.shape}; allowed are {size} elements")
         return array
 
     def maybe(self, name: str, ndim: int | None = None) -> np.ndarray | None:

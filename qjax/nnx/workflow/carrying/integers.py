@@ -12,6 +12,7 @@ from flax import nnx
 
 from qcore.affine import UINT8, AffineInteger, QParams
 from qcore.affine.checkpoint import numbers_of
+from qcore.arguments import quoted
 from qjax.nnx import quantized
 from qjax.nnx.activations import Activation
 from qjax.nnx.intrinsic import Fused, LinearReLU
@@ -112,7 +113,7 @@ def _product(name: str, kernel: Any, entries: Entries, relu: bool = False) -> An
 
 def _dtype(entries: Entries, name: str) -> Any:
     whole = entries.prefix + name
-    return numbers_of(f"tensors[{whole!r}]", entries.tensors[whole]).dtype if name in entries else None
+    return numbers_of(f"tensors[{quoted(whole)}]", entries.tensors[whole]).dtype if name in entries else None
 
 
 def arrays_of_integers(module: Any) -> dict[str, Any]:

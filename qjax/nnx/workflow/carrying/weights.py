@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from qcore.affine import INT8, UINT8, AffineInteger, QParams
+from qcore.arguments import quoted
 from qjax.nnx.workflow.carrying.entries import Entries
 from qjax.quantization import QTensor
 from qjax.quantization.integer.packed import unpacked
@@ -41,15 +42,15 @@ def weight_from(kernel: Any, entries: Entries, form: AffineInteger | None) -> QT
         form = _BY_DTYPE[values.dtype.name] if form is None else form
     if values.shape != shape:
         raise ValueError(
-            f"{entries.prefix[:-1]!r} of tensors has shape {values.shape}; allowed is {shape}, as the model's"
+            f"{quoted(entries.prefix[:-1])} of tensors has shape {values.shape}; allowed is {shape}, as the model's"
         )
     weight = QTensor(values, qparams, form)
     try:
         weight.check()
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{entries.prefix[:-1]!r} of tensors: {error}") from error
+        raise ValueError(f"{quoted(entries.prefix[:-1])} of tensors: {error}") from error
     if ((values < form.qmin) | (values > form.qmax)).any():
-        raise ValueError(f"{entries.prefix[:-1]!r} of tensors has integers outside of {form}; allowed are none")
+        raise ValueError(f"{quoted(entries.prefix[:-1])} of tensors has integers outside of {form}; allowed are none")
     return weight
 
 

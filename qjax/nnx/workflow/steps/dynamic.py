@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine import AffineInteger
+from qcore.arguments import quoted
 from qjax._models.tree import check_model, rebuilt, shown
 from qjax.nnx.intrinsic import LinearReLU
 from qjax.nnx.quantized import dynamic
@@ -93,7 +94,7 @@ def _settings_for(dtype: Any) -> QConfigDynamic:
     if isinstance(dtype, AffineInteger):
         return QConfigDynamic(MinMaxObserver(dtype=dtype, qscheme="per_tensor_symmetric"))
     if dtype not in _BY_DTYPE:
-        raise ValueError(f"dtype={dtype!r}; allowed are {', '.join(_BY_DTYPE)} and an AffineInteger")
+        raise ValueError(f"dtype={quoted(dtype)}; allowed are {', '.join(_BY_DTYPE)} and an AffineInteger")
     return _BY_DTYPE[dtype]
 
 

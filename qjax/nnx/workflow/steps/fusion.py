@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from qcore.arguments import check_flag, check_type
+from qcore.arguments import check_flag, check_type, quoted
 from qjax._models.tree import check_model, modules_of, name_of, names_of, rebuilt
 from qjax.nnx.activations import ReLU
 from qjax.nnx.intrinsic import FUSED, Fused
@@ -115,9 +115,11 @@ def with_parameters(layer: Any, kernel: Any, bias: Any) -> Any:
 def _check_row(model: nnx.Module, row: Sequence[str], modules: dict[str, nnx.Module]) -> None:
     for name in row:
         if not isinstance(name, str):
-            raise TypeError(f"modules_to_fuse has {name!r}; allowed are lists of names: [['conv', 'bn', 'relu']]")
+            raise TypeError(f"modules_to_fuse has {quoted(name)}; allowed are lists of names: [['conv', 'bn', 'relu']]")
         if name not in modules:
-            raise ValueError(f"modules_to_fuse has {name!r}, which names no module; there are {sorted(modules)[1:13]}")
+            raise ValueError(
+                f"modules_to_fuse has {quoted(name)}, which names no module; there are {sorted(modules)[1:13]}"
+            )
     if len(set(row)) < len(row):
         raise ValueError(f"modules_to_fuse has {list(row)}; allowed are different layers")
     paths = modules_of(model)
@@ -125,7 +127,7 @@ def _check_row(model: nnx.Module, row: Sequence[str], modules: dict[str, nnx.Mod
     for name in row:
         path = next(path for path in paths if name_of(path, paths) == name)
         if len(names := shared[id(paths[path])]) > 1:
-            raise ValueError(f"modules_to_fuse has {name!r}, which is one layer with the names {sorted(names)}")
+            raise ValueError(f"modules_to_fuse has {quoted(name)}, which is one layer with the names {sorted(names)}")
 
 
 def _aliases(model: nnx.Module) -> dict[int, set[str]]:

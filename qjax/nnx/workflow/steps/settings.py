@@ -7,6 +7,7 @@ from typing import Any
 
 from flax import nnx
 
+from qcore.arguments import quoted
 from qjax._models.tree import all_names, modules_of, name_of, shown
 from qjax.quantization import QConfig, QConfigDynamic
 
@@ -48,9 +49,11 @@ def check_entries(entries: Mapping[Any, Any], modules: list[tuple[str, nnx.Modul
     for key, settings in entries.items():
         if settings is not None and not isinstance(settings, kind):
             allowed = "QConfig" if kind is QConfig else QConfigDynamic.__name__
-            raise TypeError(f"{name}: the entry {key!r} is a {type(settings).__name__}; allowed are {allowed} and None")
+            raise TypeError(
+                f"{name}: the entry {quoted(key)} is a {type(settings).__name__}; allowed are {allowed} and None"
+            )
         if isinstance(key, str) and key not in names:
-            raise ValueError(f"the entry {key!r} names no module; there are {_some(sorted(names)[1:])}")
+            raise ValueError(f"the entry {quoted(key)} names no module; there are {_some(sorted(names)[1:])}")
         if isinstance(key, type) and key not in types:
             derived = [name for name, module in modules if isinstance(module, key)]
             more = f"; {shown(derived[0])} is of a subclass, which needs an entry of its own" if derived else ""
@@ -58,7 +61,7 @@ def check_entries(entries: Mapping[Any, Any], modules: list[tuple[str, nnx.Modul
             raise ValueError(f"the entry {key.__name__} is the exact type of no module; there are {kinds}{more}")
         if not isinstance(key, (str, type)):
             raise TypeError(
-                f"{name}: the entry {key!r} is a {type(key).__name__}; allowed are names and types of modules"
+                f"{name}: the entry {quoted(key)} is a {type(key).__name__}; allowed are names and types of modules"
             )
 
 
