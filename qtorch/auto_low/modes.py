@@ -7,7 +7,6 @@ that multiplies.
 from __future__ import annotations
 
 import inspect
-import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -201,7 +200,7 @@ class ProductMode(TorchFunctionMode):
         """
         if torch.compiler.is_compiling() or not self.has_gradients:
             return
-        frame: Any = sys._getframe(1)
+        frame: Any = inspect.currentframe()
         while frame is not None and not (frame.f_code.co_filename == __file__ and "entered" in frame.f_code.co_name):
             if frame.f_code is _CHECKPOINT:
                 raise RuntimeError(
