@@ -22,8 +22,8 @@ class Quantizer(nnx.Module):
     does. The stream is forked from "quantize" of `rngs`, or from its default stream.
 
     Args:
-        forward_number, backward_number, forward_rounding, backward_rounding, clamping_grad_zero, backward_hooks,
-            overflow: as for `qjax.quantizer`.
+        forward_number, backward_number, forward_rounding, backward_rounding: as for `qjax.quantizer`.
+        clamping_grad_zero, backward_hooks, overflow: as for `qjax.quantizer`.
         rngs: the source of keys for stochastic calls without a key.
 
     Raises:

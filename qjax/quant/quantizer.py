@@ -66,8 +66,8 @@ def quantizer(
     JAX raises a TypeError.
 
     Args:
-        forward_number, backward_number, forward_rounding, backward_rounding, clamping_grad_zero, backward_hooks,
-            overflow: see `qcore.Quantization`.
+        forward_number, backward_number, forward_rounding, backward_rounding: see `qcore.Quantization`.
+        clamping_grad_zero, backward_hooks, overflow: see `qcore.Quantization`.
 
     Returns:
         A pure function f(x, key=None), with the same bits as qtorch's for the same key.

@@ -97,7 +97,7 @@ def torch_results(model, x):
         if isinstance(module, (quantized.QFunctional, quantized.FloatFunctional)):
             for method in _METHODS:
                 setattr(module, method, _keeping(getattr(module, method), found, name))
-        elif isinstance(module, (Quantized, RoundedLayer)) or type(module) is QuantStub:
+        elif isinstance(module, (Quantized, RoundedLayer, QuantStub)) and not isinstance(module, DeQuantStub):
             hooks.append(module.register_forward_hook(keep(name)))
     with torch.no_grad():
         result = model(torch.from_numpy(x))

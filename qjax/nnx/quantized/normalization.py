@@ -47,6 +47,7 @@ class BatchNorm(Norm):
         relu: True for a ReLU behind it.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from qcore.affine import UINT8
         >>> from qjax.quantization import quantize_per_tensor
         >>> ones = jnp.ones(1)
@@ -100,6 +101,8 @@ class LayerNorm(Norm):
         weight, bias, epsilon, output, form: as for `BatchNorm`.
 
     Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
         >>> from qcore.affine import UINT8
         >>> from qjax.quantization import quantize_per_tensor
         >>> layer = nnx.jit(LayerNorm(None, None, 1e-5, QParams.of(0.1, 100), UINT8))
@@ -127,6 +130,8 @@ class GroupNorm(Norm):
         num_groups: into how many the features are split; None for as many as there are, which is instance norm.
 
     Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
         >>> from qcore.affine import UINT8
         >>> from qjax.quantization import quantize_per_tensor
         >>> layer = nnx.jit(GroupNorm(None, None, 1e-5, QParams.of(0.1, 100), UINT8, num_groups=1))

@@ -168,7 +168,8 @@ class Observed(nnx.Module):
     """
 
     def __init__(self, module: nnx.Module, qconfig: QConfig) -> None:
-        check_type("module", module, nnx.Module, "a flax.nnx.Module")
+        if not callable(module):
+            raise TypeError(f"module is a {type(module).__name__}; allowed are a flax.nnx.Module and a function")
         check_type("qconfig", qconfig, QConfig, "a QConfig")
         self.module, self.qconfig = module, qconfig
         self.activation_post_process = Observer(qconfig.activation)
