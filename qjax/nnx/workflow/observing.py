@@ -168,7 +168,7 @@ class Observed(nnx.Module):
     """
 
     def __init__(self, module: nnx.Module, qconfig: QConfig) -> None:
-        if not callable(module):
+        if not (isinstance(module, nnx.Module) or callable(module)):
             raise TypeError(f"module is a {type(module).__name__}; allowed are a flax.nnx.Module and a function")
         check_type("qconfig", qconfig, QConfig, "a QConfig")
         self.module, self.qconfig = module, qconfig
