@@ -45,4 +45,4 @@ def literal(value: Any) -> Any:
     """
     if isinstance(value, tuple):
         return tuple(map(literal, value))
-    return next(iter({value: None})) if torch.compiler.is_compiling() else value
+    return next(iter({value: None})) if torch.compiler.is_dynamo_compiling() else value

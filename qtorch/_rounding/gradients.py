@@ -17,7 +17,7 @@ def for_transforms(function: Any, with_tangent: Any) -> Callable[..., Any]:
         function: a subclass of `torch.autograd.Function` without `jvp`: `torch.compile` refuses those that have one.
         with_tangent: a subclass of it that has `jvp`.
     """
-    if not torch.compiler.is_compiling():
+    if not torch.compiler.is_dynamo_compiling():
         return with_tangent.apply
     _leave_tangents_to_eager()
     return function.apply
@@ -25,7 +25,7 @@ def for_transforms(function: Any, with_tangent: Any) -> Callable[..., Any]:
 
 def is_differentiated(x: torch.Tensor) -> bool:
     """True if a tensor that is not plain may have a derivative; functorch's may not say what they require."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         _leave_tangents_to_eager()
         return x.requires_grad and torch.is_grad_enabled()
     return torch.is_grad_enabled() or in_forward_mode()

@@ -72,7 +72,7 @@ def key_tensor(key: Any, name: str = "key") -> torch.Tensor:
             "32-bit words, or an int32, uint32 or int64 tensor of two words"
         )
     words = (key.view(torch.int32) if key.dtype is torch.uint32 else key.to(torch.int32)).contiguous()
-    return words if torch.compiler.is_compiling() or is_memory(words) else words.clone()  # at an aligned address
+    return words if torch.compiler.is_dynamo_compiling() or is_memory(words) else words.clone()  # at an aligned address
 
 
 def fold_in(words: torch.Tensor, data: int, plain: bool) -> torch.Tensor:

@@ -110,7 +110,7 @@ def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, cod
     """The plan for a user's arguments, or an error that names what is wrong with them."""
     number, mode = check_number(number), check_rounding(rounding)
     carrier = check_dtype(dtype, "x")
-    if not torch.compiler.is_compiling():
+    if not torch.compiler.is_dynamo_compiling():
         return Plan(number, *prepare(number, mode, carrier, overflow, coded), dtype, overflow)
     described = _description(number)
     fields, constants = _prepare(mode.value, carrier.name, overflow, coded, *described)
@@ -136,13 +136,13 @@ def text_of(number: Number) -> str:
 
 def block_sizes(number: Number, ndim: int) -> Sizes:
     """`number.block_sizes(ndim)`, as literals where a program is traced."""
-    return _sizes(ndim, *_description(number)) if torch.compiler.is_compiling() else number.block_sizes(ndim)
+    return _sizes(ndim, *_description(number)) if torch.compiler.is_dynamo_compiling() else number.block_sizes(ndim)
 
 
 def decoder(number: Number, dtype: Any) -> tuple[Decoding, tuple[int, ...]]:
     """What decodes a format's codes to a dtype, and the format's integers."""
     carrier = check_dtype(dtype, "the result")
-    if not torch.compiler.is_compiling():
+    if not torch.compiler.is_dynamo_compiling():
         return number.decoding(carrier)
     fields, constants = _decoding(carrier.name, *_description(number))
     return Decoding(Carrier(*fields[0]), *fields[1:]), constants

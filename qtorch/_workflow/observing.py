@@ -52,7 +52,7 @@ class CountCalls:
         self.path, self.calls = path, 0
 
     def __call__(self, module: torch.nn.Module, inputs: Any) -> None:
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_dynamo_compiling():
             self.calls += 1
 
 

@@ -173,7 +173,7 @@ class _Guard(nn.Module):
     """The last parametrization of a rounded weight."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if torch.compiler.is_compiling() or not is_plain_tensor(x):
+        if torch.compiler.is_dynamo_compiling() or not is_plain_tensor(x):
             return x
         return x.as_subclass(RoundedWeight)
 

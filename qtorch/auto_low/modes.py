@@ -188,7 +188,7 @@ class ProductMode(TorchFunctionMode):
             _warn_once(self.place, name, reason)
         with unseen_by_modes():
             y = func(*args, **kwargs)
-        if not torch.compiler.is_compiling() and (lists := listing.get()) is not None:
+        if not torch.compiler.is_dynamo_compiling() and (lists := listing.get()) is not None:
             list_wide(lists, self, self.place.path, name, found, args, kwargs, y, reason)
         self.note(args, y)
         return y
@@ -198,7 +198,7 @@ class ProductMode(TorchFunctionMode):
 
         Its backward pass runs the function again, without this mode: torch raises, or gives wrong gradients.
         """
-        if torch.compiler.is_compiling() or not self.has_gradients:
+        if torch.compiler.is_dynamo_compiling() or not self.has_gradients:
             return
         frame: Any = inspect.currentframe()
         while frame is not None and not (frame.f_code.co_filename == __file__ and "entered" in frame.f_code.co_name):
@@ -278,7 +278,7 @@ class _Lowered:
         return scaling
 
     def list(self, kind: str, shapes: Any, work: int) -> None:
-        if torch.compiler.is_compiling() or (lists := listing.get()) is None:
+        if torch.compiler.is_dynamo_compiling() or (lists := listing.get()) is None:
             return
         place = self.mode.place
         products = place.products[kind]

@@ -112,7 +112,7 @@ def lanes_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Ten
         x, y = (one.detach() if one.requires_grad else one for one in (x, y))
         return _lanes(x, y, number, x.is_cpu)
     x, y = (one.detach().full_tensor() if is_sharded(one) else one.detach() for one in (x, y))  # type: ignore[operator]
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return torch.ops.qtorch.statistics(x, y, text_of(number))
     return _lanes(x, y, number, False)
 

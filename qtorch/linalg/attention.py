@@ -78,7 +78,7 @@ class _Derivative(torch.autograd.Function):
 
 
 def _derivative(y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    recorded = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    recorded = torch.is_grad_enabled() and not torch.compiler.is_dynamo_compiling()
     return _Derivative.apply(y, v) if recorded else softmax_gradient(Names, y, v)
 
 
@@ -171,7 +171,7 @@ def attention(
         found = found.masked_fill(~attn_mask, -torch.inf)
     elif attn_mask is not None:
         found = found + attn_mask
-    apply = _Softmax.apply if torch.compiler.is_compiling() else _WithTangent.apply
+    apply = _Softmax.apply if torch.compiler.is_dynamo_compiling() else _WithTangent.apply
     weights = apply(found)
     return output(torch.nn.functional.dropout(weights, dropout_p) if dropout_p else weights, value)
 

@@ -59,5 +59,5 @@ def add_bias(x: torch.Tensor, bias: torch.Tensor | None, outputs: int, dim: int)
     check_dense("bias", bias)
     check_device("bias", bias, x.device, "input")
     check_bias(tuple(bias.shape), str(bias.dtype).removeprefix("torch."), outputs)
-    apply = _AddBias.apply if torch.compiler.is_compiling() else _WithTangent.apply
+    apply = _AddBias.apply if torch.compiler.is_dynamo_compiling() else _WithTangent.apply
     return apply(x, bias, dim)

@@ -72,7 +72,7 @@ def prepare(
         check_operand(name, x)
     check_placed(form.names, a, b)
     check_device(form.names[1], b, a.device, form.names[0])
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         shape = _shape(form, a.shape, b.shape)
         pair = tuple(map(_literal, operands)) if isinstance(operands, tuple | list) else _literal(operands)
         *texts, stochastic, history, plain = _checked_texts(pair, *map(_literal, (accumulator, grad_a, grad_b)), names)
@@ -177,7 +177,9 @@ class _Product(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         first, second, key, state, ctx.shapes, ctx.which, ctx.form, *ctx.products = inputs
         ctx.state = state
-        ctx.observer = None if torch.compiler.is_compiling() else OBSERVER.get()  # Dynamo cannot trace a ContextVar
+        ctx.observer = (
+            None if torch.compiler.is_dynamo_compiling() else OBSERVER.get()
+        )  # Dynamo cannot trace a ContextVar
         ctx.save_for_backward(first, second, key, None if state is None else state[:, :1].clone())
 
     @staticmethod
@@ -220,7 +222,7 @@ def _gradients(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         operands = first.detach(), second.detach(), gradient.detach()
         scales = torch.ops.qtorch.gather(ctx.state, scales, *operands, *ctx.products)
     # AOTAutograd refuses a second derivative of a compiled program; tracing another function would cost only time.
-    multiply = _apply if torch.is_grad_enabled() and not torch.compiler.is_compiling() else _multiply
+    multiply = _apply if torch.is_grad_enabled() and not torch.compiler.is_dynamo_compiling() else _multiply
     pairs = zip(derivatives(ctx.which, gradient, first, second), ctx.needs_input_grad, strict=False)
     of_first, of_second = (
         multiply(x, y, key, scales, ctx.shapes, which, ctx.form, *ctx.products) if needed else None
@@ -267,7 +269,7 @@ def differentiable_product(
 ) -> torch.Tensor:
     """The product; its gradients are those of the other two products, and advance the state of delayed scales."""
     shapes = Shapes(a.shape, b.shape, shape)
-    if not torch.compiler.is_compiling():
+    if not torch.compiler.is_dynamo_compiling():
         return _apply(a, b, key, state, shapes, FORWARD, form, *products)
     multiply = _Product.apply if is_differentiated(a) or is_differentiated(b) else _multiply
     a, b = apart(a, b)
@@ -278,5 +280,5 @@ def gradient_product(
     gradient: torch.Tensor, other: torch.Tensor, shapes: Shapes, which: str, form: str, product: str
 ) -> torch.Tensor:
     """A product of a backward pass, which autograd differentiates where that pass is recorded."""
-    recorded = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    recorded = torch.is_grad_enabled() and not torch.compiler.is_dynamo_compiling()
     return (_apply if recorded else _multiply)(gradient, other, None, None, shapes, which, form, *(product,) * 3)

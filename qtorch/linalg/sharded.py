@@ -16,7 +16,7 @@ def check_placed(names: tuple[str, str], a: torch.Tensor, b: torch.Tensor) -> No
     """Refuses a DTensor beside a tensor of one process, on another mesh, or in a traced program."""
     if not is_sharded(a, b):
         return
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         raise TypeError(f"{names[0]} or {names[1]} is a DTensor in torch.compile; allowed there are plain tensors")
     meshes = [getattr(x, "device_mesh", None) for x in (a, b)]
     if meshes[0] != meshes[1]:

@@ -90,7 +90,7 @@ def float_quantize(
 
 
 def _number(make: type[Number], *arguments: object) -> Number:
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return make(*arguments)
     try:
         return _cached(make, *arguments)

@@ -85,7 +85,7 @@ class Delayed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
         # AOTAutograd refuses a second derivative of a compiled program.
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if torch.is_grad_enabled() and not torch.compiler.is_dynamo_compiling():
             raise NotImplementedError(
                 "a Quantizer with a delayed scale has no second derivatives; allowed are formats without history"
             )

@@ -168,7 +168,7 @@ class _Rounding(torch.autograd.Function):
 
     @staticmethod
     def forward(x: torch.Tensor, words: torch.Tensor | None, quantization: Quantization, plans: _Plans | None) -> Any:
-        if words is not None and torch.compiler.is_compiling() and not _draws_forward(quantization):
+        if words is not None and torch.compiler.is_dynamo_compiling() and not _draws_forward(quantization):
             x = _needing_key(x, words)
         y = _round(x, quantization.forward_number, quantization.forward_rounding, words, plans and plans.forward)
         if quantization.unclamped is None:

@@ -121,7 +121,7 @@ def with_gradient(x: torch.Tensor, run: Callable[[torch.Tensor], tuple[torch.Ten
 
 def make_form(quant_min: Any, quant_max: Any) -> AffineInteger:
     """The integers of a user's range, or an error that names what is wrong with it."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return _constant_form(literal(quant_min), literal(quant_max))
     return _cached_form(quant_min, quant_max)
 

@@ -48,17 +48,17 @@ class Names(affine.Names):
     def rint(x: torch.Tensor) -> torch.Tensor:
         """A compiler drops a zero point of 0, which would take the sign from a zero: here it has none before."""
         steps = torch.round(x)
-        return Names.unsigned(steps) if torch.compiler.is_compiling() else steps
+        return Names.unsigned(steps) if torch.compiler.is_dynamo_compiling() else steps
 
     @staticmethod
     def unsigned(x: torch.Tensor) -> torch.Tensor:
         """A compiler drops an addition of 0."""
-        return torch.where(x == 0, 0.0, x) if torch.compiler.is_compiling() else x + 0.0
+        return torch.where(x == 0, 0.0, x) if torch.compiler.is_dynamo_compiling() else x + 0.0
 
     @staticmethod
     def rounded(product: torch.Tensor) -> torch.Tensor:
         """A compiler for GPUs would contract the product with a sum that follows; integers in memory stop it."""
-        if product.device.type == "cpu" or not torch.compiler.is_compiling():
+        if product.device.type == "cpu" or not torch.compiler.is_dynamo_compiling():
             return product
         return _kept_in_memory(product.view(torch.int32)).view(torch.float32)
 
@@ -66,7 +66,7 @@ class Names(affine.Names):
     def astype(x: torch.Tensor, dtype: str) -> torch.Tensor:
         """A compiler would go on in float32 with what was rounded to 16 bits; integers in memory stop it."""
         result = x.to(getattr(torch, dtype))
-        if result.dtype in (torch.float16, torch.bfloat16) and torch.compiler.is_compiling():
+        if result.dtype in (torch.float16, torch.bfloat16) and torch.compiler.is_dynamo_compiling():
             return _kept_in_memory(result.view(torch.int16)).view(result.dtype)
         return result
 

@@ -149,7 +149,7 @@ class FakeQuantize(torch.nn.Module):
             self._keep(*self.calculate_qparams())
             return
         unseen = observer.min_val > observer.max_val
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             pairs = zip((self.scale, self.zero_point), self.calculate_qparams(), strict=True)
             self._keep(*(torch.where(unseen, old, new) for old, new in pairs))
         elif not unseen:

@@ -41,7 +41,7 @@ def _run(
 def _gradients(law: Differentiable, fused: bool, ctx: Any, saved: Any, *gradients: Any) -> tuple[Any, ...]:
     """None for arrays that are no tensors, and the gradients of all tensors, or of those that need one."""
     tensors = *saved, *gradients
-    plain = fused and not torch.compiler.is_compiling() and are_plain_tensors(tensors)
+    plain = fused and not torch.compiler.is_dynamo_compiling() and are_plain_tensors(tensors)
     if plain and OBSERVER.get() is None:  # a plan tells an observer nothing
         plan = plan_for(law, Backward(len(saved), ctx.needs_input_grad[2:]), tensors, ctx.options)
         if plan is not None:
@@ -120,7 +120,7 @@ def differentiable(
         ) -> Any:
             result, saved = _run(law, planned, "forward", tensors, options)
             # AOTAutograd refuses a second derivative of a compiled program.
-            arrays = () if law.by_pieces or torch.compiler.is_compiling() else tensors
+            arrays = () if law.by_pieces or torch.compiler.is_dynamo_compiling() else tensors
             ctx.save_for_backward(*saved, *arrays)
             ctx.saved = len(saved)
             ctx.options = options
@@ -130,7 +130,7 @@ def differentiable(
         def backward(ctx: Any, *gradients: Any) -> Any:
             tensors = ctx.saved_tensors
             saved, arrays = tensors[: ctx.saved], tensors[ctx.saved :]
-            if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            if not torch.is_grad_enabled() or torch.compiler.is_dynamo_compiling():
                 return None, None, *_gradients(law, fused, ctx, saved, *gradients)
             if recorded is not None:
                 return None, None, *recorded(arrays, ctx.needs_input_grad[2:], *gradients, **dict(ctx.options))
@@ -140,7 +140,7 @@ def differentiable(
 
     def function(*tensors: Any, **options: Any) -> Any:
         given = tuple(options.items())
-        compiling = torch.compiler.is_compiling()
+        compiling = torch.compiler.is_dynamo_compiling()
         plain = not compiling and are_plain_tensors(tensors)
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
             if compiling:
@@ -182,7 +182,7 @@ class Tensors(Layers, Optimizing):
         return _checked(name, x, isinstance(x, torch.Tensor) and x.dtype is torch.float32, "float32")
 
     def known(self, x: torch.Tensor) -> float | None:
-        known = not torch.compiler.is_compiling() and are_plain_tensors((x,)) and x.is_cpu
+        known = not torch.compiler.is_dynamo_compiling() and are_plain_tensors((x,)) and x.is_cpu
         return float(x) if known else None
 
     def integers(self, name: str, x: Any) -> Any:

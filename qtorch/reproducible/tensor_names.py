@@ -113,14 +113,14 @@ class Names(operations.Names):
         tensors = (a,) if b is None else (a, b)
         if is_sharded(*tensors):
             return super().sums(a, b, axes)
-        if torch.compiler.is_compiling() or not all(map(is_plain_tensor, tensors)):
+        if torch.compiler.is_dynamo_compiling() or not all(map(is_plain_tensor, tensors)):
             return torch.ops.qtorch.sums(a, b, axes)
         return tensor_sums(a, b, axes)
 
     @classmethod
     def sums_by_index(cls, rows: torch.Tensor, indices: torch.Tensor, count: int) -> torch.Tensor:
         """By a kernel, for plain tensors."""
-        plain = not torch.compiler.is_compiling() and are_plain_tensors((rows, indices)) and rows.is_cpu
+        plain = not torch.compiler.is_dynamo_compiling() and are_plain_tensors((rows, indices)) and rows.is_cpu
         fits = plain and rows.dtype is torch.float32 and indices.dtype is torch.int32 and rows.numel()
         kernel = products.sums_by_index() if fits else None
         if kernel is None:

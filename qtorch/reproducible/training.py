@@ -57,7 +57,7 @@ class TrainingTensors(Tensors, ProductFunctions):
         """As one law of plain tensors of the CPU, unless the product reads random words, or is watched."""
         form, of_a, of_b = _FORMS[name]
         known = {"operands", "accumulator", of_a, of_b, "key", "scaling"}
-        plain = not torch.compiler.is_compiling() and are_plain_tensors((a, b, bias)) and a.is_cpu
+        plain = not torch.compiler.is_dynamo_compiling() and are_plain_tensors((a, b, bias)) and a.is_cpu
         if not plain or OBSERVER.get() is not None or not products.keys() <= known:
             return super()._product(name, a, b, bias, products)
         said = products.get

@@ -116,6 +116,16 @@ def test_one_model(kind):
     assert_the_same_in_threads([lambda: run(model)] * THREADS, run(model))
 
 
+@pytest.mark.parametrize("kind", MODELS | OWN)
+def test_while_another_thread_compiles(kind, monkeypatch):
+    """`torch.compiler.is_compiling` is true in all threads then."""
+    make, change = OWN[kind] if kind in OWN else (MODELS[kind], run)
+    model = make()
+    expected = change(copy.deepcopy(model))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert_all_same_bits(change(model), expected)
+
+
 @pytest.mark.parametrize("kind", OWN)
 def test_a_model_of_each_thread(kind):
     make, change = OWN[kind]

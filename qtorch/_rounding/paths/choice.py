@@ -84,7 +84,7 @@ def round_tensor(x: torch.Tensor, plan: Plan, noise: Noise | None, plain: bool) 
                 else with_strides_of(x, result)
             )
         return result
-    if not torch.compiler.is_compiling():
+    if not torch.compiler.is_dynamo_compiling():
         check_not_transformed(x)
     if is_sharded(x):
         return round_shards(x, plan, noise, lambda part, own: round_tensor(part, plan, own, is_plain_tensor(part)))

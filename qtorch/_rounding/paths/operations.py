@@ -86,7 +86,7 @@ def pad(x: torch.Tensor, missing: tuple[int, ...]) -> torch.Tensor:
 
 def materialize(lanes: torch.Tensor) -> torch.Tensor:
     """The same lanes. Inductor keeps the input of a strided view, and computes other values again at each use."""
-    return lanes.as_strided(lanes.shape, lanes.stride()) if torch.compiler.is_compiling() else lanes
+    return lanes.as_strided(lanes.shape, lanes.stride()) if torch.compiler.is_dynamo_compiling() else lanes
 
 
 def lane_dtype(carrier: Carrier) -> torch.dtype:

@@ -87,7 +87,7 @@ class FloatFunctional(FXFloatFunctional):
         return self.activation_post_process(x)
 
     def _unobserved(self, x: torch.Tensor) -> torch.Tensor:
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_dynamo_compiling():
             self.has_scalars = True
         return x
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from qcore.affine import QParams
-from qtorch._torch_internals import int8_product
+from qtorch._torch_internals import int8_product, is_memory
 from qtorch.quantization.integer.conversion import dequantize, requantize
 from qtorch.quantization.integer.kernel import Rounding, is_served, rounds_here, sums_of_runs
 
@@ -76,7 +76,7 @@ def corrected(
 
 def are_zero(zeros: torch.Tensor) -> bool:
     """True if all of these are known to be 0: in programs, and of tensors without values, none is."""
-    return not (torch.compiler.is_compiling() or zeros.is_meta or bool(zeros.any()))
+    return not torch.compiler.is_dynamo_compiling() and is_memory(zeros) and not zeros.is_meta and not zeros.any()
 
 
 def row_sums(rows: torch.Tensor) -> torch.Tensor:

@@ -21,13 +21,13 @@ class TensorHistogram(Histogram):
     """The same rule; counts are exact up to 2^24 a bin."""
 
     def update(self, state: Counts, x: torch.Tensor, xp: Any = Names) -> Counts:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return Counts(*torch.ops.qtorch.histogram_update(*state, x, self.upsample_rate))
         return super().update(state, x, xp)
 
     def qparams(self, state: Counts, xp: Any = Names) -> QParams:
         """By NumPy, which takes the search's thousands of small steps faster than torch."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             form = self.form
             arguments = form.qmin, form.qmax, form.signed, form.middle, self.scheme, self.eps
             return QParams(*torch.ops.qtorch.histogram_qparams(*state, *arguments))

@@ -31,7 +31,7 @@ def replace(
         options: the law's.
     """
     old = [group[place] for group in groups for place in places]
-    if torch.compiler.is_compiling() or not all(x.dtype is torch.float32 and x.is_contiguous() for x in old):
+    if torch.compiler.is_dynamo_compiling() or not all(x.dtype is torch.float32 and x.is_contiguous() for x in old):
         return False
     tensors = [x for group in groups for x in group]
     if not all(x.dtype is torch.float32 for x in tensors):

@@ -40,7 +40,7 @@ def let_be(function: Callable[..., Any], *tensors: torch.Tensor) -> Any:
     """function(*tensors), which is ours: the guard lets it be, and is asked about it once, not at each step within."""
     STATE.depth += 1  # as in `paused`, which takes longer
     try:
-        if torch.compiler.is_compiling() or not has_torch_function(tensors):
+        if torch.compiler.is_dynamo_compiling() or not has_torch_function(tensors):
             return function(*tensors)
         return handle_torch_function(function, tensors, *tensors)  # torch runs it without the guard's mode
     finally:

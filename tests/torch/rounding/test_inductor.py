@@ -164,3 +164,11 @@ def test_torch_forgets_the_last_block():
 
 def test_the_law_is_hashed_with_the_lowering():
     assert Path(inductor.__file__) in files_of_law()
+
+
+def test_plans_that_inductor_makes_are_those_of_eager_calls():
+    x = to_torch(np.linspace(-4, 4, 64, dtype=np.float32))
+    check(lambda x: -qtorch.quantize(x, "fixed(7,2)"), x)
+    with torch.autograd.forward_ad.dual_level():  # where kernels are not called
+        y = torch.ops.qtorch.round(x, None, None, "fixed(7,2)", "nearest", "", digest_of_law())
+    assert_same_bits(y, qtorch.quantize(x, "fixed(7,2)"))
