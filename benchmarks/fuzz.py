@@ -1,7 +1,9 @@
 """Random calls of all kernels on the CPU, whose bits are compared with NumPy's; with `--sanitize` under sanitizers.
 
-A case is a call of a random function: rounding, codes, products, integers, sums, functions with defined bits, and
-statistics, of tensors of any shape, dtype, strides and bits. A seed and a number make a case, which can be repeated.
+A case is a call of a random function: rounding, codes, products, convolutions and their gradients, integers,
+observers, sums, functions with defined bits, and statistics, of tensors of any shape, dtype, strides and bits. A seed
+and a number make a case, which can be repeated. Both packages may refuse a case with the same error; the run counts
+these, and fails if all cases of a kind were refused.
 With `--sanitize` kernels are compiled with `-fsanitize=address,undefined`, and what these find ends the run.
 
     python -m benchmarks.fuzz --seconds 60
@@ -29,7 +31,10 @@ SIZES = [0, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 65, 130]
 
 
 def main(words: list[str] | None = None) -> int:
-    """Runs cases for some seconds, or one; the status is 1 if a result differs, or that of a process that ended."""
+    """Runs cases for some seconds, or one.
+
+    The status is 1 if a result differs or a kind computed nothing, or that of a process that ended.
+    """
     parser = argparse.ArgumentParser(
         "python -m benchmarks.fuzz", description="Random calls of all kernels, compared with NumPy."
     )
@@ -79,10 +84,10 @@ def _run(options: argparse.Namespace) -> int:
     warnings.simplefilter("ignore", UserWarning)
     warnings.simplefilter("error", RuntimeWarning)  # that there is no kernel
     os.environ.pop("LD_PRELOAD", None)  # compilers need no sanitizers, which make them slow
-    end, different, counts = time.monotonic() + options.seconds, 0, dict[str, int]()
+    end, different = time.monotonic() + options.seconds, 0
     last = Path(os.environ["QTORCH_FUZZ_CASE"]) if "QTORCH_FUZZ_CASE" in os.environ else None
     kinds = [kind for kind in KINDS if not options.kinds or kind.__name__ in options.kinds]
-    number = 0
+    computed, refused = ({kind.__name__: 0 for kind in kinds} for _ in range(2))
     for number in itertools.count() if options.case is None else [options.case]:
         if options.case is None and time.monotonic() > end:
             break
@@ -95,13 +100,19 @@ def _run(options: argparse.Namespace) -> int:
             last.write_text(said, encoding="utf-8")
         if options.case is not None:
             print(said)
-        counts[kind.__name__] = counts.get(kind.__name__, 0) + 1
         found, expected = _result(call), _result(reference)
+        counts = refused if isinstance(expected, str) else computed
+        counts[kind.__name__] += 1
         if found != expected:
             different += 1
             print(f"DIFFERS {said}: {found if isinstance(found, str) else ''}", flush=True)
-    print(f"{sum(counts.values())} cases, {different} different: {counts}")
-    return int(different > 0)
+    print(f"{sum(computed.values()) + sum(refused.values())} cases, {different} different; computed and refused:")
+    for name, count in computed.items():
+        print(f"  {name:12} {count:7} {refused[name]:7}")
+    idle = [name for name, count in computed.items() if count == 0 and options.case is None]
+    if idle:
+        print(f"Nothing was computed, and so nothing compared, by cases of: {', '.join(idle)}")
+    return int(different > 0 or bool(idle))
 
 
 def _result(call: Callable[[], Any]) -> Any:
@@ -136,14 +147,14 @@ def _bytes(x: Any) -> tuple[Any, ...]:
 class Pick(random.Random):
     """Random choices, of a text, and the arrays of a case."""
 
-    def shape(self, dimensions: list[int], most: int = 40_000) -> tuple[int, ...]:
-        """A random shape with so many elements at most."""
+    def shape(self, dimensions: list[int], least: int = 0) -> tuple[int, ...]:
+        """A random shape with so many elements at least, and 40,000 at most."""
         while True:
             shape = tuple(self.choice(SIZES) for _ in range(self.choice(dimensions)))
             count = 1
             for size in shape:
                 count *= size
-            if count <= most:
+            if least <= count <= 40_000:
                 return shape
 
     def array(self, shape: tuple[int, ...], dtype: str) -> Any:
@@ -284,6 +295,54 @@ def product(pick: Pick) -> Case:
     )
 
 
+def convolution(pick: Pick) -> Case:
+    """Convolutions with accumulators, and the gradients of their operands."""
+    import torch
+
+    import qtorch
+    from qcore import Accumulator, FloatingPoint, Product
+    from qcore.accumulate.arrays import multiply_arrays
+    from qcore.accumulate.convolution import ConvolutionForm
+    from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
+
+    dims, groups = pick.choice([1, 2, 2, 3]), pick.choice([1, 1, 2, 3])
+    stride, dilation, padding = (tuple(pick.choice(some) for _ in range(dims)) for some in ([1, 2], [1, 2], [0, 1, 2]))
+    form = ConvolutionForm(stride, padding, dilation, groups)
+    taps = tuple(pick.choice([1, 2, 3]) for _ in range(dims))
+    sizes = tuple(pick.choice([1, 4, 5] if dims == 3 else [1, 3, 7, 9]) for _ in range(dims))
+    inside, outputs = pick.choice([1, 2, 5]), pick.choice([1, 2, 9]) * groups
+    accumulator = pick.choice(
+        [
+            None,
+            Accumulator(FloatingPoint(5, 10), chunk=4),
+            Accumulator(FloatingPoint(5, 10), rounding="stochastic", chunk=16),
+        ]
+    )
+    key = None if accumulator is None or not accumulator.stochastic else pick.choice([0, 2**64 - 1])
+    operands = pick.choice([(None, None), ("e5m2", "e5m2")])
+    a, s = pick.of((pick.choice([0, 1, 2]), inside * groups, *sizes), "float32")
+    b, t = pick.of((outputs, inside, *taps), "float32")
+    product = Product(*operands, accumulator=accumulator)
+
+    def reference() -> Any:
+        form.check(a.shape, b.shape)
+        shape = form.result(a.shape, b.shape)
+        y = multiply_arrays(form, FORWARD, product, a, b, b.shape, key).reshape(shape)
+        of_a = multiply_arrays(form, GRAD_A, product, y, b, a.shape, key).reshape(a.shape)
+        return y, of_a, multiply_arrays(form, GRAD_B, product, y, a, b.shape, key).reshape(b.shape)
+
+    def call() -> Any:
+        function = getattr(qtorch.linalg, f"conv{dims}d")
+        places: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        products: dict[str, Any] = {"operands": operands, "accumulator": accumulator, "key": key}
+        products |= {"grad_input": product, "grad_weight": product}
+        left, right = s.detach().requires_grad_(), t.detach().requires_grad_()
+        y = function(left, right, **places, **products)
+        return y, *torch.autograd.grad(y, (left, right), y.detach())
+
+    return (s.shape, s.stride(), t.shape, t.stride(), form, accumulator, operands), reference, call
+
+
 def affine(pick: Pick) -> Case:
     """Fake quantization, integers of numbers, and numbers of integers."""
     import numpy as np
@@ -327,6 +386,57 @@ def affine(pick: Pick) -> Case:
         lambda: integers(law.quantize_affine, x, parameters, law.dequantize),
         lambda: integers(conversion.quantize, t, of_tensors, conversion.dequantize),
     )
+
+
+def observing(pick: Pick) -> Case:
+    """Two tensors that an observer sees, which are fake-quantized by the parameters that follow."""
+    import qcore.affine as law
+    import qtorch.quantization as tensors
+    from qcore.affine import AffineInteger
+    from qcore.affine import law as affine_law
+    from qcore.affine.array_names import Names
+
+    shape, dtype = pick.shape([0, 1, 2, 3, 4], 1), pick.choice(["float32", "float32", "float32", "bfloat16", "float64"])
+    low, high = pick.choice([(-128, 127), (0, 255), (-8, 7)])
+    scheme, axis = pick.choice(["affine", "symmetric"]), pick.choice([None, *range(len(shape))])
+    averages = pick.random() < 0.5
+    settings = {"averaging_constant": pick.choice([0.01, 0.5])} if averages else {}
+    name = ("MovingAverage" if averages else "") + ("MinMax" if axis is None else "PerChannelMinMax")
+    pairs = [pick.of(shape, dtype) for _ in range(2)]
+    form = AffineInteger(low, high)
+    if averages and axis is not None:
+        name = "MovingAveragePerChannelMinMax"
+
+    def reference() -> Any:
+        rule = getattr(law, name)(form, scheme, **settings, **({} if axis is None else {"axis": axis}))
+        state, results = rule.init(shape), []
+        for x, _ in pairs:
+            state = rule.update(state, x)
+            found = rule.qparams(state)
+            # The law itself: its function refuses the scales of infinities and NaN, which a module takes.
+            results.append(affine_law.fake_quantize(Names, x, found.scale, found.zero_point, axis, form)[0])
+        floats = *results, *(part.reshape(-1) for part in (*state, found.scale))
+        return *map(_with_one_nan, floats), found.zero_point.reshape(-1)
+
+    def call() -> Any:
+        place = {} if axis is None else {"ch_axis": axis}
+        observer = getattr(tensors, f"{name}Observer").with_args(dtype=form, qscheme=scheme, **settings, **place)
+        module = tensors.FakeQuantize(observer)
+        results = [module(t) for _, t in pairs]
+        seen = module.activation_post_process
+        floats = *results, *(part.reshape(-1) for part in (seen.min_val, seen.max_val, module.scale))
+        return *map(_with_one_nan, floats), module.zero_point  # which NaN an observer keeps is not defined
+
+    return (name, settings, scheme, form, shape, [t.stride() for _, t in pairs], dtype, axis), reference, call
+
+
+def _with_one_nan(x: Any) -> Any:
+    """Floats with one NaN only."""
+    import numpy as np
+
+    x = np.array(x) if isinstance(x, np.ndarray | np.generic) else x.clone()
+    x[x != x] = float("nan")
+    return x
 
 
 def integers(pick: Pick) -> Case:
@@ -472,7 +582,9 @@ KINDS: list[Callable[[Pick], Case]] = [
     rounding,
     decoding,
     product,
+    convolution,
     affine,
+    observing,
     integers,
     sums,
     functions,

@@ -35,9 +35,9 @@ static inline int16_t float16_bits(int16_t x) {  // the factor is that of the bi
     return (int16_t)(bits32(to_float32(x) * 0x1p-112f) >> 13);
 }
 typedef int16_t bfloat16;
-static inline bfloat16 to_bfloat16(FLOAT32 x) {  // to nearest, ties to even; of no NaN
-    const int32_t bits = bits32(x);
-    return (bfloat16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+static inline bfloat16 to_bfloat16(FLOAT32 x) {  // to nearest, ties to even; one NaN, as the carry makes zeros of some
+    const uint32_t bits = (uint32_t)bits32(x);
+    return (bfloat16)(x != x ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 static inline int64_t hidden(int64_t x) { __asm__("" : "+r"(x)); return x; }  // x, of which a compiler knows nothing
 static inline int32_t rotate(int32_t x, int n) { return (int32_t)(((uint32_t)x << n) | ((uint32_t)x >> (32 - n))); }

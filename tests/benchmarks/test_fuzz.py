@@ -1,5 +1,6 @@
 """The fuzzer: cases that can be repeated, and differences that are told."""
 
+import re
 import subprocess
 import sys
 
@@ -35,6 +36,24 @@ def test_errors_are_compared_as_results_are(monkeypatch, capsys):
     monkeypatch.setattr(fuzz, "KINDS", [lambda pick: ("", lambda: fail(ValueError()), lambda: fail(RuntimeError()))])
     assert fuzz.main(["--case", "0"]) == 1
     assert "RuntimeError" in capsys.readouterr().out
+
+
+def test_a_kind_that_computes_nothing_is_a_failure(monkeypatch, capsys):
+    def refused(pick):
+        def fail():
+            raise ValueError
+
+        return "", fail, fail
+
+    def computed(pick):
+        return "", lambda: np.float32(0), lambda: np.float32(0)
+
+    monkeypatch.setattr(fuzz, "KINDS", [refused, computed])
+    assert fuzz.main(["--seconds", "0.05"]) == 1
+    out = capsys.readouterr().out
+    assert "by cases of: refused\n" in out
+    assert re.search(r"refused +0 +[1-9]\d*\n +computed +[1-9]\d* +0\n", out)
+    assert fuzz.main(["--seconds", "0.05", "--kinds", "computed"]) == 0
 
 
 @pytest.mark.heavy

@@ -153,6 +153,17 @@ def test_data_raise_nothing(value):
     assert np.isnan(y).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_channels_without_a_scale_are_nan(dtype):
+    """Whatever the NaN's bits are: 0x7fffffff, rounded to bfloat16 as a number would be, is a zero."""
+    x = torch.tensor([0x7FC00000, 0x7FFFFFFF, -1, 0x7F800001, 0x7FFF0000], dtype=torch.int32).view(torch.float32)
+    module = torchq.FakeQuantize(torchq.PerChannelMinMaxObserver, qscheme=torch.per_channel_symmetric)
+    module(torch.ones(5, 1))
+    module.disable_observer()
+    module.scale.copy_(x)
+    assert module(torch.ones(5, 3, dtype=dtype)).isnan().all()
+
+
 def described(maker):
     """What a setting comes to: the kind, its integers, scheme and channels."""
     made = maker() if callable(maker) else maker
