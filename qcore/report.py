@@ -8,6 +8,7 @@ from typing import Any
 
 from qcore.accumulate.operands.operand import Operand
 from qcore.accumulate.product import Product, Products
+from qcore.html import html_table
 
 
 @dataclass(frozen=True)
@@ -17,9 +18,12 @@ class LayerReport:
     Attributes:
         path: its dotted name; "" is the model itself.
         layer: its class.
-        state: "float", "observed", "trained" with simulated quantization, "quantized", or "rounded": in floats, with a
-            coded weight.
-        weight, output: their formats as text, or "" where they are floats, or not of the layer's own.
+        state: "float", "observed", "trained" with simulated quantization, "quantized", "rounded": in floats, with a
+            coded weight; or "passing": its result is integers or floats, as its input is.
+        weight: the weight's format as text, or "" where it is floats, or not of the layer's own.
+        bits: of each of the weight's numbers, or None where there is no weight.
+        bytes: of the layer's weights, biases, scales and statistics in memory.
+        output: the result's format, as for weight.
         scale, zero_point: of the output, or None where there is none, or none for the whole.
         observer: what chose them.
         reason: why the layer is in floats, or what is missing.
@@ -33,6 +37,8 @@ class LayerReport:
     layer: str
     state: str
     weight: str = ""
+    bits: int | None = None
+    bytes: int = 0
     output: str = ""
     scale: float | None = None
     zero_point: int | None = None
@@ -42,7 +48,7 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Report:
-    """All layers of a model, in order. `rich.print` shows a table, `print` the same in plain text.
+    """All layers of a model, in order. `rich.print` shows a table, `print` the same in plain text, a notebook in HTML.
 
     Attributes:
         layers: one entry for each layer.
@@ -70,6 +76,9 @@ class Report:
 
     def __rich__(self) -> Any:
         return _rich_table(_HEAD, ((_cells(layer), layer.state == "float") for layer in self.layers))
+
+    def _repr_html_(self) -> str:
+        return html_table(_HEAD, map(_cells, self.layers))
 
 
 _HEAD = tuple(field.name.replace("_", " ") for field in fields(LayerReport))
@@ -154,6 +163,9 @@ class RunReport:
 
     def __rich__(self) -> Any:
         return _rich_table(_RUN_HEAD, ((_run_cells(one), one.products is None) for one in self.products))
+
+    def _repr_html_(self) -> str:
+        return html_table(_RUN_HEAD, map(_run_cells, self.products)) + f"<p>lowered: {self.lowered:.1%}</p>"
 
 
 _RUN_HEAD = (

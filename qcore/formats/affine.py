@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from qcore.arguments import check_flag, check_int
 from qcore.formats.number import TextForm
+from qcore.html import html_table
 
 SCHEMES = ("affine", "symmetric")
 _INT32 = (-(2**31), 2**31 - 1)
@@ -90,6 +91,21 @@ class AffineInteger:
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        rows = [("qmin", self.qmin), ("qmax", self.qmax), ("middle", self.middle)]
+        return html_table([type(self).__name__, self.text], [*rows, ("bits", self.bits), ("storage", self.storage)])
+
+    @property
+    def bits(self) -> int:
+        """How many bits tell the integers of the range apart.
+
+        Example:
+            >>> AffineInteger(-8, 7).bits, AffineInteger(0, 127).bits
+            (4, 7)
+        """
+        return (self.qmax - self.qmin).bit_length()
 
     @property
     def levels(self) -> int:

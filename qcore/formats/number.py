@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from qcore.arguments import check_choice, quoted
+from qcore.html import html_table
 from qcore.law.blocks.tiles import Sizes
 from qcore.law.carrier import Carrier
 from qcore.law.codes import Codes
@@ -58,9 +61,18 @@ class Number(ABC):
     def __str__(self) -> str:
         return self.text
 
-    def _set(self, **fields: Any) -> None:
+    def _repr_html_(self) -> str:
+        """What notebooks show: the format's fields and, where it has codes, what follows from them."""
+        rows: list[tuple[str, object]] = [(one.name, getattr(self, one.name)) for one in fields(self)]  # type: ignore[arg-type]
+        with suppress(ValueError):
+            significant, step, largest = self.span
+            rows += [("bits of a code", self.bits), ("significant bits", significant)]
+            rows += [("smallest step", f"2^{step}"), ("largest number", f"below 2^{largest + 1}")]
+        return html_table([type(self).__name__, self.text], rows)
+
+    def _set(self, **values: Any) -> None:
         """Sets fields of a frozen dataclass, from its `__post_init__`."""
-        for name, value in fields.items():
+        for name, value in values.items():
             object.__setattr__(self, name, value)
 
     @abstractmethod

@@ -1,6 +1,7 @@
 """What happens to whole models: fuse, prepare, convert. `qtorch.quantization` offers its names."""
 
 from qcore.report import LayerReport, Report
+from qtorch._workflow.front import quantize_model
 from qtorch._workflow.loading import load_converted
 from qtorch._workflow.mappings import (
     get_default_dynamic_quant_module_mappings,
@@ -43,6 +44,7 @@ __all__ = [
     "propagate_qconfig_",
     "quantize",
     "quantize_dynamic",
+    "quantize_model",
     "quantize_qat",
     "report",
     "swap_module",

@@ -131,9 +131,14 @@ def warn_of_repeats(model: torch.nn.Module) -> None:
             )
 
 
+def has_range(observer: Any) -> bool:
+    """True of an observer of ranges, and of what has one in it."""
+    return isinstance(observer, (FakeQuantize, RangeObserver))
+
+
 def has_seen(observer: Any) -> bool:
     """True unless an observer, or one inside a fake quantization, has seen nothing yet."""
-    return observer.has_seen if isinstance(observer, (FakeQuantize, RangeObserver)) else True
+    return observer.has_seen if has_range(observer) else True
 
 
 def add_observer_(

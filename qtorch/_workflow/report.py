@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from qcore.report import LayerReport, Report
 from qtorch._classes import plain_class
 from qtorch._workflow.mappings import get_default_static_quant_module_mappings, is_whole
 from qtorch._workflow.observing import NAME, has_seen, is_prepared
-from qtorch._workflow.reasons import name_of_observer, why_float
+from qtorch._workflow.reasons import PASSING, name_of_observer, why_float
 from qtorch._workflow.tree import check_model, is_leaf, joined
 from qtorch.nn.quantized.common.base import Quantized
 from qtorch.nn.quantized.common.weights import QuantizedWeight
@@ -30,7 +32,8 @@ def report(model: nn.Module) -> Report:
         model: a float model, or one that `prepare`, `prepare_qat`, `convert` or `quantize_dynamic` returned.
 
     Returns:
-        A `Report` with a `LayerReport` for each layer, in the order of `named_modules`; a shared layer is there once.
+        A `Report` with a `LayerReport` for each layer that computes, or has parameters of its own, in the order of
+        `named_modules`; a shared layer is there once.
 
     Raises:
         TypeError: if model is no module.
@@ -40,48 +43,87 @@ def report(model: nn.Module) -> Report:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
         >>> model.qconfig = default_qconfig
         >>> for layer in report(prepare(model)):
-        ...     print(layer.path, layer.state, layer.weight, layer.output, layer.observer, layer.reason)
-        0 observed affine(-128,127) affine(0,127) MinMaxObserver it has seen nothing yet
-        1 float    its result has the scale of its input
+        ...     print(layer.path, layer.state, layer.weight, layer.bits, layer.bytes, layer.output, layer.reason)
+        0 observed affine(-128,127) 32 24 affine(0,127) it has seen nothing yet
+        1 passing  None 0  its result has the scale of its input
     """
     check_model("model", model)
     return Report(tuple(_described(path, layer) for path, layer in _layers("", model, set())))
 
 
 def _layers(path: str, module: nn.Module, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
-    if id(module) in seen:
+    if id(module) in seen or plain_class(module) is nn.Identity:
         return
     seen.add(id(module))
-    if is_whole(path, module) or is_leaf(module) or isinstance(module, RoundedLayer):
+    whole = is_whole(path, module) or is_leaf(module) or isinstance(module, RoundedLayer)
+    if whole or any(True for _ in module.parameters(recurse=False)):
         yield path, module
-        return
-    for name, child in module.named_children():
+    for name, child in () if whole else module.named_children():
         yield from _layers(joined(path, name), child, seen)
 
 
 def _described(path: str, layer: nn.Module) -> LayerReport:
-    name = type(layer).__name__
     observer: Any = getattr(layer, NAME, None)
-    weight = ", ".join(sorted({_text(part) for part in layer.modules() if isinstance(part, _WEIGHTS)}))
+    weights = [part for part in layer.modules() if isinstance(part, _WEIGHTS)]
+    row = LayerReport(
+        path,
+        type(layer).__name__,
+        "float",
+        ", ".join(sorted(set(map(_text, weights)))),
+        _bits(layer, weights),
+        _bytes(layer),
+    )
     if isinstance(layer, Quantized):
-        output = layer.form.text, float(layer.scale), int(layer.zero_point)
-        return LayerReport(path, name, "quantized", weight, *output, getattr(layer, "observed_by", ""))
+        output = {"output": layer.form.text, "scale": float(layer.scale), "zero_point": int(layer.zero_point)}
+        return replace(row, state="quantized", **output, observer=getattr(layer, "observed_by", ""))
     if isinstance(layer, RoundedLayer):
-        return LayerReport(path, name, "rounded", weight, _text(layer.output), observer=name_of_observer(layer.output))
-    if weight or _is_integer(layer):
-        return LayerReport(path, name, "quantized", weight)
+        return replace(row, state="rounded", output=_text(layer.output), observer=name_of_observer(layer.output))
+    if row.weight or _is_integer(layer):
+        return replace(row, state="quantized")
     if not is_prepared(layer):
         reason = getattr(layer, "float_because", why_float(layer, get_default_static_quant_module_mappings()))
-        return LayerReport(path, name, "float", reason=reason)
+        return replace(row, state="passing" if plain_class(layer) in PASSING else "float", reason=reason)
     rounds: Any = getattr(layer, "weight_fake_quant", None)
     if rounds is None and any(True for _ in layer.parameters()):
         rounds = layer.qconfig.weight()  # type: ignore[operator, union-attr]
-    state = "trained" if hasattr(layer, "weight_fake_quant") else "observed"
     scale, zero_point, missing = _parameters(observer)
-    texts = _text(rounds), _text(observer)
-    return LayerReport(path, name, state, *texts, scale, zero_point, name_of_observer(observer), missing)
+    return replace(
+        row,
+        state="trained" if hasattr(layer, "weight_fake_quant") else "observed",
+        weight=_text(rounds),
+        output=_text(observer),
+        scale=scale,
+        zero_point=zero_point,
+        observer=name_of_observer(observer),
+        reason=missing,
+    )
 
 
+def _bits(layer: nn.Module, weights: list[Any]) -> int | None:
+    """The bits of a number of a layer's weight: the widest where there are several."""
+    if weights:
+        return max(part.form.bits if isinstance(part, QuantizedWeight) else part.bits or 32 for part in weights)
+    tensors = [*_tensors(layer, True)]
+    return max((8 * tensor.element_size() for tensor in tensors if tensor.is_floating_point()), default=None)
+
+
+def _bytes(layer: nn.Module) -> int:
+    """The memory of a layer's parameters and buffers, without those of what observes."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(layer, False))
+
+
+def _tensors(layer: nn.Module, weights: bool) -> list[torch.Tensor]:
+    """A layer's parameters and buffers, or only those that are weights; without those of what observes."""
+    whole = is_leaf(layer) or is_whole("", layer) or isinstance(layer, RoundedLayer)
+    found: dict[int, torch.Tensor] = {}
+    for name, part in layer.named_modules() if whole else [("", layer)]:
+        if _OBSERVING.isdisjoint(name.split(".")):
+            named = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
+            found |= {id(tensor): tensor for key, tensor in named if not weights or key.startswith("weight")}
+    return list(found.values())
+
+
+_OBSERVING = {NAME, "weight_fake_quant"}
 _WEIGHTS = QuantizedWeight, CodedWeight
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from qcore.arguments import check_flag
 from qtorch._workflow.tree import check_model, children, is_leaf
 
 __all__ = ["DeQuantStub", "QuantStub", "QuantWrapper", "add_quant_dequant"]
@@ -48,8 +49,11 @@ class DeQuantStub(QuantStub):
 class QuantWrapper(torch.nn.Module):
     """A module between a `QuantStub` and a `DeQuantStub`, so that it takes and returns floats when it is converted.
 
+    Attributes that it does not have are those of the module: `wrapper.weight`.
+
     Args:
         module: what is wrapped; its qconfig becomes that of all three.
+        quant, dequant: whether there is a `QuantStub`, and a `DeQuantStub`.
 
     Raises:
         TypeError: if module is no module.
@@ -59,16 +63,26 @@ class QuantWrapper(torch.nn.Module):
         torch.Size([1, 3])
     """
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, quant: bool = True, dequant: bool = True) -> None:
         super().__init__()
         check_model("module", module)
+        check_flag("quant", quant)
+        check_flag("dequant", dequant)
         qconfig = getattr(module, "qconfig", None)
         if qconfig is not None:
             self.qconfig = qconfig
-        self.quant = QuantStub(qconfig)
-        self.dequant = DeQuantStub(qconfig)
+        self.quant = QuantStub(qconfig) if quant else torch.nn.Identity()
+        self.dequant = DeQuantStub(qconfig) if dequant else torch.nn.Identity()
         self.module = module
         self.train(module.training)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name in ("module", "qconfig"):
+                raise
+            return getattr(self.module, name)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.dequant(self.module(self.quant(x)))

@@ -24,6 +24,16 @@ def joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
+def is_in(path: str, root: str) -> bool:
+    """True if a module is another, or is in it.
+
+    Example:
+        >>> is_in("features.0", "features"), is_in("features2", "features")
+        (True, False)
+    """
+    return not root or path == root or path.startswith(f"{root}.")
+
+
 def shown(path: str) -> str:
     """A path as messages name it."""
     return f"layer '{path}'" if path else "the model itself"

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import nn
 
-from qcore.arguments import check_flag
+from qcore.arguments import check_flag, quoted
+from qcore.notices import warn
 from qtorch._classes import plain_class
 from qtorch._workflow.mappings import (
     get_default_static_quant_module_mappings,
     is_unobserved,
     is_whole,
 )
-from qtorch._workflow.observing import NAME, detach, has_seen, stop_counting, warn_of_repeats
+from qtorch._workflow.observing import NAME, detach, has_range, has_seen, stop_counting, warn_of_repeats
 from qtorch._workflow.reasons import name_of_observer, why_float
 from qtorch._workflow.steps.rounding import has_weight, rounded_layer, stays_in_floats
 from qtorch._workflow.steps.swap import swap_module
@@ -26,12 +27,14 @@ from qtorch._workflow.tree import (
     check_model,
     copied,
     entry_of,
+    is_in,
     is_leaf,
     rebuilt,
     shown,
     walk,
 )
 from qtorch.nn.quantized import FloatFunctional
+from qtorch.nn.quantized.common.base import uncalibrated
 from qtorch.nn.quantized.common.observed import float_parameters
 from qtorch.quant import Quantizer
 from qtorch.quantization.fake_quantize import FakeQuantize
@@ -48,11 +51,12 @@ def convert(
     remove_qconfig: bool = True,
     *,
     convert_custom_config_dict: Mapping[str, Any] | None = None,
-    allow_uncalibrated: bool = False,
+    allow_uncalibrated: bool | Collection[str] = False,
 ) -> nn.Module:
     """A copy of a prepared model whose layers compute in integers, with the scales that were observed.
 
-    The model itself is converted, too, where it is such a layer. A layer with several names stays one layer.
+    The model itself is converted, too, where it is such a layer. A layer with several names stays one layer. A layer
+    that saw no data, in a model that did, is converted and raises when it is called.
 
     Args:
         module: a model that `prepare` or `prepare_qat` returned and that has run since.
@@ -61,19 +65,20 @@ def convert(
         remove_qconfig: whether settings and what is left of observers go.
         convert_custom_config_dict: {"observed_to_quantized_custom_module_class": {Observed: Quantized}} puts
             `Quantized.from_observed(module)` in the place of each module of type Observed.
-        allow_uncalibrated: whether layers may be converted that have seen nothing, with a scale of 1: for a model that
-            a state_dict is then loaded into.
+        allow_uncalibrated: True converts layers that have seen nothing with some scale, for a model that a state_dict
+            is then loaded into; names of modules allow that for the layers in these.
 
     Returns:
         The converted model.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if a layer was not prepared or has seen nothing, or if inplace=True and the model itself is such a
-            layer.
+        ValueError: if a layer was not prepared, no layer has seen anything, a name in allow_uncalibrated is none of the
+            model's, or if inplace=True and the model itself is such a layer.
 
     Warns:
-        UserWarning: of layers that ran more than once each time that the model ran.
+        UserWarning: of layers that ran more than once each time that the model ran, and of layers that have seen
+            nothing.
 
     Example:
         >>> from qtorch.quantization import QuantWrapper, default_qconfig, prepare
@@ -88,20 +93,25 @@ def convert(
     check_model("module", module)
     check_classes("mapping", mapping)
     check_flag("remove_qconfig", remove_qconfig)
-    check_flag("allow_uncalibrated", allow_uncalibrated)
     custom = entry_of(
         "convert_custom_config_dict", convert_custom_config_dict, "observed_to_quantized_custom_module_class"
     )
+    allowed = _allowed_names(module, allow_uncalibrated)
     model = copied(module, inplace)
     warn_of_repeats(model)
-    _check_calibrated(model, mapping, custom, allow_uncalibrated)
-    return converted(model, mapping, custom, inplace, remove_qconfig)
+    unused = _check_calibrated(model, mapping, custom, allowed)
+    return converted(model, mapping, custom, inplace, remove_qconfig, unused)
 
 
 def converted(
-    model: nn.Module, mapping: Mapping[Any, Any], custom: Mapping[Any, Any], inplace: bool, remove_qconfig: bool
+    model: nn.Module,
+    mapping: Mapping[Any, Any],
+    custom: Mapping[Any, Any],
+    inplace: bool,
+    remove_qconfig: bool,
+    unused: Collection[str] = (),
 ) -> nn.Module:
-    """The model with every layer swapped that a mapping knows; see `convert`."""
+    """The model with every layer swapped that a mapping knows; see `convert`. Layers in unused raise if called."""
     in_integers = any(
         plain_class(layer) in mapping
         and not is_unobserved(layer, mapping)
@@ -122,6 +132,9 @@ def converted(
             _explain(path, layer, mapping, in_integers)
         elif made is not layer and observer is not None:
             made.observed_by = name_of_observer(observer)
+        if path in unused:
+            made.register_forward_pre_hook(RefuseCalls(path))
+            made.is_uncalibrated = True  # for what is called by other methods
         return made
 
     made = rebuilt(model, change, is_whole)
@@ -151,6 +164,20 @@ class RefuseIntegers:
             )
 
 
+class RefuseCalls:
+    """A forward pre-hook of a layer that saw no data in calibration.
+
+    Args:
+        path: the layer's, for messages.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        raise uncalibrated(shown(self.path))
+
+
 def _explain(path: str, layer: Any, mapping: Mapping[Any, Any], in_integers: bool) -> None:
     """Notes for reports why a layer is in floats, and for errors if it has parameters."""
     layer.float_because = why_float(layer, mapping)
@@ -172,29 +199,55 @@ def _is_on(layer: nn.Module) -> bool:
     return getattr(layer, "qconfig", None) is not None
 
 
-def _check_calibrated(model: nn.Module, mapping: Mapping[Any, Any], custom: Mapping[Any, Any], allowed: bool) -> None:
-    """Raises for all layers that have no range; gives them one if that is allowed."""
-    unprepared, unseen, known = [], [], False
+def _allowed_names(model: nn.Module, allowed: Any) -> Collection[str]:
+    """The names of modules in which layers may have seen nothing; "" is the model."""
+    if isinstance(allowed, bool):
+        return [""] if allowed else []
+    if not isinstance(allowed, Collection) or isinstance(allowed, str) or not all(isinstance(n, str) for n in allowed):
+        raise TypeError(f"allow_uncalibrated={quoted(allowed)}; allowed are True, False and a list of names of modules")
+    names = {name for name, _ in model.named_modules(remove_duplicate=False)}
+    for name in allowed:
+        if name not in names:
+            raise ValueError(f"allow_uncalibrated has {quoted(name)}, which names no module")
+    return allowed
+
+
+def _check_calibrated(
+    model: nn.Module, mapping: Mapping[Any, Any], custom: Mapping[Any, Any], allowed: Collection[str]
+) -> set[str]:
+    """The layers that have seen nothing, which get some range; raises if that is all layers."""
+    unprepared, unseen, empty, known, seen = list[str](), list[str](), list[Any](), False, False
     for path, layer in walk(model, is_whole):
         known |= plain_class(layer) in mapping and _is_on(layer)
         if plain_class(layer) not in mapping or is_unobserved(layer, mapping) or not _is_on(layer):
             continue
         if getattr(layer, NAME, None) is None:
             unprepared.append(path)
-        elif without := [name for name in (NAME, "weight_fake_quant") if not has_seen(getattr(layer, name, None))]:
-            excused = allowed or (isinstance(layer, FloatFunctional) and layer.has_scalars)
-            unseen += [] if excused else [path]
-            for name in without if excused else ():
-                setattr(layer, name, _with_some_scale(layer, name))
+            continue
+        without = [name for name in (NAME, "weight_fake_quant") if not has_seen(getattr(layer, name, None))]
+        seen |= not without and has_range(getattr(layer, NAME))
+        excused = any(is_in(path, name) for name in allowed) or (
+            isinstance(layer, FloatFunctional) and layer.has_scalars
+        )
+        unseen += [path] if without and not excused else []
+        empty += [(layer, name) for name in without]
     if not known and not any(plain_class(layer) in custom and _is_on(layer) for layer in model.modules()):
         raise ValueError("module has no layer to convert; call prepare(model) or prepare_qat(model) first")
     if unprepared:
         raise ValueError(f"{_listed(unprepared)} no observer; call prepare(model) or prepare_qat(model) before convert")
-    if unseen:
+    if unseen and not seen:
         raise ValueError(
             f"{_listed(unseen)} an observer that has seen nothing; run the prepared model on calibration data, switch "
             "the layer off before prepare (qconfig = None), or pass allow_uncalibrated=True and load a state_dict"
         )
+    if unseen:
+        warn(
+            f"{_listed(unseen)} an observer that has seen nothing, and will raise when called; calibrate with data "
+            "that reaches it, switch the layer off before prepare (qconfig = None), or name it in allow_uncalibrated"
+        )
+    for layer, name in empty:
+        setattr(layer, name, _with_some_scale(layer, name))
+    return set(unseen)
 
 
 def _listed(paths: list[str]) -> str:

@@ -139,11 +139,26 @@ def fuse_known_modules(mod_list: list[nn.Module], additional_fuser_method_mappin
     return [fused.train(training), *(nn.Identity().train(training) for _ in mod_list[1:])]
 
 
-def _fused(layers: list[nn.Module], types: tuple[Any, ...], training: bool) -> nn.Module:
+def has_fused_layer(layers: Sequence[nn.Module]) -> bool:
+    """True if `fuse_known_modules` fuses these layers, in their mode."""
+    types, training = tuple(map(type, layers)), layers[0].training
+    if not _folds(types, training):
+        return types in FUSED
+    if _misfit(layers[0], layers[1], training):
+        return False
+    return types in FUSED if training else len(types) == 2 or (types[0], *types[2:]) in FUSED
+
+
+def _folds(types: tuple[Any, ...], training: bool) -> bool:
+    """True if the second layer is the batch norm of the first."""
     first, second = types[0], types[1] if len(types) > 1 else None
-    folds = (first in _CONVOLUTIONS and second is _NORMS[_CONVOLUTIONS.index(first)]) or (
+    return (first in _CONVOLUTIONS and second is _NORMS[_CONVOLUTIONS.index(first)]) or (
         types == (nn.Linear, nn.BatchNorm1d) and not training
     )
+
+
+def _fused(layers: list[nn.Module], types: tuple[Any, ...], training: bool) -> nn.Module:
+    folds = _folds(types, training)
     if types not in FUSED and not folds:
         names = ", ".join(kind.__name__ for kind in types)
         raise ValueError(
@@ -152,24 +167,25 @@ def _fused(layers: list[nn.Module], types: tuple[Any, ...], training: bool) -> n
             "evaluation a Linear and a BatchNorm1d"
         )
     if folds:
-        _check_norm(layers[0], layers[1], training)
+        if misfit := _misfit(layers[0], layers[1], training):
+            raise ValueError(misfit)
         if not training:
             folded = folded_layer(layers[0], layers[1])
             return folded if len(layers) == 2 else FUSED[type(folded), type(layers[2])](folded, layers[2])
     return FUSED[types](*layers)
 
 
-def _check_norm(layer: Any, bn: Any, training: bool) -> None:
+def _misfit(layer: Any, bn: Any, training: bool) -> str:
+    """Why a batch norm cannot be fused with the layer before it; "" where it can."""
     outputs = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
     if bn.num_features != outputs:
-        raise ValueError(
-            f"the batch norm has num_features={bn.num_features}; allowed is {outputs}, as the layer's outputs"
-        )
+        return f"the batch norm has num_features={bn.num_features}; allowed is {outputs}, as the layer's outputs"
     if bn.running_mean is None or (training and not bn.affine):
-        raise ValueError(
+        return (
             "the batch norm has no running statistics or, in training, no weight; allowed are "
             "track_running_stats=True and affine=True"
         )
+    return ""
 
 
 def _rows(modules_to_fuse: Any) -> Any:

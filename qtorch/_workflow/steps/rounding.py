@@ -28,6 +28,11 @@ def stays_in_floats(layer: nn.Module) -> bool:
     return has_weight(layer) and _rounds(_weight_maker(layer))
 
 
+def rounds_only(layer: Any) -> bool:
+    """True if the settings of a layer that is not prepared yet have a format for results, or for the weight."""
+    return _rounds(layer.qconfig.activation()) or (has_weight(layer) and _rounds(_weight_maker(layer)))
+
+
 def has_weight(layer: nn.Module) -> bool:
     """True of layers that `rounded_layer` takes."""
     return isinstance(layer, _WEIGHTED)

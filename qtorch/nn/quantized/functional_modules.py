@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 
 from qcore.affine import arithmetic
-from qtorch.nn.quantized.common.base import Quantized
+from qtorch.nn.quantized.common.base import Quantized, place_of, uncalibrated
 from qtorch.nn.quantized.common.observed import output_of
 from qtorch.quantization.tensor import QTensor
 
@@ -99,12 +99,17 @@ class QFunctional(Quantized):
         scale, zero_point: of the results of all methods but `add_scalar` and `mul_scalar`.
         form: the results' integers.
 
+    Attributes:
+        is_uncalibrated: whether it saw no data before it was converted, so that its methods raise; `convert` writes it.
+
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
         >>> x = quantize_per_tensor(torch.tensor([1.0, 2.0]), 0.5, 0, torch.quint8)
         >>> QFunctional(scale=1.0).add(x, x)
         QTensor([2., 4.], size=(2,), dtype=torch.quint8, scale=1.0, zero_point=0)
     """
+
+    is_uncalibrated = False
 
     def forward(self, *_: Any) -> NoReturn:
         """Raises: there is more than one operation.
@@ -150,6 +155,8 @@ class QFunctional(Quantized):
         return arithmetic.mul_scalar(x, y)
 
     def _check(self, *operands: Any) -> None:
+        if self.is_uncalibrated:
+            raise uncalibrated(place_of(self))
         for number, operand in enumerate(operands):
             self.check_input(operand, f"operand {number}")
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from qtorch._classes import plain_class
 from qtorch.nn import quantized
+from qtorch.nn.quantized import FloatFunctional
 from qtorch.quantization import (
     QTensor,
     QuantWrapper,
@@ -108,24 +109,42 @@ def test_a_layer_that_runs_twice_is_named():
         convert(prepared)
 
 
-def test_layers_that_saw_nothing_are_all_named():
-    class Two(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.used, self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+class Two(nn.Module):
+    """A layer that runs, two that do not, and sums of which one does not run."""
 
-        def forward(self, x):
-            return self.used(x)
+    def __init__(self):
+        super().__init__()
+        self.used, self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.sum, self.unused_sum = FloatFunctional(), FloatFunctional()
 
-    for qconfig in (default_qconfig, default_per_channel_qconfig):
-        prepared = prepare(with_qconfig(Two().eval(), qconfig))
-        prepared(torch.randn(3, 4))
-        with pytest.raises(ValueError, match="layer 'one', layer 'other' have an observer that has seen nothing"):
-            convert(prepared, inplace=True)
-        assert plain_class(prepared.used) is nn.Linear
-        allowed = convert(prepared, allow_uncalibrated=True)
-        assert type(allowed.one) is quantized.Linear
-        assert allowed.one.scale == 1
+    def forward(self, x):
+        y = self.used(x)
+        return self.sum.add(y, y)
+
+
+@pytest.mark.parametrize("qconfig", [default_qconfig, default_per_channel_qconfig])
+def test_layers_that_saw_nothing_raise_when_they_are_called(qconfig):
+    prepared = prepare(with_qconfig(Two().eval(), qconfig))
+    with pytest.raises(ValueError, match=r"layer 'used', layer 'one'.* have an observer that has seen nothing"):
+        convert(prepared, inplace=True)
+    prepared(torch.randn(3, 4))
+    with pytest.warns(UserWarning, match="layer 'one', layer 'other', layer 'unused_sum' have an observer") as caught:
+        converted = convert(prepared)
+    assert len(caught) == 1
+    assert plain_class(prepared.used) is nn.Linear
+    x = quantize_per_tensor(torch.randn(3, 4), 0.1, 100, torch.quint8)
+    converted(x)
+    for call in (converted.one, lambda x: converted.unused_sum.add(x, x), copy.deepcopy(converted).one):
+        with pytest.raises(RuntimeError, match=r"(layer 'one'|unused_sum) runs for the first time, and has no range"):
+            call(x)
+    with pytest.warns(UserWarning, match="layer 'other' has an observer"):
+        some = convert(prepared, allow_uncalibrated=["one", "unused_sum"])
+    assert some.one.scale == 1
+    some.one(x)
+    for wrong, error in (("one", TypeError), ([1], TypeError), (None, TypeError), (["two"], ValueError)):
+        with pytest.raises(error, match="allow_uncalibrated"):
+            convert(prepared, allow_uncalibrated=wrong)
+    convert(prepared, allow_uncalibrated=True).other(x)
 
 
 def test_layers_without_observers_are_named():

@@ -103,6 +103,14 @@ def checked(module: torch.nn.Module, function: Callable[..., Any], *arguments: A
         raise type(error)(f"{place_of(module)}: {error}") from error
 
 
+def uncalibrated(place: str) -> RuntimeError:
+    """What a layer raises that runs and saw no data in calibration."""
+    return RuntimeError(
+        f"{place} runs for the first time, and has no range: it saw no data before convert; calibrate with data that "
+        "reaches it, or switch it off before prepare (qconfig = None)"
+    )
+
+
 def place_of(module: Any) -> str:
     """Where a layer is in a model, or what it is, if it does not know."""
     return getattr(module, "layer_name", "") or type(module).__name__

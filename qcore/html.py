@@ -1,0 +1,22 @@
+"""Tables in HTML, which notebooks show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+
+def html_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in HTML.
+
+    Example:
+        >>> html_table(["bits"], [[8]])
+        '<table><thead><tr><th>bits</th></tr></thead><tbody><tr><td>8</td></tr></tbody></table>'
+    """
+    return (
+        f"<table><thead>{_line('th', head)}</thead><tbody>{''.join(_line('td', row) for row in rows)}</tbody></table>"
+    )
+
+
+def _line(tag: str, cells: Sequence[object]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
