@@ -24,7 +24,7 @@ FLOORS = {
         "__main__",
     ],
     "qtorch": [
-        "_torch_internals _classes",
+        "_torch_internals _classes _places",
         "_kernels",
         "_rounding",
         "linalg",

@@ -15,12 +15,20 @@ from qcore.arguments import check_choice, check_int, check_size, check_sizes, qu
 from qcore.formats.affine import AffineInteger
 
 
-def rearrangement(name: str) -> Callable[..., Any]:
-    """A method that only rearranges elements, of arrays that have parameters for the whole."""
+def moving(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """A method that only moves integers, of arrays that have parameters for the whole, which its results have too.
+
+    Args:
+        name: of the method.
+        function: what does it to the integers; None for their method of this name. It returns one array, or several.
+    """
+
+    def own(values: Any, *arguments: Any, **settings: Any) -> Any:
+        return getattr(values, name)(*arguments, **settings)
 
     def method(self: QuantizedArray, *arguments: Any, **settings: Any) -> Any:
         self._whole(name)
-        return self._with(getattr(self.values, name)(*arguments, **settings))
+        return self._moved(function or own, *arguments, **settings)
 
     return _named(method, name, f"The arrays' `{name}`, where there are no channels.")
 
@@ -90,8 +98,8 @@ class QuantizedArray:
     form: AffineInteger
     names: ClassVar[Any] = Names
 
-    reshape, flatten, squeeze = rearrangement("reshape"), rearrangement("flatten"), rearrangement("squeeze")
-    transpose, __getitem__ = rearrangement("transpose"), rearrangement("__getitem__")
+    reshape, flatten, squeeze = moving("reshape"), moving("flatten"), moving("squeeze")
+    transpose, __getitem__ = moving("transpose"), moving("__getitem__")
     eq, ne, __eq__, __ne__ = comparison("eq"), comparison("ne"), comparison("eq"), comparison("ne")  # type: ignore[assignment]
     lt, le, __lt__, __le__ = comparison("lt"), comparison("le"), comparison("lt"), comparison("le")
     gt, ge, __gt__, __ge__ = comparison("gt"), comparison("ge"), comparison("gt"), comparison("ge")
@@ -149,6 +157,11 @@ class QuantizedArray:
     def _with(self, values: Any) -> Any:
         """Other integers with the same parameters."""
         return type(self)(values, self.qparams, self.form)  # type: ignore[call-arg]
+
+    def _moved(self, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+        """The arrays that a function makes of the integers, with the same parameters."""
+        moved = function(self.values, *arguments, **settings)
+        return tuple(map(self._with, moved)) if isinstance(moved, (tuple, list)) else self._with(moved)
 
     def _whole(self, name: str) -> QParams:
         if self.qparams.axis is not None:

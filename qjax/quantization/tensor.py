@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 
 from qcore.affine import AffineInteger, QParams, check_qparams, law
-from qcore.affine.quantized import QuantizedArray, rearrangement
-from qcore.arguments import check_type
+from qcore.affine.quantized import QuantizedArray, moving
+from qcore.arguments import check_type, quoted
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax.quantization.array_names import Names
+from qjax.quantization.moves import METHODS, Places
 from qjax.quantization.parameters import Form, form_of, qparams_of
 
 Axes = int | tuple[int, ...] | None
@@ -28,6 +29,18 @@ def _place() -> str:
     from qjax._models.places import running_layer
 
     return running_layer()
+
+
+class _NoFunctionError(TypeError, AttributeError):
+    """What a method raises that jax.Array has and QTensor has not: the error of JAX's functions."""
+
+
+def _without_integers() -> str:
+    """The message that users see where a function of JAX, or a layer in floats, meets integers."""
+    return (
+        f"{_place()}a QTensor is where numbers are needed: insert a DeQuantStub before it, or call dequantize(); "
+        "allowed are its methods and qjax.quantization.functional; a Dropout must be in evaluation (model.eval())"
+    )
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["values", "qparams"], meta_fields=["form"])
@@ -58,7 +71,8 @@ class QTensor(QuantizedArray):
     form: AffineInteger
     names = Names
 
-    ravel, swapaxes = rearrangement("ravel"), rearrangement("swapaxes")
+    ravel, swapaxes, take, diagonal = map(moving, ("ravel", "swapaxes", "take", "diagonal"))
+    T, mT = property(moving("T", lambda values: values.T)), property(moving("mT", lambda values: values.mT))  # noqa: N815
 
     @property
     def __jax_array__(self) -> NoReturn:
@@ -67,10 +81,13 @@ class QTensor(QuantizedArray):
         Raises:
             TypeError: always.
         """
-        raise TypeError(
-            f"{_place()}a QTensor is where numbers are needed: insert a DeQuantStub before it, or call "
-            "dequantize(); a Dropout must be in evaluation (model.eval())"
-        )
+        raise TypeError(_without_integers())
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises: what jax.Array has and is not here has no integers."""
+        if hasattr(jax.Array, name) and not name.startswith("__"):
+            raise _NoFunctionError(_without_integers())
+        raise AttributeError(f"a QTensor has no attribute {quoted(name)}")
 
     def __add__(self, other: Any) -> NoReturn:
         """Raises: the result would have a scale of its own.
@@ -124,6 +141,19 @@ class QTensor(QuantizedArray):
         """
         return self.values
 
+    @property
+    def at(self) -> Places:
+        """`q.at[index].set(numbers)`: the same with other numbers at some places, quantized with its parameters."""
+        return Places(self)
+
+    def integers_of(self, source: Any) -> jax.Array:
+        """Numbers, or a QTensor's, as integers with the parameters that are here."""
+        if isinstance(source, QTensor):
+            if source.qparams is self.qparams and source.form == self.form:
+                return source.values
+            source = source.dequantize()
+        return _quantize(self.form, jnp.asarray(source, None if hasattr(source, "dtype") else "float32"), self.qparams)
+
     def qscheme(self) -> str:
         """ "per_tensor_affine" or "per_channel_affine"."""
         return "per_tensor_affine" if self.qparams.axis is None else "per_channel_affine"
@@ -165,6 +195,10 @@ class QTensor(QuantizedArray):
         ranks = jnp.moveaxis(self.values if largest else ~self.values, axis, -1)
         found, places = (jnp.moveaxis(part, -1, axis) for part in jax.lax.top_k(ranks, k))
         return self._with(found if largest else ~found), places
+
+
+for _method in METHODS:
+    setattr(QTensor, _method.__name__, _method)
 
 
 def _function(method: Callable[[QTensor], Any]) -> Callable[[QTensor], Any]:

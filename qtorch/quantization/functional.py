@@ -22,6 +22,7 @@ from qtorch.quantization.integer.convolution import rounded_windows
 from qtorch.quantization.integer.kernel import Rounding
 from qtorch.quantization.integer.products import rounded_products
 from qtorch.quantization.tensor import QTensor
+from qtorch.quantization.torch_functions import result_qparams
 
 WIDTHS = (8, 16)  # of integers in memory
 
@@ -132,7 +133,7 @@ def linear(
         tensor([[1.5000]])
     """
     check_linear(input, weight, WIDTHS)
-    return linear_to(input, weight, bias, _output(input, scale, zero_point), input.form)
+    return linear_to(input, weight, bias, result_qparams(input, scale, zero_point), input.form)
 
 
 def linear_to(
@@ -187,7 +188,7 @@ def conv2d(
         input, weight, stride, padding, dilation, groups, padding_mode, 2, WIDTHS
     )
     settings = stride, padding, dilation, groups, padding_mode
-    return conv_to(input, weight, bias, settings, _output(input, scale, zero_point), integers(dtype))
+    return conv_to(input, weight, bias, settings, result_qparams(input, scale, zero_point), integers(dtype))
 
 
 def conv_to(
@@ -209,9 +210,3 @@ def conv_to(
         padding = (0,) * len(padding)
     geometry = stride, padding, dilation, groups
     return QTensor(rounded_windows(input, weight, geometry, Rounding(bias, output, form)).movedim(-1, 1), output, form)
-
-
-def _output(input: QTensor, scale: Any, zero_point: Any) -> QParams:
-    scale = input.qparams.scale if scale is None else scale
-    zero_point = input.qparams.zero_point if zero_point is None else zero_point
-    return make_qparams(scale, zero_point, None, input.device, is_plain_tensor(input.values))

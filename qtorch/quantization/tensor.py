@@ -14,12 +14,12 @@ import torch
 
 from qcore import affine
 from qcore.affine import AffineInteger, QParams, law
-from qcore.affine.quantized import QuantizedArray, rearrangement
-from qcore.arguments import check_type
+from qcore.affine.quantized import QuantizedArray, moving
+from qcore.arguments import check_float, check_type, quoted
 from qtorch._rounding.paths.choice import check_device
 from qtorch.quantization.array_names import Names
 from qtorch.quantization.integer.conversion import dequantize, quantize
-from qtorch.quantization.torch_functions import FUNCTIONS
+from qtorch.quantization.torch_functions import FUNCTIONS, JOINS, without_integers
 
 _TOKENS = {affine.UINT8: torch.quint8, affine.INT8: torch.qint8, affine.INT32: torch.qint32}
 
@@ -28,9 +28,13 @@ def _refusal(operator: str) -> Callable[..., NoReturn]:
     """An operator that raises TypeError, since its result would have a scale of its own."""
 
     def method(self: QTensor, *others: Any) -> NoReturn:
-        raise _without_integers(operator)
+        raise TypeError(without_integers(operator))
 
     return method
+
+
+class _NoFunctionError(TypeError, AttributeError):
+    """What a method raises that torch.Tensor has and QTensor has not: the error of the function of its name."""
 
 
 class QTensor(QuantizedArray):
@@ -70,11 +74,21 @@ class QTensor(QuantizedArray):
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), settings: Any = None) -> Any:
-        """torch's functions, by the methods of the same names, or by `FUNCTIONS`."""
-        method = getattr(cls, function.__name__, None) or FUNCTIONS.get(function.__name__)
-        if method is None or not arguments or not isinstance(arguments[0], cls):
-            raise _without_integers(function.__name__)
-        return method(*arguments, **settings or {})
+        """torch's functions, by `FUNCTIONS` and the methods of the same names."""
+        name, settings = function.__name__, settings or {}
+        if name in JOINS:
+            return JOINS[name](*arguments, **settings)
+        method = FUNCTIONS.get(name) or getattr(cls, name, None)
+        first = arguments[0] if arguments else settings.get("input")
+        if method is None or not isinstance(first, cls):
+            raise TypeError(without_integers(name))
+        return method(*arguments, **settings)
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises: what torch.Tensor has and is not here has no integers."""
+        if hasattr(torch.Tensor, name) and not name.startswith("__"):
+            raise _NoFunctionError(without_integers(name))
+        raise AttributeError(f"a QTensor has no attribute {quoted(name)}")
 
     __add__, __mul__, __sub__, __truediv__, __matmul__ = map(_refusal, ("+", "*", "-", "/", "@"))
     __radd__, __rmul__, __rsub__, __rtruediv__, __rmatmul__ = __add__, __mul__, __sub__, __truediv__, __matmul__
@@ -122,33 +136,67 @@ class QTensor(QuantizedArray):
         """The zero point of the whole tensor, as `int`; see `QuantizedArray.q_zero_point`."""
         return int(super().q_zero_point())
 
-    view, expand, permute, t, unsqueeze, as_strided, select, narrow = map(
-        rearrangement, ("view", "expand", "permute", "t", "unsqueeze", "as_strided", "select", "narrow")
-    )
+    T, mT = property(moving("T", lambda values: values.T)), property(moving("mT", lambda values: values.mT))  # noqa: N815
 
-    def __setitem__(self, index: Any, source: QTensor | torch.Tensor) -> None:
-        self[index].copy_(source)
+    def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+        """`torch.Tensor.is_contiguous`."""
+        return self.values.is_contiguous(memory_format=memory_format)
+
+    def stride(self, dim: int | None = None) -> Any:
+        """`torch.Tensor.stride`."""
+        return self.values.stride() if dim is None else self.values.stride(dim)
+
+    def expand_as(self, other: QTensor | torch.Tensor) -> QTensor:
+        """`torch.Tensor.expand_as`."""
+        return self.expand(other.shape)
+
+    def view_as(self, other: QTensor | torch.Tensor) -> QTensor:
+        """`torch.Tensor.view_as`."""
+        return self.view(other.shape)
+
+    def reshape_as(self, other: QTensor | torch.Tensor) -> QTensor:
+        """`torch.Tensor.reshape_as`."""
+        return self.reshape(other.shape)
+
+    def __setitem__(self, index: Any, source: QTensor | torch.Tensor | float) -> None:
+        """Writes source's elements there, quantized with the parameters that are here.
+
+        Raises:
+            TypeError: if source is neither a tensor nor a number.
+            ValueError: if there is a scale for each channel.
+        """
+        self._whole("index assignment")
+        if not isinstance(source, (QTensor, torch.Tensor)):
+            source = torch.tensor(check_float("source", source, "a number", lambda number: number == number))
+        lanes = _lanes(self.values)
+        lanes[index] = _lanes(self._integers_of(source).to(lanes.device))
 
     def equal(self, other: QTensor) -> bool:
         """True if integers and parameters are the same."""
         same = isinstance(other, QTensor) and (self.form, self.qparams.axis) == (other.form, other.qparams.axis)
         return same and all(map(torch.equal, self._tensors(), other._tensors()))
 
-    def clone(self) -> QTensor:
+    def clone(self, *, memory_format: torch.memory_format = torch.preserve_format) -> QTensor:
         """A copy that shares nothing."""
-        return self._map(torch.clone)
+        qparams = self.qparams
+        copied = QParams(qparams.scale.clone(), qparams.zero_point.clone(), qparams.axis)
+        return QTensor(self.values.clone(memory_format=memory_format), copied, self.form)
 
-    def contiguous(self) -> QTensor:
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> QTensor:
         """`torch.Tensor.contiguous`."""
-        return self._with(self.values.contiguous())
+        return self._with(self.values.contiguous(memory_format=memory_format))
 
     def detach(self) -> QTensor:
         """The same: integers have no gradients."""
         return self
 
-    def to(self, device: torch.device | str) -> QTensor:
-        """The same on a device."""
-        return self._map(lambda tensor: tensor.to(torch.device(device)))
+    def to(
+        self, device: torch.device | str | None = None, *, memory_format: torch.memory_format = torch.preserve_format
+    ) -> QTensor:
+        """The same on a device, or in another order in memory."""
+        place = self.device if device is None else torch.device(device)
+        qparams = QParams(self.qparams.scale.to(place), self.qparams.zero_point.to(place), self.qparams.axis)
+        return QTensor(self.values.to(place, memory_format=memory_format), qparams, self.form)
 
     def copy_(self, source: QTensor | torch.Tensor) -> QTensor:
         """Writes source's elements here, quantized with the parameters that are here.
@@ -157,9 +205,16 @@ class QTensor(QuantizedArray):
             TypeError: if source is no tensor.
         """
         check_type("source", source, (QTensor, torch.Tensor), "a QTensor or a torch.Tensor")
-        numbers = source.dequantize() if isinstance(source, QTensor) else source
-        self.values.copy_(quantize(numbers.expand(self.shape), self.qparams, self.form))
+        self.values.copy_(self._integers_of(source.expand(self.shape)))
         return self
+
+    def _integers_of(self, source: QTensor | torch.Tensor) -> torch.Tensor:
+        """Source's elements as integers with the parameters that are here."""
+        if isinstance(source, QTensor):
+            if source.form == self.form and source.qparams is self.qparams:
+                return source.values
+            source = source.dequantize()
+        return quantize(source, self.qparams, self.form)
 
     def resize_(self, *sizes: Any) -> QTensor:
         """`torch.Tensor.resize_`."""
@@ -228,9 +283,11 @@ class QTensor(QuantizedArray):
     def _tensors(self) -> tuple[torch.Tensor, ...]:
         return self.values, self.qparams.scale, self.qparams.zero_point
 
-    def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> QTensor:
-        values, scale, zero_point = map(function, self._tensors())
-        return QTensor(values, QParams(scale, zero_point, self.qparams.axis), self.form)
+    def _moved(self, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+        moved = function(_lanes(self.values), *arguments, **settings)
+        if isinstance(moved, torch.Tensor):
+            return self._with(moved.view(self.values.dtype))
+        return tuple(self._with(one.view(self.values.dtype)) for one in moved)
 
     def _select(self, name: str, *arguments: Any) -> Any:
         """A method of torch's that selects elements, and may say where they are."""
@@ -242,16 +299,17 @@ class QTensor(QuantizedArray):
         return self._with(found[0].to(self.values.dtype)), found[1]
 
 
-def _without_integers(operation: str) -> TypeError:
-    """What users hit who call a model's float layer, or write x + y, where tensors are quantized."""
-    return TypeError(
-        f"{operation} of a QTensor; allowed are its methods, the methods of FloatFunctional in the place of x + y, "
-        "x * y and cat, layers of qtorch.nn.quantized, and floats: insert a DeQuantStub before it"
-    )
+def _lanes(values: torch.Tensor) -> torch.Tensor:
+    """Integers of 16 bits as int16, of which torch moves more kinds than of uint16."""
+    return values.view(torch.int16) if values.dtype is torch.uint16 else values
 
 
 def _rebuilt(values: Any, scale: Any, zero_point: Any, axis: int | None, *form: Any) -> QTensor:
     return QTensor(values, QParams(scale, zero_point, axis), AffineInteger(*form))
 
+
+for _name, _function in FUNCTIONS.items():
+    if hasattr(torch.Tensor, _name):
+        setattr(QTensor, _name, _function)
 
 torch.serialization.add_safe_globals([_rebuilt])

@@ -1,7 +1,8 @@
 """torch's functions of quantized tensors that need no scale: `torch.nn.MaxPool2d` takes them as it takes floats.
 
-Pools, interpolation and clamps keep the parameters of what goes in; the parameters of sigmoids and tanh follow from
-their range.
+`FUNCTIONS` is the one table: torch's functions of these names, and the methods that torch.Tensor has too. Functions
+that only move integers are torch's own, of the integers. Pools, interpolation and clamps keep the parameters of what
+goes in; the parameters of sigmoids, tanh and softmax follow from their range; joined tensors have those of the first.
 """
 
 from __future__ import annotations
@@ -11,8 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from qcore.affine import arithmetic
-from qcore.arguments import check_flag, check_float
+from qcore.affine import QParams, arithmetic
+from qcore.affine.arithmetic.operands import check_operand, integer_of
+from qcore.affine.arithmetic.padding import pad_values
+from qcore.affine.quantized import moving
+from qcore.arguments import check_choice, check_flag, check_float, check_int, quoted
+from qtorch._places import running_layer
+from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch.quantization.affine import make_qparams
 
 if TYPE_CHECKING:  # the class has a table of these functions
     from qtorch.quantization.tensor import QTensor
@@ -413,6 +420,100 @@ def threshold(input: QTensor, threshold: float, value: float, inplace: bool = Fa
     return written(input, arithmetic.threshold(input, threshold, value), inplace)
 
 
+def leaky_relu(
+    input: QTensor, negative_slope: float = 0.01, inplace: bool = False, scale: Any = None, zero_point: Any = None
+) -> QTensor:
+    """x where it is above 0, else x * negative_slope; without parameters the result has input's.
+
+    Args:
+        input, negative_slope, scale, zero_point: see `qcore.affine.arithmetic.leaky_relu`.
+        inplace: whether the result is written over input, whose parameters it must then have.
+
+    Returns:
+        A QTensor of input's shape and integers, with the parameters given; with inplace=True input itself.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import torch
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([-8.0, 0.0, 2.0]), 0.5, 120, torch.quint8)
+        >>> leaky_relu(x, 0.25).dequantize()
+        tensor([-2.,  0.,  2.])
+    """
+    check_flag("inplace", inplace)
+    if inplace and (scale is not None or zero_point is not None):
+        raise ValueError(f"inplace=True with scale={scale} and zero_point={zero_point}; allowed are both None")
+    result = arithmetic.leaky_relu(input, result_qparams(input, scale, zero_point), slope=negative_slope)
+    return written(input, result, inplace)
+
+
+def result_qparams(input: Any, scale: Any, zero_point: Any) -> QParams:
+    """The parameters of a result: those given, and input's where they are None."""
+    check_operand("input", input)
+    scale = input.qparams.scale if scale is None else scale
+    zero_point = input.qparams.zero_point if zero_point is None else zero_point
+    return make_qparams(scale, zero_point, None, input.device, is_plain_tensor(input.values))
+
+
+def pad(input: QTensor, pad: Any, mode: str = "constant", value: float | None = None) -> QTensor:
+    """The tensor with numbers around it: one number, which is quantized, or by the other modes numbers of its own.
+
+    Args:
+        input: QTensor.
+        pad: how many before and after each of the last dimensions, the last dimension first, as for
+            `torch.nn.functional.pad`; with mode "constant" negative ones take numbers away.
+        mode: "constant", "reflect", "replicate" or "circular".
+        value: with mode "constant"; None for 0.
+
+    Returns:
+        A QTensor with input's integers and parameters.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([[1.0, 2.0, 3.0]]), 0.5, 7, torch.quint8)
+        >>> pad(x, (1, 2)).dequantize()
+        tensor([[0., 1., 2., 3., 0., 0.]])
+        >>> pad(x, (1, 2), "reflect").dequantize()
+        tensor([[2., 1., 2., 3., 2., 1.]])
+    """
+    check_operand("input", input)
+    check_choice("mode", mode, ("constant", "reflect", "replicate", "circular"))
+    ends = [check_int("pad", end, None if mode == "constant" else 0) for end in pad]
+    if len(ends) % 2 or len(ends) > 2 * input.ndim:
+        raise ValueError(f"pad={pad}; allowed are two ints for each of up to {input.ndim} dimensions")
+    pairs = tuple(zip(ends[-2::-2], ends[::-2], strict=True))  # of dimensions in order
+    first = input.ndim - len(pairs)
+    if mode != "constant":
+        if value:
+            raise ValueError(f"value={value} with mode={quoted(mode)}; allowed is None")
+        return input._moved(lambda values: pad_values(input.names, values, pairs, mode, first))
+    value = check_float("value", 0.0 if value is None else value, "a number", lambda number: number == number)
+    fill = integer_of(input, value).to(input.values.dtype)
+    return input._moved(lambda values: _surrounded(values, fill.view(values.dtype), pairs, first))
+
+
+def _surrounded(
+    values: torch.Tensor, fill: torch.Tensor, pairs: tuple[tuple[int, int], ...], first: int
+) -> torch.Tensor:
+    """Integers within margins of another one; margins below 0 take integers away."""
+    shape, inside, kept = list(values.shape), [slice(None)] * values.ndim, [slice(None)] * values.ndim
+    for axis, (before, after) in enumerate(pairs, first):
+        size = shape[axis]
+        shape[axis] = size + before + after
+        if shape[axis] < 0:
+            raise ValueError(f"pad takes {-before - after} of {size} numbers; allowed are no more than there are")
+        kept[axis] = slice(max(0, -before), size - max(0, -after))
+        inside[axis] = slice(max(0, before), shape[axis] - max(0, after))
+    result = fill.expand(shape).clone(memory_format=torch.contiguous_format)
+    result[tuple(inside)] = values[tuple(kept)]
+    return result
+
+
 def _check_indices(return_indices: Any) -> None:
     if return_indices is not False:
         raise ValueError(f"return_indices={return_indices}; allowed is False")
@@ -433,8 +534,82 @@ def _interpolate_module(input: QTensor, *others: Any, recompute_scale_factor: An
     return interpolate(input, *others, **settings)
 
 
-# What torch's functions of these names do with a QTensor, beside its methods.
+def without_integers(operation: str) -> str:
+    """The message that users see who call a model's float layer, or write x + y, where tensors are quantized."""
+    return (
+        f"{running_layer()}{operation} of a QTensor; allowed are its methods, the methods of FloatFunctional in the "
+        "place of x + y, x * y and x @ y, layers of qtorch.nn.quantized, and floats: insert a DeQuantStub before it"
+    )
+
+
+def _cat(tensors: Any, dim: int = 0) -> QTensor:
+    """`torch.cat`; the result has the parameters of the first, as torch's own."""
+    return arithmetic.cat(tensors, dim)
+
+
+def _stack(tensors: Any, dim: int = 0) -> QTensor:
+    """`torch.stack`; the result has the parameters of the first, as torch's own."""
+    return arithmetic.stack(tensors, dim)
+
+
+def _einsum(equation: str, *operands: Any) -> QTensor:
+    """`torch.einsum` of one tensor whose dimensions change places; sums and products need a scale of their own."""
+    left, _, right = equation.replace(" ", "").partition("->")
+    if len(operands) != 1 or not left.isalpha() or sorted(left) != sorted(right) or len(set(left)) < len(left):
+        raise TypeError(without_integers("einsum"))
+    return operands[0].permute(*map(left.index, right))
+
+
+def _clamp(input: QTensor, min: float | None = None, max: float | None = None) -> QTensor:
+    """`torch.clamp`."""
+    return clamp(input, min, max)
+
+
+def _softmax(input: QTensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> QTensor:
+    """`torch.softmax`; the result has the parameters of numbers from 0 to 1."""
+    if dtype is not None:
+        raise ValueError(f"softmax of a QTensor with dtype={dtype}; allowed is None")
+    if dim is None:
+        raise TypeError("softmax of a QTensor with dim=None; allowed is an int")
+    return arithmetic.softmax(input, dim)
+
+
+def _in_place(function: Callable[..., QTensor]) -> Callable[..., QTensor]:
+    """A function that writes its result over the input."""
+
+    def method(input: QTensor, *arguments: Any, **settings: Any) -> QTensor:
+        return written(input, function(input, *arguments, **settings), True)
+
+    return method
+
+
+def _move(name: str) -> Callable[..., Any]:
+    """torch's function of a name as one that moves integers."""
+    return moving(name, getattr(torch.Tensor, name, None) or getattr(torch, name))
+
+
+_MOVES = (
+    *("as_strided", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_to", "channel_shuffle", "chunk", "diagonal"),
+    *("dsplit", "expand", "fliplr", "flip", "flipud", "gather", "hsplit", "index_select", "masked_select", "moveaxis"),
+    *("movedim", "narrow", "native_channel_shuffle", "permute", "pixel_shuffle", "pixel_unshuffle", "ravel", "repeat"),
+    *("repeat_interleave", "roll", "rot90", "select", "split", "split_with_sizes", "swapaxes", "swapdims", "t", "take"),
+    *("take_along_dim", "tensor_split", "tile", "unbind", "unflatten", "unfold", "unsqueeze", "view", "vsplit"),
+)
+_CLAMPS = {
+    "clamp": _clamp,
+    "clip": _clamp,
+    "clamp_min": lambda input, min: clamp(input, min),
+    "clamp_max": lambda input, max: clamp(input, None, max),
+}
+
+# What torch's functions of these names do with a QTensor; those that torch.Tensor has are methods of QTensor, too.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: _move(name) for name in _MOVES},
+    **_CLAMPS,
+    **{f"{name}_": _in_place(function) for name, function in _CLAMPS.items()},
+    "pad": pad,
+    "masked_fill": arithmetic.masked_fill,
+    "masked_fill_": _in_place(arithmetic.masked_fill),
     "max_pool1d": max_pool1d,
     "max_pool2d": max_pool2d,
     "avg_pool2d": avg_pool2d,
@@ -444,9 +619,19 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "interpolate": _interpolate_module,
     "relu6": relu6,
     "hardtanh": hardtanh,
+    "hardtanh_": _in_place(hardtanh),
     "hardsigmoid": hardsigmoid,
+    "leaky_relu": leaky_relu,
+    "leaky_relu_": _in_place(leaky_relu),
     "sigmoid": arithmetic.sigmoid,
+    "softmax": _softmax,
     "tanh": arithmetic.tanh,
     "threshold": threshold,
     torch.nn.functional.threshold.__name__: threshold,  # "_threshold", in 2.13
+}
+# Of several tensors, whose first argument is a list or text.
+JOINS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
+    "stack": _stack,
+    "einsum": _einsum,
 }

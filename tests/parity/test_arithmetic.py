@@ -27,10 +27,13 @@ BINARY = {
     "mul": lambda a, b, output: law.mul(a, b, output),
     "mul_relu": lambda a, b, output: law.mul(a, b, output, relu=True),
     "cat": lambda a, b, output: law.cat([a, b, a], -1, output),
+    "stack": lambda a, b, output: law.stack([a, b], 1, output),
 }
 UNARY = {
     **{f"add_scalar {c}": lambda a, c=c: law.add_scalar(a, c) for c in (0.7, -0.3, 50.0, -50, 0)},
     **{f"mul_scalar {c}": lambda a, c=c: law.mul_scalar(a, c) for c in (0.7, -0.3, 0)},
+    "cat of its parts": lambda a: law.cat([a[1:], a[:1]], 0),
+    "masked_fill": lambda a: law.masked_fill(a, a > 0.3, 0.26),
     "relu6": lambda a: law.clamp(a, 0, 6),
     "hardtanh": lambda a: law.clamp(a, -1.0, 1.0),
     "clamp": lambda a: law.clamp(a, high=0.26),

@@ -27,6 +27,8 @@ def activations(q, output):
         "sigmoid": law.sigmoid(q),
         "sigmoid with parameters": law.sigmoid(q, output, UINT8),
         "tanh": law.tanh(q),
+        "softmax": law.softmax(q, 1),
+        "softmax with parameters": law.softmax(q, -1, output, UINT8),
     }
 
 

@@ -11,10 +11,21 @@ from qcore.affine.arithmetic.activations import (
     hardswish,
     leaky_relu,
     sigmoid,
+    softmax,
     tanh,
     unit_qparams,
 )
-from qcore.affine.arithmetic.elementwise import add, add_scalar, cat, clamp, mul, mul_scalar, threshold
+from qcore.affine.arithmetic.elementwise import (
+    add,
+    add_scalar,
+    cat,
+    clamp,
+    masked_fill,
+    mul,
+    mul_scalar,
+    stack,
+    threshold,
+)
 from qcore.affine.arithmetic.norms import batch_norm, group_norm, layer_norm
 from qcore.affine.arithmetic.pools import adaptive_avg_pool, avg_pool, max_pool, mean
 from qcore.affine.arithmetic.resize import interpolate
@@ -35,11 +46,14 @@ __all__ = [
     "interpolate",
     "layer_norm",
     "leaky_relu",
+    "masked_fill",
     "max_pool",
     "mean",
     "mul",
     "mul_scalar",
     "sigmoid",
+    "softmax",
+    "stack",
     "tanh",
     "threshold",
     "unit_qparams",

@@ -10,7 +10,7 @@ from typing import Any
 
 from qcore.affine.arithmetic.operands import check_operand, check_output, numbers, quantized
 from qcore.affine.parameters import QParams, check_form
-from qcore.arguments import check_flag, check_float
+from qcore.arguments import check_flag, check_float, check_int
 from qcore.formats.affine import INT32, AffineInteger
 
 
@@ -191,6 +191,41 @@ def tanh(q: Any, output: QParams | None = None, form: AffineInteger | None = Non
     return _applied(q, _unit(q, output, form, True), form, tanh_of)
 
 
+def softmax(q: Any, axis: int, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
+    """exp(x) over the sum of exp(x) along an axis.
+
+    The exponentials of x less the greatest along the axis are rounded to multiples of 2^-32, so that their sums are
+    exact in any order; their quotients are rounded once to float32.
+
+    Args:
+        q, output, form: as for `hardsigmoid`.
+        axis: along which results add up to 1; -1 is the last.
+
+    Returns:
+        A quantized array of q's shape, with the form and the parameters given, or those of numbers from 0 to 1.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if there is no such axis, q has a scale for each channel, or parameters do not fit the integers;
+            None fits no int32.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import UINT8, QArray
+        >>> softmax(QArray(np.uint8([[0, 0, 11]]), QParams.of(0.1, 128), UINT8), -1).values
+        array([[ 51,  51, 154]], dtype=uint8)
+    """
+    output = _unit(q, output, form, False)
+    axis = check_int("axis", axis, -q.ndim, q.ndim - 1) % q.ndim
+    form, xp = check_output(q, output, form), q.names
+    with xp.arithmetic():
+        steps = xp.astype(q.values, "float64")
+        below = steps - _greatest(xp, steps, axis)
+        parts = xp.rint(xp.exp(below * xp.astype(q.qparams.scale, "float64")) * 2.0**32)
+        sums = xp.astype(xp.total(xp.astype(parts, "int64"), (axis,)), "float64")
+        return quantized(q, xp.astype(xp.divide(parts, sums), "float32"), output, form)
+
+
 def unit_qparams(q: Any, form: AffineInteger, signed: bool) -> QParams:
     """The parameters of numbers from 0 to 1: scale 1 / levels, zero point qmin; or of ones from -1 to 1.
 
@@ -228,6 +263,12 @@ def sigmoid_of(xp: Any, x: Any) -> Any:
 def tanh_of(xp: Any, x: Any) -> Any:
     """tanh(x) of float32 numbers, computed in float64 and rounded once."""
     return xp.astype(xp.tanh(xp.astype(x, "float64")), "float32")
+
+
+def _greatest(xp: Any, x: Any, axis: int) -> Any:
+    """The greatest elements along an axis, which stays."""
+    shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    return xp.extremes(x, (axis,))[1].reshape(shape)
 
 
 def _expm1(xp: Any, x: Any, divisor: float) -> Any:

@@ -17,6 +17,7 @@ from qcore.affine.arithmetic.operands import (
     check_operand,
     check_output,
     differences,
+    integer_of,
     inverse,
     numbers,
     quantized,
@@ -25,6 +26,7 @@ from qcore.affine.arithmetic.operands import (
 from qcore.affine.parameters import QParams
 from qcore.arguments import check_flag, check_float, check_int, quoted
 from qcore.formats.affine import AffineInteger
+from qcore.notices import warn
 
 
 def add(a: Any, b: Any, output: QParams, form: AffineInteger | None = None, relu: bool = False) -> Any:
@@ -87,13 +89,14 @@ def mul(a: Any, b: Any, output: QParams, form: AffineInteger | None = None, relu
         return result.relu() if relu else result
 
 
-def cat(arrays: Sequence[Any], axis: int, output: QParams, form: AffineInteger | None = None) -> Any:
+def cat(arrays: Sequence[Any], axis: int, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
     """The arrays one after the other, each requantized; integers with the result's parameters stay as they are.
 
     Args:
         arrays: quantized arrays, at least one, of equal sizes but along the axis.
         axis: along which they are joined; -1 is the last.
-        output, form: as for `add`.
+        output: the result's scale and zero point; None means the first array's, by which the others are clipped.
+        form: as for `add`.
 
     Returns:
         A quantized array with the form and the parameters given, as long along the axis as all arrays together.
@@ -102,6 +105,9 @@ def cat(arrays: Sequence[Any], axis: int, output: QParams, form: AffineInteger |
         TypeError: if an argument has the wrong type, or arrays is empty; in JAX also if sizes do not fit.
         ValueError: if sizes or axis do not fit, there is a scale for each channel, or output does not fit the integers.
 
+    Warns:
+        UserWarning: without output, if an array is known to have other parameters than the first.
+
     Example:
         >>> from qcore.affine import UINT8, QArray
         >>> import numpy as np
@@ -109,16 +115,93 @@ def cat(arrays: Sequence[Any], axis: int, output: QParams, form: AffineInteger |
         >>> cat([a, a], 0, QParams.of(0.25, 3)).values
         array([3, 5, 3, 5], dtype=uint8)
     """
+    output, form = _check_arrays(arrays, output, form)
+    axis = check_int("axis", axis, -arrays[0].ndim, arrays[0].ndim - 1)
+    return _joined(arrays, axis, output, form)
+
+
+def stack(arrays: Sequence[Any], axis: int, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
+    """The arrays beside each other along a new axis, each requantized as by `cat`.
+
+    Args:
+        arrays: quantized arrays, at least one, of one shape.
+        axis: the new axis of the result; -1 is the last.
+        output, form: as for `cat`.
+
+    Returns:
+        A quantized array with the form and the parameters given, and one dimension more.
+
+    Raises:
+        TypeError: if an argument has the wrong type, or arrays is empty.
+        ValueError: if shapes or axis do not fit, there is a scale for each channel, or output does not fit them.
+
+    Warns:
+        UserWarning: as `cat` does.
+
+    Example:
+        >>> from qcore.affine import UINT8, QArray
+        >>> import numpy as np
+        >>> a, b = (QArray(np.uint8([0, 1]), QParams.of(scale, 0), UINT8) for scale in (0.5, 1.0))
+        >>> stack([a, b], 0, a.qparams).values
+        array([[0, 1],
+               [0, 2]], dtype=uint8)
+    """
+    output, form = _check_arrays(arrays, output, form)
+    shape = tuple(arrays[0].shape)
+    for number, q in enumerate(arrays):
+        if tuple(q.shape) != shape:
+            raise ValueError(f"arrays[{number}] has shape {tuple(q.shape)}; allowed is {shape}, the first one's")
+    axis = check_int("axis", axis, -len(shape) - 1, len(shape)) % (len(shape) + 1)
+    longer = (*shape[:axis], 1, *shape[axis:])
+    return _joined([q.reshape(longer) for q in arrays], axis, output, form)
+
+
+def _check_arrays(arrays: Any, output: QParams | None, form: AffineInteger | None) -> tuple[QParams, AffineInteger]:
+    """The parameters and the integers of arrays that are joined."""
     if not isinstance(arrays, (list, tuple)) or not arrays:
         raise TypeError(f"arrays is a {type(arrays).__name__}; allowed is a list or tuple of at least one QTensor")
     for number, q in enumerate(arrays):
         check_operand(f"arrays[{number}]", q)
-    form = check_output(arrays[0], output, form)
-    axis = check_int("axis", axis, -arrays[0].ndim, arrays[0].ndim - 1)
+    chosen: QParams = arrays[0].qparams if output is None else output
+    if output is None:
+        _warn_of_others(arrays, chosen)
+    return chosen, check_output(arrays[0], chosen, form)
+
+
+def _warn_of_others(arrays: Sequence[Any], output: QParams) -> None:
+    """Warns of arrays that are known to have other parameters than the first."""
+    concrete = arrays[0].names.concrete
+    for number, q in enumerate(arrays):
+        if q.qparams is output:
+            continue
+        pairs = (q.qparams.scale, output.scale), (q.qparams.zero_point, output.zero_point)
+        known = [(concrete(own), concrete(first)) for own, first in pairs]
+        if any(own is not None and first is not None and own != first for own, first in known):
+            warn(
+                f"arrays[{number}] has another scale or zero point than the first of the joined arrays, whose own the "
+                "result has, so that numbers beyond its range are clipped; FloatFunctional.cat gives the result a "
+                "scale of its own"
+            )
+            return
+
+
+def _joined(arrays: Sequence[Any], axis: int, output: QParams, form: AffineInteger) -> Any:
+    """Quantized arrays in a row, with the parameters and the integers of the result."""
     xp = arrays[0].names
     with xp.arithmetic():
-        parts = [quantized(q, numbers(q), output, form).values for q in arrays]
+        parts = [_requantized(q, output, form) for q in arrays]
         return wrapped(arrays[0], xp.concatenate(parts, axis), output, form)
+
+
+def _requantized(q: Any, output: QParams, form: AffineInteger) -> Any:
+    """A quantized array's integers for other parameters; for its own they stay as they are."""
+    if q.qparams is output and q.form == form:
+        return q.values
+    made = quantized(q, numbers(q), output, form).values
+    if q.form != form or form.storage != "int32":
+        return made
+    own = q.qparams  # float32 does not hold all integers of 32 bits
+    return q.names.where((own.scale == output.scale) & (own.zero_point == output.zero_point), q.values, made)
 
 
 def add_scalar(q: Any, number: float) -> Any:
@@ -224,15 +307,14 @@ def clamp(q: Any, low: float | None = None, high: float | None = None) -> Any:
         array([10, 10, 22], dtype=uint8)
     """
     check_operand("input", q)
-    xp, qparams, form = q.names, q.qparams, q.form
+    xp = q.names
     with xp.arithmetic():
         integers = xp.astype(q.values, "int32")
         for name, bound, chosen in (("low", low, xp.maximum), ("high", high, xp.minimum)):
             if bound is not None:
                 bound = check_float(name, bound, "a number or None", lambda number: number == number)
-                end = xp.full_like(qparams.scale, bound, "float32")
-                integers = chosen(integers, law.quantize(xp, end, qparams.scale, qparams.zero_point, None, form))
-        return wrapped(q, integers, qparams, form)
+                integers = chosen(integers, integer_of(q, bound))
+        return wrapped(q, integers, q.qparams, q.form)
 
 
 def threshold(q: Any, threshold: float, value: float) -> Any:
@@ -260,13 +342,41 @@ def threshold(q: Any, threshold: float, value: float) -> Any:
     check_operand("input", q)
     _check_number(threshold, "threshold")
     _check_number(value, "value")
-    xp, qparams, form = q.names, q.qparams, q.form
+    xp = q.names
     with xp.arithmetic():
         x = xp.astype(numbers(q), "float64")  # in which no limit is subnormal: XLA takes such floats for 0
         above = x > xp.full_like(x, float(np.float32(threshold)), "float64")
-        end = xp.full_like(qparams.scale, float(value), "float32")
-        other = law.quantize(xp, end, qparams.scale, qparams.zero_point, None, form)
-        return wrapped(q, xp.where(above, xp.astype(q.values, "int32"), other), qparams, form)
+        return wrapped(q, xp.where(above, xp.astype(q.values, "int32"), integer_of(q, value)), q.qparams, q.form)
+
+
+def masked_fill(q: Any, mask: Any, value: float) -> Any:
+    """The law's integer for a number where a mask is true; the parameters stay.
+
+    Args:
+        q: quantized array.
+        mask: bools whose shape broadcasts to q's.
+        value: a number, which may be infinite.
+
+    Returns:
+        A quantized array of q's shape, form and parameters.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if value is NaN, or q has a scale for each channel.
+
+    Example:
+        >>> from qcore.affine import UINT8, QArray
+        >>> q = QArray(np.uint8([0, 12, 13]), QParams.of(0.5, 10), UINT8)
+        >>> masked_fill(q, np.array([True, False, False]), 1.0).values
+        array([12, 12, 13], dtype=uint8)
+    """
+    check_operand("input", q)
+    value = check_float("value", value, "a number", lambda number: number == number)
+    xp = q.names
+    if xp.dtype(mask) != "bool":
+        raise TypeError(f"mask has dtype {mask.dtype}; allowed is bool")
+    with xp.arithmetic():
+        return wrapped(q, xp.where(mask, integer_of(q, value), xp.astype(q.values, "int32")), q.qparams, q.form)
 
 
 def _check(a: Any, b: Any, output: QParams, form: AffineInteger | None, relu: bool) -> AffineInteger:

@@ -43,6 +43,13 @@ def numbers(q: Any) -> Any:
     return law.dequantize(xp, xp.astype(q.values, "int32"), qparams.scale, qparams.zero_point, None, "float32")
 
 
+def integer_of(q: Any, number: float) -> Any:
+    """The integer, int32, that stands for a number by an array's parameters; infinities give the ends."""
+    xp, qparams = q.names, q.qparams
+    x = xp.full_like(qparams.scale, float(number), "float32")
+    return law.quantize(xp, x, qparams.scale, qparams.zero_point, None, q.form)
+
+
 def quantized(like: Any, x: Any, output: QParams, form: AffineInteger) -> Any:
     """A quantized array of `like`'s kind, whose integers the law gives for numbers."""
     return wrapped(like, law.quantize(like.names, x, output.scale, output.zero_point, None, form), output, form)

@@ -26,13 +26,17 @@ def pad_images(q: Any, padding: tuple[tuple[int, int], ...], mode: str, first: i
         [1 1 1 2 3 3]
         [2 3 1 2 3 1]
     """
-    x = q.values
+    return type(q)(pad_values(q.names, q.values, padding, mode, first), q.qparams, q.form)
+
+
+def pad_values(xp: Any, x: Any, padding: tuple[tuple[int, int], ...], mode: str, first: int) -> Any:
+    """`pad_images` of the integers alone."""
     for axis, (before, after) in enumerate(padding, first):
         if before or after:
             size = x.shape[axis]
             sources = [_SOURCES[mode](place, size) for place in range(-before, size + after)]
-            x = x[(*(slice(None),) * axis, q.names.constant(sources, "int32", x))]
-    return type(q)(x, q.qparams, q.form)
+            x = x[(*(slice(None),) * axis, xp.constant(sources, "int32", x))]
+    return x
 
 
 _SOURCES = {

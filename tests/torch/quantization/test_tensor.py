@@ -271,7 +271,6 @@ def test_wrong_arguments(call, error, message):
         lambda q: q + q,
         lambda q: 2.0 * q,
         lambda q: q.dequantize() * q,
-        lambda q: torch.cat([q, q]),
         lambda q: torch.nn.functional.gelu(q),
         lambda q: torch.nn.Linear(3, 1)(q),
     ],

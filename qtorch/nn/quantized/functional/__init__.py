@@ -3,7 +3,7 @@
 Pools, interpolation and clamps keep the parameters of what goes in; the others take a scale and a zero point.
 """
 
-from qtorch.nn.quantized.functional.activations import celu, elu, hardswish, leaky_relu
+from qtorch.nn.quantized.functional.activations import celu, elu, hardswish
 from qtorch.nn.quantized.functional.convolutions import conv1d, conv3d
 from qtorch.quantization.functional import conv2d, linear
 from qtorch.quantization.torch_functions import (
@@ -15,6 +15,7 @@ from qtorch.quantization.torch_functions import (
     hardsigmoid,
     hardtanh,
     interpolate,
+    leaky_relu,
     max_pool1d,
     max_pool2d,
     relu,

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from qcore.affine import arithmetic
-from qcore.arguments import check_flag
-from qtorch.nn.quantized.functional.convolutions import result_qparams
 from qtorch.quantization.tensor import QTensor
-from qtorch.quantization.torch_functions import written
+from qtorch.quantization.torch_functions import result_qparams
 
 
 def elu(input: QTensor, scale: Any, zero_point: Any, alpha: float = 1.0) -> QTensor:
@@ -57,35 +55,6 @@ def celu(input: QTensor, scale: Any, zero_point: Any, alpha: float = 1.0) -> QTe
         tensor([-0.5000,  0.0000,  2.0000])
     """
     return arithmetic.celu(input, result_qparams(input, scale, zero_point), alpha=alpha)
-
-
-def leaky_relu(
-    input: QTensor, negative_slope: float = 0.01, inplace: bool = False, scale: Any = None, zero_point: Any = None
-) -> QTensor:
-    """x where it is above 0, else x * negative_slope; without parameters the result has input's.
-
-    Args:
-        input, negative_slope, scale, zero_point: see `qcore.affine.arithmetic.leaky_relu`.
-        inplace: whether the result is written over input, whose parameters it must then have.
-
-    Returns:
-        A QTensor of input's shape and integers, with the parameters given; with inplace=True input itself.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
-    Example:
-        >>> import torch
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> x = quantize_per_tensor(torch.tensor([-8.0, 0.0, 2.0]), 0.5, 120, torch.quint8)
-        >>> leaky_relu(x, 0.25).dequantize()
-        tensor([-2.,  0.,  2.])
-    """
-    check_flag("inplace", inplace)
-    if inplace and (scale is not None or zero_point is not None):
-        raise ValueError(f"inplace=True with scale={scale} and zero_point={zero_point}; allowed are both None")
-    result = arithmetic.leaky_relu(input, result_qparams(input, scale, zero_point), slope=negative_slope)
-    return written(input, result, inplace)
 
 
 def hardswish(input: QTensor, scale: Any, zero_point: Any) -> QTensor:

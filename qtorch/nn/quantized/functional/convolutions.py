@@ -6,13 +6,11 @@ from typing import Any
 
 import torch
 
-from qcore.affine import QParams
 from qcore.affine.quantized import check_convolution
-from qtorch._rounding.paths.choice import is_plain_tensor
-from qtorch.quantization.affine import make_qparams
 from qtorch.quantization.dtypes import integers
 from qtorch.quantization.functional import WIDTHS, conv_to
 from qtorch.quantization.tensor import QTensor
+from qtorch.quantization.torch_functions import result_qparams
 
 
 def conv1d(
@@ -87,15 +85,6 @@ def conv3d(
     """
     geometry = stride, padding, dilation, groups, padding_mode
     return _conv(3, input, weight, bias, geometry, scale, zero_point, dtype)
-
-
-def result_qparams(input: Any, scale: Any, zero_point: Any) -> QParams:
-    """The parameters of a result: those given, and input's where they are None."""
-    if not isinstance(input, QTensor):
-        raise TypeError(f"input is a {type(input).__name__}; allowed is a QTensor: insert a QuantStub before it")
-    scale = input.qparams.scale if scale is None else scale
-    zero_point = input.qparams.zero_point if zero_point is None else zero_point
-    return make_qparams(scale, zero_point, None, input.device, is_plain_tensor(input.values))
 
 
 def _conv(

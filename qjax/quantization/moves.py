@@ -1,0 +1,386 @@
+"""Functions that only move numbers: of arrays, and of quantized arrays, whose parameters stay.
+
+Each is a method of QTensor, too. `jax.numpy` has most of them; the others are torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from math import prod
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from qcore.affine import arithmetic
+from qcore.affine.arithmetic.operands import check_operand, integer_of
+from qcore.affine.quantized import QuantizedArray
+from qcore.arguments import check_choice, check_flag, check_int
+
+
+def _moving(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of arrays that takes a quantized array, too, and then moves its integers."""
+
+    @wraps(function)
+    def either(x: Any, *arguments: Any, **settings: Any) -> Any:
+        if not isinstance(x, QuantizedArray):
+            return function(jnp.asarray(x), *arguments, **settings)
+        x._whole(function.__name__)
+        return x._moved(function, *arguments, **settings)
+
+    return either
+
+
+@_moving
+def split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> Any:
+    """`jnp.split`: parts of equal size, or those between places.
+
+    Args:
+        x: array or QTensor.
+        indices_or_sections: how many parts, or the places where parts begin, but for the first.
+        axis: along which it is split.
+
+    Returns:
+        Arrays like x, in a list; of a QTensor in a tuple.
+
+    Raises:
+        ValueError: if there are no such parts, or a QTensor has a scale for each channel.
+
+    Example:
+        >>> split(jnp.int8([1, 2, 3, 4]), 2)[1]
+        Array([3, 4], dtype=int8)
+    """
+    return jnp.split(x, indices_or_sections, axis)
+
+
+@_moving
+def chunk(x: Any, chunks: int, axis: int = 0) -> Any:
+    """`torch.chunk`: so many parts, of which the last may be smaller, or missing.
+
+    Args:
+        x: array or QTensor.
+        chunks: how many.
+        axis: along which it is split.
+
+    Returns:
+        Arrays like x; of a QTensor in a tuple.
+
+    Raises:
+        TypeError, ValueError: if chunks is no int above 0, or a QTensor has a scale for each channel.
+
+    Example:
+        >>> [len(part) for part in chunk(jnp.arange(5), 3)]
+        [2, 2, 1]
+    """
+    size = x.shape[axis]
+    step = max(1, -(-size // check_int("chunks", chunks, 1)))
+    return jnp.split(x, list(range(step, size, step)), axis)
+
+
+@_moving
+def unbind(x: Any, axis: int = 0) -> Any:
+    """`torch.unbind`, which is `jnp.unstack`: all slices along an axis.
+
+    Args:
+        x: array or QTensor.
+        axis: along which the slices lie, and which they have not.
+
+    Returns:
+        A tuple of arrays like x.
+
+    Raises:
+        ValueError: if a QTensor has a scale for each channel.
+
+    Example:
+        >>> unbind(jnp.int8([[1, 2], [3, 4]]), 1)
+        (Array([1, 3], dtype=int8), Array([2, 4], dtype=int8))
+    """
+    return jnp.unstack(x, axis=axis)
+
+
+@_moving
+def flip(x: Any, axis: int | Sequence[int] | None = None) -> Any:
+    """`jnp.flip`: the other way round along axes.
+
+    Args:
+        x: array or QTensor.
+        axis: one, several, or None for all.
+
+    Returns:
+        An array like x.
+
+    Raises:
+        ValueError: if there is no such axis, or a QTensor has a scale for each channel.
+
+    Example:
+        >>> flip(jnp.int8([1, 2, 3]))
+        Array([3, 2, 1], dtype=int8)
+    """
+    return jnp.flip(x, axis)
+
+
+@_moving
+def repeat(x: Any, repeats: int, axis: int | None = None) -> Any:
+    """`jnp.repeat`: each number so many times.
+
+    Args:
+        x: array or QTensor.
+        repeats: how many times.
+        axis: along which; None for those of the flat array.
+
+    Returns:
+        An array like x.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above, or a QTensor has a scale for each channel.
+
+    Example:
+        >>> repeat(jnp.int8([1, 2]), 2)
+        Array([1, 1, 2, 2], dtype=int8)
+    """
+    return jnp.repeat(x, repeats, axis)
+
+
+@_moving
+def tile(x: Any, reps: int | Sequence[int]) -> Any:
+    """`jnp.tile`, torch's `repeat`: the array so many times along each of the last axes.
+
+    Args:
+        x: array or QTensor.
+        reps: how many times.
+
+    Returns:
+        An array like x.
+
+    Raises:
+        ValueError: if a QTensor has a scale for each channel.
+
+    Example:
+        >>> tile(jnp.int8([1, 2]), 2)
+        Array([1, 2, 1, 2], dtype=int8)
+    """
+    return jnp.tile(x, reps)
+
+
+@_moving
+def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Any:
+    """`torch.unflatten`: one axis becomes several.
+
+    Args:
+        x: array or QTensor.
+        axis: which becomes several.
+        sizes: theirs, of which one may be -1.
+
+    Returns:
+        An array like x.
+
+    Raises:
+        TypeError, ValueError: if sizes do not fit, or a QTensor has a scale for each channel.
+
+    Example:
+        >>> unflatten(jnp.zeros((2, 6)), 1, (3, -1)).shape
+        (2, 3, 2)
+    """
+    axis = check_int("axis", axis, -x.ndim, x.ndim - 1) % x.ndim
+    known = prod(size for size in sizes if size != -1)
+    made = tuple(x.shape[axis] // known if size == -1 and known else size for size in sizes)
+    if prod(made) != x.shape[axis] or list(sizes).count(-1) > 1:
+        raise ValueError(f"sizes={tuple(sizes)}; allowed are sizes of {x.shape[axis]} numbers, of which one may be -1")
+    return x.reshape(*x.shape[:axis], *made, *x.shape[axis + 1 :])
+
+
+@_moving
+def pixel_shuffle(x: Any, upscale_factor: int, channels_last: bool = False) -> Any:
+    """`torch.nn.functional.pixel_shuffle`: channels become pixels beside each other.
+
+    Args:
+        x: array or QTensor of shape (..., channels * factor^2, height, width).
+        upscale_factor: by which images get larger.
+        channels_last: True for shapes (..., height, width, channels).
+
+    Returns:
+        An array like x, of shape (..., channels, height * factor, width * factor).
+
+    Raises:
+        TypeError, ValueError: if the shape does not fit, or a QTensor has a scale for each channel.
+
+    Example:
+        >>> pixel_shuffle(jnp.int8([1, 2, 3, 4]).reshape(4, 1, 1), 2)[0]
+        Array([[1, 2],
+               [3, 4]], dtype=int8)
+    """
+    factor = check_int("upscale_factor", upscale_factor, 1)
+    check_flag("channels_last", channels_last)
+    if x.ndim < 3 or x.shape[-1 if channels_last else -3] % factor**2:
+        raise ValueError(
+            f"x has shape {tuple(x.shape)}; allowed are images with channels that upscale_factor^2={factor**2} divides"
+        )
+    x = jnp.moveaxis(x, -1, -3) if channels_last else x
+    *batch, channels, height, width = x.shape
+    parts = x.reshape(*batch, channels // factor**2, factor, factor, height, width)
+    one = len(batch)
+    parts = parts.transpose(*range(one), one, one + 3, one + 1, one + 4, one + 2)
+    made = parts.reshape(*batch, channels // factor**2, height * factor, width * factor)
+    return jnp.moveaxis(made, -3, -1) if channels_last else made
+
+
+@_moving
+def channel_shuffle(x: Any, groups: int, channels_last: bool = False) -> Any:
+    """`torch.nn.functional.channel_shuffle`: the first channel of each group, then the second of each, and so on.
+
+    Args:
+        x: array or QTensor of shape (batch, channels, *sizes).
+        groups: how many; they divide the channels.
+        channels_last: True for shapes (batch, *sizes, channels).
+
+    Returns:
+        An array like x.
+
+    Raises:
+        TypeError, ValueError: if groups do not divide the channels, or a QTensor has a scale for each channel.
+
+    Example:
+        >>> channel_shuffle(jnp.int8([[1, 2, 3, 4]]), 2)
+        Array([[1, 3, 2, 4]], dtype=int8)
+    """
+    check_flag("channels_last", channels_last)
+    axis = x.ndim - 1 if channels_last else 1
+    channels = x.shape[axis]
+    if channels % check_int("groups", groups, 1):
+        raise ValueError(f"groups={groups}; allowed are divisors of {channels}, the channels")
+    order = np.arange(channels).reshape(groups, -1).T.reshape(-1)
+    return jnp.take(x, order, axis)
+
+
+_MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
+
+
+def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float = 0.0) -> Any:
+    """`jnp.pad`: numbers around an array: one number, which is quantized, or by the other modes numbers of its own.
+
+    Args:
+        x: array or QTensor.
+        pad_width: how many before and after: pairs for each dimension, one pair, or one number.
+        mode: "constant", "edge", "reflect", "symmetric" or "wrap".
+        constant_values: the number around it, with mode "constant".
+
+    Returns:
+        An array like x.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above, or a QTensor has a scale for each channel.
+
+    Example:
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> q = quantize_per_tensor(jnp.float32([1, 2, 3]), 0.5, 7, "quint8")
+        >>> pad(q, (1, 0)).dequantize(), pad(q, (0, 2), "reflect").dequantize()
+        (Array([0., 1., 2., 3.], dtype=float32), Array([1., 2., 3., 2., 1.], dtype=float32))
+    """
+    check_choice("mode", mode, _MODES)
+    more = {"constant_values": constant_values} if mode == "constant" else {}
+    if not isinstance(x, QuantizedArray):
+        return jnp.pad(jnp.asarray(x), pad_width, mode, **more)
+    check_operand("x", x)
+    if more:
+        with x.names.arithmetic():
+            more = {"constant_values": integer_of(x, constant_values).astype(x.values.dtype)}
+    return x._moved(jnp.pad, pad_width, mode, **more)
+
+
+def masked_fill(x: Any, mask: Any, value: float) -> Any:
+    """A number, which is quantized, where a mask is true; see `qcore.affine.arithmetic.masked_fill`.
+
+    Args:
+        x: array or QTensor.
+        mask: bools whose shape broadcasts to x's.
+        value: a number, which may be infinite.
+
+    Returns:
+        An array like x.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above, or a QTensor has a scale for each channel.
+
+    Example:
+        >>> masked_fill(jnp.float32([1, 2]), jnp.array([True, False]), 0.5)
+        Array([0.5, 2. ], dtype=float32)
+    """
+    if isinstance(x, QuantizedArray):
+        return arithmetic.masked_fill(x, mask, value)
+    x = jnp.asarray(x)
+    return jnp.where(mask, jnp.asarray(value, x.dtype), x)
+
+
+METHODS = split, chunk, unbind, flip, repeat, tile, unflatten, pixel_shuffle, channel_shuffle, pad, masked_fill
+
+
+def concatenate(arrays: Sequence[Any], axis: int = 0) -> Any:
+    """`jnp.concatenate`; QTensors get the parameters of the first, as by torch's kernel for quantized tensors.
+
+    Numbers beyond the first one's range are clipped to it: `FloatFunctional.cat` gives the result a scale of its own.
+
+    Args:
+        arrays: arrays or QTensors, of equal sizes but along the axis.
+        axis: along which they are joined.
+
+    Returns:
+        An array, or a QTensor with the first one's integers and parameters.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above, or a QTensor has a scale for each channel.
+
+    Example:
+        >>> concatenate([jnp.int8([1, 2]), jnp.int8([3])])
+        Array([1, 2, 3], dtype=int8)
+    """
+    return arithmetic.cat(arrays, axis) if _has_quantized(arrays) else jnp.concatenate(arrays, axis)
+
+
+def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
+    """`jnp.stack`; QTensors get the parameters of the first, as by `concatenate`.
+
+    Args:
+        arrays: arrays or QTensors, of one shape.
+        axis: the new axis.
+
+    Returns:
+        An array, or a QTensor with the first one's integers and parameters.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above, or a QTensor has a scale for each channel.
+
+    Example:
+        >>> stack([jnp.int8([1, 2]), jnp.int8([3, 4])], 1)
+        Array([[1, 3],
+               [2, 4]], dtype=int8)
+    """
+    return arithmetic.stack(arrays, axis) if _has_quantized(arrays) else jnp.stack(arrays, axis)
+
+
+def _has_quantized(arrays: Any) -> bool:
+    return any(isinstance(x, QuantizedArray) for x in arrays)
+
+
+class Places:
+    """What `q.at` is: `q.at[index].set(numbers)` is q with other numbers there, quantized with its parameters."""
+
+    def __init__(self, q: Any, index: Any = None) -> None:
+        self.q, self.index = q, index
+
+    def __getitem__(self, index: Any) -> Places:
+        return Places(self.q, index)
+
+    def set(self, numbers: Any) -> Any:
+        """The quantized array with other numbers at the places.
+
+        Args:
+            numbers: array, QTensor or number, which broadcasts.
+
+        Raises:
+            ValueError: if there is a scale for each channel.
+        """
+        q = self.q
+        q._whole("index assignment")
+        integers = q.integers_of(numbers)
+        return q._with(q.values.at[self.index].set(integers))

@@ -1,0 +1,39 @@
+"""Where in a model of torch an error comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from inspect import currentframe
+
+import torch
+from torch import nn
+
+
+def running_layer() -> str:
+    """The innermost module whose code runs, as errors begin with it: "layer 'fc': "; "" where no module's does.
+
+    Its name is that in the outermost module around it.
+
+    Example:
+        >>> running_layer()
+        ''
+    """
+    if torch.compiler.is_dynamo_compiling():  # the frames are Dynamo's
+        return ""
+    modules = list(running_modules())
+    for model in reversed(modules):
+        for name, layer in model.named_modules():
+            if layer is modules[0]:
+                return f"layer '{name}': " if name else "the model itself: "
+    return ""
+
+
+def running_modules() -> Iterator[nn.Module]:
+    """The modules whose methods run, innermost first: each function's first argument on the stack."""
+    frame = currentframe()
+    while frame is not None:
+        code = frame.f_code
+        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if isinstance(first, nn.Module):
+            yield first
+        frame = frame.f_back
