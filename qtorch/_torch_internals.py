@@ -167,9 +167,9 @@ def base_of(x: torch.Tensor) -> torch.Tensor | None:
     return getattr(x, "_base", None)
 
 
-def own_parameters(module: torch.nn.Module) -> list[Any]:
+def own_parameters(module: torch.nn.Module) -> dict[str, Any]:
     """The parameters of a module without its children's, and what `torch.func.functional_call` puts in their places."""
-    return [x for x in getattr(module, "_parameters", {}).values() if x is not None]
+    return {name: x for name, x in getattr(module, "_parameters", {}).items() if x is not None}
 
 
 def constant(function: Callable[..., T]) -> Callable[..., T]:

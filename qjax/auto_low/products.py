@@ -47,11 +47,12 @@ def why_not(equation: Any) -> str:
 
 
 def multiply_adds(equation: Any) -> int:
-    """How many products of two numbers a product has."""
+    """How many products of two numbers a product has; those of the zeros in a dilated input do not count."""
     result, second = equation.outvars[0].aval.shape, equation.invars[1].aval.shape
     if equation.primitive.name == "conv_general_dilated":
         outputs = second[equation.params["dimension_numbers"].rhs_spec[0]]
-        return prod(result) * (prod(second) // max(outputs, 1))
+        zeros = prod(equation.params["lhs_dilation"])
+        return prod(result) * (prod(second) // max(outputs, 1)) // zeros
     if equation.primitive.name == "ragged_dot_general":
         return prod(result) * equation.invars[0].aval.shape[-1]
     return prod(result) * prod(equation.invars[0].aval.shape[axis] for axis in _terms(equation))

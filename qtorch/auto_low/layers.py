@@ -223,7 +223,7 @@ def _multiplies_by_own_code(layer: nn.Module) -> bool:
     if forward.__module__.startswith("torch."):
         return False
     others = tuple(kind for name, kinds in GROUPS.items() if name not in ("linear", "conv") for kind in kinds)
-    is_matrix = parametrize.is_parametrized(layer) or any(x.dim() >= 2 for x in own_parameters(layer))
+    is_matrix = parametrize.is_parametrized(layer) or any(x.dim() >= 2 for x in own_parameters(layer).values())
     return is_matrix and not isinstance(layer, others)
 
 
@@ -249,7 +249,7 @@ def weight_quantizers(layer: nn.Module) -> Iterator[tuple[str, Quantizer]]:
 
 def check_weights(name: str, layer: nn.Module) -> None:
     """Refuses a lazy layer, which becomes one of another class at its first call, by its class."""
-    if any(isinstance(x, UninitializedParameter) for x in own_parameters(layer)):
+    if any(isinstance(x, UninitializedParameter) for x in own_parameters(layer).values()):
         raise ValueError(f"{name or type(layer).__name__} has no weight yet; run the model once before lower")
 
 

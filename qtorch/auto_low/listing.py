@@ -14,7 +14,7 @@ from qcore.report import RunReport
 from qtorch.auto_low.functions import LAWS, LEFT, OPENED
 from qtorch.auto_low.groups import named_layers
 from qtorch.auto_low.layers import multiplies
-from qtorch.auto_low.modes import Listing, Place, ProductMode, list_wide, listing
+from qtorch.auto_low.modes import KINDS, Listing, Place, ProductMode, list_wide, listing, tensors_in
 from qtorch.linalg.modules import products_of
 
 
@@ -66,7 +66,7 @@ class _Wide(TorchFunctionMode):
         super().__init__()
         self.found, self.reason = found, reason
         self.places = [""]
-        self.kinds = ProductMode(Place(""), [], None)  # which finds the kinds of products
+        self.kinds = ProductMode(Place(""))  # which finds the kinds of products
 
     def entering(self, name: str) -> Any:
         def enter(module: nn.Module, inputs: Any) -> None:
@@ -96,8 +96,9 @@ class _Wide(TorchFunctionMode):
             with self:
                 return OPENED[name](*args, **kwargs)
         y = func(*args, **kwargs)
-        tensors = [x for x in args if isinstance(x, torch.Tensor)]
-        if (name in LAWS or name in LEFT) and (not tensors or tensors[0].is_floating_point()):
+        tensors = tensors_in((*args, *kwargs.values()))
+        if (name in LAWS or name in LEFT) and len(tensors) > 1 and tensors[0].is_floating_point():
             found = self.kinds.kinds_of(name, args)
-            list_wide(self.found, self.kinds, self.places[-1], name, found, args, kwargs, y, self.reason)
+            reasons: dict[str, str] = dict.fromkeys(KINDS, self.reason)
+            list_wide(self.found, self.kinds, self.places[-1], name, found, args, kwargs, y, reasons)
         return y

@@ -7,14 +7,13 @@ from typing import Any
 from torch import nn
 
 from qcore import Recipe
-from qcore.notices import warn
+from qcore.accumulate.product import Products
 from qcore.recipes.recipe import CONV, LINEAR
 from qtorch._classes import change_class, plain_class
 from qtorch._torch_internals import check_modes, own_parameters
-from qtorch.auto_low.functions import NO_LAW
 from qtorch.auto_low.groups import named_layers
 from qtorch.auto_low.layers import check_weights, is_lowered, multiplies
-from qtorch.auto_low.modes import KINDS, LOWERED, Place, enter_forward, entering, said_of
+from qtorch.auto_low.modes import KINDS, LOWERED, Place, enter_forward, entering, said_of, weights_of
 from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear, first_scaling
 
 _LAYERS: dict[type[nn.Module], tuple[str, Any]] = {
@@ -24,11 +23,10 @@ _LAYERS: dict[type[nn.Module], tuple[str, Any]] = {
     nn.Conv3d: (CONV, Conv3d),
 }
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_UNREACHED = (nn.RNNBase, nn.RNNCellBase, nn.Bilinear, *_TRANSPOSED)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 # Modules of torch that multiply by functions, not by other modules.
 _MULTIPLYING = (
-    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MultiheadAttention, *_UNREACHED),
+    *(nn.Linear, nn.Bilinear, nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase, *_CONVOLUTIONS),
     *(nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder, nn.TransformerEncoderLayer),
 )
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -50,15 +48,13 @@ def layer_kind(layer: nn.Module) -> str | None:
 
     Layers of programs are modules without children that own a parameter of two dimensions or more.
     """
-    if isinstance(
-        layer, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
-    ):
+    if isinstance(layer, _CONVOLUTIONS):
         return CONV
     if isinstance(layer, _MULTIPLYING):
         return None if isinstance(layer, nn.Transformer | nn.TransformerEncoder | nn.TransformerDecoder) else LINEAR
     if plain_class(layer).__module__.startswith(("torch.", "qtorch.")) or next(layer.children(), None) is not None:
         return None
-    is_matrix = any(x.dim() >= 2 for x in own_parameters(layer))
+    is_matrix = any(x.dim() >= 2 for x in own_parameters(layer).values())
     return LINEAR if is_matrix and not isinstance(layer, _EMBEDDINGS) else None
 
 
@@ -83,9 +79,6 @@ def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> 
     Raises:
         ValueError: if a layer is lowered already or has no weight yet, or no entry or pattern matches; the model is
             unchanged then.
-
-    Warns:
-        UserWarning: of layers that the recipe is for and whose products `qtorch.linalg` has not.
     """
     named = [(name, layer) for name, layer in named_layers(model) if not is_inside_attention(model, name, layer)]
     for name, layer in named:
@@ -97,20 +90,15 @@ def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> 
     places = [name for name, layer in named if has_functions(layer)]
     recipe.check(layers, places)
     chosen = dict(zip(layers, recipe.products_of(layers), strict=True))
-    unreached = []
     for name, layer in named:
-        found = chosen.get((name, layer_kind(layer) or ""))
-        if isinstance(layer, _UNREACHED) and found is not None:
-            unreached.append(f"{name or 'the model itself'} ({type(layer).__name__})")
         if is_plain(layer):
+            found = chosen.get((name, layer_kind(layer) or ""))
             if found is not None:
                 layer.__class__ = _LAYERS[type(layer)][1]
                 layer.set_products(said_of(found))  # type: ignore[operator]
         elif has_functions(layer):
             check_modes()
             _enter(name, layer, recipe, chosen)
-    if unreached:
-        warn(f"{', '.join(unreached)}: the weights stay wide, as {NO_LAW}")
 
 
 def _enter(name: str, layer: nn.Module, recipe: Recipe, chosen: dict[tuple[str, str], Any]) -> None:
@@ -123,13 +111,23 @@ def _enter(name: str, layer: nn.Module, recipe: Recipe, chosen: dict[tuple[str, 
         if found is None:
             left = entry is not None or (name, kind) in chosen
             reasons[kind] = "the recipe leaves it wide" if left else f"no entry of the recipe is for {kind} here"
-    layer.lowered_place = Place(name, products, reasons)  # type: ignore[assignment]
-    histories = [one.history for one in products.values() if one is not None and one.history is not None]
-    parameters = own_parameters(layer)
-    if histories and parameters and not hasattr(layer, "scaling"):
-        layer.register_buffer("scaling", first_scaling(histories[0], parameters[0].device))
+    layer.lowered_place = Place(name, products, reasons, states=_make_states(layer, products))  # type: ignore[assignment]
     enter_forward(layer)
     change_class(layer, LOWERED, entering)
+
+
+def _make_states(layer: nn.Module, products: dict[str, Products | None]) -> dict[str, str]:
+    """Registers a state of delayed scales for each weight that a module may multiply by; returns their names."""
+    states = {}
+    for name, weight in zip(*weights_of(layer), strict=True):
+        if weight.dim() < 2 or name in states or isinstance(layer, _EMBEDDINGS):
+            continue
+        kinds = (LINEAR,) if weight.dim() == 2 else (CONV, LINEAR)  # a weight of experts has more dimensions, too
+        histories = [one.history for kind in kinds if (one := products[kind]) is not None and one.history is not None]
+        if histories:
+            states[name] = f"scaling_of_{name.replace('.', '_')}"
+            layer.register_buffer(states[name], first_scaling(histories[0], weight.device))
+    return states
 
 
 def is_inside_attention(model: nn.Module, name: str, layer: nn.Module) -> bool:

@@ -48,12 +48,12 @@ def refuse_tracers(x: Any) -> None:
 
 
 def call_in_float32(
-    function: Callable[..., torch.Tensor], first: torch.Tensor, arguments: tuple[Any, ...], options: dict[str, Any]
-) -> torch.Tensor:
+    function: Callable[..., Any], first: torch.Tensor, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
     """A call of a function that computes in float32, see `in_float32`.
 
     Args:
-        function: what is called.
+        function: what is called; its result is a tensor, or a tuple of tensors.
         first: the tensor among its arguments that says the device, and without autocast the result's dtype.
         arguments, options: its arguments.
     """
@@ -68,14 +68,16 @@ def call_in_float32(
     arguments = tuple([_wide(x) for x in arguments])
     options = {name: _wide(x) for name, x in options.items()} | state
     if not automatic:
-        return function(*arguments, **options).to(dtype)
+        return _narrow(function(*arguments, **options), dtype)
     with torch.autocast(device, enabled=False):
-        return function(*arguments, **options).to(dtype)
+        return _narrow(function(*arguments, **options), dtype)
 
 
 def _check_dtypes(first: torch.Tensor, others: tuple[Any, ...], automatic: bool) -> None:
     """Refuses tensors of different dtypes where no autocast brings them together."""
     for x in others:
+        if isinstance(x, tuple | list):
+            _check_dtypes(first, tuple(x), automatic)
         if isinstance(x, torch.Tensor) and x.dtype is torch.float64:
             raise TypeError(
                 "a tensor has dtype torch.float64; allowed are torch.float32, torch.bfloat16, torch.float16"
@@ -87,4 +89,10 @@ def _check_dtypes(first: torch.Tensor, others: tuple[Any, ...], automatic: bool)
 
 
 def _wide(x: Any) -> Any:
+    if isinstance(x, tuple | list):  # the weights and states of recurrent layers
+        return tuple([_wide(one) for one in x])
     return x.to(torch.float32) if isinstance(x, torch.Tensor) and x.dtype in HALVES else x
+
+
+def _narrow(y: Any, dtype: torch.dtype) -> Any:
+    return tuple([one.to(dtype) for one in y]) if isinstance(y, tuple) else y.to(dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from qtorch.linalg.call import first_scaling
 from qtorch.linalg.convolutions import conv1d, conv2d, conv3d, padding_sizes
 from qtorch.linalg.matrices import linear
 
+_STATES = ("scaling",)
 _NAMES = ("operands", "accumulator", "grad_input", "grad_weight")
 
 
@@ -44,38 +46,46 @@ class _Layer:
         self.register_buffer("scaling", scaling)  # type: ignore[attr-defined]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        if self.scaling is not None:
-            state_dict.setdefault(f"{prefix}scaling", self.scaling)
+        keep_states(self, _STATES, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *arguments)  # type: ignore[misc]
 
     def _apply(self, *arguments: Any) -> Any:
-        return apply_but_scaling(self, super()._apply, *arguments)  # type: ignore[misc]
+        return apply_but_states(self, _STATES, super()._apply, *arguments)  # type: ignore[misc]
 
     def reset_parameters(self) -> None:
         """Initializes parameters as torch's layer does, and the state of delayed scales: all that `to_empty` leaves."""
         super().reset_parameters()  # type: ignore[misc]
-        reset_scaling(self)
+        reset_states(self, _STATES)
 
     def extra_repr(self) -> str:
         shown = short_product(products_of(self).forward)
         return f"{super().extra_repr()}, products={shown}"  # type: ignore[misc]
 
 
-def apply_but_scaling(layer: Any, apply: Any, *arguments: Any) -> Any:
-    """What `nn.Module._apply` does, such as a change of dtype, but the state of delayed scales stays in float32."""
-    before = getattr(layer, "scaling", None)
+def apply_but_states(layer: Any, names: Iterable[str], apply: Any, *arguments: Any) -> Any:
+    """What `nn.Module._apply` does, such as a change of dtype, but these states of delayed scales stay in float32."""
+    before = {name: state for name in names if (state := getattr(layer, name, None)) is not None}
     changed = apply(*arguments)
-    if before is not None and layer.scaling.dtype is not before.dtype:
-        layer.scaling = before.to(layer.scaling.device)
+    for name, state in before.items():
+        after = getattr(layer, name)
+        if after.dtype is not state.dtype:
+            setattr(layer, name, state.to(after.device))
     return changed
 
 
-def reset_scaling(layer: Any) -> None:
-    """Initializes a layer's state of delayed scales, if it has one."""
-    scaling = getattr(layer, "scaling", None)
-    if scaling is not None:
-        with torch.no_grad():
-            scaling.copy_(first_scaling(scaling.shape[1] - 1))
+def reset_states(layer: Any, names: Iterable[str]) -> None:
+    """Initializes states of delayed scales; before a layer has its products there are none."""
+    with torch.no_grad():
+        for name in names:
+            if (state := getattr(layer, name, None)) is not None:
+                state.copy_(first_scaling(state.shape[1] - 1))
+
+
+def keep_states(layer: Any, names: Iterable[str], state_dict: dict[str, Any], prefix: str) -> None:
+    """Adds states of delayed scales to a checkpoint that has none, as that of a model before `lower`."""
+    for name in names:
+        if (state := getattr(layer, name, None)) is not None:
+            state_dict.setdefault(f"{prefix}{name}", state)
 
 
 def products_of(layer: Any) -> Products:
