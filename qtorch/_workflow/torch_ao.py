@@ -44,6 +44,7 @@ def from_torch_ao(state_dict: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         TypeError: if state_dict is no dictionary, a name no text, or an entry of no known kind.
+        ValueError: if a table of embeddings has zero points that are no integers.
 
     Warns:
         UserWarning: of recurrent layers that quantize activations to 8 bits, which here are 7.
@@ -98,7 +99,8 @@ def _entries(prefix: str, name: str, value: Any) -> Iterator[tuple[str, Any]]:
             f"state_dict[{quoted(prefix + name)}] is a {kind}; allowed are tensors, and packed pairs of them"
         )
     elif value.is_quantized:
-        yield from ((f"{layer}{name}.{part}", tensor) for part, tensor in _parts(value))
+        owner = f"{layer}weight" if name == "_packed_weight" else layer + name  # the former of embeddings
+        yield from ((f"{owner}.{part}", tensor) for part, tensor in _parts(owner, value))
     elif name == "weight" and layer != prefix:
         yield f"{layer}weight", value.to(torch.float16)  # which it was made of
     elif name == "zero_point":
@@ -130,26 +132,34 @@ def _products(prefix: str, name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from _entries(f"{layer}{product}.", "bias", None if bias is None else bias.detach())
 
 
-def _parts(q: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+def _parts(name: str, q: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """The buffers of a quantized weight."""
     yield "int_repr", q.int_repr()
     if q.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         yield "scale", torch.tensor(q.q_scale())
         yield "zero_point", torch.tensor(q.q_zero_point(), dtype=torch.int32)
     else:
+        zero_points = q.q_per_channel_zero_points()
+        if (zero_points != zero_points.round()).any():
+            raise ValueError(
+                f"{name} has zero points that are no integers, as torch.ao's float_qparams_weight_only_qconfig makes "
+                "them; allowed are integers: quantize the table here"
+            )
         yield "scale", q.q_per_channel_scales().to(torch.float32)
-        yield "zero_point", q.q_per_channel_zero_points().to(torch.int32)
+        yield "zero_point", zero_points.to(torch.int32)
 
 
-def to_torch_ao(state_dict: Mapping[str, torch.Tensor]) -> OrderedDict[str, Any]:
+def to_torch_ao(state_dict: Mapping[str, torch.Tensor], model: torch.nn.Module | None = None) -> OrderedDict[str, Any]:
     """The inverse of `from_torch_ao`: what torch.ao's model at the same step loads.
 
     Weights become torch's quantized tensors, packed where torch packs them, and the versions that torch asks for are in
-    the attribute `_metadata`. torch.ao saves neither scale nor zero point of ELU and Sigmoid, so that these entries are
-    left over there (strict=False).
+    the attribute `_metadata`.
 
     Args:
         state_dict: of a model that was prepared, trained or converted here.
+        model: torch.ao's, for `model.load_state_dict(to_torch_ao(state_dict, model))`. torch.ao's ELU and Sigmoid
+            have scale and zero point as attributes that they neither save nor load: here the model gets
+            them, and the result leaves them out. Without the model they are left over there (strict=False).
 
     Returns:
         Entries by name: tensors; for a packed weight a pair of it (torch's quantized tensor, or float32) and its bias,
@@ -157,8 +167,8 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor]) -> OrderedDict[str, Any]
 
     Raises:
         TypeError: if state_dict is no dictionary, a name no text, or an entry no tensor.
-        ValueError: if a weight has integers that torch.ao has not, other than int8, or no entry for its scale or zero
-            point.
+        ValueError: if a weight has integers that torch.ao has not, other than int8, or uint8 for embeddings, or no
+            entry for its scale or zero point.
 
     Example:
         >>> int8 = {"fc.weight.int_repr": torch.zeros(1, 2, dtype=torch.int8), "fc.weight.scale": torch.tensor(0.5)}
@@ -176,7 +186,9 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor]) -> OrderedDict[str, Any]
         elif halves and key.endswith("weight") and value.dtype is torch.float16:
             layers[layer] = rest.pop(key).to(torch.float32), rest.pop(f"{layer}bias", None)
     result = OrderedDict[str, Any](
-        (key, value.to(torch.int64).reshape(-1) if key.endswith("zero_point") else value) for key, value in rest.items()
+        # of shape (1,) as torch.ao's Quantize has them; its other layers take that for a number
+        (key, value.to(torch.int64).reshape(-1) if key.endswith("zero_point") else _of_one(key, value))
+        for key, value in rest.items()
     )
     versions = {key.rpartition(".")[0]: 3 for key in rest if key.endswith("min_val")}
     versions |= {key.rpartition(".bn.")[0]: 2 for key in rest if key.endswith(".bn.weight")}
@@ -194,9 +206,30 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor]) -> OrderedDict[str, Any]
                 result[f"{owner}_packed_weight_{found[1]}"] = pack_linear(weight, bias)
         elif weight.dim() > 2:
             result |= {f"{layer}weight": weight, f"{layer}bias": bias}
+        elif weight.dtype is torch.quint8:
+            result |= {f"{layer}{_PACKED}dtype": torch.quint8, f"{layer}{_PACKED}_packed_weight": weight}
         else:
             result |= _linear(layer, weight, bias, versions, f"{layer}scale" in rest)
+    if model is not None:
+        _set_attributes(model, result)
     return with_versions(result, versions)
+
+
+def _of_one(key: str, value: torch.Tensor) -> torch.Tensor:
+    return value.reshape(-1) if key.rpartition(".")[2] == "scale" else value
+
+
+def _set_attributes(model: torch.nn.Module, entries: dict[str, Any]) -> None:
+    """Gives layers of torch.ao's what they neither save nor load, and takes it out of the entries."""
+    known = model.state_dict().keys()
+    kinds = {"scale": float, "zero_point": int}
+    for key in [key for key in entries if key not in known]:
+        path, _, name = key.rpartition(".")
+        module = model.get_submodule(path)
+        for attribute in (name, f"output_{name}"):  # the latter of Sigmoid
+            if name in kinds and hasattr(module, attribute):
+                setattr(module, attribute, kinds[name](entries.pop(key)))
+                break
 
 
 def _linear(
@@ -215,14 +248,18 @@ def _quantized(key: str, layer: str, rest: dict[str, torch.Tensor]) -> torch.Ten
         if name not in rest:
             raise ValueError(f"state_dict has {key} and no {name}; allowed are weights with their scale and zero point")
     values, scale, zero_point = map(rest.pop, names)
-    if values.dtype is not torch.int8:
+    is_table = values.dtype is torch.uint8 and values.dim() == 2 and key.endswith("int_repr")  # of an embedding
+    if values.dtype is not torch.int8 and not is_table:
         raise ValueError(f"state_dict has {key} of {values.dtype}; allowed is int8, which torch.ao multiplies with")
     channels = tuple(values.shape[:1]) if scale.dim() else ()
     for name, part in zip(names[1:], (scale, zero_point), strict=True):
         if tuple(part.shape) != channels:
             raise ValueError(f"state_dict has {name} of shape {tuple(part.shape)}; allowed is {channels} for {key}")
-    if zero_point.is_floating_point() or not ((zero_point >= -128) & (zero_point <= 127)).all():
-        raise ValueError(f"state_dict has {names[2]} that is no int8; allowed are integers from -128 to 127")
+    least = 0 if is_table else -128
+    if zero_point.is_floating_point() or not ((zero_point >= least) & (zero_point <= least + 255)).all():
+        raise ValueError(
+            f"state_dict has {names[2]} that is no {values.dtype}; allowed are integers from {least} to {least + 255}"
+        )
     if not scale.is_floating_point() or not ((scale > 0) & scale.isfinite()).all():
         raise ValueError(f"state_dict has {names[1]} that is no scale; allowed are finite numbers above 0")
     axes = (-1, *(1,) * (values.dim() - 1)) if scale.dim() else ()
@@ -230,6 +267,9 @@ def _quantized(key: str, layer: str, rest: dict[str, torch.Tensor]) -> torch.Ten
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's quantized tensors are deprecated
         # 8 bits survive their way through floats, whatever is rounded on it
+        if is_table:  # torch.ao's have a scale for each row, and zero points of floats
+            scales, zeros = (one.to(torch.float32).expand(len(values)).contiguous() for one in (scale, zero_point))
+            return torch.quantize_per_channel(numbers, scales, zeros, 0, torch.quint8)
         if scale.dim():
             return torch.quantize_per_channel(numbers, scale.double(), zero_point.to(torch.int64), 0, torch.qint8)
         return torch.quantize_per_tensor(numbers, float(scale), int(zero_point), torch.qint8)
