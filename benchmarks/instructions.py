@@ -34,9 +34,9 @@ from benchmarks.support.timing import machine, versions
 from qcore import parse
 from qcore.formats.block import BlockNumber
 from qcore.law.blocks.tiles import Matrix, as_matrix
+from qcore.trace import BLOCK, ELEMENT, needed
 from qtorch._kernels import compiler, laws
 from qtorch._kernels.source import Kernel
-from qtorch._kernels.trace import BLOCK, ELEMENT, needed
 from qtorch._rounding.plan import decoder, make_plan
 
 SETS = {"avx2": ("ymm", 32), "avx512": ("zmm", 64)}  # registers, and their bytes

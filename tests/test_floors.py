@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 # Rooms from the ground up; one imports from lower floors, and within itself. "" is what a package itself exports.
 FLOORS = {
     "qcore": [
-        "arguments files html lazy notices version",
+        "arguments files html lazy notices version trace",
         "random packing",
         "law",
         "formats",

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from qcore.affine import Extremes, law
 from qcore.affine.observers import averaged, widened
 from qcore.affine.parameters import covering
+from qcore.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Value, literal
 from qtorch._kernels.source import Argument, Kernel, Result
 from qtorch._kernels.store import Function, load
-from qtorch._kernels.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Value, literal
 
 
 class AffineTrace(Trace):

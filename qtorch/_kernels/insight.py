@@ -30,9 +30,9 @@ from qcore.insight.law import (
     to_float32,
 )
 from qcore.law.carrier import FLOAT32, Carrier
+from qcore.trace import CONSTANT, ELEMENT, Trace, Value, declared, needed
 from qtorch._kernels.source import VALUES
 from qtorch._kernels.store import Function, load
-from qtorch._kernels.trace import CONSTANT, ELEMENT, Trace, Value, declared, needed
 
 TEMPLATE = Path(__file__).with_name("insight.c")
 

@@ -13,9 +13,9 @@ from qcore.law.carrier import Carrier
 from qcore.law.program import Decoding, Program
 from qcore.law.rounding import Rounding
 from qcore.random.threefry import leading_bits, threefry
+from qcore.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, Trace, Value
 from qtorch._kernels.source import Argument, Kernel, Result
 from qtorch._kernels.store import Function, address, load
-from qtorch._kernels.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, Trace, Value
 
 # How a kernel sees a tensor, and along which of its rows (0) and columns (1) there are several elements in a block.
 # "flat" and "places" have no blocks, and the elements of "places" are not in the order of their indices. Rows of short

@@ -13,10 +13,10 @@ from qcore.accumulate.sums.narrow import FloatRule
 from qcore.law.carrier import FLOAT64
 from qcore.random.steps import MOST_HALF_BITS
 from qcore.random.threefry import leading_bits, leading_bits_mask, threefry
+from qcore.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Value, declared, needed
 from qtorch._kernels.affine import rounding_of_sums
 from qtorch._kernels.source import VALUES
 from qtorch._kernels.store import Function, address, load
-from qtorch._kernels.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Value, declared, needed
 
 TEMPLATE = Path(__file__).with_name("product.c")
 CHUNKS, INTEGERS, SUMS, ROWS, STEPS = (

@@ -18,7 +18,7 @@ from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
-from qtorch._kernels.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, TENSOR, Trace, Value, declared, needed, pointer
+from qcore.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, TENSOR, Trace, Value, declared, needed, pointer
 
 VALUES = Path(__file__).with_name("values.h")
 

@@ -9,25 +9,13 @@ import torch
 from qcore import Number, Rounding
 from qcore.formats.block import check_float_scales, check_scales
 from qcore.formats.number import check_number
-from qcore.law.blocks.tiles import tiles
 from qcore.random.threefry import Noise
 from qtorch._rounding.gradients import for_transforms, is_differentiated
 from qtorch._rounding.keys import Key, check_noise, is_default_window, make_cached_noise, make_noise
 from qtorch._rounding.packing import check_codes
-from qtorch._rounding.paths.choice import check_device, is_plain_tensor, round_tensor
-from qtorch._rounding.paths.cpu import decode_on_cpu
-from qtorch._rounding.paths.cuda import decode_on_cuda
-from qtorch._rounding.paths.operations import (
-    FLOATS,
-    Names,
-    from_codes,
-    from_lanes,
-    join,
-    lane_dtype,
-    pad,
-    stored_scales,
-)
-from qtorch._rounding.plan import Plan, block_sizes, decoder, known_plan, make_plan, plan_for
+from qtorch._rounding.paths.choice import check_device, decode_tensor, is_plain_tensor, round_tensor
+from qtorch._rounding.paths.operations import FLOATS, lane_dtype
+from qtorch._rounding.plan import Plan, decoder, known_plan, make_plan, plan_for
 from qtorch._rounding.sharded import check_not_sharded
 from qtorch._torch_internals import apply_directly
 
@@ -167,7 +155,7 @@ def decode(
     check_not_sharded(check_codes(codes), "codes")
     number = check_number(number)
     block, whole = check_scales(number, tuple(codes.shape), scales)
-    decoding, constants = decoder(number, dtype)
+    decoding, _ = decoder(number, dtype)
     if codes.numel() == 0:
         return torch.empty(codes.shape, dtype=dtype, device=codes.device)
     if block is not None:
@@ -180,18 +168,8 @@ def decode(
         check_device("scales[1]", whole, codes.device, "codes")
     if whole is not None:
         whole = torch.as_tensor(whole, dtype=FLOATS[lane_dtype(decoding.carrier)], device=codes.device)
-    if is_plain_tensor(codes) and (block is None or is_plain_tensor(block)):
-        result = (decode_on_cpu if codes.is_cpu else decode_on_cuda)(codes, number, dtype, block, whole)
-        if result is not None:
-            return result
-    blocks = tiles(tuple(codes.shape) or (1,), block_sizes(number, codes.dim()) or (1,))
-    lanes = blocks.split(from_codes(codes, decoding.carrier.lane_bits).reshape(blocks.shape), pad)
-    if block is not None:
-        block = blocks.spread(from_codes(stored_scales(block, decoding), decoding.carrier.lane_bits))
-    if whole is not None:
-        whole = whole.reshape((1,) * lanes.dim()).view(lanes.dtype)
-    lanes = join(blocks, decoding.run(Names, lanes, constants, block, whole))
-    return from_lanes(lanes, decoding.carrier, dtype).reshape(codes.shape)
+    plain = is_plain_tensor(codes) and (block is None or is_plain_tensor(block))
+    return decode_tensor(codes, number, dtype, block, whole, plain)
 
 
 def _noise(x: torch.Tensor, plan: Plan, key: Any, random_bits: Any, start: Any, plain: bool) -> Noise | None:

@@ -11,6 +11,7 @@ import torch
 from qcore import Number, Rounding
 from qcore.formats.block import BlockNumber
 from qtorch._kernels import laws
+from qtorch._kernels.packages import serve_cpu
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import window_tensor
 from qtorch._rounding.plan import plan_for
@@ -54,7 +55,7 @@ def round_each(
         (tensor([0.3125]), tensor(5.))
     """
     blocks = isinstance(number, BlockNumber)
-    plan = None if blocks or not sources else plan_for(number, rounding, sources[0].dtype, None, False)
+    plan = None if blocks or not sources or serve_cpu() else plan_for(number, rounding, sources[0].dtype, None, False)
     if plan is not None and _are_memory(plan.dtype, targets, sources) and (kernel := plan.kernels["flat"]):
         function, constants = kernel
         calls = [map(torch.Tensor.numel, sources), map(_address, sources), repeat(constants)]

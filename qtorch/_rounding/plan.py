@@ -103,7 +103,7 @@ class Plan:
 
     def calls_operator(self, x: torch.Tensor) -> bool:
         """True if a traced program calls an operator; otherwise the law becomes a part of it."""
-        return bool(self.text) and not self.program.codes and (self.stochastic or x.is_cpu)
+        return bool(self.text) and (self.stochastic or x.is_cpu)
 
 
 def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, coded: bool) -> Plan:
@@ -115,7 +115,7 @@ def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, cod
     described = _description(number)
     fields, constants = _prepare(mode.value, carrier.name, overflow, coded, *described)
     program = Program(Carrier(*fields[0]), mode, *fields[1:])
-    text = () if torch.compiler.is_exporting() else (_text(*described), mode.value, overflow or "", _law())
+    text = () if torch.compiler.is_exporting() else (_text(*described), mode.value, overflow or "", law_digest())
     return Plan(number, program, constants, dtype, overflow, text)
 
 
@@ -202,11 +202,14 @@ def digest_of_law() -> str:
 
 def files_of_law() -> list[Path]:
     """The files that decide what Inductor's loops compute."""
-    return sorted([*Path(law.__file__).parent.rglob("*.py"), Path(__file__).parent / "paths" / "inductor.py"])
+    core = Path(law.__file__).parents[1]
+    files = [path for room in ("law", "formats") for path in (core / room).rglob("*.py")]
+    return sorted([*files, Path(__file__).parent / "paths" / "inductor.py"])
 
 
 @constant
-def _law() -> str:
+def law_digest() -> str:
+    """`digest_of_law`, as a literal where a program is traced."""
     return digest_of_law()
 
 

@@ -1,4 +1,4 @@
-"""Tensors of any shape and memory format as calls of the affine law's kernels: C on the CPU, packages on a GPU."""
+"""Tensors of any shape and memory format as calls of the affine law's kernels: C on the CPU, and packages."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from qcore.affine import (
     law,
 )
 from qcore.law.blocks.tiles import as_matrix
-from qtorch._kernels import affine, cuda
+from qtorch._kernels import affine, packages
 from qtorch._rounding.paths.cpu import aligned
-from qtorch._rounding.paths.cuda import LIMIT
+from qtorch._rounding.paths.packages import LIMIT
 from qtorch.quantization import array_names
 
 # Whether there is one parameter for all ("x"), or channels ("c") between other axes, and sizes of an example.
@@ -196,14 +196,14 @@ def _restored(result: torch.Tensor, order: list[int] | None) -> torch.Tensor:
     return result if order is None else result.permute(sorted(range(len(order)), key=order.__getitem__))
 
 
-def fake_quantize_on_cuda(
+def fake_quantize_by_package(
     x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int | None, bounds: Bounds
 ) -> tuple[torch.Tensor, ...] | None:
-    """The same as `fake_quantize_on_cpu`, on a GPU; None where there is no kernel."""
+    """The same as `fake_quantize_on_cpu`, by a package; None where there is none."""
     if not 1 < x.numel() < LIMIT or scale.device != x.device or zero_point.device != x.device:
         return None
     order = _memory_order(x)
-    source = cuda.aligned(_ordered(x, order))
+    source = packages.aligned(_ordered(x, order))
     pattern, shape = "x", (source.numel(),)
     if axis is not None:
         axis = axis if order is None else order.index(axis)
@@ -222,7 +222,7 @@ def fake_quantize_on_cuda(
 
 
 class _Names(array_names.Names):
-    """The names of a kernel that nothing follows, and whose float arithmetic no compiler changes (`cuda.OPTIONS`)."""
+    """The names of a kernel that nothing follows, and whose floats no compiler changes (`packages.OPTIONS`)."""
 
     @staticmethod
     def rounded(product: torch.Tensor) -> torch.Tensor:
@@ -252,10 +252,10 @@ class FakeQuantize(torch.nn.Module):
 def load(dtype: torch.dtype, pattern: str, device: torch.device) -> Callable[[list[torch.Tensor]], object] | None:
     sources = [*sorted((Path(qcore.__file__).parent / "affine").rglob("*.py")), Path(array_names.__file__)]
     name = f"fake_quantize {dtype} {pattern}"
-    return cuda.load(name, [*sources, Path(__file__)], device, partial(example, dtype, pattern, device))
+    return packages.load(name, [*sources, Path(__file__)], device, partial(example, dtype, pattern, device))
 
 
-def example(dtype: torch.dtype, pattern: str, device: torch.device) -> cuda.Example:
+def example(dtype: torch.dtype, pattern: str, device: torch.device) -> packages.Example:
     """What a kernel for a pattern is compiled from."""
     shape, axis = _EXAMPLES[pattern], pattern.index("c") if "c" in pattern else None
     sizes = [torch.export.Dim(f"d{one}", min=2, max=LIMIT - 1) for one in range(len(shape))]
@@ -266,7 +266,7 @@ def example(dtype: torch.dtype, pattern: str, device: torch.device) -> cuda.Exam
         torch.zeros(channels, dtype=torch.int32, device=device),
         torch.zeros(2, dtype=torch.float32, device=device),
     ]
-    return cuda.Example(FakeQuantize(axis), tuple(arguments), (dict(enumerate(sizes)), along, along, None))
+    return packages.Example(FakeQuantize(axis), tuple(arguments), (dict(enumerate(sizes)), along, along, None))
 
 
 @cache

@@ -26,8 +26,8 @@ from unittest import mock
 import numpy as np
 import torch
 
-from qtorch._kernels import cuda
-from qtorch._rounding.paths import cuda as rounding
+from qtorch._kernels import packages
+from qtorch._rounding.paths import packages as rounding
 from qtorch.quantization import launch as affine
 
 GPU = torch.device("cuda", 0)
@@ -105,7 +105,7 @@ def _stop(program: str) -> None:
     raise _Written(program)
 
 
-def write(example: cuda.Example, capability: int = CAPABILITY) -> str:
+def write(example: packages.Example, capability: int = CAPABILITY) -> str:
     """The program that Inductor writes for a GPU from an example whose tensors are on the CPU."""
     from torch._inductor import compile_fx, config
 
@@ -114,8 +114,8 @@ def write(example: cuda.Example, capability: int = CAPABILITY) -> str:
             return compile_fx.compile_fx_inner(graph, _move(graph), **options)
 
     stop = mock.patch("torch._inductor.graph.GraphLowering.save_output_code", _stop)
-    with stop, torch.no_grad(), config.patch({**cuda.OPTIONS, "force_disable_caches": True, "compile_threads": 1}):
-        exported = cuda.export(example)
+    with stop, torch.no_grad(), config.patch({**packages.OPTIONS, "force_disable_caches": True, "compile_threads": 1}):
+        exported = packages.export(example)
         inputs = [node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"]
         try:
             compile_fx.compile_fx(exported.module(check_guards=False), inputs, inner_compile=on_gpu)
@@ -207,11 +207,11 @@ def launch(function: Callable[..., Any], *arguments: Any) -> tuple[Any, list[str
     """What one of the library's launching functions returns where kernels are interpreted, and their programs."""
     programs: list[str] = []
 
-    def load(name: str, sources: Any, device: torch.device, example: Callable[[], cuda.Example]) -> Any:
+    def load(name: str, sources: Any, device: torch.device, example: Callable[[], packages.Example]) -> Any:
         programs.append(_program(name, example))
         return partial(interpret, programs[-1])
 
-    with mock.patch.object(cuda, "load", load), ExitStack() as fresh:
+    with mock.patch.object(packages, "load", load), ExitStack() as fresh:
         for cached in (rounding.load, rounding.load_decoder, affine.load):
             cached.cache_clear()
             fresh.callback(cached.cache_clear)
@@ -221,7 +221,7 @@ def launch(function: Callable[..., Any], *arguments: Any) -> tuple[Any, list[str
 _written: dict[str, str] = {}
 
 
-def _program(name: str, example: Callable[[], cuda.Example]) -> str:
+def _program(name: str, example: Callable[[], packages.Example]) -> str:
     if name not in _written:
         _written[name] = write(example())
     return _written[name]

@@ -9,9 +9,9 @@ from support import assert_same_bits
 import qcore
 from qcore import affine
 from qtorch._rounding.keys import make_noise
-from qtorch._rounding.paths.cuda import decode_on_cuda, round_on_cuda
+from qtorch._rounding.paths.packages import decode_by_package, round_by_package
 from qtorch._rounding.plan import make_plan
-from qtorch.quantization.launch import Bounds, fake_quantize_on_cuda
+from qtorch.quantization.launch import Bounds, fake_quantize_by_package
 
 pytestmark = pytest.mark.triton
 heavy = pytest.mark.heavy
@@ -94,7 +94,7 @@ def test_rounding(interpreter, compiler, number, shape, count, mode):
     tensor = torch.from_numpy(x)
     noise = make_noise(KEY, 24, 0, tensor) if plan.stochastic else None
     expected = qcore.quantize(x, number, mode, key=KEY if plan.stochastic else None)
-    program = assert_launched(interpreter, expected, round_on_cuda, tensor, plan, noise)
+    program = assert_launched(interpreter, expected, round_by_package, tensor, plan, noise)
     assert len(absent_gpu.kernels(program)) == count
     assert_compiles(compiler, program, CAPABILITIES if mode in ("nearest", "stochastic") else (90,))
 
@@ -109,7 +109,7 @@ def test_carriers(interpreter, compiler, number, dtype):
     expected = torch.from_numpy(
         np.asarray(qcore.quantize(as_numpy(tensor), number, "nearest")).view(f"i{tensor.itemsize}")
     )
-    program = assert_launched(interpreter, expected.view(tensor.dtype), round_on_cuda, tensor, plan, None)
+    program = assert_launched(interpreter, expected.view(tensor.dtype), round_by_package, tensor, plan, None)
     assert_compiles(compiler, program)
 
 
@@ -144,7 +144,7 @@ def test_encoding(interpreter, compiler, number, shape):
     x = np.random.default_rng(1).standard_normal(shape, np.float32)
     plan = make_plan(number, "nearest", torch.float32, None, True)
     expected = qcore.encode(x, number)
-    program = assert_launched(interpreter, expected, round_on_cuda, torch.from_numpy(x), plan, None)
+    program = assert_launched(interpreter, expected, round_by_package, torch.from_numpy(x), plan, None)
     assert_compiles(compiler, program)
 
 
@@ -156,7 +156,7 @@ def test_decoding(interpreter, compiler, number, shape):
     block, whole = scales if isinstance(scales, tuple) else (scales, None)
     tensors = [None if one is None else torch.from_numpy(np.array(one)) for one in (block, whole)]
     arguments = torch.from_numpy(np.array(codes)), qcore.parse(number), torch.float32, *tensors
-    program = assert_launched(interpreter, expected, decode_on_cuda, *arguments)
+    program = assert_launched(interpreter, expected, decode_by_package, *arguments)
     assert_compiles(compiler, program, CAPABILITIES)
 
 
@@ -189,5 +189,5 @@ def test_fake_quantize(interpreter, compiler, shape, axis, dtype):
     y = torch.from_numpy(np.asarray(y).view(f"i{tensor.itemsize}")).view(tensor.dtype)
     parameters = torch.from_numpy(scale), torch.from_numpy(zero_point), axis, Bounds(0.0, 255.0)
     expected = y, torch.from_numpy(mask.astype(np.uint8))
-    program = assert_launched(interpreter, expected, fake_quantize_on_cuda, tensor, *parameters)
+    program = assert_launched(interpreter, expected, fake_quantize_by_package, tensor, *parameters)
     assert_compiles(compiler, program, CAPABILITIES if axis is None else CAPABILITIES[1:2])

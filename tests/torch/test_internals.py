@@ -19,7 +19,7 @@ import qtorch
 from qtorch import _torch_internals as internals
 from qtorch._kernels import store
 from qtorch._rounding import dispatch, many
-from qtorch._rounding.paths import cuda
+from qtorch._rounding.paths import packages
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.plan import make_plan
 from qtorch.auto_low import lower
@@ -221,13 +221,13 @@ def test_without_packages(monkeypatch, tmp_path):
 
     monkeypatch.setattr(store, "folder", lambda: nullcontext(store.Folder(tmp_path, tmp_path)))
     monkeypatch.setitem(sys.modules, "torch._inductor", None)
-    cuda.load.cache_clear()
+    packages.load.cache_clear()
     plan = make_plan(F, "nearest", X.dtype, None, False)
     try:
         with pytest.warns(RuntimeWarning, match="operation by operation"):
-            assert cuda.round_on_cuda(X, plan, None) is None
+            assert packages.round_by_package(X, plan, None) is None
     finally:
-        cuda.load.cache_clear()
+        packages.load.cache_clear()
 
 
 def test_without_interpreters(monkeypatch):

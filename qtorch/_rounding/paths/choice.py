@@ -1,7 +1,7 @@
 """The ways to round a tensor, all with the same bits.
 
-- A kernel, for plain tensors: C on the CPU, a compiled package on a GPU.
-- An operator that calls the kernel, in programs for `torch.compile`.
+- A kernel, for plain tensors: C on the CPU, a package of Inductor's on a GPU (and on the CPU for who asks).
+- An operator, in programs for `torch.compile`: Inductor makes a loop of it (`inductor`), or it calls the kernel.
 - The law operation by operation, eagerly or traced, for all else: subclasses, fake and transformed tensors, exported
   programs, devices without kernels.
 
@@ -16,13 +16,27 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
+from qcore import Number
 from qcore.law.blocks.tiles import block_counts, tiles
 from qcore.random.threefry import Noise
+from qtorch._kernels.packages import serve_cpu
 from qtorch._rounding.dense import check_dense
-from qtorch._rounding.paths.cpu import round_on_cpu, with_strides_of
-from qtorch._rounding.paths.cuda import round_on_cuda
-from qtorch._rounding.paths.operations import DTYPES, FLOATS, lane_dtype, run, scale_dtype
-from qtorch._rounding.plan import Plan, block_sizes
+from qtorch._rounding.paths.cpu import decode_on_cpu, round_on_cpu, with_strides_of
+from qtorch._rounding.paths.operations import (
+    DTYPES,
+    FLOATS,
+    Names,
+    from_codes,
+    from_lanes,
+    join,
+    lane_dtype,
+    pad,
+    run,
+    scale_dtype,
+    stored_scales,
+)
+from qtorch._rounding.paths.packages import decode_by_package, round_by_package
+from qtorch._rounding.plan import Plan, block_sizes, decoder, law_digest, text_of
 from qtorch._rounding.sharded import check_not_transformed, is_sharded, round_shards
 from qtorch._torch_internals import is_memory
 
@@ -66,6 +80,11 @@ def are_plain_tensors(tensors: Iterable[torch.Tensor | None]) -> bool:
     return one_device and is_memory(*found)
 
 
+def has_kernels_in_c(x: torch.Tensor) -> bool:
+    """True if C serves a plain tensor; others have packages of Inductor's."""
+    return x.is_cpu and not serve_cpu()
+
+
 def check_device(name: str, x: torch.Tensor, device: torch.device, other: str) -> None:
     """Raises a ValueError if a tensor is on another device than the argument that it is used with."""
     if x.device != device:
@@ -75,7 +94,7 @@ def check_device(name: str, x: torch.Tensor, device: torch.device, other: str) -
 def round_tensor(x: torch.Tensor, plan: Plan, noise: Noise | None, plain: bool) -> Any:
     """The law in the fastest way there is for x; see `operations.run`."""
     if plain:
-        result = (round_on_cpu if x.is_cpu else round_on_cuda)(x, plan, noise) if x.numel() > 0 else None
+        result = (round_on_cpu if has_kernels_in_c(x) else round_by_package)(x, plan, noise) if x.numel() else None
         if result is None:
             result = by_operations(x, plan, noise)
             result = (
@@ -88,9 +107,38 @@ def round_tensor(x: torch.Tensor, plan: Plan, noise: Noise | None, plain: bool) 
         check_not_transformed(x)
     if is_sharded(x):
         return round_shards(x, plan, noise, lambda part, own: round_tensor(part, plan, own, is_plain_tensor(part)))
-    if plan.calls_operator(x):
+    if not plan.calls_operator(x):
+        return by_operations(x, plan, noise)
+    if not plan.program.codes:
         return torch.ops.qtorch.round(x, *(noise or (None, None)), *plan.text)
-    return by_operations(x, plan, noise)
+    results = torch.ops.qtorch.encode(x, *(noise or (None, None)), *plan.text)
+    return tuple(results) if plan.program.shared else results[0]
+
+
+def decode_tensor(
+    codes: torch.Tensor,
+    number: Number,
+    dtype: torch.dtype,
+    scales: torch.Tensor | None,
+    scale: torch.Tensor | None,
+    plain: bool,
+) -> torch.Tensor:
+    """The numbers of codes in the fastest way there is for them; `scales` of blocks and the whole's are tensors."""
+    if plain:
+        result = (decode_on_cpu if has_kernels_in_c(codes) else decode_by_package)(codes, number, dtype, scales, scale)
+        if result is not None:
+            return result
+    elif torch.compiler.is_dynamo_compiling() and codes.is_cpu and not torch.compiler.is_exporting():
+        return torch.ops.qtorch.decode(codes, scales, scale, text_of(number), dtype, law_digest())
+    decoding, constants = decoder(number, dtype)
+    blocks = tiles(tuple(codes.shape) or (1,), block_sizes(number, codes.dim()) or (1,))
+    lanes = blocks.split(from_codes(codes, decoding.carrier.lane_bits).reshape(blocks.shape), pad)
+    if scales is not None:
+        scales = blocks.spread(from_codes(stored_scales(scales, decoding), decoding.carrier.lane_bits))
+    if scale is not None:
+        scale = scale.reshape((1,) * lanes.dim()).view(lanes.dtype)
+    lanes = join(blocks, decoding.run(Names, lanes, constants, scales, scale))
+    return from_lanes(lanes, decoding.carrier, dtype).reshape(codes.shape)
 
 
 def by_operations(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:

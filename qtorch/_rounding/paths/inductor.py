@@ -1,15 +1,16 @@
-"""Rounding in programs that Inductor compiles: the law as operations of its loops, which fuse with their neighbours.
+"""Rounding and codes in programs that Inductor compiles: the law in its loops, which fuse with their neighbours.
 
-Inductor meets the operator `qtorch::round` in a program. `lower_round` gives it a loop in place of a call. The law's
-own Python runs once for a loop's body, on `Lane`s that note operations of Inductor; `Body` is the array namespace.
+Inductor meets the operators `qtorch::round`, `encode` and `decode` in a program. `lower_round` and its siblings give it
+loops in place of calls. The law's own Python runs once for a loop's body, on `Lane`s that note operations of Inductor;
+`Body` is the array namespace.
 
     relu(x) * 1.5 -> qtorch::round        one loop: load, relu, multiply, 26 operations of the law, store
 
 Traced through Dynamo instead, the law would be some forty operations for Dynamo, autograd and Inductor, which inlines
 each at every use. One lowering evaluates each operation once.
 
-Where Inductor cannot keep the bits of the kernels, or the loop is slower than they are, `lower_round` leaves the
-operator as it is: see `keeps_bits` and `is_faster`.
+Where Inductor cannot keep the bits of the kernels, or the loop is slower than they are, the operator stays as it is:
+see `keeps_bits`, `is_faster`, `lower_encode` and `lower_decode`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from typing import Any
 
 import torch
 
+from qcore.formats.text import parse
 from qcore.law.blocks.tiles import Tiles, tiles
-from qtorch._rounding.paths.operations import FLOATS, lane_dtype
+from qtorch._rounding.paths.operations import DTYPES, FLOATS, lane_dtype
 from qtorch._rounding.plan import Plan, plan_for
 from qtorch._torch_internals import Inductor, inductor
 
@@ -51,6 +53,7 @@ class Lane:
     """
 
     __slots__ = ("body", "value")
+    __hash__ = None  # type: ignore[assignment]  # comparisons are operations
 
     def __init__(self, body: Body, value: Any) -> None:
         self.body = body
@@ -77,6 +80,8 @@ class Lane:
     def __le__(self, other: Any) -> Any: return self.body.binary("<=", self, other)
     def __gt__(self, other: Any) -> Any: return self.body.binary(">", self, other)
     def __ge__(self, other: Any) -> Any: return self.body.binary(">=", self, other)
+    def __eq__(self, other: Any) -> Any: return self.body.binary("==", self, other)
+    def __ne__(self, other: Any) -> Any: return self.body.binary("!=", self, other)
     def __neg__(self) -> Any: return self.body.note("neg", self)
     def __invert__(self) -> Any: return self.body.note("bitwise_not", self)
     # fmt: on
@@ -105,6 +110,14 @@ class Body:
         """The float of a lane."""
         return self.ops.to_dtype_bitcast(lane.value, FLOATS[self.dtype], self.dtype)
 
+    def load_code(self, value: Any, dtype: torch.dtype) -> Lane:
+        """The lane of an integer of a dtype."""
+        return Lane(self, self.ops.to_dtype(value, self.dtype, src_dtype=dtype))
+
+    def store_code(self, lane: Lane, dtype: torch.dtype) -> Any:
+        """The integer of a lane, which is not negative."""
+        return self.ops.to_dtype(lane.value, dtype, src_dtype=self.dtype)
+
     def note(self, name: str, *operands: Any, settings: tuple[Any, ...] = ()) -> Lane:
         """The lane of an operation; numbers among the operands are constants of the lanes' type."""
         lanes = [operand if isinstance(operand, Lane) else self.constant(operand) for operand in operands]
@@ -131,7 +144,9 @@ class Body:
             return 0
         return self.note(_OPERATIONS[sign], a, b)
 
-    def where(self, condition: Lane, a: Any, b: Any) -> Lane:
+    def where(self, condition: Any, a: Any, b: Any) -> Any:
+        if isinstance(condition, bool):  # of numbers that the format decides
+            return a if condition else b
         return self.note("where", condition, a, b)
 
     def clip(self, x: Any, low: Any, high: Any) -> Any:
@@ -166,7 +181,10 @@ def register() -> None:
 def _register() -> None:
     parts = inductor()
     if parts is not None:
-        parts.register(torch.ops.qtorch.round.default, lower_round)
+        operators = torch.ops.qtorch
+        parts.register(operators.round.default, lower_round)
+        parts.register(operators.encode.default, lower_encode)
+        parts.register(operators.decode.default, lower_decode)
 
 
 def lower_round(x: Any, key: Any, window: Any, number: str, rounding: str, overflow: str, law: str) -> Any:
@@ -179,6 +197,42 @@ def lower_round(x: Any, key: Any, window: Any, number: str, rounding: str, overf
         if keeps_bits(plan, dtype, shape) and is_faster(plan, shape, parts.is_fused(x)):
             return _loop(parts, plan, x, (), None) if plan.elementwise else _loop_of_blocks(parts, plan, x, shape)
     return parts.call(torch.ops.qtorch.round.default, x, key, window, number, rounding, overflow, law)
+
+
+def lower_encode(x: Any, key: Any, window: Any, number: str, rounding: str, overflow: str, law: str) -> Any:
+    """The same of `torch.ops.qtorch.encode`: a loop for elements with codes of 8 bits; wider ones have no vectors."""
+    parts = inductor()
+    assert parts is not None
+    dtype, shape = x.get_dtype(), tuple(x.get_size())
+    if key is None and x.get_device().type == "cpu":
+        plan = plan_for(number, rounding, dtype, overflow or None, True)
+        if plan.elementwise and plan.dtype is torch.uint8 and keeps_bits(plan, dtype, shape):
+            return [_loop(parts, plan, x, (), None)]
+    return parts.call(torch.ops.qtorch.encode.default, x, key, window, number, rounding, overflow, law)
+
+
+def lower_decode(codes: Any, scales: Any, scale: Any, number: str, dtype: torch.dtype, law: str) -> Any:
+    """The same of `torch.ops.qtorch.decode`: a loop for elements, from integers that have vectors, to 32 or 64 bits."""
+    parts = inductor()
+    assert parts is not None
+    stored, is_loop = codes.get_dtype(), scales is None and dtype in (torch.float32, torch.float64)
+    if not (is_loop and stored in _VECTORS and codes.get_device().type == "cpu"):
+        return parts.call(torch.ops.qtorch.decode.default, codes, scales, scale, number, dtype, law)
+    decoding, constants = parse(number).decoding(DTYPES[dtype])
+    load, lanes = codes.make_loader(), lane_dtype(decoding.carrier)
+
+    def inner(index: Any) -> Any:
+        body = Body(parts.ops, lanes, _no_maximum)
+        return body.store(decoding.run(body, body.load_code(load(index), stored), constants))
+
+    return parts.pointwise(codes, dtype, inner)
+
+
+_VECTORS = (torch.uint8, torch.int8, torch.int32)
+
+
+def _no_maximum(lane: Lane, axes: tuple[int, ...]) -> Lane:
+    raise AssertionError("elements have no maximum")
 
 
 def _loop_of_blocks(parts: Inductor, plan: Plan, x: Any, shape: tuple[Any, ...]) -> Any:
@@ -246,9 +300,10 @@ def _loop(parts: Inductor, plan: Plan, x: Any, axes: tuple[int, ...], largest: A
             return Lane(body, load_largest(place))
 
         body = Body(parts.ops, lanes, maximum)
-        return body.store(plan.program.run(body, body.load(load(index)), plan.constants, axes))
+        found = plan.program.run(body, body.load(load(index)), plan.constants, axes)
+        return body.store_code(found, plan.dtype) if plan.program.codes else body.store(found)
 
-    return parts.pointwise(x, x.get_dtype(), inner)
+    return parts.pointwise(x, plan.dtype, inner)
 
 
 def _magnitudes(parts: Inductor, plan: Plan, x: Any, axes: tuple[int, ...]) -> Any:

@@ -1,7 +1,8 @@
-"""Rounding in programs for `torch.compile`: an operator, which calls the kernels that eager programs call.
+"""Rounding and codes in programs for `torch.compile`: operators, which call the kernels that eager programs call.
 
-If the law were traced into such a program, compilers would take seconds for each Threefry, and on the CPU Inductor
-takes bits of vectors by way of memory. What fusion would save is a pass over a tensor.
+Dynamo, autograd and vmap see one call. Inductor then makes a loop of it where that is not slower (`inductor`). If the
+law were traced instead, compilers would take seconds for each Threefry, and Inductor would compute what an operation
+reads again at each of its uses.
 """
 
 from __future__ import annotations
@@ -10,56 +11,139 @@ from typing import Any
 
 import torch
 
+from qcore.formats.text import parse
+from qcore.law.blocks.tiles import block_counts
 from qcore.random.threefry import Noise
 from qtorch._rounding.cache import cached
 from qtorch._rounding.paths import inductor
-from qtorch._rounding.paths.choice import is_plain_tensor, round_tensor
+from qtorch._rounding.paths.choice import are_plain_tensors, decode_tensor, is_plain_tensor, round_tensor
 from qtorch._rounding.paths.cpu import with_strides_of
+from qtorch._rounding.paths.operations import FLOATS, lane_dtype, scale_dtype
 from qtorch._rounding.plan import Plan, plan_for
+from qtorch._torch_internals import map_tree
+
+Maybe = torch.Tensor | None
 
 _library = torch.library.Library("qtorch", "FRAGMENT")
-_library.define(
-    "round(Tensor x, Tensor? key, Tensor? window, str number, str rounding, str overflow, str law) -> Tensor",
-    tags=(torch.Tag.flexible_layout,),
-)
+_READ = "Tensor x, Tensor? key, Tensor? window, str number, str rounding, str overflow, str law"
+for _schema in (
+    f"round({_READ}) -> Tensor",
+    f"encode({_READ}) -> Tensor[]",
+    "decode(Tensor codes, Tensor? scales, Tensor? scale, str number, ScalarType dtype, str law) -> Tensor",
+):
+    _library.define(_schema, tags=(torch.Tag.flexible_layout,))
 
 
 @cached
-def _plan(dtype: torch.dtype, number: str, rounding: str, overflow: str, law: str) -> Plan:
-    return plan_for(number, rounding, dtype, overflow or None, False)
+def _plan(dtype: torch.dtype, coded: bool, number: str, rounding: str, overflow: str, law: str) -> Plan:
+    return plan_for(number, rounding, dtype, overflow or None, coded)
 
 
-def _round(x: torch.Tensor, key: torch.Tensor | None, window: torch.Tensor | None, *text: str) -> torch.Tensor:
-    """A key for each example, which are then x's first dimension, has two dimensions itself."""
+def _round(x: torch.Tensor, *arguments: Any) -> torch.Tensor:
+    return _run(False, x, *arguments)[0]
+
+
+def _encode(x: torch.Tensor, *arguments: Any) -> list[torch.Tensor]:
+    return _run(True, x, *arguments)
+
+
+def _run(coded: bool, x: torch.Tensor, key: Maybe, window: Maybe, *text: str) -> list[torch.Tensor]:
+    """The results of `round_tensor`. A key for each example, which are x's first dimension, has two dimensions."""
     if key is None or window is None:
         noise = None
     elif key.dim() > 1:
-        examples = [_round(example, own, window, *text) for example, own in zip(x, key, strict=True)]
-        return torch.stack(examples).contiguous()  # which they may not be together, if they are not each
+        examples = [_run(coded, example, own, window, *text) for example, own in zip(x, key, strict=True)]
+        return [each.contiguous() for each in _stacked(examples)]  # which they may not be together
     else:
         noise = Noise(key, window)
-    return with_strides_of(x, round_tensor(x, _plan(x.dtype, *text), noise, is_plain_tensor(x)))
+    results = round_tensor(x, _plan(x.dtype, coded, *text), noise, is_plain_tensor(x))
+    first, *others = results if isinstance(results, tuple) else (results,)
+    return [with_strides_of(x, first), *others]
 
 
-def _shape(x: torch.Tensor, key: torch.Tensor | None, window: torch.Tensor | None, *text: str) -> torch.Tensor:
+def _decode(codes: torch.Tensor, scales: Maybe, scale: Maybe, number: str, dtype: torch.dtype, law: str) -> Any:
+    plain = are_plain_tensors((codes, scales, scale))
+    return with_strides_of(codes, decode_tensor(codes, parse(number), dtype, scales, scale, plain))
+
+
+def _shape_of_round(x: torch.Tensor, key: Maybe, window: Maybe, *text: str) -> torch.Tensor:
+    return _shapes(False, x, key, *text)[0]
+
+
+def _shapes_of_encode(x: torch.Tensor, key: Maybe, window: Maybe, *text: str) -> list[torch.Tensor]:
+    return _shapes(True, x, key, *text)
+
+
+def _shapes(coded: bool, x: torch.Tensor, key: Maybe, *text: str) -> list[torch.Tensor]:
     inductor.register()
-    return torch.empty_like(x) if key is None or key.dim() == 1 else x.new_empty(x.shape)
+    plan, axes = _plan(x.dtype, coded, *text), 0 if key is None else key.dim() - 1
+    first = x.new_empty(x.shape, dtype=plan.dtype) if axes else torch.empty_like(x, dtype=plan.dtype)
+    if not (coded and plan.program.shared):
+        return [first]
+    examples, shape = tuple(x.shape[:axes]), tuple(x.shape[axes:])
+    counts = block_counts(shape, plan.number.block_sizes(len(shape)))
+    results = [first, x.new_empty((*examples, *counts), dtype=scale_dtype(plan.program))]
+    if plan.program.kind == "nvfp4":
+        results.append(x.new_empty(examples, dtype=FLOATS[lane_dtype(plan.program.carrier)]))
+    return results
 
 
-def _batched(
-    info: Any, in_dims: tuple[Any, ...], x: torch.Tensor, key: torch.Tensor | None, window: Any, *text: str
-) -> tuple[torch.Tensor, int]:
+def _shape_of_decode(codes: torch.Tensor, *arguments: Any) -> torch.Tensor:
+    inductor.register()
+    return torch.empty_like(codes, dtype=arguments[3])
+
+
+def _batched_round(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[torch.Tensor, int]:
+    return _batched(torch.ops.qtorch.round, info.batch_size, in_dims, *arguments), 0
+
+
+def _batched_encode(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[list[torch.Tensor], list[int]]:
+    found = _batched(torch.ops.qtorch.encode, info.batch_size, in_dims, *arguments)
+    return found, [0] * len(found)
+
+
+def _batched(operator: Any, count: int, in_dims: tuple[Any, ...], x: torch.Tensor, key: Maybe, *rest: Any) -> Any:
     """Under vmap an example's random words are those of its own indices, and blocks are its own."""
-    x = x.expand(info.batch_size, *x.shape) if in_dims[0] is None else x.movedim(in_dims[0], 0)
+    x = _examples(x, in_dims[0], count)
     if key is None:
-        return torch.stack([torch.ops.qtorch.round(example, None, None, *text) for example in x]), 0
-    key = key.expand(info.batch_size, *key.shape) if in_dims[1] is None else key.movedim(in_dims[1], 0)
+        return _each(operator, [x], key, *rest)
+    key = _examples(key, in_dims[1], count)
     if key.dim() == 2:
-        return torch.ops.qtorch.round(x, key, window, *text), 0
-    flat = torch.ops.qtorch.round(x.flatten(0, 1), key.flatten(0, 1), window, *text)
-    return flat.unflatten(0, x.shape[:2]), 0
+        return operator(x, key, *rest)
+    flat = operator(x.flatten(0, 1), key.flatten(0, 1), *rest)
+    return map_tree(lambda each: each.unflatten(0, x.shape[:2]), flat)
 
 
-_library.impl("round", _round, "CompositeExplicitAutograd")
-torch.library.register_fake("qtorch::round", _shape, lib=_library)
-torch.library.register_vmap("qtorch::round", _batched, lib=_library)
+def _batched_decode(
+    info: Any, in_dims: tuple[Any, ...], codes: torch.Tensor, scales: Maybe, scale: Maybe, *rest: Any
+) -> tuple[torch.Tensor, int]:
+    given = zip((codes, scales, scale), in_dims[:3], strict=True)
+    tensors = [one if one is None else _examples(one, axis, info.batch_size) for one, axis in given]
+    return _each(torch.ops.qtorch.decode, tensors, *rest), 0
+
+
+def _each(operator: Any, tensors: list[Maybe], *rest: Any) -> Any:
+    """The operator on each example, which are the tensors' first dimension."""
+    columns = [[None] * len(tensors[0]) if one is None else one for one in tensors]  # type: ignore[arg-type]
+    return _stacked([operator(*example, *rest) for example in zip(*columns, strict=True)])
+
+
+def _examples(x: torch.Tensor, axis: int | None, count: int) -> torch.Tensor:
+    return x.expand(count, *x.shape) if axis is None else x.movedim(axis, 0)
+
+
+def _stacked(examples: list[Any]) -> Any:
+    """The results of examples as one tensor, or as one for each result."""
+    if isinstance(examples[0], torch.Tensor):
+        return torch.stack(examples)
+    return [torch.stack(each) for each in zip(*examples, strict=True)]
+
+
+for _name, _function, _shape, _batch in (
+    ("round", _round, _shape_of_round, _batched_round),
+    ("encode", _encode, _shapes_of_encode, _batched_encode),
+    ("decode", _decode, _shape_of_decode, _batched_decode),
+):
+    _library.impl(_name, _function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"qtorch::{_name}", _shape, lib=_library)
+    torch.library.register_vmap(f"qtorch::{_name}", _batch, lib=_library)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from qcore.trace import C_TYPES
 from qtorch._kernels import products, source, store
-from qtorch._kernels.trace import C_TYPES
 from qtorch.linalg.direct.program import Native, NoKernelError
 from qtorch.reproducible.fused.recording import Node, Number, Shape, in_order
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from qcore.numerics import operations
-from qtorch._kernels.trace import ELEMENT, Trace, Value, literal
+from qcore.trace import ELEMENT, Trace, Value, literal
 from qtorch.linalg.direct.products import Multiplied
 from qtorch.reproducible.tensor_names import tensor_product, tensor_sums
 

@@ -1,4 +1,7 @@
-"""Kernels for GPUs: packaged models, which Inductor compiles ahead of time, and torch's loader of them."""
+"""Kernels that Inductor compiles ahead of time: packages of modules, and torch's loader of them.
+
+GPUs have no others. On the CPU they are for who asks: `QTORCH_KERNELS=inductor`.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from qtorch._kernels import store
+from qcore.arguments import quoted
+from qtorch._kernels import compiler, store
 from qtorch._torch_internals import compile_package, open_package
 
 # Float arithmetic as IEEE 754 has it, which only NVFP4's quotients and affine integers need: Triton otherwise contracts
@@ -22,6 +27,22 @@ OPTIONS = {
     "eager_numerics.division_rounding": True,
     "eager_numerics.disable_ftz": True,
 }
+
+
+_CHOICES = ("c", "inductor")
+
+
+@cache
+def serve_cpu() -> bool:
+    """True if `QTORCH_KERNELS` asks for packages on the CPU, too, in place of kernels in C.
+
+    Raises:
+        ValueError: if it says what is not allowed.
+    """
+    chosen = os.environ.get("QTORCH_KERNELS") or _CHOICES[0]
+    if chosen not in _CHOICES:
+        raise ValueError(f"QTORCH_KERNELS={quoted(chosen)}; allowed are {', '.join(_CHOICES)}")
+    return chosen == "inductor"
 
 
 class Example(NamedTuple):
@@ -69,7 +90,7 @@ def load(
 
 
 def _chip(device: torch.device) -> str:
-    return str(torch.cuda.get_device_capability(device)) if device.type == "cuda" else device.type
+    return str(torch.cuda.get_device_capability(device)) if device.type == "cuda" else compiler.processor()
 
 
 class _Onto(torch.nn.Module):

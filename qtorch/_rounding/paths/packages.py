@@ -1,4 +1,4 @@
-"""Tensors as calls of kernels on a GPU, which Inductor compiles from the law on tensors."""
+"""Tensors as calls of packages (`qtorch._kernels.packages`), which Inductor compiles from the law on tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qcore.law.blocks.tiles import Matrix, Sizes, Tiles, as_matrix, block_counts
 from qcore.law.program import Decoding, Program
 from qcore.law.rounding import Rounding
 from qcore.random.threefry import Noise
-from qtorch._kernels import cuda
+from qtorch._kernels import packages
 from qtorch._rounding.paths import operations
 from qtorch._rounding.paths.cpu import with_strides_of
 from qtorch._rounding.paths.operations import (
@@ -46,14 +46,14 @@ _EXAMPLES = {
 }
 
 
-def round_on_cuda(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
+def round_by_package(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     """Rounds, or encodes, a plain tensor that has elements; None where there is no kernel. See `operations.run`."""
     sizes = plan.number.block_sizes(x.dim())
     pattern, shape, block = _layout(tuple(x.shape), () if plan.elementwise else sizes)
     kernel = load(plan.program, pattern, block, x.device) if pattern in _EXAMPLES else None
     if kernel is None:
         return None
-    lanes = cuda.aligned(x)
+    lanes = packages.aligned(x)
     results = [torch.empty_like(lanes, dtype=plan.dtype)]
     if plan.program.shared and plan.program.codes:
         counts, dtype = block_counts(tuple(x.shape), sizes), scale_dtype(plan.program)
@@ -67,7 +67,7 @@ def round_on_cuda(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     return tuple(results) if len(results) > 1 else results[0]
 
 
-def decode_on_cuda(
+def decode_by_package(
     codes: torch.Tensor, number: Number, dtype: torch.dtype, scales: torch.Tensor | None, scale: torch.Tensor | None
 ) -> torch.Tensor | None:
     """Decodes a plain tensor that has elements; None where there is no kernel."""
@@ -77,11 +77,11 @@ def decode_on_cuda(
     kernel = load_decoder(decoding, codes.dtype, pattern, block, codes.device) if pattern in _EXAMPLES else None
     if kernel is None:
         return None
-    source = cuda.aligned(codes)
+    source = packages.aligned(codes)
     result = torch.empty_like(source, dtype=dtype)
     arguments = [source.view(shape), torch.tensor(constants, dtype=lane_dtype(decoding.carrier), device=codes.device)]
     if scales is not None:
-        arguments.append(cuda.aligned(stored_scales(scales, decoding)).view(_outside(pattern, shape)))
+        arguments.append(packages.aligned(stored_scales(scales, decoding)).view(_outside(pattern, shape)))
     if scale is not None:
         arguments.append(scale.reshape(()))
     kernel([*arguments, _bits(result).view(shape)])
@@ -166,7 +166,7 @@ def load(
     program: Program, pattern: str, block: tuple[int, ...], device: torch.device
 ) -> Callable[[list[torch.Tensor]], object] | None:
     make = partial(example, program, pattern, block, device)
-    return cuda.load(f"{program} {pattern} {block}", _sources(), device, make)
+    return packages.load(f"{program} {pattern} {block}", _sources(), device, make)
 
 
 @cache
@@ -174,7 +174,7 @@ def load_decoder(
     decoding: Decoding, storage: torch.dtype, pattern: str, block: tuple[int, ...], device: torch.device
 ) -> Callable[[list[torch.Tensor]], object] | None:
     make = partial(decoder_example, decoding, storage, pattern, block, device)
-    return cuda.load(f"{decoding} {storage} {pattern} {block}", _sources(), device, make)
+    return packages.load(f"{decoding} {storage} {pattern} {block}", _sources(), device, make)
 
 
 def _sources() -> list[Path]:
@@ -187,19 +187,19 @@ def _sources() -> list[Path]:
     ]
 
 
-def example(program: Program, pattern: str, block: tuple[int, ...], device: torch.device) -> cuda.Example:
+def example(program: Program, pattern: str, block: tuple[int, ...], device: torch.device) -> packages.Example:
     """What a kernel for a pattern, and for blocks of these lengths unless there are none, is compiled from."""
     shape, sizes = _axes(pattern, block)
     arguments = [torch.zeros(shape, dtype=_stored(getattr(torch, program.carrier.name)), device=device)]
     arguments += [torch.zeros(program.count(), dtype=lane_dtype(program.carrier), device=device)]
     words = [torch.zeros(count, dtype=torch.int32, device=device) for count in (2, 3)]
     arguments += words if program.mode is Rounding.STOCHASTIC else []
-    return cuda.Example(Law(program, pattern), tuple(arguments), (sizes, *(None,) * (len(arguments) - 1)))
+    return packages.Example(Law(program, pattern), tuple(arguments), (sizes, *(None,) * (len(arguments) - 1)))
 
 
 def decoder_example(
     decoding: Decoding, storage: torch.dtype, pattern: str, block: tuple[int, ...], device: torch.device
-) -> cuda.Example:
+) -> packages.Example:
     shape, sizes = _axes(pattern, block)
     dtype, lane = getattr(torch, decoding.carrier.name), lane_dtype(decoding.carrier)
     arguments = [torch.zeros(shape, dtype=storage, device=device)]
@@ -212,7 +212,7 @@ def decoder_example(
     if decoding.scales == "two levels":
         arguments.append(torch.zeros((), dtype=FLOATS[lane], device=device))
         dynamic.append(None)
-    return cuda.Example(Decoder(decoding, _stored(dtype)), tuple(arguments), tuple(dynamic))
+    return packages.Example(Decoder(decoding, _stored(dtype)), tuple(arguments), tuple(dynamic))
 
 
 def _axes(pattern: str, block: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, Any]]:

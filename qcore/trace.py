@@ -1,4 +1,4 @@
-"""The law as a list of operations, from which `source` writes C.
+"""The law as a list of operations, from which C is written: kernels of qtorch, and the file of `emit-c`.
 
 The law's own Python runs once, on `Value`s that note what is done to them, with `Trace` as its array namespace.
 How often a value is computed is its level: once, once a tensor, once a block, or for each element.
