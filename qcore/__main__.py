@@ -61,6 +61,14 @@ def _vectors(options: argparse.Namespace) -> int:
     return 0
 
 
+def _emit_c(options: argparse.Namespace) -> int:
+    from qcore.cli.emit_c import emit
+
+    files = emit(options.format, options.rounding, options.output)
+    print("\n".join(str(options.output / name) for name in files) if options.output else next(iter(files.values())))
+    return 0
+
+
 def _check(options: argparse.Namespace) -> int:
     if (options.file is None) == (options.functions is None):
         raise ValueError("one of FILE and --functions is needed, and not both")
@@ -123,6 +131,12 @@ def _parser() -> argparse.ArgumentParser:
     vectors.add_argument("--key", metavar="K", type=_key, help="for stochastic rounding (default 0)")
     vectors.add_argument("--seed", metavar="S", type=_natural, default=0, help="of the random inputs (default 0)")
     vectors.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
+
+    emit = _command(commands, "emit-c", _emit_c, "write rounding as C99 without dependencies, that checks itself")
+    emit.add_argument("format", metavar="FORMAT", type=_format, help=formats)
+    emit.add_argument("--rounding", default="nearest", choices=MODES, help="the rounding mode (default nearest)")
+    text = "write it there, with a header and an import for SystemVerilog (default: print the C)"
+    emit.add_argument("--output", metavar="DIR", type=Path, help=text)
 
     check = _command(commands, "check", _check, "compare results in a file of vectors with the law")
     check.add_argument("file", metavar="FILE", nargs="?", type=Path, help="vectors with output_bits or codes replaced")

@@ -123,7 +123,8 @@ class Trace:
         like = like or values[0].dtype
         names = (operand.name if isinstance(operand, Value) else literal(operand, like) for operand in operands)
         found = self.value(pattern.format(*names), dtype or like, max(one.level for one in values), values)
-        found.pattern, found.parts = pattern, operands
+        if not found.pattern:
+            found.pattern, found.parts = pattern, operands
         return found
 
     def binary(self, sign: str, a: Any, b: Any) -> Value:
@@ -192,6 +193,21 @@ class Trace:
     def rotate_left(self, x: Value, distance: int) -> Value:
         """See `qcore.random.threefry.rotate_left`: compilers know a rotation of integers without a sign."""
         return self.note(f"rotate({{}}, {distance})", x)
+
+
+# Operations with a number that change nothing, and those that give the number.
+_NEUTRAL = {*(("+", 0), ("|", 0), ("^", 0), ("&", -1), ("*", 1)), *(("-", 0), ("<<", 0), (">>", 0))}
+_DECIDED = {("&", 0), ("*", 0), ("|", -1)}
+_BOTH_WAYS = "+|^&*"
+
+
+def decided(sign: str, a: Any, b: Any) -> Any:
+    """What an operation gives if a number among its operands decides it: one of the operands. None otherwise."""
+    if isinstance(b, int) and (sign, b) in _NEUTRAL | _DECIDED:
+        return a if (sign, b) in _NEUTRAL else b
+    if isinstance(a, int) and sign in _BOTH_WAYS and (sign, a) in _NEUTRAL | _DECIDED:
+        return b if (sign, a) in _NEUTRAL else a
+    return a if isinstance(a, int) and a == 0 and sign in ("<<", ">>") else None
 
 
 def literal(number: Any, dtype: str) -> str:

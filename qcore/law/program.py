@@ -99,7 +99,11 @@ class Program:
 
     def count(self) -> int:
         """The number of constants."""
-        return sum(len(part._fields) for part in self._parts())
+        return len(self.fields())
+
+    def fields(self) -> list[tuple[type[Any], str]]:
+        """The constants, in their order: each as a class and the name of its field."""
+        return [(part, name) for part in self._parts() for name in part._fields]
 
     def _parts(self) -> tuple[type[Any], ...]:
         coded = (ENCODINGS[self.codes],) if self.codes else ()

@@ -25,6 +25,7 @@ import torch
 
 from qcore.formats.text import parse
 from qcore.law.blocks.tiles import Tiles, tiles
+from qcore.trace import decided
 from qtorch._rounding.paths.operations import DTYPES, FLOATS, lane_dtype
 from qtorch._rounding.plan import Plan, plan_for
 from qtorch._torch_internals import Inductor, inductor
@@ -39,9 +40,6 @@ _OPERATIONS = {"+": "add", "-": "sub", "*": "mul", "&": "bitwise_and", "|": "bit
     "==": "eq",
     "!=": "ne",
 }
-# Operations with a number that change nothing, and operations with 0 that give 0.
-_NEUTRAL = {("+", 0), ("-", 0), ("<<", 0), (">>", 0), ("|", 0), ("^", 0), ("&", -1), ("*", 1)}
-_ZERO = {("&", 0), ("*", 0)}
 
 
 class Lane:
@@ -135,14 +133,8 @@ class Body:
 
     def binary(self, sign: str, a: Any, b: Any) -> Any:
         """The lane of an operation with two operands, without those that a number makes needless."""
-        if isinstance(b, int):
-            if (sign, b) in _NEUTRAL:
-                return a
-            if (sign, b) in _ZERO:
-                return 0
-        if sign in ("<<", ">>") and isinstance(a, int) and a == 0:
-            return 0
-        return self.note(_OPERATIONS[sign], a, b)
+        found = decided(sign, a, b)
+        return self.note(_OPERATIONS[sign], a, b) if found is None else found
 
     def where(self, condition: Any, a: Any, b: Any) -> Any:
         if isinstance(condition, bool):  # of numbers that the format decides

@@ -1,0 +1,142 @@
+"""The C of `python -m qcore emit-c`: compiled strictly, it has the bits of qcore, and says so itself."""
+
+import ctypes
+import re
+import shutil
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qcore
+from qcore import Rounding
+from qcore.__main__ import main
+from qcore.cli.emit_c import emit
+from qcore.cli.inputs import vector_inputs
+
+KEY, START = 0xFEDC_BA98_7654_3210, 2**33 - 100
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
+ELEMENTS = (
+    *("float(5,2)", "float(8,7)", "e4m3fn", "e4m3fnuz", "e8m0fnu", "float16", "p3109(8,3)", "fixed(8,4)"),
+    *("fixed(8,0,wrap=True)", "fixed(8,149,wrap=True)", "fixed(33,20)", "uint8", "posit8", "posit(32,3)"),
+)
+BLOCKS = {  # with the shape of a block, of which the array has many along its first axis
+    "block(8,dim=0)": (19,),
+    "mxfp8_e4m3": (32,),
+    "scaled(e4m3fnuz,{-1:8})": (8,),
+    "scaled(e2m1fn,{1:4,2:4},rceil)": (4, 4),
+    "nvfp4": (16,),
+}
+MODES = [mode.value for mode in Rounding]
+PAIRS = [(text, MODES[i % len(MODES)]) for i, text in enumerate([*ELEMENTS, *BLOCKS])]
+COMPILERS = {
+    "gcc": ["gcc", *STRICT],
+    "clang": ["clang", *STRICT],
+    "gcc, undefined": ["gcc", *STRICT, "-fsanitize=undefined", "-fno-sanitize-recover=undefined"],
+}
+
+
+def available():
+    """The compilers that are installed; one with a sanitizer needs its library."""
+    for name, command in COMPILERS.items():
+        missing = shutil.which(command[0]) is None
+        marks = [pytest.mark.skipif(missing, reason="not installed")] + [pytest.mark.heavy] * ("," in name)
+        yield pytest.param(command, id=name, marks=marks)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("c")
+    for text, mode in PAIRS:
+        emit(text, mode, folder)
+    return folder
+
+
+def library(command, folder, name):
+    sources = sorted(map(str, folder.glob("*.c")))
+    done = subprocess.run([*command, "-O1", "-fPIC", "-shared", *sources, "-o", folder / name], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    return ctypes.CDLL(str(folder / name))
+
+
+def check(found, text, mode):
+    """The array's function on all numbers of small formats, hard and random ones; and on blocks of hard ones."""
+    number = qcore.parse(text)
+    options = {"key": KEY, "start": START} if mode == "stochastic" else {}
+    if text in BLOCKS:
+        size = int(np.prod(BLOCKS[text]))
+        x = vector_inputs(getattr(number, "element", number), np.dtype("f4"), 2000, 1)
+        x = x[: x.size // size * size].reshape(-1, *BLOCKS[text])
+        if text == "nvfp4":  # one scale for all: of finite numbers
+            x = np.random.default_rng(1).standard_normal(x.shape).astype("f4")
+        sizes = [len(x), size]
+    else:
+        x = vector_inputs(number, np.dtype("f4"), 2000, 1)
+        sizes = [x.size]
+    name = next(name for name in emit(text, mode, None))[:-2] + ("" if text in BLOCKS else "_array")
+    result, function = np.empty_like(x), found[name]
+    types = [ctypes.c_void_p] * 2 + [ctypes.c_size_t] * len(sizes) + [ctypes.c_uint64] * len(options)
+    function.argtypes, function.restype = types, None
+    function(x.ctypes.data, result.ctypes.data, *sizes, *options.values())
+    expected = qcore.quantize(x, number, mode, **options)
+    np.testing.assert_array_equal(result.view("u4"), expected.view("u4"), err_msg=f"{text} {mode}")
+
+
+@pytest.mark.parametrize("command", [*available()])
+def test_bits(command, files):
+    found = library(command, files, f"{command[0]}{len(command)}.so")
+    for text, mode in PAIRS:
+        check(found, text, mode)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("command", [*available()])
+def test_all_formats_and_modes(command, tmp_path):
+    for text, mode in product([*ELEMENTS, *BLOCKS], MODES):
+        emit(text, mode, tmp_path)
+    found = library(command, tmp_path, "all.so")
+    for text, mode in product([*ELEMENTS, *BLOCKS], MODES):
+        check(found, text, mode)
+
+
+@pytest.mark.parametrize(("text", "mode"), [("e4m3fn", "stochastic"), ("mxfp8_e4m3", "nearest")])
+def test_a_file_checks_itself(text, mode, tmp_path, capsys):
+    assert main(["emit-c", text, "--rounding", mode, "--output", str(tmp_path)]) == 0
+    source, header, verilog = map(Path, capsys.readouterr().out.split())
+    program = tmp_path / "program"
+    subprocess.run([*COMPILERS["gcc"], "-DSELF_CHECK", source, "-o", program], check=True)
+    assert subprocess.run([program], capture_output=True, text=True).stdout.endswith(" vectors differ\n")
+    assert subprocess.run([program]).returncode == 0
+    damaged = with_another_result(source.read_text(encoding="utf-8"))
+    source.write_text(damaged, encoding="utf-8")
+    subprocess.run([*COMPILERS["gcc"], "-DSELF_CHECK", source, "-o", program], check=True)
+    assert subprocess.run([program]).returncode == 1
+    user = tmp_path / "user.c"
+    user.write_text(f'#include "{header.name}"\nint main(void) {{ return 0; }}\n', encoding="utf-8")
+    subprocess.run([*COMPILERS["gcc"], user, "-o", program], check=True)
+    assert verilog.read_text(encoding="utf-8").count('import "DPI-C" function') == 1
+
+
+def with_another_result(text):
+    """The file with another expected result."""
+    head, tail = text.split(" expected[", 1)
+    return f"{head} expected[{re.sub('0x........', '0x12345678', tail, count=1)}"
+
+
+def test_the_file_is_the_law():
+    """Variables have the law's names, and comments are its lines."""
+    text = emit("float(5,2)", "nearest", None)["round_float_5_2_nearest.c"]
+    assert "static const int32_t FINEST = 21;" in text
+    assert "/* round_magnitude: m = magnitude - grid.base */\n    const int32_t m = magnitude - BASE;" in text
+    assert "/* increment: return (mask + odd) >> 1 */\n    const int32_t step = right(mask + odd, 1);" in text
+    assert " v1" not in text
+
+
+def test_without_torch_and_jax():
+    code = "import sys, qcore.__main__ as q; q.main(['emit-c', 'e5m2']); assert not {'torch', 'jax'} & {*sys.modules}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("/* Rounds float32 numbers to e5m2, nearest.")
