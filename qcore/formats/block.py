@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
-from qcore.arguments import check_choice, check_int, quoted
+from qcore.arguments import check_choice, check_flag, check_int, quoted
 from qcore.formats.block_element import (
     RULES,
     check_element,
@@ -150,6 +150,7 @@ class BlockScaled(_TiledNumber):
             of at most 24 bits and below 2^64.
         history: None, or how many past tensors a delayed scale follows from, as for `Scale`: of scale="float32" and the
             block {...: None} only. Such a scale is state, which a `Quantizer` has.
+        margin, reduce_amax: of delayed scales, as for `Scale`.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -172,6 +173,8 @@ class BlockScaled(_TiledNumber):
     rule: str = "floor"
     scale: str = "e8m0"
     history: int | None = None
+    margin: int = 0
+    reduce_amax: bool = True
 
     def __post_init__(self) -> None:
         self._set(element=check_element(self.element), block=check_block(self.block))
@@ -183,6 +186,12 @@ class BlockScaled(_TiledNumber):
                     f"rule={quoted(self.rule)} with scale='float32'; allowed are rules of scale='e8m0' only"
                 )
             check_float_scaled(self.element)
+        self._set(margin=check_int("margin", self.margin, -64, 64))
+        check_flag("reduce_amax", self.reduce_amax)
+        if self.history is None and (self.margin or not self.reduce_amax):
+            raise ValueError(
+                f"margin={self.margin}, reduce_amax={self.reduce_amax} with history=None; allowed there are 0 and True"
+            )
         if self.history is not None:
             self._set(history=check_int("history", self.history, 1, LONGEST_HISTORY))
             if self.scale != "float32" or self.block != ((..., None),):
@@ -195,6 +204,8 @@ class BlockScaled(_TiledNumber):
     def __repr__(self) -> str:
         scale = "" if self.scale == "e8m0" else f", scale={self.scale}"
         scale += "" if self.history is None else f", history={self.history}"
+        scale += f", margin={self.margin}" if self.margin else ""
+        scale += "" if self.reduce_amax else ", reduce_amax=False"
         return f"BlockScaled (element={self.element!r}, block={block_text(self.block)}, rule={self.rule}{scale})"
 
     @property

@@ -276,6 +276,8 @@ _NUMBER_KINDS = _ELEMENT_KINDS | {
             "rule": choice(tuple(RULES)),
             "scale": choice(("e8m0", "float32")),
             "history": _int,
+            "margin": _int,
+            "reduce_amax": _flag,
         },
         2,
         2,
@@ -357,8 +359,11 @@ def _call(name: str, values: dict[str, Any], number: Any) -> str:
 def _is_default(kind: Kind, parameter: str, value: Any, number: Any) -> bool:
     """True if the format is the same without the argument; a default of None may stand for a computed number."""
     default = _make_signature(kind.make).parameters[parameter].default
-    computed = default is None and isinstance(number, Number | AffineInteger)
-    return value == default or (computed and replace(number, **{parameter: None}) == number)  # type: ignore[type-var]
+    if value == default or default is not None or not isinstance(number, Number | AffineInteger):
+        return value == default
+    with suppress(ValueError):  # raised where others need the argument
+        return replace(number, **{parameter: None}) == number  # type: ignore[type-var]
+    return False
 
 
 def _value(value: Any) -> str:

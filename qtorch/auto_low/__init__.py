@@ -59,6 +59,9 @@ def lower(
     models have `state_dict` and `deepcopy`, but torch refuses to pickle them; checkpoints of the model as it was can
     still be loaded. A weight is a parameter of the layer whose name contains "weight".
 
+    Delayed scales (`BlockScaled(history=)`) are state: such a layer has its quantizer as the child `rounding`, and in
+    checkpoints. A model that is not in training, and a layer whose output needs no gradient, does not advance them.
+
     What a layer computes inside itself is not rounded: with "linear", an `nn.MultiheadAttention` is left alone; its
     group is "attention".
 
@@ -103,12 +106,6 @@ def lower(
     chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, overflow, rules)
     says = Rule("*", None, outputs, weight_number, weight_rounding, overflow) != Rule()  # type: ignore[arg-type]
     found = _matches(model, chosen, rules, says)
-    for name, rule in found.values():
-        if rule.outputs.history is not None:
-            raise ValueError(
-                f"{name}: a delayed scale is state, for which lower has no place; allowed are sequential_lower, "
-                "Operand(scale=Scale(history=)) in a Recipe, and formats without history"
-            )
     for layer, (name, rule) in found.items():
         if rule.outputs != Quantization():
             RoundingHook(layer, rule.outputs)

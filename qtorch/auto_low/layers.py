@@ -44,6 +44,13 @@ class RoundingHook:
 
     def __init__(self, layer: nn.Module, told: Quantization) -> None:
         self.quantizer = _quantizer(told)
+        if told.history is not None:  # a state, which moves with the layer, and is saved
+            if hasattr(layer, "rounding"):
+                raise ValueError(
+                    f"{type(layer).__name__} has an attribute 'rounding', which is the name of the quantizer of a "
+                    "layer with a delayed scale; allowed are sequential_lower, and formats without history"
+                )
+            layer.rounding = self.quantizer
         # Kept because a handle that is unpickled tells torch that its number is taken.
         self.handle = layer.register_forward_hook(self)
         layer.rounding_hook = self  # type: ignore[assignment]  # by which `is_lowered` knows

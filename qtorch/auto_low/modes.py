@@ -487,8 +487,8 @@ def entering(base: type) -> dict[str, Any]:
     if hasattr(base, "reset_parameters"):
         members["reset_parameters"] = _resetting(base)
 
-    def apply(self: Any, *arguments: Any) -> Any:
-        return apply_but_states(self, _states_of(self), partial(base._apply, self), *arguments)
+    def apply(self: Any, fn: Any, recurse: bool = True) -> Any:
+        return apply_but_states(self, _states_of(self), partial(base._apply, self), fn, recurse)
 
     def load(self: Any, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         keep_states(self, _states_of(self), state_dict, prefix)

@@ -95,24 +95,34 @@ def enter_pass() -> _Pass | None:
     return found
 
 
-def gather(
+def gather(state: torch.Tensor, rows: tuple[Operand, ...], tensors: Iterable[torch.Tensor]) -> None:
+    """Has the backward pass that runs now advance a state, at its end, by the largest magnitudes of tensors.
+
+    Args:
+        state: a row for each tensor.
+        rows: how the tensors are rounded.
+        tensors: of float32.
+    """
+    found = enter_pass()
+    if found is None:
+        raise RuntimeError(
+            "delayed scales in a backward pass that torch's engine does not run, as in compiled autograd and in "
+            "torch.func; allowed are torch.compile without it, and eager programs"
+        )
+    with unseen_by_modes():
+        newest = [newest_magnitude(Names, x.detach().contiguous()).to(state.device) for x in tensors]
+        found.gather(state, rows, torch.cat(newest))
+
+
+def gather_product(
     state: torch.Tensor, scales: torch.Tensor, a: torch.Tensor, b: torch.Tensor, gradient: torch.Tensor, *products: str
 ) -> torch.Tensor:
     """Lets the backward pass that runs now advance a state by a product's tensors; returns the scales as they are.
 
     Products of gradients take the scales from here, so that compilers keep the call.
     """
-    found = enter_pass()
-    if found is None:
-        raise RuntimeError(
-            "products with delayed scales in a backward pass that torch's engine does not run, as in compiled "
-            "autograd; allowed are torch.compile without it, and eager programs"
-        )
-    rows = Products(*map(product_of, products)).rows
-    with unseen_by_modes():
-        newest = [newest_magnitude(Names, x.detach().contiguous()) for x in (a, b, gradient)]
-        found.gather(state, rows, torch.cat([x.to(state.device) for x in newest]))
-        return scales.clone()
+    gather(state, Products(*map(product_of, products)).rows, (a, b, gradient))
+    return scales.clone()
 
 
 def given_scales(operands: Any, rows: Any, state: torch.Tensor | None) -> list[torch.Tensor | None]:

@@ -49,8 +49,8 @@ class _Layer:
         keep_states(self, _STATES, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *arguments)  # type: ignore[misc]
 
-    def _apply(self, *arguments: Any) -> Any:
-        return apply_but_states(self, _STATES, super()._apply, *arguments)  # type: ignore[misc]
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        return apply_but_states(self, _STATES, super()._apply, fn, recurse)  # type: ignore[misc]
 
     def reset_parameters(self) -> None:
         """Initializes parameters as torch's layer does, and the state of delayed scales: all that `to_empty` leaves."""

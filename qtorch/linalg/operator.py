@@ -23,7 +23,7 @@ from qtorch._rounding.keys import fold_in
 from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor
 from qtorch._rounding.sharded import is_sharded
 from qtorch._torch_internals import unseen_by_modes
-from qtorch.linalg.delayed import gather, given_scales
+from qtorch.linalg.delayed import gather_product, given_scales
 from qtorch.linalg.direct.products import Multiplied, direct_product, multiply_directly, product_of, sums_for
 from qtorch.linalg.sharded import multiply_shards
 from qtorch.linalg.tensor_names import (
@@ -268,7 +268,7 @@ def _batched(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any,
 
 
 _library.impl("product", _multiply, "CompositeExplicitAutograd")
-_library.impl("gather", gather, "CompositeExplicitAutograd")
+_library.impl("gather", gather_product, "CompositeExplicitAutograd")
 torch.library.register_fake("qtorch::gather", lambda state, scales, *others: torch.empty_like(scales), lib=_library)
 torch.library.register_fake("qtorch::product", _shape, lib=_library)
 torch.library.register_vmap("qtorch::product", _batched, lib=_library)

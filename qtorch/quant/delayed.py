@@ -1,4 +1,4 @@
-"""Delayed scales of a `Quantizer`: a state that backward passes advance."""
+"""Delayed scales of a `Quantizer`: a state that backward passes advance, as those of products."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import Any
 
 import torch
 
-from qcore.accumulate.operands.delayed import next_rows, round_delayed
+from qcore.accumulate.operands.delayed import operand_of, round_delayed
+from qcore.accumulate.operands.operand import Operand
 from qcore.formats.number import check_number
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import fold_in
 from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._torch_internals import check_passes
+from qtorch.linalg.delayed import enter_pass, gather
 from qtorch.linalg.tensor_names import Names
 
 
@@ -23,6 +26,7 @@ def first_state(history: int) -> torch.Tensor:
 
 def check_call(x: torch.Tensor, training: bool) -> None:
     """Refuses a tensor whose scale cannot be delayed."""
+    check_passes()
     if x.dtype is not torch.float32:
         raise TypeError(f"x has dtype {x.dtype}; allowed is torch.float32 with a delayed scale")
     if training and torch.is_grad_enabled() and not x.requires_grad:
@@ -34,7 +38,7 @@ def check_call(x: torch.Tensor, training: bool) -> None:
 
 _library = torch.library.Library("qtorch", "FRAGMENT")
 _library.define("round_delayed(Tensor x, Tensor? key, Tensor scale, str number, str rounding) -> Tensor")
-_library.define("advance_rows(Tensor(a!) state, Tensor x, Tensor gradient, str forward, str backward) -> ()")
+_library.define("gather_rows(Tensor state, Tensor scale, Tensor x, Tensor gradient, str[] numbers) -> Tensor")
 
 
 def _round_delayed(
@@ -47,13 +51,20 @@ def _round_delayed(
         return x.clone()
     if not _is_delayed(given):
         return quantize(x, given, rounding, key=key)
+    enter_pass()  # in which checkpoints run a forward pass again
     return round_delayed(Names, x, given, scale, lambda y, element: quantize(y, element, rounding, key=key))
 
 
-def _advance(state: torch.Tensor, x: torch.Tensor, gradient: torch.Tensor, *numbers: str) -> None:
-    """Puts the largest magnitudes of a tensor and its gradient into the state, in place."""
-    delayed: Any = [number if _is_delayed(number) else None for number in map(_number, numbers)]
-    state.copy_(torch.stack(next_rows(Names, state, (x.contiguous(), gradient.contiguous()), delayed)))
+def _gather_rows(
+    state: torch.Tensor, scale: torch.Tensor, x: torch.Tensor, gradient: torch.Tensor, numbers: list[str]
+) -> torch.Tensor:
+    """Lets the backward pass that runs now advance a state by a tensor and its gradient; returns the scale as it is.
+
+    The gradient's rounding takes the scale from here, so that compilers keep the call.
+    """
+    forward, backward = (operand_of(one) if _is_delayed(one) else Operand() for one in map(_number, numbers))
+    gather(state, (forward, backward), (x, gradient))
+    return scale.clone()
 
 
 def _number(text: str) -> Any:
@@ -65,9 +76,9 @@ def _is_delayed(number: Any) -> bool:
 
 
 _library.impl("round_delayed", _round_delayed, "CompositeExplicitAutograd")
-_library.impl("advance_rows", _advance, "CompositeExplicitAutograd")
+_library.impl("gather_rows", _gather_rows, "CompositeExplicitAutograd")
 torch.library.register_fake("qtorch::round_delayed", lambda x, *_: torch.empty_like(x), lib=_library)
-torch.library.register_fake("qtorch::advance_rows", lambda *_: None, lib=_library)
+torch.library.register_fake("qtorch::gather_rows", lambda state, scale, *_: torch.empty_like(scale), lib=_library)
 
 
 class Delayed(torch.autograd.Function):
@@ -94,6 +105,6 @@ class Delayed(torch.autograd.Function):
         for hook in ctx.hooks:
             grad = hook(grad)
         words = None if words is None else fold_in(words, 1, is_plain_tensor(words))
+        scale = torch.ops.qtorch.gather_rows(ctx.state, scale, x.detach(), grad.detach(), [forward, backward])
         rounded = torch.ops.qtorch.round_delayed(grad, words, scale, backward, rounding)
-        torch.ops.qtorch.advance_rows(ctx.state, x.detach(), grad.detach(), forward, backward)
         return rounded, None, None, None, None, None, None, None

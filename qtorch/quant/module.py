@@ -15,6 +15,7 @@ from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, fold_in
 from qtorch._rounding.paths.choice import is_plain_tensor, round_tensor
 from qtorch._rounding.plan import Plan, plan_for
 from qtorch._torch_internals import apply_directly
+from qtorch.linalg.modules import apply_but_states
 from qtorch.quant.delayed import Delayed, check_call, first_state
 
 _LANES = {8: torch.int64, 4: torch.int32, 2: torch.int16}
@@ -23,9 +24,10 @@ _LANES = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 class Quantizer(torch.nn.Module):
     """Rounds a tensor, and its gradient.
 
-    It has no parameters, and a buffer `scaling` only where a scale is delayed, which backward passes advance (float32
-    only; the first row is the forward direction's, see `BlockScaled(history=)`). It can be copied, compiled, and
-    pickled if its hooks can; `quantizer` is another name for it. The arguments are those of `qcore.Quantization`.
+    It has no parameters, and a buffer `scaling` only where a scale is delayed (float32 only; the first row is the
+    forward direction's, see `BlockScaled(history=)`). All uses in a backward pass advance it by one step, at the pass's
+    end, to the largest magnitudes of all, and of all processes of torch's default group. It can be copied, compiled,
+    and pickled if its hooks can; `quantizer` is another name for it. The arguments are those of `qcore.Quantization`.
 
     The forward pass rounds x with the key k. The backward pass applies the hooks to the gradient, rounds it with the
     key `fold_in(k, 1)`, and sets it to 0 where the forward pass clamped: where x, rounded without a range, is out of
@@ -73,6 +75,10 @@ class Quantizer(torch.nn.Module):
             told = self.quantization
             texts = ["" if one is None else one.text for one in (told.forward_number, told.backward_number)]
             self.told = *texts, told.forward_rounding.value, told.backward_rounding.value
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        states = () if self.quantization.history is None else ("scaling",)
+        return apply_but_states(self, states, super()._apply, fn, recurse)
 
     def reset_parameters(self) -> None:
         """Puts the state of delayed scales back to its beginning: all that `to_empty` leaves."""

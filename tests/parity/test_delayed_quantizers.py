@@ -1,17 +1,19 @@
 """Delayed scales of quantizers against a loop in NumPy's floats, in PyTorch and in JAX."""
 
 import copy
+import pickle
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from support import assert_same_bits
+from support import assert_all_same_bits, assert_same_bits
+from torch.utils.checkpoint import checkpoint
 
 import qcore
 import qjax
-from qtorch.auto_low import lower
+from qtorch.auto_low import lower, sequential_lower
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
 from qtorch.quantization import QConfig
@@ -94,10 +96,79 @@ def test_a_compiled_step():
         assert_same_bits(models[0].scaling, models[1].scaling)
 
 
+def lowered(way=lower):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+    return way(model, ["linear"], FORWARD, BACKWARD, "nearest", "nearest")
+
+
+def pass_through(model, x, call=None):
+    model.zero_grad()
+    y = (call or model)(x)
+    y.square().sum().backward()
+    return [y.detach(), *(p.grad for p in model.parameters()), *(b.clone() for b in model.buffers())]
+
+
+def test_lowered_models():
+    """Each layer has its quantizer's state, which is saved, copied, pickled and compiled with it."""
+    low, pairs = lowered(), lowered(sequential_lower)
+    assert [name for name in low.state_dict() if "scaling" in name] == ["0.rounding.scaling", "2.rounding.scaling"]
+    twins = [copy.deepcopy(low), pickle.loads(pickle.dumps(low)), pairs]
+    torch.compiler.reset()
+    program = torch.compile(twins[0], backend="aot_eager", fullgraph=True)
+    for factor in (1, 8, 1, 0.5):
+        x = factor * torch.linspace(-1, 1, 12).reshape(3, 4)
+        expected = pass_through(low, x)
+        for twin, call in zip(twins, (program, None, None), strict=True):
+            assert_all_same_bits(pass_through(twin, x, call), expected)
+    states = [layer.rounding.scaling.clone() for layer in (low[0], low[2])]
+    assert states[0][0, 0] != states[1][0, 0] != 1
+    assert_all_same_bits([layer.rounding.scaling for layer in (low.bfloat16()[0], low[2])], states)
+    low.load_state_dict({name: p for name, p in low.state_dict().items() if "scaling" not in name})
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_uses_in_one_pass_are_one_step(reentrant):
+    """A layer that is used twice, with and without checkpoints that run it again, has one scale and one step."""
+    results = []
+    for checkpointed in (False, True):
+        low = lowered()
+        layer = torch.nn.Sequential(low[0], low[1], low[2])
+
+        def call(x, layer=layer, checkpointed=checkpointed):
+            for _ in range(2):
+                x = checkpoint(layer, x, use_reentrant=reentrant) if checkpointed else layer(x)
+            return x
+
+        for factor in (1, 4, 0.25):
+            x = (factor * torch.linspace(-1, 1, 12).reshape(3, 4)).requires_grad_()
+            results.append(pass_through(low, x, call))
+        past = low[0].rounding.scaling[0, 1:]
+        assert (past > 0).all()  # three passes, of two uses each
+    for one, other in zip(results[:3], results[3:], strict=True):
+        assert_all_same_bits(one, other)
+
+
 def second_derivative():
     x = torch.ones(3, requires_grad=True)
     y = Quantizer(FORWARD, forward_rounding="nearest")(x)
     torch.autograd.grad(y.square().sum(), x, create_graph=True)
+
+
+def test_margin():
+    """A scale with a margin leaves powers of two free."""
+    text = FORWARD[:-1] + ",margin=2,reduce_amax=False)"
+    assert qcore.parse(text).text == text
+    q, x = Quantizer(text, None, "nearest"), torch.full((2,), 3.5, requires_grad=True)
+    f = qjax.quantizer(text, None, "nearest")
+    q(x).sum().backward()
+    state = jax.grad(lambda s: f(jnp.full(2, 3.5), scaling=s).sum())(jnp.float32([[1, 0, 0, 0]] * 2))
+    assert q.scaling[0, 0] == 448 / 3.5 / 4
+    assert_same_bits(q.scaling, np.asarray(state))
+
+
+class Taken(torch.nn.Linear):
+    rounding = "its own"
 
 
 def test_what_is_refused():
@@ -109,7 +180,7 @@ def test_what_is_refused():
         (lambda: qcore.quantize(x, FORWARD), ValueError, "delayed scale, which is state; allowed are Quantizer"),
         (lambda: qcore.encode(x, FORWARD), ValueError, "delayed scale"),
         (lambda: qjax.quantize(x, FORWARD), ValueError, "delayed scale"),
-        (lambda: lower(layer, ["linear"], FORWARD, None, "nearest"), ValueError, "lower has no place"),
+        (lambda: lower(Taken(3, 3), ["linear"], FORWARD), ValueError, "Taken has an attribute 'rounding'"),
         (lambda: lower(layer, ["linear"], weight_number=FORWARD), ValueError, "has a delayed scale"),
         (lambda: OptimLP(torch.optim.SGD([layer.weight], 0.1), weight_quant=FORWARD).step(), ValueError, "delayed"),
         (lambda: nearest(torch.ones(3)), ValueError, "x needs no gradient"),
@@ -119,6 +190,7 @@ def test_what_is_refused():
         (second_derivative, NotImplementedError, "no second derivatives"),
         (lambda: Quantizer(FORWARD, BACKWARD.replace("=3", "=4")), ValueError, "allowed is one history"),
         (lambda: qcore.BlockScaled("e4m3fn", {-1: 8}, scale="float32", history=2), ValueError, "history=2 with"),
+        (lambda: qcore.BlockScaled("e4m3fn", {...: None}, scale="float32", margin=2), ValueError, "history=None"),
     ):
         with pytest.raises(kind, match=words):
             call()

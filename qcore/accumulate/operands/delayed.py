@@ -16,7 +16,7 @@ from qcore.formats.number import Number
 @lru_cache(maxsize=256)
 def operand_of(number: BlockScaled) -> Operand:
     """A format with a history as an operand."""
-    return Operand(number.element, scale=Scale(history=number.history))
+    return Operand(number.element, scale=Scale(None, None, number.history, number.margin, number.reduce_amax))
 
 
 def round_delayed(xp: Any, x: Any, number: BlockScaled, scale: Any, round_: Callable[[Any, Number], Any]) -> Any:
