@@ -99,7 +99,8 @@ def lower(
         layer_types: names of groups. Or a `qcore.Recipe`, alone, whose n-th product has the key fold_in(key, n).
             Differentiate the lowered function: only its gradients are those of the recipe, and a derivative inside fn
             is an error.
-        forward_number, backward_number, forward_rounding, backward_rounding: see `qcore.Quantization`.
+        forward_number, backward_number, forward_rounding, backward_rounding: see `qcore.Quantization`. With delayed
+            scales the function takes `scaling=`, see `first_scaling`.
         weight_number, weight_rounding: how weights are rounded; their gradient passes unchanged.
         overflow: what numbers beyond the range of these formats become, as in `qjax.quantize`: "saturate", "inf",
             "nan" or "wrap"; None is each format's own policy. Rules have their own: "e4m3fn:saturate".
@@ -145,7 +146,7 @@ def lower(
             raise missing_key()
         call = TracedCall(fn, args, kwargs)
         plan = settings.plan(call, warned)
-        plan.planner.scaling = _check_states(plan.planner.histories, scaling)
+        plan.planner.scaling = _check_states(plan.planner.states, scaling)
         return call.run(plan, words if plan.planner.stochastic else None)
 
     def planner(args: Any, kwargs: Any) -> Planner:
@@ -167,7 +168,8 @@ class _Settings:
     def __init__(self, given: Sequence[Rule], made: Sequence[Rule], recipe: Recipe | None = None) -> None:
         self.given, self.made, self.recipe = given, made, recipe
         self.stochastic = Planner([*given, *made], recipe).stochastic
-        self.delayed = recipe is not None and recipe.delayed
+        self.delayed = any(one.outputs.history is not None for one in (*given, *made))
+        self.delayed = self.delayed or (recipe is not None and recipe.delayed)
 
     def plan(self, call: TracedCall, warned: set[str]) -> Plan:
         """The plan of a call; what cannot be done is said by a warning once, or raises."""
@@ -288,11 +290,12 @@ def first_scaling(lowered: Callable[..., Any], *args: Any, **kwargs: Any) -> tup
     scaling gives both. Not under vmap, which adds up states of examples.
 
     Args:
-        lowered: what `lower` returned for a recipe.
+        lowered: what `lower` returned.
         args, kwargs: arguments of the function; only shapes count.
 
     Returns:
-        For each layer with delayed scales, in the program's order, what `qjax.linalg.first_scaling` returns.
+        For each layer with delayed scales, in the program's order, what `qjax.linalg.first_scaling` returns; its first
+        two rows where a layer's output is rounded.
 
     Raises:
         TypeError: if the function is not lowered.
@@ -309,16 +312,17 @@ def first_scaling(lowered: Callable[..., Any], *args: Any, **kwargs: Any) -> tup
     """
     if not hasattr(lowered, _MARK):
         raise TypeError(f"lowered={quoted(lowered)} is a {type(lowered).__name__}; allowed is what lower returned")
-    return tuple(map(linalg.first_scaling, vars(lowered)[_MARK](args, kwargs).histories))
+    states = vars(lowered)[_MARK](args, kwargs).states
+    return tuple(linalg.first_scaling(history)[:rows] for rows, history in states)
 
 
-def _check_states(histories: Sequence[int], scaling: Any) -> Sequence[Any]:
-    """The states of the layers with delayed scales; `linear` and its like check each."""
+def _check_states(states: Sequence[Any], scaling: Any) -> Sequence[Any]:
+    """The states of the layers with delayed scales; what multiplies or rounds checks each."""
     given = () if scaling is None else tuple(scaling)
-    if len(given) != len(histories):
+    if len(given) != len(states):
         came = "None" if scaling is None else f"{len(given)} arrays"
         raise ValueError(
-            f"scaling is {came}; allowed are {len(histories)}, for each layer with delayed scales, see first_scaling"
+            f"scaling is {came}; allowed are {len(states)}, for each layer with delayed scales, see first_scaling"
         )
     return given
 

@@ -53,7 +53,7 @@ def evaluate(plan: Plan, args: Sequence[Any], words: Words) -> list[Any]:
                 results = bind(equation, operands)
             for variable, value in zip(equation.outvars, results, strict=True):
                 site = plan.outputs.get(variable)
-                values[variable] = value if site is None else _round_output(value, site, words)
+                values[variable] = value if site is None else _round_output(value, site, words, plan)
     return [read(atom) for atom in plan.jaxpr.outvars]
 
 
@@ -68,10 +68,11 @@ def _fold(words: Words, number: Any) -> Words:
     return None if words is None else fold_in(words, number)
 
 
-def _round_output(value: Any, site: Site, words: Words) -> jax.Array:
+def _round_output(value: Any, site: Site, words: Words, plan: Plan) -> jax.Array:
     rule = site.rule.outputs
+    state = None if site.state is None else plan.planner.scaling[site.state]
     arguments = {one.name: getattr(rule, one.name) for one in fields(rule) if one.init}
-    return quantizer(**arguments)(value, _fold(words, site.number) if rule.stochastic else None)
+    return quantizer(**arguments)(value, _fold(words, site.number) if rule.stochastic else None, state)
 
 
 def _round_weight(value: Any, site: Site, words: Words) -> jax.Array:

@@ -44,10 +44,12 @@ class Site(NamedTuple):
     Attributes:
         number: the number that is folded into the key for its roundings.
         rule: how it is rounded.
+        state: the number of its state of delayed scales, or None.
     """
 
     number: int
     rule: Rule
+    state: int | None = None
 
 
 @dataclass
@@ -165,7 +167,7 @@ class Planner:
         own_derivatives: the names of functions with a derivative of their own and lowered products.
         captured: the places of captured arrays, by `id`; `owners` are the places that are layers.
         scaling: the states of the layers with delayed scales, while a program runs.
-        histories: how many past tensors each of these states has.
+        states: how many rows each of these states has, and how many past tensors.
         place, limit: the number of the next product; from the limit on `chosen` does not say what becomes of it.
         around: the primitives around what is planned: derivatives, and those that are not inlined.
         times: how often what is planned runs; None if nobody knows.
@@ -185,7 +187,7 @@ class Planner:
         self.captured: dict[int, Place] = {}
         self.owners: set[Place] = set()
         self.scaling: Sequence[Any] = ()
-        self.histories: list[int] = []
+        self.states: list[tuple[int, int]] = []
         self.place, self.limit = 0, len(self.found)
         self.around: list[str] = []
         self.times: int | None = 1
@@ -292,7 +294,7 @@ class _Walk:
         if is_product(equation) and not all(map(is_constant, origins)):
             product = self.product(index, equation, origins, name)
         if rule is not None:
-            self.layer(index, equation, origins, group, rule)
+            self.layer(index, equation, origins, group, rule, name)
             return [COMPUTED if product is None else product] * len(equation.outvars)
         if product is not None:
             self.extend_layers(equation, origins)
@@ -301,17 +303,22 @@ class _Walk:
         self.extend_layers(equation, origins)
         return results or [result_origin(equation, origins)] * len(equation.outvars)
 
-    def layer(self, index: int, equation: Any, origins: Sequence[Origin], group: str | None, rule: Rule) -> None:
+    def layer(
+        self, index: int, equation: Any, origins: Sequence[Origin], group: str | None, rule: Rule, name: str
+    ) -> None:
+        """Plans the outputs of a layer, and its weight, as a rule says."""
         outputs = [variable for variable in equation.outvars if is_carrier(variable)]
         if group in ("conv", "linear") and rule.weight_number is not None:
             operand = weight_among(origins[0], origins[1], 1)
             if operand is not None and is_carrier(equation.invars[operand]):
                 self.plan.weights[index] = operand, Site(self.plan.end, rule)
         for variable in outputs:
-            layer = _Layer(Site(self.plan.end, rule), equation.primitive.name, variable)
-            self.plan.end += 1
             if not rounds_outputs(rule):
+                self.plan.end += 1
                 continue
+            state = self.state(2, rule.outputs.history, name, is_backward(equation))
+            layer = _Layer(Site(self.plan.end, rule, state), equation.primitive.name, variable)
+            self.plan.end += 1
             self.layers.append(layer)
             if group in ("conv", "linear", "pool") and self.uses[variable] == 1:
                 self.open[variable] = layer
@@ -374,19 +381,21 @@ class _Walk:
                 "one; allowed "
                 "is the derivative of what lower returns: jax.grad(lower(fn, recipe)), not lower(jax.grad(fn), recipe)"
             )
-        state = self.state(products, found.name)
+        state = self.state(3, products.history, found.name)
         self.plan.products[index] = ProductSite(self.plan.end, found.weight, products, state)
         self.plan.end += 1
 
-    def state(self, products: Products, name: str) -> int | None:
-        """The number of a layer's state of delayed scales."""
-        if products.history is None:
+    def state(self, rows: int, history: int | None, name: str, of_derivative: bool = False) -> int | None:
+        """The number of a layer's state of delayed scales; None without a history."""
+        if history is None:
             return None
-        if self.planner.around:
-            inside = f"inside {self.planner.around[-1]}, where it has no state; allowed are jit and checkpoint"
-            raise ValueError(f"the layer in scope {quoted(name)} has delayed scales {inside}")
-        self.planner.histories.append(products.history)
-        return len(self.planner.histories) - 1
+        around = [BACKWARD] if of_derivative else self.planner.around
+        if around:
+            inside = "in a derivative" if around[-1] == BACKWARD else f"inside {around[-1]}"
+            allowed = "where it has no state; allowed are jit and checkpoint, and derivatives of the lowered function"
+            raise ValueError(f"the layer in scope {quoted(name)} has delayed scales {inside}, {allowed}")
+        self.planner.states.append((rows, history))
+        return len(self.planner.states) - 1
 
     def extend_layers(self, equation: Any, origins: Sequence[Origin]) -> None:
         """Moves a layer's output behind an equation that belongs to the layer."""

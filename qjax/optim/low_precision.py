@@ -15,6 +15,7 @@ from jax.tree_util import keystr
 from qcore import Number, Rounding
 from qcore.arguments import quoted
 from qcore.formats.number import check_number
+from qcore.rules import check_stateless
 from qjax._rounding.dispatch import same_bits
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax._rounding.scopes import UNWATCHED, kind_scope, mark
@@ -238,10 +239,13 @@ def _check_quantizer(name: str, quantize: Any, key: Any) -> _Rounding:
     if quantize is None:
         return _Rounding(name)
     if isinstance(quantize, (Number, str)):
-        return _Rounding(name, check_number(quantize, name))
+        number = check_number(quantize, name)
+        check_stateless(name, number)
+        return _Rounding(name, number)
     if isinstance(quantize, QuantizeFunction):
         if quantize.forward_number is None:
             return _Rounding(name, function=lambda x: x)  # not None: accumulators in full precision
+        check_stateless(name, quantize.forward_number)
         rounding = _Rounding(name, quantize.forward_number, quantize.forward_rounding)
         if rounding.mode is Rounding.STOCHASTIC and key is None:
             raise ValueError(f"key=None; {name} is stochastic and needs a key: an int from 0 to 2^64 - 1, or two words")

@@ -6,6 +6,7 @@ import pickle
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import torch
 from support import assert_all_same_bits, assert_same_bits
@@ -13,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import qcore
 import qjax
+from qjax.optim import low_precision
 from qtorch.auto_low import lower, sequential_lower
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
@@ -127,6 +129,38 @@ def test_lowered_models():
     low.load_state_dict({name: p for name, p in low.state_dict().items() if "scaling" not in name})
 
 
+def test_lowered_functions():
+    """The states of layers' outputs are an argument, and its derivative; bits are those of the lowered module."""
+    low = lowered()
+    w1, b1, w2, b2 = (jnp.asarray(p.detach().numpy()) for p in low.parameters())
+
+    def function(x, w1, b1, w2, b2):
+        return jnp.maximum(x @ w1.T + b1, 0) @ w2.T + b2
+
+    f = qjax.auto_low.lower(function, ["linear"], FORWARD, BACKWARD, "nearest", "nearest")
+    weights, states = (w1, b1, w2, b2), qjax.auto_low.first_scaling(f, jnp.ones((3, 4)), w1, b1, w2, b2)
+    loss = jax.jit(jax.grad(lambda x, states: (f(x, *weights, scaling=states) ** 2).sum(), 1))
+    for factor in (1, 8, 0.5):
+        x = factor * torch.linspace(-1, 1, 12).reshape(3, 4)
+        y, scaling = f(jnp.asarray(x.numpy()), *weights, scaling=states), jnp.stack(states)
+        states = loss(jnp.asarray(x.numpy()), states)
+        assert scaling.shape == (2, 2, 4)
+        found, *_ = pass_through(low, x)
+        assert_same_bits(found, np.asarray(y))
+        for layer, state in zip((low[0], low[2]), states, strict=True):
+            assert_same_bits(layer.rounding.scaling, np.asarray(state))
+    with pytest.raises(ValueError, match=r"scaling is None; allowed are 2"):
+        f(jnp.ones((3, 4)), *weights)
+    loop = qjax.auto_low.lower(
+        lambda x: jax.lax.scan(lambda y, _: (y @ x, None), x, None, 2)[0], ["linear"], FORWARD, None, "nearest"
+    )
+    with pytest.raises(ValueError, match="has delayed scales inside scan"):
+        qjax.auto_low.first_scaling(loop, jnp.eye(3))
+    inner = qjax.auto_low.lower(jax.grad(lambda x: (x @ x).sum()), ["linear"], FORWARD, None, "nearest")
+    with pytest.raises(ValueError, match="has delayed scales in a derivative"):
+        qjax.auto_low.first_scaling(inner, jnp.eye(3))
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_uses_in_one_pass_are_one_step(reentrant):
     """A layer that is used twice, with and without checkpoints that run it again, has one scale and one step."""
@@ -182,7 +216,9 @@ def test_what_is_refused():
         (lambda: qjax.quantize(x, FORWARD), ValueError, "delayed scale"),
         (lambda: lower(Taken(3, 3), ["linear"], FORWARD), ValueError, "Taken has an attribute 'rounding'"),
         (lambda: lower(layer, ["linear"], weight_number=FORWARD), ValueError, "has a delayed scale"),
-        (lambda: OptimLP(torch.optim.SGD([layer.weight], 0.1), weight_quant=FORWARD).step(), ValueError, "delayed"),
+        (lambda: OptimLP(torch.optim.SGD([layer.weight], 0.1), weight_quant=FORWARD), ValueError, "whole tensor"),
+        (lambda: OptimLP(torch.optim.SGD([layer.weight], 0.1), acc_quant=nearest), ValueError, "whole tensor"),
+        (lambda: low_precision(optax.sgd(0.1), grad_quant=FORWARD), ValueError, "whole tensor"),
         (lambda: nearest(torch.ones(3)), ValueError, "x needs no gradient"),
         (lambda: nearest(torch.ones(3, dtype=torch.float16)), TypeError, "torch.float32 with a delayed scale"),
         (lambda: qjax.quantizer(FORWARD, None, "nearest")(x), ValueError, "scaling has shape and dtype None"),
