@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
     raise ImportError("qjax.nnx needs flax: pip install flax") from error
 
 from qjax.nnx import intrinsic, quantized
-from qjax.nnx.activations import ELU, Hardswish, LeakyReLU, ReLU, ReLU6, Sigmoid
+from qjax.nnx.activations import ELU, Hardswish, LeakyReLU, PReLU, ReLU, ReLU6, Sigmoid
 from qjax.nnx.functional import avg_pool, hard_tanh, max_pool, relu, relu6
 from qjax.nnx.products import Conv, Linear, MultiheadAttention, Scaling
 from qjax.nnx.quantizer import Quantizer
@@ -61,6 +61,7 @@ __all__ = [
     "Observed",
     "Observer",
     "ObserverState",
+    "PReLU",
     "QuantStub",
     "QuantWrapper",
     "Quantizer",

@@ -6,12 +6,13 @@ from math import isfinite
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
-from qcore.arguments import check_float
+from qcore.arguments import check_float, check_size
 from qjax.nnx.functional import relu, relu6
 
-__all__ = ["ELU", "Activation", "Hardswish", "LeakyReLU", "ReLU", "ReLU6", "Sigmoid"]
+__all__ = ["ELU", "Activation", "Hardswish", "LeakyReLU", "PReLU", "ReLU", "ReLU6", "Sigmoid"]
 
 
 class ReLU(nnx.Module):
@@ -96,6 +97,32 @@ class LeakyReLU(Activation):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return jax.nn.leaky_relu(x, self.settings[0][1])
+
+
+class PReLU(nnx.Module):
+    """x where it is above 0, else x * w, with a slope w that is trained, for all or for each channel.
+
+    `convert` makes a `quantized.PReLU` of it.
+
+    Args:
+        num_parameters: how many slopes: 1, or as many as there are channels, on the last axis.
+        init: the first slopes.
+
+    Attributes:
+        weight: the slopes, of shape (num_parameters,).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> PReLU()(jnp.float32([-1, 2]))
+        Array([-0.25,  2.  ], dtype=float32)
+    """
+
+    def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
+        init = check_float("init", init, "a number", isfinite)
+        self.weight = nnx.Param(jnp.full(check_size("num_parameters", num_parameters), init, jnp.float32))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.where(x > 0, x, x * self.weight[...].astype(x.dtype))
 
 
 class Hardswish(Activation):

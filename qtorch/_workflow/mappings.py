@@ -69,6 +69,7 @@ _STATIC: Mapping = _WEIGHTED | {
     nn.ELU: quantized.ELU,
     nn.Hardswish: quantized.Hardswish,
     nn.LeakyReLU: quantized.LeakyReLU,
+    nn.PReLU: quantized.PReLU,
     nn.Sigmoid: quantized.Sigmoid,
     nn.Embedding: quantized.Embedding,
 }

@@ -157,8 +157,8 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor], model: torch.nn.Module |
 
     Args:
         state_dict: of a model that was prepared, trained or converted here.
-        model: torch.ao's, for `model.load_state_dict(to_torch_ao(state_dict, model))`. torch.ao's ELU and Sigmoid
-            have scale and zero point as attributes that they neither save nor load: here the model gets
+        model: torch.ao's, for `model.load_state_dict(to_torch_ao(state_dict, model))`. torch.ao's ELU, PReLU and
+            Sigmoid have their parameters as attributes that they neither save nor load: here the model gets
             them, and the result leaves them out. Without the model they are left over there (strict=False).
 
     Returns:
@@ -204,6 +204,8 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor], model: torch.nn.Module |
                 versions[owner.removesuffix(".")] = 2
             elif not found[2]:
                 result[f"{owner}_packed_weight_{found[1]}"] = pack_linear(weight, bias)
+        elif weight.dim() == 1:  # of a PReLU
+            result[f"{layer}weight"] = weight
         elif weight.dim() > 2:
             result |= {f"{layer}weight": weight, f"{layer}bias": bias}
         elif weight.dtype is torch.quint8:
@@ -226,6 +228,8 @@ def _set_attributes(model: torch.nn.Module, entries: dict[str, Any]) -> None:
     for key in [key for key in entries if key not in known]:
         path, _, name = key.rpartition(".")
         module = model.get_submodule(path)
+        if name == "weight" and hasattr(module, "set_weight"):
+            module.set_weight(entries.pop(key))  # type: ignore[operator]
         for attribute in (name, f"output_{name}"):  # the latter of Sigmoid
             if name in kinds and hasattr(module, attribute):
                 setattr(module, attribute, kinds[name](entries.pop(key)))
@@ -263,6 +267,8 @@ def _quantized(key: str, layer: str, rest: dict[str, torch.Tensor]) -> torch.Ten
     if not scale.is_floating_point() or not ((scale > 0) & scale.isfinite()).all():
         raise ValueError(f"state_dict has {names[1]} that is no scale; allowed are finite numbers above 0")
     axes = (-1, *(1,) * (values.dim() - 1)) if scale.dim() else ()
+    if values.dim() == 1:
+        values, zero_point = values.to(torch.int32) + 128, zero_point + 128  # slopes are quint8 there
     numbers = (values.to(torch.int32) - zero_point.reshape(axes)).to(torch.float32) * scale.reshape(axes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's quantized tensors are deprecated
@@ -272,4 +278,5 @@ def _quantized(key: str, layer: str, rest: dict[str, torch.Tensor]) -> torch.Ten
             return torch.quantize_per_channel(numbers, scales, zeros, 0, torch.quint8)
         if scale.dim():
             return torch.quantize_per_channel(numbers, scale.double(), zero_point.to(torch.int64), 0, torch.qint8)
-        return torch.quantize_per_tensor(numbers, float(scale), int(zero_point), torch.qint8)
+        dtype = torch.quint8 if values.dim() == 1 else torch.qint8
+        return torch.quantize_per_tensor(numbers, float(scale), int(zero_point), dtype)

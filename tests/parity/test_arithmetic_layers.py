@@ -23,6 +23,8 @@ def activations(q, output):
         "celu": law.celu(q, output, alpha=1.3),
         "leaky_relu": law.leaky_relu(q, output, UINT8, 0.01),
         "hardswish": law.hardswish(q, output),
+        "prelu": law.prelu(q, q[0, 0, 0, :6].reshape(6), output),
+        "prelu of the last axis": law.prelu(q, q[0, 0, 0], output, UINT8, -1),
         "hardsigmoid": law.hardsigmoid(q),
         "sigmoid": law.sigmoid(q),
         "sigmoid with parameters": law.sigmoid(q, output, UINT8),

@@ -31,6 +31,7 @@ class TorchLayers(nn.Module):
         self.group, self.act2, self.instance = nn.GroupNorm(2, 8), nn.Hardswish(), nn.InstanceNorm2d(8, affine=True)
         self.act3, self.act4, self.clip = nn.LeakyReLU(0.1), nn.Sigmoid(), nn.ReLU6()
         self.mix, self.layer, self.fc = FloatFunctional(), nn.LayerNorm(8), nn.Linear(8, 5)
+        self.act5, self.act6 = nn.PReLU(8), nn.PReLU()
 
     def forward(self, x):
         x = self.act1(self.bn(self.conv(self.quant(x))))
@@ -38,7 +39,7 @@ class TorchLayers(nn.Module):
         x = self.clip(self.act3(self.instance(x)))
         x = self.mix.mul_relu(x, self.act4(x))
         x = self.layer(nn.functional.avg_pool2d(x, 2).mean((2, 3)))
-        return self.dequant(self.fc(x))
+        return self.dequant(self.act6(self.fc(self.act5(x))))
 
 
 class JaxLayers(nnx.Module):
@@ -51,7 +52,7 @@ class JaxLayers(nnx.Module):
         self.instance = nnx.InstanceNorm(8, epsilon=1e-5, rngs=rngs)
         self.act3, self.act4, self.clip = qnn.LeakyReLU(0.1), qnn.Sigmoid(), qnn.ReLU6()
         self.mix, self.layer = qnn.FloatFunctional(), nnx.LayerNorm(8, epsilon=1e-5, rngs=rngs)
-        self.fc = nnx.Linear(8, 5, rngs=rngs)
+        self.fc, self.act5, self.act6 = nnx.Linear(8, 5, rngs=rngs), qnn.PReLU(8), qnn.PReLU()
 
     def __call__(self, x):
         x = self.act1(self.bn(self.conv(self.quant(x))))
@@ -59,7 +60,7 @@ class JaxLayers(nnx.Module):
         x = self.clip(self.act3(self.instance(x)))
         x = self.mix.mul_relu(x, self.act4(x))
         x = self.layer(qnn.avg_pool(x, (2, 2), (2, 2)).mean((1, 2)))
-        return self.dequant(self.fc(x))
+        return self.dequant(self.act6(self.fc(self.act5(x))))
 
 
 def images(count, seed=0):

@@ -8,8 +8,10 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from qcore.affine import law
 from qcore.affine.arithmetic.operands import check_operand, check_output, numbers, quantized
 from qcore.affine.parameters import QParams, check_form
+from qcore.affine.quantized import QuantizedArray
 from qcore.arguments import check_flag, check_float, check_int
 from qcore.formats.affine import INT32, AffineInteger
 
@@ -93,6 +95,47 @@ def leaky_relu(q: Any, output: QParams, form: AffineInteger | None = None, slope
     """
     slope = check_float("slope", slope, "a finite number", _is_finite)
     return _applied(q, output, form, lambda xp, x: xp.where(x > 0, x, x * slope))
+
+
+def prelu(q: Any, weight: Any, output: QParams, form: AffineInteger | None = None, axis: int = 1) -> Any:
+    """x where it is above 0, else x * w, for one slope w or one for each channel.
+
+    Args:
+        q: quantized array.
+        weight: quantized array of shape (1,) or (channels,), with one scale or one for each channel.
+        output: the result's scale and zero point.
+        form: the result's integers; None means q's.
+        axis: along which q's channels lie; of arrays with fewer dimensions the last.
+
+    Returns:
+        A quantized array of q's shape, with the form and the parameters given.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if weight has another shape, q has a scale for each channel, or output does not fit the integers.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.affine import INT8, UINT8, QArray
+        >>> q = QArray(np.uint8([[112, 112, 128]]), QParams.of(0.5, 120), UINT8)
+        >>> slopes = QArray(np.int8([1, 2, 3]), QParams.of(0.25, 0), INT8)
+        >>> prelu(q, slopes, q.qparams).values  # -4, -4 and 4 become -1, -2 and 4
+        array([[118, 116, 128]], dtype=uint8)
+    """
+    check_operand("input", q)
+    if not isinstance(weight, QuantizedArray):
+        raise TypeError(f"weight is a {type(weight).__name__}; allowed is a QTensor")
+    axis = min(check_int("axis", axis, -1), q.ndim - 1)
+    channels = q.shape[axis] if q.ndim else 1
+    if tuple(weight.shape) not in ((1,), (channels,)):
+        raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed are (1,) and ({channels},), the channels")
+    shape = [1] * q.ndim
+    if q.ndim:
+        shape[axis] = weight.shape[0]
+    xp, own = q.names, weight.qparams
+    steps = xp.astype(weight.values, "int32")
+    slopes = law.dequantize(xp, steps, own.scale, own.zero_point, own.axis, "float32").reshape(shape)
+    return _applied(q, output, form, lambda xp, x: xp.where(x > 0, x, x * slopes))
 
 
 def hardswish(q: Any, output: QParams, form: AffineInteger | None = None) -> Any:

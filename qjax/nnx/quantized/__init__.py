@@ -1,7 +1,7 @@
 """Layers that compute with integers, with the names of `qtorch.nn.quantized`."""
 
 from qjax.nnx.quantized import dynamic
-from qjax.nnx.quantized.activation import Activation
+from qjax.nnx.quantized.activation import Activation, PReLU
 from qjax.nnx.quantized.base import IntegerVariable, Quantized, QuantizedWeight
 from qjax.nnx.quantized.conv import Conv
 from qjax.nnx.quantized.functional_modules import QFunctional
@@ -18,6 +18,7 @@ __all__ = [
     "IntegerVariable",
     "LayerNorm",
     "Linear",
+    "PReLU",
     "QFunctional",
     "Quantize",
     "Quantized",

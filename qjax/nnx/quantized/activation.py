@@ -6,7 +6,7 @@ from typing import Any
 
 from qcore.affine import AffineInteger, QParams, arithmetic
 from qcore.arguments import check_choice
-from qjax.nnx.quantized.base import Quantized
+from qjax.nnx.quantized.base import Quantized, QuantizedWeight, checked
 from qjax.quantization import QTensor
 
 LAWS = {
@@ -49,3 +49,35 @@ class Activation(Quantized):
         self.check_input(input)
         law: Any = LAWS[self.law]
         return law(input, self.output, self.form, **dict(self.settings))
+
+
+class PReLU(Quantized):
+    """x where it is above 0, else x * w, with a quantized slope w for all or for each channel, on the last axis.
+
+    Args:
+        weight: the slopes, of up to 16 bits and shape (1,) or (channels,), with one scale or one for each.
+        output: the parameters of the result.
+        form: the result's integers.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from qcore.affine import UINT8
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> layer = PReLU(quantize_per_tensor(jnp.float32([0.25]), 0.25, 0, "qint8"), QParams.of(0.5, 120), UINT8)
+        >>> layer(quantize_per_tensor(jnp.float32([-4, 8]), 0.5, 120, "quint8")).dequantize()
+        Array([-1.,  8.], dtype=float32)
+    """
+
+    def __init__(self, weight: QTensor, output: QParams, form: AffineInteger) -> None:
+        super().__init__(output, form)
+        self.weight = QuantizedWeight(weight)
+
+    def __call__(self, input: QTensor) -> QTensor:
+        """The result.
+
+        Raises:
+            TypeError: if input is no QTensor.
+            ValueError: if its channels are not as many as the slopes.
+        """
+        self.check_input(input)
+        return checked(self, arithmetic.prelu, input, self.weight(), self.output, self.form, -1)

@@ -10,7 +10,7 @@ from flax import nnx
 
 from qcore.arguments import quoted
 from qjax.nnx import quantized
-from qjax.nnx.activations import Activation, ReLU, ReLU6
+from qjax.nnx.activations import Activation, PReLU, ReLU, ReLU6
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.quantized.conv import NAMED_PADDINGS
@@ -49,7 +49,7 @@ def why_float(module: nnx.Module) -> str:
         'there is no quantized RMSNorm'
     """
     kind = type(module)
-    if kind in (QuantStub, FloatFunctional) or isinstance(module, (Observed, Activation)):
+    if kind in (QuantStub, FloatFunctional) or isinstance(module, (Observed, Activation, PReLU)):
         return ""
     if isinstance(module, PASSING):
         return "its result has the scale of its input"
@@ -57,6 +57,8 @@ def why_float(module: nnx.Module) -> str:
         return why_float(module.layer)
     if kind in NORMS:
         return _unusual_norm(module)
+    if kind is nnx.PReLU:
+        return "there is no quantized nnx.PReLU: qjax.nnx.PReLU is its quantized twin"
     if kind not in WEIGHTED:
         bases = [base.__name__ for base in (*WEIGHTED, *NORMS) if isinstance(module, base)]
         if bases:

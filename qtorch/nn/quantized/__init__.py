@@ -3,7 +3,7 @@
 from torch.nn import MaxPool2d  # which takes quantized tensors (`qtorch.quantization.torch_functions`)
 
 from qtorch.nn.quantized import dynamic, functional
-from qtorch.nn.quantized.activation import ELU, Hardswish, LeakyReLU, ReLU, ReLU6, Sigmoid
+from qtorch.nn.quantized.activation import ELU, Hardswish, LeakyReLU, PReLU, ReLU, ReLU6, Sigmoid
 from qtorch.nn.quantized.conv import Conv1d, Conv2d, Conv3d
 from qtorch.nn.quantized.embedding import Embedding
 from qtorch.nn.quantized.functional_modules import FloatFunctional, FXFloatFunctional, QFunctional
@@ -39,6 +39,7 @@ __all__ = [
     "LeakyReLU",
     "Linear",
     "MaxPool2d",
+    "PReLU",
     "QFunctional",
     "Quantize",
     "ReLU",

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from qcore.affine import arithmetic
-from qcore.arguments import check_flag
+from qcore.arguments import check_flag, check_size
 from qtorch.nn.quantized import functional
-from qtorch.nn.quantized.common.base import Quantized, check_quantized
-from qtorch.nn.quantized.common.observed import output_of
+from qtorch.nn.quantized.common.base import Quantized, check_quantized, checked
+from qtorch.nn.quantized.common.observed import output_of, weight_of
+from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, set_weight
 from qtorch.quantization.tensor import QTensor
 
 
@@ -135,6 +136,68 @@ class LeakyReLU(Quantized):
         """Of an observed `torch.nn.LeakyReLU`."""
         scale, zero_point, form = output_of(mod)
         return cls(scale, zero_point, mod.negative_slope, form=form)
+
+
+class PReLU(Quantized):
+    """x where it is above 0, else x * w, with a quantized slope w for all or for each channel.
+
+    Args:
+        scale, zero_point: of the result.
+        num_parameters: how many slopes: 1, or as many as there are channels, along the second dimension.
+        form: the result's integers.
+        dtype: of the slopes' integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
+
+    Attributes:
+        weight: `weight()` is the quantized tensor of slopes, of shape (num_parameters,).
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> layer = PReLU(0.5, 120)
+        >>> layer.set_weight(quantize_per_tensor(torch.tensor([0.25]), 0.25, 0, torch.qint8))
+        >>> layer(quantize_per_tensor(torch.tensor([-4.0, 0.0, 8.0]), 0.5, 120, torch.quint8)).dequantize()
+        tensor([-1.,  0.,  8.])
+    """
+
+    def __init__(
+        self,
+        scale: Any,
+        zero_point: Any,
+        num_parameters: int = 1,
+        *,
+        form: Any = torch.quint8,
+        dtype: Any = torch.qint8,
+    ) -> None:
+        super().__init__(scale, zero_point, form)
+        self.num_parameters = check_size("num_parameters", num_parameters)
+        self.weight = QuantizedWeight(empty_weight((num_parameters,), dtype))
+
+    def forward(self, input: QTensor) -> QTensor:
+        """The result.
+
+        Raises:
+            TypeError: if input is no QTensor.
+            ValueError: if its channels are not as many as the slopes.
+        """
+        self.check_input(input)
+        return checked(self, arithmetic.prelu, input, self.weight(), self.output, self.form)
+
+    def set_weight(self, weight: QTensor) -> None:
+        """Replaces the slopes.
+
+        Raises:
+            TypeError: if weight is no QTensor.
+            ValueError: if it has another shape.
+        """
+        set_weight(self, weight)
+
+    @classmethod
+    def from_float(cls, mod: Any) -> PReLU:
+        """Of an observed `torch.nn.PReLU`."""
+        scale, zero_point, form = output_of(mod)
+        weight = weight_of(mod, mod.weight.detach().to(torch.float32))
+        layer = cls(scale, zero_point, mod.num_parameters, form=form, dtype=weight.form)
+        layer.set_weight(weight)
+        return layer
 
 
 class Hardswish(Quantized):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from qjax.nnx.activations import PReLU
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.recurrent import Recurrent
 from qjax.nnx.workflow.carrying.entries import Entries
@@ -37,6 +38,7 @@ _WAYS: dict[type[nnx.Module], list[_Way]] = {
     nnx.LayerNorm: _NORM,
     nnx.GroupNorm: _NORM,
     nnx.InstanceNorm: _NORM,
+    PReLU: [_Way("weight", "weight")],
     nnx.Embed: [_Way("embedding", "weight")],
 }
 

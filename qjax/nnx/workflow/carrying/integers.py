@@ -14,7 +14,7 @@ from qcore.affine import UINT8, AffineInteger, QParams
 from qcore.affine.checkpoint import numbers_of
 from qcore.arguments import quoted
 from qjax.nnx import quantized
-from qjax.nnx.activations import Activation
+from qjax.nnx.activations import Activation, PReLU
 from qjax.nnx.intrinsic import Fused, LinearReLU
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.recurrent import Recurrent
@@ -62,6 +62,8 @@ def _static(module: Any, entries: Entries, settings: QConfig | None, form: Affin
     if type(layer) in NORMS:
         return _norm(layer, entries, output, form, relu)
     form_of_weight = None if settings is None else range_observer(settings.weight).form
+    if isinstance(layer, PReLU):
+        return quantized.PReLU(weight_from(layer.weight, entries.of("weight"), form_of_weight), output, form)
     weight = weight_from(layer.kernel, entries.of("weight"), form_of_weight)
     return WEIGHTED[type(layer)].of(layer, weight, entries.maybe("bias"), output, form, relu)
 

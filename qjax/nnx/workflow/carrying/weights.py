@@ -18,7 +18,9 @@ _BY_DTYPE = {"int8": INT8, "uint8": UINT8, "int16": AffineInteger.of_width(16), 
 
 
 def torch_shape(kernel: Any) -> tuple[int, ...]:
-    """The shape in torch's layout of a weight in flax's."""
+    """The shape in torch's layout of a weight in flax's; slopes of a PReLU have but one dimension."""
+    if kernel.ndim == 1:
+        return tuple(kernel.shape)
     return jax.eval_shape(lambda kernel: jnp.moveaxis(kernel, (-1, -2), (0, 1)), kernel).shape
 
 

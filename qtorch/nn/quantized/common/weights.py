@@ -46,7 +46,7 @@ class QuantizedWeight(FixedDtypes):
         self.is_packed = least <= self.form.qmin and self.form.qmax < least + (1 << _BITS)
         values = weight.values.contiguous()
         if self.is_packed:
-            self.register_buffer("packed", pack(values.flatten(1), _BITS))
+            self.register_buffer("packed", pack(values.reshape(len(values), -1), _BITS))
         else:
             self.register_buffer("int_repr", values)
         self.register_buffer("scale", weight.qparams.scale)
@@ -103,16 +103,26 @@ def empty_weight(shape: tuple[int, ...], dtype: Any) -> QTensor:
     return QTensor(values, QParams(torch.tensor(1.0), torch.tensor(0, dtype=torch.int32)), form)
 
 
+def set_weight(layer: Any, weight: QTensor) -> None:
+    """Replaces a layer's weight by another of the same shape."""
+    _check_weight(layer, weight)
+    layer.weight = QuantizedWeight(weight)
+
+
 def set_weight_bias(layer: Any, weight: QTensor, bias: torch.Tensor | None) -> None:
     """Replaces a layer's weight and bias by others of the same shape."""
-    if not isinstance(weight, QTensor):
-        raise TypeError(f"weight is a {type(weight).__name__}; allowed is a QTensor")
-    if tuple(weight.shape) != layer.weight.shape:
-        raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed is {layer.weight.shape}")
+    _check_weight(layer, weight)
     if bias is not None and (bias.dtype is not torch.float32 or bias.shape != weight.shape[:1]):
         raise ValueError(f"bias is {bias.dtype} of shape {tuple(bias.shape)}; allowed is float32 of ({len(weight)},)")
     layer.weight = QuantizedWeight(weight)
     layer.bias = bias
+
+
+def _check_weight(layer: Any, weight: Any) -> None:
+    if not isinstance(weight, QTensor):
+        raise TypeError(f"weight is a {type(weight).__name__}; allowed is a QTensor")
+    if tuple(weight.shape) != layer.weight.shape:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed is {layer.weight.shape}")
 
 
 def finish(

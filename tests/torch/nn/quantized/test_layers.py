@@ -24,6 +24,8 @@ IMAGES, VOLUMES, SEQUENCES = (2, 6, 9, 7), (2, 6, 3, 5, 4), (2, 6, 9)
 LAYERS = {
     "ELU": (nn.ELU(0.7), quantized.ELU, IMAGES),
     "LeakyReLU": (nn.LeakyReLU(0.1), quantized.LeakyReLU, IMAGES),
+    "PReLU": (nn.PReLU(), quantized.PReLU, IMAGES),
+    "PReLU of channels": (nn.PReLU(6), quantized.PReLU, IMAGES),
     "Hardswish": (nn.Hardswish(), quantized.Hardswish, IMAGES),
     "Sigmoid": (nn.Sigmoid(), quantized.Sigmoid, IMAGES),
     "LayerNorm": (nn.LayerNorm([9, 7]), quantized.LayerNorm, IMAGES),
@@ -53,6 +55,7 @@ def observed(name):
     layer.eval()
     x = quantized_like(torch.randn(shape, generator=generator) * 2)
     layer.activation_post_process = default_observer()
+    layer.qconfig = QConfig(default_observer, MinMaxObserver.with_args(dtype=AffineInteger.of_width(16)))  # of slopes
     expected = layer(x.dequantize()).detach()
     layer.activation_post_process(expected)
     return layer, own, x, expected
