@@ -54,6 +54,9 @@ _WEIGHTED: Mapping = {
 _WEIGHTED |= {trained: _WEIGHTED[floats] for floats, trained in _QAT.items()}
 
 _STATIC: Mapping = _WEIGHTED | {
+    nn.ConvTranspose1d: quantized.ConvTranspose1d,
+    nn.ConvTranspose2d: quantized.ConvTranspose2d,
+    nn.ConvTranspose3d: quantized.ConvTranspose3d,
     QuantStub: quantized.Quantize,
     DeQuantStub: quantized.DeQuantize,
     quantized.FloatFunctional: quantized.QFunctional,

@@ -23,6 +23,7 @@ __all__ = ["from_torch_ao", "to_torch_ao"]
 _PACKED = "_packed_params."
 _RECURRENT, _CELL = re.compile(r"_all_weight_values\.(\d+)\.$"), re.compile("_packed_weight_(ih|hh)")
 _PRODUCT = re.compile(r"(?<![^.])(ih|hh)\.(?:(\d+)\.)?$")
+_PER_CHANNEL = torch.per_channel_affine, torch.per_channel_symmetric
 _OBSERVED = "min_val", "fake_quant_enabled"
 _OLD_NAMES = {"min_vals": "min_val", "max_vals": "max_val"}  # of observers of channels
 
@@ -222,7 +223,18 @@ def _of_one(key: str, value: torch.Tensor) -> torch.Tensor:
 
 
 def _set_attributes(model: torch.nn.Module, entries: dict[str, Any]) -> None:
-    """Gives layers of torch.ao's what they neither save nor load, and takes it out of the entries."""
+    """Gives layers of torch.ao's what they neither save nor load, and takes it out of the entries.
+
+    Raises:
+        ValueError: if a transposed convolution has a scale for each output, for which torch.ao has no kernel.
+    """
+    for path, module in model.named_modules():
+        weight = entries.get(f"{path}.weight" if path else "weight")
+        if getattr(module, "transposed", False) and weight is not None and weight.qscheme() in _PER_CHANNEL:
+            raise ValueError(
+                f"state_dict: {path}.weight has a scale for each output, with which torch.ao has no transposed "
+                "convolutions; allowed is one scale: convert with the weight observer default_weight_observer"
+            )
     known = model.state_dict().keys()
     kinds = {"scale": float, "zero_point": int}
     for key in [key for key in entries if key not in known]:

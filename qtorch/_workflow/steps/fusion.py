@@ -17,6 +17,7 @@ __all__ = ["fuse_known_modules", "fuse_modules", "fuse_modules_qat"]
 
 Fuser = Callable[..., list[nn.Module]]
 _CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
+_TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 _NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
 
 
@@ -152,6 +153,8 @@ def has_fused_layer(layers: Sequence[nn.Module]) -> bool:
 def _folds(types: tuple[Any, ...], training: bool) -> bool:
     """True if the second layer is the batch norm of the first."""
     first, second = types[0], types[1] if len(types) > 1 else None
+    if first in _TRANSPOSED and not training:
+        return len(types) == 2 and second is _NORMS[_TRANSPOSED.index(first)]
     return (first in _CONVOLUTIONS and second is _NORMS[_CONVOLUTIONS.index(first)]) or (
         types == (nn.Linear, nn.BatchNorm1d) and not training
     )
@@ -164,7 +167,7 @@ def _fused(layers: list[nn.Module], types: tuple[Any, ...], training: bool) -> n
         raise ValueError(
             f"there is no fused layer of ({names}); allowed are, in this order and exactly, a convolution and its "
             "BatchNorm, with a ReLU or without; a convolution, Linear, BatchNorm2d or BatchNorm3d and a ReLU; and in "
-            "evaluation a Linear and a BatchNorm1d"
+            "evaluation a Linear and a BatchNorm1d, or a transposed convolution and its BatchNorm"
         )
     if folds:
         if misfit := _misfit(layers[0], layers[1], training):

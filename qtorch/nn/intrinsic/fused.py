@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import skip_init
 
+from qcore.affine.arithmetic.transposed import as_convolution
 from qtorch._classes import plain_class
 from qtorch.nn.qat.layers import settings_of
 
@@ -235,8 +236,11 @@ def folded_layer(layer: Any, bn: nn.Module) -> nn.Module:
     """A copy of a convolution or linear layer, without hooks, with the batch norm in its weights."""
     made: Any = skip_init(plain_class(layer), **settings_of(layer))
     fold = folded_linear if isinstance(layer, nn.Linear) else folded_conv
+    groups: Any = layer.groups if getattr(layer, "transposed", False) else None  # else outputs are first
     with torch.no_grad():
-        weight, bias = fold(layer.weight, layer.bias, bn)
+        numbers = layer.weight if groups is None else as_convolution(layer.weight, groups)
+        weight, bias = fold(numbers, layer.bias, bn)
+        weight = weight if groups is None else as_convolution(weight, groups).contiguous()
     made.weight = nn.Parameter(weight, layer.weight.requires_grad)
     made.bias = nn.Parameter(bias, layer.weight.requires_grad)
     return made.train(layer.training)

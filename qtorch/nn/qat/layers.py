@@ -88,7 +88,8 @@ def settings_of(layer: Any) -> dict[str, Any]:
     """The arguments that make another linear layer or convolution like this one."""
     if isinstance(layer, nn.Linear):
         return {"in_features": layer.in_features, "out_features": layer.out_features, "bias": layer.bias is not None}
-    names = "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode"
+    names = ["in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode"]
+    names += ["output_padding"] if layer.transposed else []
     return {name: getattr(layer, name) for name in names} | {"bias": layer.bias is not None}
 
 

@@ -27,6 +27,9 @@ class Functional(nn.Module):
         return self.ff.cat([x, x], 1) if self.name == "cat" else getattr(self.ff, self.name)(x, x)
 
 
+TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
+
+
 def conv_bn(kind, norm):
     return nn.Sequential(kind(4, 6, 3), norm(6))
 
@@ -42,6 +45,10 @@ LAYERS = {
     "ConvReLU2d": (lambda _: nn.Sequential(nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6), nn.ReLU()), IMAGES),
     "ConvReLU3d": (lambda _: nn.Sequential(nn.Conv3d(4, 6, 2), nn.ReLU()), VOLUMES),
     "ConvBn2d": (lambda _: conv_bn(nn.Conv2d, nn.BatchNorm2d), IMAGES),
+    "ConvTranspose1d": (lambda _: nn.ConvTranspose1d(4, 6, 3, 2, 1, 1), SEQUENCES),
+    "ConvTranspose2d": (lambda _: nn.ConvTranspose2d(4, 6, 3, 2, groups=2), IMAGES),
+    "ConvTranspose3d": (lambda _: nn.ConvTranspose3d(4, 6, 2, 2, bias=False), VOLUMES),
+    "ConvTransposeBn2d": (lambda _: conv_bn(nn.ConvTranspose2d, nn.BatchNorm2d), IMAGES),
     "BatchNorm2d": (lambda _: nn.BatchNorm2d(4), IMAGES),
     "BatchNorm3d": (lambda _: nn.BatchNorm3d(4), VOLUMES),
     "BNReLU2d": (lambda _: nn.Sequential(nn.BatchNorm2d(4), nn.ReLU()), IMAGES),
@@ -87,7 +94,9 @@ def fused(package, model):
 def converted(package, make, floats, x):
     model = fused(package, package.QuantWrapper(filled(make(floats))).eval())
     settings = package.get_default_qconfig("fbgemm")
-    if isinstance(model.module, nn.PReLU):  # whose slopes have one scale in torch.ao
+    if any(
+        isinstance(layer, (nn.PReLU, *TRANSPOSED)) for layer in model.modules()
+    ):  # whose weights have one scale in torch.ao
         settings = package.QConfig(settings.activation, package.default_weight_observer)
     model.qconfig = settings
     model = package.prepare(model)
@@ -165,3 +174,15 @@ def test_embeddings():
         again = tq.from_torch_ao(theirs.state_dict())
     assert again.keys() == state.keys()
     assert all(torch.equal(again[key], state[key]) for key in state)
+
+
+def test_scales_of_outputs_that_torch_ao_has_not():
+    ours = tq.QuantWrapper(nn.ConvTranspose2d(4, 4, 2))
+    ours.qconfig = tq.get_default_qconfig("fbgemm")
+    prepared = tq.prepare(ours.eval())
+    prepared(torch.randn(IMAGES))
+    state = tq.convert(prepared).state_dict()
+    with torch_ao() as ao, torch_engine("fbgemm"):
+        theirs = converted(ao, lambda _: nn.ConvTranspose2d(4, 4, 2), None, torch.randn(IMAGES))
+        with pytest.raises(ValueError, match=r"module\.weight has a scale for each output, .* default_weight_observer"):
+            tq.to_torch_ao(state, theirs)

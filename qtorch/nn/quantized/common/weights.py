@@ -34,6 +34,7 @@ class QuantizedWeight(FixedDtypes):
         (tensor([[30]], dtype=torch.uint8), tensor([[-2,  1]], dtype=torch.int8))
     """
 
+    channels = 0  # along which dimension scales lie, if there are several
     packed: torch.Tensor
     int_repr: torch.Tensor
     scale: torch.Tensor
@@ -90,8 +91,8 @@ class QuantizedWeight(FixedDtypes):
             others[-1].append(f"{prefix}{name} has dtype {found.dtype}; allowed is {own.dtype}")
             return
         scale = state_dict.get(prefix + "scale")
-        if scale is not None and (scale.ndim == 0 or scale.shape == (self.shape[0],)):
-            self.axis = 0 if scale.ndim else None
+        if scale is not None and (scale.ndim == 0 or scale.shape == (self.shape[self.channels],)):
+            self.axis = self.channels if scale.ndim else None
             self.scale, self.zero_point = (old.new_empty(scale.shape) for old in (self.scale, self.zero_point))
         super()._load_from_state_dict(state_dict, prefix, *others)
 
@@ -105,20 +106,21 @@ def empty_weight(shape: tuple[int, ...], dtype: Any) -> QTensor:
 
 def set_weight(layer: Any, weight: QTensor) -> None:
     """Replaces a layer's weight by another of the same shape."""
-    _check_weight(layer, weight)
+    check_weight(layer, weight)
     layer.weight = QuantizedWeight(weight)
 
 
 def set_weight_bias(layer: Any, weight: QTensor, bias: torch.Tensor | None) -> None:
     """Replaces a layer's weight and bias by others of the same shape."""
-    _check_weight(layer, weight)
+    check_weight(layer, weight)
     if bias is not None and (bias.dtype is not torch.float32 or bias.shape != weight.shape[:1]):
         raise ValueError(f"bias is {bias.dtype} of shape {tuple(bias.shape)}; allowed is float32 of ({len(weight)},)")
     layer.weight = QuantizedWeight(weight)
     layer.bias = bias
 
 
-def _check_weight(layer: Any, weight: Any) -> None:
+def check_weight(layer: Any, weight: Any) -> None:
+    """Raises unless a weight can take the place of a layer's."""
     if not isinstance(weight, QTensor):
         raise TypeError(f"weight is a {type(weight).__name__}; allowed is a QTensor")
     if tuple(weight.shape) != layer.weight.shape:
