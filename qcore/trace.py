@@ -213,7 +213,8 @@ def decided(sign: str, a: Any, b: Any) -> Any:
 def literal(number: Any, dtype: str) -> str:
     """A number in C, in which the least integers have no names of their own."""
     if dtype.startswith("float"):
-        return f"({C_TYPES[dtype]})({float(number).hex().replace('inf', '__builtin_inf()')})"
+        text = float(number).hex().replace("inf", "__builtin_inf()").replace("nan", '__builtin_nan("")')
+        return f"({C_TYPES[dtype]})({text})"
     suffix = "LL" if dtype == "int64" else ""
     return f"({number + 1}{suffix} - 1)" if number in (-(1 << 31), -(1 << 63)) else f"{number}{suffix}"
 

@@ -154,9 +154,18 @@ class QuantizedArray:
         zero = law.along(qparams.zero_point, qparams.axis, self.ndim)
         return self._with(xp.astype(xp.maximum(xp.astype(self.values, "int32"), zero), self.form.storage))
 
+    @classmethod
+    def _made(cls, values: Any, qparams: QParams, form: AffineInteger) -> Any:
+        """An array of parts that fit each other, which are not checked."""
+        array = object.__new__(cls)
+        array.__dict__.update(values=values, qparams=qparams, form=form)
+        return array
+
     def _with(self, values: Any) -> Any:
         """Other integers with the same parameters."""
-        return type(self)(values, self.qparams, self.form)  # type: ignore[call-arg]
+        if values.dtype != self.values.dtype:  # which `view` may change
+            return type(self)(values, self.qparams, self.form)  # type: ignore[call-arg]
+        return self._made(values, self.qparams, self.form)
 
     def _moved(self, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
         """The arrays that a function makes of the integers, with the same parameters."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, NamedTuple
 
-from qcore.affine import Extremes, law
+from qcore.affine import Extremes, QParams, law
+from qcore.affine.arithmetic.elementwise import BINARY
 from qcore.affine.observers import averaged, widened
 from qcore.affine.parameters import covering
 from qcore.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Value, literal
@@ -37,7 +39,17 @@ class AffineTrace(Trace):
         return self.note("{0} <= {1} || {0} != {0} ? {0} : {1}", a, b)  # NaN passes
 
     def maximum(self, a: Value, b: Value) -> Value:
-        return self.note("{0} >= {1} || {0} != {0} ? {0} : {1}", a, b)
+        nan_passes = " || {0} != {0}" if a.dtype.startswith("float") else ""
+        return self.note(f"{{0}} >= {{1}}{nan_passes} ? {{0}} : {{1}}", a, b)
+
+    def exp(self, x: Value) -> Value:
+        return self.note("exponential({})", x)
+
+    def tanh(self, x: Value) -> Value:
+        return self.note("hyperbolic_tangent({})", x)
+
+    def arithmetic(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def unsigned(self, x: Value) -> Value:
         return x + 0.0
@@ -111,6 +123,35 @@ def rounding_of_sums(dtype: str, biased: bool, layout: str) -> tuple[Trace, list
     form: Any = _bounds(trace, arguments)
     parts = input_scale, weight_scale, bias[0] if biased else None, scale, zero_point
     return trace, arguments, law.requantize(trace, sums, *parts, 0, form)
+
+
+@cache
+def binary(name: str, storages: tuple[str, str, str], relu: bool) -> Function | None:
+    """The kernel of a law of `BINARY`, of integers of two dtypes, to integers of a third.
+
+    A call gives the number of elements, then the addresses of a, of b, of the scale and the zero point of a, of b and
+    of the result, of the ends of the range, and of the integers.
+    """
+    trace = AffineTrace()
+    arguments = [Argument(operand, storage, ELEMENT) for operand, storage in zip("ab", storages[:2], strict=True)]
+    parameters = []
+    for prefix in ("a_", "b_", ""):
+        own = [Argument(prefix + field, kind) for field, kind in _PARAMETERS.items()]
+        scale, zero_point = (trace.value(f"{one.name}[0]", one.dtype, CONSTANT) for one in own)
+        parameters.append(QParams(scale, zero_point))
+        arguments += own
+    values = [trace.value(f"{operand}[j]", "int32", ELEMENT) for operand in "ab"]
+    a, b = (_Operand(trace, value, qparams) for value, qparams in zip(values, parameters, strict=False))
+    q = BINARY[name](a, b, parameters[2], _bounds(trace, arguments), relu)  # type: ignore[arg-type]
+    return _load(trace, arguments, [Result("q", q, storages[2])], "flat")
+
+
+class _Operand(NamedTuple):
+    """What a law reads of a quantized array, in a kernel."""
+
+    names: AffineTrace
+    values: Value
+    qparams: QParams
 
 
 _PARAMETERS = {"scale": "float32", "zero_point": "int32"}
@@ -202,12 +243,16 @@ def observe(averages: bool, scheme: str, layout: str) -> Function | None:
 
 def _extremes(trace: Trace, bits: Value, axes: tuple[int, ...]) -> tuple[Value, ...]:
     """The bits of the least and the greatest float32 number along axes; those of NaN where there is one."""
-    rank = _in_order(bits)
-    low, high = ~trace.amax(~rank, axes), trace.amax(rank, axes)
+    rank = _rank(bits)
+    return in_order(trace, ~trace.amax(~rank, axes), trace.amax(rank, axes))
+
+
+def in_order(trace: Trace, low: Value, high: Value) -> tuple[Value, ...]:
+    """The bits of the numbers with the least and the greatest rank; those of NaN where there is one."""
     nan = (low < -0x7F800001) | (high > 0x7F800000)
-    return tuple(trace.where(nan, 0x7FC00000, _in_order(end)) for end in (low, high))
+    return tuple(trace.where(nan, 0x7FC00000, _rank(end)) for end in (low, high))
 
 
-def _in_order(bits: Value) -> Value:
+def _rank(bits: Value) -> Value:
     """Integers in the order of the float32 numbers with these bits; or the bits of such integers."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)

@@ -1,4 +1,4 @@
-// Convolutions of each channel alone, a part of `integer.c`.
+// Convolutions of each channel alone, a part of `panels.h`.
 
 // Sums of TOGETHER windows at these addresses, of x * (w - its zero point), where each output sees one channel; `start`
 // is what they begin with.
@@ -39,24 +39,25 @@ static inline void windows(
 }
 
 // Sums of the windows from `first` on where each output sees one channel.
-static void channel_by_channel(
-    const Call* call, const int64_t* runs, int64_t first, int64_t rows, const int16_t* packed
+static inline void channel_by_channel(
+    const Weight* weight, const Windows* images, const int64_t* runs, int64_t first, int64_t rows, int64_t panel,
+    int64_t behind, Finish finish, const void* how
 ) {
     int32_t sums[BLOCK][COLUMNS] __attribute__((aligned(64)));
     int64_t offsets[BLOCK];
-    Place place = place_of(call, first);
-    for (int64_t i = 0; i < rows; ++i, step(call, &place)) offsets[i] = place.offset;
-    for (int64_t panel = 0; panel < call->panels; ++panel) {
-        const int16_t* const b = packed + panel * 2 * call->pairs * COLUMNS;
+    Place place = place_of(images, first);
+    for (int64_t i = 0; i < rows; ++i, step(images, &place)) offsets[i] = place.offset;
+    for (; panel < behind; ++panel) {
+        const int16_t* const b = (const int16_t*)(weight->data + panel * weight->panel);
         int32_t start[COLUMNS] = {0};  // what x's zero point adds
-        for (int64_t i = 0; i < 2 * call->pairs; ++i)
-            for (int64_t j = 0; j < COLUMNS; ++j) start[j] -= *call->zero_a * b[(i / 2 * COLUMNS + j) * 2 + i % 2];
+        for (int64_t i = 0; i < 2 * weight->pairs; ++i)
+            for (int64_t j = 0; j < COLUMNS; ++j) start[j] -= images->zero * b[(i / 2 * COLUMNS + j) * 2 + i % 2];
         for (int64_t i = 0; i < rows; i += TOGETHER) {
             const uint8_t* x[TOGETHER];
-            for (int k = 0; k < TOGETHER; ++k) x[k] = call->a + offsets[MIN(i + k, rows - 1)] + left_of(call, panel);
-            if (call->signed_a) windows(x, runs, call->pairs, 1, b, start, sums + i);
-            else windows(x, runs, call->pairs, 0, b, start, sums + i);
+            for (int k = 0; k < TOGETHER; ++k) x[k] = images->first + offsets[MIN(i + k, rows - 1)] + left_of(weight, panel);
+            if (images->is_signed) windows(x, runs, weight->pairs, 1, b, start, sums + i);
+            else windows(x, runs, weight->pairs, 0, b, start, sums + i);
         }
-        finish(call, sums, panel, first, rows);
+        finish(how, weight, sums, panel, first, rows);
     }
 }

@@ -1,143 +1,36 @@
-// Exact sums of products of 8-bit integers less their zero points: linear layers, and convolutions of images whose
-// channels come last, without a copy of all windows. A row of A is a window: `kernel` runs of `channels` integers. Sums
-// are written, or rounded to integers of 8 bits at once: what is filled in, marked by a dollar sign, rounds one of them.
-//
-// Differences have 9 bits. Two neighbours of a row and of a column are multiplied and added in one instruction, into
-// int32: B is packed as panels of COLUMNS columns, pairs of neighbours side by side. Where each output sees one channel
-// only (`channels.h`), neighbours are runs of a window. Processors with VNNI multiply four neighbours at once, bytes
-// without a sign with bytes that have one: zero points are then taken from the sums (`bytes.h`).
+// Linear layers and convolutions of 8-bit integers: exact sums (`panels.h`), which are written, or rounded to integers of
+// 8 bits at once: what is filled in, marked by a dollar sign, rounds one of them. The windows of an image lie among one
+// another in memory; images are copied only if they have margins, or if their channels do not come last.
 
 $values
 
-#ifdef __AVX2__
-#include <immintrin.h>
+$panels
 
-// What is done for each row of a tile. A sum stays in its register: compilers would rather add into another one, and
-// move that back.
-#define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5)
-#define ADD(sum, term) __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(term))
-#define START(i) \
-    __m256i low##i = _mm256_load_si256((const __m256i*)sums[i]); \
-    __m256i high##i = _mm256_load_si256((const __m256i*)(sums[i] + 8));
-#define STEP(i) { \
-    int32_t two; \
-    memcpy(&two, of_rows[i] + 2 * pair, sizeof two); \
-    const __m256i factor = _mm256_set1_epi32(two); \
-    ADD(low##i, _mm256_madd_epi16(factor, first)); \
-    ADD(high##i, _mm256_madd_epi16(factor, second)); \
-}
-#define STORE(i) \
-    _mm256_store_si256((__m256i*)sums[i], low##i); \
-    _mm256_store_si256((__m256i*)(sums[i] + 8), high##i);
-#endif
+enum { DIMENSIONS = 3 };
 
-#if defined __AVX512VNNI__ && defined __AVX512VL__
-#define DOT _mm256_dpbusd_epi32
-#elif defined __AVXVNNI__
-#define DOT _mm256_dpbusd_avx_epi32
-#endif
-
-#define ROWS 6     // of C at a time, in registers
-#define COLUMNS 16 // the same
-#define TOGETHER 4 // windows of single channels, in registers
-#define BLOCK 48   // rows of A that a thread has as differences at a time
-#define DEPTH 256  // pairs of a panel that stay in the nearest cache for all rows of a block
-
+// A layer's call. A linear layer is a convolution of images of one pixel.
 typedef struct {
-    int64_t places[4], moves[4];  // how many windows there are in each dimension, and how far apart
-    int64_t kernel[3], steps[3];  // the same for a window's runs
-    int64_t channels, outputs;    // at least COLUMNS channels if each output sees one
-    int64_t apart, signed_a, signed_b, one_zero, rounds;
-    const uint8_t *a, *b;
-    const int32_t *zero_a, *zero_b;
-    void* result;
-    const float *input_scale, *weight_scale, *bias, *scale;  // of the law, see `affine.requantize`; here and below
+    int64_t batch, sizes[DIMENSIONS], channels;  // of images, and how far apart in memory these are
+    int64_t moves[DIMENSIONS + 2];
+    int64_t padding[DIMENSIONS], kernel[DIMENSIONS], stride[DIMENSIONS], dilation[DIMENSIONS];
+    int64_t outputs, apart, is_signed, rounds;
+    const char* weight;
+    const float *weight_scale, *bias, *scale;  // of the law, see `affine.requantize`; here and below
     const int32_t* zero_point;
     const float* ends;
-    int64_t terms, pairs, panels;
-    int64_t bytes, centred;  // whether four bytes are multiplied at once, and with numbers whose zero points are 0
+    const uint8_t* images;
+    const int32_t* zero;
+    const float* input_scale;
+    void* result;
     float* of_outputs;  // HANDED for each output of all panels
-    int32_t* of_columns;  // in bytes: what the sums of a panel's columns begin with, and their zero points
 } Call;
 
-// What is taken from bytes without a sign, so that they have one.
-static inline int32_t half(int64_t is_signed) { return is_signed ? 0 : 128; }
-
-static inline void differences(const uint8_t* from, int64_t size, int64_t is_signed, int32_t zero, int16_t* to) {
-    if (is_signed) for (int64_t i = 0; i < size; ++i) to[i] = (int16_t)(((const int8_t*)from)[i] - zero);
-    else for (int64_t i = 0; i < size; ++i) to[i] = (int16_t)(from[i] - zero);
-}
-
-// The place of a window in each dimension, and how far it is from the first one.
-typedef struct { int64_t at[4], offset; } Place;
-
-static Place place_of(const Call* call, int64_t row) {
-    Place place = {{0}, 0};
-    for (int i = 3; i >= 0; row /= call->places[i--]) {
-        place.at[i] = row % call->places[i];
-        place.offset += place.at[i] * call->moves[i];
-    }
-    return place;
-}
-
-static inline void step(const Call* call, Place* place) {
-    for (int i = 3; i >= 0; --i) {
-        place->offset += call->moves[i];
-        if (++place->at[i] < call->places[i]) return;
-        place->offset -= call->places[i] * call->moves[i];
-        place->at[i] = 0;
-    }
-}
-
-// How far the runs of a window are from its first one; the last one twice, to make pairs of them.
-static void runs_of(const Call* call, int64_t* to) {
-    for (int64_t i = 0; i < call->kernel[0]; ++i)
-        for (int64_t j = 0; j < call->kernel[1]; ++j)
-            for (int64_t k = 0; k < call->kernel[2]; ++k)
-                *to++ = i * call->steps[0] + j * call->steps[1] + k * call->steps[2];
-    *to = to[-1];
-}
-
-// Rows of A from `first` on as differences; what stands behind an odd number of terms is multiplied with a 0 of B.
-static void gather(const Call* call, const int64_t* runs, int64_t first, int64_t rows, int16_t* to) {
-    const int64_t count = call->terms / call->channels;
-    Place place = place_of(call, first);
-    for (int64_t row = 0; row < rows; ++row, to += 2 * call->pairs, step(call, &place))
-        for (int64_t run = 0; run < count; ++run)
-            differences(call->a + place.offset + runs[run], call->channels, call->signed_a, *call->zero_a,
-                        to + run * call->channels);
-}
-
-// The first output of a panel; the last panel has outputs of the one before it too, rather than less than COLUMNS.
-static inline int64_t left_of(const Call* call, int64_t panel) {
-    return MAX(MIN(panel * COLUMNS, call->outputs - COLUMNS), 0);
-}
-
-#define PART 128 // terms of a panel that are packed at a time
-
-static void pack(const Call* call, int64_t panel, int16_t* to) {
-    int16_t rows[COLUMNS][PART];
-    for (int64_t start = 0; start < 2 * call->pairs; start += PART) {
-        const int64_t size = MIN(PART, 2 * call->pairs - start), inside = MIN(size, call->terms - start);
-        for (int64_t j = 0; j < COLUMNS; ++j) {
-            const int64_t output = left_of(call, panel) + j;
-            memset(rows[j], 0, sizeof rows[j]);
-            if (output < call->outputs)
-                differences(call->b + output * call->terms + start, inside, call->signed_b,
-                            call->bytes ? half(call->signed_b) : call->zero_b[call->one_zero ? 0 : output], rows[j]);
-        }
-        for (int64_t pair = 0; pair < size / 2; ++pair)
-            for (int64_t j = 0; j < COLUMNS; ++j)
-                memcpy(to + start * COLUMNS + (pair * COLUMNS + j) * 2, rows[j] + 2 * pair, 4);
-    }
-}
-
 // What is handed to the rounding of a panel's sums.
-static void prepare(const Call* call, int64_t panel) {
+static void prepare(const Call* call, const Weight* weight, int64_t panel) {
     const float *input_scale = call->input_scale, *scale = call->scale;
     float* const to = call->of_outputs + panel * COLUMNS * HANDED;
     for (int64_t column = 0; column < COLUMNS; ++column) {
-        const int64_t j = MIN(left_of(call, panel) + column, call->outputs - 1);
+        const int64_t j = MIN(left_of(weight, panel) + column, call->outputs - 1);
         const float* const weight_scale = call->weight_scale;
         const float* const bias = call->bias;
         (void)bias;
@@ -160,8 +53,9 @@ static inline void narrow(const int32_t* wide, uint8_t* to) {
 }
 
 // Writes a panel's sums of some rows.
-static void finish(const Call* call, int32_t sums[][COLUMNS], int64_t panel, int64_t top, int64_t rows) {
-    const int64_t columns = MIN(COLUMNS, call->outputs), at = top * call->outputs + left_of(call, panel);
+static void finish(const void* how, const Weight* weight, int32_t sums[][COLUMNS], int64_t panel, int64_t top, int64_t rows) {
+    const Call* const call = how;
+    const int64_t columns = MIN(COLUMNS, call->outputs), at = top * call->outputs + left_of(weight, panel);
     if (!call->rounds) {
         int32_t* const to = (int32_t*)call->result + at;
         for (int64_t i = 0; i < rows; ++i) memcpy(to + i * call->outputs, sums[i], sizeof(int32_t) * columns);
@@ -183,105 +77,104 @@ static void finish(const Call* call, int32_t sums[][COLUMNS], int64_t panel, int
     }
 }
 
-// Adds products of some pairs to the sums of at most ROWS rows; rows of A are `width` apart.
-static void tile(
-    const int16_t* a, int64_t width, int64_t rows, const int16_t* b, int64_t pairs, int32_t sums[][COLUMNS]
-) {
-    const int16_t* of_rows[ROWS];
-    for (int i = 0; i < ROWS; ++i) of_rows[i] = a + MIN(i, rows - 1) * width;
-#ifdef __AVX2__
-    EACH_ROW(START)
-    for (int64_t pair = 0; pair < pairs; ++pair) {
-        __m256i first = _mm256_loadu_si256((const __m256i*)(b + pair * 2 * COLUMNS));
-        __m256i second = _mm256_loadu_si256((const __m256i*)(b + pair * 2 * COLUMNS + COLUMNS));
-        __asm__("" : "+x"(first), "+x"(second));  // else they are loaded again for each row
-        EACH_ROW(STEP)
-    }
-    EACH_ROW(STORE)
-#else
-    for (int64_t pair = 0; pair < pairs; ++pair)
-        for (int i = 0; i < ROWS; ++i)
-            for (int j = 0; j < COLUMNS; ++j)
-                for (int two = 0; two < 2; ++two)
-                    sums[i][j] += of_rows[i][2 * pair + two] * b[(pair * COLUMNS + j) * 2 + two];
-#endif
+// A row of pixels, whose channels then lie side by side.
+static void copy_row(const Call* call, const uint8_t* from, uint8_t* to) {
+    const int64_t channels = call->channels, move = call->moves[DIMENSIONS], of_channels = call->moves[DIMENSIONS + 1];
+    const int64_t width = call->sizes[DIMENSIONS - 1];
+    if (of_channels == 1 && move == channels) memcpy(to, from, width * channels);
+    else if (of_channels == 1) for (int64_t i = 0; i < width; ++i) memcpy(to + i * channels, from + i * move, channels);
+    else
+        for (int64_t c = 0; c < channels; ++c)
+            for (int64_t i = 0; i < width; ++i) to[i * channels + c] = from[c * of_channels + i * move];
 }
 
-static void product(
-    const Call* call, const int64_t* runs, int64_t first, int64_t rows, const int16_t* packed, int16_t* a
-) {
-    int32_t sums[BLOCK][COLUMNS] __attribute__((aligned(64)));
-    const int64_t width = 2 * call->pairs;
-    gather(call, runs, first, rows, a);
-    for (int64_t panel = 0; panel < call->panels; ++panel) {
-        memset(sums, 0, sizeof sums);
-        for (int64_t start = 0; start < call->pairs; start += DEPTH)
-            for (int64_t i = 0; i < rows; i += ROWS)
-                tile(a + i * width + 2 * start, width, MIN(ROWS, rows - i),
-                     packed + (panel * width + 2 * start) * COLUMNS, MIN(DEPTH, call->pairs - start), sums + i);
-        finish(call, sums, panel, first, rows);
+// Images within margins of their zero point.
+static void copy_images(const Call* call, const int64_t* larger, uint8_t* to, int threads) {
+    const int64_t row = larger[2] * call->channels, inside = call->sizes[2] * call->channels;
+    const int64_t margin = call->padding[2] * call->channels;
+    const int zero = (uint8_t)*call->zero;
+    #pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t at = 0; at < call->batch * larger[0] * larger[1]; ++at) {
+        const int64_t n = at / (larger[0] * larger[1]);
+        const int64_t i = at / larger[1] % larger[0] - call->padding[0], j = at % larger[1] - call->padding[1];
+        uint8_t* const own = to + at * row;
+        if (i < 0 || i >= call->sizes[0] || j < 0 || j >= call->sizes[1]) {
+            memset(own, zero, row);
+            continue;
+        }
+        memset(own, zero, margin);
+        copy_row(call, call->images + n * call->moves[0] + i * call->moves[1] + j * call->moves[2], own + margin);
+        memset(own + margin + inside, zero, margin);
     }
 }
 
-$bytes
-
-$channels
-
-static int run(Call* call, int64_t rows, int threads) {
-    const int64_t blocks = (rows + BLOCK - 1) / BLOCK, width = 2 * call->pairs;
-    const int64_t count = call->kernel[0] * call->kernel[1] * call->kernel[2] + 1;
-    const int64_t of_packed = width * call->panels * COLUMNS, of_block = call->apart ? 0 : width * BLOCK;
-    const int64_t columns = call->panels * COLUMNS;
-    int64_t* const runs = malloc(sizeof(int64_t) * count + sizeof(float) * (HANDED + 2) * columns
-                                 + sizeof(int16_t) * (of_packed + threads * of_block));
-    if (!runs) return 0;
-    call->of_outputs = (float*)(runs + count);
-    call->of_columns = (int32_t*)(call->of_outputs + HANDED * columns);
-    int16_t* const packed = (int16_t*)(call->of_columns + 2 * columns);
-    runs_of(call, runs);
-    if (call->bytes) call->centred = is_centred(call);
-    #pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        #pragma omp for schedule(dynamic)
-        for (int64_t panel = 0; panel < call->panels; ++panel) {
-            pack(call, panel, packed + panel * COLUMNS * width);
-            if (call->bytes) to_bytes(call, panel, packed + panel * COLUMNS * width);
-            if (call->rounds) prepare(call, panel);
-        }
-        #pragma omp for schedule(dynamic)
-        for (int64_t block = 0; block < blocks; ++block) {
-            const int64_t first = block * BLOCK, size = MIN(BLOCK, rows - first);
-            int16_t* const a = packed + of_packed + omp_get_thread_num() * of_block;
-            if (call->apart) channel_by_channel(call, runs, first, size, packed);
-            else if (call->bytes) product_of_bytes(call, runs, first, size, packed, (uint8_t*)a);
-            else product(call, runs, first, size, packed, a);
-        }
+// The windows of images in memory with these moves; runs that are neighbours are one.
+static Windows windows_of(const Call* call, const int64_t* sizes, const int64_t* moves) {
+    Windows x = {{call->batch}, {moves[0]}, {0}, {0}, call->apart ? 1 : call->channels, call->is_signed, *call->zero, 0};
+    for (int i = 0; i < DIMENSIONS; ++i) {
+        x.places[i + 1] = (sizes[i] - call->dilation[i] * (call->kernel[i] - 1) - 1) / call->stride[i] + 1;
+        x.moves[i + 1] = moves[i + 1] * call->stride[i];
+        x.kernel[i] = call->kernel[i];
+        x.steps[i] = moves[i + 1] * call->dilation[i];
     }
-    free(runs);
+    for (int i = DIMENSIONS - 1; i >= 0 && !call->apart && (x.kernel[i] == 1 || x.steps[i] == x.length); --i) {
+        x.length *= x.kernel[i];
+        x.kernel[i] = 1;
+    }
+    return x;
+}
+
+// Returns 0 if there was no memory.
+static int run(Call* call, const Weight* weight, int64_t rows, int threads) {
+    int64_t larger[DIMENSIONS], moves[DIMENSIONS + 1], bytes = call->channels;
+    int margins = 0;
+    for (int i = DIMENSIONS - 1; i >= 0; --i) {
+        larger[i] = call->sizes[i] + 2 * call->padding[i];
+        margins |= call->padding[i] != 0;
+        moves[i + 1] = bytes;
+        bytes *= larger[i];
+    }
+    moves[0] = bytes;
+    const int copies = margins || call->moves[DIMENSIONS + 1] != 1;
+    const Windows layout = windows_of(call, larger, copies ? moves : call->moves);
+    const Shares shares = shares_of(weight, &layout, rows, threads);
+    const int64_t handed = call->rounds ? HANDED * COLUMNS * weight->panels * (int64_t)sizeof(float) : 0;
+    const int64_t of_copy = copies ? bytes * call->batch : 0;
+    char* const memory = take(handed + shares.bytes + of_copy);
+    if (!memory) return 0;
+    call->of_outputs = (float*)memory;
+    if (call->rounds) for (int64_t panel = 0; panel < weight->panels; ++panel) prepare(call, weight, panel);
+    Windows x = layout;
+    x.first = copies ? (uint8_t*)memory + handed + shares.bytes : call->images;
+    if (copies) copy_images(call, larger, (uint8_t*)memory + handed + shares.bytes, threads);
+    multiply(weight, &x, rows, &shares, memory + handed, finish, call);
+    give_back(memory, handed + shares.bytes + of_copy);
     return 1;
 }
 
-// Takes the members of `Call` up to `ends` in its order but for `rounds`; it rounds if those behind `result` are there.
+// Takes the members of `Call` in its order, up to `result`; if it does not round, only the first five of the addresses
+// are read: of the weight, the images, their zero point and the result.
 Object* call_from_python(Object* self, Object* const* given, intptr_t count) {
-    enum { SUMS = 4 + 4 + 3 + 3 + 6 + 5, ALL = SUMS + 6 };
-    int64_t x[ALL] = {0}, *const y = x + SUMS;
-    const int rounds = count > SUMS;
-    if (!read_integers(given, count, rounds ? ALL : SUMS, x)) return NULL;
+    enum { ALL = 5 + 5 + 4 * DIMENSIONS + 4 + 10 };
+    int64_t x[ALL];
+    if (!read_integers(given, count, ALL, x)) return NULL;
+    const int64_t* const y = x + 10 + 4 * DIMENSIONS;
     Call call = {
-        {x[0], x[1], x[2], x[3]}, {x[4], x[5], x[6], x[7]}, {x[8], x[9], x[10]}, {x[11], x[12], x[13]},
-        x[14], x[15], x[16], x[17], x[18], x[19], rounds,
-        pointer(x[20]), pointer(x[22]), pointer(x[21]), pointer(x[23]), pointer(x[24]),
-        pointer(y[2]), pointer(y[0]), pointer(y[1]), pointer(y[3]), pointer(y[4]), pointer(y[5]),
+        x[0], {x[1], x[2], x[3]}, x[4], {x[5], x[6], x[7], x[8], x[9]},
+        {x[10], x[11], x[12]}, {x[13], x[14], x[15]}, {x[16], x[17], x[18]}, {x[19], x[20], x[21]},
+        y[0], y[1], y[2], y[3],
+        pointer(y[4]), pointer(y[5]), pointer(y[6]), pointer(y[7]), pointer(y[8]), pointer(y[9]),
+        pointer(y[10]), pointer(y[11]), pointer(y[12]), pointer(y[13]), 0,
     };
-    call.terms = call.kernel[0] * call.kernel[1] * call.kernel[2] * (call.apart ? 1 : call.channels);
-#ifdef DOT
-    call.bytes = !call.apart;
-#endif
-    call.pairs = call.bytes ? (call.terms + 3) / 4 * 2 : (call.terms + 1) / 2;
-    call.panels = (call.outputs + COLUMNS - 1) / COLUMNS;
-    const int64_t rows = call.places[0] * call.places[1] * call.places[2] * call.places[3];
+    int64_t rows = call.batch, runs = 1;
+    for (int i = 0; i < DIMENSIONS; ++i) {
+        const int64_t size = call.sizes[i] + 2 * call.padding[i];
+        rows *= (size - call.dilation[i] * (call.kernel[i] - 1) - 1) / call.stride[i] + 1;
+        runs *= call.kernel[i];
+    }
+    const Weight weight = weight_of(call.outputs, runs * (call.apart ? 1 : call.channels), call.apart, call.weight);
     void* const state = PyEval_SaveThread();
-    const int done = run(&call, rows, rows * call.outputs * call.terms < 65536 ? 1 : omp_get_max_threads());
+    const int done = run(&call, &weight, rows, rows * call.outputs * weight.terms < LARGE ? 1 : omp_get_max_threads());
     PyEval_RestoreThread(state);
     return done ? PyLong_FromLong(0) : PyErr_NoMemory();
 }

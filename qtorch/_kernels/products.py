@@ -22,7 +22,9 @@ TEMPLATE = Path(__file__).with_name("product.c")
 CHUNKS, INTEGERS, SUMS, ROWS, STEPS = (
     Path(__file__).with_name(name) for name in ("chunks.c", "integer.c", "sums.c", "rows.c", "steps.c")
 )
-BYTES, CHANNELS, WORDS = (Path(__file__).with_name(name) for name in ("bytes.h", "channels.h", "words.h"))
+PACK, PANELS, BYTES, CHANNELS, WORDS = (
+    Path(__file__).with_name(name) for name in ("pack.c", "panels.h", "bytes.h", "channels.h", "words.h")
+)
 
 
 @cache
@@ -58,12 +60,12 @@ def chunked_step(accumulator: Accumulator | None) -> int | None:
 def of_integers(biased: bool = False) -> Function | None:
     """The kernel of exact sums of products of 8-bit integers, which it may round by `qcore.affine.requantize`.
 
-    A call gives places and moves of windows, places and steps of their runs, from the outermost of four and of three
-    dimensions, the length of a run, the number of outputs, whether each output sees one channel, whether a and b are
-    signed, whether b has one zero point, and the addresses of a, its zero point, b, its zero points, and the int32 sums
-    or 8-bit integers. If sums are rounded, there follow the addresses of the scales and the biases of all outputs (only
-    a kernel that is `biased` reads biases), of the scale of a, of the result's scale and zero point, and of the ends of
-    the range.
+    A call gives the batch, three sizes and the channels of images, how far apart these five are in memory, padding,
+    kernel, stride and dilation of the three dimensions, the number of outputs, whether each output sees one channel,
+    whether the images' integers are signed, whether sums are rounded, and addresses: of the packed weight; if sums are
+    rounded, of the scales and the biases of all outputs (only a kernel that is `biased` reads biases), of the result's
+    scale and zero point and of the ends of the range, else 0; of the images, their zero point and their scale; and of
+    the int32 sums or 8-bit integers.
     """
     _, _, q = rounding_of_sums("int32", biased, "columns")
     element = needed([q], ELEMENT)
@@ -72,8 +74,6 @@ def of_integers(biased: bool = False) -> Function | None:
     store = [f"to[{place} * COLUMNS + column] = {value.name};" for place, value in enumerate(handed)]
     fields = {
         "values": VALUES.read_text(encoding="utf-8") + f"\n#define HANDED {len(handed)}\n",
-        "bytes": BYTES.read_text(encoding="utf-8"),
-        "channels": CHANNELS.read_text(encoding="utf-8"),
         "outputs": "\n        ".join([*map(declared, of_outputs), *store]),
         "constants": "\n    ".join(declared(value) for value in element if value.level == CONSTANT),
         "rounded": "\n            ".join(
@@ -84,7 +84,29 @@ def of_integers(biased: bool = False) -> Function | None:
             ]
         ),
     }
-    return load(Template(INTEGERS.read_text(encoding="utf-8")).substitute(fields))
+    return load(with_panels(INTEGERS, fields))
+
+
+@cache
+def packing() -> Function | None:
+    """The kernel that packs the weight of `of_integers`.
+
+    A call gives the outputs and the terms of the weight, whether each output sees one channel, whether integers are
+    signed, whether each output has a zero point, and the addresses of integers, of zero points and of the memory that
+    is written, or 0. It returns how many bytes are written.
+    """
+    return load(with_panels(PACK, {}))
+
+
+def _panels() -> str:
+    parts = {"bytes": BYTES.read_text(encoding="utf-8"), "channels": CHANNELS.read_text(encoding="utf-8")}
+    return Template(PANELS.read_text(encoding="utf-8")).substitute(parts)
+
+
+def with_panels(template: Path, fields: dict[str, str]) -> str:
+    """The C of a template that multiplies with packed weights."""
+    fields = {"values": VALUES.read_text(encoding="utf-8"), "panels": _panels()} | fields
+    return Template(template.read_text(encoding="utf-8")).substitute(fields)
 
 
 MOST_AXES = 64  # of what is summed, as in `sums.c`

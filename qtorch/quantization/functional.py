@@ -19,7 +19,7 @@ from qtorch.quantization.affine import make_qparams
 from qtorch.quantization.dtypes import integers
 from qtorch.quantization.integer import conversion
 from qtorch.quantization.integer.convolution import rounded_windows
-from qtorch.quantization.integer.kernel import Rounding
+from qtorch.quantization.integer.kernel import Geometry, Rounding
 from qtorch.quantization.integer.products import rounded_products
 from qtorch.quantization.tensor import QTensor
 from qtorch.quantization.torch_functions import result_qparams
@@ -208,5 +208,5 @@ def conv_to(
     if mode != "zeros":
         input = pad_images(input, tuple((size, size) for size in padding), mode)
         padding = (0,) * len(padding)
-    geometry = stride, padding, dilation, groups
-    return QTensor(rounded_windows(input, weight, geometry, Rounding(bias, output, form)).movedim(-1, 1), output, form)
+    geometry = Geometry(stride, padding, dilation, groups)
+    return QTensor(rounded_windows(input, weight, geometry, Rounding(bias, output, form)), output, form)

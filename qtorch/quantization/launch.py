@@ -22,6 +22,7 @@ from qcore.affine import (
 )
 from qcore.law.blocks.tiles import as_matrix
 from qtorch._kernels import affine, packages
+from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._rounding.paths.cpu import aligned
 from qtorch._rounding.paths.packages import LIMIT
 from qtorch.quantization import array_names
@@ -88,6 +89,31 @@ def requantize_on_cpu(
     kernel = partial(affine.requantize, _name(sums.dtype), form.storage, bias is not None)
     results = _run_on_cpu(kernel, sums, sums.dim() - 1, (*of_channels, *of_all), (getattr(torch, form.storage),))
     return None if results is None else results[0]
+
+
+def binary_on_cpu(name: str, a: Any, b: Any, output: QParams, form: AffineInteger, relu: bool) -> torch.Tensor | None:
+    """The integers of a law of `qcore.affine.arithmetic.elementwise.BINARY`; None where no kernel serves the operands.
+
+    Args:
+        name: of the law.
+        a, b: QTensors.
+        output, form: the result's, which fit.
+        relu: whether integers are no less than the zero point.
+    """
+    x, y, of_a, of_b = a.values, b.values, a.qparams, b.qparams
+    tensors = x, y, of_a.scale, of_a.zero_point, of_b.scale, of_b.zero_point, output.scale, output.zero_point
+    if of_a.axis is not None or of_b.axis is not None or x.shape != y.shape or x.numel() == 0:
+        return None
+    if not are_plain_tensors(tensors) or not x.is_cpu:
+        return None
+    storages = a.form.storage, b.form.storage, form.storage
+    result = torch.empty_like(x, dtype=getattr(torch, form.storage))
+    function = None if "int32" in storages else affine.binary(name, storages, relu)
+    if function is None or not result.stride() == x.stride() == y.stride():  # gaps in memory, or another order
+        return None
+    ends = _ends(Bounds(form.low, form.high), x.device)
+    function(x.numel(), *[one.data_ptr() for one in (*tensors, ends, result)])
+    return result
 
 
 def observer_on_cpu(

@@ -53,9 +53,7 @@ def add(a: Any, b: Any, output: QParams, form: AffineInteger | None = None, relu
         array([ 90, 100, 110], dtype=uint8)
     """
     form = _check(a, b, output, form, relu)
-    with a.names.arithmetic():
-        result = quantized(a, numbers(a) + numbers(b), output, form)
-        return result.relu() if relu else result
+    return wrapped(a, BINARY["add"](a, b, output, form, relu), output, form)
 
 
 def mul(a: Any, b: Any, output: QParams, form: AffineInteger | None = None, relu: bool = False) -> Any:
@@ -79,14 +77,29 @@ def mul(a: Any, b: Any, output: QParams, form: AffineInteger | None = None, relu
         array([125, 101, 125], dtype=uint8)
     """
     form = _check(a, b, output, form, relu)
+    return wrapped(a, BINARY["mul"](a, b, output, form, relu), output, form)
+
+
+def _added(a: Any, b: Any, output: QParams, form: AffineInteger, relu: bool) -> Any:
+    """The int32 integers of `add`, of arrays, or of anything that has their names, values and parameters."""
+    xp = a.names
+    with xp.arithmetic():
+        q = law.quantize(xp, numbers(a) + numbers(b), output.scale, output.zero_point, None, form)
+        return xp.maximum(q, output.zero_point) if relu else q
+
+
+def _multiplied(a: Any, b: Any, output: QParams, form: AffineInteger, relu: bool) -> Any:
+    """The int32 integers of `mul`."""
     xp = a.names
     with xp.arithmetic():
         product = xp.astype(differences(a), "float32") * xp.astype(differences(b), "float32")
         scale = law.without_subnormals(xp, a.qparams.scale * b.qparams.scale)
         ratio = law.without_subnormals(xp, scale * inverse(xp, output.scale))
-        steps = xp.rint(product * ratio) + xp.astype(output.zero_point, "float32")
-        result = wrapped(a, law.integers(xp, steps, form), output, form)
-        return result.relu() if relu else result
+        q = law.integers(xp, xp.rint(product * ratio) + xp.astype(output.zero_point, "float32"), form)
+        return xp.maximum(q, output.zero_point) if relu else q
+
+
+BINARY = {"add": _added, "mul": _multiplied}
 
 
 def cat(arrays: Sequence[Any], axis: int, output: QParams | None = None, form: AffineInteger | None = None) -> Any:

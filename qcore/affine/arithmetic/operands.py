@@ -57,7 +57,7 @@ def quantized(like: Any, x: Any, output: QParams, form: AffineInteger) -> Any:
 
 def wrapped(like: Any, integers: Any, output: QParams, form: AffineInteger) -> Any:
     """A quantized array of `like`'s kind, of integers in whatever type."""
-    return type(like)(like.names.astype(integers, form.storage), output, form)
+    return type(like)._made(like.names.astype(integers, form.storage), output, form)
 
 
 def inverse(xp: Any, scale: Any) -> Any:

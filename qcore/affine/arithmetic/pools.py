@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from functools import reduce
 from math import prod
 from typing import Any
@@ -48,7 +49,7 @@ def max_pool(
     xp = q.names
     with xp.arithmetic():
         x = windows.padded(xp, xp.astype(q.values, "int32"), q.form.qmin)
-        return wrapped(q, reduce(xp.maximum, windows.shifted(x)), q.qparams, q.form)
+        return wrapped(q, windows.reduced(x, xp.maximum), q.qparams, q.form)
 
 
 def avg_pool(
@@ -90,7 +91,7 @@ def avg_pool(
     xp = q.names
     with xp.arithmetic():
         x = windows.padded(xp, xp.astype(differences(q), "int64"), 0)
-        sums = reduce(lambda a, b: a + b, windows.shifted(x))
+        sums = windows.reduced(x, operator.add)
         counts = [[divisor_override]] if divisor_override else _counts(windows, tuple(q.shape), count_include_pad)
         quotients = xp.divide(xp.astype(sums, "float64"), _product(q, counts))
         return wrapped(q, _rounded(q, quotients, q.qparams.zero_point), q.qparams, q.form)
@@ -134,7 +135,11 @@ def adaptive_avg_pool(q: Any, output_size: Any, dimensions: int = 2) -> Any:
             places = size if places is None else check_int("output_size", places, 1, 2**16)
             spans = [(i * size // places, -(-(i + 1) * size // places)) for i in range(places)]
             rest = (slice(None),) * axis
-            sums = xp.concatenate([xp.total(sums[(*rest, slice(*span))], (axis,)) for span in spans], axis)
+            if size % places:
+                sums = xp.concatenate([xp.total(sums[(*rest, slice(*span))], (axis,)) for span in spans], axis)
+            else:  # windows that do not overlap
+                apart = sums.reshape((*sums.shape[:axis], places, size // places, *sums.shape[axis + 1 :]))
+                sums = xp.total(apart, (axis + 1,)).reshape((*sums.shape[:axis], places, *sums.shape[axis + 1 :]))
             counts.append([high - low for low, high in spans])
         quotients = xp.divide(xp.astype(sums, "float64"), _product(q, counts))
         return wrapped(q, _rounded(q, quotients, 0), q.qparams, q.form)
@@ -185,8 +190,10 @@ def _counts(windows: Windows, shape: tuple[int, ...], with_padding: bool) -> lis
 
 
 def _product(q: Any, counts: list[list[int]]) -> Any:
-    """The counts of all windows, of those along each dimension: float64."""
+    """The counts of all windows, of those along each dimension: float64, or a number that is that of all."""
     xp = q.names
+    if all(min(line) == max(line) for line in counts):
+        return float(prod([line[0] for line in counts]))
     along = (xp.constant([float(n) for n in line], "float64", q.values) for line in counts)
     last = len(counts) - 1
     return reduce(lambda a, b: a * b, (x.reshape((-1, *(1,) * (last - number))) for number, x in enumerate(along)))

@@ -44,8 +44,13 @@ def lstm_cell(xp: Any, gates: Any, cell: Any) -> tuple[Any, Any]:
         cell: float32 of shape (..., size).
     """
     size = cell.shape[-1]
+    i, f, g, o = (gates[..., number * size : (number + 1) * size] for number in range(4))
+    return lstm_step(xp, i, f, g, o, cell)
+
+
+def lstm_step(xp: Any, i: Any, f: Any, g: Any, o: Any, cell: Any) -> tuple[Any, Any]:
+    """`lstm_cell` of the four gates apart."""
     with xp.arithmetic():
-        i, f, g, o = (gates[..., number * size : (number + 1) * size] for number in range(4))
         i, f, o = (sigmoid_of(xp, gate) for gate in (i, f, o))
         cell = xp.rounded(f * cell) + xp.rounded(i * tanh_of(xp, g))
         return xp.rounded(o * tanh_of(xp, cell)), cell
@@ -60,10 +65,14 @@ def gru_cell(xp: Any, of_input: Any, of_hidden: Any, hidden: Any) -> Any:
         hidden: float32 of shape (..., size).
     """
     size = hidden.shape[-1]
+    cuts = [(..., slice(number * size, (number + 1) * size)) for number in range(3)]
+    return gru_step(xp, [of_input[cut] for cut in cuts], [of_hidden[cut] for cut in cuts], hidden)
+
+
+def gru_step(xp: Any, of_input: Any, of_hidden: Any, hidden: Any) -> Any:
+    """`gru_cell` of the three parts of each product apart."""
+    (xr, xz, xn), (hr, hz, hn) = of_input, of_hidden
     with xp.arithmetic():
-        (xr, xz, xn), (hr, hz, hn) = (
-            [parts[..., number * size : (number + 1) * size] for number in range(3)] for parts in (of_input, of_hidden)
-        )
         r, z = sigmoid_of(xp, xr + hr), sigmoid_of(xp, xz + hz)
         n = tanh_of(xp, xn + xp.rounded(r * hn))
         return xp.rounded((hidden - n) * z) + n

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
 from qcore.arguments import check_flag, check_int, check_sizes
@@ -32,16 +34,14 @@ class Windows(NamedTuple):
         widths = [(start, max(0, end)) for start, end in zip(self.before, self.after, strict=True)]
         return xp.pad(x, [*rest, *widths], value) if any(map(any, widths)) else x
 
-    def shifted(self, x: Any) -> list[Any]:
-        """For each place of the kernel the padded array's elements there, of all windows."""
-        views = [x]
+    def reduced(self, x: Any, combine: Callable[[Any, Any], Any]) -> Any:
+        """What an associative function makes of the padded array's elements in each window, a dimension at a time."""
         for number, size in enumerate(self.kernel):
-            axis = x.ndim - len(self.kernel) + number
-            rest = (slice(None),) * axis
+            rest = (slice(None),) * (x.ndim - len(self.kernel) + number)
             step, gap, count = self.stride[number], self.dilation[number], self.places[number]
             cuts = [slice(place * gap, place * gap + step * (count - 1) + 1, step) for place in range(size)]
-            views = [view[(*rest, cut)] for view in views for cut in cuts]
-        return views
+            x = reduce(combine, [x[(*rest, cut)] for cut in cuts])
+        return x
 
     def inside(self, sizes: tuple[int, ...], number: int, margin: int) -> list[int]:
         """How many of each window's elements along a dimension are within the array and so much of its padding."""

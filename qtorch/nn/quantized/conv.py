@@ -8,15 +8,17 @@ import torch
 
 from qcore.affine.quantized import PADDING_MODES, check_convolution, check_convolution_sizes
 from qcore.arguments import check_choice, check_flag, check_sizes
-from qtorch.nn.quantized.common.base import Quantized, checked
+from qtorch.nn.quantized.common.base import checked
 from qtorch.nn.quantized.common.observed import float_parameters, output_of, weight_of
-from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, finish, set_weight_bias
+from qtorch.nn.quantized.common.product import ProductLayer
+from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, finish
 from qtorch.quantization.dtypes import integers
 from qtorch.quantization.functional import WIDTHS, conv_to
+from qtorch.quantization.integer.kernel import Geometry
 from qtorch.quantization.tensor import QTensor
 
 
-class _Conv(Quantized):
+class _Conv(ProductLayer):
     """A convolution in integers: exact sums, requantized (`qcore.affine.requantize`).
 
     Around images is the zero point, or by `padding_mode` their own integers.
@@ -40,9 +42,7 @@ class _Conv(Quantized):
         TypeError, ValueError: if an argument is not as above.
     """
 
-    bias: torch.Tensor | None
     dimensions: ClassVar[int]
-    _relu = False
 
     def __init__(
         self,
@@ -93,6 +93,10 @@ class _Conv(Quantized):
             TypeError: if input is no QTensor, or has more than 16 bits.
             ValueError: if its shape does not fit.
         """
+        if self.padding_mode == "zeros":
+            result = self._by_kernel(input, Geometry(self.stride, self.padding, self.dilation, self.groups))
+            if result is not None:
+                return result
         self.check_input(input)
         if input.ndim == self.dimensions + 1:
             result = self.forward(input.unsqueeze(0))
@@ -102,15 +106,6 @@ class _Conv(Quantized):
         checked(self, check_convolution, input, weight, *geometry, self.dimensions, WIDTHS)
         result = conv_to(input, weight, self.bias, geometry, self.output, self.form)
         return result.relu() if self._relu else result
-
-    def set_weight_bias(self, weight: QTensor, bias: torch.Tensor | None) -> None:
-        """Replaces both.
-
-        Raises:
-            TypeError: if one has the wrong type.
-            ValueError: if one has the wrong shape.
-        """
-        set_weight_bias(self, weight, bias)
 
     def extra_repr(self) -> str:
         return (

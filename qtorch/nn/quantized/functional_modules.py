@@ -10,6 +10,7 @@ import torch
 from qcore.affine import arithmetic
 from qtorch.nn.quantized.common.base import Quantized, place_of, uncalibrated
 from qtorch.nn.quantized.common.observed import output_of
+from qtorch.quantization.launch import binary_on_cpu
 from qtorch.quantization.tensor import QTensor
 
 
@@ -121,23 +122,19 @@ class QFunctional(Quantized):
 
     def add(self, x: QTensor, y: QTensor) -> QTensor:
         """x + y; see `qcore.affine.arithmetic.add`."""
-        self._check(x, y)
-        return arithmetic.add(x, y, self.output, self.form)
+        return self._elementwise("add", x, y)
 
     def add_relu(self, x: QTensor, y: QTensor) -> QTensor:
         """max(x + y, 0)."""
-        self._check(x, y)
-        return arithmetic.add(x, y, self.output, self.form, relu=True)
+        return self._elementwise("add", x, y, relu=True)
 
     def mul(self, x: QTensor, y: QTensor) -> QTensor:
         """x * y; see `qcore.affine.arithmetic.mul`."""
-        self._check(x, y)
-        return arithmetic.mul(x, y, self.output, self.form)
+        return self._elementwise("mul", x, y)
 
     def mul_relu(self, x: QTensor, y: QTensor) -> QTensor:
         """max(x * y, 0)."""
-        self._check(x, y)
-        return arithmetic.mul(x, y, self.output, self.form, relu=True)
+        return self._elementwise("mul", x, y, relu=True)
 
     def cat(self, x: Sequence[QTensor], dim: int = 0) -> QTensor:
         """The tensors one after the other; see `qcore.affine.arithmetic.cat`."""
@@ -153,6 +150,15 @@ class QFunctional(Quantized):
         """x * y for a number y; see `qcore.affine.arithmetic.mul_scalar`."""
         self._check(x)
         return arithmetic.mul_scalar(x, y)
+
+    def _elementwise(self, name: str, x: Any, y: Any, relu: bool = False) -> QTensor:
+        if type(x) is QTensor and type(y) is QTensor and not torch.compiler.is_dynamo_compiling():
+            output = self.checked_output()
+            values = binary_on_cpu(name, x, y, output, self.form, relu)
+            if values is not None:
+                return QTensor._made(values, output, self.form)
+        self._check(x, y)
+        return getattr(arithmetic, name)(x, y, self.output, self.form, relu=relu)
 
     def _check(self, *operands: Any) -> None:
         if self.is_uncalibrated:

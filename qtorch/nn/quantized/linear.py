@@ -8,15 +8,17 @@ import torch
 
 from qcore.affine.quantized import check_linear
 from qcore.arguments import check_flag, check_size
-from qtorch.nn.quantized.common.base import Quantized, checked
+from qtorch.nn.quantized.common.base import checked
 from qtorch.nn.quantized.common.observed import float_parameters, output_of, weight_of
-from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, finish, set_weight_bias
+from qtorch.nn.quantized.common.product import ProductLayer
+from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, finish
 from qtorch.quantization.dtypes import integers
 from qtorch.quantization.functional import WIDTHS, linear_to
+from qtorch.quantization.integer.kernel import Geometry
 from qtorch.quantization.tensor import QTensor
 
 
-class Linear(Quantized):
+class Linear(ProductLayer):
     """input @ weight.T + bias in integers: exact sums, requantized (`qcore.affine.requantize`).
 
     Args:
@@ -42,9 +44,6 @@ class Linear(Quantized):
         QTensor([[1.]], size=(1, 1), dtype=torch.quint8, scale=0.10000000149011612, zero_point=0)
     """
 
-    bias: torch.Tensor | None
-    _relu = False
-
     def __init__(
         self,
         in_features: int,
@@ -68,20 +67,14 @@ class Linear(Quantized):
             TypeError: if input is no QTensor, or has more than 16 bits.
             ValueError: if its shape does not fit.
         """
+        result = self._by_kernel(input, Geometry())
+        if result is not None:
+            return result
         self.check_input(input)
         weight = self.weight()
         checked(self, check_linear, input, weight, WIDTHS)
         result = linear_to(input, weight, self.bias, self.output, self.form)
         return result.relu() if self._relu else result
-
-    def set_weight_bias(self, weight: QTensor, bias: torch.Tensor | None) -> None:
-        """Replaces both.
-
-        Raises:
-            TypeError: if one has the wrong type.
-            ValueError: if one has the wrong shape.
-        """
-        set_weight_bias(self, weight, bias)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, {super().extra_repr()}"

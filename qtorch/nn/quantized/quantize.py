@@ -9,7 +9,7 @@ import torch
 from qtorch.nn.quantized.common.base import Quantized, check_quantized, place_of
 from qtorch.nn.quantized.common.observed import output_of
 from qtorch.quantization.dtypes import integers
-from qtorch.quantization.integer.conversion import quantize
+from qtorch.quantization.integer.conversion import quantize, quantize_to
 from qtorch.quantization.tensor import QTensor
 
 
@@ -39,7 +39,10 @@ class Quantize(Quantized):
                 f"{place_of(self)}: x is a QTensor; allowed is a tensor of floats: insert a DeQuantStub, or leave "
                 "this QuantStub out"
             )
-        return QTensor(quantize(x, self.output, self.form), self.output, self.form)
+        if torch.compiler.is_dynamo_compiling():
+            return QTensor(quantize(x, self.output, self.form), self.output, self.form)
+        output = self.checked_output()
+        return QTensor._made(quantize_to(x, output, self.form), output, self.form)
 
     @classmethod
     def from_float(cls, mod: Any) -> Quantize:

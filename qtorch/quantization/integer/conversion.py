@@ -8,15 +8,21 @@ from qcore import affine
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.operations import check_requantized
 from qcore.affine.parameters import check_input, check_qparams
-from qtorch._rounding.paths.choice import check_device, is_plain_tensor
+from qtorch._rounding.paths.choice import are_plain_tensors, check_device, is_plain_tensor
 from qtorch.quantization.array_names import Names
 from qtorch.quantization.launch import dequantize_on_cpu, quantize_on_cpu, requantize_on_cpu
 
 
 def quantize(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> torch.Tensor:
     """`qcore.affine.quantize_affine`, which raises the same errors."""
-    check_input(x, Names)
+    check_input(x, Names)  # before its shape is read
     check_qparams(qparams, form, tuple(x.shape), Names)
+    return quantize_to(x, qparams, form)
+
+
+def quantize_to(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> torch.Tensor:
+    """`quantize` with parameters that are known to fit; x is checked."""
+    check_input(x, Names)
     check_device("scale", qparams.scale, x.device, "x")
     check_device("zero_point", qparams.zero_point, x.device, "x")
     values = quantize_on_cpu(x, qparams, form) if _is_served(x, qparams.scale, qparams.zero_point) else None
@@ -49,4 +55,4 @@ def requantize(
 
 def _is_served(x: torch.Tensor, *parameters: torch.Tensor) -> bool:
     """True if kernels may read all of these: no subclass, no transform, no tracing, and there are elements."""
-    return all(is_plain_tensor(one) and one.is_cpu for one in (x, *parameters)) and x.numel() > 0
+    return is_plain_tensor(x) and x.is_cpu and x.numel() > 0 and are_plain_tensors(parameters) and parameters[0].is_cpu

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from qtorch._torch_internals import INT8_TERMS, int8_product, multiplies_int8
 from qtorch.quantization.integer.conversion import requantize
-from qtorch.quantization.integer.kernel import MANY_CHANNELS, Rounding, is_served, rounds_here, sums_of_runs
+from qtorch.quantization.integer.kernel import Geometry, Rounding, product_of
 from qtorch.quantization.integer.products import are_zero, corrected, fits_int32, float_differences, largest_sum, signed
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
@@ -40,8 +40,10 @@ def sums_of_windows(
         ValueError: if sums may not be exact in float64.
     """
     terms = prod(weight.shape[1:])
-    if _takes_kernel(input, weight, groups):
-        return _by_kernel(input, weight, stride, padding, dilation, groups > 1)
+    product = product_of(weight, Geometry(stride, padding, dilation, groups), None)
+    sums = None if product is None else product(input.values, input.qparams)
+    if sums is not None:
+        return sums.movedim(1, -1)
     if groups == 1 and fits_int32(input, weight, terms):
         if multiplies_int8(input.device) or prod(weight.shape[2:]) == 1:
             return _by_int8(input, weight, stride, padding, dilation)
@@ -59,37 +61,14 @@ def sums_of_windows(
         return convolve(*operands, None, stride, padding, dilation, groups).movedim(1, -1)
 
 
-def rounded_windows(input: Any, weight: Any, geometry: tuple[Any, ...], rounding: Rounding) -> torch.Tensor:
-    """The integers to which `sums_of_windows` are rounded, which has the same geometry and raises the same errors."""
-    stride, padding, dilation, groups = geometry
-    if _takes_kernel(input, weight, groups) and rounds_here(input, weight, rounding):
-        return _by_kernel(input, weight, stride, padding, dilation, groups > 1, rounding)
-    return requantize(sums_of_windows(input, weight, *geometry), input.qparams.scale, weight.qparams.scale, *rounding)
-
-
-def _takes_kernel(input: Any, weight: Any, groups: int) -> bool:
-    """True of convolutions of all channels, and of those of each channel alone, if they are many."""
-    apart = groups == input.shape[1] == len(weight.values) and groups >= MANY_CHANNELS
-    fits = (groups == 1 or apart) and fits_int32(input, weight, prod(weight.shape[1:]))
-    return fits and is_served(input, weight, apart)
-
-
-def _by_kernel(
-    input: Any,
-    weight: Any,
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    apart: bool,
-    rounding: Rounding | None = None,
-) -> torch.Tensor:
-    """Products of windows that lie among one another in memory, channels being last."""
-    images = _padded(input.values.movedim(1, -1), input.qparams.zero_point, padding)
-    windows = _windows(images, weight.shape[2:], stride, dilation)
-    count = images.ndim - 1
-    places, moves = windows.shape[:count], windows.stride()[:count]
-    runs = windows.shape[count:-1], windows.stride()[count:-1]
-    return sums_of_runs(input, weight, images, weight.values.movedim(1, -1), places, moves, *runs, apart, rounding)
+def rounded_windows(input: Any, weight: Any, geometry: Geometry, rounding: Rounding) -> torch.Tensor:
+    """The integers of shape (batch, outputs, *places) to which `sums_of_windows` are rounded; the same errors."""
+    product = product_of(weight, geometry, rounding)
+    values = None if product is None else product(input.values, input.qparams)
+    if values is not None:
+        return values
+    sums = sums_of_windows(input, weight, *geometry)
+    return requantize(sums, input.qparams.scale, weight.qparams.scale, *rounding).movedim(-1, 1)
 
 
 def _by_parts(

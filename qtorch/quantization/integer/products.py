@@ -9,7 +9,7 @@ import torch
 from qcore.affine import QParams
 from qtorch._torch_internals import int8_product, is_memory
 from qtorch.quantization.integer.conversion import dequantize, requantize
-from qtorch.quantization.integer.kernel import Rounding, is_served, rounds_here, sums_of_runs
+from qtorch.quantization.integer.kernel import Geometry, Rounding, product_of
 
 _INT32, _INT53 = 2**31, 2**53
 _FEW_ROWS = 16  # fewer take no longer than the kernel needs to lay out the weight
@@ -32,8 +32,9 @@ def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
         ValueError: if sums may not be exact in float64.
     """
     terms = weight.shape[1]
-    if _takes_kernel(input, weight):
-        return _by_kernel(input, weight)
+    sums = _by_kernel(input, weight, None)
+    if sums is not None:
+        return sums
     if fits_int32(input, weight, terms):
         (rows, zero), (filters, zeros) = signed(input), signed(weight)
         rows = rows.contiguous()  # expanded and overlapping ones oneDNN gets wrong
@@ -45,19 +46,17 @@ def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
 
 def rounded_products(input: Any, weight: Any, rounding: Rounding) -> torch.Tensor:
     """The integers to which `sums_of_products` are rounded, which raises the same errors."""
-    if _takes_kernel(input, weight) and rounds_here(input, weight, rounding):
-        return _by_kernel(input, weight, rounding)
+    values = _by_kernel(input, weight, rounding)
+    if values is not None:
+        return values
     return requantize(sums_of_products(input, weight), input.qparams.scale, weight.qparams.scale, *rounding)
 
 
-def _takes_kernel(input: Any, weight: Any) -> bool:
-    few = input.shape[0] < _FEW_ROWS
-    return not few and fits_int32(input, weight, weight.shape[1]) and is_served(input, weight)
-
-
-def _by_kernel(input: Any, weight: Any, rounding: Rounding | None = None) -> torch.Tensor:
-    rows = input.values.contiguous()
-    return sums_of_runs(input, weight, rows, weight.values, rows.shape[:1], rows.shape[1:], rounding=rounding)
+def _by_kernel(input: Any, weight: Any, rounding: Rounding | None) -> torch.Tensor | None:
+    if input.shape[0] < _FEW_ROWS:
+        return None
+    product = product_of(weight, Geometry(), rounding)
+    return None if product is None else product(input.values.contiguous(), input.qparams)
 
 
 def corrected(

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from qcore import Accumulator, FloatingPoint, parse
+from qcore.affine import UINT8
 from qcore.formats.number import prepare
 from qcore.law.carrier import CARRIERS
 from qcore.law.rounding import Rounding
-from qtorch._kernels import affine, compiler, insight, laws, products, store
+from qtorch._kernels import affine, compiler, dynamic, insight, laws, products, store
 from qtorch._rounding.plan import decoder_for
 from qtorch.reproducible.fused import loops
 from qtorch.reproducible.fused.recording import Number, Recording, in_order
@@ -86,6 +87,11 @@ SOURCES = {
     "chunks": lambda: products.source_of_chunks(None),
     "chunks, stochastic": lambda: products.source_of_chunks(STOCHASTIC),
     "integers": loaded(products.of_integers, True),
+    "dynamic": loaded(dynamic.product, True, UINT8),
+    "LSTM": loaded(dynamic.steps, "lstm", True, UINT8),
+    "GRU": loaded(dynamic.steps, "gru", False, UINT8),
+    "sums of quantized arrays": loaded(affine.binary, "add", ("uint8", "int8", "int16"), True),
+    "packing": loaded(products.packing),
     "sums": loaded(products.tree_sums),
     "sums by index": loaded(products.sums_by_index),
     "steps": loaded(products.steps),
@@ -117,7 +123,10 @@ COUNTS = {
     "statistics": 8,
     "sequential": 8,
     "chunks": 5 + 4 + 12,
-    "integers": 20 + 5,
+    "integers": 5 + 5 + 4 * 3 + 4 + 10,
+    "packing": 8,
+    "dynamic": 8,
+    "LSTM": 12,
     "sums": 5,
     "sums by index": 6,
     "steps": 1,

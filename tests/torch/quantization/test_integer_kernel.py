@@ -19,6 +19,7 @@ def path(request, monkeypatch):
     for module in (kernel, convolution):
         monkeypatch.setattr(module, "multiplies_int8", lambda device: request.param == "int8")
     monkeypatch.setattr(kernel, "is_for_all_instructions", lambda: False)
+    monkeypatch.setattr(kernel, "_SMALL", 0)
     if request.param == "floats":
         monkeypatch.setattr(kernel.products, "of_integers", lambda biased=False: None)
     elif not torch.backends.cpu.get_cpu_capability().startswith("AVX"):

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
-from qcore.affine import QParams
+from qcore.affine import QParams, check_qparams
 from qcore.affine.arithmetic.operands import check_operand
 from qcore.arguments import quoted
-from qtorch.quantization.dtypes import FixedDtypes, integers
+from qtorch.nn.quantized.common.kept import KeepsMade
+from qtorch.quantization.array_names import Names
+from qtorch.quantization.dtypes import integers
 from qtorch.quantization.tensor import QTensor
 
 
@@ -23,7 +25,7 @@ def _parameter(name: str, value: Any, dtype: torch.dtype) -> torch.Tensor:
         raise TypeError(f"{name}={quoted(value)} is a {kind}; allowed is a number, or a tensor of one") from None
 
 
-class Quantized(FixedDtypes):
+class Quantized(KeepsMade):
     """A layer whose result has the scale and the zero point in its buffers.
 
     Args:
@@ -55,6 +57,21 @@ class Quantized(FixedDtypes):
     def output(self) -> QParams:
         """The result's parameters."""
         return qparams_of(self)
+
+    def checked_output(self) -> QParams:
+        """The result's parameters, which fit its integers; they are checked again after a change.
+
+        Raises:
+            TypeError, ValueError: if they do not fit.
+        """
+        scale, zero_point = self.scale, self.zero_point
+
+        def make() -> QParams:
+            output = QParams(scale, zero_point)
+            check_qparams(output, self.form, (), Names)
+            return output
+
+        return self.kept((scale, zero_point), self.form, make)
 
     def check_input(self, x: Any, name: str = "input") -> None:
         """Raises unless x is a quantized tensor of up to 16 bits, with one scale.

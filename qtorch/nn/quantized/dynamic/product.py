@@ -11,17 +11,18 @@ from qcore.affine.arithmetic import recurrent
 from qcore.affine.parameters import check_input
 from qcore.arguments import check_type
 from qtorch.nn.quantized.common.base import checked, place_of
+from qtorch.nn.quantized.common.kept import KeepsMade
 from qtorch.nn.quantized.common.observed import weight_of
 from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight
 from qtorch.quantization.array_names import Names
-from qtorch.quantization.dtypes import FixedDtypes
+from qtorch.quantization.integer.dynamic import DynamicKernel, kernel_of
 from qtorch.quantization.integer.products import sums_of_products
 from qtorch.quantization.tensor import QTensor
 
 ACTIVATIONS = UINT8.reduced()
 
 
-class DynamicProduct(FixedDtypes):
+class DynamicProduct(KeepsMade):
     """x @ weight.T + bias in float32, of a quantized weight and x quantized by its own range, or of a float16 weight.
 
     With a quantized weight it is float32(sums) * (scale of x * scale of weight) + bias, where sums are exact
@@ -58,6 +59,10 @@ class DynamicProduct(FixedDtypes):
             TypeError: if x is no tensor of floats.
             ValueError: if its shape does not fit.
         """
+        kernel = self.kernel()
+        result = None if kernel is None else kernel(x)
+        if result is not None:
+            return result
         weight: Any = self.weight if isinstance(self.weight, torch.Tensor) else self.weight()
         if isinstance(x, QTensor):
             raise TypeError(
@@ -69,15 +74,16 @@ class DynamicProduct(FixedDtypes):
             raise ValueError(f"{place_of(self)}: input has shape {shape}; allowed is (..., {weight.shape[1]})")
         if isinstance(weight, torch.Tensor):
             return torch.nn.functional.linear(x.to(torch.float32), weight.to(torch.float32), self.bias)
-        if x.numel() == 0:
-            return x.new_zeros((*x.shape[:-1], weight.shape[0]), dtype=torch.float32)
-        rows = x.detach().to(torch.float32).reshape(-1, x.shape[-1])
-        q, qparams = recurrent.quantize_dynamic(Names, rows, self.activations)
-        whole = QParams(torch.ones_like(qparams.scale), qparams.zero_point)  # a scale may be NaN
-        values = q.to(getattr(torch, self.activations.storage))
-        sums = sums_of_products(QTensor(values, whole, self.activations), weight)
-        result = recurrent.dynamic_output(Names, sums, qparams.scale, weight.qparams.scale, self.bias)
-        return result.reshape(*x.shape[:-1], weight.shape[0])
+        return multiplied(x, weight, self.bias, self.activations)
+
+    def kernel(self) -> DynamicKernel | None:
+        """What multiplies with the weight in one call of C; None where there is no such kernel."""
+        weight: Any = self.weight
+        if type(weight) is not QuantizedWeight or weight.is_packed or torch.compiler.is_dynamo_compiling():
+            return None
+        bias, form = self.bias, self.activations
+        tensors = weight.int_repr, weight.scale, weight.zero_point
+        return self.kept(tensors if bias is None else (*tensors, bias), form, lambda: kernel_of(weight(), bias, form))
 
     def extra_repr(self) -> str:
         return "float16 weight" if isinstance(self.weight, torch.Tensor) else f"activations={self.activations}"
@@ -97,6 +103,19 @@ class DynamicProduct(FixedDtypes):
         else:
             self.weight = QuantizedWeight(weight_of(owner, numbers))
         self.bias = None if bias is None else bias.detach().to(torch.float32).clone()
+
+
+def multiplied(x: torch.Tensor, weight: QTensor, bias: torch.Tensor | None, activations: AffineInteger) -> torch.Tensor:
+    """The law of `DynamicProduct` with a quantized weight, operation by operation."""
+    if x.numel() == 0:
+        return x.new_zeros((*x.shape[:-1], weight.shape[0]), dtype=torch.float32)
+    rows = x.detach().to(torch.float32).reshape(-1, x.shape[-1])
+    q, qparams = recurrent.quantize_dynamic(Names, rows, activations)
+    whole = QParams(torch.ones_like(qparams.scale), qparams.zero_point)  # a scale may be NaN
+    values = q.to(getattr(torch, activations.storage))
+    sums = sums_of_products(QTensor(values, whole, activations), weight)
+    result = recurrent.dynamic_output(Names, sums, qparams.scale, weight.qparams.scale, bias)
+    return result.reshape(*x.shape[:-1], weight.shape[0])
 
 
 def check_state(module: torch.nn.Module, name: str, state: Any, shape: tuple[int, ...]) -> None:

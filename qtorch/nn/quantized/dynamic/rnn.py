@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from qcore.affine.arithmetic import recurrent
 from qcore.arguments import check_flag, check_int, check_size
 from qcore.law.carrier import check_dtype
 from qtorch.nn.quantized.common.base import checked, place_of
 from qtorch.nn.quantized.dynamic.product import DynamicProduct, check_pair, check_state, dtype_of
+from qtorch.nn.quantized.dynamic.steps import run_steps
 from qtorch.quantization.array_names import Names
 
 
@@ -22,6 +22,7 @@ class _Recurrent(torch.nn.Module):
     """
 
     gates: ClassVar[int]
+    law: ClassVar[str]
     layer_name = ""
 
     def __init__(
@@ -67,31 +68,13 @@ class _Recurrent(torch.nn.Module):
             results = []
             for direction in range(directions):
                 number = layer * directions + direction
-                of_input = self.ih[number](x).split(sizes)
-                state, outputs = tuple(one[number] for one in states), []
-                for step in range(len(sizes))[:: -1 if direction else 1]:
-                    state = self._advanced(of_input[step], self.hh[number], state)
-                    outputs.append(state[0][: sizes[step]])
-                results.append(torch.cat(outputs[:: -1 if direction else 1]))
+                state = tuple(one[number] for one in states)
+                products = self.ih[number], self.hh[number]
+                result, state = run_steps(self.law, products, x, sizes, state, direction == 1)
+                results.append(result)
                 last.append(state)
-            x = torch.cat(results, -1)
+            x = torch.cat(results, -1) if directions > 1 else results[0]
         return x, [torch.stack(one) for one in zip(*last, strict=True)]
-
-    def _advanced(
-        self, of_input: torch.Tensor, product: Any, state: tuple[torch.Tensor, ...]
-    ) -> tuple[torch.Tensor, ...]:
-        """The state after a step of the first sequences; that of others, which are over or come later, stays."""
-        count = len(of_input)
-        first = tuple(one[:count] for one in state)
-        made = self._step(of_input, product(first[0]), first)
-        if count == len(state[0]):
-            return made
-        return tuple(torch.cat((new, old[count:])) for new, old in zip(made, state, strict=True))
-
-    def _step(
-        self, of_input: torch.Tensor, of_hidden: torch.Tensor, state: tuple[torch.Tensor, ...]
-    ) -> tuple[torch.Tensor, ...]:
-        raise NotImplementedError
 
     def _forward(self, input: Any, states: tuple[torch.Tensor, ...] | None, count: int) -> Any:
         packed = isinstance(input, PackedSequence)
@@ -171,7 +154,7 @@ class LSTM(_Recurrent):
         (torch.Size([5, 1, 3]), torch.Size([2, 1, 3]))
     """
 
-    gates = 4
+    gates, law = 4, "lstm"
 
     def forward(
         self, input: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -180,11 +163,6 @@ class LSTM(_Recurrent):
         check_pair(self, state)
         y, (hidden, cell) = self._forward(input, state, 2)
         return y, (hidden, cell)
-
-    def _step(
-        self, of_input: torch.Tensor, of_hidden: torch.Tensor, state: tuple[torch.Tensor, ...]
-    ) -> tuple[torch.Tensor, ...]:
-        return recurrent.lstm_cell(Names, of_input + of_hidden, state[1])
 
 
 class GRU(_Recurrent):
@@ -202,14 +180,9 @@ class GRU(_Recurrent):
         (torch.Size([5, 1, 6]), torch.Size([2, 1, 3]))
     """
 
-    gates = 3
+    gates, law = 3, "gru"
 
     def forward(self, input: torch.Tensor, state: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """The results of all steps, and the hidden states after the last."""
         y, (hidden,) = self._forward(input, None if state is None else (state,), 1)
         return y, hidden
-
-    def _step(
-        self, of_input: torch.Tensor, of_hidden: torch.Tensor, state: tuple[torch.Tensor, ...]
-    ) -> tuple[torch.Tensor, ...]:
-        return (recurrent.gru_cell(Names, of_input, of_hidden, state[0]),)

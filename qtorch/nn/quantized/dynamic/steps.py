@@ -1,0 +1,135 @@
+"""Recurrent layers in one direction: in one call of C, as an operator of compiled programs, or by the law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from qcore.affine import AffineInteger, QParams
+from qcore.affine.arithmetic import recurrent
+from qtorch.nn.quantized.dynamic.product import multiplied
+from qtorch.quantization.array_names import Names
+from qtorch.quantization.integer.dynamic import DynamicKernel, kernel_of
+from qtorch.quantization.tensor import QTensor
+
+State = Sequence[torch.Tensor]  # the hidden state, and of an LSTM the cell state
+Product = Callable[[torch.Tensor], torch.Tensor]
+_library = torch.library.Library("qtorch", "FRAGMENT")
+_library.define(
+    "recurrent(Tensor x, SymInt[] sizes, Tensor[] state, Tensor[] of_input, Tensor[] of_hidden, int[] forms, str law, "
+    "bool reverse) -> Tensor[]",
+)
+
+
+def _lstm(of_input: torch.Tensor, of_hidden: torch.Tensor, state: State) -> State:
+    return recurrent.lstm_cell(Names, of_input + of_hidden, state[1])
+
+
+def _gru(of_input: torch.Tensor, of_hidden: torch.Tensor, state: State) -> State:
+    return (recurrent.gru_cell(Names, of_input, of_hidden, state[0]),)
+
+
+LAWS = {"lstm": _lstm, "gru": _gru}
+
+
+def run_steps(
+    law: str, products: tuple[Any, Any], x: torch.Tensor, sizes: Sequence[int], state: State, reverse: bool
+) -> tuple[torch.Tensor, State]:
+    """The results of all steps, and the states after the last one.
+
+    Args:
+        law: a key of `LAWS`.
+        products: those with the input and with the hidden states, `DynamicProduct`s.
+        x: the sequences' rows, those of one step after those of another.
+        sizes: how many sequences, the first ones, have each step.
+        state: tensors of shape (batch, size).
+        reverse: whether the steps are taken from the last to the first.
+    """
+    of_input, of_hidden = products
+    differentiated = torch.is_grad_enabled() and any(one.requires_grad for one in state)
+    integers = not any(isinstance(one.weight, torch.Tensor) for one in products)
+    if torch.compiler.is_dynamo_compiling() and integers and not differentiated:
+        tensors = [_tensors(one) for one in products]
+        forms = [number for one in products for form in (one.weight.form, one.activations) for number in _numbers(form)]
+        made = torch.ops.qtorch.recurrent(x.detach(), list(sizes), list(state), *tensors, forms, law, reverse)
+        return made[0], made[1:]
+    return _run(law, of_input, of_hidden, of_hidden.kernel(), x, sizes, state, reverse)
+
+
+def _run(
+    law: str,
+    of_input: Product,
+    of_hidden: Product,
+    kernel: DynamicKernel | None,
+    x: torch.Tensor,
+    sizes: Sequence[int],
+    state: State,
+    reverse: bool,
+) -> tuple[torch.Tensor, State]:
+    """All steps at once by the kernel, or one after the other by the law."""
+    of_all = of_input(x)
+    made = None if kernel is None else kernel.steps(law, of_all, sizes, state, reverse)
+    if made is not None:
+        return made
+    outputs, rows = [], of_all.split(list(sizes))
+    for step in range(len(sizes))[:: -1 if reverse else 1]:
+        count = sizes[step]
+        first = [one[:count] for one in state]
+        new = LAWS[law](rows[step], of_hidden(first[0]), first)
+        # The states of sequences that are over, or come later, stay.
+        state = new if count == len(state[0]) else [torch.cat((a, b[count:])) for a, b in zip(new, state, strict=True)]
+        outputs.append(new[0])
+    return torch.cat(outputs[:: -1 if reverse else 1]), state
+
+
+def _tensors(product: Any) -> list[torch.Tensor]:
+    """The weight's integers, scale and zero point, and the bias where there is one."""
+    weight: Any = product.weight()
+    parts = weight.values, weight.qparams.scale, weight.qparams.zero_point
+    return [*parts, *([] if product.bias is None else [product.bias])]
+
+
+def _numbers(form: Any) -> tuple[int, ...]:
+    """An `AffineInteger` as numbers, which an operator takes."""
+    return form.qmin, form.qmax, int(form.signed), form.middle
+
+
+def _product_of(tensors: list[torch.Tensor], forms: Sequence[int]) -> tuple[Product, DynamicKernel | None]:
+    """The product with a weight, of `_tensors`, and its kernel; `forms` are those of weight and activations."""
+    form, activations = (AffineInteger(forms[at], forms[at + 1], bool(forms[at + 2]), forms[at + 3]) for at in (0, 4))
+    values, scale, zero_point, *bias = tensors
+    weight = QTensor._made(values, QParams(scale, zero_point, 0 if scale.dim() else None), form)
+    own = bias[0] if bias else None
+    kernel = kernel_of(weight, own, activations)
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        result = None if kernel is None else kernel(x)
+        return multiplied(x, weight, own, activations) if result is None else result
+
+    return product, kernel
+
+
+def _recurrent(
+    x: torch.Tensor,
+    sizes: Sequence[int],
+    state: list[torch.Tensor],
+    of_input: list[torch.Tensor],
+    of_hidden: list[torch.Tensor],
+    forms: Sequence[int],
+    law: str,
+    reverse: bool,
+) -> list[torch.Tensor]:
+    (input_product, _), (hidden_product, kernel) = _product_of(of_input, forms[:8]), _product_of(of_hidden, forms[8:])
+    result, last = _run(law, input_product, hidden_product, kernel, x, sizes, state, reverse)
+    return [result, *(one.clone() if one is old else one for one, old in zip(last, state, strict=True))]
+
+
+def _shapes(x: torch.Tensor, sizes: Sequence[int], state: list[torch.Tensor], *_: Any) -> list[torch.Tensor]:
+    result = x.new_empty((x.shape[0], state[0].shape[1]), dtype=torch.float32)
+    return [result, *(one.new_empty(one.shape, dtype=torch.float32) for one in state)]
+
+
+_library.impl("recurrent", _recurrent, "CompositeExplicitAutograd")
+torch.library.register_fake("qtorch::recurrent", _shapes, lib=_library)
