@@ -28,9 +28,11 @@ from rich.table import Table
 from torch import nn
 
 import qjax.quantization
+from benchmarks.support import integer_networks
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import Call, by_turns, clock_for, keep_pages, machine, versions
 from qtorch import quantization
+from qtorch.nn.quantized import FloatFunctional
 
 NOISE = 1.05  # times as long, which two runs of the same call may differ by
 SIZE = 1024  # of all three sides of linear layers
@@ -81,6 +83,15 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], float]] = {
 }
 
 
+DYNAMIC: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], float]] = {
+    "dynamic linear 512 x 512, 32 rows": (partial(nn.Linear, 512, 512), (32, 512), 2.0),
+    "dynamic linear 512 x 512, 1 row": (partial(nn.Linear, 512, 512), (1, 512), 2.0),
+    "dynamic LSTM 40 to 64, 20 steps x 4": (partial(nn.LSTM, 40, 64), (20, 4, 40), 3.0),
+    "dynamic LSTM 40 to 256, 3 layers, 60 steps x 8": (partial(nn.LSTM, 40, 256, 3), (60, 8, 40), 3.0),
+    "dynamic GRU 40 to 64, 20 steps x 4": (partial(nn.GRU, 40, 64), (20, 4, 40), 3.0),
+}
+
+
 def converted(package: Any, layer: nn.Module, x: torch.Tensor) -> tuple[nn.Module, Any]:
     """A layer that a package quantized, and its quantized input, with channels last in memory."""
     model = package.QuantWrapper(layer).eval()
@@ -102,6 +113,21 @@ def layer_cases(peer: Any) -> Iterator[Case]:
         if len(shape) == 2:
             others.append(("float32", partial(layer, x), 1.0 * NOISE))
         yield Case(name, partial(ours[0], ours[1]), tuple(others))
+
+
+def network_cases(peer: Any) -> Iterator[Case]:
+    """Small networks, where what surrounds the products counts, and dynamic layers."""
+    functional = {quantization: FloatFunctional, peer: torch.ao.nn.quantized.FloatFunctional}
+    networks: dict[str, tuple[Callable[[Any], integer_networks.Quantized], float]] = {
+        "ResNet-18, 2 x 3 x 32 x 32": (lambda package: integer_networks.resnet18(package, functional[package]), 2.0),
+        "8 conv 3x3 of 16 channels, 16 x 16": (integer_networks.convolutions, 2.0),
+        "conv-bn-relu, 3 to 16, 32 x 32": (integer_networks.conv_bn_relu, 2.0),
+    }
+    for name, (make, shape, limit) in DYNAMIC.items():
+        networks[name] = (lambda package, make=make, shape=shape: integer_networks.dynamic(package, make, shape)), limit
+    for name, (build, limit) in networks.items():
+        ours, theirs = (build(package) for package in (quantization, peer))
+        yield Case(name, partial(*ours), (("torch.ao", partial(*theirs), limit),))
 
 
 def small_network() -> nn.Sequential:
@@ -170,7 +196,12 @@ def measure(seconds: float, log: Console) -> list[Row]:
         warnings.simplefilter("ignore")
         import torch.ao.quantization as peer
 
-        for make in (partial(layer_cases, peer), partial(training_cases, peer), jax_cases):
+        for make in (
+            partial(layer_cases, peer),
+            partial(network_cases, peer),
+            partial(training_cases, peer),
+            jax_cases,
+        ):
             for what, call, others in make():
                 with torch.set_grad_enabled("training" in what):
                     ours, *timings = by_turns([call, *(other for _, other, _ in others)], clock_for("cpu"), seconds)
