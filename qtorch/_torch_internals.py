@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch.autograd import forward_ad
 
+from qcore.notices import warn
+
 T = TypeVar("T")
 
 
@@ -181,6 +183,23 @@ def constant(function: Callable[..., T]) -> Callable[..., T]:
         return torch.compiler.assume_constant_result(function)
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+@constant
+def show_to_modes() -> int:
+    """Makes Dynamo give modes the products that eager programs give them, of which it knows nothing; returns 0.
+
+    Their names begin with an underscore. A compiled program would compute them as they are, in silence.
+    """
+    from torch._dynamo.variables import torch as of_torch
+
+    hidden = [_find(name) for name in ("_grouped_mm", "_scaled_mm", "_scaled_grouped_mm")]
+    known = getattr(of_torch, "get_overridable_functions", None)
+    if known is None:
+        warn(f"torch {torch.__version__}: products by grouped_mm and scaled_mm stay wide in compiled programs")
+    else:
+        known().update(function for function in hidden if function is not None)
+    return 0
 
 
 def draw_in_vmap(draw: Callable[[Sequence[int]], torch.Tensor], shape: Sequence[int]) -> torch.Tensor:

@@ -26,7 +26,7 @@ from qcore.notices import warn
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
 from qcore.report import ProductReport, short_product
 from qtorch import linalg
-from qtorch._torch_internals import base_of, constant, map_tree, own_parameters, unseen_by_modes
+from qtorch._torch_internals import base_of, constant, map_tree, own_parameters, show_to_modes, unseen_by_modes
 from qtorch.auto_low.functions import (
     ATTENTIONS,
     BODIES,
@@ -525,6 +525,8 @@ def _entered(method: Callable[..., Any]) -> Callable[..., Any]:
         if place is None:  # a new module, whose class a registry of classes has taken over
             return method(self, *args, **kwargs)
         refuse_tracers(args[0] if args else None)
+        if torch.compiler.is_dynamo_compiling():
+            show_to_modes()
         names, weights = weights_of(self)
         states = {name: getattr(self, buffer) for name, buffer in place.states.items()}
         mode = ProductMode(place, names, weights, states)

@@ -1,5 +1,7 @@
 """Functions and layers of torch that are written by products: beside torch's own numbers, and their bits."""
 
+import types
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from qcore import RECIPES, Entry, Product, Recipe
 from qtorch import linalg
 from qtorch.auto_low import lower, report
+from qtorch.auto_low.functions import LAWS, LEFT
 from qtorch.auto_low.modes import said_of
 
 KINDS = (None, "attention", "matmul")
@@ -168,6 +171,25 @@ def test_grouped_products():
     assert [(row.kind, row.reason) for row in found] == [("linear", "")]
     expected = torch.cat([linalg.linear(x[:2], low.w[0], **SAID), linalg.linear(x[2:], low.w[2], **SAID)])
     assert_same_bits(low(x), expected)
+
+
+def test_compiled_programs_show_all_products_to_modes():
+    """torch's lists of functions that modes see leave out those whose names begin with an underscore."""
+    from torch._dynamo.variables.torch import get_overridable_functions
+
+    torch.manual_seed(0)
+    low, x = lower(Experts().bfloat16(), ALL), torch.randn(6, 16).bfloat16()
+    torch._dynamo.reset()
+    found = torch.compile(low, backend="eager", fullgraph=True)(x)
+    assert_same_bits(found, low(x))
+    assert not torch.equal(found, Experts.forward(low, x))
+    seen, hidden = get_overridable_functions(), []
+    for room in (torch, torch.linalg, torch.Tensor, F):
+        for name in dir(room):
+            function = getattr(room, name)
+            if getattr(function, "__name__", None) in {*LAWS, *LEFT} and not isinstance(function, types.FunctionType):
+                hidden += [name] if function not in seen else []
+    assert hidden == []
 
 
 def test_a_weight_first_in_bfloat16_is_the_weight():
