@@ -9,6 +9,33 @@ import torch
 
 from qtorch._torch_internals import in_forward_mode
 
+_library = torch.library.Library("qtorch", "FRAGMENT")
+_library.define("refuse_recording(Tensor?[] gradients) -> ()")
+
+
+def _refuse_recording(gradients: list[torch.Tensor | None]) -> None:
+    if any(
+        x is not None and x.requires_grad for x in gradients
+    ):  # in a backward pass with create_graph=True, in which Dynamo turns gradients off
+        raise NotImplementedError(
+            "a program that torch.compile made has no second derivatives: with backend='eager' they would be wrong, as "
+            "those of every torch.autograd.Function; allowed are eager programs"
+        )
+
+
+_library.impl("refuse_recording", _refuse_recording, "CompositeExplicitAutograd")
+torch.library.register_fake("qtorch::refuse_recording", lambda gradients: None, lib=_library)
+
+
+def refuse_recording(*gradients: torch.Tensor | None) -> None:
+    """Makes a backward pass that Dynamo traced raise where it is differentiated again.
+
+    A gradient that is a constant, as that of a sum, does not show it. Backends that use AOTAutograd drop the check, as
+    it has no result, and raise by themselves.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        torch.ops.qtorch.refuse_recording(gradients)
+
 
 def for_transforms(function: Any, with_tangent: Any) -> Callable[..., Any]:
     """`apply` for tensors that are not plain.

@@ -10,6 +10,7 @@ import torch
 from qcore.accumulate.attention import check_attention, check_mask, softmax, softmax_gradient
 from qcore.arguments import check_type
 from qtorch._rounding.dense import check_dense
+from qtorch._rounding.gradients import refuse_recording
 from qtorch._rounding.keys import Key, fold_in, key_tensor
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._torch_internals import check_one_tangent
@@ -32,6 +33,7 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        refuse_recording(gradient)
         return _derivative(ctx.saved_tensors[0], gradient)
 
 

@@ -10,6 +10,7 @@ import torch
 from qcore.accumulate.forms import GRAD_B, MatrixForm, check_bias
 from qcore.accumulate.product import Product
 from qtorch._rounding.dense import check_dense
+from qtorch._rounding.gradients import refuse_recording
 from qtorch._rounding.paths.choice import check_device
 from qtorch.linalg.call import Shapes, gradient_product
 
@@ -31,6 +32,7 @@ class _AddBias(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        refuse_recording(gradient)
         rows = gradient.movedim(ctx.dim, -1)
         rows = rows.reshape(prod(rows.shape[:-1]), rows.shape[-1])
         ones = torch.ones_like(rows[:, :1])

@@ -16,7 +16,7 @@ from qcore.accumulate.product import check_products, check_scaling
 from qcore.arguments import check_type
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.dense import check_dense
-from qtorch._rounding.gradients import apart, is_differentiated
+from qtorch._rounding.gradients import apart, is_differentiated, refuse_recording
 from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, key_tensor
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor
 from qtorch._rounding.plan import text_of
@@ -184,6 +184,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        refuse_recording(gradient)
         if ctx.observer is None:
             return _gradients(ctx, gradient)
         with observed_by(ctx.observer):

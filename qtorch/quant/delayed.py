@@ -10,6 +10,7 @@ from qcore.accumulate.operands.delayed import operand_of, round_delayed
 from qcore.accumulate.operands.operand import Operand
 from qcore.formats.number import check_number
 from qtorch._rounding.dispatch import quantize
+from qtorch._rounding.gradients import refuse_recording
 from qtorch._rounding.keys import fold_in
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._torch_internals import check_passes
@@ -95,7 +96,7 @@ class Delayed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
-        # AOTAutograd refuses a second derivative of a compiled program.
+        refuse_recording(grad)
         if torch.is_grad_enabled() and not torch.compiler.is_dynamo_compiling():
             raise NotImplementedError(
                 "a Quantizer with a delayed scale has no second derivatives; allowed are formats without history"

@@ -10,7 +10,7 @@ import torch
 
 from qcore import Number, Quantization, Rounding
 from qtorch._rounding.dispatch import quantize
-from qtorch._rounding.gradients import for_transforms
+from qtorch._rounding.gradients import for_transforms, refuse_recording
 from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, fold_in, key_tensor
 from qtorch._rounding.paths.choice import is_plain_tensor, round_tensor
 from qtorch._rounding.plan import Plan, plan_for
@@ -197,6 +197,7 @@ class _Rounding(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
+        refuse_recording(grad)
         plan = ctx.plan
         if plan is not None and plan.dtype is grad.dtype and not torch.is_grad_enabled() and is_plain_tensor(grad):
             return round_tensor(grad, plan, None, True), None, None, None

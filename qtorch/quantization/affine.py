@@ -16,7 +16,7 @@ from qcore.affine.parameters import check_input, check_qparams
 from qcore.arguments import check_float, check_int, quoted
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.dense import check_dense
-from qtorch._rounding.gradients import for_transforms, is_differentiated
+from qtorch._rounding.gradients import for_transforms, is_differentiated, refuse_recording
 from qtorch._rounding.paths.choice import check_device, has_kernels_in_c, is_plain_tensor
 from qtorch._torch_internals import apply_directly, constant
 from qtorch.quantization.array_names import Names
@@ -216,6 +216,7 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        refuse_recording(gradient)
         (mask,) = ctx.saved_tensors
         return _backward(gradient, mask, is_plain_tensor(gradient)), *(None,) * ctx.others
 

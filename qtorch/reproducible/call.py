@@ -19,7 +19,7 @@ from qcore.numerics.optimizers.schedules import RATE
 from qcore.numerics.optimizers.sgd import SGD
 from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR
 from qcore.numerics.softmax import CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX
-from qtorch._rounding.gradients import apart
+from qtorch._rounding.gradients import apart, refuse_recording
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._torch_internals import apply_directly
 from qtorch.linalg.operator import OBSERVER
@@ -128,6 +128,7 @@ def differentiable(
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
+            refuse_recording(*gradients)
             tensors = ctx.saved_tensors
             saved, arrays = tensors[: ctx.saved], tensors[ctx.saved :]
             if not torch.is_grad_enabled() or torch.compiler.is_dynamo_compiling():

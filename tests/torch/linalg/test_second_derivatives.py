@@ -9,7 +9,8 @@ from torch.func import hessian, jacfwd, jacrev
 from qcore import Accumulator, Product
 from qcore.accumulate.arrays import multiply_arrays
 from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
-from qtorch import linalg
+from qtorch import linalg, reproducible
+from qtorch.quant import Quantizer
 
 GENERATOR = torch.Generator().manual_seed(0)
 
@@ -158,7 +159,7 @@ def test_delayed_scales_have_first_derivatives():
 
 
 def test_compiled_programs_refuse_second_derivatives():
-    """As torch's own products do, but for backend="eager", which runs no autograd function's gradient recorded."""
+    """As torch's own products do."""
     torch._dynamo.reset()
     x = random(3, 4).requires_grad_()
     program = torch.compile(lambda x: linalg.matmul(x, x.mT).sum(), backend="aot_eager")
@@ -167,3 +168,23 @@ def test_compiled_programs_refuse_second_derivatives():
             torch.autograd.grad(program(x), x, create_graph=True)[0].sum().backward()
     finally:
         torch._dynamo.reset()
+
+
+ONCE = {
+    "product": lambda x: linalg.linear(x, torch.ones(3, 4)),
+    "bias": lambda x: linalg.linear(torch.ones(2, 4), torch.ones(4, 4), x[0]),
+    "attention": lambda x: linalg.scaled_dot_product_attention(x[None], x[None], x[None]),
+    "quantizer": Quantizer("e4m3fn", "e5m2"),
+    "function": reproducible.tanh,
+}
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_compiled_programs_have_no_second_derivatives(name):
+    """With the backend "eager" Dynamo's autograd functions would forget that gradients depend on anything."""
+    torch._dynamo.reset()
+    x = torch.linspace(-1, 1, 8).reshape(2, 4).requires_grad_()
+    program = torch.compile(lambda x: ONCE[name](x).pow(3).sum(), backend="eager", fullgraph=True)
+    torch.autograd.grad(program(x), x)
+    with pytest.raises(NotImplementedError, match="no second derivatives: with backend='eager'"):
+        torch.autograd.grad(program(x), x, create_graph=True)
