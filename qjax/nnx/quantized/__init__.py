@@ -4,6 +4,7 @@ from qjax.nnx.quantized import dynamic
 from qjax.nnx.quantized.activation import Activation, PReLU
 from qjax.nnx.quantized.base import IntegerVariable, Quantized, QuantizedWeight
 from qjax.nnx.quantized.conv import Conv
+from qjax.nnx.quantized.conv_transpose import ConvTranspose
 from qjax.nnx.quantized.functional_modules import QFunctional
 from qjax.nnx.quantized.linear import Linear
 from qjax.nnx.quantized.normalization import BatchNorm, GroupNorm, LayerNorm
@@ -13,6 +14,7 @@ __all__ = [
     "Activation",
     "BatchNorm",
     "Conv",
+    "ConvTranspose",
     "DeQuantize",
     "GroupNorm",
     "IntegerVariable",

@@ -81,3 +81,8 @@ class PReLU(Quantized):
         """
         self.check_input(input)
         return checked(self, arithmetic.prelu, input, self.weight(), self.output, self.form, -1)
+
+    @classmethod
+    def of(cls, layer: Any, weight: QTensor, bias: None, output: QParams, form: AffineInteger) -> PReLU:
+        """The layer in integers of a `qjax.nnx.PReLU`."""
+        return cls(weight, output, form)

@@ -48,13 +48,15 @@ class QuantizedWeight(nnx.Module):
         (Array([[30]], dtype=uint8), Array([[-2,  1]], dtype=int8))
     """
 
+    channels = 0  # along which dimension scales lie, if there are several
+
     def __init__(self, weight: QTensor) -> None:
         check_type("weight", weight, QTensor, "a QTensor")
         weight.check()
-        if weight.qparams.axis not in (None, 0) or weight.form.storage == "int32":
+        if weight.qparams.axis not in (None, self.channels) or weight.form.storage == "int32":
             raise ValueError(
                 f"weight has axis={weight.qparams.axis} and integers of {weight.form.storage}; allowed are one scale "
-                "for all or axis=0, and integers of up to 16 bits"
+                f"for all or axis={self.channels}, and integers of up to 16 bits"
             )
         self.form, self.shape, self.axis = weight.form, tuple(weight.shape), weight.qparams.axis
         self.is_packed = packs(weight.form)

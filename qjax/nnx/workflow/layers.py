@@ -20,6 +20,8 @@ from qjax.nnx.workflow.observing import FloatFunctional, Observed
 from qjax.nnx.workflow.stubs import Identity, QuantStub
 
 WEIGHTED: dict[type[nnx.Module], Any] = {nnx.Linear: quantized.Linear, nnx.Conv: quantized.Conv}
+# Layers with a weight that is not fake-quantized in training, as in torch.
+UNTRAINED: dict[type[nnx.Module], Any] = {nnx.ConvTranspose: quantized.ConvTranspose, PReLU: quantized.PReLU}
 NORMS: dict[type[nnx.Module], Any] = {
     nnx.BatchNorm: quantized.BatchNorm,
     nnx.LayerNorm: quantized.LayerNorm,
@@ -57,10 +59,12 @@ def why_float(module: nnx.Module) -> str:
         return why_float(module.layer)
     if kind in NORMS:
         return _unusual_norm(module)
+    if kind is nnx.ConvTranspose:
+        return _unusual_transposed(module)
     if kind is nnx.PReLU:
         return "there is no quantized nnx.PReLU: qjax.nnx.PReLU is its quantized twin"
     if kind not in WEIGHTED:
-        bases = [base.__name__ for base in (*WEIGHTED, *NORMS) if isinstance(module, base)]
+        bases = [base.__name__ for base in (*WEIGHTED, nnx.ConvTranspose, *NORMS) if isinstance(module, base)]
         if bases:
             return f"it is of a subclass of {bases[0]}, and only exact types are swapped"
         return f"there is no quantized {kind.__name__}"
@@ -78,6 +82,15 @@ def _unusual_conv(conv: nnx.Conv) -> str:
     return ""
 
 
+def _unusual_transposed(conv: Any) -> str:
+    for name in ("mask", "transpose_kernel"):
+        if (value := getattr(conv, name)) is not None and value is not False:
+            return f"it has {name}={value}" if name == "transpose_kernel" else "it has a mask"
+    if isinstance(conv.padding, str) and conv.padding not in ("SAME", "VALID"):
+        return f"it has padding={quoted(conv.padding)}"
+    return ""
+
+
 def _unusual_norm(norm: Any) -> str:
     for name in ("axis", "feature_axes", "reduction_axes"):
         axes = getattr(norm, name, None)
@@ -89,16 +102,28 @@ def _unusual_norm(norm: Any) -> str:
 
 
 def torch_layout(layer: Any) -> jax.Array:
-    """A layer's kernel, outputs first and inputs second, as torch has it."""
-    kernel = layer.kernel[...]
-    return jnp.moveaxis(kernel, (-1, -2), (0, 1))
+    """A layer's kernel, outputs first and inputs second, as torch has it; slopes of a PReLU as they are.
+
+    Kernels of transposed convolutions are mirrored: flax's lie as those of the convolution between whose numbers are
+    zeros. In torch inputs are first there.
+    """
+    if isinstance(layer, PReLU):
+        return layer.weight[...]
+    kernel = jnp.moveaxis(layer.kernel[...], (-1, -2), (0, 1))
+    return mirrored(kernel) if isinstance(layer, nnx.ConvTranspose) else kernel
 
 
-def flax_layout(weight: Any) -> Any:
-    """A weight of torch's in flax's layout, inputs and outputs last."""
-    return jnp.moveaxis(jnp.asarray(weight), (0, 1), (-1, -2))
+def flax_layout(weight: Any, transposed: bool = False) -> Any:
+    """A weight with outputs first in flax's layout, inputs and outputs last; that of a transposed convolution, too."""
+    weight = jnp.asarray(weight)
+    return jnp.moveaxis(mirrored(weight) if transposed else weight, (0, 1), (-1, -2))
+
+
+def mirrored(weight: Any) -> Any:
+    """A weight with its kernels the other way round along all dimensions."""
+    return jnp.flip(weight, range(2, weight.ndim))
 
 
 def bias_of(layer: Any) -> jax.Array | None:
     """A layer's bias in float32, or None."""
-    return None if layer.bias is None else layer.bias[...].astype(jnp.float32)
+    return None if getattr(layer, "bias", None) is None else layer.bias[...].astype(jnp.float32)

@@ -13,7 +13,7 @@ from qjax.nnx import quantized
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.rounded import CodedWeight, RoundedLayer
-from qjax.nnx.workflow.layers import WEIGHTED, is_whole, why_float
+from qjax.nnx.workflow.layers import UNTRAINED, WEIGHTED, is_whole, why_float
 from qjax.nnx.workflow.observing import Observer
 from qjax.nnx.workflow.steps.conversion import observer_name
 from qjax.nnx.workflow.steps.training import Trained
@@ -79,7 +79,7 @@ def _described(path: str, layer: Any) -> LayerReport:
         return LayerReport(path, name, "float", reason=_why(layer))
     state, module = "observed", getattr(layer, "module", layer)
     first = module.layer if isinstance(module, Fused) else module
-    described: Any = layer.qconfig.weight if type(first) in WEIGHTED else None
+    described: Any = layer.qconfig.weight if type(first) in (*WEIGHTED, *UNTRAINED) else None
     if isinstance(layer, Trained):
         state, described = "trained", layer.weight_fake_quant.description
     scale, zero_point, missing = _parameters(observer)

@@ -13,7 +13,7 @@ from qjax.nnx.activations import PReLU
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.recurrent import Recurrent
 from qjax.nnx.workflow.carrying.entries import Entries
-from qjax.nnx.workflow.layers import CELLS, flax_layout
+from qjax.nnx.workflow.layers import CELLS, flax_layout, mirrored
 from qjax.nnx.workflow.steps.dynamic import LSTM_GATES, parts_of
 
 
@@ -30,10 +30,20 @@ _KERNEL = [
     _Way("kernel", "weight", flax_layout, lambda kernel: np.moveaxis(np.asarray(kernel), (-1, -2), (0, 1))),
     _Way("bias", "bias"),
 ]
+_TRANSPOSED = [
+    _Way(
+        "kernel",
+        "weight",
+        lambda weight: flax_layout(jnp.swapaxes(jnp.asarray(weight), 0, 1), True),
+        lambda kernel: np.asarray(mirrored(jnp.moveaxis(jnp.asarray(kernel), (-2, -1), (0, 1)))),
+    ),
+    _Way("bias", "bias"),
+]
 _NORM = [_Way("scale", "weight"), _Way("bias", "bias")]
 _WAYS: dict[type[nnx.Module], list[_Way]] = {
     nnx.Linear: _KERNEL,
     nnx.Conv: _KERNEL,
+    nnx.ConvTranspose: _TRANSPOSED,
     nnx.BatchNorm: [*_NORM, _Way("mean", "running_mean"), _Way("var", "running_var")],
     nnx.LayerNorm: _NORM,
     nnx.GroupNorm: _NORM,

@@ -64,6 +64,10 @@ def _static(module: Any, entries: Entries, settings: QConfig | None, form: Affin
     form_of_weight = None if settings is None else range_observer(settings.weight).form
     if isinstance(layer, PReLU):
         return quantized.PReLU(weight_from(layer.weight, entries.of("weight"), form_of_weight), output, form)
+    if isinstance(layer, nnx.ConvTranspose):
+        weight = weight_from(layer.kernel, entries.of("weight"), form_of_weight, channels=1)
+        geometry = layer.strides, layer.padding, layer.kernel_dilation
+        return quantized.ConvTranspose(weight, entries.maybe("bias"), output, form, *geometry)
     weight = weight_from(layer.kernel, entries.of("weight"), form_of_weight)
     return WEIGHTED[type(layer)].of(layer, weight, entries.maybe("bias"), output, form, relu)
 

@@ -24,15 +24,19 @@ def torch_shape(kernel: Any) -> tuple[int, ...]:
     return jax.eval_shape(lambda kernel: jnp.moveaxis(kernel, (-1, -2), (0, 1)), kernel).shape
 
 
-def weight_from(kernel: Any, entries: Entries, form: AffineInteger | None) -> QTensor:
+def weight_from(kernel: Any, entries: Entries, form: AffineInteger | None, channels: int = 0) -> QTensor:
     """The weight of a layer whose float kernel is given; without a form, that of its dtype, or of 4 bits.
+
+    `channels` is the dimension of outputs in torch: 1 of transposed convolutions.
 
     Raises:
         ValueError: if an array is missing, or has another shape or dtype.
     """
     shape = torch_shape(kernel)
+    if channels:
+        shape = (shape[1], shape[0], *shape[2:])
     scale, zero_point = entries.take("scale"), entries.take("zero_point")
-    qparams = QParams(jnp.asarray(scale), jnp.asarray(zero_point), 0 if scale.ndim else None)
+    qparams = QParams(jnp.asarray(scale), jnp.asarray(zero_point), channels if scale.ndim else None)
     if "packed" in entries:
         form = _INT4 if form is None else form
         values = unpacked(jnp.asarray(entries.take("packed")), form, shape)

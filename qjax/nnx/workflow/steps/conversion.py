@@ -11,9 +11,9 @@ from flax import nnx
 from qcore.affine import AffineInteger, QParams
 from qjax._models.tree import check_model, modules_of, name_of, rebuilt, shown
 from qjax.nnx import quantized
-from qjax.nnx.activations import Activation, PReLU
+from qjax.nnx.activations import Activation
 from qjax.nnx.intrinsic import Fused
-from qjax.nnx.workflow.layers import NORMS, WEIGHTED, bias_of, is_whole, torch_layout
+from qjax.nnx.workflow.layers import NORMS, UNTRAINED, WEIGHTED, bias_of, is_whole, torch_layout
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.workflow.steps.checking import warn_of_repeats
 from qjax.nnx.workflow.steps.fusion import folded_layer
@@ -125,8 +125,9 @@ def _of_observed(observed: Any, output: QParams, form: AffineInteger) -> Any:
         return quantized.Quantize(output, form)
     if isinstance(layer, Activation):
         return quantized.Activation(layer.law, output, form, **dict(layer.settings))
-    if isinstance(layer, PReLU):
-        return quantized.PReLU(quantized_weight(layer.weight[...], observed.qconfig.weight), output, form)
+    if type(layer) in UNTRAINED:
+        weight = quantized_weight(torch_layout(layer), observed.qconfig.weight)
+        return UNTRAINED[type(layer)].of(layer, weight, bias_of(layer), output, form)
     relu = isinstance(layer, Fused) and layer.has_relu
     first = layer.layer if isinstance(layer, Fused) else layer
     if type(first) in NORMS:

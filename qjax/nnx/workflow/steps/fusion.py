@@ -68,14 +68,14 @@ def _fused(parts: list[Any], relu: bool) -> nnx.Module:
     has_norm = len(parts) > 1 and types[1] is nnx.BatchNorm
     rest = types[1 + has_norm :]
     alone = types[0] is nnx.BatchNorm and not has_norm and (rest or relu)
-    known = alone or types[0] in (nnx.Linear, nnx.Conv)
+    transposed = types[0] is nnx.ConvTranspose and has_norm and parts[1].use_running_average and not (rest or relu)
+    known = alone or types[0] in (nnx.Linear, nnx.Conv) or transposed
     if not known or rest not in ((), (ReLU,)) or (relu and rest):
         names = ", ".join(kind.__name__ for kind in types)
         raise ValueError(
             f"there is no fused layer of ({names}) with relu={relu}; allowed are, in this order and exactly, a Conv "
-            "and its BatchNorm, a Conv, Linear or BatchNorm and a ReLU, all three, and in evaluation a Linear and its "
-            "BatchNorm; "
-            "ReLU is qjax.nnx's, or relu=True"
+            "and its BatchNorm, a Conv, Linear or BatchNorm and a ReLU, all three, and in evaluation a Linear or "
+            "ConvTranspose and its BatchNorm; ReLU is qjax.nnx's, or relu=True"
         )
     bn = parts[1] if has_norm else None
     if bn is not None:
@@ -100,7 +100,7 @@ def folded_layer(layer: Any, bn: nnx.BatchNorm) -> Any:
     beta = jnp.zeros_like(mean) if bn.bias is None else bn.bias[...]
     params = ConvBnParams(torch_layout(layer), None if layer.bias is None else layer.bias[...], gamma, beta)
     weight, bias = fold_conv_bn(params, mean, var, bn.epsilon, linear=isinstance(layer, nnx.Linear))
-    return with_parameters(layer, flax_layout(weight), bias)
+    return with_parameters(layer, flax_layout(weight, isinstance(layer, nnx.ConvTranspose)), bias)
 
 
 def with_parameters(layer: Any, kernel: Any, bias: Any) -> Any:
