@@ -12,6 +12,7 @@ from torch import nn
 
 import qjax
 import qtorch
+from qcore import RECIPES
 from qcore.numerics import Names
 from qtorch.reproducible.modules.guard import paused
 
@@ -200,3 +201,65 @@ def test_a_part_of_a_model_may_be_compiled_by_itself():
     found = model(x)
     assert_same_bits(found, expected)
     assert_same_bits(torch.autograd.grad(found.sum(), [model.block.norm.weight])[0], wanted)
+
+
+class TorchBlock(nn.Module):
+    """A whole attention block: linear layers, softmax between two products, normalization and an MLP."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.inner = nn.LayerNorm(SIZE), nn.LayerNorm(SIZE)
+        self.query, self.key, self.value = (nn.Linear(SIZE, SIZE) for _ in "qkv")
+        self.out, self.up, self.down = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, 16), nn.Linear(16, SIZE)
+
+    def forward(self, x):
+        h = self.norm(x)
+        heads = [layer(h).view(2, 5, HEADS, -1).transpose(1, 2) for layer in (self.query, self.key, self.value)]
+        y = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(2, 5, SIZE))
+        return x + self.down(nn.functional.gelu(self.up(self.inner(x))))
+
+
+class FlaxBlock(nnx.Module):
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        self.norm, self.inner = (nnx.LayerNorm(SIZE, epsilon=1e-5, rngs=rngs) for _ in "ab")
+        self.query, self.key, self.value = (nnx.Linear(SIZE, SIZE, rngs=rngs) for _ in "qkv")
+        self.out, self.up = nnx.Linear(SIZE, SIZE, rngs=rngs), nnx.Linear(SIZE, 16, rngs=rngs)
+        self.down = nnx.Linear(16, SIZE, rngs=rngs)
+
+    def __call__(self, x):
+        room = qjax.reproducible
+        h = self.norm(x)
+        heads = [layer(h).reshape(2, 5, HEADS, -1).swapaxes(1, 2) for layer in (self.query, self.key, self.value)]
+        y = room.scaled_dot_product_attention(*heads, is_causal=True)
+        x = room.add(x, self.out(y.swapaxes(1, 2).reshape(2, 5, SIZE)))
+        return room.add(x, self.down(room.gelu(self.up(self.inner(x)))))
+
+
+@pytest.mark.parametrize("recipe", ["mxfp8", pytest.param("bf16_mixed", marks=pytest.mark.heavy)])
+def test_an_attention_block_under_a_recipe(recipe):
+    """The softmax is the library's, so the block has the same bits in both, with its gradients."""
+    torch.manual_seed(0)
+    first = qtorch.reproducible.convert(TorchBlock(), RECIPES[recipe])
+    second = qjax.reproducible.convert(FlaxBlock(), RECIPES[recipe])
+    qjax.reproducible.load_state_dict(second, {name: p.detach().numpy() for name, p in first.state_dict().items()})
+    x = torch.from_numpy(X.copy()).requires_grad_()
+    y = first(x)
+    y.backward(torch.from_numpy(with_gradient(tuple(y.shape))))
+    graph, params, rest = nnx.split(second, nnx.Param, ...)
+
+    @jax.jit
+    def program(params, x):
+        z, pull = jax.vjp(lambda params, x: nnx.merge(graph, params, rest)(x), params, x)
+        return z, *pull(jnp.asarray(with_gradient(z.shape)))
+
+    z, gradients, of_x = program(params, X)
+    assert_same_bits(z, y)
+    assert_same_bits(of_x, x.grad)
+    found = qjax.reproducible.state_dict(nnx.merge(graph, gradients, rest))
+    for name, p in first.named_parameters():
+        assert_same_bits(found[name], p.grad, name)
+    wide = qtorch.reproducible.convert(TorchBlock())
+    wide.load_state_dict(first.state_dict())
+    assert not torch.equal(wide(x), y)
