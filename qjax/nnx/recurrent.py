@@ -26,6 +26,7 @@ class Recurrent(nnx.Module):
         use_bias: False for no biases.
         bidirectional: True for two directions, whose results lie side by side.
         time_major: True for arrays of shape (steps, batch, features), else (batch, steps, features).
+        proj_size: of an LSTM: hidden states are projected to this size by weight_hr_l0; 0 for none.
         rngs: for the parameters.
 
     Attributes:
@@ -51,6 +52,7 @@ class Recurrent(nnx.Module):
         use_bias: bool = True,
         bidirectional: bool = False,
         time_major: bool = False,
+        proj_size: int = 0,
         *,
         rngs: nnx.Rngs,
     ) -> None:
@@ -61,12 +63,15 @@ class Recurrent(nnx.Module):
         self.hidden_features = check_int("hidden_features", hidden_features, 1)
         self.num_layers = check_int("num_layers", num_layers, 1)
         self.use_bias, self.bidirectional, self.time_major = use_bias, bidirectional, time_major
+        self.proj_size = check_int("proj_size", proj_size, 0, hidden_features - 1 if self.kind == "lstm" else 0)
+        state_size = proj_size or hidden_features
         rows, bound = self.gates * hidden_features, hidden_features**-0.5
         for number, suffix in enumerate(self.suffixes):
             inner = number >= 1 + bidirectional
-            width = (1 + bidirectional) * hidden_features if inner else in_features
-            shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, width), "weight_hh": (rows, hidden_features)}
+            width = (1 + bidirectional) * state_size if inner else in_features
+            shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, width), "weight_hh": (rows, state_size)}
             shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)} if use_bias else {}
+            shapes |= {"weight_hr": (proj_size, hidden_features)} if proj_size else {}
             for name, shape in shapes.items():
                 setattr(
                     self,
@@ -82,16 +87,21 @@ class Recurrent(nnx.Module):
 
     def weights(self) -> list[CellWeights]:
         """The weights and biases of each layer and direction."""
-        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if self.use_bias else 2]
-        return [CellWeights(*(getattr(self, name + suffix)[...] for name in names)) for suffix in self.suffixes]
+        names = {"ih": "weight_ih", "hh": "weight_hh"}
+        names |= {"bias_ih": "bias_ih", "bias_hh": "bias_hh"} if self.use_bias else {}
+        names |= {"hr": "weight_hr"} if self.proj_size else {}
+        return [
+            CellWeights(**{part: getattr(self, name + suffix)[...] for part, name in names.items()})
+            for suffix in self.suffixes
+        ]
 
     def __call__(self, inputs: jax.Array, initial_carry: Any = None, return_carry: bool = False) -> Any:
         """The results of all steps, and the last states if they are asked for.
 
         Args:
             inputs: floats.
-            initial_carry: the first hidden states, of shape (num_layers * directions, batch, hidden_features); those
-                and the cell states in an LSTM. None for zeros.
+            initial_carry: the first hidden states, of shape (num_layers * directions, batch, hidden_features), or
+                proj_size; those and the cell states in an LSTM. None for zeros.
             return_carry: True for a pair of results and states.
 
         Raises:
@@ -104,8 +114,8 @@ class LSTM(Recurrent):
     """`torch.nn.LSTM`; `quantize_dynamic` makes a `quantized.dynamic.LSTM` of it.
 
     Args:
-        in_features, hidden_features, num_layers, use_bias, bidirectional, time_major, rngs: as for `Recurrent`, which
-            raises the same errors.
+        in_features, hidden_features, num_layers, use_bias, bidirectional, time_major, proj_size, rngs: as for
+            `Recurrent`, which raises the same errors.
 
     Example:
         >>> import jax.numpy as jnp
@@ -121,8 +131,8 @@ class GRU(Recurrent):
     """`torch.nn.GRU`; `quantize_dynamic` makes a `quantized.dynamic.GRU` of it.
 
     Args:
-        in_features, hidden_features, num_layers, use_bias, bidirectional, time_major, rngs: as for `Recurrent`, which
-            raises the same errors.
+        in_features, hidden_features, num_layers, use_bias, bidirectional, time_major, proj_size, rngs: as for
+            `Recurrent`, which raises the same errors.
 
     Example:
         >>> import jax.numpy as jnp

@@ -23,6 +23,7 @@ __all__ = ["from_torch_ao", "to_torch_ao"]
 _PACKED = "_packed_params."
 _RECURRENT, _CELL = re.compile(r"_all_weight_values\.(\d+)\.$"), re.compile("_packed_weight_(ih|hh)")
 _PRODUCT = re.compile(r"(?<![^.])(ih|hh)\.(?:(\d+)\.)?$")
+_PROJECTION = re.compile(r"(?<![^.])hr\.\d+\.$")
 _PER_CHANNEL = torch.per_channel_affine, torch.per_channel_symmetric
 _OBSERVED = "min_val", "fake_quant_enabled"
 _OLD_NAMES = {"min_vals": "min_val", "max_vals": "max_val"}  # of observers of channels
@@ -194,6 +195,8 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor], model: torch.nn.Module |
     versions = {key.rpartition(".")[0]: 3 for key in rest if key.endswith("min_val")}
     versions |= {key.rpartition(".bn.")[0]: 2 for key in rest if key.endswith(".bn.weight")}
     for layer, (weight, bias) in layers.items():
+        if _PROJECTION.search(layer):
+            raise ValueError(f"state_dict has {layer}weight, of an LSTM with proj_size; torch.ao has no such LSTM")
         if found := _PRODUCT.search(layer):
             owner = layer[: found.start()]
             if found[1] == "hh" and found[2]:

@@ -11,6 +11,7 @@ from flax import nnx
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic.transposed import filters_of
 from qcore.arguments import check_choice, check_int, check_sizes
+from qjax._rounding.inputs import ArrayLike
 from qjax.nnx.quantized.base import Quantized, QuantizedWeight, float_variable, place_of
 from qjax.nnx.quantized.conv import for_pairs
 from qjax.quantization import QTensor
@@ -52,7 +53,7 @@ class ConvTranspose(Quantized):
     def __init__(
         self,
         weight: QTensor,
-        bias: jax.Array | None,
+        bias: ArrayLike | None,
         output: QParams,
         form: AffineInteger,
         strides: Any = 1,

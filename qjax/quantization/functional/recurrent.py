@@ -29,6 +29,8 @@ class CellWeights(NamedTuple):
         ih, hh: of the products with the input and with the hidden state: QTensors or float16 arrays of shapes (gates *
             size, features) and (gates * size, size). Rows are those of i, f, g, o in an LSTM, and of r, z, n in a GRU.
         bias_ih, bias_hh: float32 of shape (gates * size,), or None.
+        hr: of an LSTM whose hidden states are projected, of shape (projected, size); hh then has the shape (gates *
+            size, projected). None for no projection.
 
     Example:
         >>> ones = jnp.ones((3, 1), jnp.float16)
@@ -41,6 +43,7 @@ class CellWeights(NamedTuple):
     hh: Weight
     bias_ih: jax.Array | None = None
     bias_hh: jax.Array | None = None
+    hr: Weight | None = None
 
 
 def lstm_cell(x: ArrayLike, state: State, weights: CellWeights) -> State:
@@ -168,7 +171,8 @@ def gru(
 
 
 def _lstm_step(product: Product, of_input: jax.Array, weights: CellWeights, state: State) -> State:
-    return recurrent.lstm_cell(Names, of_input + product(state[0], weights.hh, weights.bias_hh), state[1])
+    hidden, cell = recurrent.lstm_cell(Names, of_input + product(state[0], weights.hh, weights.bias_hh), state[1])
+    return (hidden if weights.hr is None else product(hidden, weights.hr, None)), cell
 
 
 def _gru_step(product: Product, of_input: jax.Array, weights: CellWeights, state: State) -> State:
@@ -189,12 +193,12 @@ _STEPS = {  # a step, the gates, and the states
 
 def _cell(kind: str, x: Any, states: State, weights: CellWeights) -> State:
     """The states after a step."""
-    size = _size_of(kind, weights)
+    sizes = _sizes_of(kind, weights)
     check_bias("weights.bias_ih", weights.bias_ih, weights.ih)
     check_bias("weights.bias_hh", weights.bias_hh, weights.hh)
     of_input = dynamic_linear(x, weights.ih, weights.bias_ih)
     step, _, names = _STEPS[kind]
-    check_states(names, states, (*of_input.shape[:-1], size))
+    check_states(names, states, [(*of_input.shape[:-1], size) for size in sizes])
     return step(dynamic_linear, of_input, weights, states)
 
 
@@ -213,12 +217,13 @@ def over_layers(kind: str, product: Product, x: Any, layers: Any, states: State 
     directions = {len(layer) for layer in layers}
     if directions not in ({1}, {2}):
         raise ValueError(f"layers have {sorted(directions)} directions; allowed are 1 or 2, the same for all")
-    size, *others = {_size_of(kind, weights) for layer in layers for weights in layer}
+    sizes, *others = {_sizes_of(kind, weights) for layer in layers for weights in layer}
     if others:
-        raise ValueError(f"layers have states of {sorted([size, *others])}; allowed is one size for all")
-    shape = len(layers) * len(layers[0]), x.shape[1], size
-    states = (jnp.zeros(shape),) * len(names) if states is None else states
-    check_states(names, states, shape)
+        found = sorted({size for one in (sizes, *others) for size in one})
+        raise ValueError(f"layers have states of {found}; allowed is one size for all")
+    shapes = [(len(layers) * len(layers[0]), x.shape[1], size) for size in sizes]
+    states = tuple(map(jnp.zeros, shapes)) if states is None else states
+    check_states(names, states, shapes)
     last = []
     for layer in layers:
         results = []
@@ -250,23 +255,33 @@ def _check_layers(layers: Any) -> None:
             check_type("weights of layers", weights, CellWeights, "a CellWeights")
 
 
-def _size_of(kind: str, weights: Any) -> int:
-    """The size of a cell's state; raises unless the weights have as many gates of it as the kind."""
+def _sizes_of(kind: str, weights: Any) -> tuple[int, ...]:
+    """The sizes of a cell's states; raises unless the weights have as many gates of them as the kind."""
     check_type("weights", weights, CellWeights, "a CellWeights")
     ih, hh = (tuple(getattr(weight, "shape", ())) for weight in (weights.ih, weights.hh))
-    gates = _STEPS[kind][1]
+    gates, names = _STEPS[kind][1:]
+    if weights.hr is not None and kind == "lstm":
+        hr = tuple(weights.hr.shape)
+        if len(ih) != 2 or len(hr) != 2 or (ih[0], hh) != (gates * hr[1], (gates * hr[1], hr[0])):
+            raise ValueError(
+                f"weights.ih has shape {ih}, weights.hh {hh} and weights.hr {hr}; allowed are (4 * size, features), "
+                "(4 * size, projected) and (projected, size)"
+            )
+        return hr
+    if weights.hr is not None:
+        raise ValueError(f"weights.hr has shape {tuple(weights.hr.shape)}; allowed is None but in an LSTM")
     if len(ih) != 2 or len(hh) != 2 or not ih[0] == hh[0] == gates * hh[1]:
         raise ValueError(
             f"weights.ih has shape {ih} and weights.hh {hh}; allowed are ({gates} * size, features) and "
             f"({gates} * size, size)"
         )
-    return hh[1]
+    return (hh[1],) * len(names)
 
 
-def check_states(names: tuple[str, ...], states: Any, shape: tuple[int, ...]) -> None:
-    """Raises unless there is a state of the shape for each name."""
+def check_states(names: tuple[str, ...], states: Any, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Raises unless there is a state of its shape for each name."""
     if not isinstance(states, (tuple, list)) or len(states) != len(names):
         raise TypeError(f"state is a {type(states).__name__}; allowed is a tuple of arrays, ({', '.join(names)})")
-    for name, state in zip(names, states, strict=True):
+    for name, state, shape in zip(names, states, shapes, strict=True):
         if (actual := getattr(state, "shape", None)) != shape:
             raise ValueError(f"{name} state has shape {actual}; allowed is {shape}")

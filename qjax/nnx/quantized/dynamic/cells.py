@@ -65,7 +65,8 @@ class Cell(nnx.Module):
         """
         of_input = inputs if self.of_products else self.ih(inputs)
         states = carry if len(self.states) > 1 else (carry,)
-        checked(self, check_states, self.states, states, (*of_input.shape[:-1], self.hidden_features))
+        shapes = [(*of_input.shape[:-1], self.hidden_features)] * len(self.states)
+        checked(self, check_states, self.states, states, shapes)
         carry = self._step(carry, of_input)
         return carry, carry if isinstance(carry, jax.Array) else carry[1]
 

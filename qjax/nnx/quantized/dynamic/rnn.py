@@ -61,6 +61,7 @@ class Recurrent(nnx.Module):
         ih, hh: the products of each layer and direction with inputs and with hidden states; outputs are gates in
             torch's order.
         bidirectional, time_major: as for `qjax.nnx.LSTM`.
+        hr: the products that project an LSTM's hidden states, or None.
 
     Attributes:
         layer_name: where the layer is in a model.
@@ -80,19 +81,28 @@ class Recurrent(nnx.Module):
     gates: ClassVar[int]
 
     def __init__(
-        self, ih: list[Linear], hh: list[Linear], bidirectional: bool = False, time_major: bool = False
+        self,
+        ih: list[Linear],
+        hh: list[Linear],
+        bidirectional: bool = False,
+        time_major: bool = False,
+        hr: list[Linear] | None = None,
     ) -> None:
-        for name, products in (("ih", ih), ("hh", hh)):
+        for name, products in (("ih", ih), ("hh", hh), *([] if hr is None else [("hr", hr)])):
             known = isinstance(products, (list, tuple)) and all(isinstance(one, Linear) for one in products)
             if not known or not products:
                 raise TypeError(f"{name}={quoted(products)}; allowed is a list of qjax.nnx.quantized.dynamic.Linear")
         check_flag("bidirectional", bidirectional)
         check_flag("time_major", time_major)
-        size = hh[0].weight.shape[1]
-        if len(ih) != len(hh) or any(one.weight.shape[0] != self.gates * size for one in (*ih, *hh)):
+        size = (hh if hr is None else hr)[0].weight.shape[1]
+        if {len(ih)} != {len(one) for one in (hh, hr or hh)} or any(
+            one.weight.shape[0] != self.gates * size for one in (*ih, *hh)
+        ):
             shapes = [one.weight.shape for one in (*ih, *hh)]
             raise ValueError(f"products have shapes {shapes}; allowed are {self.gates} gates of {size}, as hh[0] says")
         self.ih, self.hh = nnx.List(ih), nnx.List(hh)
+        if hr is not None:
+            self.hr = nnx.List(hr)
         self.bidirectional, self.time_major = bidirectional, time_major
 
     def __call__(self, inputs: jax.Array, initial_carry: Any = None, return_carry: bool = False) -> Any:
@@ -102,9 +112,10 @@ class Recurrent(nnx.Module):
             TypeError: if inputs are no array of floats.
             ValueError: if shapes do not fit.
         """
+        projections = [_weight(one) for one in self.hr] if hasattr(self, "hr") else [None] * len(self.ih)
         weights = [
-            CellWeights(*(_weight(x) for x in two), *(_bias(x) for x in two))
-            for two in zip(self.ih, self.hh, strict=True)
+            CellWeights(_weight(ih), _weight(hh), _bias(ih), _bias(hh), hr)
+            for ih, hh, hr in zip(self.ih, self.hh, projections, strict=True)
         ]
         return checked(self, run_layers, self, weights, dynamic_linear, inputs, initial_carry, return_carry)
 
@@ -121,7 +132,7 @@ class LSTM(Recurrent):
     """`qjax.nnx.LSTM` with quantized weights.
 
     Args:
-        ih, hh, bidirectional, time_major: as for `Recurrent`, which raises the same errors.
+        ih, hh, bidirectional, time_major, hr: as for `Recurrent`, which raises the same errors.
 
     Example:
         >>> import jax.numpy as jnp
@@ -137,7 +148,7 @@ class GRU(Recurrent):
     """`qjax.nnx.GRU` with quantized weights.
 
     Args:
-        ih, hh, bidirectional, time_major: as for `Recurrent`, which raises the same errors.
+        ih, hh, bidirectional, time_major, hr: as for `Recurrent`, which raises the same errors.
 
     Example:
         >>> import jax.numpy as jnp

@@ -90,9 +90,9 @@ def _dynamic(name: str, module: Any, entries: Entries) -> Any:
         layer: Any = module.layer
         return _product(name, layer.kernel, entries, relu=True)
     if isinstance(module, Recurrent):
-        return _cell(
-            name, module, entries, [f"{side}.{i}" for i in range(len(module.suffixes)) for side in ("ih", "hh")]
-        )
+        count = len(module.suffixes)
+        sides = [f"{side}.{i}" for i in range(count) for side in ("ih", "hh")]
+        return _cell(name, module, entries, [*sides, *(f"hr.{i}" for i in range(count) if module.proj_size)])
     return _cell(name, module, entries, ("ih", "hh"))
 
 

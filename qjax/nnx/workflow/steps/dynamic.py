@@ -165,13 +165,16 @@ def _made(name: str, module: Any, settings: QConfigDynamic) -> Any:
 
 
 def _recurrent(layer: Any) -> Parts:
-    """The parts of an LSTM or a GRU: products with inputs and with hidden states in turn."""
-    weights = [
-        (one, bias) for cell in layer.weights() for one, bias in ((cell.ih, cell.bias_ih), (cell.hh, cell.bias_hh))
-    ]
+    """The parts of an LSTM or a GRU: products with inputs, with hidden states and of projections in turn."""
+    cells = layer.weights()
+    weights = [(one, bias) for cell in cells for one, bias in ((cell.ih, cell.bias_ih), (cell.hh, cell.bias_hh))]
+    weights += [(cell.hr, None) for cell in cells if cell.hr is not None]
 
     def make(*products: dynamic.Linear) -> Any:
-        return RECURRENT[type(layer)]([*products[::2]], [*products[1::2]], layer.bidirectional, layer.time_major)
+        count = 2 * len(cells)
+        projections = [*products[count:]] or None
+        settings = layer.bidirectional, layer.time_major, projections
+        return RECURRENT[type(layer)]([*products[:count:2]], [*products[1:count:2]], *settings)
 
     return Parts(make, weights)
 

@@ -35,6 +35,7 @@ class _Recurrent(torch.nn.Module):
         dropout: float = 0.0,
         bidirectional: bool = False,
         dtype: Any = torch.qint8,
+        proj_size: int = 0,
     ) -> None:
         super().__init__()
         for name, flag in (("bias", bias), ("batch_first", batch_first), ("bidirectional", bidirectional)):
@@ -42,14 +43,18 @@ class _Recurrent(torch.nn.Module):
         self.input_size = check_size("input_size", input_size)
         self.hidden_size = check_size("hidden_size", hidden_size)
         self.num_layers = check_int("num_layers", num_layers, 1, 2**16)
+        self.proj_size = check_int("proj_size", proj_size, 0, hidden_size - 1 if self.law == "lstm" else 0)
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, dropout, bidirectional
         directions = 1 + bidirectional
-        widths = [input_size] + [directions * hidden_size] * (num_layers - 1)
+        state_size = proj_size or hidden_size
+        widths = [input_size] + [directions * state_size] * (num_layers - 1)
         rows = self.gates * hidden_size
         self.ih = torch.nn.ModuleList(
             DynamicProduct((rows, width), bias, dtype) for width in widths for _ in range(directions)
         )
-        self.hh = torch.nn.ModuleList(DynamicProduct((rows, hidden_size), bias, dtype) for _ in self.ih)
+        self.hh = torch.nn.ModuleList(DynamicProduct((rows, state_size), bias, dtype) for _ in self.ih)
+        if proj_size:
+            self.hr = torch.nn.ModuleList(DynamicProduct((proj_size, hidden_size), False, dtype) for _ in self.ih)
 
     def _run(
         self, x: torch.Tensor, sizes: list[int], states: list[torch.Tensor]
@@ -59,7 +64,7 @@ class _Recurrent(torch.nn.Module):
         Args:
             x: the sequences' rows, those of one step after those of another.
             sizes: how many sequences, the first ones, have each step.
-            states: tensors of shape (layers * directions, batch, hidden_size).
+            states: tensors of shape (layers * directions, batch, hidden_size), or proj_size for hidden ones.
         """
         directions, last = 1 + self.bidirectional, []
         for layer in range(self.num_layers):
@@ -70,7 +75,8 @@ class _Recurrent(torch.nn.Module):
                 number = layer * directions + direction
                 state = tuple(one[number] for one in states)
                 products = self.ih[number], self.hh[number]
-                result, state = run_steps(self.law, products, x, sizes, state, direction == 1)
+                projection = self.hr[number] if self.proj_size else None
+                result, state = run_steps(self.law, products, x, sizes, state, direction == 1, projection)
                 results.append(result)
                 last.append(state)
             x = torch.cat(results, -1) if directions > 1 else results[0]
@@ -112,10 +118,13 @@ class _Recurrent(torch.nn.Module):
         self, x: torch.Tensor, batch: int, states: tuple[torch.Tensor, ...] | None, count: int
     ) -> list[torch.Tensor]:
         """The first states in float32; zeros where there are none."""
-        shape = len(self.ih), batch, self.hidden_size
-        for one in states or ():
+        sizes = (self.proj_size or self.hidden_size, self.hidden_size)[:count]
+        shapes = [(len(self.ih), batch, size) for size in sizes]
+        if states is None:
+            return [x.new_zeros(shape, dtype=torch.float32) for shape in shapes]
+        for one, shape in zip(states, shapes, strict=True):
             check_state(self, "state", one, shape)
-        return [x.new_zeros(shape, dtype=torch.float32)] * count if states is None else [one.float() for one in states]
+        return [one.float() for one in states]
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}, {self.bidirectional=}"
@@ -126,15 +135,14 @@ class _Recurrent(torch.nn.Module):
 
         Raises:
             TypeError: if it has none.
-            ValueError: if it has projections.
         """
-        if mod.proj_size:
-            raise ValueError(f"proj_size={mod.proj_size}; allowed is 0")
         dtype = dtype_of(mod)
         settings = mod.num_layers, mod.bias, mod.batch_first, mod.dropout, mod.bidirectional
-        made = cls(mod.input_size, mod.hidden_size, *settings, dtype)
+        made = cls(mod.input_size, mod.hidden_size, *settings, dtype, mod.proj_size)
         for number, weights in enumerate(mod.all_weights):
-            biases = weights[2:] if mod.bias else (None, None)
+            biases = weights[2:4] if mod.bias else (None, None)
+            if mod.proj_size:
+                made.hr[number].take(mod, weights[-1], None, dtype)  # type: ignore[operator]
             products: Any = made.ih[number], made.hh[number]
             for product, weight, bias in zip(products, weights[:2], biases, strict=True):
                 product.take(mod, weight, bias, dtype)
@@ -147,6 +155,7 @@ class LSTM(_Recurrent):
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional: as for `torch.nn.LSTM`.
         dtype: of the weights: torch.qint8, an `AffineInteger`, or torch.float16.
+        proj_size: as for `torch.nn.LSTM`: hidden states are projected to this size, by a third product; 0 for none.
 
     Example:
         >>> y, (hidden, cell) = LSTM(2, 3, num_layers=2)(torch.ones(5, 1, 2))
@@ -170,6 +179,7 @@ class GRU(_Recurrent):
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype: as for `LSTM`.
+        proj_size: 0.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.

@@ -35,7 +35,13 @@ LAWS = {"lstm": _lstm, "gru": _gru}
 
 
 def run_steps(
-    law: str, products: tuple[Any, Any], x: torch.Tensor, sizes: Sequence[int], state: State, reverse: bool
+    law: str,
+    products: tuple[Any, Any],
+    x: torch.Tensor,
+    sizes: Sequence[int],
+    state: State,
+    reverse: bool,
+    projection: Product | None = None,
 ) -> tuple[torch.Tensor, State]:
     """The results of all steps, and the states after the last one.
 
@@ -46,8 +52,11 @@ def run_steps(
         sizes: how many sequences, the first ones, have each step.
         state: tensors of shape (batch, size).
         reverse: whether the steps are taken from the last to the first.
+        projection: of an LSTM's hidden states, or None.
     """
     of_input, of_hidden = products
+    if projection is not None:
+        return _run(law, of_input, of_hidden, None, x, sizes, state, reverse, projection)
     differentiated = torch.is_grad_enabled() and any(one.requires_grad for one in state)
     integers = not any(isinstance(one.weight, torch.Tensor) for one in products)
     if torch.compiler.is_dynamo_compiling() and integers and not differentiated:
@@ -67,6 +76,7 @@ def _run(
     sizes: Sequence[int],
     state: State,
     reverse: bool,
+    projection: Product | None = None,
 ) -> tuple[torch.Tensor, State]:
     """All steps at once by the kernel, or one after the other by the law."""
     of_all = of_input(x)
@@ -78,6 +88,8 @@ def _run(
         count = sizes[step]
         first = [one[:count] for one in state]
         new = LAWS[law](rows[step], of_hidden(first[0]), first)
+        if projection is not None:
+            new = (projection(new[0]), *new[1:])
         # The states of sequences that are over, or come later, stay.
         state = new if count == len(state[0]) else [torch.cat((a, b[count:])) for a, b in zip(new, state, strict=True)]
         outputs.append(new[0])
