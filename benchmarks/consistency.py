@@ -5,7 +5,9 @@
     python -m benchmarks.consistency --jobs 1                        one after the other, with steadier times
     python -m benchmarks.consistency --formats "float(5" --rounding stochastic --json bits.json
 
-Products with accumulators follow, forward and backward, unless --formats or --rounding chooses.
+Programs for torch.compile follow, one format of each kind forward and backward, and products with accumulators,
+unless --formats or --rounding chooses. With QTORCH_KERNELS=inductor eager calls of torch are those of Inductor's
+packages, each of which takes half a minute to compile: choose formats and modes.
 
 A result differs where its bits do: the sign of zero and NaN payloads count. The reference is qcore. Times are of
 rounding alone, without the first call where that compiles; several jobs disturb each other's. The exit status is 1
@@ -29,6 +31,7 @@ import torch
 from benchmarks.support.arguments import count_of, output_file
 from benchmarks.support.backends import Backend, all_backends, reference
 from benchmarks.support.comparison import Case, Piece, compare
+from benchmarks.support.compiled import compare_compiled
 from benchmarks.support.inputs import BLOCKS, FORMATS, MODES, MORE, hard_inputs
 from benchmarks.support.products import compare_products
 from benchmarks.support.programs import keep_programs
@@ -62,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     jobs = arguments.jobs or usable_cores()
     cases = run(formats, arguments.rounding or MODES, arguments.count, arguments.all, jobs)
     if not arguments.formats and not arguments.rounding:
+        cases += compare_compiled(arguments.all, jobs)
         cases += compare_products()
     seconds = perf_counter() - begin
     if arguments.json:

@@ -5,9 +5,12 @@ Usage:
     python -m benchmarks.fusion --vectors avx2 --json fusion.json
 
 Each program runs eagerly, compiled with the operator as a call of the kernel, and compiled with the operator as a loop
-of Inductor's. The three take turns with a copy of the same bytes, with one thread; the fastest of each are compared.
-"chosen" is what the library does without being asked. Seconds of compiling are those of all processors, Python's and
-the compiler's, with Inductor's caches off and after one program that warms up.
+of Inductor's. The three take turns with a copy of the same bytes, with one thread; medians are compared. "chosen" is
+what the library does without being asked. Seconds of compiling are those of all processors, Python's and the
+compiler's, in an empty cache of Inductor's and after a program that warms up.
+
+The last rows are training steps of PreResNet20 (see `benchmarks.training`), compiled in fp32 and rounded to nearest,
+with all threads: seconds a step, and of compiling, forward and backward.
 """
 
 from __future__ import annotations
@@ -31,11 +34,12 @@ import torch._dynamo  # before Inductor: torch imports the two in a circle
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
-from torch._inductor import config
+from torch._inductor import config, lowering
 
 import qtorch
+from benchmarks import training
 from benchmarks.support.results import write_results
-from benchmarks.support.timing import by_turns, clock_for, keep_pages, machine, versions
+from benchmarks.support.timing import by_turns, clock_for, keep_pages, machine, usable_cores, versions
 from benchmarks.support.vectors import instruction_sets
 from qtorch._rounding.paths import inductor
 from qtorch._rounding.plan import plan_for
@@ -46,6 +50,7 @@ FORMATS = (
     *("scaled(e4m3fn,{0:16,1:16})", "mxfp8_e4m3"),
 )
 WAYS = "call", "loop"
+BATCH = 64  # images of a training step
 _NUMBERS = count()
 
 
@@ -61,16 +66,26 @@ def programs() -> dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
     def between(x: torch.Tensor) -> torch.Tensor:
         return qtorch.quantize(torch.nn.functional.gelu(qtorch.quantize(x, "e5m2")), "e5m2")
 
+    def encoded(x: torch.Tensor) -> torch.Tensor:
+        return qtorch.encode(x.relu() * 1.5, "e5m2")
+
+    def decoded(x: torch.Tensor) -> torch.Tensor:
+        return qtorch.decode((x * 16).to(torch.int32), "e5m2") * 1.5  # whose low 8 bits are codes
+
     found = {f"{text} of relu(x) * 1.5": (text, after(text)) for text in FORMATS}
-    return found | {f"{text} alone": (text, alone(text)) for text in FORMATS} | {"e5m2, gelu, e5m2": ("e5m2", between)}
+    found |= {f"{text} alone": (text, alone(text)) for text in FORMATS}
+    codes = {"codes of relu(x) * 1.5": encoded, "numbers of codes, * 1.5": decoded}
+    return found | {name: ("e5m2", program) for name, program in ({"e5m2, gelu, e5m2": between} | codes).items()}
 
 
 def compiled(program: Any, x: torch.Tensor, way: str) -> tuple[Callable[[torch.Tensor], torch.Tensor], float]:
     """A compiled program that calls the kernel or has a loop, and the seconds of processors that compiling took."""
     code = program.__code__.replace(co_name=f"program{next(_NUMBERS)}")  # Dynamo keeps programs by their code
     own = FunctionType(code, program.__globals__, program.__name__, None, program.__closure__)
-    fuses = patch.object(inductor, "is_faster", lambda *arguments: way == "loop")
-    with fuses, patch.object(config, "fx_graph_cache", False):
+    inductor.register()
+    operators = [getattr(torch.ops.qtorch, name).default for name in ("round", "encode", "decode")]
+    calls = {one: lowering.fallback_handler(one, add_to_fallback_set=False) for one in operators if way == "call"}
+    with patch.object(inductor, "is_faster", lambda *arguments: True), patch.dict(lowering.lowerings, calls):
         begin = sum(os.times()[:4])
         found = torch.compile(own, fullgraph=True, dynamic=False)
         found(x)
@@ -80,7 +95,8 @@ def compiled(program: Any, x: torch.Tensor, way: str) -> tuple[Callable[[torch.T
 def measure(seconds: float) -> Iterator[dict[str, Any]]:
     torch.set_num_threads(1)
     config.compile_threads = 1  # compilers in processes of this one, whose times are counted
-    compiled(lambda x: x + 1, torch.ones(64), "call")
+    config.fx_graph_cache = False
+    compiled(lambda x: qtorch.quantize(x + 1, "e5m2"), torch.ones(64), "loop")
     log = Console(stderr=True, highlight=False)
     for name, (text, program) in programs().items():
         plan = plan_for(text, "nearest", torch.float32, None, False)
@@ -89,11 +105,37 @@ def measure(seconds: float) -> Iterator[dict[str, Any]]:
             made = {way: compiled(program, x, way) for way in WAYS}
             calls = [partial(one, x) for one in (program, *(made[way][0] for way in WAYS))]
             *times, copy = by_turns([*calls, partial(torch.empty_like(x).copy_, x)], clock_for("cpu"), seconds)
-            chosen = inductor.is_faster(plan, shape, "alone" not in name)
-            row = {"program": name, "exponent": exponent, "chosen": WAYS[chosen], "copy": copy.fastest}
-            ratios = {way: one.fastest / copy.fastest for way, one in zip(("eager", *WAYS), times, strict=True)}
+            chosen = "code" in name or inductor.is_faster(plan, shape, "alone" not in name)
+            row = {"program": name, "exponent": exponent, "chosen": WAYS[chosen], "copy": copy.median}
+            ratios = {way: one.median / copy.median for way, one in zip(("eager", *WAYS), times, strict=True)}
             log.print(f"{name}, 2^{exponent}: " + ", ".join(f"{way} {ratio:.2f}" for way, ratio in ratios.items()))
             yield row | ratios | {f"compile {way}": made[way][1] for way in WAYS}
+
+
+def network(seconds: float) -> Iterator[dict[str, Any]]:
+    """A training step in fp32 and one that is rounded to nearest: the time, and that of compiling."""
+    torch.set_num_threads(usable_cores())
+    steps, spent = {}, {}
+    for name, rounding in (("fp32", None), ("rounded", "nearest")):
+        step = training.torch_step(BATCH, rounding, compiled=True)
+        begin = sum(os.times()[:4])
+        step()
+        steps[name], spent[name] = step, sum(os.times()[:4]) - begin
+    times = by_turns(list(steps.values()), clock_for("cpu"), 40 * seconds)
+    for name, one in zip(steps, times, strict=True):
+        yield {"step": name, "seconds": one.median, "fastest": one.fastest, "compile": spent[name]}
+
+
+def network_table(rows: list[dict[str, Any]], vectors: str) -> Table:
+    found = Table(box=SIMPLE, title=f"PreResNet20, {BATCH} images, compiled, {vectors}")
+    for column in ("step", "ms a step", "times fp32", "s to compile", "times fp32"):
+        found.add_column(column, justify="right")
+    first = rows[0]
+    for row in rows:
+        ratios = [row[name] / first[name] for name in ("seconds", "compile")]
+        cells = f"{row['seconds'] * 1e3:.1f}", f"{ratios[0]:.3f}", f"{row['compile']:.1f}", f"{ratios[1]:.2f}"
+        found.add_row(row["step"], *cells)
+    return found
 
 
 def table(rows: list[dict[str, Any]], vectors: str) -> Table:
@@ -108,12 +150,13 @@ def table(rows: list[dict[str, Any]], vectors: str) -> Table:
     return found
 
 
-def _in_a_process(vectors: str, seconds: float) -> list[dict[str, Any]]:
-    """The rows with a set of instructions, which torch reads once."""
+def _in_a_process(part: str, vectors: str, seconds: float) -> list[dict[str, Any]]:
+    """The rows of a part with a set of instructions, which torch reads once, in an empty cache."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.json"
-        command = [sys.executable, "-m", "benchmarks.fusion", "--rows", str(file), "--seconds", str(seconds)]
-        subprocess.run(command, check=True, env=os.environ | {"ATEN_CPU_CAPABILITY": vectors})
+        command = [sys.executable, "-m", "benchmarks.fusion", f"--{part}", str(file), "--seconds", str(seconds)]
+        own = {"ATEN_CPU_CAPABILITY": vectors, "TORCHINDUCTOR_CACHE_DIR": folder}
+        subprocess.run(command, check=True, env=os.environ | own)
         return json.loads(file.read_text(encoding="utf-8"))
 
 
@@ -122,21 +165,30 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.5, help="time for each row, five turns at least")
     parser.add_argument("--vectors", choices=instruction_sets(), help="one set of instructions; all by default")
     parser.add_argument("--json", metavar="FILE", help="write versions, machine and rows there")
-    parser.add_argument("--rows", metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_argument("--skip-network", action="store_true", help="only the programs")
+    for part in PARTS:
+        parser.add_argument(f"--{part}", metavar="FILE", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    if options.rows:
-        Path(options.rows).write_text(json.dumps(list(measure(options.seconds))), encoding="utf-8")
-        return 0
+    for part, run in PARTS.items():
+        if file := getattr(options, part):
+            Path(file).write_text(json.dumps(list(run(options.seconds))), encoding="utf-8")
+            return 0
     console = Console(highlight=False)
     console.width = max(console.width, 120)
-    rows = []
+    record: dict[str, Any] = {"versions": versions(), "machine": machine("cpu")}
+    rows: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
     for vectors in [options.vectors] if options.vectors else instruction_sets():
-        found = _in_a_process(vectors, options.seconds)
-        console.print(table(found, vectors))
-        rows += [row | {"vectors": vectors} for row in found]
+        for part, show in (("rows", table), ("network", network_table)):
+            if part == "rows" or not options.skip_network:
+                found = _in_a_process(part, vectors, options.seconds)
+                console.print(show(found, vectors))
+                rows[part] += [row | {"vectors": vectors} for row in found]
     if options.json:
-        write_results(options.json, {"versions": versions(), "machine": machine("cpu"), "rows": rows})
+        write_results(options.json, record | rows)
     return 0
+
+
+PARTS = {"rows": measure, "network": network}
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ Call = Callable[[torch.Tensor], Callable[[], Any]]
 def calls(max_exponent: int) -> Iterator[tuple[str, str, int, Call, tuple[int, ...]]]:
     """Every row: what it is, the operation, the exponent, the call on a tensor, and the tensor's shape."""
     for case in speed.cases("torch", max_exponent):
-        if case.dtype == "float32":
+        if case.dtype == "float32" and case.operation != speed.PACKAGE:  # which all calls are on a GPU
             yield case.format, case.operation, case.exponent, partial(speed.torch_call, case), case.shape
     for exponent in (exponent for exponent in (speed.MIDDLE, speed.LARGE) if exponent <= max_exponent):
         for name, function in (("per tensor", _per_tensor), ("per channel", _per_channel)):

@@ -6,7 +6,8 @@ Usage:
     python -m benchmarks.speed --json speed.json
 
 torch's rows are measured once for each instruction set that the processor has, in a process of its own with
-`ATEN_CPU_CAPABILITY`: kernels, copies and random numbers are then all of that set. Each call takes turns with its
+`ATEN_CPU_CAPABILITY`: kernels, copies and random numbers are then all of that set. A few formats are also rounded by
+packages of Inductor's, which `QTORCH_KERNELS=inductor` runs in place of C. Each call takes turns with its
 baseline, and medians are compared; stochastic rounding has random numbers as its baseline, and in JAX torch's kernel.
 Rows that miss a limit are red; the last lines say what these are made of (see `benchmarks.instructions`), and count
 them; the exit status is 0 all the same: a benchmark reports, it does not judge.
@@ -43,6 +44,8 @@ from benchmarks.support.timing import (
 )
 from benchmarks.support.vectors import instruction_sets, measure_apart
 from qcore import parse
+from qtorch._rounding.paths.packages import round_by_package
+from qtorch._rounding.plan import plan_for
 from qtorch.quantization import quantize_per_tensor
 
 KEY = 7
@@ -70,6 +73,8 @@ BLOCKS = (
 )
 AFFINE = 0.03, 128, torch.quint8
 INTEGERS = "affine(0,255)"  # of a QTensor
+PACKAGE = "nearest, package"  # what QTORCH_KERNELS=inductor runs, which no limit is for
+PACKAGED = ("float(5,2)", "block(8,dim=0)", "mxfp8_e4m3")
 STOCHASTIC = ("float(5,2)", "float(8,7)", "fixed(8,4)", "block(8,dim=0)")
 
 
@@ -97,6 +102,8 @@ class Case:
         return (1 << self.exponent // 2, 1 << self.exponent - self.exponent // 2)
 
     def limit(self, vectors: str) -> float | None:
+        if self.operation == PACKAGE:
+            return None
         if self.exponent == SMALL:
             return SMALL_LIMIT if vectors != "jax" else None
         return LIMITS[self.kind].get(vectors if self.kind == "stochastic" or self.exponent < LARGE else LARGE)
@@ -150,6 +157,8 @@ def cases(framework: str, max_exponent: int) -> Iterator[Case]:
             Case(what, text, "float32", exponent) for text in BLOCKS for what in operations[1:] if has(what, text)
         )
         yield from (Case("stochastic", text, "float32", exponent) for text in STOCHASTIC)
+        if framework == "torch":
+            yield from (Case(PACKAGE, text, "float32", exponent) for text in PACKAGED)
 
 
 def has(operation: str, text: str) -> bool:
@@ -169,6 +178,8 @@ def torch_call(case: Case, x: torch.Tensor) -> Callable[[], object]:
         encoded = qtorch.encode(x, number)
         codes, scales = encoded if isinstance(encoded, tuple) else (encoded, None)
         return partial(qtorch.decode, codes, number, x.dtype, scales=scales)
+    if case.operation == PACKAGE:
+        return partial(round_by_package, x, plan_for(number, "nearest", x.dtype, None, False), None)
     return partial(qtorch.quantize, x, number, case.operation.split(",")[0], key=key if case.is_stochastic else None)
 
 

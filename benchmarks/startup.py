@@ -90,10 +90,15 @@ def _compilation(environment: Environment, device: str) -> Iterator[Finding]:
         fresh = {name: os.path.join(folder, name) for name in ("QTORCH_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TMPDIR")}
         os.mkdir(fresh["TMPDIR"])
         cold, warm = (_probe("compile", device=device, environment=environment | fresh) for _ in range(2))
+        by_inductor = environment | fresh | {"QTORCH_KERNELS": "inductor"}
+        slow, kept = (_probe("package", device=device, environment=by_inductor) for _ in range(2))
         first, again = (_probe("count", device=device, environment=environment | fresh) for _ in range(2))
     yield Finding("first results, cold", cold["seconds"], "s", COLD_LIMIT, "float nearest + stochastic, all compiled")
     yield Finding("first result of NVFP4, cold", cold["nvfp4"], "s", NVFP4_LIMIT, "nearest")
     yield Finding("first results, warm", warm["seconds"], "s", WARM_LIMIT, "the same in a later process, from disk")
+    for run, what in ((slow, "cold"), (kept, "warm")):
+        note = "float nearest, with QTORCH_KERNELS=inductor"
+        yield Finding(f"first result by Inductor, {what}", run["seconds"], "s", None, note)
     for run, what in ((cold, "cold"), (warm, "warm")):
         yield Finding(f"compilations, {what}", run["compiled"], "kernels", None if run is cold else 0)
     note = f"{first['formats']} formats x {first['shapes']} shapes, nearest and stochastic"
@@ -131,6 +136,18 @@ def _compile_probe(device: str) -> dict[str, Any]:
     quantize(x, "nvfp4", "nearest")
     _synchronize(device)
     return {"seconds": seconds, "nvfp4": perf_counter() - begin - seconds, "compiled": len(compiled)}
+
+
+def _package_probe(device: str) -> dict[str, Any]:
+    import torch
+
+    from qtorch import FloatingPoint, quantize
+
+    x = torch.randn(1000, device=device)
+    begin = perf_counter()
+    quantize(x, FloatingPoint(5, 2), "nearest")
+    _synchronize(device)
+    return {"seconds": perf_counter() - begin}
 
 
 def _count_probe(device: str) -> dict[str, Any]:
@@ -240,13 +257,14 @@ def _synchronize(device: str) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run one probe in this process and print its numbers as JSON.")
-    parser.add_argument("probe", choices=("compile", "count", "memory"))
+    parser.add_argument("probe", choices=("compile", "package", "count", "memory"))
     parser.add_argument("case", nargs="?", choices=_MEMORY_CASES, default=_MEMORY_CASES[0], help="for memory")
     parser.add_argument("exponent", nargs="?", type=int, default=26, help="for memory: 2^exponent elements")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args(argv)
     probes: dict[str, Callable[[], dict[str, Any]]] = {
         "compile": lambda: _compile_probe(options.device),
+        "package": lambda: _package_probe(options.device),
         "count": lambda: _count_probe(options.device),
         "memory": lambda: _memory_probe(options.case, options.exponent, options.device),
     }

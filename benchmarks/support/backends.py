@@ -16,8 +16,8 @@ import qcore
 import qjax
 import qtorch
 from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Posit
-from qcore.formats.block import BlockNumber
 from qcore.random.threefry import Noise
+from qtorch._kernels.packages import serve_cpu
 from qtorch._rounding.keys import key_tensor, window_tensor
 from qtorch._rounding.paths.choice import by_operations
 from qtorch._rounding.plan import plan_for
@@ -44,16 +44,6 @@ INLINE: tuple[tuple[Number, str], ...] = (
     (FixedPoint(8, 0, wrap=True), "odd"),
     (NAMED["posit16"][0], "nearest"),
     (Posit(32, 3), "stochastic"),
-    (NAMED["mxfp8_e4m3"][0], "stochastic"),
-    (NAMED["nvfp4"][0], "nearest"),
-)
-# In a program for torch.compile an operator calls the kernels that eager programs call: one of each kind of argument.
-COMPILED: tuple[tuple[Number, str], ...] = (
-    (FloatingPoint(5, 2), "nearest"),
-    (FloatingPoint(5, 2), "stochastic"),
-    (FixedPoint(8, 4), "stochastic"),
-    (BlockFloatingPoint(8, 0), "stochastic"),
-    (NAMED["posit16"][0], "nearest"),
     (NAMED["mxfp8_e4m3"][0], "stochastic"),
     (NAMED["nvfp4"][0], "nearest"),
 )
@@ -110,14 +100,13 @@ def reference_in_parts() -> Backend:
 def all_backends() -> list[Backend]:
     """All that are compared with the reference on this machine.
 
-    "torch compiled" and "jax inline" are programs that a user compiles, "jax jit" is what qjax compiles itself, once
-    for all formats of a kind.
+    "jax inline" are programs that a user compiles, "jax jit" is what qjax compiles itself, once for all formats of a
+    kind. `benchmarks.support.compiled` has those of torch.
     """
     cpu = jax.devices("cpu")[0]
     return [
         Backend("torch ops", torch.from_numpy, _torch_operations, _from_torch, compiles=False),
-        Backend("torch kernel", torch.from_numpy, _torch_kernel, _from_torch),
-        Backend("torch compiled", torch.from_numpy, _torch_compiled, _from_torch, COMPILED, hard_only=True),
+        Backend(_eager(), torch.from_numpy, _torch_kernel, _from_torch),
         Backend(
             "jax eager",
             partial(jax.device_put, device=cpu),
@@ -142,10 +131,15 @@ def fast_backends() -> list[Backend]:
     """Those that can go through all float32 numbers."""
     cpu = jax.devices("cpu")[0]
     return [
-        Backend("torch kernel", torch.from_numpy, _torch_kernel, _from_torch),
+        Backend(_eager(), torch.from_numpy, _torch_kernel, _from_torch),
         Backend("jax jit", partial(jax.device_put, device=cpu), partial(_jax_call, device=cpu), np.asarray),
         *_on_gpus(),
     ]
+
+
+def _eager() -> str:
+    """Which kernels eager calls have in this process; packages are asked for by QTORCH_KERNELS=inductor."""
+    return "torch package" if serve_cpu() else "torch kernel"
 
 
 def _on_gpus() -> list[Backend]:
@@ -194,18 +188,6 @@ def _torch_operations(number: Number, rounding: str) -> Quantizer:
 
 def _torch_kernel(number: Number, rounding: str) -> Quantizer:
     return lambda x, start: qtorch.quantize(x, number, rounding, key=KEY, start=start)
-
-
-def _torch_compiled(number: Number, rounding: str) -> Quantizer:
-    torch._dynamo.reset()
-
-    @torch.compile(fullgraph=True)
-    def program(x: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        return qtorch.quantize(x, number, rounding, key=key)
-
-    key = key_tensor(KEY)  # what is compared comes from the program that torch makes when sizes change
-    program(torch.ones((4, 5, 6) if isinstance(number, BlockNumber) else 70), key)
-    return lambda x, start: program(x, key)
 
 
 def _torch_cuda(number: Number, rounding: str) -> Quantizer:

@@ -359,6 +359,7 @@ class _Unit:
         self.trace = Reading()
         bits = self.trace.value("bits", "int32", ELEMENT)
         self.result = self.program.run(self.trace, bits, self._fields(), (1,) if self.blocks else (), self._word())
+        self.values = self._values()
         self.variables = self._variables()
         self.names: dict[str, str] = {}
         self.ranges: dict[str, tuple[int, int]] = {}
@@ -380,12 +381,23 @@ class _Unit:
         y0, y1 = threefry(key0, key1, high, low, rotate=self.trace.rotate_left)
         return leading_bits(y0 ^ y1, Field(leading_bits_mask(24), "RANDOM_BITS"))
 
+    def _values(self) -> list[Value]:
+        """What the result needs: the law also computes what a kind of formats does not read."""
+        found: dict[str, Value] = {}
+        left = [self.result]
+        while left:
+            value = left.pop()
+            if value.name not in found:
+                found[value.name] = value
+                left += value.operands
+        return list(found.values())
+
     def _variables(self) -> set[str]:
         """The values that are variables of C; the others are parts of expressions.
 
         They are what the law assigns, what several expressions or other levels read, and what is not computed here.
         """
-        values = list(self.trace.values.values())
+        values = self.values
         readers = [(one, operand) for one in values for operand in one.operands]
         found = {one.name for one in values if not one.parts or self.trace.origins[one.name].whole}
         found |= {operand.name for one, operand in readers if one.level != operand.level}
@@ -515,8 +527,7 @@ class _Unit:
 
     def _handed(self, level: int) -> list[Value]:
         """The values of a level that higher ones read."""
-        values = self.trace.values.values()
-        return [one for value in values if value.level > level for one in value.operands if one.level == level]
+        return [one for value in self.values if value.level > level for one in value.operands if one.level == level]
 
     def _loop(self, indent: str, begin: str, end: str) -> list[str]:
         lines = [f"{indent}for (i = {begin}; i < {end}; ++i) {{", f"{indent}    const int32_t bits = bits_of(x[i]);"]

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import torch
 
 import qtorch._rounding.paths.choice
 from benchmarks import consistency
-from benchmarks.support import backends
+from benchmarks.support import backends, compiled
+from benchmarks.support.inputs import MODES
 from qcore import Rounding, parse
+from qtorch._rounding.paths import inductor
 
 FEW = ["--formats", "float(2,1)", "--count", "2000", "--jobs", "1"]  # jobs of their own would not see what is patched
 USUAL = [*FEW, "--rounding", "nearest", "--rounding", "stochastic"]
@@ -54,6 +57,29 @@ def test_one_wrong_bit_is_found(monkeypatch, capsys):
     assert consistency.main(USUAL) == 1
     first, *_ = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"2 of [\d,]+ results differ; first: torch ops, float\(2,1\), nearest: 1 results, as .*", first)
+
+
+def test_compiled_programs_are_all_pairs():
+    """Of kind and mode, type and mode, type and layout; all have all modes."""
+    found = compiled.programs(everything=False)
+    assert {(one.format, mode) for one in found for mode in one.modes} == {*product(compiled.KINDS, MODES)}
+    assert {(one.dtype, mode) for one in found for mode in one.modes} == {*product(compiled.DTYPES, MODES)}
+    assert {(one.dtype, one.layout) for one in found} == {*product(compiled.DTYPES, compiled.LAYOUTS)}
+    assert {(one.format, one.dtype, one.layout) for one in compiled.programs(everything=True)} == {
+        *product(compiled.KINDS, compiled.DTYPES, compiled.LAYOUTS)
+    }
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("broken", [False, True])
+def test_compiled_programs_that_differ_are_found(broken, monkeypatch):
+    monkeypatch.setattr(torch._inductor.config, "fx_graph_cache", False)
+    if broken:
+        monkeypatch.setattr(inductor.Body, "store", lambda self, lane: (-lane).value)
+    program = compiled.Program("fixed(8,4)", "float32", "contiguous", ("nearest", "stochastic"))
+    cases = compiled.compare(program)
+    assert [case.backend for case in cases] == ["numpy", "torch compiled"] * 2
+    assert [case.differing > 0 for case in cases] == [False, broken, False, False]  # stochastic rounding is a call
 
 
 @pytest.mark.parametrize("options", [["--jobs", "0"], ["--count", "10"]])
