@@ -102,8 +102,12 @@ class Plan:
         self.matrices = _Matrices(number)
 
     def calls_operator(self, x: torch.Tensor) -> bool:
-        """True if a traced program calls an operator; otherwise the law becomes a part of it."""
-        return bool(self.text) and (self.stochastic or x.is_cpu)
+        """True if a traced program calls an operator; otherwise the law becomes a part of it.
+
+        On GPUs it does where Inductor makes a loop of the operator, see `qtorch._rounding.paths.inductor`.
+        """
+        numbers = self.elementwise and not self.program.codes and x.dtype in (torch.float32, torch.float64)
+        return bool(self.text) and (self.stochastic or x.is_cpu or (x.is_cuda and numbers))
 
 
 def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, coded: bool) -> Plan:

@@ -218,6 +218,17 @@ def launch(function: Callable[..., Any], *arguments: Any) -> tuple[Any, list[str
         return function(*arguments), programs
 
 
+def run(module: torch.nn.Module, x: torch.Tensor) -> tuple[str, torch.Tensor]:
+    """The program of a module, and what it returns where its kernels are interpreted."""
+    import torch._dynamo  # before Inductor: torch imports the two in a circle
+    import torch._inductor.lowering
+
+    result = torch.empty_like(x)
+    program = write(packages.Example(module, (x,), (None,)))
+    interpret(program, [x, result])
+    return program, result
+
+
 _written: dict[str, str] = {}
 
 

@@ -10,7 +10,7 @@ import qcore
 from qcore import affine
 from qtorch._rounding.keys import make_noise
 from qtorch._rounding.paths.packages import decode_by_package, round_by_package
-from qtorch._rounding.plan import make_plan
+from qtorch._rounding.plan import digest_of_law, make_plan
 from qtorch.quantization.launch import Bounds, fake_quantize_by_package
 
 pytestmark = pytest.mark.triton
@@ -97,6 +97,39 @@ def test_rounding(interpreter, compiler, number, shape, count, mode):
     program = assert_launched(interpreter, expected, round_by_package, tensor, plan, noise)
     assert len(absent_gpu.kernels(program)) == count
     assert_compiles(compiler, program, CAPABILITIES if mode in ("nearest", "stochastic") else (90,))
+
+
+class Rounded(torch.nn.Module):
+    """What a user's program has after Dynamo, with a neighbour that does not change bits on a GPU."""
+
+    def __init__(self, *text):
+        super().__init__()
+        self.text = *text, "", digest_of_law()
+
+    def forward(self, x):
+        return torch.ops.qtorch.round(x.abs(), None, None, *self.text)
+
+
+@pytest.mark.parametrize(
+    ("number", "mode", "dtype"),
+    [
+        ("float(5,2)", "nearest", np.float32),
+        *(
+            pytest.param(number, mode, dtype, marks=heavy)
+            for number in ("fixed(8,4)", "fixed(8,4,wrap=True)", "e4m3fnuz", "e8m0fnu", "posit16")
+            for mode in ("nearest", "up", "odd")
+            for dtype in (np.float32, np.float64)
+        ),
+    ],
+)
+def test_operators_are_loops(interpreter, compiler, number, mode, dtype):
+    """In programs for torch.compile, as on the CPU; the law is a part of the one kernel."""
+    x = inputs((500,), dtype)
+    program, result = interpreter.submit(absent_gpu.run, Rounded(number, mode), torch.from_numpy(x)).result()
+    assert_same_bits(result, qcore.quantize(np.abs(x), number, mode))
+    assert len(absent_gpu.kernels(program)) == 1
+    assert "qtorch.round.default(" not in program  # as a call would be
+    assert_compiles(compiler, program, (90,))
 
 
 @pytest.mark.heavy

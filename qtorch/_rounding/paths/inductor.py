@@ -183,10 +183,11 @@ def lower_round(x: Any, key: Any, window: Any, number: str, rounding: str, overf
     """What Inductor makes of `torch.ops.qtorch.round`: loops, or the operator as it is."""
     parts = inductor()
     assert parts is not None
-    dtype, shape = x.get_dtype(), tuple(x.get_size())
-    if key is None and x.get_device().type == "cpu":
+    dtype, shape, device = x.get_dtype(), tuple(x.get_size()), x.get_device().type
+    if key is None:
         plan = plan_for(number, rounding, dtype, overflow or None, False)
-        if keeps_bits(plan, dtype, shape) and is_faster(plan, shape, parts.is_fused(x)):
+        served = device == "cpu" or (device == "cuda" and plan.elementwise)  # blocks of GPUs are traced
+        if served and keeps_bits(plan, dtype, shape) and is_faster(plan, shape, parts.is_fused(x)):
             return _loop(parts, plan, x, (), None) if plan.elementwise else _loop_of_blocks(parts, plan, x, shape)
     return parts.call(torch.ops.qtorch.round.default, x, key, window, number, rounding, overflow, law)
 
@@ -196,7 +197,7 @@ def lower_encode(x: Any, key: Any, window: Any, number: str, rounding: str, over
     parts = inductor()
     assert parts is not None
     dtype, shape = x.get_dtype(), tuple(x.get_size())
-    if key is None and x.get_device().type == "cpu":
+    if key is None and x.get_device().type in ("cpu", "cuda"):
         plan = plan_for(number, rounding, dtype, overflow or None, True)
         if plan.elementwise and plan.dtype is torch.uint8 and keeps_bits(plan, dtype, shape):
             return [_loop(parts, plan, x, (), None)]
