@@ -1,5 +1,8 @@
 """The arithmetic of quantized arrays: the same integers and parameters in NumPy, PyTorch and JAX, compiled too."""
 
+from fractions import Fraction
+from math import factorial
+
 import jax
 import numpy as np
 import pytest
@@ -9,7 +12,9 @@ from support import assert_same_bits
 
 from qcore.affine import INT8, UINT8, AffineInteger, Names, QParams
 from qcore.affine import arithmetic as law
+from qcore.affine.arithmetic.activations import sigmoid_of
 from qjax.quantization.array_names import Names as JaxNames
+from qtorch.quantization.array_names import Names as TorchNames
 
 FORMS = {
     "uint8": (UINT8, UINT8),
@@ -110,3 +115,17 @@ def test_compiled_by_torch(forms):
 
     compiled = torch.compile(everything, fullgraph=True)
     same_all(compiled(a, b, output), everything(a, b, output))
+
+
+@pytest.mark.parametrize("names", [Names, TorchNames, JaxNames], ids=["numpy", "torch", "jax"])
+def test_sigmoids_next_to_zero(names):
+    """The nearest float32 number, by rational numbers; at the first input libraries' exponentials decided otherwise."""
+    rng = np.random.default_rng(0)
+    some = np.float32(rng.random(200) * 2.0 ** -rng.integers(11, 24, 200))
+    x = np.concatenate([np.float32([9.894371032714844e-06]), some, -some])
+    with names.arithmetic():
+        found = np.asarray(sigmoid_of(names, names.asarray(x)))
+    for number, y in zip(x, found, strict=True):
+        exact = 1 / (1 + sum(Fraction(-float(number)) ** k / factorial(k) for k in range(9)))
+        near, *others = (abs(Fraction(float(one)) - exact) for one in (y, np.nextafter(y, 0), np.nextafter(y, 1)))
+        assert near < min(others)
