@@ -135,10 +135,6 @@ def _has_openmp(compiler: tuple[str, ...]) -> bool:
     return True
 
 
-def _instruction_set() -> str | None:
-    return os.environ.get("ATEN_CPU_CAPABILITY") or None
-
-
 @cache
 def target_flags() -> tuple[str, ...]:
     """What the compiler is told of the processor: the instruction set of `ATEN_CPU_CAPABILITY`, or all it has.
@@ -146,7 +142,7 @@ def target_flags() -> tuple[str, ...]:
     Raises:
         ValueError: if the variable names another set than torch has.
     """
-    chosen = _instruction_set()
+    chosen = os.environ.get("ATEN_CPU_CAPABILITY") or None
     if platform.machine() not in ("x86_64", "AMD64"):
         return ("-mcpu=native",)
     if chosen is None:
@@ -154,11 +150,6 @@ def target_flags() -> tuple[str, ...]:
     if chosen not in X86_FLAGS:
         raise ValueError(f"ATEN_CPU_CAPABILITY={quoted(chosen)}; allowed are {', '.join(X86_FLAGS)}")
     return X86_FLAGS[chosen]
-
-
-def is_for_all_instructions() -> bool:
-    """True unless `ATEN_CPU_CAPABILITY` chooses an instruction set, which may be less than the processor has."""
-    return _instruction_set() is None
 
 
 @cache

@@ -10,15 +10,12 @@ import torch
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.operations import check_requantized
 from qtorch._kernels import products
-from qtorch._kernels.compiler import is_for_all_instructions
 from qtorch._rounding.paths.choice import are_plain_tensors
-from qtorch._torch_internals import multiplies_int8
 from qtorch.quantization.array_names import Names
 
 MANY_CHANNELS = 16  # from which on the kernel serves convolutions of each channel alone
 _DIMENSIONS = 3  # of images, as in `integer.c`
 _LEVELS = 255  # between the least and the greatest integer of 8 bits
-_SMALL = 1 << 22  # products, up to which torch's take longer to call than the kernel runs, whatever instructions it has
 _CPU = torch.device("cpu")
 
 
@@ -123,9 +120,6 @@ class Product:
         if any(size < extent for size, extent in zip(larger, extents, strict=True)):
             return None
         places = [(size - extent) // step + 1 for size, extent, step in zip(larger, extents, stride, strict=True)]
-        work = batch * prod(places) * self.outputs * self.terms
-        if not (self._apart or work <= _SMALL or is_for_all_instructions() or not multiplies_int8(_CPU)):
-            return None
         moves = strides[0], *self._in_three(strides[2:], 0), strides[1]
         settings = [
             self._in_three(each, one) for each, one in ((padding, 0), (self._kernel, 1), (stride, 1), (dilation, 1))
