@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch.quantization.dtypes import FixedDtypes
 
 T = TypeVar("T")
@@ -44,7 +45,8 @@ class KeepsMade(FixedDtypes):
         return self._make(tensors, settings, make)
 
     def _make(self, tensors: tuple[torch.Tensor, ...], settings: Any, make: Callable[[], T]) -> T:
-        if any(one.is_inference() for one in tensors):  # whose writes are not counted
+        # Writes to tensors of inference mode are not counted; those without memory are an export's, not the layer's.
+        if any(one.is_inference() for one in tensors) or not are_plain_tensors(tensors):
             return make()
         versions = tuple(map(_versions, tensors))
         made = make()
