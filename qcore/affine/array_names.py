@@ -28,6 +28,7 @@ class Names:
     - `dtype(x)`, `astype(x, dtype)`, `full(shape, value, dtype)`, `full_like(x, value, dtype)`,
       `copy(x)`.
     - Beside an array, on its device: `arange(size, like)`, int32, and `constant(numbers, dtype, like)` of a list.
+    - `einsum(equation, a, b)` of float64 arrays of integers, whose sums it holds.
     - `concatenate(arrays, axis)`, `pad(x, widths, value)` with (before, after) for each dimension; `total(x, axes)`:
       sums in int64 along axes, which stay.
     - `asarray(x)` of a NumPy array, and `concrete(x)`, a NumPy array, or None where the values are not known yet (in
@@ -62,6 +63,7 @@ class Names:
     repeat = staticmethod(np.repeat)
     cumsum = staticmethod(np.cumsum)
     concatenate = staticmethod(np.concatenate)
+    einsum = staticmethod(np.einsum)
     copy = staticmethod(np.copy)
     asarray = staticmethod(np.asarray)
     concrete = staticmethod(np.asarray)

@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
 
 from qjax.nnx import intrinsic, quantized
 from qjax.nnx.activations import ELU, Hardswish, LeakyReLU, PReLU, ReLU, ReLU6, Sigmoid
-from qjax.nnx.functional import avg_pool, hard_tanh, max_pool, relu, relu6
+from qjax.nnx.functional import avg_pool, hard_tanh, leaky_relu, max_pool, relu, relu6, softmax
 from qjax.nnx.products import Conv, Linear, MultiheadAttention, Scaling
 from qjax.nnx.quantizer import Quantizer
 from qjax.nnx.recurrent import GRU, LSTM
@@ -81,6 +81,7 @@ __all__ = [
     "fuse_modules",
     "hard_tanh",
     "intrinsic",
+    "leaky_relu",
     "max_pool",
     "prepare",
     "prepare_qat",
@@ -89,6 +90,7 @@ __all__ = [
     "relu",
     "relu6",
     "report",
+    "softmax",
     "to_torch",
     "update_bn_stats",
 ]

@@ -15,7 +15,7 @@ from qcore.arguments import check_choice, check_sizes, check_type, quoted
 from qjax._rounding.inputs import ArrayLike
 from qjax.quantization import QTensor, functional
 
-__all__ = ["avg_pool", "hard_tanh", "max_pool", "relu", "relu6"]
+__all__ = ["avg_pool", "hard_tanh", "leaky_relu", "max_pool", "relu", "relu6", "softmax"]
 
 Padding = Any  # a str, or pairs: flax says str alone
 
@@ -86,6 +86,50 @@ def hard_tanh(x: Any) -> Any:
         Array([-1. ,  0.5,  1. ], dtype=float32)
     """
     return arithmetic.clamp(x, -1, 1) if isinstance(x, QTensor) else jax.nn.hard_tanh(x)
+
+
+def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
+    """x where it is above 0, else x * negative_slope, of an array or of a QTensor, whose parameters stay.
+
+    Args:
+        x: array or QTensor.
+        negative_slope: a finite number.
+
+    Returns:
+        An array of x's shape and dtype; of a QTensor a QTensor of its shape, form and parameters.
+
+    Raises:
+        TypeError: if x is neither a QTensor nor an array of numbers.
+        ValueError: if x is a QTensor with a scale for each channel.
+
+    Example:
+        >>> leaky_relu(jnp.float32([-2, 2]), 0.5)
+        Array([-1.,  2.], dtype=float32)
+    """
+    if isinstance(x, QTensor):
+        return arithmetic.leaky_relu(x, x.qparams, slope=negative_slope)
+    return jax.nn.leaky_relu(x, negative_slope)
+
+
+def softmax(x: Any, axis: int = -1) -> Any:
+    """The softmax of an array, or of a QTensor, whose result has the parameters of numbers from 0 to 1.
+
+    Args:
+        x: array or QTensor.
+        axis: along which results add up to 1.
+
+    Returns:
+        An array of x's shape and dtype; of a QTensor a QTensor of its shape and form.
+
+    Raises:
+        TypeError: if x is neither a QTensor nor an array of numbers.
+        ValueError: if there is no such axis, or x is a QTensor with a scale for each channel.
+
+    Example:
+        >>> softmax(jnp.float32([1, 1]))
+        Array([0.5, 0.5], dtype=float32)
+    """
+    return arithmetic.softmax(x, axis) if isinstance(x, QTensor) else jax.nn.softmax(x, axis)
 
 
 def max_pool(

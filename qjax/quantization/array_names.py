@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jax
@@ -30,6 +31,7 @@ class Names(qcore.affine.Names):
     cumsum = staticmethod(jnp.cumsum)
     repeat = staticmethod(jnp.repeat)
     concatenate = staticmethod(jnp.concatenate)
+    einsum = staticmethod(partial(jnp.einsum, precision="highest"))
     copy = staticmethod(jnp.copy)
     asarray = staticmethod(jnp.asarray)
     constant = staticmethod(lambda numbers, dtype, like: jnp.array(numbers, dtype))

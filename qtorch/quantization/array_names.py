@@ -41,6 +41,7 @@ class Names(affine.Names):
     )
     arange = staticmethod(lambda size, like: torch.arange(size, dtype=torch.int32, device=like.device))
     cumsum = staticmethod(lambda x: torch.cumsum(x, 0))
+    einsum = staticmethod(torch.einsum)
     copy = staticmethod(torch.clone)
     asarray = staticmethod(torch.from_numpy)
 

@@ -32,6 +32,8 @@ BINARY = {
     "mul": lambda a, b, output: law.mul(a, b, output),
     "mul_relu": lambda a, b, output: law.mul(a, b, output, relu=True),
     "cat": lambda a, b, output: law.cat([a, b, a], -1, output),
+    "matmul": lambda a, b, output: law.matmul(a, b.reshape(33, 64), output),
+    "einsum": lambda a, b, output: law.einsum("ij,kj->ki", a, b, output, INT8),
     "stack": lambda a, b, output: law.stack([a, b], 1, output),
 }
 UNARY = {

@@ -265,3 +265,39 @@ def jax_weight(product):
     q = product.weight()
     qparams = jq.QParams(jnp.asarray(q.qparams.scale), jnp.asarray(q.qparams.zero_point))
     return jq.QTensor(jnp.asarray(q.values), qparams, q.form)
+
+
+class TorchAttention(nn.Module):
+    """Attention in integers: products by FloatFunctional, and a softmax between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.quant, self.dequant, self.qkv = tq.QuantStub(), tq.DeQuantStub(), nn.Linear(8, 24)
+        self.scores, self.mixed = FloatFunctional(), FloatFunctional()
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.quant(x)).chunk(3, -1)
+        weights = torch.softmax(self.scores.einsum("bik,bjk->bij", q, k), -1)
+        return self.dequant(self.mixed.matmul(weights, v))
+
+
+class JaxAttention(nnx.Module):
+    def __init__(self):
+        self.quant, self.dequant, self.qkv = qnn.QuantStub(), qnn.DeQuantStub(), nnx.Linear(8, 24, rngs=RNGS)
+        self.scores, self.mixed = qnn.FloatFunctional(), qnn.FloatFunctional()
+
+    def __call__(self, x):
+        q, k, v = functional.chunk(self.qkv(self.quant(x)), 3, -1)
+        weights = qnn.softmax(self.scores.einsum("bik,bjk->bij", q, k))
+        return self.dequant(self.mixed.matmul(weights, v))
+
+
+def test_attention():
+    torch.manual_seed(5)
+    floats, settings = TorchAttention(), tq.get_default_qconfig("fbgemm")
+    x = np.random.default_rng(3).normal(size=(4, 6, 8)).astype(np.float32)
+    converted = tq.convert(calibrated(floats, settings, x))
+    served = qnn.from_torch(JaxAttention(), tensors_of(converted), jq.get_default_qconfig("fbgemm"))
+    expected = converted(torch.from_numpy(x))
+    assert_same_bits(np.asarray(run(served, x)), expected.numpy())
+    assert (expected - floats(torch.from_numpy(x))).abs().max() < 0.1

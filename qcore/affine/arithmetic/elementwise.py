@@ -1,4 +1,4 @@
-"""Sums, products and concatenations of quantized arrays: one law for all frameworks.
+"""Sums, products, contractions and concatenations of quantized arrays: one law for all frameworks.
 
 Every operation is rounded to float32 in the order that is written down; nothing is fused. Operands have one scale each,
 and may have integers of different ranges. The result's integers are the first operand's unless `form` says otherwise.
@@ -24,7 +24,7 @@ from qcore.affine.arithmetic.operands import (
     wrapped,
 )
 from qcore.affine.parameters import QParams
-from qcore.arguments import check_flag, check_float, check_int, quoted
+from qcore.arguments import check_flag, check_float, check_int, check_type, quoted
 from qcore.formats.affine import AffineInteger
 from qcore.notices import warn
 
@@ -100,6 +100,83 @@ def _multiplied(a: Any, b: Any, output: QParams, form: AffineInteger, relu: bool
 
 
 BINARY = {"add": _added, "mul": _multiplied}
+
+
+_MOST = 2**53  # up to which float64 holds all integers
+
+
+def einsum(equation: str, a: Any, b: Any, output: QParams, form: AffineInteger | None = None) -> Any:
+    """The quantized contraction of two arrays: rint(sums * ((sa * sb) * (1 / scale))) + zero_point, clipped.
+
+    The sums are those of (a - za) * (b - zb), exactly, and then rounded to float32.
+
+    Args:
+        equation: as for `numpy.einsum`, of two operands, with "->": "bij,bjk->bik".
+        a, b, output, form: as for `add`.
+
+    Returns:
+        A quantized array with the form and the parameters given.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the equation is not of two operands, or sums may pass 2^53; if there is a scale for each channel,
+            or output does not fit the integers. Where shapes do not fit the equation, what the framework raises.
+
+    Example:
+        >>> from qcore.affine import INT8, QArray
+        >>> import numpy as np
+        >>> a = QArray(np.int8([[1, 2], [3, 4]]), QParams.of(0.5, 0), INT8)
+        >>> einsum("ij,jk->ik", a, a, QParams.of(0.25, 3)).values
+        array([[10, 13],
+               [18, 25]], dtype=int8)
+    """
+    check_type("equation", equation, str, "a str")
+    if "->" not in equation or equation.count(",") != 1:
+        raise ValueError(f"equation={quoted(equation)}; allowed are equations of two operands, with '->'")
+    form = _check(a, b, output, form, False)
+    xp, largest = a.names, 1
+    for q in (a, b):
+        largest *= q.form.qmax - q.form.qmin
+    if largest * min(_size(a), _size(b)) > _MOST:
+        raise ValueError(f"operands have shapes {tuple(a.shape)} and {tuple(b.shape)}, whose sums may pass 2^53")
+    with xp.arithmetic():
+        sums = xp.einsum(equation, *(xp.astype(differences(q), "float64") for q in (a, b)))
+        scale = law.without_subnormals(xp, a.qparams.scale * b.qparams.scale)
+        ratio = law.without_subnormals(xp, scale * inverse(xp, output.scale))
+        steps = xp.rint(xp.astype(sums, "float32") * ratio) + xp.astype(output.zero_point, "float32")
+        return wrapped(a, law.integers(xp, steps, form), output, form)
+
+
+def matmul(a: Any, b: Any, output: QParams, form: AffineInteger | None = None) -> Any:
+    """The quantized product of matrices, or of stacks of them whose first dimensions broadcast; see `einsum`.
+
+    Args:
+        a, b: quantized arrays of shapes (..., rows, terms) and (..., terms, columns).
+        output, form: as for `add`.
+
+    Returns:
+        A quantized array of shape (..., rows, columns), with the form and the parameters given.
+
+    Raises:
+        TypeError, ValueError: as `einsum` does, and if an array has fewer than two dimensions.
+
+    Example:
+        >>> from qcore.affine import INT8, QArray
+        >>> import numpy as np
+        >>> a = QArray(np.int8([[1, 2], [3, 4]]), QParams.of(0.5, 0), INT8)
+        >>> matmul(a, a, QParams.of(0.25, 0)).dequantize()
+        array([[1.75, 2.5 ],
+               [3.75, 5.5 ]], dtype=float32)
+    """
+    for name, q in (("a", a), ("b", b)):
+        check_operand(name, q)
+        if q.ndim < 2:
+            raise ValueError(f"{name} has shape {tuple(q.shape)}; allowed are two dimensions or more")
+    return einsum("...ij,...jk->...ik", a, b, output, form)
+
+
+def _size(q: Any) -> int:
+    return math.prod(q.shape)
 
 
 def cat(arrays: Sequence[Any], axis: int, output: QParams | None = None, form: AffineInteger | None = None) -> Any:

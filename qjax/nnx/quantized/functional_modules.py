@@ -46,6 +46,16 @@ class QFunctional(Quantized):
         self._check(x, y)
         return arithmetic.mul(x, y, self.output, self.form, relu=True)
 
+    def matmul(self, x: QTensor, y: QTensor) -> QTensor:
+        """The product of matrices, or of stacks of them; see `qcore.affine.arithmetic.matmul`."""
+        self._check(x, y)
+        return arithmetic.matmul(x, y, self.output, self.form)
+
+    def einsum(self, equation: str, x: QTensor, y: QTensor) -> QTensor:
+        """The contraction that an equation says; see `qcore.affine.arithmetic.einsum`."""
+        self._check(x, y)
+        return arithmetic.einsum(equation, x, y, self.output, self.form)
+
     def cat(self, x: Sequence[QTensor], axis: int = 0) -> QTensor:
         """The arrays one after the other; see `qcore.affine.arithmetic.cat`."""
         self._check(*x)

@@ -216,6 +216,14 @@ class FloatFunctional(nnx.Module):
         """max(x * y, 0)."""
         return self._observed(relu(x * y))
 
+    def matmul(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        """The product of matrices, or of stacks of them."""
+        return self._observed(jnp.matmul(x, y))
+
+    def einsum(self, equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
+        """The contraction that an equation says."""
+        return self._observed(jnp.einsum(equation, x, y))
+
     def cat(self, x: Sequence[jax.Array], axis: int = 0) -> jax.Array:
         """The arrays one after the other."""
         return self._observed(jnp.concatenate(list(x), axis))

@@ -46,6 +46,14 @@ class FXFloatFunctional(torch.nn.Module):
         """max(x * y, 0)."""
         return self._observed(torch.relu(torch.mul(x, y)))
 
+    def matmul(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The product of matrices, or of stacks of them."""
+        return self._observed(torch.matmul(x, y))
+
+    def einsum(self, equation: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The contraction that an equation says."""
+        return self._observed(torch.einsum(equation, x, y))
+
     def cat(self, x: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
         """The tensors one after the other."""
         return self._observed(torch.cat(list(x), dim))
@@ -135,6 +143,16 @@ class QFunctional(Quantized):
     def mul_relu(self, x: QTensor, y: QTensor) -> QTensor:
         """max(x * y, 0)."""
         return self._elementwise("mul", x, y, relu=True)
+
+    def matmul(self, x: QTensor, y: QTensor) -> QTensor:
+        """The product of matrices, or of stacks of them; see `qcore.affine.arithmetic.matmul`."""
+        self._check(x, y)
+        return arithmetic.matmul(x, y, self.output, self.form)
+
+    def einsum(self, equation: str, x: QTensor, y: QTensor) -> QTensor:
+        """The contraction that an equation says; see `qcore.affine.arithmetic.einsum`."""
+        self._check(x, y)
+        return arithmetic.einsum(equation, x, y, self.output, self.form)
 
     def cat(self, x: Sequence[QTensor], dim: int = 0) -> QTensor:
         """The tensors one after the other; see `qcore.affine.arithmetic.cat`."""

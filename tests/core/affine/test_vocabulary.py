@@ -44,6 +44,7 @@ TENSORS = {
     "rint": torch.round,
     "floor": torch.floor,
     "divide": torch.divide,
+    "einsum": torch.einsum,
     "exp": torch.exp,
     "tanh": torch.tanh,
     "sqrt": torch.sqrt,

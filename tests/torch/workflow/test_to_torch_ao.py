@@ -24,6 +24,8 @@ class Functional(nn.Module):
     def forward(self, x):
         if self.name.endswith("scalar"):
             return getattr(self.ff, self.name)(x, 0.75)
+        if self.name == "matmul":
+            return self.ff.matmul(x, x.transpose(2, 3))
         return self.ff.cat([x, x], 1) if self.name == "cat" else getattr(self.ff, self.name)(x, x)
 
 
@@ -67,7 +69,7 @@ LAYERS = {
     "ReLU6": (lambda _: nn.ReLU6(), IMAGES),
     **{
         f"QFunctional.{name}": (lambda floats, name=name: Functional(floats, name), IMAGES)
-        for name in ("add", "add_relu", "mul", "cat", "add_scalar", "mul_scalar")
+        for name in ("add", "add_relu", "mul", "matmul", "cat", "add_scalar", "mul_scalar")
     },
 }
 
