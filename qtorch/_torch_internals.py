@@ -7,8 +7,9 @@ tests/torch/test_internals.py runs without each.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
@@ -55,6 +56,7 @@ _trace = _find("_C._get_tracing_state")
 _graph_task = _find("_C._current_graph_task_id")
 _queue_callback = _find("autograd.Variable._execution_engine.queue_callback")
 _disable_functions = _find("_C.DisableTorchFunction")
+_functions_of_layers = _find("_C._nn")
 _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
 
 
@@ -408,3 +410,26 @@ def open_package(path: str, device_index: int) -> Callable[[list[torch.Tensor]],
     package: Any = aoti_load_package(path, device_index=device_index)
     run = getattr(getattr(package, "loader", None), "run", None)  # which looks at no trees
     return (lambda tensors: package(*tensors)) if run is None else run
+
+
+def functions_of_layers(name: str) -> tuple[Any, ...]:
+    """What torch's function of a layer calls, if this version has it."""
+    found = getattr(_functions_of_layers, name, None)
+    return () if found is None else (found,)
+
+
+def tell_modes(functions: Iterable[Any]) -> None:
+    """Has Dynamo call a `TorchFunctionMode` for functions, and for those in place and of layers, as eager torch does.
+
+    Dynamo asks `torch.overrides` for the functions that may be overridden, where some are missing, and remembers them.
+    """
+    listed = torch.overrides.get_overridable_functions()
+    rooms = [(torch, "_")] if _functions_of_layers is None else [(torch, "_"), (_functions_of_layers, "")]
+    found = [getattr(room, name) for room, end in rooms for name in dir(room) if name[0] != "_" and name.endswith(end)]
+    known = {function for group in listed.values() for function in group}
+    missing = [function for function in {*functions, *found} - known if callable(function)]
+    listed[torch].extend(missing)
+    tracer = sys.modules.get("torch._dynamo.variables.torch")
+    remembered = getattr(tracer, "get_overridable_functions", None)
+    if remembered is not None:
+        remembered().update(missing)

@@ -8,6 +8,7 @@ import numpy as np
 
 from qcore.arguments import check_seed
 from qcore.numerics.differentiable import Differentiable, apply
+from qcore.numerics.operations import Names
 from qcore.numerics.optimizers.functions import Optimizing
 from qcore.numerics.training.functions import TrainingFunctions
 from qcore.random.threefry import as_lane
@@ -15,6 +16,8 @@ from qcore.random.threefry import as_lane
 
 class Arrays(TrainingFunctions, Optimizing):
     """NumPy's."""
+
+    xp = Names
 
     def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
         return apply(law, *arrays, **options)
@@ -24,6 +27,15 @@ class Arrays(TrainingFunctions, Optimizing):
 
     def integers(self, name: str, x: Any) -> Any:
         return _of_dtype(name, x, np.integer, "integers")
+
+    def bools(self, name: str, x: Any) -> Any:
+        return _of_dtype(name, x, np.bool_, "bools")
+
+    def detached(self, x: Any) -> Any:
+        return x
+
+    def number(self, value: float, like: Any) -> Any:
+        return np.float32(value)
 
     def known(self, x: Any) -> float:
         return float(x)

@@ -23,6 +23,8 @@ class Differentiable:
         by_pieces: True if gradients read no more of the arrays than choices, such as which one is greatest: second
             derivatives take saved arrays for constants. Else the arrays themselves are kept for them.
         several: True if results are a tuple even where there is one.
+        fusible: False if PyTorch runs the law operation by operation: it uses names that
+            `qtorch.reproducible.fused.recording` does not have.
         name: another one for each law. A traced program looks up a text for less than an object.
     """
 
@@ -30,6 +32,7 @@ class Differentiable:
     backward: Callable[..., tuple[Any, ...]]
     by_pieces: bool = False
     several: bool = False
+    fusible: bool = True
     name: str = field(init=False, default_factory=lambda: f"law {next(_numbers)}")
 
     def run(self, xp: Any, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
@@ -66,13 +69,16 @@ class Differentiable:
             return self.backward(xp, tuple(kept), gradient, **options)
 
 
-def without_gradients(function: Callable[..., Any]) -> Differentiable:
+def without_gradients(function: Callable[..., Any], fusible: bool = True) -> Differentiable:
     """The law of function(xp, *arrays, **options), which is not differentiated."""
 
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise TypeError("this function has no gradients; allowed are arguments that need none")
 
-    return Differentiable(lambda xp, *arrays, **options: (function(xp, *arrays, **options), ()), refuse)
+    def forward(xp: Any, *arrays: Any, **options: Any) -> tuple[Any, tuple[()]]:
+        return function(xp, *arrays, **options), ()
+
+    return Differentiable(forward, refuse, fusible=fusible)
 
 
 def apply(law: Differentiable, *arrays: Any, **options: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from qcore.arguments import check_flag, check_int
 from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.elementary.activations import Activations
-from qcore.numerics.elementary.arithmetic import ADD, DIV, MUL, POW, SUB
+from qcore.numerics.elementary.arithmetic import ADD, DIV, MAXIMUM, MINIMUM, MUL, POW, SUB
 from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR, check_axes, check_numbers
 from qcore.numerics.sums import check_broadcast
 
@@ -16,6 +16,10 @@ Axis = int | tuple[int, ...] | None
 
 class Functions(Activations):
     """`Activations`, arithmetic and reductions of float32 arrays."""
+
+    def number(self, value: float, like: Any) -> Any:
+        """A float32 array without axes, where an array lies."""
+        raise NotImplementedError
 
     def _of_shape(self, name: str, x: Any, shape: tuple[int, ...]) -> Any:
         x = self.float32(name, x)
@@ -142,6 +146,48 @@ class Functions(Activations):
             [1.4142135381698608, -8.0]
         """
         return self._two(POW, a, b)
+
+    def maximum(self, a: Any, b: Any) -> Any:
+        """The greater of two numbers, NaN if one is; of equal ones the first, and they share the gradient.
+
+        Args:
+            a, b: float32 arrays.
+
+        Returns:
+            A float32 array of the shape that both broadcast to.
+
+        Raises:
+            TypeError: if an argument is no float32 array.
+            ValueError: if the shapes do not broadcast.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.maximum(np.float32([1, 2]), np.float32(1.5)).tolist()
+            [1.5, 2.0]
+        """
+        return self._two(MAXIMUM, a, b)
+
+    def minimum(self, a: Any, b: Any) -> Any:
+        """The lesser of two numbers, NaN if one is; of equal ones the first, and they share the gradient.
+
+        Args:
+            a, b: float32 arrays.
+
+        Returns:
+            A float32 array of the shape that both broadcast to.
+
+        Raises:
+            TypeError: if an argument is no float32 array.
+            ValueError: if the shapes do not broadcast.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.minimum(np.float32([1, 2]), np.float32(1.5)).tolist()
+            [1.0, 1.5]
+        """
+        return self._two(MINIMUM, a, b)
 
     def sum(self, x: Any, axis: Axis = None, keepdims: bool = False) -> Any:
         """The sum along axes, in float64 and rounded once: each axis by halves of its index, an odd rest appended.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
-from qcore.arguments import check_float, quoted
+from qcore.arguments import check_float, check_int, quoted
 from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.functions import Functions
 from qcore.numerics.norms import BATCH_NORM, LAYER_NORM, MOVING_AVERAGE, NORMALIZE
@@ -158,6 +159,39 @@ class Layers(Functions):
             [0.20000000298023224, 1.399999976158142]
         """
         return self._layer_norm(x, weight, None, axis, eps, False)
+
+    def group_norm(self, x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+        """`layer_norm` of each group of channels, times weight (`multiply`) plus bias (`add`) of each channel.
+
+        With as many groups as channels it is instance norm.
+
+        Args:
+            x: float32 array of shape (batch, channels, ...).
+            groups: how many; it divides the number of channels.
+            weight, bias: float32 arrays of shape (channels,), or None.
+            eps: added to the variance, at least 0.
+
+        Returns:
+            A float32 array of x's shape.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.group_norm(np.float32([[1, 3, 5, 9]]), 2, eps=0.0).tolist()
+            [[-1.0, 1.0, -1.0, 1.0]]
+        """
+        x = self._with_channels(x)
+        groups, channels = check_int("groups", groups, 1), x.shape[1]
+        if channels % groups:
+            raise ValueError(f"groups={groups}; allowed are divisors of the {channels} channels")
+        weight, bias = self._parameters(weight, bias, (channels,))
+        shape, beside = tuple(x.shape), (-1, *(1,) * (x.ndim - 2))
+        y = self.layer_norm(x.reshape((shape[0], groups, prod(shape[1:]) // groups)), eps=eps).reshape(shape)
+        y = y if weight is None else self.multiply(y, weight.reshape(beside))
+        return y if bias is None else self.add(y, bias.reshape(beside))
 
     def _along(self, law: Differentiable, x: Any, axis: int) -> Any:
         x = self.float32("x", x)

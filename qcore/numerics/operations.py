@@ -13,6 +13,12 @@ from qcore.numerics.sums import sums_by_index, tree_sums
 SMALLEST = 2.0**-126  # magnitudes up to this one, the smallest normal number, are zeros
 
 
+def normal(number: float) -> float:
+    """A Python number as float32 has it, without subnormal numbers."""
+    found = float(np.float32(number))
+    return 0.0 if abs(found) <= SMALLEST else found
+
+
 class Names:
     """The vocabulary for NumPy; a framework overrides the primitives, and inherits what is made of them.
 

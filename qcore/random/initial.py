@@ -17,7 +17,10 @@ _ALLOWED = "weight", "bias", "in_proj_weight", *_CONSTANT
 
 
 def initial_state(
-    key: int | tuple[int, int], shapes: Mapping[str, Sequence[int]], embeddings: Collection[str] = ()
+    key: int | tuple[int, int],
+    shapes: Mapping[str, Sequence[int]],
+    embeddings: Collection[str] = (),
+    slopes: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
     """A state_dict to begin with, whose numbers depend on the key, their names and shapes alone.
 
@@ -29,6 +32,7 @@ def initial_state(
         key: as for `random_bits`.
         shapes: names, as in torch's `state_dict`, and shapes; outputs first.
         embeddings: the names of the tables of embeddings.
+        slopes: the names of the slopes of PReLU, which begin with 0.25.
 
     Returns:
         Float32 arrays by name.
@@ -40,7 +44,8 @@ def initial_state(
         >>> {name: x.tolist() for name, x in initial_state(7, {"weight": (1, 2), "bias": (1,)}).items()}
         {'weight': [[0.6677977442741394, -0.1035371869802475]], 'bias': [0.25609883666038513]}
     """
-    return {name: _initial(key, name, shapes, name in embeddings) for name in shapes}
+    found = {name: _initial(key, name, shapes, name in embeddings) for name in shapes if name not in slopes}
+    return {name: np.full(shapes[name], 0.25, np.float32) if name in slopes else found[name] for name in shapes}
 
 
 def _initial(

@@ -158,6 +158,8 @@ def differentiable(law: Differentiable) -> Callable[..., Any]:
 class Arrays(Layers, Optimizing):
     """JAX's, which also take NumPy's arrays."""
 
+    xp = Names
+
     def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
         return _apply(law, tuple(options.items()), *arrays)
 
@@ -166,6 +168,19 @@ class Arrays(Layers, Optimizing):
 
     def integers(self, name: str, x: Any) -> Any:
         return as_integers(x, name)
+
+    def number(self, value: float, like: jax.Array) -> jax.Array:
+        return jnp.float32(value)
+
+    def detached(self, x: jax.Array) -> jax.Array:
+        return jax.lax.stop_gradient(x)
+
+    def bools(self, name: str, x: Any) -> Any:
+        dtype = getattr(x, "dtype", None)
+        if dtype != jnp.bool_:
+            came = f"a {type(x).__name__}" if dtype is None else f"an array of {dtype}"
+            raise TypeError(f"{name} is {came}; allowed is a JAX or NumPy array of bools")
+        return jnp.asarray(x)
 
     def known(self, x: jax.Array) -> float | None:
         known = not isinstance(x, Tracer) and all(device.platform == "cpu" for device in x.devices())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from qcore.numerics.training.products import ProductFunctions
 from qjax import linalg
@@ -20,9 +19,6 @@ class TrainingArrays(Arrays, ProductFunctions):
 
     def key_words(self, key: Any) -> jax.Array:
         return key_words(key)
-
-    def number(self, value: float, like: jax.Array) -> jax.Array:
-        return jnp.float32(value)
 
 
 FUNCTIONS = TrainingArrays()

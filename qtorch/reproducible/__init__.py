@@ -13,11 +13,17 @@ from qtorch.reproducible.tensor_names import Names
 from qtorch.reproducible.training import FUNCTIONS
 
 _tensors = FUNCTIONS
+abs = _tensors.abs
 adam_step = _tensors.adam_step
 add = _tensors.add
+argmax = _tensors.argmax
+argsort = _tensors.argsort
 avg_pool2d = _tensors.avg_pool2d
 batch_norm = _tensors.batch_norm
+broadcast_to = _tensors.broadcast_to
+celu = _tensors.celu
 chunk = _tensors.chunk
+clamp = _tensors.clamp
 clip_by_norm = _tensors.clip_by_norm
 conv1d = _tensors.conv1d
 conv2d = _tensors.conv2d
@@ -26,12 +32,21 @@ cos = _tensors.cos
 cross_entropy = _tensors.cross_entropy
 divide = _tensors.divide
 dropout = _tensors.dropout
+elu = _tensors.elu
 embedding = _tensors.embedding
+equal = _tensors.equal
 erf = _tensors.erf
 exp = _tensors.exp
 expm1 = _tensors.expm1
 gelu = _tensors.gelu
+group_norm = _tensors.group_norm
+hardsigmoid = _tensors.hardsigmoid
+hardswish = _tensors.hardswish
+hardtanh = _tensors.hardtanh
 layer_norm = _tensors.layer_norm
+leaky_relu = _tensors.leaky_relu
+less = _tensors.less
+less_equal = _tensors.less_equal
 linear = _tensors.linear
 log = _tensors.log
 log1p = _tensors.log1p
@@ -40,20 +55,27 @@ logsumexp = _tensors.logsumexp
 matmul = _tensors.matmul
 max = _tensors.max
 max_pool2d = _tensors.max_pool2d
+maximum = _tensors.maximum
 mean = _tensors.mean
+minimum = _tensors.minimum
+moved = _tensors.moved
 moving_average = _tensors.moving_average
 mse = _tensors.mse
 multiply = _tensors.multiply
 narrow = _tensors.narrow
 norm = _tensors.norm
 normalize = _tensors.normalize
+pad = _tensors.pad
+part = _tensors.part
 pow = _tensors.pow
+prelu = _tensors.prelu
 rate = _tensors.rate
 reciprocal = _tensors.reciprocal
 relu = _tensors.relu
 rms_norm = _tensors.rms_norm
 rsqrt = _tensors.rsqrt
 scaled_dot_product_attention = _tensors.scaled_dot_product_attention
+selu = _tensors.selu
 settle = _tensors.settle
 sgd_step = _tensors.sgd_step
 sigmoid = _tensors.sigmoid
@@ -61,11 +83,15 @@ silu = _tensors.silu
 sin = _tensors.sin
 softmax = _tensors.softmax
 softplus = _tensors.softplus
+sort = _tensors.sort
 sqrt = _tensors.sqrt
 subtract = _tensors.subtract
 sum = _tensors.sum
+take = _tensors.take
+take_along_axis = _tensors.take_along_axis
 tanh = _tensors.tanh
 var = _tensors.var
+where = _tensors.where
 
 __all__ = [
     "SGD",
@@ -74,11 +100,17 @@ __all__ = [
     "Cosine",
     "Milestones",
     "Names",
+    "abs",
     "adam_step",
     "add",
+    "argmax",
+    "argsort",
     "avg_pool2d",
     "batch_norm",
+    "broadcast_to",
+    "celu",
     "chunk",
+    "clamp",
     "clip_by_norm",
     "clip_grad_norm_",
     "conv1d",
@@ -89,13 +121,22 @@ __all__ = [
     "cross_entropy",
     "divide",
     "dropout",
+    "elu",
     "embedding",
+    "equal",
     "erf",
     "exp",
     "expm1",
     "gelu",
+    "group_norm",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
     "initialize",
     "layer_norm",
+    "leaky_relu",
+    "less",
+    "less_equal",
     "linear",
     "log",
     "log1p",
@@ -104,20 +145,27 @@ __all__ = [
     "matmul",
     "max",
     "max_pool2d",
+    "maximum",
     "mean",
+    "minimum",
+    "moved",
     "moving_average",
     "mse",
     "multiply",
     "narrow",
     "norm",
     "normalize",
+    "pad",
+    "part",
     "pow",
+    "prelu",
     "rate",
     "reciprocal",
     "relu",
     "rms_norm",
     "rsqrt",
     "scaled_dot_product_attention",
+    "selu",
     "set_key",
     "settle",
     "sgd_step",
@@ -126,9 +174,13 @@ __all__ = [
     "sin",
     "softmax",
     "softplus",
+    "sort",
     "sqrt",
     "subtract",
     "sum",
+    "take",
+    "take_along_axis",
     "tanh",
     "var",
+    "where",
 ]

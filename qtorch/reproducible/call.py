@@ -8,17 +8,9 @@ from typing import Any
 import torch
 
 from qcore.numerics.differentiable import Differentiable
-from qcore.numerics.elementary.arithmetic import ADD, DIV, MUL, POW, SUB
-from qcore.numerics.elementary.laws import ELEMENTARY
-from qcore.numerics.layers import Layers
-from qcore.numerics.norms import BATCH_NORM, LAYER_NORM, MOVING_AVERAGE, NORMALIZE
-from qcore.numerics.optimizers.adam import ADAM
-from qcore.numerics.optimizers.clipping import CLIP
 from qcore.numerics.optimizers.functions import Optimizing
-from qcore.numerics.optimizers.schedules import RATE
-from qcore.numerics.optimizers.sgd import SGD
-from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR
-from qcore.numerics.softmax import CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX
+from qcore.numerics.registry import LAWS
+from qcore.numerics.training.products import ProductFunctions
 from qtorch._rounding.gradients import apart, refuse_recording
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._torch_internals import apply_directly
@@ -101,17 +93,16 @@ def _recorded(law: Differentiable, fused: bool, ctx: Any, saved: Any, arrays: An
     return _Smooth.apply(law, ctx.options, tuple(found), kept, len(arrays), *arrays, *gradients)
 
 
-def differentiable(
-    law: Differentiable, fused: bool = True, recorded: Callable[..., tuple[Any, ...]] | None = None
-) -> Callable[..., Any]:
+def differentiable(law: Differentiable, recorded: Callable[..., tuple[Any, ...]] | None = None) -> Callable[..., Any]:
     """The function (*tensors, **options) of a law, whose gradients are the law's, and can be differentiated in turn.
 
     Args:
         law: the law.
-        fused: False if it uses what `fused.recording` has not.
         recorded: (arrays, which of them need gradients, gradient, **options) -> the gradients, by functions that
             autograd knows; None to have torch differentiate `law.smooth_gradients`.
     """
+
+    fused = law.fusible
 
     class Law(torch.autograd.Function):
         @staticmethod
@@ -152,35 +143,28 @@ def differentiable(
     return function
 
 
-_LAWS = (
-    ADD,
-    DIV,
-    MUL,
-    POW,
-    SUB,
-    BATCH_NORM,
-    LAYER_NORM,
-    MOVING_AVERAGE,
-    NORMALIZE,
-    LOGSUMEXP,
-    MAX,
-    MEAN,
-    NORM,
-    SUM,
-    VAR,
-)
-_LAWS += (CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX, ADAM, CLIP, RATE, SGD, *ELEMENTARY.values())
-_FUNCTIONS = {law.name: differentiable(law, law is not POW) for law in _LAWS}
+_FUNCTIONS = {law.name: differentiable(law) for law in LAWS}
 
 
-class Tensors(Layers, Optimizing):
+class Tensors(ProductFunctions, Optimizing):
     """Torch's."""
+
+    xp = Names
 
     def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
         return _FUNCTIONS[law.name](*arrays, **options)
 
     def float32(self, name: str, x: Any) -> Any:
         return _checked(name, x, isinstance(x, torch.Tensor) and x.dtype is torch.float32, "float32")
+
+    def number(self, value: float, like: torch.Tensor) -> torch.Tensor:
+        return torch.full((), value, dtype=torch.float32, device=like.device)
+
+    def detached(self, x: torch.Tensor) -> torch.Tensor:
+        return x.detach()
+
+    def bools(self, name: str, x: Any) -> Any:
+        return _checked(name, x, isinstance(x, torch.Tensor) and x.dtype is torch.bool, "bools")
 
     def known(self, x: torch.Tensor) -> float | None:
         known = not torch.compiler.is_dynamo_compiling() and are_plain_tensors((x,)) and x.is_cpu

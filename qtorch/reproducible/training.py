@@ -7,13 +7,7 @@ from typing import Any
 import torch
 
 from qcore.accumulate.forms import GRAD_A, GRAD_B
-from qcore.numerics.differentiable import Differentiable
 from qcore.numerics.reductions import SUM
-from qcore.numerics.training.dropout import DROPOUT
-from qcore.numerics.training.embedding import EMBEDDING
-from qcore.numerics.training.parts import CHUNK, NARROW, SETTLE
-from qcore.numerics.training.pooling import AVG_POOL, MAX_POOL
-from qcore.numerics.training.products import MASKED, ProductFunctions
 from qtorch import linalg
 from qtorch._rounding.keys import key_tensor
 from qtorch._rounding.paths.choice import are_plain_tensors
@@ -22,9 +16,6 @@ from qtorch.linalg.matrices import LINEAR, MATMUL
 from qtorch.linalg.operator import OBSERVER
 from qtorch.reproducible.call import Tensors, differentiable
 from qtorch.reproducible.products import PRODUCT
-
-_FUNCTIONS = {law.name: differentiable(law) for law in (CHUNK, MASKED, NARROW, SETTLE)}
-_FUNCTIONS |= {law.name: differentiable(law, fused=False) for law in (AVG_POOL, DROPOUT, EMBEDDING, MAX_POOL)}
 
 
 def _recorded(
@@ -48,7 +39,7 @@ _product = differentiable(PRODUCT, recorded=_recorded)
 _FORMS = {"matmul": (MATMUL, "grad_a", "grad_b"), "linear": (LINEAR, "grad_input", "grad_weight")}
 
 
-class TrainingTensors(Tensors, ProductFunctions):
+class TrainingTensors(Tensors):
     """Torch's."""
 
     linalg = linalg
@@ -70,15 +61,8 @@ class TrainingTensors(Tensors, ProductFunctions):
             self._check_bias(bias, shape[-1])
         return _product(a, b, bias, shape=shape, form=text, products=tuple(texts))
 
-    def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
-        function = _FUNCTIONS.get(law.name)
-        return function(*arrays, **options) if function else super().call(law, *arrays, **options)
-
     def key_words(self, key: Any) -> torch.Tensor:
         return key_tensor(key)
-
-    def number(self, value: float, like: torch.Tensor) -> torch.Tensor:
-        return torch.full((), value, dtype=torch.float32, device=like.device)
 
 
 FUNCTIONS = TrainingTensors()

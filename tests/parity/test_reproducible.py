@@ -203,11 +203,13 @@ def test_what_has_no_law_raises_and_names_the_layer():
     with pytest.raises(ValueError, match=r"layer '1' is a GRU.*allowed"):
         qtorch.reproducible.convert(recurrent)
     assert type(recurrent[0]) is nn.Linear
-    same = nnx.Conv(2, 2, (3,), padding="SAME", rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match="padding='SAME'"):
-        qjax.reproducible.convert(nnx.Sequential(same))
-    with pytest.raises(ValueError, match="layer '0' is a LinearGeneral"):
-        qjax.reproducible.convert(nnx.Sequential(nnx.LinearGeneral(1, 2, rngs=nnx.Rngs(0))))
+    for layer, words in (
+        (nnx.ConvTranspose(2, 2, (3,), rngs=nnx.Rngs(0)), "is a ConvTranspose"),
+        (nnx.Conv(2, 2, (3,), input_dilation=2, rngs=nnx.Rngs(0)), "has input_dilation=2"),
+        (nnx.LinearGeneral(1, 2, axis=1, rngs=nnx.Rngs(0)), r"has axis=\(1,\)"),
+    ):
+        with pytest.raises(ValueError, match=rf"layer '0' {words}"):
+            qjax.reproducible.convert(nnx.Sequential(layer))
     with pytest.raises(ValueError, match=r"dropout has no defined bits here"):
         qtorch.reproducible.convert(Dropping())(torch.ones(2))
 

@@ -10,7 +10,9 @@ from qcore.numerics.elementary.laws import PARTS
 from qcore.numerics.sums import unbroadcast
 
 
-def _binary(forward: Callable[..., Any], backward: Callable[..., tuple[Any, Any]]) -> Differentiable:
+def _binary(
+    forward: Callable[..., Any], backward: Callable[..., tuple[Any, Any]], fusible: bool = True
+) -> Differentiable:
     """The law of forward(xp, a, b), and of gradients backward(xp, a, b, gradient) that have the result's shape."""
 
     def run(xp: Any, a: Any, b: Any) -> tuple[Any, tuple[Any, Any]]:
@@ -20,7 +22,7 @@ def _binary(forward: Callable[..., Any], backward: Callable[..., tuple[Any, Any]
         of_a, of_b = backward(xp, *saved, gradient)
         return unbroadcast(xp, of_a, saved[0].shape), unbroadcast(xp, of_b, saved[1].shape)
 
-    return Differentiable(run, gradients)
+    return Differentiable(run, gradients, fusible=fusible)
 
 
 def _sum(forward: Callable[..., Any], sign: Callable[[Any], Any]) -> Differentiable:
@@ -54,8 +56,29 @@ def _of_power(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
     return of_a, xp.mul(gradient, xp.where(a == 0, 0.0, change))
 
 
+def _greater(xp: Any, a: Any, b: Any) -> Any:
+    return xp.where((a >= b) | (a != a), a, b)
+
+
+def _lesser(xp: Any, a: Any, b: Any) -> Any:
+    return xp.where((a <= b) | (a != a), a, b)
+
+
+def _of_greater(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
+    """Equal numbers share the gradient."""
+    equal = xp.where(a == b, xp.mul(gradient, 0.5), 0.0)
+    return xp.where(a > b, gradient, equal), xp.where(a < b, gradient, equal)
+
+
+def _of_lesser(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
+    """b > a says that a is the lesser one."""
+    return _of_greater(xp, b, a, gradient)
+
+
 ADD = _sum(lambda xp, a, b: xp.add(a, b), lambda gradient: gradient)
 SUB = _sum(lambda xp, a, b: xp.sub(a, b), lambda gradient: -gradient)
 MUL = _binary(lambda xp, a, b: xp.mul(a, b), lambda xp, a, b, gradient: (xp.mul(gradient, b), xp.mul(gradient, a)))
 DIV = _binary(lambda xp, a, b: xp.div(a, b), _of_quotient)
-POW = _binary(lambda xp, a, b: xp.power(a, b), _of_power)
+POW = _binary(lambda xp, a, b: xp.power(a, b), _of_power, fusible=False)
+MAXIMUM = _binary(_greater, _of_greater)
+MINIMUM = _binary(_lesser, _of_lesser)

@@ -19,14 +19,16 @@ def rounded(function: Function) -> Function:
     return lambda xp, x: xp.narrow(function(xp, xp.wide(x)))
 
 
-def elementwise(function: Function, derivative: Function, by_pieces: bool = False) -> Differentiable:
-    """The law of a function of ONE float32 number and its derivative: the gradient is one product."""
+def elementwise(
+    function: Callable[..., Any], derivative: Callable[..., Any], by_pieces: bool = False
+) -> Differentiable:
+    """The law of a function (xp, x, **options) of ONE float32 number and its derivative; the gradient is a product."""
 
-    def forward(xp: Any, x: Any) -> tuple[Any, tuple[Any]]:
-        return function(xp, x), (x,)
+    def forward(xp: Any, x: Any, **options: Any) -> tuple[Any, tuple[Any]]:
+        return function(xp, x, **options), (x,)
 
-    def backward(xp: Any, saved: tuple[Any], gradient: Any) -> tuple[Any]:
-        return (xp.mul(gradient, derivative(xp, saved[0])),)
+    def backward(xp: Any, saved: tuple[Any], gradient: Any, **options: Any) -> tuple[Any]:
+        return (xp.mul(gradient, derivative(xp, saved[0], **options)),)
 
     return Differentiable(forward, backward, by_pieces)
 

@@ -29,4 +29,4 @@ def _masked(xp: Any, x: Any, key: Any, rate: float) -> Any:
     return xp.where(stays.reshape(x.shape), xp.mul(x, 1 / (1 - rate)), xp.zeros((), x))
 
 
-DROPOUT = Differentiable(_dropout, _dropout_gradient, by_pieces=True)
+DROPOUT = Differentiable(_dropout, _dropout_gradient, by_pieces=True, fusible=False)

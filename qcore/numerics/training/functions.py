@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from qcore.arguments import check_int, quoted
-from qcore.numerics.layers import Layers
+from qcore.arguments import check_flag, check_int, quoted
 from qcore.numerics.reductions import check_axis
 from qcore.numerics.training.dropout import DROPOUT
 from qcore.numerics.training.embedding import EMBEDDING
+from qcore.numerics.training.moving import Moving
 from qcore.numerics.training.parts import CHUNK, NARROW, SETTLE
-from qcore.numerics.training.pooling import AVG_POOL, MAX_POOL
+from qcore.numerics.training.pooling import AVG_POOL, MAX_POOL, window_padding
+
+Pair = tuple[int, int]
 
 
-class TrainingFunctions(Layers):
-    """`Layers`, and what models need besides them."""
+class TrainingFunctions(Moving):
+    """`Moving`, and what models need besides it."""
 
     def key_words(self, key: Any) -> Any:
         """A key as an int32 array of two words."""
@@ -94,12 +96,13 @@ class TrainingFunctions(Layers):
             raise ValueError(f"start={start} and length={length}; allowed are parts of the length {x.shape[axis]}")
         return self.call(NARROW, x, axis=axis, start=start, length=length, rest=rest)
 
-    def embedding(self, indices: Any, weight: Any) -> Any:
+    def embedding(self, indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
         """Rows of a table. The gradient of a row is the sum over its uses: float64, pairs of neighbours, rounded once.
 
         Args:
             indices: array of integers from 0 to rows - 1; others give rows of NaN.
             weight: float32 array of shape (rows, width), with at least one row.
+            padding_idx: the row that has no gradient, from -rows to rows - 1; or None.
 
         Returns:
             A float32 array of shape (*indices.shape, width).
@@ -116,7 +119,11 @@ class TrainingFunctions(Layers):
         weight, indices = self.float32("weight", weight), self.integers("indices", indices)
         if weight.ndim != 2 or weight.shape[0] == 0:
             raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed is (rows, width), at least one row")
-        return self.call(EMBEDDING, weight, indices)
+        rows = weight.shape[0]
+        if padding_idx is None:
+            return self.call(EMBEDDING, weight, indices)
+        row = check_int("padding_idx", padding_idx, -rows, rows - 1) % rows
+        return self.call(EMBEDDING, weight, indices, padding=row)
 
     def dropout(self, x: Any, rate: float, key: Any) -> Any:
         """x / (1 - rate) where the leading 24 bits of an element's random word are at least the rate, else +0.
@@ -142,7 +149,15 @@ class TrainingFunctions(Layers):
             raise ValueError(f"rate={quoted(rate)}; allowed are numbers from 0 to below 1")
         return self.call(DROPOUT, self.float32("x", x), self.key_words(key), rate=float(rate))
 
-    def max_pool2d(self, x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
+    def max_pool2d(
+        self,
+        x: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+    ) -> Any:
         """The largest number of each window; its gradient goes to the first place that has it.
 
         Args:
@@ -150,6 +165,8 @@ class TrainingFunctions(Layers):
             kernel_size: the window's size, an int or a pair.
             stride: the distance of windows; None is kernel_size.
             padding: how many numbers are missing on both sides, at most half of kernel_size.
+            dilation: the distance of a window's numbers.
+            ceil_mode: True for windows that begin in the array, or in the padding before it, and end behind it.
 
         Returns:
             A float32 array of shape (..., windows down, windows across).
@@ -163,16 +180,25 @@ class TrainingFunctions(Layers):
             >>> reproducible.max_pool2d(torch.arange(8.0).reshape(2, 4), 2).tolist()
             [[5.0, 7.0]]
         """
-        return self._pool(MAX_POOL, x, kernel_size, stride, padding)
+        kernel, step, pads, space = _windows(kernel_size, stride, padding, dilation)
+        x, widths = self._window_padding(x, kernel, step, pads, space, ceil_mode)
+        return self.call(MAX_POOL, x, kernel=kernel, stride=step, widths=widths, dilation=space)
 
-    def avg_pool2d(self, x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
+    def avg_pool2d(
+        self,
+        x: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> Any:
         """The mean of each window: the float64 sum of its numbers, row by row, rounded, over their count.
-
-        Zeros of the padding count.
 
         Args:
             x: float32 array of shape (..., height, width).
-            kernel_size, stride, padding: as for `max_pool2d`.
+            kernel_size, stride, padding, ceil_mode: as for `max_pool2d`.
+            count_include_pad: True if zeros of the padding count as numbers; those that ceil_mode adds never do.
 
         Returns:
             A float32 array of shape (..., windows down, windows across).
@@ -186,22 +212,37 @@ class TrainingFunctions(Layers):
             >>> reproducible.avg_pool2d(torch.arange(8.0).reshape(2, 4), 2).tolist()
             [[2.5, 4.5]]
         """
-        return self._pool(AVG_POOL, x, kernel_size, stride, padding)
+        check_flag("count_include_pad", count_include_pad)
+        kernel, step, pads, space = _windows(kernel_size, stride, padding, 1)
+        x, widths = self._window_padding(x, kernel, step, pads, space, ceil_mode)
+        counted = tuple([(pad, pad) if count_include_pad else (0, 0) for pad in pads])
+        return self.call(AVG_POOL, x, kernel=kernel, stride=step, widths=widths, counted=counted)
 
-    def _pool(self, law: Any, x: Any, kernel_size: Any, stride: Any, padding: Any) -> Any:
-        x, kernel = self.float32("x", x), _pair("kernel_size", kernel_size, 1)
-        step = kernel if stride is None else _pair("stride", stride, 1)
-        pads = _pair("padding", padding, 0)
-        lengths = zip(x.shape[-2:], kernel, pads, strict=True) if x.ndim >= 2 else [(0, 1, 0)]
-        if any(length + 2 * pad < size or 2 * pad > size for length, size, pad in lengths):
+    def _window_padding(
+        self, x: Any, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool
+    ) -> tuple[Any, Any]:
+        """The array, and its padding before and after each of the last two axes."""
+        x = self.float32("x", x)
+        check_flag("ceil_mode", ceil_mode)
+        axes = list(zip(x.shape[-2:], kernel, stride, padding, dilation, strict=True)) if x.ndim >= 2 else []
+        if not axes or any(
+            length + 2 * pad < space * (size - 1) + 1 or 2 * pad > size for length, size, _, pad, space in axes
+        ):
             raise ValueError(
-                f"x has shape {tuple(x.shape)} with kernel_size={kernel_size}, padding={padding}; allowed are windows "
-                "within (..., height, width), and padding up to half of them"
+                f"x has shape {tuple(x.shape)} with kernel_size={kernel}, padding={padding}, dilation={dilation}; "
+                "allowed are windows within (..., height, width), and padding up to half of them"
             )
-        return self.call(law, x, kernel=kernel, stride=step, padding=pads)
+        return x, tuple([(axis[3], window_padding(*axis, ceil_mode)) for axis in axes])
 
 
-def _pair(name: str, value: Any, low: int) -> tuple[int, int]:
+def _windows(kernel_size: Any, stride: Any, padding: Any, dilation: Any) -> tuple[Pair, Pair, Pair, Pair]:
+    """The sizes of a window along two axes."""
+    kernel = _pair("kernel_size", kernel_size, 1)
+    step = kernel if stride is None else _pair("stride", stride, 1)
+    return kernel, step, _pair("padding", padding, 0), _pair("dilation", dilation, 1)
+
+
+def _pair(name: str, value: Any, low: int) -> Pair:
     values = tuple(value) if isinstance(value, tuple | list) else (value, value)
     if len(values) != 2:
         raise ValueError(f"{name}={quoted(value)}; allowed are an int and two ints")

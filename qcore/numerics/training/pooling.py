@@ -6,25 +6,37 @@ place in the window, row-major), and rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import reduce
 from itertools import product
-from math import inf, prod
+from math import ceil, inf, prod
 from typing import Any
 
 from qcore.numerics.differentiable import Differentiable
+from qcore.numerics.training.moves import Pairs, padded, unpadded
 
 Shape = tuple[int, ...]
 
 
-def _max_pool(xp: Any, x: Any, kernel: Shape, stride: Shape, padding: Shape) -> tuple[Any, tuple[Any]]:
-    return _largest(xp, x, kernel, stride, padding)[0], (x,)
+def window_padding(length: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
+    """The padding after an axis: with ceil_mode as much more as the last window needs that begins in the array."""
+    if not ceil_mode:
+        return padding
+    reach = dilation * (kernel - 1) + 1
+    count = ceil((length + 2 * padding - reach) / stride) + 1
+    if (count - 1) * stride >= length + padding:
+        count -= 1
+    return max((count - 1) * stride + reach - length - padding, padding)
 
 
-def _largest(xp: Any, x: Any, kernel: Shape, stride: Shape, padding: Shape) -> tuple[Any, Any]:
+def _max_pool(xp: Any, x: Any, kernel: Shape, stride: Shape, widths: Pairs, dilation: Shape) -> tuple[Any, tuple[Any]]:
+    return _largest(xp, x, kernel, stride, widths, dilation)[0], (x,)
+
+
+def _largest(xp: Any, x: Any, kernel: Shape, stride: Shape, widths: Pairs, dilation: Shape) -> tuple[Any, Any]:
     """The largest number of each window, and the first tap that has it; the last NaN if there is one."""
     largest = taps = None
-    for tap, number in enumerate(_taps(xp, _padded(xp, x, padding, -inf), kernel, stride)):
+    for tap, number in enumerate(_taps(padded(xp, x, widths, -inf), kernel, stride, dilation)):
         if largest is None:
             largest, taps = number, xp.zeros(number.shape, xp.arange(1, number))
             continue
@@ -34,58 +46,72 @@ def _largest(xp: Any, x: Any, kernel: Shape, stride: Shape, padding: Shape) -> t
 
 
 def _max_pool_gradient(
-    xp: Any, saved: tuple[Any], gradient: Any, kernel: Shape, stride: Shape, padding: Shape
+    xp: Any, saved: tuple[Any], gradient: Any, kernel: Shape, stride: Shape, widths: Pairs, dilation: Shape
 ) -> tuple[Any]:
-    taps, wide = _largest(xp, saved[0], kernel, stride, padding)[1], xp.wide(gradient)
+    taps, wide = _largest(xp, saved[0], kernel, stride, widths, dilation)[1], xp.wide(gradient)
     parts = (xp.where(taps == tap, wide, xp.zeros((), wide)) for tap in range(prod(kernel)))
-    return (_gathered(xp, parts, saved[0].shape, kernel, stride, padding),)
+    return (_gathered(xp, parts, saved[0].shape, kernel, stride, widths, dilation),)
 
 
-def _avg_pool(xp: Any, x: Any, kernel: Shape, stride: Shape, padding: Shape) -> tuple[Any, tuple[Any]]:
-    """Zeros of the padding count as numbers."""
-    numbers = _taps(xp, xp.wide(_padded(xp, x, padding, 0.0)), kernel, stride)
-    return xp.div(xp.narrow(reduce(lambda total, number: total + number, numbers)), prod(kernel)), (x,)
+def _avg_pool(xp: Any, x: Any, kernel: Shape, stride: Shape, widths: Pairs, counted: Pairs) -> tuple[Any, tuple[Any]]:
+    """counted: how much of the padding counts as numbers, which are zeros."""
+    numbers = _taps(xp.wide(padded(xp, x, widths, 0.0)), kernel, stride, (1,) * len(kernel))
+    total = xp.narrow(reduce(lambda total, number: total + number, numbers))
+    return xp.div(total, _counts(xp, x, kernel, stride, widths, counted)), (x,)
 
 
 def _avg_pool_gradient(
-    xp: Any, saved: tuple[Any], gradient: Any, kernel: Shape, stride: Shape, padding: Shape
+    xp: Any, saved: tuple[Any], gradient: Any, kernel: Shape, stride: Shape, widths: Pairs, counted: Pairs
 ) -> tuple[Any]:
-    each = xp.wide(xp.div(gradient, prod(kernel)))
-    return (_gathered(xp, (each for _ in range(prod(kernel))), saved[0].shape, kernel, stride, padding),)
+    (x,) = saved
+    each = xp.wide(xp.div(gradient, _counts(xp, x, kernel, stride, widths, counted)))
+    parts = (each for _ in range(prod(kernel)))
+    return (_gathered(xp, parts, x.shape, kernel, stride, widths, (1,) * len(kernel)),)
 
 
-MAX_POOL = Differentiable(_max_pool, _max_pool_gradient, by_pieces=True)
-AVG_POOL = Differentiable(_avg_pool, _avg_pool_gradient, by_pieces=True)
+def _counts(xp: Any, x: Any, kernel: Shape, stride: Shape, widths: Pairs, counted: Pairs) -> Any:
+    """How many numbers each window has: one number for all, or an array."""
+    if widths == counted:
+        return float(prod(kernel))
+    found = 1.0
+    for axis, length in enumerate(x.shape[x.ndim - len(kernel) :]):
+        (before, after), (first, last) = widths[axis], counted[axis]
+        count = (before + length + after - kernel[axis]) // stride[axis] + 1
+        begin = xp.arange(count, x) * stride[axis]
+        end, least, most = begin + kernel[axis], before - first, before + length + last
+        inside = xp.where(end > most, most, end) - xp.where(begin < least, least, begin)
+        found = found * xp.to_float32(inside).reshape((-1, *(1,) * (len(kernel) - 1 - axis)))
+    return found
 
 
-def _padded(xp: Any, x: Any, padding: Sequence[int], value: float) -> Any:
-    """x with a number before and after the last axes."""
-    for axis, size in enumerate(padding, x.ndim - len(padding)):
-        edge = xp.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), x) + value
-        x = xp.concatenate([edge, x, edge], axis) if size else x
-    return x
+MAX_POOL = Differentiable(_max_pool, _max_pool_gradient, by_pieces=True, fusible=False)
+AVG_POOL = Differentiable(_avg_pool, _avg_pool_gradient, by_pieces=True, fusible=False)
 
 
-def _taps(xp: Any, x: Any, kernel: Shape, stride: Shape) -> Iterator[Any]:
+def _taps(x: Any, kernel: Shape, stride: Shape, dilation: Shape) -> Iterator[Any]:
     """For each tap its numbers of all windows."""
     lengths = x.shape[x.ndim - len(kernel) :]
-    counts = [(length - size) // step + 1 for length, size, step in zip(lengths, kernel, stride, strict=True)]
+    reaches = [space * (size - 1) + 1 for size, space in zip(kernel, dilation, strict=True)]
+    counts = [(length - reach) // step + 1 for length, reach, step in zip(lengths, reaches, stride, strict=True)]
     for places in product(*map(range, kernel)):
-        spans = zip(places, counts, stride, strict=True)
-        yield x[(..., *(slice(first, first + (count - 1) * step + 1, step) for first, count, step in spans))]
+        spans = zip(places, dilation, counts, stride, strict=True)
+        firsts = [(place * space, count, step) for place, space, count, step in spans]
+        yield x[(..., *(slice(first, first + (count - 1) * step + 1, step) for first, count, step in firsts))]
 
 
-def _gathered(xp: Any, parts: Iterator[Any], shape: Shape, kernel: Shape, stride: Shape, padding: Shape) -> Any:
+def _gathered(
+    xp: Any, parts: Iterator[Any], shape: Shape, kernel: Shape, stride: Shape, widths: Pairs, dilation: Shape
+) -> Any:
     """The gradients of x from those of its taps."""
     dims = len(kernel)
-    lengths = [size + 2 * pad for size, pad in zip(shape[len(shape) - dims :], padding, strict=True)]
+    lengths = [size + sum(width) for size, width in zip(shape[len(shape) - dims :], widths, strict=True)]
     total = None
     for places, part in zip(product(*map(range, kernel)), parts, strict=True):
-        for axis, (first, step, length) in enumerate(zip(places, stride, lengths, strict=True), part.ndim - dims):
-            part = _spread(xp, part, axis, first, step, length)
+        axes = zip(places, dilation, stride, lengths, strict=True)
+        for axis, (place, space, step, length) in enumerate(axes, part.ndim - dims):
+            part = _spread(xp, part, axis, place * space, step, length)
         total = part if total is None else total + part
-    inner = tuple(slice(pad, length - pad) for pad, length in zip(padding, lengths, strict=True))
-    return xp.narrow(total[(..., *inner)])  # type: ignore[index]
+    return xp.narrow(unpadded(total, widths))
 
 
 def _spread(xp: Any, x: Any, axis: int, first: int, step: int, length: int) -> Any:

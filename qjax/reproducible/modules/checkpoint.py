@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import prod
 from typing import Any
 
 import jax
@@ -36,6 +37,14 @@ def _outputs_last(x: Any) -> Any:
     return jnp.moveaxis(jnp.asarray(x), (0, 1), (-1, -2))
 
 
+def _flat(x: Any) -> Any:
+    return x.reshape(-1)
+
+
+def _scalar(x: Any) -> Any:
+    return x.reshape(())
+
+
 _NORM = {"scale": ("weight", _same, _same), "bias": ("bias", _same, _same)}
 # By class: an attribute, its name in torch, and how an array goes there and back.
 _LAYOUTS: dict[type[nnx.Module], dict[str, tuple[str, Move, Move]]] = {
@@ -44,6 +53,9 @@ _LAYOUTS: dict[type[nnx.Module], dict[str, tuple[str, Move, Move]]] = {
     nnx.BatchNorm: _NORM | {"mean": ("running_mean", _same, _same), "var": ("running_var", _same, _same)},
     nnx.LayerNorm: _NORM,
     nnx.RMSNorm: _NORM,
+    nnx.GroupNorm: _NORM,
+    nnx.InstanceNorm: _NORM,
+    nnx.PReLU: {"negative_slope": ("weight", _flat, _scalar)},
     nnx.Embed: {"embedding": ("weight", _same, _same)},
 }
 
@@ -52,14 +64,15 @@ def state_dict(model: nnx.Module) -> dict[str, jax.Array]:
     """A model's parameters and statistics by the names of torch's `state_dict`, in torch's layouts.
 
     Args:
-        model: any module of flax nnx whose variables are those of linear, convolution, norm and embedding layers.
+        model: any module of flax nnx. Of flax's layers linear ones, convolutions, norms, embeddings, PReLU and
+            attention may have parameters; those of other classes keep their names and layouts.
 
     Returns:
         Arrays; `safetensors.numpy.save_file` or `numpy.savez` writes them.
 
     Raises:
         TypeError: if model is no module of flax nnx.
-        ValueError: if another module has parameters.
+        ValueError: if another layer of flax has parameters.
 
     Example:
         >>> {name: x.shape for name, x in state_dict(nnx.Linear(2, 3, rngs=nnx.Rngs(0))).items()}
@@ -146,6 +159,19 @@ def _of_attention(name: str, layer: Any) -> list[Entry]:
     return weights + biases if layer.use_bias else weights
 
 
+def _of_general(name: str, layer: nnx.LinearGeneral) -> list[Entry]:
+    """In torch a linear layer of flat features."""
+    prefix, inputs, outputs = f"{name}." if name else "", layer.in_features, layer.out_features
+    weight: Entry = (
+        f"{prefix}weight",
+        [layer.kernel],
+        lambda kernel: kernel.reshape(prod(inputs), prod(outputs)).T,
+        lambda x: [x.T.reshape(*inputs, *outputs)],
+    )
+    bias: Entry = (f"{prefix}bias", [layer.bias], _flat, lambda x: [x.reshape(outputs)])
+    return [weight] if layer.bias is None else [weight, bias]
+
+
 def _thirds(x: Any) -> Any:
     return jnp.split(jnp.asarray(x), 3)
 
@@ -155,6 +181,10 @@ def _entries(model: nnx.Module) -> list[Entry]:
     check_model("model", model)
     layers = names_of(model)
     found = [entry for name, layer in layers.items() if _is_torchs(layer) for entry in _of_attention(name, layer)]
+    inside = tuple(f"{name}." if name else "" for name, layer in layers.items() if _is_torchs(layer))
+    for name, layer in layers.items():
+        if isinstance(layer, nnx.LinearGeneral) and not name.startswith(inside) and not layer.batch_axis:
+            found += _of_general(name, layer)
     known = {id(variable) for _, variables, _, _ in found for variable in variables}
     for name, layer in layers.items():
         layout = next((layout for kind, layout in _LAYOUTS.items() if isinstance(layer, kind)), {})
@@ -165,8 +195,11 @@ def _entries(model: nnx.Module) -> list[Entry]:
                 inverse = partial(_one, back)
                 found.append((f"{name}.{called}" if name else called, [variable], there, inverse))
         for attribute, variable in vars(layer).items():
-            if isinstance(variable, nnx.Param) and id(variable) not in known:
+            if not isinstance(variable, nnx.Param) or id(variable) in known:
+                continue
+            if type(layer).__module__.startswith(("flax.", "qjax.")):
                 raise ValueError(
                     f"{shown(name)} has a parameter {quoted(attribute)}, whose layout in torch is not known"
                 )
+            found.append((f"{name}.{attribute}" if name else attribute, [variable], _same, partial(_one, _same)))
     return found

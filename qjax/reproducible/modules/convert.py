@@ -23,11 +23,12 @@ Model = TypeVar("Model", bound=nnx.Module)
 _SWITCHED: dict[type[nnx.Module], tuple[str | None, type[nnx.Module]]] = {
     **dict.fromkeys((nnx.Linear, rounded.Linear), ("linear", layers.Linear)),
     **dict.fromkeys((nnx.Conv, rounded.Conv), ("conv", layers.Conv)),
-    nnx.BatchNorm: (None, layers.BatchNorm),
-    nnx.LayerNorm: (None, layers.LayerNorm),
-    nnx.RMSNorm: (None, layers.RMSNorm),
-    nnx.Embed: (None, layers.Embed),
-    nnx.Dropout: (None, layers.Dropout),
+    nnx.LinearGeneral: ("linear", layers.LinearGeneral),
+    **{
+        getattr(nnx, kind.__name__): (None, kind)
+        for kind in (layers.BatchNorm, layers.LayerNorm, layers.RMSNorm, layers.GroupNorm, layers.InstanceNorm)
+    },
+    **{getattr(nnx, kind.__name__): (None, kind) for kind in (layers.PReLU, layers.Embed, layers.Dropout)},
     nnx.MultiHeadAttention: (None, MultiHeadAttention),
 }
 _KNOWN = {nnx.Sequential, nnx.List, nnx.Dict}
@@ -67,9 +68,10 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
     inner = tuple(
         f"{name}." if name else "" for name, layer in found.items() if kind_of(layer) is nnx.MultiHeadAttention
     )
+    parts = {name for name, layer in found.items() if name.startswith(inner) and type(layer) is nnx.LinearGeneral}
+    found = {name: layer for name, layer in found.items() if name not in parts}
     for name, layer in sorted(found.items()):  # layers before what is in them
-        if not name.startswith(inner) or type(layer) is not nnx.LinearGeneral:
-            _check(name, layer)
+        _check(name, layer)
     kinds = {name: _SWITCHED[kind_of(layer)][0] for name, layer in found.items() if kind_of(layer) in _SWITCHED}
     products: dict[str, Products | None] = {}
     if recipe is not None:
@@ -78,7 +80,8 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
         products = {name: found for (name, _), found in zip(multiplied, recipe.products_of(multiplied), strict=True)}
 
     def change(name: str, layer: nnx.Module) -> nnx.Module:
-        return _switched(layer, products.get(name)) if kind_of(layer) in _SWITCHED else layer
+        switched = name in found and kind_of(layer) in _SWITCHED
+        return _switched(layer, products.get(name)) if switched else layer
 
     made = rebuilt(model, change, lambda module: False)
     object.__setattr__(made, "__class__", guarded(kind_of(made)))
@@ -94,13 +97,15 @@ def _check(name: str, layer: Any) -> None:
         return
     if isinstance(layer, nnx.MultiHeadAttention):
         check_attention_layer(shown(name), layer)
-    if isinstance(layer, nnx.Conv) and (isinstance(layer.padding, str) and layer.padding != "VALID"):
-        raise ValueError(f"{shown(name)} has padding={quoted(layer.padding)}; allowed are 'VALID' and ints")
     if isinstance(layer, nnx.Conv) and (layer.mask is not None or layer.kernel[...].ndim > 5):
         raise ValueError(f"{shown(name)} has a mask, or more than 3 dimensions; allowed are 1 to 3, without mask")
     axes = {one: getattr(layer, one, -1) for one in ("axis", "feature_axes", "reduction_axes")}
-    axes.update({"axis_name": getattr(layer, "axis_name", None) or -1})
-    wrong = [one for one, axis in axes.items() if axis not in (-1, (-1,))]
+    axes.update({one: getattr(layer, one, None) or -1 for one in ("axis_name", "batch_axis")})
+    dilation = getattr(layer, "input_dilation", None)
+    axes["input_dilation"] = -1 if dilation in (None, 1) else dilation
+    if isinstance(layer, nnx.LinearGeneral) and tuple(layer.axis) == tuple(range(-len(layer.axis), 0)):
+        axes["axis"] = -1
+    wrong = [one for one, axis in axes.items() if axis not in (None, -1, (-1,))]
     if wrong:
         raise ValueError(f"{shown(name)} has {wrong[0]}={quoted(axes[wrong[0]])}; allowed is the default")
     dtypes = [getattr(layer, one, None) for one in ("dtype", "param_dtype")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -83,7 +83,7 @@ def _check_program(graph: Any, tree: Any, kinds: tuple[Any, ...]) -> None:
         program_ = jax.make_jaxpr(program)(*arrays)
     finally:
         _tracing.reset(token)
-    for layer, name in _undefined(program_.jaxpr, "", ()):
+    for layer, name in _undefined(program_.jaxpr, "", (), set()):
         raise ValueError(
             f"{shown(layer)} calls {name}, whose order of operations is not defined; allowed are the functions of "
             "qjax.reproducible, and what moves numbers only"
@@ -101,8 +101,20 @@ def _scoped(kind: type[nnx.Module], name: str) -> type[nnx.Module]:
     return type(kind.__name__, (kind,), {"__call__": call})
 
 
-def _undefined(jaxpr: Any, layer: str, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """The layers that call functions of floats without defined bits, with these functions' names."""
+def _undefined(jaxpr: Any, layer: str, names: tuple[str, ...], fixed: set[Any]) -> Iterator[tuple[str, str]]:
+    """The layers that call functions of floats without defined bits, with these functions' names.
+
+    Args:
+        jaxpr: a traced program.
+        layer: that calls it.
+        names: of the functions that call it, outermost first.
+        fixed: its arguments that are constants.
+    """
+    fixed = {*fixed, *jaxpr.constvars}
+
+    def is_fixed(x: Any) -> bool:
+        return isinstance(x, core.Literal) or x in fixed
+
     for equation in jaxpr.eqns:
         scopes = str(equation.source_info.name_stack).split("/")
         if equation.primitive.name == PRODUCT or any(LAW in scope for scope in scopes):
@@ -113,17 +125,22 @@ def _undefined(jaxpr: Any, layer: str, names: tuple[str, ...]) -> Iterator[tuple
         if inner:
             called = equation.params.get("name", "")
             for one in inner:
-                yield from _undefined(one, inside, (*names, called) if called else names)
-        elif not _is_exact(name, equation):
+                same = len(inner) == 1 and len(one.invars) == len(equation.invars)
+                pairs = zip(one.invars, equation.invars, strict=True) if same else ()
+                constants = {x for x, given in pairs if is_fixed(given)}
+                yield from _undefined(one, inside, (*names, called) if called else names, constants)
+        elif _is_exact(name, equation, is_fixed):
+            fixed |= set(equation.outvars) if all(map(is_fixed, equation.invars)) else set()
+        else:
             yield inside, names[0] if names else name
 
 
-def _is_exact(name: str, equation: Any) -> bool:
+def _is_exact(name: str, equation: Any, is_fixed: Callable[[Any], bool]) -> bool:
     given, made = ([x.aval for x in side] for side in (equation.invars, equation.outvars))
     if name in _EXACT or not any(_is_float(aval) for aval in given):
         return True
     if name == "broadcast_in_dim":  # else its gradient is a sum
-        return given[0].size == made[0].size or isinstance(equation.invars[0], core.Literal)
+        return given[0].size == made[0].size or is_fixed(equation.invars[0])
     return name == "convert_element_type" and given[0].dtype == made[0].dtype
 
 

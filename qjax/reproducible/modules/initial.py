@@ -30,5 +30,8 @@ def initialize(model: nnx.Module, key: int | tuple[int, int]) -> None:
         [[0.6677977442741394], [-0.1035371869802475]]
     """
     shapes = {name: x.shape for name, x in state_dict(model).items()}
-    tables = {f"{name}.weight".lstrip(".") for name, layer in names_of(model).items() if isinstance(layer, nnx.Embed)}
-    load_state_dict(model, initial_state(key, shapes, tables))
+    tables, slopes = (
+        {f"{name}.weight".lstrip(".") for name, layer in names_of(model).items() if isinstance(layer, kind)}
+        for kind in (nnx.Embed, nnx.PReLU)
+    )
+    load_state_dict(model, initial_state(key, shapes, tables, slopes))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from qcore.arguments import check_sizes
 from qcore.formats.text import parse
 from qjax.reproducible.modules.keys import LayerKey
 from qjax.reproducible.training import FUNCTIONS
@@ -46,17 +48,59 @@ class Linear(_Products, nnx.Linear):
         return FUNCTIONS.linear(inputs, self.kernel[...].T, value(self.bias), **self.said())
 
 
+class LinearGeneral(_Products, nnx.LinearGeneral):
+    """`nnx.LinearGeneral` of the last axes by `qjax.reproducible.linear`."""
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:  # type: ignore[override]
+        count = len(self.in_features)
+        kernel = self.kernel[...].reshape((prod(self.in_features), -1))
+        bias = None if self.bias is None else self.bias[...].reshape(-1)
+        flat = inputs.reshape((*inputs.shape[: inputs.ndim - count], -1))
+        y = FUNCTIONS.linear(flat, kernel.T, bias, **self.said())
+        return y.reshape((*y.shape[:-1], *self.out_features))
+
+
 class Conv(_Products, nnx.Conv):
     """`nnx.Conv` with one to three spatial dimensions by `qjax.reproducible.conv2d` and its like."""
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         kernel = self.kernel[...]
-        functions = {1: FUNCTIONS.conv1d, 2: FUNCTIONS.conv2d, 3: FUNCTIONS.conv3d}
-        padding: Any = 0 if self.padding == "VALID" else self.padding
+        dims = kernel.ndim - 2
+        function = {1: FUNCTIONS.conv1d, 2: FUNCTIONS.conv2d, 3: FUNCTIONS.conv3d}[dims]
+        batch = inputs.shape[: inputs.ndim - dims - 1]
+        images = jnp.moveaxis(inputs.reshape((-1, *inputs.shape[len(batch) :])), -1, 1)
+        images, padding = self._padded(images, dims)
         window: Any = (self.strides or 1, padding, self.kernel_dilation or 1, self.feature_group_count)
-        weight, images = jnp.moveaxis(kernel, (-1, -2), (0, 1)), jnp.moveaxis(inputs, -1, 1)
-        y = functions[kernel.ndim - 2](images, weight, value(self.bias), *window, **self.said())
-        return jnp.moveaxis(y, 1, -1)
+        weight = jnp.moveaxis(kernel, (-1, -2), (0, 1))
+        y = jnp.moveaxis(function(images, weight, value(self.bias), *window, **self.said()), 1, -1)
+        return y.reshape((*batch, *y.shape[1:]))
+
+    def _padded(self, images: jax.Array, dims: int) -> tuple[jax.Array, Any]:
+        """The images with the padding that a convolution does not add itself, and what it adds."""
+        steps = check_sizes("strides", self.strides or 1, 1, dims)
+        spaces = check_sizes("kernel_dilation", self.kernel_dilation or 1, 1, dims)
+        reaches = [space * (size - 1) for size, space in zip(self.kernel[...].shape, spaces, strict=False)]
+        padding: Any = self.padding
+        if padding in ("CIRCULAR", "REFLECT"):
+            widths = [(reach // 2, reach - reach // 2) for reach in reaches]
+            return FUNCTIONS.pad(images, widths, padding.lower()), 0
+        if padding in ("SAME", "SAME_LOWER"):
+            totals = [
+                max((-(-length // step) - 1) * step + reach + 1 - length, 0)
+                for length, step, reach in zip(images.shape[2:], steps, reaches, strict=True)
+            ]
+            odd = int(padding == "SAME_LOWER")
+            pairs = [((total + odd) // 2, total - (total + odd) // 2) for total in totals]
+        elif padding == "CAUSAL":
+            pairs = [(reaches[0], 0)]
+        elif padding == "VALID":
+            pairs = [(0, 0)] * dims
+        else:
+            given = padding if isinstance(padding, tuple | list) else (padding,) * dims
+            pairs = [tuple(one) if isinstance(one, tuple | list) else (one, one) for one in given]
+        if all(before == after for before, after in pairs):
+            return images, tuple([before for before, _ in pairs])
+        return FUNCTIONS.pad(images, pairs), 0
 
 
 class BatchNorm(nnx.BatchNorm):
@@ -103,3 +147,30 @@ class Dropout(nnx.Dropout):
     def __call__(self, inputs: jax.Array, *, deterministic: bool | None = None) -> jax.Array:  # type: ignore[override]
         still = self.deterministic if deterministic is None else deterministic
         return inputs if still else FUNCTIONS.dropout(inputs, self.rate, self.key[...])
+
+
+class GroupNorm(nnx.GroupNorm):
+    """`nnx.GroupNorm` by `qjax.reproducible.group_norm`."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:  # type: ignore[override]
+        y = FUNCTIONS.group_norm(
+            jnp.moveaxis(x, -1, 1), self.num_groups, value(self.scale), value(self.bias), self.epsilon
+        )
+        return jnp.moveaxis(y, 1, -1)
+
+
+class InstanceNorm(nnx.InstanceNorm):
+    """`nnx.InstanceNorm` by `qjax.reproducible.group_norm`, with as many groups as features."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:  # type: ignore[override]
+        y = FUNCTIONS.group_norm(
+            jnp.moveaxis(x, -1, 1), self.num_features, value(self.scale), value(self.bias), self.epsilon
+        )
+        return jnp.moveaxis(y, 1, -1)
+
+
+class PReLU(nnx.PReLU):
+    """`nnx.PReLU` by `qjax.reproducible.prelu`."""
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:  # type: ignore[override]
+        return FUNCTIONS.prelu(inputs, self.negative_slope[...].reshape(1))

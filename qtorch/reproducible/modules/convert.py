@@ -10,12 +10,13 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from qcore import Recipe
-from qcore.arguments import quoted
 from qtorch import linalg
+from qtorch._torch_internals import tell_modes
 from qtorch.auto_low.products import lower_products
 from qtorch.reproducible.modules import layers
 from qtorch.reproducible.modules.attention import MultiheadAttention, check_attention_layer
 from qtorch.reproducible.modules.guard import Guard, resumed
+from qtorch.reproducible.modules.registry import DEFINED, RANDOM
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -27,11 +28,18 @@ _SWITCHED: dict[type[nn.Module], type[nn.Module]] = {
     **dict.fromkeys((nn.Conv2d, linalg.Conv2d, layers.Conv2d), layers.Conv2d),
     **dict.fromkeys((nn.Conv3d, linalg.Conv3d, layers.Conv3d), layers.Conv3d),
 }
-# Layers whose functions the guard knows, or which have none.
+# Layers whose functions have rows in the registry, or which have none.
 _KNOWN = {
-    *(nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity, nn.Flatten, nn.Unflatten, nn.Embedding),
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.RMSNorm, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh),
-    *(nn.Sigmoid, nn.Softplus, nn.Softmax, nn.LogSoftmax, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+    *(nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict, nn.Identity, nn.Embedding),
+    *(nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.UpsamplingNearest2d),
+    *(getattr(nn, f"{mode}Pad{dims}d") for mode in ("Zero", "Constant", "Circular") for dims in (1, 2, 3)),
+    *(getattr(nn, f"{mode}Pad{dims}d") for mode in ("Reflection", "Replication") for dims in (1, 2, 3)),
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+    *(nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.Softmax, nn.Softmax2d, nn.LogSoftmax),
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.ELU, nn.SELU, nn.CELU),
+    *(nn.GELU, nn.SiLU, nn.Mish, nn.GLU, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Softsign, nn.Tanhshrink),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d),
     *(nn.CrossEntropyLoss, nn.MSELoss, NonDynamicallyQuantizableLinear),  # the last one is a part of attention
 }
 
@@ -75,6 +83,7 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
         lower_products(model, recipe, functions=False)
     for layer in model.modules():
         _switch(layer)
+    tell_modes({*DEFINED, *RANDOM})
     model.__class__ = _guarded(_kind(model))
     return model
 
@@ -82,14 +91,7 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
 def _check(name: str, layer: nn.Module) -> None:
     kind, where = _kind(layer), f"layer '{name}'" if name else "the model itself"
     if kind in _SWITCHED:
-        if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-            if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-                raise ValueError(
-                    f"{where} has padding={quoted(layer.padding)}, "
-                    f"padding_mode={quoted(layer.padding_mode)}; allowed are ints, "
-                    "and 'zeros'"
-                )
-        elif isinstance(layer, nn.MultiheadAttention):
+        if isinstance(layer, nn.MultiheadAttention):
             check_attention_layer(where, layer)
     elif kind.__module__.startswith("torch.nn") and kind not in _KNOWN:
         allowed = "the layers that qtorch.reproducible has"

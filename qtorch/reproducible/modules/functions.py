@@ -1,7 +1,8 @@
-"""Torch's functions with defined bits: which of our functions takes the place of each, and which round nothing."""
+"""Rows of the registry: arithmetic, reductions and elementary functions."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -9,94 +10,163 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from qtorch.reproducible.modules.registry import DEFINED, defines, float32, in_place, named, placed, refuse
 from qtorch.reproducible.training import FUNCTIONS
 
-DEFINED: dict[Any, Callable[..., Any]] = {}
 
-
-def defines(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Says that a function computes what some of torch's do, with the same arguments."""
-
-    def remember(function: Callable[..., Any]) -> Callable[..., Any]:
-        DEFINED.update(dict.fromkeys(functions, function))
-        return function
-
-    return remember
-
-
-def refuse(**given: bool) -> None:
-    """Refuses options that have no law."""
-    wrong = [name for name, is_given in given.items() if is_given]
-    if wrong:
-        raise ValueError(f"{', '.join(wrong)} has no defined bits here; allowed is the default")
-
-
-def _numbers(a: Any, b: Any) -> tuple[Any, Any]:
-    """Two operands as tensors."""
+def numbers(a: Any, b: Any) -> tuple[Any, Any]:
+    """Two operands as tensors of floating numbers."""
     like = a if isinstance(a, Tensor) else b
-    return tuple(x if isinstance(x, Tensor) else FUNCTIONS.number(x, like) for x in (a, b))  # type: ignore[return-value]
+    return tuple(float32(x) if isinstance(x, Tensor) else FUNCTIONS.number(x, like) for x in (a, b))  # type: ignore[return-value]
 
 
-@defines(torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__)
-def _add(a: Any, b: Any, alpha: float = 1) -> Tensor:
+@defines(torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, operator.add)
+def _add(a: Any, b: Any, *, alpha: float = 1) -> Tensor:
     refuse(alpha=alpha != 1)
-    return FUNCTIONS.add(*_numbers(a, b))
+    return FUNCTIONS.add(*numbers(a, b))
 
 
-@defines(torch.sub, torch.subtract, Tensor.sub, Tensor.subtract, Tensor.__sub__)
-def _subtract(a: Any, b: Any, alpha: float = 1) -> Tensor:
+@defines(torch.sub, torch.subtract, Tensor.sub, Tensor.subtract, Tensor.__sub__, operator.sub)
+def _subtract(a: Any, b: Any, *, alpha: float = 1) -> Tensor:
     refuse(alpha=alpha != 1)
-    return FUNCTIONS.subtract(*_numbers(a, b))
+    return FUNCTIONS.subtract(*numbers(a, b))
 
 
-@defines(Tensor.__rsub__)
+@defines(torch.rsub, Tensor.__rsub__)
 def _subtract_from(a: Any, b: Any) -> Tensor:
-    return FUNCTIONS.subtract(*_numbers(b, a))
+    return FUNCTIONS.subtract(*numbers(b, a))
 
 
-@defines(torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__)
+@defines(torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__, operator.mul)
 def _multiply(a: Any, b: Any) -> Tensor:
-    return FUNCTIONS.multiply(*_numbers(a, b))
+    return FUNCTIONS.multiply(*numbers(a, b))
 
 
-@defines(torch.div, torch.divide, Tensor.div, Tensor.divide, Tensor.__truediv__)
-def _divide(a: Any, b: Any, rounding_mode: str | None = None) -> Tensor:
+@defines(*named("div divide true_divide __truediv__", torch, Tensor), operator.truediv)
+def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Tensor:
     refuse(rounding_mode=rounding_mode is not None)
-    return FUNCTIONS.divide(*_numbers(a, b))
+    return FUNCTIONS.divide(*numbers(a, b))
 
 
-@defines(torch.pow, Tensor.pow, Tensor.__pow__)
+@defines(Tensor.__rtruediv__, Tensor.__rdiv__)
+def _divide_by(a: Any, b: Any) -> Tensor:
+    return FUNCTIONS.divide(*numbers(b, a))
+
+
+@defines(torch.pow, Tensor.pow, Tensor.__pow__, operator.pow)
 def _pow(a: Any, b: Any) -> Tensor:
-    return FUNCTIONS.pow(*_numbers(a, b))
+    return FUNCTIONS.pow(*numbers(a, b))
 
 
 @defines(Tensor.__rpow__)
 def _power_of(a: Any, b: Any) -> Tensor:
-    return FUNCTIONS.pow(*_numbers(b, a))
+    return FUNCTIONS.pow(*numbers(b, a))
 
 
-@defines(torch.matmul, torch.bmm, torch.mm, Tensor.matmul, Tensor.bmm, Tensor.mm, Tensor.__matmul__)
+@defines(torch.square, Tensor.square)
+def _square(x: Tensor) -> Tensor:
+    return FUNCTIONS.multiply(x, x)
+
+
+@defines(torch.maximum, Tensor.maximum)
+def _maximum(a: Tensor, b: Tensor) -> Tensor:
+    return FUNCTIONS.maximum(*numbers(a, b))
+
+
+@defines(torch.minimum, Tensor.minimum)
+def _minimum(a: Tensor, b: Tensor) -> Tensor:
+    return FUNCTIONS.minimum(*numbers(a, b))
+
+
+@defines(torch.clamp, torch.clip, Tensor.clamp, Tensor.clip)
+def _clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    if isinstance(min, Tensor) or isinstance(max, Tensor):
+        x = x if min is None else FUNCTIONS.maximum(*numbers(x, min))
+        return x if max is None else FUNCTIONS.minimum(*numbers(x, max))
+    return FUNCTIONS.clamp(x, min, max)
+
+
+@defines(torch.clamp_min, Tensor.clamp_min)
+def _clamp_min(x: Tensor, min: Any) -> Tensor:
+    return _clamp(x, min)
+
+
+@defines(torch.clamp_max, Tensor.clamp_max)
+def _clamp_max(x: Tensor, max: Any) -> Tensor:
+    return _clamp(x, None, max)
+
+
+in_place(_add, Tensor.add_, Tensor.__iadd__, operator.iadd)
+in_place(_subtract, Tensor.sub_, Tensor.subtract_, Tensor.__isub__, operator.isub)
+in_place(_multiply, Tensor.mul_, Tensor.multiply_, Tensor.__imul__, operator.imul)
+in_place(_divide, Tensor.div_, Tensor.divide_, Tensor.__itruediv__, Tensor.__idiv__, operator.itruediv)
+in_place(_pow, Tensor.pow_, Tensor.__ipow__)
+in_place(_clamp, torch.clamp_, Tensor.clamp_, Tensor.clip_)
+in_place(_clamp_min, torch.clamp_min_, Tensor.clamp_min_)
+in_place(_clamp_max, torch.clamp_max_, Tensor.clamp_max_)
+
+
+@defines(torch.matmul, torch.bmm, torch.mm, Tensor.matmul, Tensor.bmm, Tensor.mm, Tensor.__matmul__, operator.matmul)
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
     return FUNCTIONS.matmul(a, b)
 
 
+@defines(torch.addmm, Tensor.addmm)
+def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """With a bias of one axis it is `linear`."""
+    refuse(beta=beta != 1, alpha=alpha != 1)
+    if bias.ndim == 1 and len(bias) == b.shape[-1]:
+        return FUNCTIONS.linear(a, b.t(), bias)
+    return FUNCTIONS.add(FUNCTIONS.matmul(a, b), bias)
+
+
+@defines(torch.baddbmm, Tensor.baddbmm)
+def _baddbmm(term: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    y = FUNCTIONS.matmul(a, b)
+    y = y if alpha == 1 else _multiply(y, alpha)
+    if beta == 0:
+        return y
+    return FUNCTIONS.add(y, term if beta == 1 else _multiply(term, beta))
+
+
+def _checked_dtype(dtype: Any) -> None:
+    refuse(dtype=dtype is not None and dtype is not torch.float32)
+
+
 @defines(torch.sum, Tensor.sum)
-def _sum(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    return FUNCTIONS.sum(x, dim, keepdim)
+def _sum(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    _checked_dtype(dtype)
+    return FUNCTIONS.sum(float32(x), _axes(dim), keepdim)
 
 
 @defines(torch.mean, Tensor.mean)
-def _mean(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    return FUNCTIONS.mean(x, dim, keepdim)
+def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    _checked_dtype(dtype)
+    return FUNCTIONS.mean(float32(x), _axes(dim), keepdim)
+
+
+def _axes(dim: Any) -> Any:
+    """No axes are all axes."""
+    return None if isinstance(dim, tuple | list) and not dim else dim
 
 
 @defines(torch.var, Tensor.var)
 def _var(
-    x: Tensor, dim: Any = None, unbiased: Any = True, keepdim: bool = False, correction: int | None = None
+    x: Tensor, dim: Any = None, unbiased: Any = True, keepdim: bool = False, *, correction: int | None = None
 ) -> Tensor:
     if isinstance(dim, bool):  # torch takes `unbiased` in its place
         dim, unbiased = None, dim
-    return FUNCTIONS.var(x, dim, keepdim, int(unbiased) if correction is None else correction)
+    return FUNCTIONS.var(x, _axes(dim), keepdim, int(unbiased) if correction is None else correction)
+
+
+@defines(torch.std, Tensor.std)
+def _std(*arguments: Any, **options: Any) -> Tensor:
+    return FUNCTIONS.sqrt(_var(*arguments, **options))
+
+
+@defines(torch.var_mean)
+def _var_mean(x: Tensor, dim: Any = None, unbiased: Any = True, keepdim: bool = False, **options: Any) -> Any:
+    return _var(x, dim, unbiased, keepdim, **options), FUNCTIONS.mean(x, _axes(dim), keepdim)
 
 
 @defines(torch.logsumexp, Tensor.logsumexp)
@@ -106,71 +176,53 @@ def _logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
 
 @defines(torch.amax, Tensor.amax)
 def _amax(x: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
-    return FUNCTIONS.max(x, None if dim == () else dim, keepdim)
+    return FUNCTIONS.max(x, _axes(dim), keepdim)
 
 
-@defines(torch.linalg.vector_norm)
-def _norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    refuse(ord=ord != 2, dtype=dtype is not None)
-    return FUNCTIONS.norm(x, dim, keepdim)
+@defines(torch.amin, Tensor.amin)
+def _amin(x: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
+    return -FUNCTIONS.max(-x, _axes(dim), keepdim)
 
 
-@defines(torch.chunk, Tensor.chunk)
-def _chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    return FUNCTIONS.chunk(x, chunks, dim)
+@defines(torch.linalg.vector_norm, torch.linalg.norm)
+def _norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    refuse(ord=ord not in (2, None))
+    _checked_dtype(dtype)
+    return FUNCTIONS.norm(x, _axes(dim), keepdim)
 
 
-@defines(torch.narrow, Tensor.narrow)
-def _narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
-    return FUNCTIONS.narrow(x, dim, start, length)
+@defines(torch.norm, Tensor.norm)
+def _norm_of(x: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+    refuse(p=p not in ("fro", 2, None))
+    return _norm(x, 2, dim, keepdim, dtype=dtype)
 
 
-@defines(torch.select, Tensor.select)
-def _select(x: Tensor, dim: int, index: int) -> Tensor:
-    return FUNCTIONS.narrow(x, dim, index + x.shape[dim] * (index < 0), 1).squeeze(dim)
+@defines(F.normalize)
+def _normalize(x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None) -> Tensor:
+    refuse(p=p != 2, out=out is not None)
+    return FUNCTIONS.divide(x, FUNCTIONS.clamp(FUNCTIONS.norm(x, dim, True), eps))
 
 
-@defines(Tensor.__getitem__)
-def _part(x: Tensor, index: Any) -> Tensor:
-    """Ints, slices of step 1, None and an Ellipsis."""
-    if not x.is_floating_point():
-        return x[index]
-    given = list(index) if isinstance(index, tuple) else [index]
-    refuse(
-        index=not all(
-            one is None or one is ... or (isinstance(one, int | slice) and not isinstance(one, bool)) for one in given
-        )
-    )
-    axes = x.ndim - sum(one is not None and one is not ... for one in given)
-    place = given.index(...) if ... in given else len(given)
-    given[place : place + 1] = [slice(None)] * axes
-    axis, shape = 0, []
-    for one in given:
-        if one is None:
-            shape.append(1)
-            continue
-        start, stop, step = slice(*_ends(one, x.shape[axis])).indices(x.shape[axis])
-        refuse(step=step != 1)
-        length = max(stop - start, 0)
-        if length != x.shape[axis]:
-            x = FUNCTIONS.narrow(x, axis, start, length)
-        shape += [length] if isinstance(one, slice) else []
-        axis += 1
-    return x.reshape(shape)
+def _elementary(name: str) -> Callable[..., Tensor]:
+    function = getattr(FUNCTIONS, name)
+    return lambda x: function(float32(x))
 
 
-def _ends(one: Any, length: int) -> tuple[Any, ...]:
-    """Start, stop and step of an index along an axis of a length."""
-    if isinstance(one, slice):
-        return one.start, one.stop, one.step
-    if not -length <= one < length:
-        raise IndexError(f"index {one} is out of bounds of an axis of length {length}")
-    return one, one + 1 or None, 1
+for _name in (
+    *("exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", "reciprocal", "abs"),
+    "relu",
+):
+    _function = _elementary(_name)
+    defines(*named(_name, torch, Tensor, torch.special))(_function)
+    in_place(_function, *named(f"{_name}_", torch, Tensor))
+defines(F.tanh)(DEFINED[torch.tanh])
+defines(F.sigmoid, torch.special.expit)(DEFINED[torch.sigmoid])
+defines(Tensor.__abs__, torch.absolute, Tensor.absolute)(DEFINED[torch.abs])
 
 
-@defines(F.relu, torch.relu, Tensor.relu)
+@defines(F.relu)
 def _relu(x: Tensor, inplace: bool = False) -> Tensor:
-    return FUNCTIONS.relu(x)
+    return placed(inplace, FUNCTIONS.relu, x)
 
 
 @defines(F.gelu)
@@ -180,7 +232,79 @@ def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 @defines(F.silu)
 def _silu(x: Tensor, inplace: bool = False) -> Tensor:
-    return FUNCTIONS.silu(x)
+    return placed(inplace, FUNCTIONS.silu, x)
+
+
+@defines(F.leaky_relu)
+def _leaky_relu(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    return placed(inplace, FUNCTIONS.leaky_relu, x, negative_slope)
+
+
+@defines(F.prelu, torch.prelu, Tensor.prelu)
+def _prelu(x: Tensor, weight: Tensor) -> Tensor:
+    """One weight, or one for each channel on the second axis."""
+    return FUNCTIONS.prelu(x, weight if len(weight) == 1 else weight.reshape(-1, *(1,) * (x.ndim - 2)))
+
+
+@defines(F.hardtanh)
+def _hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    return placed(inplace, FUNCTIONS.hardtanh, x, min_val, max_val)
+
+
+@defines(F.relu6)
+def _relu6(x: Tensor, inplace: bool = False) -> Tensor:
+    return placed(inplace, FUNCTIONS.hardtanh, x, 0.0, 6.0)
+
+
+@defines(F.hardsigmoid)
+def _hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:
+    return placed(inplace, FUNCTIONS.hardsigmoid, x)
+
+
+@defines(F.hardswish)
+def _hardswish(x: Tensor, inplace: bool = False) -> Tensor:
+    return placed(inplace, FUNCTIONS.hardswish, x)
+
+
+@defines(F.elu)
+def _elu(x: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    return placed(inplace, FUNCTIONS.elu, x, alpha)
+
+
+@defines(F.selu)
+def _selu(x: Tensor, inplace: bool = False) -> Tensor:
+    return placed(inplace, FUNCTIONS.selu, x)
+
+
+@defines(F.celu)
+def _celu(x: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    return placed(inplace, FUNCTIONS.celu, x, alpha)
+
+
+@defines(F.mish)
+def _mish(x: Tensor, inplace: bool = False) -> Tensor:
+    return placed(inplace, lambda x: FUNCTIONS.multiply(x, FUNCTIONS.tanh(FUNCTIONS.softplus(x))), x)
+
+
+@defines(F.logsigmoid)
+def _logsigmoid(x: Tensor) -> Tensor:
+    return -FUNCTIONS.softplus(-x)
+
+
+@defines(F.softsign)
+def _softsign(x: Tensor) -> Tensor:
+    return FUNCTIONS.divide(*numbers(x, FUNCTIONS.add(*numbers(FUNCTIONS.abs(x), 1.0))))
+
+
+@defines(F.tanhshrink)
+def _tanhshrink(x: Tensor) -> Tensor:
+    return FUNCTIONS.subtract(x, FUNCTIONS.tanh(x))
+
+
+@defines(F.glu)
+def _glu(x: Tensor, dim: int = -1) -> Tensor:
+    value, gate = FUNCTIONS.chunk(x, 2, dim)
+    return FUNCTIONS.multiply(value, FUNCTIONS.sigmoid(gate))
 
 
 @defines(F.softplus)
@@ -189,28 +313,13 @@ def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
     return FUNCTIONS.softplus(x)
 
 
-@defines(F.softmax, torch.softmax, Tensor.softmax)
+@defines(F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax)
 def _softmax(x: Tensor, dim: int = -1, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
-    refuse(dtype=dtype is not None)
+    _checked_dtype(dtype)
     return FUNCTIONS.softmax(x, dim)
 
 
-@defines(F.log_softmax, torch.log_softmax, Tensor.log_softmax)
+@defines(F.log_softmax, torch.log_softmax, Tensor.log_softmax, torch.special.log_softmax)
 def _log_softmax(x: Tensor, dim: int = -1, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
-    refuse(dtype=dtype is not None)
+    _checked_dtype(dtype)
     return FUNCTIONS.log_softmax(x, dim)
-
-
-for _name in ("exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", "reciprocal"):
-    DEFINED[getattr(torch, _name)] = DEFINED[getattr(Tensor, _name)] = getattr(FUNCTIONS, _name)
-DEFINED[F.tanh], DEFINED[F.sigmoid] = FUNCTIONS.tanh, FUNCTIONS.sigmoid
-
-# What moves numbers and rounds none, also in the gradient.
-EXACT = {
-    *(Tensor.reshape, Tensor.view, Tensor.flatten, Tensor.unflatten, Tensor.permute, Tensor.transpose, Tensor.swapaxes),
-    *(Tensor.movedim, Tensor.unsqueeze, Tensor.squeeze, Tensor.contiguous, Tensor.clone, Tensor.detach, Tensor.t),
-    *(torch.reshape, torch.flatten, torch.permute, torch.transpose, torch.swapaxes, torch.movedim, torch.unsqueeze),
-    *(torch.squeeze, torch.clone, torch.cat, torch.concat, torch.stack, Tensor.size, Tensor.dim, Tensor.numel),
-    *(Tensor.masked_fill, Tensor.__len__, Tensor.is_floating_point, Tensor.argmax, torch.argmax, Tensor.neg),
-    *(Tensor.__neg__, torch.neg, Tensor.view_as, Tensor.reshape_as, Tensor.requires_grad_, Tensor.is_contiguous),
-}

@@ -12,8 +12,17 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function, resolve_name
 
-from qtorch.reproducible.modules import layer_functions  # noqa: F401  # defines functions
-from qtorch.reproducible.modules.functions import DEFINED, EXACT
+from qtorch.reproducible.modules import functions, layer_functions, moves  # noqa: F401  # have rows of the registry
+from qtorch.reproducible.modules.registry import (
+    DEFINED,
+    EXACT,
+    EXACT_METHODS,
+    MAKERS,
+    METHODS,
+    RANDOM,
+    float32,
+    has_floats,
+)
 
 
 class _State(threading.local):
@@ -75,9 +84,16 @@ class Guard(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if STATE.depth or func in EXACT or func.__name__ == "__get__":
+        name = func.__name__
+        if STATE.depth or name in EXACT_METHODS or func in EXACT or name == "__get__":
             return func(*args, **kwargs)
-        found = DEFINED.get(func)
+        found = METHODS.get(name) or DEFINED.get(func)
+        if not has_floats(args) and not has_floats(kwargs.values()) and func not in RANDOM:
+            y = func(*args, **kwargs)
+            if func in MAKERS or not has_floats((y,)):
+                return y
+            # floating numbers of integers: these are float32 first
+            args, kwargs = tuple(map(float32, args)), {name: float32(x) for name, x in kwargs.items()}
         if found is not None:
             STATE.depth += 1  # a model that was switched may be a part of another one, whose guard asks too
             try:
@@ -86,29 +102,28 @@ class Guard(TorchFunctionMode):
                 raise type(error)(f"{_layer(self.model)} calls {_name(func)}: {error}") from error
             finally:
                 STATE.depth -= 1
-        if not _has_floats(args) and not _has_floats(kwargs.values()):
-            return func(*args, **kwargs)
+        calls, allowed = f"{_layer(self.model)} calls {_name(func)}", "the functions of qtorch.reproducible"
+        if func in RANDOM:
+            raise ValueError(
+                f"{calls}, whose numbers are those of torch's generator; allowed are numbers that the caller draws, "
+                f"and {allowed}, such as dropout with a key"
+            )
         raise ValueError(
-            f"{_layer(self.model)} calls {_name(func)}, whose order of operations is not defined; allowed are the "
-            "functions of qtorch.reproducible, torch's with these names, and what moves numbers only"
+            f"{calls}, whose order of operations is not defined; allowed are {allowed}, torch's with these names, and "
+            "what moves numbers only"
         )
 
 
-def _has_floats(arguments: Any) -> bool:
-    for x in arguments:
-        if isinstance(x, torch.Tensor) and x.is_floating_point():
-            return True
-        if isinstance(x, tuple | list) and _has_floats(x):
-            return True
-    return False
-
-
 def _name(func: Any) -> str:
+    if torch.compiler.is_dynamo_compiling():
+        return func.__name__
     return resolve_name(func) or func.__name__
 
 
 def _layer(model: nn.Module) -> str:
-    """The innermost layer that is running, as messages have it."""
+    """The innermost layer that is running, as messages have it; Dynamo, which traces no frames, says itself where."""
+    if torch.compiler.is_dynamo_compiling():
+        return "the model"
     names: dict[Any, str] = {layer: name for name, layer in model.named_modules()}
     frame: Any = inspect.currentframe()
     while frame is not None:

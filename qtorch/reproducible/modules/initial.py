@@ -13,14 +13,15 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTra
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _NORMS = (*_BATCH_NORMS, *_INSTANCE_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-_KNOWN = (nn.Linear, *_CONVOLUTIONS, *_NORMS, nn.Embedding, nn.MultiheadAttention)
+_KNOWN = (nn.Linear, *_CONVOLUTIONS, *_NORMS, nn.Embedding, nn.MultiheadAttention, nn.PReLU)
 
 
 def initialize(model: nn.Module, key: int | tuple[int, int]) -> None:
     """Gives all parameters and statistics their first numbers: the same as in JAX, by `qcore.random.initial_state`.
 
     Args:
-        model: of linear layers, convolutions, norms, embeddings and attention, switched by `convert` or not; in place.
+        model: of linear layers, convolutions, norms, embeddings, PReLU and attention, switched by `convert` or not; it
+            is changed in place.
         key: an int from 0 to 2^64 - 1, or two 32-bit words.
 
     Returns:
@@ -41,8 +42,11 @@ def initialize(model: nn.Module, key: int | tuple[int, int]) -> None:
         _check(name, layer)
     state = model.state_dict()
     shapes = {name: x.shape for name, x in state.items() if not name.endswith(_COUNT)}
-    tables = {f"{name}.weight".lstrip(".") for name, layer in model.named_modules() if isinstance(layer, nn.Embedding)}
-    found = {name: torch.from_numpy(x) for name, x in initial_state(key, shapes, tables).items()}
+    tables, slopes = (
+        {f"{name}.weight".lstrip(".") for name, layer in model.named_modules() if isinstance(layer, kind)}
+        for kind in (nn.Embedding, nn.PReLU)
+    )
+    found = {name: torch.from_numpy(x) for name, x in initial_state(key, shapes, tables, slopes).items()}
     model.load_state_dict({name: torch.zeros_like(x) for name, x in state.items()} | found)
 
 
@@ -51,6 +55,6 @@ def _check(name: str, layer: nn.Module) -> None:
     of_torch = type(layer).__module__.startswith("torch.nn.modules")
     if of_torch and not isinstance(layer, _KNOWN) and next(layer.parameters(recurse=False), None) is not None:
         where = f"layer '{name}'" if name else "the model itself"
-        allowed = "linear layers, convolutions, norms, embeddings and attention"
+        allowed = "linear layers, convolutions, norms, embeddings, PReLU and attention"
         kind = type(layer).__name__
         raise ValueError(f"{where} is a {kind}, whose first numbers are not defined; allowed are {allowed}")

@@ -83,8 +83,23 @@ class _Convolution(_Products):
     def _product(self, input: torch.Tensor) -> torch.Tensor:
         one: Any = self
         function = {1: FUNCTIONS.conv1d, 2: FUNCTIONS.conv2d, 3: FUNCTIONS.conv3d}[len(one.stride)]
-        window = (one.stride, one.padding, one.dilation, one.groups)
-        return function(input, one.weight, one.bias, *window, **self.said())
+        padding = one.padding
+        if one.padding_mode != "zeros":
+            input, padding = FUNCTIONS.pad(input, self._widths(), one.padding_mode), 0
+        batch = input.ndim == len(one.stride) + 2
+        images = input if batch else input.unsqueeze(0)
+        y = function(images, one.weight, one.bias, one.stride, padding, one.dilation, one.groups, **self.said())
+        return y if batch else y.squeeze(0)
+
+    def _widths(self) -> list[tuple[int, int]]:
+        """How much padding there is before and after each axis."""
+        one: Any = self
+        if one.padding == "valid":
+            return [(0, 0)] * len(one.stride)
+        if one.padding == "same":
+            totals = [space * (size - 1) for size, space in zip(one.kernel_size, one.dilation, strict=True)]
+            return [(total // 2, total - total // 2) for total in totals]
+        return [(size, size) for size in one.padding]
 
 
 class Conv1d(_Convolution, linalg.Conv1d):

@@ -1,0 +1,126 @@
+"""The registry of torch's functions with defined bits: what takes the place of each, and which stay as they are.
+
+A function has one row, in one of these tables:
+
+- `DEFINED`: what computes it instead, with the same arguments. The decorator `defines` makes a row.
+- `EXACT`: it moves numbers, or asks about them, and so do its gradients. It stays.
+- `MAKERS`: it makes floating numbers of none. It stays.
+- `RANDOM`: it draws from torch's generator, and is refused.
+
+All others stay where neither arguments nor results are floating numbers, and are refused elsewhere.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+DEFINED: dict[Any, Callable[..., Any]] = {}
+METHODS: dict[str, Callable[..., Any]] = {}
+
+
+def named(names: str, *rooms: Any) -> set[Any]:
+    """The functions with these names in several rooms, such as torch and Tensor."""
+    return {getattr(room, name) for name in names.split() for room in rooms if hasattr(room, name)}
+
+
+def row(computes: Callable[..., Any], *functions: Any) -> None:
+    """Says that a function computes what some of torch's do, with the same arguments."""
+    DEFINED.update(dict.fromkeys(functions, computes))
+    METHODS.update(dict.fromkeys(python_methods(functions), computes))
+
+
+def python_methods(functions: Iterable[Any]) -> list[str]:
+    """The names of methods that torch has in Python: Dynamo finds these functions in no dictionary."""
+    own = {one for one in vars(Tensor).values() if isinstance(one, FunctionType)}
+    return [one.__name__ for one in functions if one in own]
+
+
+def defines(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`row` as a decorator."""
+
+    def remember(function: Callable[..., Any]) -> Callable[..., Any]:
+        row(function, *functions)
+        return function
+
+    return remember
+
+
+def refuse(**given: bool) -> None:
+    """Refuses options that have no law."""
+    wrong = [name for name, is_given in given.items() if is_given]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)} has no defined bits here; allowed is the default")
+
+
+def placed(inplace: bool, function: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
+    """function(x, *arguments), where inplace is True put into x."""
+    return x.copy_(function(x.clone(), *arguments)) if inplace else function(x, *arguments)
+
+
+def in_place(function: Callable[..., Tensor], *functions: Any) -> None:
+    """Says that some of torch's functions put into their first argument what a function computes."""
+
+    def replace(x: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        y = function(x.clone(), *arguments, **options)
+        if x.dtype is not y.dtype:
+            raise TypeError(f"the result has dtype {y.dtype}, its place {x.dtype}; allowed is one dtype")
+        return x.copy_(y)
+
+    row(replace, *functions)
+
+
+def has_floats(arguments: Iterable[Any]) -> bool:
+    """True if there is a tensor of floating numbers, in lists too."""
+    for x in arguments:
+        if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex()):
+            return True
+        if isinstance(x, tuple | list) and has_floats(x):
+            return True
+    return False
+
+
+def float32(x: Any) -> Any:
+    """A tensor of integers or bools as float32; all else as it is."""
+    return x if not isinstance(x, Tensor) or x.is_floating_point() else x.to(torch.float32)
+
+
+EXACT = named(
+    "reshape flatten unflatten permute transpose swapaxes swapdims movedim moveaxis unsqueeze squeeze ravel t adjoint "
+    "clone detach view_as_real flip fliplr flipud rot90 roll tril triu diag diagonal diag_embed "
+    "atleast_1d atleast_2d atleast_3d cat concat concatenate stack hstack vstack dstack column_stack row_stack "
+    "neg negative numel is_floating_point is_complex is_nonzero isnan isinf isfinite isposinf isneginf "
+    "zeros_like ones_like full_like empty_like pixel_shuffle pixel_unshuffle channel_shuffle view_as_complex",
+    torch,
+    Tensor,
+) | named(
+    "view view_as reshape_as contiguous is_contiguous stride storage_offset size dim ndimension nelement item tolist "
+    "numpy cpu cuda data_ptr requires_grad_ detach_ element_size get_device type_as __len__ __neg__ __iter__ "
+    "__float__ __int__ __repr__ __format__ __deepcopy__ fill_ zero_ squeeze_ unsqueeze_ transpose_ t_ neg_ tril_ triu_ "
+    "new_zeros new_ones new_full new_empty new_tensor backward retain_grad register_hook is_shared untyped_storage "
+    "_is_view record_stream __hash__ refine_names rename is_set_to",
+    Tensor,
+)
+EXACT |= {operator.neg}
+EXACT -= {Tensor.unflatten} | named("view_as_real view_as_complex is_nonzero type_as", torch, Tensor)
+EXACT |= named("pixel_shuffle pixel_unshuffle channel_shuffle", torch.nn.functional)
+
+EXACT_METHODS = frozenset(python_methods(EXACT))
+
+MAKERS = named(
+    "zeros ones full empty eye tensor as_tensor scalar_tensor zeros_like ones_like full_like empty_like from_numpy "
+    "where empty_strided asarray finfo iinfo",
+    torch,
+) | named("new_zeros new_ones new_full new_empty new_tensor", Tensor)
+
+RANDOM = named(
+    "rand randn randint randperm rand_like randn_like randint_like normal bernoulli multinomial poisson binomial",
+    torch,
+) | named(
+    "random_ uniform_ normal_ bernoulli bernoulli_ cauchy_ exponential_ geometric_ log_normal_ multinomial", Tensor
+)
