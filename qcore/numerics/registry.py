@@ -14,7 +14,7 @@ from qcore.numerics.reductions import LOGSUMEXP, MAX, MEAN, NORM, SUM, VAR
 from qcore.numerics.softmax import CROSS_ENTROPY, LOG_SOFTMAX, MSE, SOFTMAX
 from qcore.numerics.training.dropout import DROPOUT
 from qcore.numerics.training.embedding import EMBEDDING
-from qcore.numerics.training.moves import BROADCAST, COMPARED, GREATEST_PLACE, ORDER, PAD, PLACES, WHERE
+from qcore.numerics.training.moves import BROADCAST, COMPARED, FITTING, GREATEST_PLACE, ORDER, PAD, PLACES, WHERE
 from qcore.numerics.training.parts import CHUNK, NARROW, SETTLE
 from qcore.numerics.training.pooling import AVG_POOL, MAX_POOL
 from qcore.numerics.training.products import MASKED
@@ -27,6 +27,6 @@ LAWS = (
     *(SOFTMAX, LOG_SOFTMAX, CROSS_ENTROPY, MSE),
     *(LAYER_NORM, BATCH_NORM, NORMALIZE, MOVING_AVERAGE),
     *(EMBEDDING, DROPOUT, MAX_POOL, AVG_POOL, MASKED),
-    *(SETTLE, CHUNK, NARROW, PAD, BROADCAST, WHERE, COMPARED, GREATEST_PLACE, ORDER, PLACES),
+    *(SETTLE, CHUNK, NARROW, PAD, BROADCAST, WHERE, COMPARED, FITTING, GREATEST_PLACE, ORDER, PLACES),
     *(ADAM, SGD, CLIP, RATE),
 )

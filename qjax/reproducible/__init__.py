@@ -96,6 +96,7 @@ sum = _arrays.sum
 take = _arrays.take
 take_along_axis = _arrays.take_along_axis
 tanh = _arrays.tanh
+to_integers = _arrays.to_integers
 var = _arrays.var
 where = _arrays.where
 
@@ -189,6 +190,7 @@ __all__ = [
     "take",
     "take_along_axis",
     "tanh",
+    "to_integers",
     "var",
     "where",
 ]

@@ -90,6 +90,7 @@ sum = _tensors.sum
 take = _tensors.take
 take_along_axis = _tensors.take_along_axis
 tanh = _tensors.tanh
+to_integers = _tensors.to_integers
 var = _tensors.var
 where = _tensors.where
 
@@ -181,6 +182,7 @@ __all__ = [
     "take",
     "take_along_axis",
     "tanh",
+    "to_integers",
     "var",
     "where",
 ]

@@ -236,6 +236,17 @@ def test_comparisons():
             assert (np.asarray(found) == right).all()
 
 
+def test_integers_of_numbers():
+    """Toward zero, and 0 where integers end, as processors do not agree there."""
+    x = np.float32([2.7, -2.7, np.nan, np.inf, 2.0**31, -(2.0**31), 1e-40, 2147483520])
+    right = [2, -2, 0, 0, 0, -(2**31), 0, 2147483520]
+    ours, theirs = qtorch.reproducible.to_integers(torch.from_numpy(x)), jax.jit(qjax.reproducible.to_integers)(x)
+    for found in (numerics.to_integers(x), ours, theirs):
+        assert np.asarray(found).tolist() == right
+    model = qtorch.reproducible.convert(Calls(lambda y: torch.from_numpy(x).to(torch.int64)))
+    assert model(torch.ones(1, 4)).tolist() == [*right[:4], 2**31, *right[5:]]
+
+
 def test_group_norm_beside_loops():
     weight, bias = numbers(RNG, 6), numbers(RNG, 6)
     right = oracle.group_norm(BATCH, weight, bias, 3, 1e-3)

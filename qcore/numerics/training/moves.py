@@ -83,6 +83,11 @@ def _compared(xp: Any, a: Any, b: Any, relation: str) -> Any:
     return getattr(operator, relation)(a, b)
 
 
+def _fitting(xp: Any, x: Any, least: float, most: float) -> Any:
+    """Numbers from least to below most, and zeros elsewhere: what all processors convert to the same integers."""
+    return xp.where((x >= least) & (x < most), x, 0.0)
+
+
 WHERE = Differentiable(_where, _of_where, by_pieces=True)
 BROADCAST = Differentiable(_broadcast, _of_broadcast, by_pieces=True)
 PAD = Differentiable(
@@ -91,6 +96,7 @@ PAD = Differentiable(
     by_pieces=True,
 )
 COMPARED = without_gradients(_compared, fusible=False)
+FITTING = without_gradients(_fitting, fusible=False)
 GREATEST_PLACE = without_gradients(_greatest_place, fusible=False)
 ORDER = without_gradients(_order, fusible=False)
 PLACES = without_gradients(_places, fusible=False)

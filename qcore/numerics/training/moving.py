@@ -12,7 +12,7 @@ from qcore.numerics.operations import normal
 from qcore.numerics.reductions import check_axis, check_numbers
 from qcore.numerics.sums import check_broadcast
 from qcore.numerics.training.embedding import EMBEDDING
-from qcore.numerics.training.moves import BROADCAST, COMPARED, GREATEST_PLACE, ORDER, PAD, PLACES, WHERE
+from qcore.numerics.training.moves import BROADCAST, COMPARED, FITTING, GREATEST_PLACE, ORDER, PAD, PLACES, WHERE
 from qcore.numerics.training.parts import NARROW
 
 _MODES = ("constant", "reflect", "replicate", "circular")
@@ -393,6 +393,27 @@ class Moving(Layers):
             [True, False]
         """
         return self._compared(a, b, "le")
+
+    def to_integers(self, x: Any) -> Any:
+        """The numbers without their fractions, as int32; 0 for NaN, and for what int32 does not hold.
+
+        Args:
+            x: float32 array.
+
+        Returns:
+            An int32 array of x's shape; it has no gradients.
+
+        Raises:
+            TypeError: if x is no float32 array.
+
+        Example:
+            >>> import numpy as np
+            >>> from qcore import numerics
+            >>> numerics.to_integers(np.float32([2.7, -2.7, np.nan, 1e10])).tolist()
+            [2, -2, 0, 0]
+        """
+        x = self.detached(self.float32("x", x))
+        return self.xp.to_int32(self.call(FITTING, x, least=-(2.0**31), most=2.0**31))
 
     def _compared(self, a: Any, b: Any, relation: str) -> Any:
         a, b = self.float32("a", a), self.float32("b", b)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qcore.arguments import quoted
+from qcore.numerics.training.moves import FITTING
 from qtorch._torch_internals import functions_of_layers
 from qtorch.reproducible.modules.functions import numbers
 from qtorch.reproducible.modules.registry import defines, float32, in_place, named, refuse, row
@@ -297,10 +298,28 @@ def _to(x: Tensor, *arguments: Any, **options: Any) -> Any:
     dtype = other.dtype if isinstance(other, Tensor) else dtypes[0] if dtypes else None
     if x.is_floating_point() and dtype is torch.bool:
         return _bool(x)
+    if x.is_floating_point() and dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
+        limits = torch.iinfo(dtype)
+        return FUNCTIONS.call(FITTING, x.detach(), least=float(limits.min), most=float(limits.max) + 1).to(dtype)
     y = x.to(*arguments, **options)
     if x.dtype is not y.dtype and (x.is_floating_point() or y.dtype is not torch.float32):
         raise ValueError(f"from {x.dtype} to {y.dtype} has no defined bits; allowed is torch.float32")
     return y
+
+
+@defines(Tensor.type)
+def _type(x: Tensor, dtype: torch.dtype | None = None) -> Any:
+    return x.type() if dtype is None else _to(x, dtype)
+
+
+@defines(Tensor.int)
+def _int(x: Tensor, memory_format: Any = torch.preserve_format) -> Tensor:
+    return _to(x, torch.int32)
+
+
+@defines(Tensor.long)
+def _long(x: Tensor, memory_format: Any = torch.preserve_format) -> Tensor:
+    return _to(x, torch.int64)
 
 
 @defines(Tensor.float)
