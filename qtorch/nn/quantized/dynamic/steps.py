@@ -18,8 +18,8 @@ State = Sequence[torch.Tensor]  # the hidden state, and of an LSTM the cell stat
 Product = Callable[[torch.Tensor], torch.Tensor]
 _library = torch.library.Library("qtorch", "FRAGMENT")
 _library.define(
-    "recurrent(Tensor x, SymInt[] sizes, Tensor[] state, Tensor[] of_input, Tensor[] of_hidden, int[] forms, str law, "
-    "bool reverse) -> Tensor[]",
+    "recurrent(Tensor x, SymInt[] sizes, Tensor[] state, Tensor[] of_input, Tensor[] of_hidden, Tensor[] projection, "
+    "int[] forms, str law, bool reverse) -> Tensor[]",
 )
 
 
@@ -41,7 +41,7 @@ def run_steps(
     sizes: Sequence[int],
     state: State,
     reverse: bool,
-    projection: Product | None = None,
+    projection: Any = None,
 ) -> tuple[torch.Tensor, State]:
     """The results of all steps, and the states after the last one.
 
@@ -52,19 +52,18 @@ def run_steps(
         sizes: how many sequences, the first ones, have each step.
         state: tensors of shape (batch, size).
         reverse: whether the steps are taken from the last to the first.
-        projection: of an LSTM's hidden states, or None.
+        projection: the `DynamicProduct` of an LSTM's hidden states, or None.
     """
     of_input, of_hidden = products
-    if projection is not None:
-        return _run(law, of_input, of_hidden, None, x, sizes, state, reverse, projection)
+    every = [*products, *([] if projection is None else [projection])]
     differentiated = torch.is_grad_enabled() and any(one.requires_grad for one in state)
-    integers = not any(isinstance(one.weight, torch.Tensor) for one in products)
+    integers = not any(isinstance(one.weight, torch.Tensor) for one in every)
     if torch.compiler.is_dynamo_compiling() and integers and not differentiated:
-        tensors = [_tensors(one) for one in products]
-        forms = [number for one in products for form in (one.weight.form, one.activations) for number in _numbers(form)]
+        tensors = [*(_tensors(one) for one in every), *([[]] if projection is None else [])]
+        forms = [number for one in every for form in (one.weight.form, one.activations) for number in _numbers(form)]
         made = torch.ops.qtorch.recurrent(x.detach(), list(sizes), list(state), *tensors, forms, law, reverse)
         return made[0], made[1:]
-    return _run(law, of_input, of_hidden, of_hidden.kernel(), x, sizes, state, reverse)
+    return _run(law, of_input, of_hidden, of_hidden.kernel(), x, sizes, state, reverse, projection)
 
 
 def _run(
@@ -76,11 +75,11 @@ def _run(
     sizes: Sequence[int],
     state: State,
     reverse: bool,
-    projection: Product | None = None,
+    projection: Product | None,
 ) -> tuple[torch.Tensor, State]:
-    """All steps at once by the kernel, or one after the other by the law."""
+    """All steps at once by the kernel, which has no projections, or one after the other by the law."""
     of_all = of_input(x)
-    made = None if kernel is None else kernel.steps(law, of_all, sizes, state, reverse)
+    made = None if kernel is None or projection is not None else kernel.steps(law, of_all, sizes, state, reverse)
     if made is not None:
         return made
     outputs, rows = [], of_all.split(list(sizes))
@@ -129,12 +128,14 @@ def _recurrent(
     state: list[torch.Tensor],
     of_input: list[torch.Tensor],
     of_hidden: list[torch.Tensor],
+    of_state: list[torch.Tensor],
     forms: Sequence[int],
     law: str,
     reverse: bool,
 ) -> list[torch.Tensor]:
-    (input_product, _), (hidden_product, kernel) = _product_of(of_input, forms[:8]), _product_of(of_hidden, forms[8:])
-    result, last = _run(law, input_product, hidden_product, kernel, x, sizes, state, reverse)
+    (input_product, _), (hidden_product, kernel) = _product_of(of_input, forms[:8]), _product_of(of_hidden, forms[8:16])
+    projection = _product_of(of_state, forms[16:])[0] if of_state else None
+    result, last = _run(law, input_product, hidden_product, kernel, x, sizes, state, reverse, projection)
     return [result, *(one.clone() if one is old else one for one, old in zip(last, state, strict=True))]
 
 

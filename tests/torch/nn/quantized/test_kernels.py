@@ -147,15 +147,19 @@ def tensors(results):
     return [results] if isinstance(results, torch.Tensor) else [x for one in results for x in tensors(one)]
 
 
+def with_weights(layer, channels):
+    for product in (one for one in layer.modules() if isinstance(one, dynamic.product.DynamicProduct)):
+        product.weight = QuantizedWeight(weight_of(product.weight.shape, channels))
+        if product.bias is not None:
+            product.bias.copy_(torch.randn(product.bias.shape, generator=GENERATOR))
+    return layer
+
+
 @pytest.mark.parametrize("channels", [False, True])
 @pytest.mark.parametrize("name", RECURRENT)
 def test_recurrent_layers(name, channels, monkeypatch):
     """Of numbers near 0 and far from it, of several lengths, of NaN, and with states before the first step."""
-    layer = RECURRENT[name]()
-    for product in (*layer.ih, *layer.hh):
-        product.weight = QuantizedWeight(weight_of(product.weight.shape, channels))
-        if product.bias is not None:
-            product.bias.copy_(torch.randn(product.bias.shape, generator=GENERATOR))
+    layer = with_weights(RECURRENT[name](), channels)
     x = torch.randn(6, 4, 9, generator=GENERATOR) * 10 ** torch.randint(-6, 3, (6, 4, 1), generator=GENERATOR)
     state = torch.randn(len(layer.ih), 6 if layer.batch_first else 4, layer.hidden_size, generator=GENERATOR)
     lengths = [4, 1, 3, 2, 4, 2] if layer.batch_first else [6, 1, 4, 2]
@@ -177,10 +181,11 @@ def test_states_that_are_differentiated_keep_their_gradients():
     assert cell.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "LSTM with projections"])
 def test_steps_are_one_operator_of_a_compiled_program(name):
     torch.manual_seed(0)
-    layer, graphs = RECURRENT[name](), []
+    layer = dynamic.LSTM(9, 7, 2, bidirectional=True, proj_size=3) if "proj" in name else RECURRENT[name]()
+    layer, graphs = with_weights(layer, True), []
 
     def backend(graph, _):
         graphs.append(graph)
