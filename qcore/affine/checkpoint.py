@@ -173,6 +173,7 @@ def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
         A state of NumPy arrays.
 
     Raises:
+        TypeError: if the state is no named tuple.
         ValueError: if an array is missing, or has another number of elements.
 
     Example:
@@ -181,7 +182,9 @@ def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
         Extremes(min_val=array(-1., dtype=float32), max_val=array(2., dtype=float32))
     """
     if isinstance(state, tuple):
-        pairs = zip(state._fields, state, strict=True)  # type: ignore[attr-defined]
+        if not hasattr(state, "_fields"):
+            raise TypeError(f"state is or has a {type(state).__name__}; allowed are named tuples of arrays and states")
+        pairs = zip(state._fields, state, strict=True)
         return type(state)(*(restore(value, entries, f"{name}.{field}") for field, value in pairs))
     array, shape = numbers_of(f"array {quoted(name)}", _take(entries, name)), tuple(state.shape)
     if array.size != np.prod(shape):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from qcore.arguments import quoted
 from qcore.law.carrier import CARRIERS, check_dtype
 
 ArrayLike = jax.Array | np.ndarray | np.generic
@@ -32,6 +33,14 @@ def as_array(x: Any, name: str = "x") -> jax.Array:
 def as_integers(x: Any, name: str) -> jax.Array:
     """A JAX array of integers as it is, or a copy of NumPy's, of whose 64-bit integers 32 bits stay; or a TypeError."""
     return _of_kind(x, name, jnp.integer, "integers")
+
+
+def as_numbers(x: Any, name: str) -> jax.Array:
+    """What `jnp.asarray` makes an array of; an int that no array holds is a ValueError."""
+    try:
+        return jnp.asarray(x)
+    except OverflowError:
+        raise ValueError(f"{name}={quoted(x)}; allowed are numbers that an array holds") from None
 
 
 def as_float32(x: Any, name: str) -> jax.Array:

@@ -97,7 +97,8 @@ def convert_params(params: Any, state: States, rules: Rules) -> Any:
 
     Raises:
         TypeError: if an argument has the wrong type, or an observer chooses no parameters.
-        ValueError: if the state is of other parameters, or observers have seen nothing: the message names the layers.
+        ValueError: if the state is of other parameters or rules, or observers have seen nothing: the message names the
+            layers.
 
     Example:
         >>> from qjax.quantization import default_dynamic_qconfig as rules
@@ -113,10 +114,13 @@ def convert_params(params: Any, state: States, rules: Rules) -> Any:
         own = left.pop(name, None)
         if own is None:
             return leaf
-        if has_not_seen(settings.of(name), own):
+        chosen = settings.of(name)
+        if chosen is None:
+            raise ValueError(f"rules has None for {name}, which state has; allowed are the rules that prepare_fn had")
+        if has_not_seen(chosen, own):
             unseen.append(name)
             return leaf
-        return converted(settings.of(name), leaf, own)
+        return converted(chosen, leaf, own)
 
     made = jax.tree_util.tree_map_with_path(convert, params)
     if left:

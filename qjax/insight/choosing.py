@@ -15,6 +15,7 @@ from qcore.insight.choosing.batches import Batch, check_batches, mean_over
 from qcore.insight.choosing.formats import recipe_of
 from qcore.insight.choosing.search import Choice, Evaluate, Formats, Sensitivity
 from qcore.numerics.softmax import IGNORED
+from qjax._rounding.inputs import as_numbers
 from qjax.auto_low import lower, product_sites
 
 __all__ = ["choose_formats", "cross_entropy", "sensitivity"]
@@ -35,13 +36,13 @@ def cross_entropy(logits: Any, targets: Any) -> jax.Array:
 
     Raises:
         TypeError: if logits is no array of numbers, or targets are no ints.
-        ValueError: if logits has no dimension, or the shape of targets does not fit.
+        ValueError: if logits has no dimension, the shape of targets does not fit, or no array holds an int.
 
     Example:
         >>> round(float(jnp.exp(cross_entropy(jnp.zeros((2, 3, 4)), jnp.ones((2, 3), int)))), 5)
         4.0
     """
-    logarithms, targets = jax.nn.log_softmax(logits), jnp.asarray(targets)
+    logarithms, targets = jax.nn.log_softmax(as_numbers(logits, "logits")), as_numbers(targets, "targets")
     known = (targets >= 0) & (targets < logarithms.shape[-1])
     chosen = jnp.take_along_axis(logarithms, jnp.where(known, targets, 0)[..., None], -1)[..., 0]
     return -jnp.where(known, chosen, jnp.nan).mean(where=targets != IGNORED)

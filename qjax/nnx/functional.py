@@ -12,7 +12,7 @@ from flax import nnx
 
 from qcore.affine import arithmetic
 from qcore.arguments import check_choice, check_sizes, check_type, quoted
-from qjax._rounding.inputs import ArrayLike
+from qjax._rounding.inputs import ArrayLike, as_numbers
 from qjax.quantization import QTensor, functional
 
 __all__ = ["avg_pool", "hard_tanh", "leaky_relu", "max_pool", "relu", "relu6", "softmax"]
@@ -38,7 +38,7 @@ def relu(x: Any) -> Any:
     """
     if isinstance(x, QTensor):
         return x.relu()
-    x = jnp.asarray(x)
+    x = as_numbers(x, "x")
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return jax.nn.relu(x)
     lanes = jax.lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")  # XLA flushes subnormals, and adds 0 to -0.0
@@ -58,14 +58,14 @@ def relu6(x: Any) -> Any:
         An array of x's shape and dtype, float32 for ints; of a QTensor a QTensor of its shape, form and parameters.
 
     Raises:
-        TypeError: if x is neither a QTensor nor an array of numbers.
-        ValueError: if x is a QTensor with a scale for each channel.
+        TypeError, ValueError: if x is neither a QTensor nor what `jnp.asarray` takes, or a QTensor with a scale for
+            each channel.
 
     Example:
         >>> relu6(jnp.float32([-1, 2, 8]))
         Array([0., 2., 6.], dtype=float32)
     """
-    return arithmetic.clamp(x, 0, 6) if isinstance(x, QTensor) else jax.nn.relu6(x)
+    return arithmetic.clamp(x, 0, 6) if isinstance(x, QTensor) else jax.nn.relu6(as_numbers(x, "x"))
 
 
 def hard_tanh(x: Any) -> Any:
@@ -78,14 +78,14 @@ def hard_tanh(x: Any) -> Any:
         An array of x's shape and dtype, int32 for bools; of a QTensor a QTensor of its shape, form and parameters.
 
     Raises:
-        TypeError: if x is neither a QTensor nor an array of numbers.
-        ValueError: if x is a QTensor with a scale for each channel.
+        TypeError, ValueError: if x is neither a QTensor nor what `jnp.asarray` takes, or a QTensor with a scale for
+            each channel.
 
     Example:
         >>> hard_tanh(jnp.float32([-3, 0.5, 2]))
         Array([-1. ,  0.5,  1. ], dtype=float32)
     """
-    return arithmetic.clamp(x, -1, 1) if isinstance(x, QTensor) else jax.nn.hard_tanh(x)
+    return arithmetic.clamp(x, -1, 1) if isinstance(x, QTensor) else jax.nn.hard_tanh(as_numbers(x, "x"))
 
 
 def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:

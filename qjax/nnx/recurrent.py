@@ -22,7 +22,7 @@ class Recurrent(nnx.Module):
     Args:
         in_features: of the input.
         hidden_features: of the hidden states.
-        num_layers: how many layers there are.
+        num_layers: how many layers there are, at most 2^16.
         use_bias: False for no biases.
         bidirectional: True for two directions, whose results lie side by side.
         time_major: True for arrays of shape (steps, batch, features), else (batch, steps, features).
@@ -61,7 +61,7 @@ class Recurrent(nnx.Module):
         check_type("rngs", rngs, nnx.Rngs, "an nnx.Rngs")
         self.in_features = check_int("in_features", in_features, 1)
         self.hidden_features = check_int("hidden_features", hidden_features, 1)
-        self.num_layers = check_int("num_layers", num_layers, 1)
+        self.num_layers = check_int("num_layers", num_layers, 1, 2**16)
         self.use_bias, self.bidirectional, self.time_major = use_bias, bidirectional, time_major
         self.proj_size = check_int("proj_size", proj_size, 0, hidden_features - 1 if self.kind == "lstm" else 0)
         state_size = proj_size or hidden_features

@@ -29,7 +29,8 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
         TypeError: if path is no path, entries no dictionary, an entry something else, or a name no text.
         ValueError: if two arrays would have the same name, say "w.scale" next to a QTensor "w".
         ImportError: if safetensors is missing.
-        SafetensorError: if files hold no such dtype, or the file cannot be written.
+        SafetensorError: if files hold no such dtype.
+        FileNotFoundError, OSError: if there is no such folder, or the file cannot be written.
 
     Example:
         >>> import tempfile
@@ -79,6 +80,7 @@ def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
         A state of the same kind, shapes and dtypes.
 
     Raises:
+        TypeError: if the state is no named tuple.
         ValueError: if an array is missing, or has another number of elements.
 
     Example:

@@ -27,6 +27,7 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
         TypeError: if path is no path, entries no dictionary, an entry something else, or a name no text.
         ValueError: if two tensors would have the same name, say "w.scale" next to a QTensor "w".
         ImportError: if safetensors is missing.
+        FileNotFoundError, OSError: if there is no such folder, or the file cannot be written.
 
     Example:
         >>> import tempfile

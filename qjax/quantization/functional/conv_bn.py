@@ -78,7 +78,7 @@ def fold_conv_bn(
         (Array([[[1.]]], dtype=float32), Array([-2.], dtype=float32))
     """
     check_flag("linear", linear)
-    _check_channels(params, mean, var, eps)
+    eps = _check_channels(params, mean, var, eps)
     weight, gamma, beta = (jnp.asarray(x, jnp.float32) for x in (params.weight, params.gamma, params.beta))
     ones = jnp.where(var == var, jnp.float32(1), var)  # XLA takes a constant over a root for an inexact rsqrt
     inverse = Names.divide(ones, jnp.sqrt(var + jnp.float32(eps)))
@@ -178,7 +178,7 @@ def conv_bn(
     _check(fake_quant, momentum, training=training, freeze_bn=freeze_bn, channels_last=channels_last)
     x, axis, after = as_array(x), -1 if channels_last else 1, [state]
     check_type("state", state, ConvBnState, "a ConvBnState")
-    _check_channels(params, state.mean, state.var, eps)
+    eps = _check_channels(params, state.mean, state.var, eps)
     convolve = _convolution(x, params, (stride, padding, dilation, groups), channels_last)
 
     def observe(y: jax.Array) -> jax.Array:
@@ -214,8 +214,8 @@ def _check(fake_quant: Any, momentum: Any, **flags: Any) -> None:
         check_float("momentum", momentum, "a number from 0 to 1", lambda number: 0 <= number <= 1)
 
 
-def _check_channels(params: Any, mean: Any, var: Any, eps: Any) -> None:
-    """Raises unless there is a number for each output; an eps that may be traced is not checked."""
+def _check_channels(params: Any, mean: Any, var: Any, eps: Any) -> Any:
+    """Raises unless there is a number for each output. Returns eps, a float or an array that may be traced."""
     check_type("params", params, ConvBnParams, "a ConvBnParams")
     shape = np.shape(params.weight)[:1]
     for name, x in zip(("bias", "gamma", "beta", "mean", "var"), (*params[1:], mean, var), strict=True):
@@ -223,8 +223,8 @@ def _check_channels(params: Any, mean: Any, var: Any, eps: Any) -> None:
             raise ValueError(f"{name} has shape {np.shape(x)}; allowed is {shape}")
     if isinstance(eps, jax.Array):
         _check_traced("eps", eps)
-    else:
-        check_float("eps", eps)
+        return eps
+    return check_float("eps", eps)
 
 
 def _check_traced(name: str, number: jax.Array) -> None:

@@ -113,6 +113,8 @@ def with_parameters(layer: Any, kernel: Any, bias: Any) -> Any:
 
 
 def _check_row(model: nnx.Module, row: Sequence[str], modules: dict[str, nnx.Module]) -> None:
+    if not row:
+        raise ValueError("modules_to_fuse has an empty list; allowed are lists of names: [['conv', 'bn', 'relu']]")
     for name in row:
         if not isinstance(name, str):
             raise TypeError(f"modules_to_fuse has {quoted(name)}; allowed are lists of names: [['conv', 'bn', 'relu']]")
