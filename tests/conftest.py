@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 
 import hypothesis
+import numpy as np
+import pytest
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 # Threads that have no work sleep: spinning, those of one test process take the cores of the other.
@@ -16,3 +18,22 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))  # for `oracle`, `sup
 SLOW = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much]
 hypothesis.settings.register_profile("any machine", deadline=None, derandomize=True, suppress_health_check=SLOW)
 hypothesis.settings.load_profile("any machine")
+
+
+@pytest.fixture(autouse=True)
+def first_weights_by_numpy(monkeypatch):
+    """First weights of flax's layers are drawn by NumPy: XLA compiles a truncated normal for half a second a shape."""
+    initializers = sys.modules.get("jax._src.nn.initializers")
+    if initializers is None:
+        return
+    import jax
+
+    of_jax = initializers.random.truncated_normal
+
+    def truncated_normal(key, lower, upper, shape, dtype=float, **others):
+        if isinstance(key, jax.core.Tracer) or others.get("out_sharding") is not None:
+            return of_jax(key, lower, upper, shape, dtype, **others)
+        x = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel()).standard_normal(shape)
+        return jax.numpy.asarray(np.clip(x, lower, upper), dtype)
+
+    monkeypatch.setattr(initializers.random, "truncated_normal", truncated_normal)

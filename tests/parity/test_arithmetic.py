@@ -110,12 +110,13 @@ def test_sums_of_products_with_scales_that_the_compiler_of_jax_knows():
     assert_same_bits(np.asarray(actual), sums(Names, a.values, b.values))
 
 
-@pytest.mark.parametrize("forms", ["int4"])
-def test_compiled_by_torch(forms):
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.heavy)])
+def test_compiled_by_torch(backend):
+    forms = "int4"
     a, b, output = operands(forms, SCALES[0], 0)
     a, b, output = in_torch(a), in_torch(b), params_in_torch(output)
 
-    compiled = torch.compile(everything, fullgraph=True)
+    compiled = torch.compile(everything, fullgraph=True, backend=backend)
     same_all(compiled(a, b, output), everything(a, b, output))
 
 

@@ -26,7 +26,7 @@ def pairs():
     """Every format in the usual modes; the formats of a kind share the other modes, and what compiles.
 
     All modes of all FORMATS are among the heavy tests, and in benchmarks.consistency. JAX without jit takes the
-    first of a kind, and FORMATS in nearest; under jit it takes two of a kind in stochastic.
+    first of a kind in the usual modes; under jit it takes FORMATS in nearest, and otherwise two of a kind.
     """
     every = [*FORMATS, *MORE]
     kinds = [number.reduce(FLOAT32)[0] for number in every]
@@ -35,8 +35,8 @@ def pairs():
         place, count = kinds[:i].count(kind), kinds.count(kind)
         shared = less_usual[place::count] or [less_usual[place % len(less_usual)]]
         for mode in MODES:
-            eagerly = mode in USUAL if place == 0 else mode == "nearest" and i < len(FORMATS)
-            backends = BACKENDS if eagerly else IN_TORCH if mode == "stochastic" and place > 1 else OTHERS
+            of_few = place > 1 and (mode != "nearest" or i >= len(FORMATS))
+            backends = BACKENDS if place == 0 and mode in USUAL else IN_TORCH if of_few else OTHERS
             if i < len(FORMATS) or mode in (*USUAL, *shared):
                 marks = [] if mode in (*USUAL, *(shared if count > 1 else shared[:2])) else [pytest.mark.heavy]
                 yield pytest.param(number, mode, backends, id=f"{number}-{mode}", marks=marks)

@@ -88,7 +88,9 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("case", SETTINGS)
+@pytest.mark.parametrize(
+    "case", ["uint8", *(pytest.param(c, marks=pytest.mark.heavy) for c in SETTINGS if c != "uint8")]
+)
 def test_layers(case, tmp_path):
     of_torch, of_jax = SETTINGS[case]
     observed = calibrated(trained(TorchLayers()), of_torch, images(16))
@@ -201,7 +203,7 @@ def test_dynamic_models(dtype, floats):
     x = sequences(1)
     with torch.no_grad():
         expected = quantized(torch.from_numpy(x))
-    for model in [served, own][: 1 + (dtype == "qint8")]:
+    for model in [served, own][: 1 + (dtype != "qint8")]:  # their states are equal: heavy runs compile both
         for result, one in zip(run(model, x), expected, strict=True):
             assert_same_bits(np.asarray(result), one.numpy())
 

@@ -1,7 +1,5 @@
 """Products in JAX: transformations, shardings, flax's layers, and arguments that are refused."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,15 +20,22 @@ RNG = np.random.default_rng(0)
 A, B = (RNG.standard_normal(shape).astype(np.float32) for shape in ((16, 64), (64, 8)))
 
 
-@pytest.mark.parametrize("name", ["exact", "sequential", "float64", "stochastic chunks", "aligned", "two levels"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("exact", "stochastic chunks", "two levels"),
+        *(pytest.param(name, marks=pytest.mark.heavy) for name in ("sequential", "float64", "aligned")),
+    ],
+)
 def test_vmap_and_scan_are_loops(name):
     examples = jnp.asarray(A[:, :12].reshape(4, 4, 12))
 
+    @jax.jit
     def call(a):
         return linalg.matmul(a, B[:12], accumulator=ACCUMULATORS[name], operands=("e5m2", "e4m3fn"), key=5)
 
     expected = jnp.stack([call(a) for a in examples])
-    assert_same_bits(jax.vmap(call)(examples), expected)
+    assert_same_bits(jax.jit(jax.vmap(call))(examples), expected)
     assert_same_bits(jax.lax.scan(lambda carry, a: (carry, call(a)), 0, examples)[1], expected)
 
 
@@ -212,14 +217,17 @@ def test_devices_that_share_a_state_have_the_largest_magnitudes_of_all(same):
     rows, everywhere = PartitionSpec("i"), PartitionSpec()
     mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
     x, weight, state = A[:4, :4], A[:2, 4:8], linalg.first_scaling(3)
-    step = jax.grad(lambda weight, state, x: linalg.linear(x, weight, **said, scaling=state).sum(), (0, 1))
-    shard = partial(jax.shard_map, step, mesh=mesh)
+    step = jax.jit(jax.grad(lambda weight, state, x: linalg.linear(x, weight, **said, scaling=state).sum(), (0, 1)))
+
+    def shard(**specs):
+        return jax.jit(jax.shard_map(step, mesh=mesh, **specs))
+
     if same:
         of_weight, found = shard(in_specs=(everywhere, everywhere, rows), out_specs=everywhere)(weight, state, x)
         expected_weight, expected = step(weight, state, x)
         assert_same_bits(found, expected)
         np.testing.assert_allclose(of_weight, expected_weight, rtol=1e-6)
-        found = jax.jit(step)(weight, state, jax.device_put(x, NamedSharding(mesh, rows)))[1]
+        found = step(weight, state, jax.device_put(x, NamedSharding(mesh, rows)))[1]
         assert_same_bits(found, expected)
         return
     specs = {"in_specs": (everywhere, rows, rows), "out_specs": (everywhere, rows)}
@@ -238,7 +246,8 @@ def test_what_is_no_state_is_not_shared(state, uses):
 
 def test_flax_attention_draws_keys():
     layer = qjax.nnx.MultiheadAttention(2, 8, scores={"accumulator": HALF}, rngs=nnx.Rngs(0))
-    assert not np.array_equal(layer(A[:, :8]), layer(A[:, :8]))
+    run = nnx.jit(lambda layer, x: layer(x))
+    assert not np.array_equal(run(layer, A[:, :8]), run(layer, A[:, :8]))
 
 
 def test_flax_layers_draw_keys():

@@ -64,15 +64,24 @@ def test_wide_formats_have_the_derivatives_of_float64(case):
     assert_close(three_orders(f, arrays), wide(lambda *xs: three_orders(reference, xs), *arrays))
 
 
-def test_forward_mode_and_hessians():
+WAYS = {
+    "forward over reverse": jax.hessian,
+    "forward over forward": lambda f: jax.jacfwd(jax.jacfwd(f)),
+    "reverse over reverse": lambda f: jax.jacrev(jax.jacrev(f)),  # as in the test above
+}
+
+
+@pytest.mark.parametrize("way", [*list(WAYS)[:2], pytest.param("reverse over reverse", marks=pytest.mark.heavy)])
+def test_hessians_and_tangents(way):
     x, w, b = random(2, 3), random(3, 3), random(3)
     f = lambda x: jnp.sin(linalg.linear(x, w, b) + linalg.linear(x, 2 * x.mT @ x, x[0])).sum()  # noqa: E731
     g = lambda x: jnp.sin(x @ w.T + b + 2 * x @ (x.mT @ x).mT + x[0]).sum()  # noqa: E731
     hessian = wide(jax.hessian(g), x)
-    for second in (jax.hessian, lambda f: jax.jacfwd(jax.jacfwd(f)), lambda f: jax.jacrev(jax.jacrev(f))):
-        assert_close(jax.jit(second(f))(x), hessian)
-    tangent = wide(lambda x: jax.jvp(g, (x,), (x,))[1], x)
-    assert_close([jax.jvp(f, (x,), (x,))[1], jax.linearize(f, x)[1](x)], [tangent, tangent])
+    assert_close(jax.jit(WAYS[way](f))(x), hessian)
+    if way == "forward over forward":
+        tangent = wide(lambda x: jax.jvp(g, (x,), (x,))[1], x)
+        found = jax.jit(lambda x: [jax.jvp(f, (x,), (x,))[1], jax.linearize(f, x)[1](x)])(x)
+        assert_close(found, [tangent, tangent])
 
 
 SUMS = Accumulator("float(6,9)", chunk=4)
@@ -113,14 +122,14 @@ def test_batches_of_keys_of_weights_and_of_neither():
     """The gradient of what vmap shares is the sum of the examples' gradients."""
     keys, a, b = jax.random.split(jax.random.key(0), 3), random(3, 2, 5), random(5, 2)
     call = lambda a, b, key: linalg.matmul(a, b, operands=(None, "operand(e4m3fn,rounding=stochastic)"), key=key)  # noqa: E731
-    each = [call(a[i], b, keys[i]) for i in range(3)]
-    assert_same_bits(jax.vmap(call, (0, None, 0))(a, b, keys), jnp.stack(each))
-    nested = jax.vmap(jax.vmap(call, (None, None, 0)), (0, None, None), out_axes=1)(a, b, keys)
+    one = jax.jit(call)
+    each = [one(a[i], b, keys[i]) for i in range(3)]
+    assert_same_bits(jax.jit(jax.vmap(call, (0, None, 0)))(a, b, keys), jnp.stack(each))
+    nested = jax.jit(jax.vmap(jax.vmap(call, (None, None, 0)), (0, None, None), out_axes=1))(a, b, keys)
     assert_same_bits(jnp.stack([nested[i, i] for i in range(3)]), jnp.stack(each))
-    shared = jax.grad(lambda b: jax.vmap(call, (0, None, 0))(a, b, keys).sum())(b)
-    assert_same_bits(
-        shared, jnp.stack([jax.grad(lambda b, i=i: call(a[i], b, keys[i]).sum())(b) for i in range(3)]).sum(0)
-    )
+    shared = jax.jit(jax.grad(lambda b: jax.vmap(call, (0, None, 0))(a, b, keys).sum()))(b)
+    of_one = jax.jit(jax.grad(lambda b, a, key: call(a, b, key).sum()))
+    assert_same_bits(shared, jnp.stack([of_one(b, a[i], keys[i]) for i in range(3)]).sum(0))
 
 
 def test_scan_checkpoint_and_export():
@@ -133,7 +142,7 @@ def test_scan_checkpoint_and_export():
     second = jax.grad(lambda b: (jax.grad(loss)(b) ** 2).sum())
     reference = lambda b: jnp.sin(a @ b).sum()  # noqa: E731
     expected = wide(jax.grad(lambda b: (jax.grad(reference)(b) ** 2).sum()), b)
-    assert_close(second(b), expected)
+    assert_close(jax.jit(second)(b), expected)
     assert_close(jax.export.export(jax.jit(second))(b).call(b), expected)
 
 

@@ -1,5 +1,7 @@
 """Preparing, fusing, training and converting models of flax: what happens to which layer, and what is said."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,11 +47,16 @@ ROWS = [["conv1", "bn1", "relu1"], ["conv2", "bn2"], ["head.0", "head.1"]]
 IMAGES = np.random.default_rng(0).normal(size=(32, 8, 8, 1)).astype(np.float32)
 
 
-def net():
-    """With statistics that are not the first ones."""
+@cache
+def made():
     model = Net()
     nnx.jit(lambda model, x: model(x))(model, IMAGES)
     return model
+
+
+def net():
+    """With statistics that are not the first ones."""
+    return nnx.clone(made())
 
 
 def state_bits(model):
@@ -81,12 +88,17 @@ def test_fuse_prepare_and_convert():
     assert state_bits(model) == before
 
 
-def calibrated():
+@cache
+def observed():
     model = net()
     model.eval()
     prepared = qnn.prepare(qnn.fuse_modules(model, ROWS), default_qconfig)
     run(prepared, IMAGES)
     return prepared
+
+
+def calibrated():
+    return nnx.clone(observed())
 
 
 def test_converted_is_near_and_small():
@@ -98,7 +110,7 @@ def test_converted_is_near_and_small():
     assert np.abs(y - run(prepared, IMAGES)).max() < 6 * step
     assert not jax.tree.leaves(nnx.state(converted, nnx.Param))
     assert converted.conv2.weight().values.dtype == jnp.int8
-    ones = jax_results(converted, IMAGES[:1])[1]
+    ones = nnx.jit(jax_results)(converted, IMAGES[:1])[1]
     assert_same_bits(ones, y[:1])
 
 
@@ -143,7 +155,8 @@ def test_the_model_itself_is_converted():
     assert type(qnn.convert(prepared)) is qnn.quantized.Linear
 
 
-def trained(steps=12):
+@cache
+def after_training():
     model = net()
     model = qnn.prepare_qat(qnn.fuse_modules(model, ROWS), get_default_qat_qconfig("qnnpack"))
     optimizer = nnx.Optimizer(model, optax.sgd(0.05), wrt=nnx.Param)
@@ -158,7 +171,12 @@ def trained(steps=12):
         optimizer.update(model, gradients)
         return value
 
-    return model, [float(step(model, optimizer)) for _ in range(steps)]
+    return model, [float(step(model, optimizer)) for _ in range(12)]
+
+
+def trained():
+    model, losses = after_training()
+    return nnx.clone(model), losses
 
 
 @nnx.jit
@@ -197,7 +215,7 @@ def test_training_and_conversion_agree():
 
 
 def test_switches():
-    model, _ = trained(1)
+    model, _ = trained()
     frozen = qnn.freeze_bn_stats(qnn.disable_observer(model))
     before = state_bits(frozen)
     run(frozen, IMAGES)
@@ -212,7 +230,7 @@ def test_switches():
 
 
 def test_gamma_of_zero_trains():
-    model, _ = trained(1)
+    model, _ = trained()
     bn = model.conv1.module.bn
     bn.scale.set_value(bn.scale[...].at[1].set(0.0))
     gradients = nnx.jit(nnx.grad(lambda model: model(IMAGES[:2]).sum()))(model)

@@ -36,8 +36,18 @@ def tensors(state):
     return [moments.trace] if hasattr(moments, "trace") else [moments.mu, moments.nu]
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("optimizer", [optax.sgd(0.1, momentum=0.9), optax.adamw(0.01)], ids=["sgd", "adamw"])
+SGD, ADAMW = optax.sgd(0.1, momentum=0.9), optax.adamw(0.01)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "compiled"),
+    [
+        pytest.param(SGD, False, id="sgd"),
+        pytest.param(ADAMW, True, id="adamw-compiled"),
+        pytest.param(SGD, True, id="sgd-compiled", marks=pytest.mark.heavy),
+        pytest.param(ADAMW, False, id="adamw", marks=pytest.mark.heavy),
+    ],
+)
 def test_a_step_is_its_definition(optimizer, compiled):
     record, start, gradients = [], P, G
     if compiled:

@@ -102,7 +102,7 @@ def test_programs(observer, rule, x64, digits):
 
     with jax.enable_x64(x64), jax.numpy_dtype_promotion("strict"):
         own, parameters = jax.jit(run)(arrays)
-        many = jax.vmap(run)(np.stack([arrays, arrays[::-1] * 2]))
+        many = jax.jit(jax.vmap(run))(np.stack([arrays, arrays[::-1] * 2]))
     assert_same_state(own, expected(arrays)[0])
     assert_same_parameters(parameters, expected(arrays)[1])
     for row, part in enumerate((arrays, arrays[::-1] * 2)):

@@ -59,7 +59,7 @@ def same_parameters(own, peer):
 def test_over_steps(name, settings):
     for steps in activations() if settings == SETTINGS[name][0] else activations()[1:3]:
         own, peer = pair(name, settings)
-        for step, x in enumerate(steps):
+        for step, x in enumerate(steps[:: 3 if "Histogram" in name else 1]):  # whose search takes torch long
             assert own(x) is x
             with torch_ao():
                 peer(x)
