@@ -169,6 +169,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from qtorch import linalg
+from qtorch.quant import Quantizer
 
 file, rank = sys.argv[1], int(sys.argv[2])
 options = {"rank": rank, "world_size": 2, "timeout": timedelta(seconds=120)}
@@ -182,7 +183,9 @@ def make(more):
     said = {"operands": [kept.format(more)] * 2} | dict.fromkeys(
         ("grad_input", "grad_weight"), "product({0},{0})".format(kept.format(more))
     )
-    return torch.nn.Sequential(linalg.Linear(4, 4, **said), torch.nn.Tanh(), linalg.Linear(4, 2, **said))
+    rounded = "scaled(e5m2,{{...:None}},scale=float32,history=3{0})".format(more)
+    rounding = Quantizer(rounded, rounded, "nearest", "nearest")
+    return torch.nn.Sequential(linalg.Linear(4, 4, **said), rounding, linalg.Linear(4, 2, **said))
 
 
 def inputs(step, part):
@@ -201,7 +204,7 @@ for more in ("", ",reduce_amax=False"):
         parallel(inputs(step, rank)).square().sum().backward()
         # One process that uses its layers for both parts has the largest magnitudes of both.
         sum(alone(inputs(step, part)).square().sum() for part in ([rank] if more else range(2))).backward()
-        for i in (0, 2):
+        for i in range(3):
             same(model[i].scaling, alone[i].scaling)
 dist.destroy_process_group()
 sys.stdout.flush()
