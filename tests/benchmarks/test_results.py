@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import instructions, internals
+from benchmarks import instructions, internals, modes
 from benchmarks.support.digest_results import Row, disagreements
 from benchmarks.support.function_digests import BACKENDS, KINDS
 from benchmarks.support.results import results_text
@@ -65,6 +65,16 @@ def test_private_parts_are_measured_and_put_back():
     assert all(row.seconds > 0 and row.worth > 0 for row in rows)
     table = (ROOT / "docs/torch-internals.md").read_text()
     assert {row.part for row in rows if row.part not in table} == set()
+
+
+def test_the_cost_of_modes_in_the_documentation_is_that_of_the_results():
+    """And no more than 5 % of a step of a model of width 512."""
+    rows = json.loads((ROOT / "benchmarks/results/modes.json").read_text())["rows"]
+    ratios = {row["width"]: row["ratio"] for row in rows}
+    page = (ROOT / "docs/what-is-simulated.md").read_text()
+    assert f"width 512 takes {ratios[512]:.2f} times its time in the mode, one of width 64 {ratios[64]:.2f}" in page
+    assert ratios[512] < 1.05
+    assert modes.measure(64, 2, 1).seconds > 0
 
 
 def test_instructions_in_the_documentation_are_those_of_the_results():
