@@ -68,8 +68,9 @@ def lower(
     Args:
         model: any module; it may itself be a layer.
         layer_types: groups ("conv", "linear", "pool", "pad", "activation", "normalization", "dropout", "loss",
-            "embedding", "attention", "rnn") and layer classes. Subclasses count. Or a `qcore.Recipe`, alone:
-            `nn.Linear` and `nn.Conv1d` to `Conv3d` (no subclasses) become layers of `qtorch.linalg` with its products.
+            "embedding", "attention", "rnn") and layer classes. Subclasses count. Or a `qcore.Recipe`, alone, for
+            all products: `nn.Linear` and `nn.Conv1d` to `Conv3d` become layers of `qtorch.linalg`, and the products of
+            other modules are computed where they happen; `report` lists them.
         forward_number, backward_number, forward_rounding, backward_rounding: as for `qtorch.quant.Quantizer`.
         layer_type: the same as layer_types.
         rules: for single layers, before the arguments above: the first that matches counts, and one that says nothing
