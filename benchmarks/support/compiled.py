@@ -1,8 +1,8 @@
 """Programs that a user compiles with torch.compile: the bits of what Inductor makes of them beside qcore's.
 
 A program rounds one array for each of several modes, forward and backward, between neighbours that keep all bits (a
-negation before and after), and finite numbers between others, which Inductor fuses too. It encodes and decodes, where
-the format has codes. So one compilation serves many modes.
+negation before and after), and for some modes finite numbers between others, which Inductor fuses too. It encodes and
+decodes, where the format has codes. So one compilation serves many modes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import torch
-import torch._dynamo
+import torch._dynamo  # before Inductor: torch imports the two in a circle
+from torch._inductor import config
 
 import qcore
 import qtorch
 from benchmarks.support.backends import KEY
 from benchmarks.support.comparison import Case, Piece
 from benchmarks.support.inputs import MODES, hard_inputs
-from qcore import parse
+from qcore import BlockFloatingPoint, parse
 from qcore.formats.block import BlockNumber
 from qtorch._rounding.keys import key_tensor
 
@@ -43,23 +44,30 @@ KINDS = (
 )
 DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 LAYOUTS = ("contiguous", "transposed", "strided", "sizes that change")
-COUNT = 24 * 32 * 32  # elements: blocks fill arrays of 32 x 32
-_SHAPE = (6, 8, 16, 32)  # of elements
+COUNT = 24 * 32 * 32  # elements
+_SHAPE, _FILLED = (6, 8, 16, 32), (8, 32, 64)  # of elements, and of blocks that fill it, but for 24 along a row
 
 
 class Program(NamedTuple):
-    """What is compiled together: a format's text, a dtype's name, a layout and modes."""
+    """What is compiled together.
+
+    Attributes:
+        format, dtype, layout: the format's text, the dtype's name, and a key of LAYOUTS.
+        modes: of roundings.
+        wide: of how many of the modes there are codes, and roundings of finite numbers between other neighbours.
+    """
 
     format: str
     dtype: str
     layout: str
     modes: tuple[str, ...]
+    wide: int = 2
 
 
 def programs(everything: bool) -> list[Program]:
     """All kinds, types and layouts with all modes; or pairs: each kind with each mode, type by type and layout."""
     if everything:
-        return [Program(*chosen, MODES) for chosen in product(KINDS, DTYPES, LAYOUTS)]
+        return [Program(*chosen, MODES, len(MODES)) for chosen in product(KINDS, DTYPES, LAYOUTS)]
     found, others = [], list(DTYPES)[1:]
     for i, text in enumerate(KINDS):
         halves = MODES[i % 2 :: 2], MODES[1 - i % 2 :: 2]
@@ -82,7 +90,7 @@ def compare_compiled(everything: bool, jobs: int) -> Iterator[Case]:
 
 def _start() -> None:
     torch.set_num_threads(1)
-    torch._inductor.config.compile_threads = 1  # the other jobs have the other processors
+    config.compile_threads = 1  # the other jobs have the other processors
 
 
 def compare(program: Program) -> list[Case]:
@@ -94,7 +102,8 @@ def compare(program: Program) -> list[Case]:
         name = f"{mode}, {program.dtype}, {program.layout}"
         cases.append([Case(number.text, name, backend) for backend in ("numpy", "torch compiled")])
     for x in _inputs(number, DTYPES[program.dtype]):
-        gradient, finite = np.ascontiguousarray(x[::-1]), np.where(np.isfinite(x), x, x.dtype.type(1))
+        gradient, finite = x[..., ::-1].copy(), x.copy()
+        finite[~(np.abs(x) < np.inf)] = 1  # NaN of all kinds too
         if program.layout == LAYOUTS[3]:
             _run(program, step, *(one[..., ::2].copy() for one in (x, gradient, finite)))
         begin = perf_counter()
@@ -102,7 +111,8 @@ def compare(program: Program) -> list[Case]:
         seconds = (perf_counter() - begin) / len(found)
         for mode, results, (reference, case) in zip(program.modes, found, cases, strict=True):
             begin = perf_counter()
-            expected = _expected(number, mode, x, gradient, finite)
+            wide = mode in program.modes[: program.wide]
+            expected = _expected(number, mode, x, gradient, finite, wide)
             taken = perf_counter() - begin
             for wanted, got in zip(expected, results, strict=True):
                 piece = Piece(_words(wanted))
@@ -112,11 +122,18 @@ def compare(program: Program) -> list[Case]:
 
 
 def _inputs(number: Any, dtype: Any) -> list[np.ndarray]:
-    """Hard inputs in arrays of one shape."""
+    """Hard inputs in arrays of one shape.
+
+    Of blocks with several sizes those of 16 bits do not fill the arrays; others do, and every second row is finite.
+    """
     arrays = hard_inputs(number, COUNT, dtype)
-    if isinstance(number, BlockNumber):
+    if not isinstance(number, BlockNumber):
+        return [one[: np.prod(_SHAPE)].reshape(_SHAPE) for one in arrays]
+    if isinstance(number, BlockFloatingPoint) or np.dtype(dtype).itemsize == 2:
         return arrays[:2]
-    return [one[: np.prod(_SHAPE)].reshape(_SHAPE) for one in arrays]
+    filled = np.resize(arrays[0], _FILLED)
+    filled[::2][~(np.abs(filled[::2]) < np.inf)] = 1
+    return [filled]
 
 
 def _steps(program: Program) -> Any:
@@ -128,8 +145,10 @@ def _steps(program: Program) -> Any:
         for x, mode, quantizer in zip(xs, program.modes, quantizers, strict=True):
             own = key if mode == "stochastic" else None
             rounded = [-quantizer(-x, key=own)]
-            rounded.append(qtorch.quantize(finite.abs() * 1.5, number, mode, key=own) * 2)
-            if coded:
+            wide = mode in program.modes[: program.wide]
+            if wide:
+                rounded.append(qtorch.quantize(finite.abs() * 1.5, number, mode, key=own) * 2)
+            if wide and coded:
                 codes = qtorch.encode(-x.detach(), number, mode, key=own)
                 rounded.append(codes)
                 rounded.append(-qtorch.decode(codes, number, x.dtype))
@@ -161,13 +180,15 @@ def _run(program: Program, step: Any, *arrays: np.ndarray) -> list[list[np.ndarr
     return [[_array(one.detach()) for one in (*rounded, own)] for rounded, own in pairs]
 
 
-def _expected(number: Any, mode: str, x: np.ndarray, gradient: np.ndarray, finite: np.ndarray) -> list[np.ndarray]:
+def _expected(
+    number: Any, mode: str, x: np.ndarray, gradient: np.ndarray, finite: np.ndarray, wide: bool
+) -> list[np.ndarray]:
     key = KEY if mode == "stochastic" else None
     found = [-qcore.quantize(-x, number, mode, key=key)]
-    with np.errstate(all="ignore"):
+    if wide:
         near = _array(_tensor(finite).abs() * 1.5)  # torch's own arithmetic
         found.append(_array(_tensor(qcore.quantize(near, number, mode, key=key)) * 2))
-    if _has_codes(number):
+    if wide and _has_codes(number):
         codes = qcore.encode(-x, number, mode, key=key)
         found += [codes, -qcore.decode(codes, number, x.dtype)]
     key = None if key is None else qcore.fold_in(KEY, 1)
