@@ -15,11 +15,16 @@ T = TypeVar("T")
 _versions = attrgetter("_version")
 
 
+def _states(tensors: tuple[torch.Tensor, ...]) -> tuple[int, ...]:
+    """How often tensors were written to, and where they lie: `x.data = y` is no write."""
+    return (*map(_versions, tensors), *map(torch.Tensor.data_ptr, tensors))
+
+
 class _Kept(NamedTuple):
     """A thing, and the tensors and settings of which it was made."""
 
     tensors: tuple[torch.Tensor, ...]
-    versions: tuple[int, ...]
+    states: tuple[int, ...]
     settings: Any
     made: Any
 
@@ -27,8 +32,9 @@ class _Kept(NamedTuple):
 class KeepsMade(FixedDtypes):
     """A layer that keeps what kernels read of its buffers, such as a packed weight.
 
-    It is made anew where a buffer is another tensor, or was written to: `torch.Tensor._version` counts writes, but for
-    those by way of `.data`, of another process, and of NumPy. Copies and files of the layer do not have it.
+    It is made anew where a buffer is another tensor or has other memory, or was written to: `torch.Tensor._version`
+    counts writes, but for those by way of `.data`, of another process, and of NumPy. Copies and files of the layer do
+    not have it.
     """
 
     def kept(self, tensors: tuple[torch.Tensor, ...], settings: Any, make: Callable[[], T]) -> T:
@@ -39,7 +45,7 @@ class KeepsMade(FixedDtypes):
             and len(last.tensors) == len(tensors)
             and all(map(is_, last.tensors, tensors))
             and last.settings == settings
-            and last.versions == tuple(map(_versions, tensors))
+            and last.states == _states(tensors)
         ):
             return last.made
         return self._make(tensors, settings, make)
@@ -48,9 +54,9 @@ class KeepsMade(FixedDtypes):
         # Writes to tensors of inference mode are not counted; those without memory are an export's, not the layer's.
         if any(one.is_inference() for one in tensors) or not are_plain_tensors(tensors):
             return make()
-        versions = tuple(map(_versions, tensors))
+        states = _states(tensors)
         made = make()
-        self.__dict__["_kept"] = _Kept(tensors, versions, settings, made)
+        self.__dict__["_kept"] = _Kept(tensors, states, settings, made)
         return made
 
     def __getstate__(self) -> dict[str, Any]:

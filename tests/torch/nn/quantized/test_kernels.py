@@ -74,6 +74,7 @@ CHANGES = {
     "bias": lambda layer: layer.bias is None or layer.bias.add_(1),
     "the result's parameters": lambda layer: (layer.scale.mul_(2), layer.zero_point.add_(9)),
     "the weight": lambda layer: setattr(layer, "weight", QuantizedWeight(weight_of(layer.weight.shape, False))),
+    "the memory of the integers": lambda layer: setattr(layer.weight.int_repr, "data", layer.weight.int_repr.flip(0)),
     "a loaded state": lambda layer: layer.load_state_dict(filled(copy.deepcopy(layer)).state_dict()),
 }
 
