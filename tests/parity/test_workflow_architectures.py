@@ -127,7 +127,7 @@ def floats_of(kind, package=tq, functional=FloatFunctional):
     return model.eval()
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", [pytest.param("ShuffleNet", marks=pytest.mark.heavy), "U-Net"])
 def test_converted_models(name):
     """The same integers at every layer in both packages, of floats and of integers that are carried over."""
     kind, jax_kind = NETS[name]
@@ -195,6 +195,7 @@ def test_as_near_as_torch_ao(name):
     assert ours < -20
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", NETS)
 def test_trained_models(name):
     """Fake-quantized training runs, and the converted model is near what was trained, in both packages."""

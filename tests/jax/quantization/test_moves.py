@@ -43,7 +43,10 @@ class Methods:
         return lambda x, *arguments: getattr(x, name)(*arguments)
 
 
-@pytest.mark.parametrize("form", [UINT8, INT8, AffineInteger.of_width(16, signed=False), INT32], ids=str)
+FORMS = [UINT8, INT32, *(pytest.param(form, marks=pytest.mark.heavy) for form in (INT8, AffineInteger(0, 65535)))]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.usefixtures("compile_quickly")
 def test_functions_that_move_integers(form):
     """They commute with what the integers stand for; functions take floats, too."""
