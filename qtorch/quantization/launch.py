@@ -159,7 +159,7 @@ def _run_on_cpu(
     function = layout and kernel(layout[1])
     if not layout or function is None:
         return None
-    return _call(function, layout[0], x, order, tuple(aligned(one.contiguous()) for one in parameters), dtypes)
+    return _call(function, layout[0], x, order, [aligned(one.contiguous()) for one in parameters], dtypes)
 
 
 def _layout(x: torch.Tensor, order: list[int] | None, axis: int | None) -> tuple[tuple[int, ...], str] | None:
@@ -184,9 +184,9 @@ def _call(
 ) -> tuple[torch.Tensor, ...]:
     """New tensors, which a kernel fills in, like those that it writes after them."""
     source = _ordered(x, order)
-    results = tuple(torch.empty_like(source, dtype=dtype) for dtype in dtypes)
+    results = [torch.empty_like(source, dtype=dtype) for dtype in dtypes]  # a generator would take a call each time
     function(*sizes, *[one.data_ptr() for one in (source, *read, *results, *written)])
-    return results if order is None else tuple(_restored(result, order) for result in results)
+    return tuple(results) if order is None else tuple([_restored(result, order) for result in results])
 
 
 def _name(dtype: torch.dtype) -> str:
