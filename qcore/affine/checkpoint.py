@@ -184,7 +184,7 @@ def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
     if isinstance(state, tuple):
         if not hasattr(state, "_fields"):
             raise TypeError(f"state is or has a {type(state).__name__}; allowed are named tuples of arrays and states")
-        pairs = zip(state._fields, state, strict=True)
+        pairs = zip(state._fields, state, strict=True)  # type: ignore[attr-defined]
         return type(state)(*(restore(value, entries, f"{name}.{field}") for field, value in pairs))
     array, shape = numbers_of(f"array {quoted(name)}", _take(entries, name)), tuple(state.shape)
     if array.size != np.prod(shape):

@@ -66,12 +66,14 @@ def _described(path: str, layer: Any) -> LayerReport:
     name = type(layer).__name__
     weight = ", ".join(sorted({_text(part) for _, part in nnx.iter_modules(layer) if _is_weight(part)}))
     if isinstance(layer, quantized.Quantized):
-        output = layer.form.text, float(layer.scale[...]), int(layer.zero_point[...])
-        return LayerReport(path, name, "quantized", weight, *output, layer.observed_by)
+        scales = {"scale": float(layer.scale[...]), "zero_point": int(layer.zero_point[...])}
+        return LayerReport(
+            path, name, "quantized", weight, output=layer.form.text, **scales, observer=layer.observed_by
+        )
     if isinstance(layer, RoundedLayer):
         rounds: Any = layer.output
         text = _text(getattr(rounds, "description", None)) or (rounds.form.text if hasattr(rounds, "form") else "")
-        return LayerReport(path, name, "rounded", weight, text, observer=layer.observed_by)
+        return LayerReport(path, name, "rounded", weight, output=text, observer=layer.observed_by)
     if isinstance(layer, _INTEGERS):
         return LayerReport(path, name, "quantized", weight)
     observer = getattr(layer, "activation_post_process", None)
@@ -83,9 +85,17 @@ def _described(path: str, layer: Any) -> LayerReport:
     if isinstance(layer, Trained):
         state, described = "trained", layer.weight_fake_quant.description
     scale, zero_point, missing = _parameters(observer)
-    texts = _text(described), _text(observer.description)
-    observed_by = observer_name(observer.description)
-    return LayerReport(path, type(module).__name__, state, *texts, scale, zero_point, observed_by, missing)
+    return LayerReport(
+        path,
+        type(module).__name__,
+        state,
+        _text(described),
+        output=_text(observer.description),
+        scale=scale,
+        zero_point=zero_point,
+        observer=observer_name(observer.description),
+        reason=missing,
+    )
 
 
 def _why(layer: Any) -> str:
