@@ -15,7 +15,7 @@ from qcore.formats.block_element import (
     shared_integers,
 )
 from qcore.formats.fixed import FixedPoint
-from qcore.formats.floating import BinaryFloat
+from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number
 from qcore.law.blocks.tiles import MOST_AXES, Sizes, block_counts, block_sizes, block_text, check_block
 from qcore.law.blocks.two_level import Levels, working
@@ -258,6 +258,24 @@ class BlockScaled(_TiledNumber):
         element, encoded = self.element.program(mode, carrier, coded)
         unscaled = self.element.span[1] > carrier.min_exponent + DEEPEST
         return replace(element, kind=kind, element=element.kind, unscaled=unscaled), (*constants, *encoded)
+
+
+def with_scale(number: Number) -> Number:
+    """A format with a float32 scale of the whole array, or the format, where it has a scale or a range that needs none.
+
+    Formats with a largest number of 2^64 or more, posits, and fixed point with bits of fraction stay as they are.
+
+    Example:
+        >>> from qcore import parse
+        >>> with_scale(parse("e4m3fn")).text, with_scale(parse("bfloat16")).text
+        ('scaled(e4m3fn,{...:None},scale=float32)', 'bfloat16')
+    """
+    if not isinstance(number, FixedPoint | FloatingPoint | BinaryFloat) or getattr(number, "fl", 0) != 0:
+        return number
+    try:
+        return BlockScaled(number, {...: None}, scale="float32")
+    except ValueError:
+        return number
 
 
 @dataclass(frozen=True, repr=False)

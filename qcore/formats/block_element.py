@@ -57,7 +57,7 @@ def check_element(element: Any) -> Number:
     return element
 
 
-def _largest(element: Any) -> tuple[int, int]:
+def largest_number(element: Any) -> tuple[int, int]:
     """The largest number of an element, as an integer times a power of two."""
     if isinstance(element, FixedPoint):
         return (1 << (element.wl - element.signed)) - 1, -element.fl
@@ -66,7 +66,7 @@ def _largest(element: Any) -> tuple[int, int]:
 
 def check_float_scaled(element: Any) -> None:
     """Raises a ValueError unless elements may have scales in float32."""
-    count, exponent = _largest(element)
+    count, exponent = largest_number(element)
     step = -element.fl if isinstance(element, FixedPoint) else element.magnitudes.smallest[1]
     if count.bit_length() > FLOAT32.mantissa_bits + 1 or count.bit_length() + exponent > 64 or step < -100:
         raise ValueError(
@@ -77,7 +77,7 @@ def check_float_scaled(element: Any) -> None:
 
 def largest_lane(element: Any, carrier: Carrier) -> int:
     """The carrier's lane of the largest number."""
-    return carrier.lane_at_most(*_largest(element))
+    return carrier.lane_at_most(*largest_number(element))
 
 
 def shared_integers(element: Any, carrier: Carrier, rule: str) -> Shared:

@@ -17,7 +17,7 @@ from qjax.quantization.functional.dynamic import ACTIVATIONS, halves
 from qjax.quantization.integer.packed import PackedTensor, packs
 from qjax.quantization.observer import RangeObserver
 from qjax.quantization.qconfig import output_form, range_observer
-from qjax.quantization.rounding import FormatRounding
+from qjax.quantization.rounding import FormatRounding, rounds_to_format
 
 
 def has_not_seen(settings: Any, own: LayerState) -> bool:
@@ -42,6 +42,8 @@ def converted(settings: Any, leaf: Any, own: LayerState) -> LayerWeight:
     if isinstance(settings.activation, FormatRounding):
         return LayerWeight(weight, None, settings.activation, own.use, leaf.dtype.name)
     qparams = _stacked(partial(type(settings.activation).qparams, settings.activation), own.use)(own.input)
+    if rounds_to_format(settings.activation):
+        return LayerWeight(weight, qparams, settings.activation, own.use, leaf.dtype.name)
     return LayerWeight(weight, qparams, output_form(settings.activation), own.use, leaf.dtype.name)
 
 

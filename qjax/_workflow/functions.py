@@ -184,7 +184,9 @@ class _Settings:
                     f"rules has for {quoted(pattern)} a {kind}; allowed are QConfig, QConfigDynamic and None"
                 )
             parts = (one.activation, one.weight) if isinstance(one, QConfig) else ()
-            if any(isinstance(part, FakeQuantize) for part in parts) and not all(isinstance(x, ROUNDS) for x in parts):
+            if any(isinstance(part, FakeQuantize) and part.number is None for part in parts) and not all(
+                isinstance(x, ROUNDS) for x in parts
+            ):
                 raise TypeError(
                     f"rules has for {quoted(pattern)} a QConfig of which one is FakeQuantize; "
                     "allowed are both, and formats"

@@ -13,12 +13,13 @@ import jax.numpy as jnp
 from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.arithmetic import recurrent
 from qjax.auto_low.evaluate import bind
-from qjax.quantization import QTensor, fake_quantize
+from qjax.quantization import FakeQuantize, QTensor, fake_quantize
 from qjax.quantization.array_names import Names
 from qjax.quantization.integer.convolution import sums_of_windows
 from qjax.quantization.integer.packed import PackedTensor
 from qjax.quantization.integer.products import sums_of_products
 from qjax.quantization.rounding import CodedArray, FormatRounding
+from qjax.quantization.scaled import round_with_scale
 
 _FLOATS = ("float32", "bfloat16", "float16")
 
@@ -104,7 +105,7 @@ class LayerWeight:
 
     weight: QTensor | PackedTensor | CodedArray | jax.Array
     input: QParams | None
-    form: AffineInteger | FormatRounding
+    form: AffineInteger | FormatRounding | FakeQuantize
     use: Use
     dtype: str
 
@@ -197,6 +198,8 @@ def result_of(equation: Any, layer: Layer, x: jax.Array, weight: LayerWeight) ->
     w, form = weight.in_torch_layout(), weight.form
     if isinstance(form, FormatRounding):
         x = form.apply(None, x)[0]
+    elif isinstance(form, FakeQuantize):
+        x = round_with_scale(x, weight.input.scale, form.number, 0)  # type: ignore[union-attr, arg-type]
     elif w is not None:
         return _in_integers(equation, layer.weight, x, weight.input, form, w)
     elif weight.input is not None:

@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from qcore import Number
 from qjax.nnx.functional import relu
 from qjax.nnx.quantized.base import IntegerVariable, QuantizedWeight, float_variable
 from qjax.quantization import QTensor
 from qjax.quantization.rounding import CodedArray
+from qjax.quantization.scaled import round_with_scale
 
-__all__ = ["CodedWeight", "Dequantized", "RoundedLayer"]
+__all__ = ["CodedWeight", "Dequantized", "RoundedLayer", "ScaledRounding"]
 
 
 class CodedWeight(nnx.Module):
@@ -67,6 +69,29 @@ class Dequantized(nnx.Module):
         return self.integers().dequantize() if hasattr(self, "integers") else self.values[...]
 
 
+class ScaledRounding(nnx.Module):
+    """Rounds arrays to a format with a scale that calibration, or training, has chosen.
+
+    Args:
+        number: the format.
+        scale: float32 of shape (), or (channels,).
+        axis: that of the channels.
+
+    Example:
+        >>> from qjax import parse
+        >>> ScaledRounding(parse("e4m3fn"), jnp.float32(2))(jnp.float32([1.3, 2000])).tolist()
+        [1.25, 896.0]
+    """
+
+    def __init__(self, number: Number, scale: jax.Array, axis: int = 0) -> None:
+        self.number, self.axis = number, axis
+        self.scale = IntegerVariable(jnp.asarray(scale, jnp.float32).reshape(-1))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """x rounded."""
+        return round_with_scale(x, self.scale[...], self.number, self.axis)
+
+
 class RoundedLayer(nnx.Module):
     """A linear layer or convolution in floats whose weight was rounded once, and whose outputs are rounded.
 
@@ -101,11 +126,12 @@ class RoundedLayer(nnx.Module):
         self.weight, self.bias, self.relu, self.output = weight, float_variable("bias", bias), relu, output
 
     def __call__(self, input: Any) -> Any:
-        """The rounded result, a QTensor if `output` makes one."""
+        """The rounded result in the input's dtype, a QTensor if `output` makes one; sums are float32's."""
         weight: Any = self.weight
         layer: Any = nnx.clone(self.layer)
         layer.kernel = nnx.Param(jnp.moveaxis(weight(), (0, 1), (-1, -2)))
         layer.bias, layer.use_bias = nnx.data(self.bias), self.bias is not None
-        y = layer(input.dequantize() if isinstance(input, QTensor) else input)
+        x = input.dequantize() if isinstance(input, QTensor) else input
+        y = layer(x.astype(jnp.float32)).astype(x.dtype)
         output: Any = self.output
         return output(relu(y) if self.relu else y)

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from qcore import Number
 from qcore.affine import Counts, Extremes, QParams
 from qcore.arguments import check_flag, quoted
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax.quantization.affine import fake_quantize
-from qjax.quantization.observer import MovingAverageMinMaxObserver, RangeObserver, WithArgs
+from qjax.quantization.observer import HistogramObserver, MovingAverageMinMaxObserver, RangeObserver, WithArgs
+from qjax.quantization.scaled import check_scaled, round_with_scale, scale_of_range
 
 
 class FakeQuantizeState(NamedTuple):
@@ -41,10 +43,15 @@ class FakeQuantizeState(NamedTuple):
 class FakeQuantize:
     """Observes arrays, chooses parameters, and quantizes and dequantizes with them, as a quantized network will.
 
+    With a format the scale is the larger end of the range over the format's largest number: numbers are multiplied with
+    float32(1 / scale), rounded to nearest, where they saturate, and multiplied with the scale. The range is the one
+    that a histogram chooses, else that of the extremes. Gradients pass straight through.
+
     `with_args(**arguments)` of the class makes one, and that of one makes another with an observer so changed.
 
     Args:
         observer: an observer of ranges, or its class; its integers are those of the fake quantization.
+        number: a format in the place of integers, as an object or as text.
         observer_kwargs: arguments of the observer, say quant_min, quant_max, dtype and qscheme.
 
     Raises:
@@ -62,16 +69,22 @@ class FakeQuantize:
     """
 
     observer: RangeObserver
+    number: Number | None = None
 
-    with_args = WithArgs(lambda self, **arguments: FakeQuantize(self.observer, **arguments))
+    with_args = WithArgs(lambda self, **arguments: FakeQuantize(self.observer, **{"number": self.number} | arguments))
 
     def __init__(
-        self, observer: RangeObserver | type[RangeObserver] = MovingAverageMinMaxObserver, **observer_kwargs: Any
+        self,
+        observer: RangeObserver | type[RangeObserver] = MovingAverageMinMaxObserver,
+        *,
+        number: Number | str | None = None,
+        **observer_kwargs: Any,
     ) -> None:
         kind = observer if isinstance(observer, type) else type(observer)
         if not issubclass(kind, RangeObserver):
             raise TypeError(f"observer={quoted(observer)}; allowed are observers of ranges, such as MinMaxObserver")
         object.__setattr__(self, "observer", observer.with_args(**observer_kwargs))
+        object.__setattr__(self, "number", None if number is None else check_scaled(number))
 
     def init(self, shape: tuple[int, ...] = ()) -> FakeQuantizeState:
         """The state before any array was seen, with both switches on.
@@ -101,23 +114,41 @@ class FakeQuantize:
             ValueError: if x has other channels than the state.
         """
         x = as_array(x)
-        return _apply(self.observer, state, x)
+        return _apply(self.observer, self.number, state, x)
 
     def qparams(self, state: FakeQuantizeState) -> QParams:
         """The parameters in use."""
         return QParams(state.scale, state.zero_point, self.observer.axis)
 
 
-@partial(jax.jit, static_argnums=0)
-def _apply(observer: RangeObserver, state: FakeQuantizeState, x: jax.Array) -> tuple[jax.Array, FakeQuantizeState]:
-    state = jax.lax.cond(state.observer_enabled, partial(_observed, observer), lambda state, _: state, state, x)
-    y = fake_quantize(x, QParams(state.scale, state.zero_point, observer.axis), observer.form)
+@partial(jax.jit, static_argnums=(0, 1))
+def _apply(
+    observer: RangeObserver, number: Number | None, state: FakeQuantizeState, x: jax.Array
+) -> tuple[jax.Array, FakeQuantizeState]:
+    observe = partial(_observed, observer, number)
+    state = jax.lax.cond(state.observer_enabled, observe, lambda state, _: state, state, x)
+    if number is None:
+        y: Any = fake_quantize(x, QParams(state.scale, state.zero_point, observer.axis), observer.form)
+    else:
+        y = round_with_scale(x, state.scale, number, observer.axis or 0)
     return jnp.where(state.fake_quant_enabled, y, x), state
 
 
-def _observed(observer: RangeObserver, state: FakeQuantizeState, x: jax.Array) -> FakeQuantizeState:
+def _format_qparams(observer: RangeObserver, number: Number, observed: Any) -> QParams:
+    """A format's scale for what was observed."""
+    low, high = observed.min_val, observed.max_val
+    if isinstance(observer, HistogramObserver):
+        chosen, form = observer.qparams(observed), observer.form
+        low, high = ((end - chosen.zero_point).astype(jnp.float32) * chosen.scale for end in (form.qmin, form.qmax))
+    scale = scale_of_range(low, high, number)
+    return QParams(scale, jnp.zeros_like(scale, jnp.int32), observer.axis)
+
+
+def _observed(
+    observer: RangeObserver, number: Number | None, state: FakeQuantizeState, x: jax.Array
+) -> FakeQuantizeState:
     observed = observer.update(state.activation_post_process, x)
-    qparams = observer.qparams(observed)
+    qparams = observer.qparams(observed) if number is None else _format_qparams(observer, number, observed)
     empty = observed.min_val > observed.max_val
     return state._replace(
         scale=jnp.where(empty, state.scale, qparams.scale),

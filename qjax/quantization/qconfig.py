@@ -9,6 +9,7 @@ from qcore import Number
 from qcore.affine import AffineInteger
 from qcore.affine.parameters import engine
 from qcore.arguments import quoted
+from qcore.formats.block import with_scale
 from qcore.formats.number import check_number
 from qjax.quant.quantizer import QuantizeFunction, quantizer
 from qjax.quantization import observer as observers
@@ -28,11 +29,19 @@ class _Checked:
 def _description(name: str, value: Any) -> Any:
     if value is None or isinstance(value, (str, Number)):
         number = None if value is None else check_number(value, name)
-        value = quantizer(number, None, "nearest", "nearest")
+        scaled = None if number is None else with_scale(number)
+        if name == "activation" and scaled is not number:
+            return FakeQuantize(observers.MinMaxObserver, number=number)
+        value = quantizer(scaled, None, "nearest", "nearest")
     if isinstance(value, QuantizeFunction):
         return FormatRounding(value)
     if isinstance(value, type) and issubclass(value, _KINDS[:2]):
         return value()
+    if name == "weight" and isinstance(value, FakeQuantize) and value.number is not None:
+        raise ValueError(
+            f"weight is FakeQuantize(number={quoted(value.number)}); allowed is the format itself, whose scale follows "
+            'from the weight, or for a scale of each output BlockScaled(number, {0: 1, ...: None}, scale="float32")'
+        )
     if not isinstance(value, _KINDS):
         raise TypeError(
             f"{name}={quoted(value)}; allowed are observers, FakeQuantize, and their classes; a format, its text, or a "
@@ -48,7 +57,10 @@ class QConfig(_Checked):
     Args:
         activation, weight: an observer or a `FakeQuantize`, or its class; a format, as an object or as text, to which
             arrays are rounded to nearest; a `qjax.quantizer`; or None, which leaves them in floats. Weights have
-            torch's layout, outputs first.
+            torch's layout, outputs first. A format without a scale of its own gets one: for activations as
+            `FakeQuantize(MinMaxObserver, number=...)`, the largest magnitude that was observed over the format's
+            largest number; for weights as `BlockScaled(format, {...: None}, scale="float32")`. Ranges beyond 2^64, as
+            bfloat16's, posits, and fixed point with a fraction get none, and a `qjax.quantizer` rounds as it says.
 
     Raises:
         TypeError: if an argument is none of these.

@@ -65,6 +65,11 @@ class FormatRounding:
         return CodedArray.of(weight, self.number, self.function.forward_rounding)
 
 
+def rounds_to_format(description: Any) -> bool:
+    """True of settings that round to a format that is no range of integers, or leave numbers as they are."""
+    return isinstance(description, FormatRounding) or getattr(description, "number", None) is not None
+
+
 @partial(jax.tree_util.register_dataclass, data_fields=["codes", "scales"], meta_fields=["number", "shape"])
 @dataclass(frozen=True)
 class CodedArray:
@@ -92,7 +97,7 @@ class CodedArray:
     @classmethod
     def of(cls, x: jax.Array, number: Number, rounding: Rounding | str = "nearest") -> CodedArray:
         """The codes of an array of floats."""
-        bits = _width(number)
+        bits = code_width(number)
         if bits is None:
             return cls(quantize(x, number, rounding), (), number, x.shape)
         codes, scales = encode(x, number, rounding), ()
@@ -103,14 +108,14 @@ class CodedArray:
 
     def numbers(self) -> jax.Array:
         """The numbers, in float32."""
-        bits = _width(self.number)
+        bits = code_width(self.number)
         if bits is None:
             return self.codes
         scales = self.scales[0] if len(self.scales) == 1 else self.scales or None
         return decode(unpack(self.codes, bits, self.shape[-1]), self.number, scales=scales)
 
 
-def _width(number: Number) -> int | None:
+def code_width(number: Number) -> int | None:
     """How many bits a code has, or None where there are no codes."""
     try:
         return number.bits

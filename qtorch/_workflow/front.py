@@ -9,14 +9,16 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import skip_init
 
-from qcore.arguments import quoted
+from qcore.arguments import check_type, quoted
 from qcore.notices import warn
 from qtorch._classes import plain_class
 from qtorch._workflow.flow import Call, Flow, leaves, record
 from qtorch._workflow.mappings import (
     get_default_static_quant_module_mappings,
     is_unobserved,
+    is_whole,
 )
 from qtorch._workflow.reasons import PASSING
 from qtorch._workflow.report import report
@@ -25,21 +27,25 @@ from qtorch._workflow.steps.fusion import fuse_modules, has_fused_layer
 from qtorch._workflow.steps.preparation import prepare, prepare_qat
 from qtorch._workflow.steps.propagation import check_settings, propagate_qconfig_
 from qtorch._workflow.steps.rounding import rounds_only
+from qtorch._workflow.steps.swap import take_hooks
 from qtorch._workflow.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qtorch._workflow.toplevel import quantize_dynamic
 from qtorch._workflow.tree import check_model, rebuilt, shown
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.quantization.fake_quantize import FakeQuantize
 from qtorch.quantization.observers.base import RangeObserver
-from qtorch.quantization.qconfig import QConfig, QConfigDynamic, get_default_qconfig
+from qtorch.quantization.qconfig import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
 
 __all__ = ["quantize_model"]
 
 
-def quantize_model(model: nn.Module, qconfig: Any = None, calibrate: Any = None) -> nn.Module:
+def quantize_model(
+    model: nn.Module, qconfig: Any = None, calibrate: Any = None, *, train: Callable[[nn.Module], Any] | None = None
+) -> nn.Module:
     """A quantized copy of a float model.
 
-    The model runs once on the first calibration data, which shows what follows what. Convolutions and linear layers are
+    A `Conv1D` of GPT-2, a linear layer with its weight the other way round, becomes a `torch.nn.Linear`. The model runs
+    once on the first calibration data, which shows what follows what. Convolutions and linear layers are
     fused with batch norms and ReLUs behind them; layers in integers quantize floats that come in, and dequantize what
     goes to layers or functions of floats. Then the model is calibrated, or trained, and converted. `report` says of the
     result what is quantized, and what is in floats and why.
@@ -47,12 +53,14 @@ def quantize_model(model: nn.Module, qconfig: Any = None, calibrate: Any = None)
     Args:
         model: the float model; it stays as it is.
         qconfig: the settings, or a dictionary of settings by names and types of modules, where "" is the model and None
-            leaves a part in floats. A `QConfig` of observers quantizes weights and activations, of `FakeQuantize` after
-            training, of formats rounds to them, and with torch.nn.Identity as activation quantizes weights alone; a
-            `QConfigDynamic` quantizes activations by their own range at each call. None is `get_default_qconfig()`.
+            leaves a part in floats. A `QConfig` of observers quantizes weights and activations, of formats rounds to
+            them, and with None as activation quantizes weights alone; a `QConfigDynamic` quantizes activations by their
+            own range at each call. None is `get_default_qconfig()`, and with train `get_default_qat_qconfig()`.
         calibrate: inputs, each of them a tensor, a tuple of the model's arguments or a dictionary of them by name; or a
-            function that runs the model it gets. With `FakeQuantize` it is a function that trains the model. A function
-            is called twice, the first time until the model has run once. None where the settings need no data.
+            function that runs the model it gets, and is called twice, the first time until the model has run once. None
+            where the settings need no data.
+        train: a function that trains the model it gets, with the rounding of the result; called twice as well. It takes
+            the place of calibrate, and the settings are of `FakeQuantize` and formats.
 
     Returns:
         The converted model, in evaluation.
@@ -74,22 +82,26 @@ def quantize_model(model: nn.Module, qconfig: Any = None, calibrate: Any = None)
         ['0.quant', '0.module', '4.dequant', '4.module']
     """
     check_model("model", model)
-    entries = _entries(qconfig)
+    if train is not None:
+        check_type("train", train, Callable, "a function that trains the model it gets")
+        if calibrate is not None:
+            raise TypeError("calibrate and train are given; allowed is one of them")
+    entries = _entries(qconfig, train)
     dynamic = {key: one for key, one in entries.items() if isinstance(one, QConfigDynamic)}
     static = {key: None if key in dynamic else one for key, one in entries.items()}
-    model = deepcopy(model)
+    model = rebuilt(deepcopy(model), lambda _, layer: _as_linear(layer), is_whole)
     if any(isinstance(one, QConfig) for one in static.values()):
-        model = _static(model, static, calibrate)
+        model = _static(model, static, calibrate, train)
     if dynamic:
         model = quantize_dynamic(model.eval(), _spec(model, dynamic, entries), inplace=False)
     _warn_of_floats(model)
     return model.eval()
 
 
-def _entries(qconfig: Any) -> dict[Any, Any]:
+def _entries(qconfig: Any, train: Any) -> dict[Any, Any]:
     """The settings by names and types."""
     if qconfig is None:
-        return {"": get_default_qconfig()}
+        return {"": get_default_qconfig() if train is None else get_default_qat_qconfig()}
     if not isinstance(qconfig, Mapping):
         check_settings("qconfig", qconfig)
         return {"": qconfig}
@@ -100,50 +112,52 @@ def _entries(qconfig: Any) -> dict[Any, Any]:
     return dict(qconfig)
 
 
-def _static(model: nn.Module, entries: Mapping[Any, Any], calibrate: Any) -> nn.Module:
+def _as_linear(layer: Any) -> nn.Module:
+    """A linear layer in the place of transformers' Conv1D; other layers as they are."""
+    if plain_class(layer).__name__ != "Conv1D" or not hasattr(layer, "nf"):
+        return layer
+    inputs, outputs = layer.weight.shape
+    made = skip_init(nn.Linear, inputs, outputs, device=layer.weight.device, dtype=layer.weight.dtype)
+    made.weight = nn.Parameter(layer.weight.detach().T.contiguous(), layer.weight.requires_grad)
+    made.bias = layer.bias
+    if hasattr(layer, "qconfig"):
+        made.qconfig = layer.qconfig
+    take_hooks(made, layer, layer)
+    return made.train(layer.training)
+
+
+def _static(model: nn.Module, entries: Mapping[Any, Any], calibrate: Any, train: Any) -> nn.Module:
     """The model fused, observed or trained, and converted."""
     propagate_qconfig_(model, entries)
-    trains = any(_trains(layer) for layer in model.modules())
-    first, rest = _runs(calibrate, trains)
-    model.train(trains)
+    first, rest = (train, train) if train is not None else _runs(calibrate)
+    model.train(train is not None)
     if first is not None:
         rows = _rows(model, record(model, first))
         model = fuse_modules(model, rows, inplace=True) if rows else model
         if not any(isinstance(module, (QuantStub, DeQuantStub)) for module in model.modules()):
             model = _with_stubs(model, record(model, first))
-    prepared = prepare_qat(model) if trains else prepare(model, inplace=True)
+    prepared = prepare_qat(model) if train is not None else prepare(model, inplace=True)
     if rest is not None:
-        with torch.set_grad_enabled(trains):
+        with torch.set_grad_enabled(train is not None):
             rest(prepared)
     elif missing := [path for path, layer in prepared.named_modules() if _needs_data(layer)]:
         raise ValueError(
             f"calibrate=None; {shown(missing[0].rpartition('.')[0])} needs the range of its results: allowed are "
-            "inputs, a function that runs the model, and settings that need no data (QConfig(torch.nn.Identity, ...))"
+            "inputs, a function that runs the model, and settings that need no data (QConfig(None, ...))"
         )
     return convert(prepared.eval())
-
-
-def _trains(layer: nn.Module) -> bool:
-    """True of a layer whose settings simulate quantization in training."""
-    settings: Any = getattr(layer, "qconfig", None)
-    return settings is not None and any(isinstance(make(), FakeQuantize) for make in settings)
 
 
 def _needs_data(module: nn.Module) -> bool:
     return isinstance(module, (FakeQuantize, RangeObserver)) and not module.has_seen
 
 
-def _runs(calibrate: Any, trains: bool) -> tuple[Any, Any]:
+def _runs(calibrate: Any) -> tuple[Any, Any]:
     """Functions that run a model on the first data, and on all."""
     if calibrate is None:
         return None, None
     if isinstance(calibrate, Callable) and not isinstance(calibrate, nn.Module):
         return calibrate, calibrate
-    if trains:
-        raise TypeError(
-            f"calibrate is a {type(calibrate).__name__}; allowed with FakeQuantize is a function that trains the model "
-            "it gets"
-        )
     if not isinstance(calibrate, Iterable) or isinstance(calibrate, (torch.Tensor, str, Mapping, nn.Module)):
         raise TypeError(
             f"calibrate is a {type(calibrate).__name__}; allowed are None, a list of inputs ([x]), and a function that "

@@ -10,9 +10,11 @@ from torch import nn
 
 from qcore.affine import AffineInteger
 from qtorch._workflow.mappings import is_whole
+from qtorch._workflow.observing import NAME
 from qtorch._workflow.steps.conversion import convert
 from qtorch._workflow.steps.preparation import prepare
 from qtorch._workflow.steps.propagation import propagate_qconfig_
+from qtorch._workflow.steps.rounding import has_weight
 from qtorch._workflow.stubs import DeQuantStub
 from qtorch._workflow.toplevel import quantize_dynamic
 from qtorch._workflow.tree import check_state_dict, copied, is_leaf, joined, walk
@@ -22,6 +24,8 @@ from qtorch.quantization.qconfig import QConfig, QConfigDynamic, float16_dynamic
 __all__ = ["load_converted"]
 
 _INTEGERS = "weight.int_repr", "weight.packed"
+_ROUNDED = {NAME, "weight", "rounded_weight"}
+_ROUNDED = {NAME, "weight", "rounded_weight"}
 _SYMMETRIC = torch.per_tensor_symmetric
 
 
@@ -57,7 +61,7 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
     for path, layer in layers:
         settings = getattr(layer, "qconfig", None)
         layer.qconfig = None
-        if not is_leaf(layer) and not is_whole(path, layer):
+        if not is_leaf(layer) and not is_whole(path, layer) and not has_weight(layer):
             continue
         prefix = joined(path, "") if path else ""
         own = {name.removeprefix(prefix) for name in state_dict if name.startswith(prefix)}
@@ -65,8 +69,11 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
             layer.qconfig, static = settings or _static(path, state_dict), True
         elif found := _dynamic(path, own, state_dict):
             dynamic[path] = settings if isinstance(settings, QConfigDynamic) else found
-        elif any(name.startswith("weight.") for name in own):  # what is rounded
-            layer.qconfig, static = settings, True
+        elif any(_ROUNDED.intersection(name.split(".")[:-1]) for name in own):  # what is rounded
+            if isinstance(settings, QConfigDynamic):
+                dynamic[path] = settings
+            else:
+                layer.qconfig, static = settings, True
     if not static and not dynamic:
         raise ValueError("state_dict has no quantized layer; allowed is that of a converted model, or load_state_dict")
     for _, layer in layers:

@@ -41,7 +41,10 @@ def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
         return "attention is not quantized"
     bases = [kind.__name__ for kind in mapping if isinstance(module, kind)]
     if bases and plain_class(module) not in mapping:
-        return f"it is of a subclass of {bases[0]}, and only exact types are swapped: add it to the mapping"
+        return (
+            f"it is of a subclass of {bases[0]}, and only exact types are swapped: add it to the mapping, round it "
+            "to a format, or quantize its weight alone (QConfig(None, ...))"
+        )
     return f"there is no quantized {type(module).__name__}"
 
 
@@ -53,7 +56,8 @@ def name_of_observer(observer: Any) -> str:
         'FakeQuantize(MovingAverageMinMaxObserver)'
     """
     if isinstance(observer, FakeQuantize):
-        return f"FakeQuantize({type(observer.activation_post_process).__name__})"
+        number = "" if observer.number is None else f", {observer.number.text}"
+        return f"FakeQuantize({type(observer.activation_post_process).__name__}{number})"
     if isinstance(observer, Quantizer) and observer.quantization.forward_number is not None:
         return f"Quantizer({observer.quantization.forward_number.text})"
     return type(observer).__name__

@@ -10,17 +10,18 @@ import torch
 from torch import nn
 
 from qcore.report import LayerReport, Report
-from qtorch._classes import plain_class
+from qtorch._classes import has_role, plain_class
 from qtorch._workflow.mappings import get_default_static_quant_module_mappings, is_whole
 from qtorch._workflow.observing import NAME, has_seen, is_prepared
 from qtorch._workflow.reasons import PASSING, name_of_observer, why_float
-from qtorch._workflow.tree import check_model, is_leaf, joined
+from qtorch._workflow.tree import check_model, joined
 from qtorch.nn.quantized.common.base import Quantized
-from qtorch.nn.quantized.common.weights import QuantizedWeight
-from qtorch.nn.rounded import CodedWeight, RoundedLayer
+from qtorch.nn.quantized.common.weights import CodedWeight, QuantizedWeight, Weight
+from qtorch.nn.rounded import RoundedLayer
 from qtorch.quant import Quantizer
 from qtorch.quantization.fake_quantize import FakeQuantize
 from qtorch.quantization.observers.base import RangeObserver
+from qtorch.quantization.scaled import ScaledRounding
 
 __all__ = ["report"]
 
@@ -52,19 +53,26 @@ def report(model: nn.Module) -> Report:
 
 
 def _layers(path: str, module: nn.Module, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
-    if id(module) in seen or plain_class(module) is nn.Identity:
+    if id(module) in seen or plain_class(module) is nn.Identity or isinstance(module, _PARTS):
         return
     seen.add(id(module))
-    whole = is_whole(path, module) or is_leaf(module) or isinstance(module, RoundedLayer)
-    if whole or any(True for _ in module.parameters(recurse=False)):
+    whole = _is_layer(path, module)
+    if whole or any(True for _ in own_tensors(module)):
         yield path, module
     for name, child in () if whole else module.named_children():
         yield from _layers(joined(path, name), child, seen)
 
 
+def _is_layer(path: str, module: nn.Module) -> bool:
+    """True of what has no other layers in it."""
+    parts = (child for name, child in module.named_children() if name != NAME and not isinstance(child, _PARTS))
+    return is_whole(path, module) or isinstance(module, RoundedLayer) or not any(True for _ in parts)
+
+
 def _described(path: str, layer: nn.Module) -> LayerReport:
     observer: Any = getattr(layer, NAME, None)
-    weights = [part for part in layer.modules() if isinstance(part, _WEIGHTS)]
+    own = [layer] if _is_layer(path, layer) else [part for _, part in own_parts(layer)[1:]]
+    weights = [part for one in own for part in one.modules() if isinstance(part, _WEIGHTS)]
     row = LayerReport(
         path,
         type(layer).__name__,
@@ -76,8 +84,11 @@ def _described(path: str, layer: nn.Module) -> LayerReport:
     if isinstance(layer, Quantized):
         output = {"output": layer.form.text, "scale": float(layer.scale), "zero_point": int(layer.zero_point)}
         return replace(row, state="quantized", **output, observer=getattr(layer, "observed_by", ""))
-    if isinstance(layer, RoundedLayer):
-        return replace(row, state="rounded", output=_text(layer.output), observer=name_of_observer(layer.output))
+    if isinstance(layer, RoundedLayer) or has_role(layer, "weight"):
+        output = layer.output if isinstance(layer, RoundedLayer) else observer
+        scale = float(output.scale) if isinstance(output, ScaledRounding) and output.scale.numel() == 1 else None
+        observed_by = getattr(layer, "observed_by", "" if output is None else name_of_observer(output))
+        return replace(row, state="rounded", output=_text(output), scale=scale, observer=observed_by)
     if row.weight or _is_integer(layer):
         return replace(row, state="quantized")
     if not is_prepared(layer):
@@ -114,17 +125,30 @@ def _bytes(layer: nn.Module) -> int:
 
 def _tensors(layer: nn.Module, weights: bool) -> list[torch.Tensor]:
     """A layer's parameters and buffers, or only those that are weights; without those of what observes."""
-    whole = is_leaf(layer) or is_whole("", layer) or isinstance(layer, RoundedLayer)
     found: dict[int, torch.Tensor] = {}
-    for name, part in layer.named_modules() if whole else [("", layer)]:
+    for name, part in layer.named_modules() if _is_layer("", layer) else own_parts(layer):
         if _OBSERVING.isdisjoint(name.split(".")):
             named = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
             found |= {id(tensor): tensor for key, tensor in named if not weights or key.startswith("weight")}
     return list(found.values())
 
 
+def own_parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """A module and the weights, with what is in them, that it has in the place of parameters."""
+    weights = (part for part in module.named_children() if isinstance(part[1], Weight))
+    return [("", module), *((name, part) for name, weight in weights for part in weight.modules())]
+
+
+def own_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    """A module's own parameters and, where they are weights in another form, their buffers."""
+    yield from module.parameters(recurse=False)
+    for _, part in own_parts(module)[1:]:
+        yield from part.buffers(recurse=False)
+
+
 _OBSERVING = {NAME, "weight_fake_quant"}
 _WEIGHTS = QuantizedWeight, CodedWeight
+_PARTS = Weight, ScaledRounding, Quantizer  # of layers
 
 
 def _is_integer(layer: nn.Module) -> bool:
@@ -133,6 +157,8 @@ def _is_integer(layer: nn.Module) -> bool:
 
 def _text(part: Any) -> str:
     """The format that a weight is in, or that an observer chooses for."""
+    if isinstance(part, (FakeQuantize, ScaledRounding)) and part.number is not None:
+        return part.number.text
     if isinstance(part, FakeQuantize):
         part = part.activation_post_process
     if isinstance(part, RangeObserver):

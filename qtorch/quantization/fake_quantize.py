@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from qcore import Number
 from qcore.affine import QParams
 from qcore.affine.parameters import check_input
 from qcore.arguments import check_flag, check_type
@@ -24,6 +25,7 @@ from qtorch.quantization.observers.observer import (
     PerChannelMinMaxObserver,
     RuleObserver,
 )
+from qtorch.quantization.scaled import check_scaled, round_with_scale, scale_of_range
 
 # Those whose update a kernel knows; a subclass may have one of its own
 _OBSERVERS = {
@@ -36,7 +38,7 @@ _OBSERVERS = {
 
 
 class FakeQuantize(torch.nn.Module):
-    """Observes a tensor, and rounds it to the numbers of the integers that the observer then chooses.
+    """Observes a tensor, and rounds it to the numbers of the integers that the observer then chooses, or of a format.
 
     Gradients are those of `fake_quantize_per_tensor_affine`, or of its sibling for channels. Observing and rounding can
     each be switched off by the methods below. The buffers of the switches only carry them to state_dicts and back: a
@@ -44,9 +46,16 @@ class FakeQuantize(torch.nn.Module):
 
     Until a number was seen the parameters are 1 and 0: histograms leave out what is not finite.
 
+    With a format the scale is the larger end of the range over the format's largest number (largest magnitude of
+    channels, for observers of channels): numbers are multiplied with float32(1 / scale), rounded to nearest, where they
+    saturate, and multiplied with the scale. The range is the one that a histogram chooses, else that of the extremes.
+    Gradients pass straight through.
+
     Args:
         observer: a class of observers of ranges, or another function that makes one.
         quant_min, quant_max: a part of the range of the observer's dtype; None for all of it.
+        number: a format in the place of integers, as an object or as text; one that `BlockScaled` takes as element of
+            scale="float32".
         observer_kwargs: other arguments of the observer.
 
     Attributes:
@@ -65,6 +74,8 @@ class FakeQuantize(torch.nn.Module):
         >>> fake_quantize.disable_observer()
         >>> fake_quantize(torch.tensor([9.0]))
         tensor([3.])
+        >>> FakeQuantize(number="e4m3fn")(torch.tensor([1000.0, 1.0])).tolist()
+        [1000.0, 0.9765625]
     """
 
     scale: torch.Tensor
@@ -77,9 +88,12 @@ class FakeQuantize(torch.nn.Module):
         observer: Callable[..., Any] = MovingAverageMinMaxObserver,
         quant_min: int | None = None,
         quant_max: int | None = None,
+        *,
+        number: Number | str | None = None,
         **observer_kwargs: Any,
     ) -> None:
         super().__init__()
+        self.number = None if number is None else check_scaled(number)
         check_type("observer", observer, Callable, "a class of observers, or a function that makes one")
         ends = {"quant_min": quant_min, "quant_max": quant_max}
         made = observer(**{name: end for name, end in ends.items() if end is not None}, **observer_kwargs)
@@ -108,7 +122,7 @@ class FakeQuantize(torch.nn.Module):
         """
         plain = is_plain_tensor(x)
         observes = self._observes and (self.training or self.observes_in_eval or not self._has_ranges)
-        if observes and plain and self._rounds and (run := self._in_one_pass(x)):
+        if observes and plain and self._rounds and self.number is None and (run := self._in_one_pass(x)):
             return with_gradient(x, run)
         check_input(x, Names)
         if observes and x.numel():
@@ -118,11 +132,21 @@ class FakeQuantize(torch.nn.Module):
             return x
         for name in ("scale", "zero_point"):
             check_device(name, getattr(self, name), x.device, "x")
+        if self.number is not None:
+            return round_with_scale(x, self.scale, self.number, max(self.ch_axis, 0))
         return fake_quantize(x, self._qparams(x.shape), self.activation_post_process.rule.form, plain)
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The observer's parameters."""
-        return self.activation_post_process.calculate_qparams()
+        """The observer's parameters, or the format's scale and 0."""
+        observer = self.activation_post_process
+        if self.number is None:
+            return observer.calculate_qparams()
+        low, high = observer.min_val.reshape(-1), observer.max_val.reshape(-1)
+        if isinstance(observer, HistogramObserver):
+            scale, zero_point = observer.calculate_qparams()
+            low, high = ((end - zero_point).to(torch.float32) * scale for end in (self.quant_min, self.quant_max))
+        found = scale_of_range(low, high, self.number)
+        return found, torch.zeros_like(found, dtype=torch.int32)
 
     @property
     def has_seen(self) -> bool:
@@ -190,7 +214,8 @@ class FakeQuantize(torch.nn.Module):
         self.enable_observer(False)
 
     def extra_repr(self) -> str:
-        return (
+        number = "" if self.number is None else f"number={self.number.text}, "
+        return number + (
             f"fake_quant_enabled={self._rounds}, observer_enabled={self._observes}, quant_min={self.quant_min}, "
             f"quant_max={self.quant_max}, dtype={self.dtype}, qscheme={self.qscheme}, ch_axis={self.ch_axis}, "
             f"scale={self.scale}, zero_point={self.zero_point}"

@@ -9,7 +9,8 @@ import torch
 
 from qcore import Number
 from qcore.affine.parameters import engine
-from qcore.arguments import check_type
+from qcore.arguments import check_type, quoted
+from qcore.formats.block import with_scale
 from qcore.formats.number import check_number
 from qtorch.quant import Quantizer
 from qtorch.quantization.fake_quantize import FakeQuantize
@@ -24,8 +25,12 @@ class QConfig(NamedTuple("_QConfig", [("activation", Maker), ("weight", Maker)])
 
     Args:
         activation: a class or function without arguments that makes a module for each layer's output; or a format, as
-            an object or as text, to which it is rounded to nearest.
-        weight: the same for each layer's weight.
+            an object or as text, to which it is rounded to nearest; or None, which leaves it in floats. A format
+            without a scale of its own gets one (`FakeQuantize(MinMaxObserver, number=...)`): the largest magnitude that
+            was observed over the format's largest number. Ranges beyond 2^64, as bfloat16's, posits, and fixed point
+            with a fraction get none.
+        weight: the same for each layer's weight, where the scale follows from the weight itself, as with
+            `BlockScaled(format, {...: None}, scale="float32")`.
 
     Raises:
         ValueError: if an argument is a module, which layers would share, or a text that is no format.
@@ -34,8 +39,8 @@ class QConfig(NamedTuple("_QConfig", [("activation", Maker), ("weight", Maker)])
         >>> from qtorch.quantization import MinMaxObserver
         >>> QConfig(MinMaxObserver.with_args(dtype=torch.qint8), default_weight_observer).activation().quant_min
         -128
-        >>> QConfig("e5m2", "mxfp8_e4m3").activation()(torch.tensor([1.2]))
-        tensor([1.2500])
+        >>> QConfig("e5m2", "mxfp8_e4m3").activation()(torch.tensor([1.2, 57344.0])).tolist()
+        [1.25, 57344.0]
     """
 
     __slots__ = ()
@@ -68,11 +73,23 @@ class QConfigDynamic(NamedTuple("_QConfigDynamic", [("activation", Maker), ("wei
 
 
 def _maker(name: str, maker: Any) -> Maker:
+    if maker is None:
+        return torch.nn.Identity
     if isinstance(maker, (str, Number)):
         number = check_number(maker, name)
         if getattr(number, "history", None) is not None:
             raise ValueError(f"{name}={number} has a delayed scale; allowed are formats without history")
+        scaled = with_scale(number)
+        if scaled is not number and name == "activation":
+            return Factory(FakeQuantize, {"observer": observers.MinMaxObserver, "number": number})
+        number = scaled
         return Factory(Quantizer, {"forward_number": number, "forward_rounding": "nearest"})
+    if name == "weight" and isinstance(maker, Factory) and maker.make is FakeQuantize and maker.settings.get("number"):
+        raise ValueError(
+            f"weight is FakeQuantize(number={quoted(maker.settings['number'])}); allowed is the format itself, whose "
+            "scale follows from the weight, or for a scale of each output "
+            'BlockScaled(number, {0: 1, ...: None}, scale="float32")'
+        )
     if isinstance(maker, torch.nn.Module) or not callable(maker):
         raise ValueError(
             f"{name} is a {type(maker).__name__}; allowed is what makes one: a class, MinMaxObserver.with_args(...); "

@@ -166,15 +166,16 @@ def test_fused_dynamic_layers():
         assert (type(layers[2]) is nnx.Linear) == (nnx.Linear not in spec)
     rounded = qnn.quantize_dynamic(fused, {"0": jq.QConfigDynamic("e5m2")})
     assert float(rounded.layers[0](x).min()) == 0
-    assert qnn.report(rounded)["0"].weight == "e5m2"
+    assert qnn.report(rounded)["0"].weight == "scaled(e5m2,{...:None},scale=float32)"
     assert qnn.report(made)["0"].state == "quantized"
 
 
 def test_settings():
     settings = jq.QConfig(None, "int4")
-    assert (settings.activation.number, settings.weight.number.text) == (None, "int4")
+    scaled = "scaled(int4,{...:None},scale=float32)"
+    assert (settings.activation.number, settings.weight.number.text) == (None, scaled)
     assert jq.default_weight_only_qconfig.activation.number is jq.default_activation_only_qconfig.weight.number is None
-    assert jq.QConfig(qjax.parse("e5m2"), "e5m2").activation == jq.QConfig("e5m2", "e5m2").weight
+    assert jq.QConfig("e5m2", "e5m2").activation == jq.FakeQuantize(jq.MinMaxObserver, number=qjax.parse("e5m2"))
     assert isinstance(settings.weight.coded(jnp.ones((1, 2))), CodedArray)
 
 

@@ -78,6 +78,69 @@ class ConvNet(nn.Module):
         return self.fc(torch.flatten(self.pool(self.blocks(self.stem(x))), 1))
 
 
+class SameConv(nn.Conv2d):
+    """A convolution that pads in a child and calls its base class, as timm's and efficientnet's do."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.pad = nn.ZeroPad2d((0, 1, 0, 1))
+
+    def forward(self, x):
+        return super().forward(self.pad(x.to(self.weight.dtype)))
+
+
+class Conv1D(nn.Module):
+    """transformers' linear layer of GPT-2, with its weight the other way round."""
+
+    def __init__(self, outputs, inputs):
+        super().__init__()
+        self.nf = outputs
+        self.weight, self.bias = nn.Parameter(0.2 * torch.randn(inputs, outputs)), nn.Parameter(torch.randn(outputs))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.view(-1, x.shape[-1]), self.weight).view(*x.shape[:-1], self.nf)
+
+
+class Transformer(nn.Module):
+    """A block of GPT-2 between an embedding and a head with the same weight."""
+
+    def __init__(self, words=50, width=32, heads=4):
+        super().__init__()
+        torch.manual_seed(0)
+        self.heads, self.embed = heads, nn.Embedding(words, width)
+        self.ln_1, self.attn, self.proj = nn.LayerNorm(width), Conv1D(3 * width, width), Conv1D(width, width)
+        self.ln_2, self.fc, self.act, self.out = nn.LayerNorm(width), Conv1D(64, width), nn.GELU(), Conv1D(width, 64)
+        self.head = nn.Linear(width, words, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, words):
+        x = self.embed(words)
+        q, k, v = (
+            part.view(*x.shape[:2], self.heads, -1).transpose(1, 2) for part in self.attn(self.ln_1(x)).chunk(3, -1)
+        )
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(mixed.transpose(1, 2).reshape(x.shape))
+        return self.head(x + self.out(self.act(self.fc(self.ln_2(x)))))
+
+
+class Others(nn.Module):
+    """Layers with weights that are neither linear nor convolutions, and one of these that is a subclass."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.same, self.act = SameConv(3, 4, 2), nn.PReLU()
+        self.up = nn.ConvTranspose2d(4, 4, 2, 2, bias=False)
+        self.lstm, self.gru = nn.LSTM(4, 6, batch_first=True), nn.GRU(6, 5, bidirectional=True, bias=False)
+        self.cell = nn.LSTMCell(10, 4)
+
+    def forward(self, x):
+        x = self.up(self.act(self.same(x))).flatten(2).transpose(1, 2)
+        x, _ = self.lstm(x)
+        x, _ = self.gru(x.transpose(0, 1))
+        return self.cell(x[-1])[0]
+
+
 def images(count=4):
     """Batches for `ConvNet`."""
     torch.manual_seed(1)

@@ -6,11 +6,13 @@ twice are those rounded once. Compilers can neither contract nor rewrite it. Lar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from qcore.accumulate.operands.hadamard import transformed
 from qcore.accumulate.operands.operand import Operand
 from qcore.accumulate.operands.scale import Scale
+from qcore.formats.block_element import largest_number
 from qcore.law.blocks.tiles import tiles
 
 _MAGNITUDE, _INFINITY = 0x7FFFFFFF, 0x7F800000
@@ -60,6 +62,33 @@ def times(xp: Any, x: Any, scale: Any) -> Any:
 
 def _inverse(xp: Any, scale: Any) -> Any:
     return xp.narrow(1.0 / xp.wide(scale))
+
+
+def scale_for(xp: Any, magnitude: Any, element: Any) -> Any:
+    """float32(magnitude / the element's largest number), from 2^-126 to 2^126; 1 for zero and what is not finite.
+
+    Args:
+        xp: the array namespace.
+        magnitude: float32 array of largest magnitudes.
+        element: a format, as `BlockScaled` has them.
+    """
+    count, exponent = largest_number(element)
+    bits = xp.float32_bits(magnitude)
+    found = xp.narrow(xp.clip(xp.wide(magnitude) / (count * 2.0**exponent), 2.0**-126, 2.0**126))
+    return xp.where((bits > 0) & (bits < _INFINITY), found, 1.0)
+
+
+def round_scaled(xp: Any, x: Any, scale: Any, element: Any, round_: Callable[[Any, Any], Any]) -> Any:
+    """float32(q * scale), where q is float32(x * float32(1 / scale)) rounded to the element, which saturates.
+
+    Args:
+        xp: the array namespace.
+        x: float32 array.
+        scale: float32 array that spreads over x.
+        element: a format, as `BlockScaled` has them.
+        round_: rounds an array to a format.
+    """
+    return times(xp, round_(times(xp, x, _inverse(xp, scale)), element), scale)
 
 
 def spread(xp: Any, inverse: Any, scale: Scale, rows: int, terms: int, chunk: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from flax import nnx
@@ -12,14 +13,15 @@ from qjax._models.tree import check_model, children_of
 from qjax.nnx import quantized
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantized import dynamic
-from qjax.nnx.rounded import CodedWeight, RoundedLayer
-from qjax.nnx.workflow.layers import UNTRAINED, WEIGHTED, is_whole, why_float
+from qjax.nnx.rounded import CodedWeight, RoundedLayer, ScaledRounding
+from qjax.nnx.workflow.layers import PASSING, UNTRAINED, WEIGHTED, is_whole, why_float
 from qjax.nnx.workflow.observing import Observer
 from qjax.nnx.workflow.steps.conversion import observer_name
 from qjax.nnx.workflow.steps.training import Trained
-from qjax.nnx.workflow.stubs import DeQuantStub
+from qjax.nnx.workflow.stubs import DeQuantStub, Identity
+from qjax.quantization import FakeQuantize
 from qjax.quantization.observer import RangeObserver
-from qjax.quantization.rounding import FormatRounding
+from qjax.quantization.rounding import FormatRounding, code_width
 
 _INTEGERS = (quantized.DeQuantize, dynamic.Linear, dynamic.Cell, dynamic.RNN, dynamic.Recurrent)
 
@@ -43,59 +45,103 @@ def report(model: nnx.Module) -> Report:
         >>> rngs = nnx.Rngs(0)
         >>> model = prepare(nnx.Sequential(nnx.Linear(2, 2, rngs=rngs), nnx.RMSNorm(2, rngs=rngs)), default_qconfig)
         >>> for layer in report(model):
-        ...     print(layer.path, layer.state, layer.weight, layer.output, layer.observer, layer.reason)
-        0 observed affine(-128,127) affine(0,127) MinMaxObserver it has seen nothing yet
-        1 float    there is no quantized RMSNorm
+        ...     print(layer.path, layer.state, layer.weight, layer.bits, layer.bytes, layer.output, layer.reason)
+        0 observed affine(-128,127) 32 24 affine(0,127) it has seen nothing yet
+        1 float  32 8  there is no quantized RMSNorm
     """
     check_model("model", model)
     return Report(tuple(_described(path, layer) for path, layer in _layers("", model, set())))
 
 
 def _layers(path: str, module: nnx.Module, seen: set[int]) -> Iterator[tuple[str, nnx.Module]]:
-    if id(module) in seen:
+    if id(module) in seen or isinstance(module, (Identity, ScaledRounding, Observer)):
         return
     seen.add(id(module))
     inner = [] if is_whole(module) else children_of(module)
-    if not inner:
+    own = any(isinstance(value, nnx.Param) for value in vars(module).values())
+    if not inner or (own and not isinstance(module, nnx.List)):
         yield path, module
     for name, child in inner:
         yield from _layers(".".join(filter(None, (path, name))), child, seen)
 
 
 def _described(path: str, layer: Any) -> LayerReport:
-    name = type(layer).__name__
-    weight = ", ".join(sorted({_text(part) for _, part in nnx.iter_modules(layer) if _is_weight(part)}))
+    weights = [part for _, part in nnx.iter_modules(layer) if _is_weight(part)]
+    row = LayerReport(
+        path,
+        type(layer).__name__,
+        "float",
+        ", ".join(sorted(set(map(_text, weights)))),
+        _bits(layer, weights),
+        _bytes(layer),
+    )
     if isinstance(layer, quantized.Quantized):
-        scales = {"scale": float(layer.scale[...]), "zero_point": int(layer.zero_point[...])}
-        return LayerReport(
-            path, name, "quantized", weight, output=layer.form.text, **scales, observer=layer.observed_by
-        )
+        output = {"output": layer.form.text, "scale": float(layer.scale[...]), "zero_point": int(layer.zero_point[...])}
+        return replace(row, state="quantized", **output, observer=layer.observed_by)
     if isinstance(layer, RoundedLayer):
-        rounds: Any = layer.output
-        text = _text(getattr(rounds, "description", None)) or (rounds.form.text if hasattr(rounds, "form") else "")
-        return LayerReport(path, name, "rounded", weight, output=text, observer=layer.observed_by)
+        return _rounded(row, layer.output, layer.observed_by)
     if isinstance(layer, _INTEGERS):
-        return LayerReport(path, name, "quantized", weight)
-    observer = getattr(layer, "activation_post_process", None)
+        return replace(row, state="quantized")
+    observer: Any = getattr(layer, "activation_post_process", None)
     if observer is None:
-        return LayerReport(path, name, "float", reason=_why(layer))
-    state, module = "observed", getattr(layer, "module", layer)
+        return replace(row, state="passing" if isinstance(layer, PASSING) else "float", reason=_why(layer))
+    module = getattr(layer, "module", layer)
+    row = replace(row, layer=type(module).__name__)
+    if isinstance(observer, ScaledRounding):
+        return _rounded(row, observer, observer_name(layer.qconfig.activation))
+    state = "observed"
     first = module.layer if isinstance(module, Fused) else module
     described: Any = layer.qconfig.weight if type(first) in (*WEIGHTED, *UNTRAINED) else None
     if isinstance(layer, Trained):
         state, described = "trained", layer.weight_fake_quant.description
     scale, zero_point, missing = _parameters(observer)
-    return LayerReport(
-        path,
-        type(module).__name__,
-        state,
-        _text(described),
+    return replace(
+        row,
+        state=state,
+        weight=_text(described),
         output=_text(observer.description),
         scale=scale,
         zero_point=zero_point,
         observer=observer_name(observer.description),
         reason=missing,
     )
+
+
+def _rounded(row: LayerReport, rounds: Any, observed_by: str) -> LayerReport:
+    """The row of a layer in floats whose results are rounded."""
+    scale = None
+    if isinstance(rounds, ScaledRounding):
+        text, scale = rounds.number.text, float(rounds.scale[0]) if rounds.scale.size == 1 else None
+    else:
+        text = _text(getattr(rounds, "description", None)) or (rounds.form.text if hasattr(rounds, "form") else "")
+    return replace(row, state="rounded", output=text, scale=scale, observer=observed_by)
+
+
+def _bits(layer: nnx.Module, weights: list[Any]) -> int | None:
+    """The bits of a number of a layer's weight: the widest where there are several."""
+    if weights:
+        return max(map(_width, weights))
+    names = "kernel", "embedding", "scale", "weight"
+    kinds = [8 * value.dtype.itemsize for name, value in _arrays(layer) if name in names]
+    return max(kinds, default=None)
+
+
+def _width(part: Any) -> int:
+    if isinstance(part, quantized.QuantizedWeight):
+        return part.form.bits
+    return code_width(part.number) or 32 if isinstance(part, CodedWeight) else 16
+
+
+def _bytes(layer: nnx.Module) -> int:
+    """The memory of a layer's parameters and variables, without those of what observes."""
+    return sum(value.nbytes for _, value in _arrays(layer))
+
+
+def _arrays(layer: nnx.Module) -> list[tuple[str, Any]]:
+    """The last names of a layer's arrays, with the arrays; without those of what observes, and of layers in it."""
+    whole = is_whole(layer) or not children_of(layer)
+    flat = nnx.to_flat_state(nnx.state(layer, nnx.Any(nnx.Param, nnx.BatchStat, quantized.IntegerVariable)))
+    return [(str(path[-1]), variable.get_value()) for path, variable in flat if whole or len(path) == 1]
 
 
 def _why(layer: Any) -> str:
@@ -116,6 +162,8 @@ def _text(part: Any) -> str:
         return "float16"
     if isinstance(part, quantized.QuantizedWeight):
         return part.form.text + (" per channel" if part.axis is not None else "")
+    if isinstance(part, FakeQuantize) and part.number is not None:
+        return part.number.text
     if isinstance(part, (CodedWeight, FormatRounding)):
         return "" if part.number is None else part.number.text
     observer = getattr(part, "observer", part)

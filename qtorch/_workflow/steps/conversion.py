@@ -19,8 +19,8 @@ from qtorch._workflow.mappings import (
 )
 from qtorch._workflow.observing import NAME, detach, has_range, has_seen, stop_counting, warn_of_repeats
 from qtorch._workflow.reasons import name_of_observer, why_float
-from qtorch._workflow.steps.rounding import has_weight, rounded_layer, stays_in_floats
-from qtorch._workflow.steps.swap import swap_module
+from qtorch._workflow.steps.rounding import has_output, has_weight, rounded_layer, stays_in_floats
+from qtorch._workflow.steps.swap import in_place_of, swap_module
 from qtorch._workflow.stubs import DeQuantStub
 from qtorch._workflow.tree import (
     check_classes,
@@ -36,9 +36,12 @@ from qtorch._workflow.tree import (
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.nn.quantized.common.base import uncalibrated
 from qtorch.nn.quantized.common.observed import float_parameters
+from qtorch.nn.quantized.quantize import DeQuantize, Quantize
 from qtorch.quant import Quantizer
 from qtorch.quantization.fake_quantize import FakeQuantize
 from qtorch.quantization.observers.base import RangeObserver
+from qtorch.quantization.qconfig import QConfig
+from qtorch.quantization.scaled import ScaledRounding
 from qtorch.quantization.tensor import QTensor
 
 __all__ = ["convert"]
@@ -120,21 +123,28 @@ def converted(
         for _, layer in walk(model, is_whole)
     )
 
+    floats = (tensor.dtype for tensor in model.parameters() if tensor.is_floating_point())
+    dtype = next(floats, torch.float32)
+
     def change(path: str, layer: nn.Module) -> nn.Module:
-        known = plain_class(layer) in mapping and _is_on(layer)
+        rounded = _is_rounded(layer, mapping)
         observer = getattr(layer, NAME, None)
+        own = any(True for _ in layer.parameters(recurse=False))
         made: Any = layer
-        if known and stays_in_floats(layer):
-            made = rounded_layer(layer).train(layer.training) if has_weight(layer) else layer
+        if rounded:
+            made = rounded_layer(layer)
+            made = made if made is layer else in_place_of(made, layer, path)
         elif in_integers or not isinstance(layer, DeQuantStub):
             made = swap_module(layer, mapping, custom, path=path)
-        if made is layer and is_leaf(layer):
+        if made is layer and (is_leaf(layer) or own) and not rounded:
             _explain(path, layer, mapping, in_integers)
         elif made is not layer and observer is not None:
             made.observed_by = name_of_observer(observer)
+        if isinstance(made, DeQuantize):
+            made.dtype = dtype
         if path in unused:
             made.register_forward_pre_hook(RefuseCalls(path))
-            made.is_uncalibrated = True  # for what is called by other methods
+            setattr(made, "is_uncalibrated", True)  # noqa: B010  # for what is called by other methods
         return made
 
     made = rebuilt(model, change, is_whole)
@@ -188,11 +198,21 @@ def _explain(path: str, layer: Any, mapping: Mapping[Any, Any], in_integers: boo
 def _clean(layer: nn.Module) -> None:
     """Takes settings away, and what is left of observers; what rounds stays."""
     layer.__dict__.pop("qconfig", None)
-    if isinstance(layer, FloatFunctional) and not isinstance(layer.activation_post_process, Quantizer):
+    if isinstance(getattr(layer, NAME, None), (Quantizer, ScaledRounding, Quantize)):
+        return stop_counting(layer)
+    if isinstance(layer, FloatFunctional):
         layer.activation_post_process = nn.Identity()
-    elif not isinstance(getattr(layer, NAME, None), Quantizer):
+    else:
         detach(layer)
     stop_counting(layer)
+
+
+def _is_rounded(layer: nn.Module, mapping: Mapping[Any, Any]) -> bool:
+    """True of a layer that stays in floats with rounded numbers: of any class with a weight where a `QConfig` asks."""
+    if not _is_on(layer):
+        return False
+    known = plain_class(layer) in mapping or (isinstance(layer.qconfig, QConfig) and has_weight(layer))
+    return known and stays_in_floats(layer)
 
 
 def _is_on(layer: nn.Module) -> bool:
@@ -218,8 +238,9 @@ def _check_calibrated(
     """The layers that have seen nothing, which get some range; raises if that is all layers."""
     unprepared, unseen, empty, known, seen = list[str](), list[str](), list[Any](), False, False
     for path, layer in walk(model, is_whole):
-        known |= plain_class(layer) in mapping and _is_on(layer)
-        if plain_class(layer) not in mapping or is_unobserved(layer, mapping) or not _is_on(layer):
+        known |= _is_on(layer) and (plain_class(layer) in mapping or _is_rounded(layer, mapping))
+        observed = plain_class(layer) in mapping and not is_unobserved(layer, mapping)
+        if not _is_on(layer) or not (observed or (has_output(layer) and hasattr(layer, NAME))):
             continue
         if getattr(layer, NAME, None) is None:
             unprepared.append(path)

@@ -17,6 +17,7 @@ from qtorch._workflow.mappings import (
 )
 from qtorch._workflow.observing import attach, count_forwards, is_prepared
 from qtorch._workflow.steps.propagation import check_types, one_of, propagate_qconfig_
+from qtorch._workflow.steps.rounding import check_rounded, has_output, has_weight, rounds_only
 from qtorch._workflow.steps.swap import maker, swap_module
 from qtorch._workflow.tree import check_mapping, check_model, copied, entry_of, is_leaf, joined, rebuilt, shown, walk
 from qtorch.nn.intrinsic import Fused
@@ -139,6 +140,7 @@ def _observed_custom(module: nn.Module, custom: Mapping[Any, Any]) -> nn.Module:
 
 
 def _add_observers(model: nn.Module, allowed: Types | None, non_leaf: tuple[type[nn.Module], ...]) -> None:
+    any_class = allowed is None
     allowed = get_default_qconfig_propagation_list() if allowed is None else allowed
 
     def whole(path: str, module: nn.Module) -> bool:
@@ -151,7 +153,12 @@ def _add_observers(model: nn.Module, allowed: Types | None, non_leaf: tuple[type
             continue
         functional = isinstance(module, FloatFunctional)
         fused = isinstance(module, (Fused, QATLayer)) or plain_class(module) in non_leaf
-        if functional or fused or (is_leaf(module) and plain_class(module) in allowed):
+        rounds = any_class and has_weight(module) and rounds_only(module)
+        found += rounds
+        if rounds:
+            check_rounded(path, module)
+        rounds = rounds and has_output(module)
+        if functional or fused or rounds or (is_leaf(module) and plain_class(module) in allowed):
             found += 1
             if not is_prepared(module):
                 attach(path, module, settings, by_hook=not functional)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from qcore.arguments import quoted
@@ -14,6 +15,7 @@ from qtorch._workflow.observing import CountCalls, ObserveOutput
 from qtorch._workflow.tree import check_mapping, check_model, shown
 from qtorch.nn.intrinsic import Fused
 from qtorch.nn.qat.layers import QATLayer
+from qtorch.nn.quantized.common.weights import Weight
 
 __all__ = ["swap_module"]
 
@@ -57,9 +59,7 @@ def swap_module(
     check_mapping("custom_module_class_mapping", custom)
     if getattr(mod, "qconfig", None) is None or (plain_class(mod) not in mapping and plain_class(mod) not in custom):
         return mod
-    devices = {tensor.device for tensor in [*mod.parameters(), *mod.buffers()]}
-    if len(devices) > 1:
-        raise ValueError(f"{shown(path)} is on the devices {sorted(map(str, devices))}; allowed is one")
+    _device(mod, path)
     try:
         made: Any = (
             maker("custom_module_class_mapping", custom, mod, "from_observed")(mod)
@@ -68,13 +68,33 @@ def swap_module(
         )
     except (TypeError, ValueError) as error:
         raise type(error)(f"{shown(path)}: {error}") from error
+    return in_place_of(made, mod, path)
+
+
+def in_place_of(made: nn.Module, mod: nn.Module, path: str) -> nn.Module:
+    """A new module with users' hooks, the mode, the device and the name of the module that it replaces."""
     take_hooks(made, mod, mod)
-    for device in devices:
+    if (device := _device(mod, path)) is not None:
         made.to(device)
+    dtype = next((tensor.dtype for tensor in mod.parameters()), torch.float32)
     for part in made.modules():
         if hasattr(type(part), "layer_name"):
-            part.layer_name = path
+            part.layer_name = path  # type: ignore[assignment]
+        if isinstance(part, Weight):
+            part.dtype = dtype
     return made.train(mod.training)
+
+
+def _device(mod: nn.Module, path: str) -> torch.device | None:
+    """Where a module's tensors are.
+
+    Raises:
+        ValueError: if they are on several devices.
+    """
+    devices = {tensor.device for tensor in [*mod.parameters(), *mod.buffers()]}
+    if len(devices) > 1:
+        raise ValueError(f"{shown(path)} is on the devices {sorted(map(str, devices))}; allowed is one")
+    return next(iter(devices), None)
 
 
 def maker(name: str, mapping: Mapping[Any, Any], mod: nn.Module, method: str) -> Any:

@@ -14,7 +14,7 @@ from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight
 
 
 class Embedding(torch.nn.Module):
-    """Rows of a quantized table as numbers, in float32.
+    """Rows of a quantized table as numbers, in float32, or in the dtype of the layer that was converted.
 
     Args:
         num_embeddings, embedding_dim: rows and columns of the table.
@@ -43,7 +43,7 @@ class Embedding(torch.nn.Module):
         checked(self, check_type, "indices", indices, torch.Tensor, "a torch.Tensor of int32 or int64")
         if indices.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"{place_of(self)}: indices has dtype {indices.dtype}; allowed are int32 and int64")
-        return self.weight.rows(indices)
+        return self.weight.rows(indices).to(self.weight.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}"
@@ -57,5 +57,5 @@ class Embedding(torch.nn.Module):
         """
         weight = weight_of(mod, mod.weight.detach().to(torch.float32))
         made = cls(mod.num_embeddings, mod.embedding_dim, dtype=weight.form)
-        made.weight = QuantizedWeight(weight)
+        made.weight = QuantizedWeight(weight, mod.weight.dtype)
         return made

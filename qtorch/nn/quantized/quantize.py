@@ -58,12 +58,16 @@ class Quantize(Quantized):
 class DeQuantize(torch.nn.Module):
     """Gives the numbers of a quantized tensor, in float32.
 
+    Attributes:
+        dtype: of the result; `convert` writes that of the model's parameters.
+
     Example:
         >>> DeQuantize()(Quantize(0.5, 1)(torch.tensor([0.0, 1.0])))
         tensor([0., 1.])
     """
 
     layer_name = ""
+    dtype: torch.dtype = torch.float32
 
     def forward(self, x: QTensor) -> torch.Tensor:
         """The numbers.
@@ -72,7 +76,7 @@ class DeQuantize(torch.nn.Module):
             TypeError: if x is no QTensor.
         """
         check_quantized(self, x, "x")
-        return x.dequantize()
+        return x.dequantize().to(self.dtype)
 
     @classmethod
     def from_float(cls, mod: Any) -> DeQuantize:

@@ -52,7 +52,7 @@ def test_each_step():
         [
             ("quant", "quantized", "", UINT8, "MinMaxObserver", ""),
             ("first.0", "quantized", INT8, UINT8, "MinMaxObserver", ""),
-            ("first.1", "float", "", "", "", "its result has the scale of its input"),
+            ("first.1", "passing", "", "", "", "its result has the scale of its input"),
             ("norm", "quantized", "", UINT8, "MinMaxObserver", ""),
             ("add", "quantized", "", UINT8, "MinMaxObserver", ""),
             ("last", "quantized", INT8, UINT8, "MinMaxObserver", ""),

@@ -161,7 +161,10 @@ def test_any_format_is_calibrated_and_trained(number):
     codes = sum(value.numel() * value.element_size() for value in result.fc.weight.state_dict().values())
     assert codes < 0.3 * 4 * model.fc.weight.numel()
     calibrated = with_qconfig(fuse_modules(Residual().eval(), ROWS), qconfig)
-    plain = convert(prepare(calibrated))
+    prepared = prepare(calibrated)
+    prepared(images)
+    plain = convert(prepared)
+    assert torch.equal(plain.fc.output.scale, prepared.fc.activation_post_process.scale)
     torch.testing.assert_close(plain(images), calibrated(images), rtol=0, atol=0.5)
     assert not torch.equal(plain(images), calibrated(images))
 

@@ -7,6 +7,7 @@ import torch
 from front_models import ConvNet, decibels, images
 from torch import nn
 
+from qcore import BlockScaled
 from qtorch.nn import quantized
 from qtorch.nn.rounded import RoundedLayer
 from qtorch.quantization import (
@@ -15,7 +16,6 @@ from qtorch.quantization import (
     default_dynamic_qconfig,
     default_per_channel_weight_observer,
     default_qconfig,
-    get_default_qat_qconfig,
     quantize_model,
     report,
 )
@@ -65,6 +65,7 @@ def test_what_is_fused_and_where_integers_begin_and_end(floats, small):
     assert decibels(floats(images()[0]), small(images()[0])) > 30
 
 
+@pytest.mark.filterwarnings("ignore:The tensor attributes:UserWarning")  # what kernels keep of the buffers
 def test_copies_files_and_exports_have_the_same_bits(floats, small):
     x = images()[0]
     y = small(x)
@@ -78,15 +79,18 @@ def test_copies_files_and_exports_have_the_same_bits(floats, small):
 @pytest.mark.parametrize(
     ("qconfig", "calibrate", "least"),
     [
-        (get_default_qat_qconfig(), train, None),
-        (QConfig(nn.Identity, default_per_channel_weight_observer), None, 45),
-        (QConfig(nn.Identity, default_per_channel_weight_observer), images(), 45),
-        (QConfig("e4m3fn", "mxfp8_e4m3"), images(), 20),
+        (None, train, None),
+        (QConfig("e4m3fn", "mxfp8_e4m3"), train, None),
+        (QConfig(None, default_per_channel_weight_observer), None, 45),
+        (QConfig(None, default_per_channel_weight_observer), images(), 45),
+        (QConfig(None, BlockScaled("int4", {-1: 32}, scale="float32")), None, 15),
+        (QConfig("e4m3fn", "mxfp8_e4m3"), images(), 25),
     ],
-    ids=["training", "weights", "fused weights", "formats"],
+    ids=["training", "training of formats", "weights", "fused weights", "groups of 4 bits", "formats"],
 )
 def test_settings(floats, qconfig, calibrate, least):
-    made = quantize_model(floats, qconfig, calibrate)
+    data = {"train": train} if calibrate is train else {"calibrate": calibrate}
+    made = quantize_model(floats, qconfig, **data)
     x = images()[0]
     assert not made.training
     assert torch.equal(copy.deepcopy(made)(x), made(x))
@@ -133,10 +137,16 @@ def test_functions_that_calibrate_and_arguments_by_name(floats, small):
         ),
         ((nn.Linear(1, 1), None, []), ValueError, "calibrate has no inputs"),
         ((nn.Linear(1, 1), None, lambda model: None), ValueError, "calibrate has not run the model"),
-        ((nn.Linear(1, 1), get_default_qat_qconfig(), [torch.ones(1)]), TypeError, "a function that trains"),
         ((nn.Linear(1, 1), {"fc": default_qconfig}, [torch.ones(1)]), ValueError, "names no module"),
     ],
 )
 def test_wrong_calls(arguments, error, text):
     with pytest.raises(error, match=text):
         quantize_model(*arguments)
+
+
+def test_wrong_functions():
+    with pytest.raises(TypeError, match="train is a int"):
+        quantize_model(nn.Linear(1, 1), train=3)
+    with pytest.raises(TypeError, match="calibrate and train are given"):
+        quantize_model(nn.Linear(1, 1), None, [torch.ones(1, 1)], train=train)

@@ -85,7 +85,7 @@ def _carried(module: nnx.Module, entries: Entries, settings: Any, name: str) -> 
     if made is None:
         fill(module, entries)
         if settings is not None and not why_float(module) and rounds_results(entries.tensors):
-            return with_rounding(module, settings)
+            return with_rounding(module, settings, entries)
         return module
     made.layer_name = name
     if settings is not None and isinstance(made, (quantized.Quantized, RoundedLayer)):

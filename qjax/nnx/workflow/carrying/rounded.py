@@ -10,14 +10,14 @@ import jax.numpy as jnp
 
 from qjax.nnx import quantized
 from qjax.nnx.intrinsic import Fused
-from qjax.nnx.rounded import RoundedLayer
+from qjax.nnx.rounded import RoundedLayer, ScaledRounding
 from qjax.nnx.workflow.carrying.entries import Entries
 from qjax.nnx.workflow.carrying.weights import parameters_from, torch_shape, weight_from
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.workflow.steps.rounding import has_weight, rounded_layer
 from qjax.quantization import QConfig
 from qjax.quantization.qconfig import output_form, range_observer
-from qjax.quantization.rounding import CodedArray, FormatRounding
+from qjax.quantization.rounding import CodedArray, FormatRounding, rounds_to_format
 
 _PARTS = "weight.codes", "weight.values", "weight.integers.scale"
 
@@ -36,10 +36,17 @@ def from_rounded(module: Any, entries: Entries, settings: QConfig | None) -> Rou
     weight, output = _weight(layer, entries.of("weight"), settings.weight), entries.of("output")
     if isinstance(settings.activation, FormatRounding):
         rounds: Any = Observer(settings.activation)
+    elif rounds_to_format(settings.activation):
+        rounds = _scaled(settings.activation, output)
     else:
         rounds = quantized.Quantize(parameters_from(output), output_form(settings.activation))
     bias = entries.maybe("bias")
     return rounded_layer(module, layer, weight, None if bias is None else jnp.asarray(bias), rounds)
+
+
+def _scaled(description: Any, entries: Entries) -> ScaledRounding:
+    """What rounds results with the scale that is in entries."""
+    return ScaledRounding(description.number, jnp.asarray(entries.take("scale")), description.observer.axis or 0)
 
 
 def _weight(layer: Any, entries: Entries, description: Any) -> Any:
@@ -60,11 +67,16 @@ def rounds_results(names: Iterable[str]) -> bool:
     return any(name == part or name.endswith(f".{part}") for name in names for part in _PARTS)
 
 
-def with_rounding(module: Any, settings: QConfig) -> Any:
+def with_rounding(module: Any, settings: QConfig, entries: Entries) -> Any:
     """A layer without a quantized weight, whose results are rounded as its settings say."""
-    if not isinstance(settings.activation, FormatRounding):
+    if not rounds_to_format(settings.activation):
         return module
-    if isinstance(module, FloatFunctional):
-        module.activation_post_process, module.qconfig = Observer(settings.activation), settings
+    made: Any = module if isinstance(module, FloatFunctional) else Observed(module, settings)
+    made.qconfig = settings
+    if isinstance(settings.activation, FormatRounding):
+        made.activation_post_process = Observer(settings.activation)
+    elif "activation_post_process.scale" in entries:
+        made.activation_post_process = _scaled(settings.activation, entries.of("activation_post_process"))
+    else:
         return module
-    return Observed(module, settings)
+    return made

@@ -12,12 +12,12 @@ from qcore.affine import checkpoint
 from qjax._models.tree import check_model, modules_of, name_of
 from qjax.nnx import quantized
 from qjax.nnx.quantized import dynamic
-from qjax.nnx.rounded import RoundedLayer
+from qjax.nnx.rounded import RoundedLayer, ScaledRounding
 from qjax.nnx.workflow.carrying.floats import arrays_of
 from qjax.nnx.workflow.carrying.integers import arrays_of_integers
 from qjax.nnx.workflow.carrying.loading import OBSERVER
 from qjax.nnx.workflow.layers import is_whole
-from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
+from qjax.nnx.workflow.observing import FloatFunctional, Observed
 from qjax.nnx.workflow.steps.training import Trained
 
 _INTEGERS = (RoundedLayer, quantized.Quantized, dynamic.Linear, dynamic.Cell, dynamic.RNN, dynamic.Recurrent)
@@ -67,5 +67,7 @@ def _arrays_of(module: Any) -> dict[str, Any]:
     return arrays_of(module)
 
 
-def _states(name: str, observer: Observer) -> dict[str, Any]:
+def _states(name: str, observer: Any) -> dict[str, Any]:
+    if isinstance(observer, ScaledRounding):
+        return {f"{name}.scale": np.asarray(observer.scale[...])}
     return checkpoint.flatten({name: jax.tree.map(np.asarray, observer.state.get_value())})[0]

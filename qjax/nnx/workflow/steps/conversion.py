@@ -82,7 +82,7 @@ def _unseen(model: nnx.Module) -> list[str]:
     for path, module in modules.items():
         if not isinstance(module, (Observed, FloatFunctional)) or module.activation_post_process is None:
             continue
-        if stays_in_floats(module) and (isinstance(module, FloatFunctional) or not has_weight(module.module)):
+        if isinstance(module.activation_post_process.description, FormatRounding):
             continue
         try:
             if isinstance(module, FloatFunctional):
@@ -103,6 +103,8 @@ def converted(name: str, module: nnx.Module, in_integers: bool) -> nnx.Module:
         made = quantized.DeQuantize() if in_integers else module
     elif stays_in_floats(module):
         if not isinstance(module, Observed) or not has_weight(module.module):
+            observer = made.activation_post_process
+            made.activation_post_process = rounding_output(observer, lambda: output_of(observer))
             return module
         made = _of_rounded(module)
     elif isinstance(module, FloatFunctional):
@@ -207,4 +209,5 @@ def observer_name(description: Any) -> str:
         return "Identity" if description.number is None else f"Quantizer({description.number.text})"
     inner = getattr(description, "observer", None)
     name = type(description).__name__
-    return name if inner is None else f"{name}({type(inner).__name__})"
+    number = "" if getattr(description, "number", None) is None else f", {description.number.text}"
+    return name if inner is None else f"{name}({type(inner).__name__}{number})"

@@ -9,21 +9,22 @@ from flax import nnx
 
 from qjax.nnx import quantized
 from qjax.nnx.intrinsic import Fused
-from qjax.nnx.rounded import CodedWeight, Dequantized, RoundedLayer
+from qjax.nnx.rounded import CodedWeight, Dequantized, RoundedLayer, ScaledRounding
 from qjax.nnx.workflow.layers import WEIGHTED
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
-from qjax.quantization.rounding import CodedArray, FormatRounding
+from qjax.quantization import FakeQuantize
+from qjax.quantization.rounding import CodedArray, FormatRounding, rounds_to_format
 
 
 def stays_in_floats(module: nnx.Module) -> bool:
     """True if an observed layer's result, or its weight, is in no range of integers."""
     if isinstance(module, FloatFunctional):
         observer = module.activation_post_process
-        return observer is not None and isinstance(observer.description, FormatRounding)
+        return observer is not None and rounds_to_format(observer.description)
     if not isinstance(module, Observed):
         return False
-    return isinstance(module.qconfig.activation, FormatRounding) or (
-        has_weight(module.module) and isinstance(module.qconfig.weight, FormatRounding)
+    return rounds_to_format(module.qconfig.activation) or (
+        has_weight(module.module) and rounds_to_format(module.qconfig.weight)
     )
 
 
@@ -53,4 +54,7 @@ def rounded_layer(module: Any, layer: Any, weight: Any, bias: jax.Array | None, 
 
 def rounding_output(observer: Observer, qparams: Any) -> nnx.Module:
     """What rounds a layer's result: the observer, or a `Quantize` of the parameters that `qparams` returns."""
-    return observer if isinstance(observer.description, FormatRounding) else quantized.Quantize(*qparams())
+    description = observer.description
+    if isinstance(description, FakeQuantize) and description.number is not None:
+        return ScaledRounding(description.number, observer.qparams().scale, description.observer.axis or 0)
+    return observer if isinstance(description, FormatRounding) else quantized.Quantize(*qparams())

@@ -1,4 +1,4 @@
-"""Quantized weights in buffers, and what layers do with them."""
+"""Weights in buffers as integers or as codes of a format, and what layers do with them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,190 @@ from typing import Any
 
 import torch
 
+from qcore import Number, Rounding
 from qcore.affine import QParams
+from qtorch._rounding.dispatch import decode, encode, quantize
 from qtorch._rounding.packing import pack, unpack
+from qtorch._torch_internals import map_tree
 from qtorch.nn.quantized.common.base import qparams_of
+from qtorch.nn.quantized.common.observed import weight_of
+from qtorch.quant import Quantizer
 from qtorch.quantization.dtypes import FixedDtypes, integers
 from qtorch.quantization.tensor import QTensor
 
 _BITS = 4  # of integers that share a byte
+_STORED = {"int_repr", "values"}  # names of buffers that torch has methods for
 
 
-class QuantizedWeight(FixedDtypes):
+class Weight(FixedDtypes):
+    """What stands where a layer's weight was a tensor of floats, and still is for those who ask like of one.
+
+    It has the properties of a tensor (`dtype`, `shape`, `size()`, ...), and functions and methods of torch see its
+    numbers: code of models reads `layer.weight.dtype`, or multiplies with `layer.weight`.
+
+    Attributes:
+        shape: of the weight.
+        dtype: of the numbers, torch.float32 or that of the layer that was converted.
+    """
+
+    shape: tuple[int, ...]
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def numbers(self) -> torch.Tensor:
+        """The weight as floats, of `dtype`."""
+        raise NotImplementedError
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """torch's functions of the numbers."""
+
+        def plain(leaf: Any) -> Any:
+            return leaf.numbers() if isinstance(leaf, Weight) else leaf
+
+        return function(*map_tree(plain, tuple(args)), **map_tree(plain, kwargs or {}))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weight is."""
+        return next(self.buffers()).device
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions there are."""
+        return len(self.shape)
+
+    def dim(self) -> int:
+        """How many dimensions there are."""
+        return len(self.shape)
+
+    def size(self, dim: int | None = None) -> Any:
+        """`torch.Tensor.size`."""
+        return torch.Size(self.shape) if dim is None else self.shape[dim]
+
+    def numel(self) -> int:
+        """How many elements there are."""
+        return prod(self.shape)
+
+    def dequantize(self) -> torch.Tensor:
+        """The numbers, as floats."""
+        return self.numbers()
+
+    def __getattr__(self, name: str) -> Any:
+        """What modules have, else what tensors have: `weight.T`, `weight.abs()`."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or name in _STORED or not hasattr(torch.Tensor, name):
+                raise
+            return getattr(self.numbers(), name)
+
+
+def _operator(name: str) -> Any:
+    return lambda self, *others: getattr(self.numbers(), name)(*others)
+
+
+for _name in (
+    *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "matmul", "rmatmul", "pow", "neg"),
+    *("getitem", "len", "iter"),
+):
+    setattr(Weight, f"__{_name}__", _operator(f"__{_name}__"))
+
+
+class CodedWeight(Weight):
+    """A tensor rounded to a format, as its packed codes; for formats without codes, as the rounded numbers.
+
+    Args:
+        weight: tensor of floats.
+        number: the format.
+        rounding: the mode, as for `qtorch.quantize`.
+
+    Example:
+        >>> from qtorch import parse
+        >>> weight = CodedWeight(torch.tensor([[1.0, -1.2], [0.3, 7.0]]), parse("e2m1fn"))
+        >>> weight(), weight.codes
+        (tensor([[ 1.0000, -1.0000],
+                [ 0.5000,  6.0000]]), tensor([[162],
+                [113]], dtype=torch.uint8))
+    """
+
+    codes: torch.Tensor
+
+    def __init__(self, weight: torch.Tensor, number: Number, rounding: Rounding | str = "nearest") -> None:
+        super().__init__(weight.dtype)
+        self.number, self.shape, self.bits = number, tuple(weight.shape), _width(number)
+        weight = weight.detach().to(torch.float32)
+        scales: list[torch.Tensor] = []
+        if self.bits is None:
+            codes = quantize(weight, number, rounding)
+        else:
+            codes = encode(weight, number, rounding)
+            if isinstance(codes, tuple):
+                codes, found = codes
+                scales = list(found) if isinstance(found, tuple) else [found]
+            codes = pack(codes, self.bits)
+        self.register_buffer("codes", codes)
+        self.scales = [f"scales{index}" for index in range(len(scales))]
+        for name, scale in zip(self.scales, scales, strict=True):
+            self.register_buffer(name, scale)
+
+    def forward(self) -> torch.Tensor:
+        """The numbers, in float32."""
+        if self.bits is None:
+            return self.codes
+        scales = tuple(getattr(self, name) for name in self.scales)
+        codes = unpack(self.codes, self.bits, self.shape[-1])
+        return decode(codes, self.number, scales=scales[0] if len(scales) == 1 else scales or None)
+
+    def numbers(self) -> torch.Tensor:
+        """The numbers, in `dtype`."""
+        return self().to(self.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.shape}, {self.number.text}"
+
+
+def _width(number: Number) -> int | None:
+    """How many bits a code has, or None where there are no codes."""
+    try:
+        return number.bits
+    except ValueError:
+        return None
+
+
+class Dequantized(Weight):
+    """A tensor of floats, or the numbers of one in integers.
+
+    Args:
+        weight: a tensor, or a `QuantizedWeight`.
+
+    Example:
+        >>> Dequantized(torch.ones(1))()
+        tensor([1.])
+    """
+
+    values: torch.Tensor
+
+    def __init__(self, weight: torch.Tensor | QuantizedWeight) -> None:
+        super().__init__(weight.dtype)
+        self.shape = tuple(weight.shape)
+        if isinstance(weight, QuantizedWeight):
+            self.integers = weight
+        else:
+            self.register_buffer("values", weight.to(torch.float32))
+
+    def forward(self) -> torch.Tensor:
+        """The numbers, in float32."""
+        return self.integers().dequantize() if hasattr(self, "integers") else self.values
+
+    def numbers(self) -> torch.Tensor:
+        """The numbers, in `dtype`."""
+        return self().to(self.dtype)
+
+
+class QuantizedWeight(Weight):
     """The integers of a weight in buffers, which `weight()` gives as a QTensor.
 
     Integers of at most 4 bits lie two in a byte, each output's in a row, as `qtorch.pack` puts them: the buffer is then
@@ -25,6 +199,7 @@ class QuantizedWeight(FixedDtypes):
 
     Args:
         weight: what it holds.
+        dtype: of the numbers that it stands for.
 
     Example:
         >>> from qcore.affine import AffineInteger
@@ -40,8 +215,8 @@ class QuantizedWeight(FixedDtypes):
     scale: torch.Tensor
     zero_point: torch.Tensor
 
-    def __init__(self, weight: QTensor) -> None:
-        super().__init__()
+    def __init__(self, weight: QTensor, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(dtype)
         self.form, self.shape, self.axis = weight.form, tuple(weight.shape), weight.qparams.axis
         least = -(1 << _BITS - 1) if self.form.signed else 0
         self.is_packed = least <= self.form.qmin and self.form.qmax < least + (1 << _BITS)
@@ -53,10 +228,9 @@ class QuantizedWeight(FixedDtypes):
         self.register_buffer("scale", weight.qparams.scale)
         self.register_buffer("zero_point", weight.qparams.zero_point)
 
-    @classmethod
-    def __torch_function__(cls, function: Any, *_: Any) -> Any:
-        """torch's functions have no such weights; that they ask keeps its fast paths for encoders away."""
-        raise TypeError(f"{function.__name__} of a quantized weight; allowed is weight().dequantize()")
+    def numbers(self) -> torch.Tensor:
+        """The weight as floats, of `dtype`."""
+        return self().dequantize().to(self.dtype)
 
     def forward(self) -> QTensor:
         """The weight."""
@@ -95,6 +269,32 @@ class QuantizedWeight(FixedDtypes):
             self.axis = self.channels if scale.ndim else None
             self.scale, self.zero_point = (old.new_empty(scale.shape) for old in (self.scale, self.zero_point))
         super()._load_from_state_dict(state_dict, prefix, *others)
+
+
+def weight_module(maker: Any, owner: Any, numbers: torch.Tensor) -> Weight:
+    """A layer's weight, rounded for good as its settings say.
+
+    Args:
+        maker: what `weight_maker` gives for the layer.
+        owner: the layer, in floats.
+        numbers: the weight.
+    """
+    if isinstance(maker, Quantizer) and (number := maker.quantization.forward_number) is not None:
+        return CodedWeight(numbers, number, maker.quantization.forward_rounding)
+    if rounds(maker):
+        return Dequantized(numbers.detach().clone())
+    return Dequantized(QuantizedWeight(weight_of(owner, numbers.detach().to(torch.float32)), numbers.dtype))
+
+
+def weight_maker(layer: Any) -> torch.nn.Module:
+    """What rounds or observes a layer's weight: what it was trained with, or what its settings make."""
+    trained = getattr(layer, "weight_fake_quant", None)
+    return layer.qconfig.weight() if trained is None else trained
+
+
+def rounds(module: Any) -> bool:
+    """True of what rounds to a format that is no range of integers, or leaves numbers as they are."""
+    return isinstance(module, (Quantizer, torch.nn.Identity)) or getattr(module, "number", None) is not None
 
 
 def empty_weight(shape: tuple[int, ...], dtype: Any) -> QTensor:

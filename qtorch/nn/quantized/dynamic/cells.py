@@ -1,4 +1,4 @@
-"""Recurrent cells of floats, with quantized weights."""
+"""Recurrent cells of floats, with quantized weights; states are float32 inside, and results have the input's dtype."""
 
 from __future__ import annotations
 
@@ -81,9 +81,10 @@ class LSTMCell(_Cell):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The hidden and the cell state after a step, from those before it, or from zeros."""
         check_pair(self, state)
-        of_input = self.ih(input)
+        of_input = self.ih.product(input)
         hidden, cell = (self._state(input, one) for one in (state or (None, None)))
-        return recurrent.lstm_cell(Names, of_input + self.hh(hidden), cell)
+        hidden, cell = recurrent.lstm_cell(Names, of_input + self.hh.product(hidden), cell)
+        return hidden.to(input.dtype), cell.to(input.dtype)
 
 
 class GRUCell(_Cell):
@@ -104,9 +105,9 @@ class GRUCell(_Cell):
 
     def forward(self, input: torch.Tensor, state: torch.Tensor | None = None) -> torch.Tensor:
         """The hidden state after a step, from that before it, or from zeros."""
-        of_input = self.ih(input)
+        of_input = self.ih.product(input)
         hidden = self._state(input, state)
-        return recurrent.gru_cell(Names, of_input, self.hh(hidden), hidden)
+        return recurrent.gru_cell(Names, of_input, self.hh.product(hidden), hidden).to(input.dtype)
 
 
 class RNNCell(_Cell):
@@ -140,7 +141,8 @@ class RNNCell(_Cell):
 
     def forward(self, input: torch.Tensor, state: torch.Tensor | None = None) -> torch.Tensor:
         """The hidden state after a step, from that before it, or from zeros."""
-        return recurrent.rnn_cell(Names, self.ih(input) + self.hh(self._state(input, state)), self.nonlinearity)
+        sums = self.ih.product(input) + self.hh.product(self._state(input, state))
+        return recurrent.rnn_cell(Names, sums, self.nonlinearity).to(input.dtype)
 
     @classmethod
     def _more(cls, mod: Any) -> dict[str, Any]:

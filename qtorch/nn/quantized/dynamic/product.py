@@ -10,11 +10,14 @@ from qcore.affine import UINT8, AffineInteger, QParams
 from qcore.affine.arithmetic import recurrent
 from qcore.affine.parameters import check_input
 from qcore.arguments import check_type
+from qcore.formats.block import with_scale
 from qtorch.nn.quantized.common.base import checked, place_of
 from qtorch.nn.quantized.common.kept import KeepsMade
 from qtorch.nn.quantized.common.observed import weight_of
-from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight
+from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, rounds, weight_maker, weight_module
+from qtorch.quant import Quantizer
 from qtorch.quantization.array_names import Names
+from qtorch.quantization.fake_quantize import FakeQuantize
 from qtorch.quantization.integer.dynamic import DynamicKernel, kernel_of
 from qtorch.quantization.integer.products import sums_of_products
 from qtorch.quantization.tensor import QTensor
@@ -27,15 +30,17 @@ class DynamicProduct(KeepsMade):
 
     With a quantized weight it is float32(sums) * (scale of x * scale of weight) + bias, where sums are exact
     (`qcore.affine.arithmetic.recurrent`). A NaN or an infinity in x makes all results NaN. With a float16 weight it is
-    the product of floats with the weight in float32.
+    the product of floats with the weight in float32; with a weight in a format it is that of x rounded to another, in
+    float32. The result has x's dtype.
 
     Args:
         shape: (outputs, features).
         bias_: whether there is a bias.
-        dtype: of the weight: torch.qint8, an `AffineInteger`, or torch.float16.
+        dtype: of the weight: torch.qint8, an `AffineInteger`, or torch.float16; None where `take` brings a format.
 
     Attributes:
-        weight: `weight()` is a quantized weight; a float16 one is a tensor.
+        weight: `weight()` is a quantized weight, or the numbers of one in a format; a float16 one is a tensor.
+        rounding: rounds what goes in, with a weight in a format.
         bias: float32 of shape (outputs,), or None.
         layer_name: where the layer is in a model, for its errors; `quantize_dynamic` writes it.
     """
@@ -49,16 +54,21 @@ class DynamicProduct(KeepsMade):
         if dtype is torch.float16:
             self.register_buffer("weight", torch.zeros(shape, dtype=torch.float16))
         else:
-            self.weight = QuantizedWeight(empty_weight(shape, dtype))
+            self.weight = QuantizedWeight(empty_weight(shape, torch.qint8 if dtype is None else dtype))
         self.register_buffer("bias", torch.zeros(shape[0]) if bias_ else None)
+        self.rounding: torch.nn.Module = torch.nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The product of a float tensor of shape (..., features), whose range is that of all of it.
+        """The product of a float tensor of shape (..., features), whose range is that of all of it, in its dtype.
 
         Raises:
             TypeError: if x is no tensor of floats.
             ValueError: if its shape does not fit.
         """
+        return self.product(x).to(x.dtype)
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """The product in float32."""
         kernel = self.kernel()
         result = None if kernel is None else kernel(x)
         if result is not None:
@@ -73,7 +83,8 @@ class DynamicProduct(KeepsMade):
             shape = tuple(x.shape)
             raise ValueError(f"{place_of(self)}: input has shape {shape}; allowed is (..., {weight.shape[1]})")
         if isinstance(weight, torch.Tensor):
-            return torch.nn.functional.linear(x.to(torch.float32), weight.to(torch.float32), self.bias)
+            rounded = self.rounding(x.to(torch.float32))
+            return torch.nn.functional.linear(rounded, weight.to(torch.float32), self.bias)
         return multiplied(x, weight, self.bias, self.activations)
 
     def kernel(self) -> DynamicKernel | None:
@@ -94,14 +105,17 @@ class DynamicProduct(KeepsMade):
         Args:
             owner: the layer whose `weight_fake_quant` or `qconfig` says how the weight is quantized.
             weight, bias: the numbers.
-            dtype: torch.float16, else the owner's observer decides.
+            dtype: torch.float16, None for a format, else the owner's observer decides.
         """
         numbers = weight.detach().to(torch.float32)
         if dtype is torch.float16:
             largest = torch.finfo(torch.float16).max
             self.weight = numbers.clamp(-largest, largest).to(torch.float16)
+        elif dtype is None:
+            self.weight = weight_module(weight_maker(owner), owner, weight.detach())
+            self.rounding = product_rounding(owner)
         else:
-            self.weight = QuantizedWeight(weight_of(owner, numbers))
+            self.weight = QuantizedWeight(weight_of(owner, numbers), weight.dtype)
         self.bias = None if bias is None else bias.detach().to(torch.float32).clone()
 
 
@@ -135,7 +149,7 @@ def check_pair(module: torch.nn.Module, state: Any) -> None:
 
 
 def dtype_of(module: Any) -> Any:
-    """The weight's type that a layer's settings ask for: torch.float16, or what the observer has.
+    """The weight's type that a layer's settings ask for: torch.float16, or what the observer has; None for a format.
 
     Raises:
         TypeError: if the layer has no settings.
@@ -145,4 +159,24 @@ def dtype_of(module: Any) -> Any:
         return fake.dtype
     if getattr(module, "qconfig", None) is None:
         raise TypeError(f"{type(module).__name__} has no qconfig; allowed is a layer with one: default_dynamic_qconfig")
-    return module.qconfig.weight().dtype
+    maker = weight_maker(module)
+    if rounds(maker) or isinstance(made := module.qconfig.activation(), Quantizer) or getattr(made, "number", None):
+        return None
+    return maker.dtype
+
+
+def product_rounding(module: Any) -> torch.nn.Module:
+    """What rounds the input of a product to the format of a layer's settings, with a scale of its own at each call.
+
+    Raises:
+        TypeError: if the settings have integers for what goes in.
+    """
+    made = module.qconfig.activation()
+    if isinstance(made, FakeQuantize) and made.number is not None:
+        return Quantizer(with_scale(made.number), forward_rounding="nearest")
+    if not rounds(made):
+        raise TypeError(
+            f"qconfig.activation makes {type(made).__name__} and qconfig.weight a format; allowed are a format or None "
+            "as activation, or integers for both (QConfigDynamic(weight=MinMaxObserver.with_args(...)))"
+        )
+    return made

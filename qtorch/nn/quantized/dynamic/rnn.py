@@ -98,7 +98,7 @@ class _Recurrent(torch.nn.Module):
             states = tuple(one.unsqueeze(1) for one in states)
         steps, batch = x.shape[:2]
         y, last = self._run(x.float().flatten(0, 1), [batch] * steps, self._states(x, batch, states, count))
-        y = y.unflatten(0, (steps, batch))
+        y, last = y.to(x.dtype).unflatten(0, (steps, batch)), [one.to(x.dtype) for one in last]
         if not batched:
             return y.squeeze(1), [one.squeeze(1) for one in last]
         return (y.transpose(0, 1) if self.batch_first else y), last
@@ -110,6 +110,7 @@ class _Recurrent(torch.nn.Module):
         if input.sorted_indices is not None:
             made = [one.index_select(1, input.sorted_indices) for one in made]
         y, last = self._run(input.data.float(), sizes, made)
+        y, last = y.to(input.data.dtype), [one.to(input.data.dtype) for one in last]
         if input.unsorted_indices is not None:
             last = [one.index_select(1, input.unsorted_indices) for one in last]
         return PackedSequence(y, input.batch_sizes, input.sorted_indices, input.unsorted_indices), last

@@ -9,6 +9,7 @@ import torch
 
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic import recurrent
+from qtorch.nn.quantized.common.weights import QuantizedWeight
 from qtorch.nn.quantized.dynamic.product import multiplied
 from qtorch.quantization.array_names import Names
 from qtorch.quantization.integer.dynamic import DynamicKernel, kernel_of
@@ -57,7 +58,7 @@ def run_steps(
     of_input, of_hidden = products
     every = [*products, *([] if projection is None else [projection])]
     differentiated = torch.is_grad_enabled() and any(one.requires_grad for one in state)
-    integers = not any(isinstance(one.weight, torch.Tensor) for one in every)
+    integers = all(isinstance(one.weight, QuantizedWeight) for one in every)
     if torch.compiler.is_dynamo_compiling() and integers and not differentiated:
         tensors = [*(_tensors(one) for one in every), *([[]] if projection is None else [])]
         forms = [number for one in every for form in (one.weight.form, one.activations) for number in _numbers(form)]

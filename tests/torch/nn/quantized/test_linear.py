@@ -184,7 +184,6 @@ WRONG = {
     "fake quantization has seen nothing": lambda: quantized.Linear.from_float(
         seen(torch.nn.Linear(1, 1), FakeQuantize())
     ),
-    "linear of a quantized weight": lambda: torch.nn.functional.linear(torch.ones(1, 1), quantized.Linear(1, 1).weight),
 }
 
 
