@@ -30,6 +30,16 @@ def shown(name: str) -> str:
     return f"layer '{name}'" if name else "the model itself"
 
 
+def is_in(name: str, root: str) -> bool:
+    """True if a module is another, or is in it.
+
+    Example:
+        >>> is_in("features.0", "features"), is_in("features2", "features")
+        (True, False)
+    """
+    return not root or name == root or name.startswith(f"{root}.")
+
+
 def children_of(module: nnx.Module) -> list[tuple[str, nnx.Module]]:
     """The modules in a module, in flax's order of its attributes, by name; "" where names leave one out."""
     inner = enumerate(module) if isinstance(module, nnx.List) else vars(module).items()

@@ -10,7 +10,7 @@ from flax import nnx
 
 from qcore import Number
 from qjax.nnx.functional import relu
-from qjax.nnx.quantized.base import IntegerVariable, QuantizedWeight, float_variable
+from qjax.nnx.quantized.base import IntegerVariable, QuantizedWeight, check_calibrated, float_variable
 from qjax.quantization import QTensor
 from qjax.quantization.rounding import CodedArray
 from qjax.quantization.scaled import round_with_scale
@@ -119,6 +119,7 @@ class RoundedLayer(nnx.Module):
     """
 
     layer_name = observed_by = ""
+    is_uncalibrated = False
 
     def __init__(self, layer: Any, weight: nnx.Module, bias: Any, relu: bool, output: nnx.Module) -> None:
         self.layer = nnx.clone(layer, variables=False)
@@ -127,6 +128,7 @@ class RoundedLayer(nnx.Module):
 
     def __call__(self, input: Any) -> Any:
         """The rounded result in the input's dtype, a QTensor if `output` makes one; sums are float32's."""
+        check_calibrated(self)
         weight: Any = self.weight
         layer: Any = nnx.clone(self.layer)
         layer.kernel = nnx.Param(jnp.moveaxis(weight(), (0, 1), (-1, -2)))

@@ -86,6 +86,7 @@ class Quantized(nnx.Module):
     Attributes:
         layer_name: where the layer is in a model, for its errors; `convert` writes it.
         observed_by: what chose the parameters, for `report`.
+        is_uncalibrated: whether it saw no data before `convert`, so that it raises.
 
     Example:
         >>> from qcore.affine import UINT8
@@ -95,6 +96,7 @@ class Quantized(nnx.Module):
     """
 
     layer_name = observed_by = ""
+    is_uncalibrated = False
 
     def __init__(self, output: QParams, form: AffineInteger) -> None:
         check_type("output", output, QParams, "a QParams")
@@ -113,11 +115,22 @@ class Quantized(nnx.Module):
 
         Raises:
             TypeError, ValueError: if it is something else.
+            RuntimeError: if the layer saw no data before it was converted.
         """
+        check_calibrated(self)
         check_quantized(self, x, name)
         checked(self, check_operand, name, x)
         if x.form.storage == "int32":
             raise TypeError(f"{place_of(self)}: {name} has integers of int32; allowed are up to 16 bits")
+
+
+def check_calibrated(module: Any) -> None:
+    """Raises RuntimeError if a layer runs that saw no data in calibration."""
+    if module.is_uncalibrated:
+        raise RuntimeError(
+            f"{place_of(module)} runs for the first time, and has no range: it saw no data before convert; calibrate "
+            "with data that reaches it, or give it the settings None"
+        )
 
 
 def check_quantized(module: nnx.Module, x: Any, name: str = "input") -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from qjax.nnx.quantized.base import Quantized, check_quantized, place_of
+from qjax.nnx.quantized.base import Quantized, check_calibrated, check_quantized, place_of
 from qjax.quantization import QTensor, quantize_affine
 
 
@@ -31,6 +31,7 @@ class Quantize(Quantized):
         Raises:
             TypeError: if x is no array of floats.
         """
+        check_calibrated(self)
         if isinstance(x, QTensor):
             raise TypeError(f"{place_of(self)}: x is a QTensor; allowed are arrays of floats: remove this QuantStub")
         return quantize_affine(x, self.output, self.form)
@@ -41,6 +42,7 @@ class DeQuantize(nnx.Module):
 
     Attributes:
         layer_name: where the layer is in a model, for its errors.
+        dtype: of the result; `convert` writes that of the model's parameters.
 
     Example:
         >>> import jax.numpy as jnp
@@ -50,6 +52,7 @@ class DeQuantize(nnx.Module):
     """
 
     layer_name = ""
+    dtype: Any = "float32"
 
     def __call__(self, x: QTensor) -> jax.Array:
         """The numbers.
@@ -58,4 +61,4 @@ class DeQuantize(nnx.Module):
             TypeError: if x is no QTensor.
         """
         check_quantized(self, x, "x")
-        return x.dequantize()
+        return x.dequantize().astype(self.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -9,10 +10,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
-from qjax._models.tree import check_model, modules_of, name_of, rebuilt, shown
+from qcore.arguments import quoted
+from qcore.notices import warn
+from qjax._models.tree import all_names, check_model, is_in, modules_of, name_of, rebuilt, shown
 from qjax.nnx import quantized
 from qjax.nnx.activations import Activation
 from qjax.nnx.intrinsic import Fused
+from qjax.nnx.rounded import RoundedLayer
 from qjax.nnx.workflow.layers import NORMS, UNTRAINED, WEIGHTED, bias_of, is_whole, torch_layout
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.workflow.steps.checking import warn_of_repeats
@@ -25,24 +29,29 @@ from qjax.quantization.qconfig import output_form, range_observer
 from qjax.quantization.rounding import FormatRounding
 
 
-def convert(model: nnx.Module) -> nnx.Module:
+def convert(model: nnx.Module, *, allow_uncalibrated: bool | Collection[str] = False) -> nnx.Module:
     """A copy of a prepared model whose observed layers are those of `qjax.nnx.quantized`.
 
-    It computes with the integers of `qtorch.quantization.convert`'s result, given the same weights and observers.
+    It computes with the integers of `qtorch.quantization.convert`'s result, given the same weights and observers. A
+    layer that saw no data, in a model that did, is converted and raises when it is called.
 
     Args:
         model: what `prepare` returned, after calibration; it stays as it is.
+        allow_uncalibrated: True converts layers that have seen nothing with some scale; names of modules allow that for
+            the layers in these.
 
     Returns:
         The converted model. QTensors flow from its `Quantize` to its `DeQuantize`. Layers whose settings have a format
         that is no range of integers become `qjax.nnx.rounded.RoundedLayer`s, and floats flow between them.
 
     Raises:
-        TypeError: if model is no module, or an observer chooses no parameters.
-        ValueError: if nothing is prepared, or observers have seen nothing; the message names their layers.
+        TypeError: if an argument has the wrong type, or an observer chooses no parameters.
+        ValueError: if nothing is prepared, no observer has seen anything, or a name in allow_uncalibrated is none of
+            the model's.
 
     Warns:
-        UserWarning: of layers that ran more than once each time that the model ran.
+        UserWarning: of layers that ran more than once each time that the model ran, and of layers that have seen
+            nothing.
 
     Example:
         >>> from qjax.nnx import QuantWrapper, prepare
@@ -56,17 +65,33 @@ def convert(model: nnx.Module) -> nnx.Module:
     modules = [module for _, module in nnx.iter_modules(model)]
     if not any(isinstance(one, Observed) or getattr(one, "qconfig", None) is not None for one in modules):
         raise ValueError("model is not prepared: no layer has an observer; call prepare first")
-    if unseen := _unseen(model):
+    allowed = _allowed_names(model, allow_uncalibrated)
+    empty, seen = _unseen(model)
+    unseen = [name for name in empty if not any(is_in(name, one) for one in allowed)]
+    if unseen and not seen:
         raise ValueError(
             f"observers have seen nothing at {', '.join(map(shown, unseen))}; run the prepared model on data that "
             "reaches them, or give them the settings None"
         )
+    if unseen:
+        warn(
+            f"observers have seen nothing at {', '.join(map(shown, unseen))}, which will raise when called; calibrate "
+            "with data that reaches them, give them the settings None, or name them in allow_uncalibrated"
+        )
     warn_of_repeats(model)
     in_integers = any(isinstance(one, (Observed, FloatFunctional)) and not stays_in_floats(one) for one in modules)
 
+    floats = (leaf.dtype for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+    dtype = next((one for one in floats if jnp.issubdtype(one, jnp.floating)), jnp.float32)
+
     def change(name: str, module: nnx.Module) -> nnx.Module:
         try:
-            return converted(name, module, in_integers)
+            made: Any = converted(name, _with_some_range(module) if name in empty else module, in_integers)
+            if isinstance(made, quantized.DeQuantize):
+                made.dtype = dtype
+            if name in unseen and isinstance(made, (quantized.Quantized, RoundedLayer)):
+                made.is_uncalibrated = True
+            return made
         except (TypeError, ValueError) as error:
             raise type(error)(
                 f"{shown(name)}: {error}. Run the prepared model on data that reaches it, or give it the settings None"
@@ -75,25 +100,54 @@ def convert(model: nnx.Module) -> nnx.Module:
     return rebuilt(model, change, is_whole)
 
 
-def _unseen(model: nnx.Module) -> list[str]:
-    """The names of layers whose results need parameters, and whose observers have seen nothing."""
+def _allowed_names(model: nnx.Module, allowed: Any) -> Collection[str]:
+    """The names of modules in which layers may have seen nothing; "" is the model."""
+    if isinstance(allowed, bool):
+        return [""] if allowed else []
+    if not isinstance(allowed, Collection) or isinstance(allowed, str) or not all(isinstance(n, str) for n in allowed):
+        raise TypeError(f"allow_uncalibrated={quoted(allowed)}; allowed are True, False and a list of names of modules")
+    names = {name for name, _ in all_names(model)}
+    for name in allowed:
+        if name not in names:
+            raise ValueError(f"allow_uncalibrated has {quoted(name)}, which names no module")
+    return allowed
+
+
+def _with_some_range(module: Any) -> nnx.Module:
+    """A layer whose observer has seen the range of its integers, and its weight."""
+
+    def show(observer: Any, x: jax.Array) -> None:
+        description, state = observer.description, observer.state.get_value()
+        observer.load(description.apply(state, x)[1] if observer.rounds else description.update(state, x))
+
+    form = range_observer(module.activation_post_process.description).form
+    show(module.activation_post_process, jnp.float32([0, form.qmax - form.qmin]))
+    if isinstance(module, Trained):
+        show(module.weight_fake_quant, parameters_of(module.module, True)[1])
+    return module
+
+
+def _unseen(model: nnx.Module) -> tuple[list[str], bool]:
+    """The names of layers whose results need parameters, and whose observers have seen nothing; whether others have."""
     modules = modules_of(model)
-    found = []
+    found, seen = [], False
     for path, module in modules.items():
         if not isinstance(module, (Observed, FloatFunctional)) or module.activation_post_process is None:
             continue
-        if isinstance(module.activation_post_process.description, FormatRounding):
+        observer: Any = module.activation_post_process
+        if not isinstance(observer, Observer) or isinstance(observer.description, FormatRounding):
             continue
         try:
             if isinstance(module, FloatFunctional):
                 _output_of_functional(module)
             else:
-                module.activation_post_process.qparams()
+                observer.qparams()
+            seen = True
         except TypeError:
             continue  # it chooses none
         except ValueError:
             found.append(name_of(path, modules))
-    return found
+    return found, seen
 
 
 def converted(name: str, module: nnx.Module, in_integers: bool) -> nnx.Module:

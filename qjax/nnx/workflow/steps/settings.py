@@ -8,7 +8,7 @@ from typing import Any
 from flax import nnx
 
 from qcore.arguments import quoted
-from qjax._models.tree import all_names, modules_of, name_of, shown
+from qjax._models.tree import all_names, is_in, modules_of, name_of, shown
 from qjax.quantization import QConfig, QConfigDynamic
 
 
@@ -80,16 +80,12 @@ def check_effects(entries: Any, model: nnx.Module, done: set[str], what: str) ->
     entries = entries if isinstance(entries, Mapping) else {"": entries}
     for key, settings in entries.items():
         roots = [name for name, module in all_names(model) if key in (name, type(module))]
-        if settings is None or any(_is_in(name, root) for name in done for root in roots):
+        if settings is None or any(is_in(name, root) for name in done for root in roots):
             continue
         if key == "":
             kinds = ", ".join(sorted({type(module).__name__ for _, module in nnx.iter_modules(model)}))
             raise ValueError(f"model has no {what}; there are {kinds}")
         raise ValueError(f"the entry {key if isinstance(key, str) else key.__name__} has no {what}")
-
-
-def _is_in(name: str, root: str) -> bool:
-    return not root or name == root or name.startswith(root + ".")
 
 
 def _some(names: list[str]) -> str:

@@ -1,0 +1,53 @@
+"""Layers that saw no data convert, and raise when they are called; results have the model's dtype."""
+
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+import qjax.nnx as qnn
+from qjax.quantization import QConfig, default_qat_qconfig, default_qconfig
+
+
+class Two(nnx.Module):
+    def __init__(self, dtype=jnp.float32):
+        rngs = nnx.Rngs(0)
+        self.quant, self.dequant = qnn.QuantStub(), qnn.DeQuantStub()
+        make = lambda: nnx.Linear(4, 4, rngs=rngs, param_dtype=dtype, dtype=dtype)  # noqa: E731
+        self.used, self.one, self.other = make(), make(), make()
+        self.unused_sum = qnn.FloatFunctional()
+
+    def __call__(self, x):
+        return self.dequant(self.used(self.quant(x)))
+
+
+@pytest.mark.parametrize("qconfig", [default_qconfig, default_qat_qconfig, QConfig("e4m3fn", "mxfp4")])
+def test_layers_that_saw_nothing_raise_when_they_are_called(qconfig):
+    prepare = qnn.prepare_qat if qconfig is default_qat_qconfig else qnn.prepare
+    prepared, x = prepare(Two(), qconfig), jnp.ones((2, 4))
+    with pytest.raises(ValueError, match=r"observers have seen nothing at .*layer 'unused_sum', layer 'used'"):
+        qnn.convert(prepared)
+    prepared(x)
+    with pytest.warns(UserWarning, match="seen nothing at .*'one'.*, which will raise when called"):
+        made = qnn.convert(prepared)
+    made(x)
+    inside = made.quant(x)
+    with pytest.raises(RuntimeError, match="one runs for the first time, and has no range"):
+        made.one(inside)
+    if qconfig is default_qconfig:
+        with pytest.raises(RuntimeError, match="unused_sum runs for the first time"):
+            made.unused_sum.add(inside, inside)
+    with pytest.warns(UserWarning, match="layer 'other'"):
+        some = qnn.convert(prepared, allow_uncalibrated=["one", "unused_sum"])
+    some.one(inside)
+    for wrong, error in (("one", TypeError), ([1], TypeError), (["two"], ValueError)):
+        with pytest.raises(error, match="allow_uncalibrated"):
+            qnn.convert(prepared, allow_uncalibrated=wrong)
+    qnn.convert(prepared, allow_uncalibrated=True).other(inside)
+
+
+@pytest.mark.parametrize("qconfig", [default_qconfig, QConfig("e4m3fn", "mxfp4")])
+def test_models_of_bfloat16(qconfig):
+    prepared, x = qnn.prepare(Two(jnp.bfloat16), qconfig), jnp.ones((2, 4), jnp.bfloat16)
+    prepared(x)
+    with pytest.warns(UserWarning, match="seen nothing"):
+        assert qnn.convert(prepared)(x).dtype == jnp.bfloat16
