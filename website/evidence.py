@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from qcore import parse
 from qcore.law.rounding import MODES
@@ -237,3 +238,25 @@ def _by(rows: Sequence[Record], backend: str) -> list[Record]:
 def _versions(record: Record) -> str:
     versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("numpy", "torch", "jax"))
     return f"{versions}, on an {record['machine']['cpu']}"
+
+
+def defined_functions() -> str:
+    """Torch's functions by what a converted model does with them, from the registry; needs PyTorch."""
+    from qtorch.reproducible.modules import guard  # noqa: F401  # has all rows
+    from qtorch.reproducible.modules.registry import DEFINED, EXACT, MAKERS, RANDOM
+
+    kinds = {
+        "computed by a law": DEFINED,
+        "stay: they move numbers, or ask about them": EXACT,
+        "stay: they make numbers": MAKERS,
+        "refused: random": RANDOM,
+    }
+    return table(
+        ("in a converted model", "functions and methods of torch"), ((kind, _names(f)) for kind, f in kinds.items())
+    )
+
+
+def _names(functions: Iterable[Any]) -> str:
+    """Names without those of operators and of changes in place."""
+    found = {getattr(one, "__name__", "") for one in functions if getattr(one, "__module__", "") != "_operator"}
+    return ", ".join(f"`{name}`" for name in sorted(found) if name and name[0] != "_" and name[-1] != "_")

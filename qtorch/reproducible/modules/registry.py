@@ -91,24 +91,22 @@ def float32(x: Any) -> Any:
 
 
 EXACT = named(
-    "reshape flatten unflatten permute transpose swapaxes swapdims movedim moveaxis unsqueeze squeeze ravel t adjoint "
-    "clone detach view_as_real flip fliplr flipud rot90 roll tril triu diag diagonal diag_embed "
+    "reshape flatten permute transpose swapaxes swapdims movedim moveaxis unsqueeze squeeze ravel t adjoint "
+    "clone detach flip fliplr flipud rot90 roll tril triu diag diagonal diag_embed "
     "atleast_1d atleast_2d atleast_3d cat concat concatenate stack hstack vstack dstack column_stack row_stack "
-    "neg negative numel is_floating_point is_complex is_nonzero isnan isinf isfinite isposinf isneginf "
-    "zeros_like ones_like full_like empty_like pixel_shuffle pixel_unshuffle channel_shuffle view_as_complex",
+    "neg negative numel is_floating_point is_complex isnan isinf isfinite isposinf isneginf "
+    "zeros_like ones_like full_like empty_like pixel_shuffle pixel_unshuffle channel_shuffle",
     torch,
     Tensor,
+    torch.nn.functional,
 ) | named(
     "view view_as reshape_as contiguous is_contiguous stride storage_offset size dim ndimension nelement item tolist "
-    "numpy cpu cuda data_ptr requires_grad_ detach_ element_size get_device type_as __len__ __neg__ __iter__ "
+    "numpy cpu cuda data_ptr requires_grad_ detach_ element_size get_device __len__ __neg__ __iter__ "
     "__float__ __int__ __repr__ __format__ __deepcopy__ fill_ zero_ squeeze_ unsqueeze_ transpose_ t_ neg_ tril_ triu_ "
-    "new_zeros new_ones new_full new_empty new_tensor backward retain_grad register_hook is_shared untyped_storage "
-    "_is_view record_stream __hash__ refine_names rename is_set_to",
+    "new_zeros new_ones new_full new_empty new_tensor backward retain_grad register_hook",
     Tensor,
 )
-EXACT |= {operator.neg}
-EXACT -= {Tensor.unflatten} | named("view_as_real view_as_complex is_nonzero type_as", torch, Tensor)
-EXACT |= named("pixel_shuffle pixel_unshuffle channel_shuffle", torch.nn.functional)
+EXACT |= {torch.unflatten, operator.neg}
 
 EXACT_METHODS = frozenset(python_methods(EXACT))
 
