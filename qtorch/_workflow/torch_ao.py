@@ -276,8 +276,9 @@ def _quantized(key: str, layer: str, rest: dict[str, torch.Tensor]) -> torch.Ten
             raise ValueError(f"state_dict has {name} of shape {tuple(part.shape)}; allowed is {channels} for {key}")
     least = 0 if is_table else -128
     if zero_point.is_floating_point() or not ((zero_point >= least) & (zero_point <= least + 255)).all():
+        kind = "uint8" if is_table else "int8"
         raise ValueError(
-            f"state_dict has {names[2]} that is no {values.dtype}; allowed are integers from {least} to {least + 255}"
+            f"state_dict has {names[2]} that is no {kind}; allowed are integers from {least} to {least + 255}"
         )
     if not scale.is_floating_point() or not ((scale > 0) & scale.isfinite()).all():
         raise ValueError(f"state_dict has {names[1]} that is no scale; allowed are finite numbers above 0")

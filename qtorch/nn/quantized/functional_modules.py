@@ -170,7 +170,8 @@ class QFunctional(Quantized):
         return arithmetic.mul_scalar(x, y)
 
     def _elementwise(self, name: str, x: Any, y: Any, relu: bool = False) -> QTensor:
-        if type(x) is QTensor and type(y) is QTensor and not torch.compiler.is_dynamo_compiling():
+        plain = type(x) is QTensor and type(y) is QTensor and not self.is_uncalibrated
+        if plain and not torch.compiler.is_dynamo_compiling():
             output = self.checked_output()
             values = binary_on_cpu(name, x, y, output, self.form, relu)
             if values is not None:
