@@ -150,7 +150,9 @@ run = nnx.jit(states_and_results)
 KINDS = {"lstm": (nn.LSTM, qnn.LSTM), "gru": (nn.GRU, qnn.GRU)}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["lstm", pytest.param("gru", marks=pytest.mark.heavy)]
+)  # functions of both: test_workflow_layers
 @pytest.mark.parametrize("dtype", ["qint8", pytest.param(INT4, marks=pytest.mark.heavy)], ids=str)
 def test_layers_of_recurrent_cells(kind, dtype):
     """Two layers and directions: floats, integers quantized here or there, and carried both ways."""

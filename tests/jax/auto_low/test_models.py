@@ -8,12 +8,19 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
-from jax_auto_low_support import KEY, NEAREST, ROUNDINGS, F, by_hand, check, identity, integers, rounded_weight
+from jax_auto_low_support import KEY, NEAREST, STOCHASTIC, F, by_hand, check, identity, integers, rounded_weight
 from support import assert_same_bits, assert_same_trees
 
 from qjax.auto_low import lower
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+
+def roundings(usual):
+    """One rounding in ordinary runs: what rounds is in the other tests here."""
+    both = {"nearest": NEAREST, "stochastic": STOCHASTIC}
+    marks = {name: () if name == usual else pytest.mark.heavy for name in both}
+    return pytest.mark.parametrize("rounding", [pytest.param(both[n], id=n, marks=marks[n]) for n in both])
 
 
 class Block(linen.Module):
@@ -35,7 +42,7 @@ class Linen(linen.Module):
         return self.q(linen.DenseGeneral((2, 3))(x), 2)
 
 
-@ROUNDINGS
+@roundings("stochastic")
 def test_flax_linen(rounding):
     x = integers((2, 5, 3), bound=2)
     params = Linen(identity).init(jax.random.key(0), x)
@@ -63,7 +70,7 @@ class Recurrent(nnx.Module):
         return q(self.last(states), 2), h
 
 
-@ROUNDINGS
+@roundings("nearest")
 def test_flax_nnx(rounding):
     graph, state = nnx.split(Recurrent())
     state = jax.tree.map(lambda p: integers(p.shape, p.size, 1), state)
@@ -98,7 +105,7 @@ class Equinox(eqx.Module):
         return q(jax.vmap(self.last)(x), 2)
 
 
-@ROUNDINGS
+@roundings("stochastic")
 def test_equinox(rounding):
     model = jax.tree.map(lambda p: integers(p.shape, p.size, 1) if eqx.is_array(p) else p, Equinox())
     arrays, rest = eqx.partition(model, eqx.is_array)

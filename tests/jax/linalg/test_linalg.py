@@ -62,7 +62,9 @@ CONV_SPECS = {  # of the input (batch, channels, ...), the weight (outputs, chan
 }
 
 
-@pytest.mark.parametrize("specs", CONV_SPECS)
+@pytest.mark.parametrize(
+    "specs", ["examples", "channels", *(pytest.param(one, marks=pytest.mark.heavy) for one in ("outputs", "rows"))]
+)
 def test_shardings_of_convolutions_do_not_matter(specs):
     """Exact ones and their gradients, on four devices: of what is summed over, and of what is not."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("x",))
@@ -105,7 +107,7 @@ def test_flax_layers_have_torchs_bits(padding):
     assert_same_bits(nnx.jit(lambda layer, x: layer(x))(dense, A), expected)
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("causal", [True, pytest.param(False, marks=pytest.mark.heavy)])
 def test_flax_attention_has_torchs_bits(causal):
     low = {"operands": ("e4m3fn", "e5m2"), "accumulator": Accumulator("float(6,9)", chunk=4)}
     options = {"linear": low, "scores": low, "output": {"operands": ("e4m3fn", "e4m3fn"), "grad_a": "product(e5m2)"}}
