@@ -45,6 +45,15 @@ def test_layers_that_saw_nothing_raise_when_they_are_called(qconfig):
     qnn.convert(prepared, allow_uncalibrated=True).other(inside)
 
 
+def test_weights_that_cannot_have_formats_are_refused_when_they_are_prepared():
+    model = nnx.Sequential(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), qnn.PReLU())
+    with pytest.raises(ValueError, match="layer '1' is a PReLU, and settings have the format of weights mxfp4"):
+        qnn.prepare(model, QConfig("e4m3fn", "mxfp4"))
+    prepared = qnn.prepare(model, {"": QConfig("e4m3fn", "mxfp4"), "1": QConfig("e4m3fn", None)})
+    prepared(jnp.ones((1, 2)))
+    assert jnp.isfinite(qnn.convert(prepared)(jnp.ones((1, 2)))).all()
+
+
 @pytest.mark.parametrize("qconfig", [default_qconfig, QConfig("e4m3fn", "mxfp4")])
 def test_models_of_bfloat16(qconfig):
     prepared, x = qnn.prepare(Two(jnp.bfloat16), qconfig), jnp.ones((2, 4), jnp.bfloat16)

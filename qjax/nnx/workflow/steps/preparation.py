@@ -7,8 +7,8 @@ from typing import Any
 
 from flax import nnx
 
-from qjax._models.tree import check_model, rebuilt
-from qjax.nnx.workflow.layers import is_whole, why_float
+from qjax._models.tree import check_model, rebuilt, shown
+from qjax.nnx.workflow.layers import UNTRAINED, is_whole, why_float
 from qjax.nnx.workflow.observing import FloatFunctional, Observed
 from qjax.nnx.workflow.steps.settings import check_effects, settings_of
 from qjax.quantization import QConfig
@@ -30,7 +30,8 @@ def prepare(model: nnx.Module, qconfig: Any) -> nnx.Module:
 
     Raises:
         TypeError: if an argument, or settings, have the wrong type.
-        ValueError: if an entry names nothing, or nothing would be observed.
+        ValueError: if an entry names nothing, nothing would be observed, or weights of a ConvTranspose or PReLU have a
+            format.
 
     Example:
         >>> from qjax.quantization import default_qconfig
@@ -55,6 +56,11 @@ def observed_model(
         done.add(name)
         if isinstance(module, Observed):
             return module
+        if type(module) in UNTRAINED and getattr(settings[name].weight, "number", None) is not None:
+            raise ValueError(
+                f"{shown(name)} is a {type(module).__name__}, and settings have the format of weights "
+                f"{settings[name].weight.number}; allowed are integers and None: an entry of its own"
+            )
         made: Any = make(name, module, settings[name])
         if not isinstance(module, FloatFunctional):
             return made
