@@ -51,6 +51,8 @@ def split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> An
         >>> split(jnp.int8([1, 2, 3, 4]), 2)[1]
         Array([3, 4], dtype=int8)
     """
+    if getattr(x, "ndim", 0) == 0:
+        raise ValueError("x has no axes; allowed are arrays with some")
     return jnp.split(x, indices_or_sections, axis)
 
 

@@ -168,7 +168,7 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor], model: torch.nn.Module |
         with their dtype as an entry of its own; and torch's packed objects of recurrent layers.
 
     Raises:
-        TypeError: if state_dict is no dictionary, a name no text, or an entry no tensor.
+        TypeError: if state_dict is no dictionary, a name no text, an entry no tensor, or model no module.
         ValueError: if a weight has integers that torch.ao has not, other than int8, or uint8 for embeddings, or no
             entry for its scale or zero point.
 
@@ -179,6 +179,7 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor], model: torch.nn.Module |
         ['fc.scale', 'fc.zero_point', 'fc._packed_params.dtype', 'fc._packed_params._packed_params']
     """
     check_state_dict(state_dict)
+    check_type("model", model, (torch.nn.Module, type(None)), "a torch.nn.Module or None")
     rest, layers = dict(state_dict), dict[str, tuple[torch.Tensor, torch.Tensor | None]]()
     halves = not any(key.endswith(_OBSERVED) for key in state_dict)  # dynamic layers, and no model in float16
     for key, value in state_dict.items():

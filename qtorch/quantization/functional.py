@@ -136,11 +136,17 @@ def linear(
     return linear_to(input, weight, bias, result_qparams(input, scale, zero_point), input.form)
 
 
+def _check_bias(bias: Any) -> None:
+    check_type("bias", bias, (torch.Tensor, type(None)), "a float32 tensor or None")
+    if bias is not None:
+        check_dense("bias", bias)
+
+
 def linear_to(
     input: QTensor, weight: QTensor, bias: torch.Tensor | None, output: QParams, form: AffineInteger
 ) -> QTensor:
     """`linear` with checked operands, and any integers as its result."""
-    check_type("bias", bias, (torch.Tensor, type(None)), "a float32 tensor or None")
+    _check_bias(bias)
     values = rounded_products(input.reshape(-1, weight.shape[1]), weight, Rounding(bias, output, form))
     return QTensor(values.reshape(*input.shape[:-1], weight.shape[0]), output, form)
 
@@ -203,7 +209,7 @@ def conv_to(
 
     Its settings are stride, padding, dilation, groups and the padding's mode.
     """
-    check_type("bias", bias, (torch.Tensor, type(None)), "a float32 tensor or None")
+    _check_bias(bias)
     stride, padding, dilation, groups, mode = settings
     if mode != "zeros":
         input = pad_images(input, tuple((size, size) for size in padding), mode)

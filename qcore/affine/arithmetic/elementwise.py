@@ -463,6 +463,8 @@ def masked_fill(q: Any, mask: Any, value: float) -> Any:
     check_operand("input", q)
     value = check_float("value", value, "a number", lambda number: number == number)
     xp = q.names
+    if not hasattr(mask, "dtype"):
+        raise TypeError(f"mask={quoted(mask)} is a {type(mask).__name__}; allowed is an array of bools")
     if xp.dtype(mask) != "bool":
         raise TypeError(f"mask has dtype {mask.dtype}; allowed is bool")
     with xp.arithmetic():
