@@ -19,7 +19,11 @@ from qjax.auto_low import lower
 F, G = FloatingPoint(5, 1), FloatingPoint(5, 2)
 NEAREST = {"forward_rounding": "nearest", "backward_rounding": "nearest"}
 STOCHASTIC = {"forward_rounding": "stochastic", "backward_rounding": "stochastic"}
-ROUNDINGS = pytest.mark.parametrize("rounding", [NEAREST, STOCHASTIC], ids=["nearest", "stochastic"])
+# Models in tests/jax/auto_low/test_models.py are rounded to nearest in ordinary runs, too.
+ROUNDINGS = pytest.mark.parametrize(
+    "rounding",
+    [pytest.param(NEAREST, id="nearest", marks=pytest.mark.heavy), pytest.param(STOCHASTIC, id="stochastic")],
+)
 KEY = jax.random.key(5)
 
 
