@@ -32,7 +32,7 @@ class FormatRounding:
 
     Example:
         >>> from qjax.quantization import QConfig
-        >>> QConfig("e5m2", "mxfp4").activation.apply(NoState(), jax.numpy.float32([1.2]))[0]
+        >>> QConfig("mxfp8_e5m2", "mxfp4").activation.apply(NoState(), jax.numpy.float32([1.2]))[0]
         Array([1.25], dtype=float32)
     """
 
