@@ -111,7 +111,7 @@ def einsum(equation: str, a: Any, b: Any, output: QParams, form: AffineInteger |
     The sums are those of (a - za) * (b - zb), exactly, and then rounded to float32.
 
     Args:
-        equation: as for `numpy.einsum`, of two operands, with "->": "bij,bjk->bik".
+        equation: as for `numpy.einsum`, of two operands, with "->": `bij,bjk->bik`.
         a, b, output, form: as for `add`.
 
     Returns:
