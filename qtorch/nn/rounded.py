@@ -12,7 +12,7 @@ from qtorch.nn.qat.layers import convolve, settings_of
 from qtorch.nn.quantized.common.weights import CodedWeight, Dequantized
 from qtorch.quantization.tensor import QTensor
 
-__all__ = ["CodedWeight", "Dequantized", "RoundedLayer", "with_weight"]
+__all__ = ["CodedWeight", "Dequantized", "RoundedLayer"]
 
 
 class RoundedLayer(nn.Module):
