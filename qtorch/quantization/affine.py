@@ -14,10 +14,11 @@ import torch
 from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.parameters import check_input, check_qparams
 from qcore.arguments import check_float, check_int, quoted
+from qtorch._kernels.packages import serve_cpu
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.gradients import for_transforms, is_differentiated, refuse_recording
-from qtorch._rounding.paths.choice import check_device, has_kernels_in_c, is_plain_tensor
+from qtorch._rounding.paths.choice import check_device, is_plain_tensor
 from qtorch._torch_internals import apply_directly, constant
 from qtorch.quantization.array_names import Names
 from qtorch.quantization.launch import Bounds, fake_quantize_by_package, fake_quantize_on_cpu, straight_through_on_cpu
@@ -182,7 +183,7 @@ def _forward(
 ) -> tuple[torch.Tensor, ...]:
     """The fake-quantized x, and the mask of gradients as 0 and 1 in uint8."""
     if plain and x.numel() > 0:
-        launch = fake_quantize_on_cpu if has_kernels_in_c(x) else fake_quantize_by_package
+        launch = fake_quantize_on_cpu if x.is_cpu and not serve_cpu() else fake_quantize_by_package
         results = launch(x, scale, zero_point, axis, bounds)
         if results is not None:
             return results

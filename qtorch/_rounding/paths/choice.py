@@ -80,11 +80,6 @@ def are_plain_tensors(tensors: Iterable[torch.Tensor | None]) -> bool:
     return one_device and is_memory(*found)
 
 
-def has_kernels_in_c(x: torch.Tensor) -> bool:
-    """True if C serves a plain tensor; others have packages of Inductor's."""
-    return x.is_cpu and not serve_cpu()
-
-
 def check_device(name: str, x: torch.Tensor, device: torch.device, other: str) -> None:
     """Raises a ValueError if a tensor is on another device than the argument that it is used with."""
     if x.device != device:
@@ -94,7 +89,8 @@ def check_device(name: str, x: torch.Tensor, device: torch.device, other: str) -
 def round_tensor(x: torch.Tensor, plan: Plan, noise: Noise | None, plain: bool) -> Any:
     """The law in the fastest way there is for x; see `operations.run`."""
     if plain:
-        result = (round_on_cpu if has_kernels_in_c(x) else round_by_package)(x, plan, noise) if x.numel() else None
+        in_c = x.is_cpu and not serve_cpu()
+        result = (round_on_cpu if in_c else round_by_package)(x, plan, noise) if x.numel() > 0 else None
         if result is None:
             result = by_operations(x, plan, noise)
             result = (
@@ -125,7 +121,8 @@ def decode_tensor(
 ) -> torch.Tensor:
     """The numbers of codes in the fastest way there is for them; `scales` of blocks and the whole's are tensors."""
     if plain:
-        result = (decode_on_cpu if has_kernels_in_c(codes) else decode_by_package)(codes, number, dtype, scales, scale)
+        in_c = codes.is_cpu and not serve_cpu()
+        result = (decode_on_cpu if in_c else decode_by_package)(codes, number, dtype, scales, scale)
         if result is not None:
             return result
     elif torch.compiler.is_dynamo_compiling() and codes.is_cpu and not torch.compiler.is_exporting():
