@@ -50,8 +50,8 @@ def low_precision(
         each of the optimizer's state tensors <- momentum_quant
 
     State tensors are the floating arrays in those parts of the optimizer's state that have the parameters' structure,
-    as `optax.tree_utils.tree_map_params` finds them. Where it finds none among arrays of floats (`optax.lbfgs`),
-    momentum_quant is refused, by `init`.
+    as `optax.tree_utils.tree_map_params` finds them, or by the parameters' paths where that fails (`optax.lbfgs`, whose
+    memories have an axis more). A state of floats without such parts (`optax.flatten`) is refused by `init`.
 
     Parameters of bfloat16 and float16 are stepped in float32 if weights, accumulators or momenta are rounded: gradients
     and accumulators are float32 then, as is the optimizer's state. The parameter is the rounded weight, rounded to

@@ -36,7 +36,7 @@ class _Mark:
 
 
 def state_tensors(tx: optax.GradientTransformation, state: Any, params: Any) -> list[StateTensor]:
-    """The floating arrays in those parts of a state that have the parameters' structure; not step counters.
+    """The floating arrays in the parts of a state that have the parameters' structure; not step counters.
 
     A parameter's state tensors are numbered in the order of their fields' names (`mu`, `nu`, `nu_max`, `trace`), and
     for equal names in the order of the leaves. So Adam's `mu` is number 0 and `nu` number 1, as `exp_avg` and
@@ -60,8 +60,8 @@ def state_tensors(tx: optax.GradientTransformation, state: Any, params: Any) -> 
             transform_non_params=lambda _: _Mark(),
             is_leaf=lambda _: True,
         )
-    except Exception as error:  # whatever tx.init raises for the placeholder of parameters that optax gives it
-        raise _unknown(state) from error
+    except Exception:  # whatever tx.init raises for the placeholder of parameters that optax gives it
+        marks = _by_structure(state, params)
     found = defaultdict(list)
     for leaf, (path, one) in enumerate(tree_flatten_with_path(marks)[0]):
         if one.parameter is not None:
@@ -76,10 +76,28 @@ def state_tensors(tx: optax.GradientTransformation, state: Any, params: Any) -> 
     ]
 
 
+def _by_structure(state: Any, params: Any) -> Any:
+    """Marks for the floating arrays of those subtrees that have all paths of the parameters, as in `optax.lbfgs`.
+
+    An array may be several of a parameter's, one behind the other: its last axes are the parameter's.
+    """
+    owners = list(enumerate(tree_flatten_with_path(params)[0]))
+    parts = defaultdict(dict)
+    for path, leaf in tree_flatten_with_path(state)[0]:
+        for number, (own, x) in owners:
+            fits = own and path[-len(own) :] == own and leaf.shape[leaf.ndim - x.ndim :] == x.shape
+            if fits and jnp.issubdtype(leaf.dtype, jnp.floating):
+                parts[path[: -len(own)]][path] = _Mark(number, len(own))
+    whole = [part for part in parts.values() if len(part) == len(owners)]
+    marks = {path: mark for part in reversed(whole) for path, mark in part.items()}
+    return tree_map_with_path(lambda path, _: marks.get(path, _Mark()), state)
+
+
 def _unknown(state: Any) -> ValueError:
     """For an optimizer of which it cannot be found out what momentum_quant would round."""
     paths = (keystr(path, simple=True, separator=".") for path, _ in tree_flatten_with_path(state)[0])
     return ValueError(
         f"momentum_quant with an optimizer whose state ({', '.join(paths)}) has no parts that "
-        "optax.tree_utils.tree_map_params finds, as in optax.lbfgs and optax.flatten; allowed is momentum_quant=None"
+        "optax.tree_utils.tree_map_params finds or that have all paths of the parameters, as in optax.flatten; "
+        "allowed is momentum_quant=None"
     )

@@ -60,7 +60,32 @@ def test_masked_state_tensors_and_several_of_one_name():
     assert [t.index for t in state_tensors(optimizer, optimizer.init(params), params) if t.parameter == 2] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("optimizer", [optax.lbfgs(), optax.flatten(optax.adam(0.1))], ids=["lbfgs", "flatten"])
+def test_momenta_of_lbfgs():
+    """optax's own search for parts fails there; the parameters' paths are in its state, behind a memory's axis."""
+    p = {"x": {"w": jnp.linspace(0.3, 2.7, 4)}, "w": jnp.linspace(-1.1, 1.3, 10)}
+
+    def loss(p):
+        return (p["x"]["w"] ** 2).sum() + (p["w"] ** 4).sum()
+
+    def run(tx, steps=2):
+        state = tx.init(p)
+        for _ in range(steps):
+            value, grad = jax.value_and_grad(loss)(p)
+            _, state = tx.update(grad, state, p, value=value, grad=grad, value_fn=loss)
+        return state
+
+    search = optax.lbfgs()
+    found = [t.name for t in state_tensors(search, search.init(p), p) if t.parameter == 0]
+    assert found == ["diff_params_memory", "diff_updates_memory", "grad", "params", "updates"]
+    wide, rounded = run(search, 1), run(low_precision(search, momentum_quant="float(6,9)"), 1).inner
+    owned = {t.leaf for t in state_tensors(search, wide, p)}
+    for leaf, (x, y) in enumerate(zip(jax.tree.leaves(wide), jax.tree.leaves(rounded), strict=True)):
+        expected = qcore.quantize(np.asarray(x), "float(6,9)", "nearest") if leaf in owned else np.asarray(x)
+        assert_same_bits(y, expected)
+    assert len(owned) == 10
+
+
+@pytest.mark.parametrize("optimizer", [optax.flatten(optax.adam(0.1))], ids=["flatten"])
 def test_momenta_that_cannot_be_found_are_refused_and_the_rest_works(optimizer):
     p = {"w": jnp.ones(4)}
     with pytest.raises(ValueError, match=r"momentum_quant with an optimizer whose state .*; allowed is momentum_q"):
