@@ -34,8 +34,8 @@ def filters_of(weight: Any, groups: int) -> Any:
         mirrored = xp.constant(list(range(size))[::-1], "int32", values)
         values = values[(*(slice(None),) * axis, mirrored)]
     if qparams.axis is not None:
-        parts = (xp.concatenate([part] * groups, 0) for part in (qparams.scale, qparams.zero_point))
-        qparams = QParams(*parts, 0)
+        scale, zero_point = (xp.concatenate([part] * groups, 0) for part in (qparams.scale, qparams.zero_point))
+        qparams = QParams(scale, zero_point, 0)
     return type(weight)(values, qparams, weight.form)
 
 
