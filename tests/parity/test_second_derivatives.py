@@ -12,6 +12,7 @@ import qtorch
 
 _X = np.linspace(-1.5, 1.7, 24, dtype=np.float32).reshape(4, 6)
 _X[0, 0] = 0  # where formulas meet
+_AWAY = np.where(_X == 0, np.float32(0.1), _X)  # torch's second derivatives at 0 are neither side's there
 _P = abs(_X) + np.float32(0.3)
 _W, _B = np.linspace(0.3, 1.2, 6, dtype=np.float32), np.linspace(-1, 1, 6, dtype=np.float32)
 _MATRIX = np.linspace(-1, 1, 18, dtype=np.float32).reshape(3, 6)
@@ -88,10 +89,59 @@ CASES = {
     "dropout": (lambda r, x: r.exp(r.dropout(x, 0.3, 7)), lambda x: _kept(x).exp(), [_X]),
     "chunk": (lambda r, x: r.exp(r.multiply(*r.chunk(x, 2))), lambda x: (x[:, :3] * x[:, 3:]).exp(), [_X]),
     "narrow": (lambda r, x: r.exp(r.narrow(x, 1, 2, 3)), lambda x: x[:, 2:5].exp(), [_X]),
+    **{
+        name: (lambda r, x, name=name: r.exp(getattr(r, name)(x)), lambda x, f=f: f(x).exp(), [_X])
+        for name, f in {
+            "abs": torch.abs,
+            **{name: getattr(F, name) for name in ("hardtanh", "hardswish")},
+        }.items()
+    },
+    **{name: (name, getattr(F, name), [_AWAY]) for name in ("elu", "selu")},
+    "hardsigmoid": (lambda r, x: r.exp(r.hardsigmoid(x)), lambda x: (x / 6 + 0.5).clamp(0, 1).exp(), [3 * _X]),
+    "celu": (lambda r, x: r.celu(x, 0.5), lambda x: F.celu(x, 0.5), [_AWAY]),
+    "leaky_relu": (lambda r, x: r.exp(r.leaky_relu(x, 0.2)), lambda x: F.leaky_relu(x, 0.2).exp(), [_X]),
+    "prelu": (lambda r, x, w: r.exp(r.prelu(x, w)), lambda x, w: F.prelu(x, w).exp(), [_AWAY, _W]),
+    "clamp": (lambda r, x: r.exp(r.clamp(x, -0.4, 0.7)), lambda x: x.clamp(-0.4, 0.7).exp(), [_X]),
+    "maximum": (lambda r, x, w: r.exp(r.maximum(x, w)), lambda x, w: x.maximum(w).exp(), [_X, _W]),
+    "minimum": (lambda r, x, w: r.exp(r.minimum(x, w)), lambda x, w: x.minimum(w).exp(), [_X, _W]),
+    "where": (
+        lambda r, x, w: r.exp(r.where(r.less(r.one(_X), r.one(_P)), x, w)),
+        lambda x, w: torch.where(torch.tensor(_X < _P), x, w).exp(),
+        [_X, _W],
+    ),
+    "group_norm": (
+        lambda r, x, w, b: r.group_norm(x, 2, w, b),
+        lambda x, w, b: _layer_norm(x.unflatten(1, (2, 3)), 1, 0, 2).flatten(1) * w + b,
+        [_X, _W, _B],
+    ),
+    "pad": (
+        lambda r, x: r.exp(r.pad(x, ((0, 0), (1, 2)), "reflect")),
+        lambda x: F.pad(x, (1, 2), "reflect").exp(),
+        [_X],
+    ),
+    "broadcast_to": (
+        lambda r, w: r.exp(r.multiply(r.broadcast_to(w, (4, 6)), r.one(_X))),
+        lambda w: (w * torch.tensor(_X)).exp(),
+        [_W],
+    ),
+    "part": (lambda r, x: r.exp(r.part(x, (slice(1, 3), 2))), lambda x: x[1:3, 2].exp(), [_X]),
+    "take": (lambda r, x: r.exp(r.take(x, r.one(_ROWS), 0)), lambda x: x[torch.tensor(_ROWS)].exp(), [_X]),
+    "take_along_axis": (
+        lambda r, x: r.exp(r.take_along_axis(x, r.one(_ROWS[:, None]), 1)),
+        lambda x: x.take_along_dim(torch.tensor(_ROWS[:, None]), 1).exp(),
+        [_X],
+    ),
+    "sort": (
+        lambda r, x: r.exp(r.multiply(r.sort(x, 1, True), r.one(_W))),
+        lambda x: (x.sort(1, True)[0] * torch.tensor(_W)).exp(),
+        [_X],
+    ),
+    "moved": (lambda r, x: r.exp(r.moved(x, lambda x: x.swapaxes(0, 1))), lambda x: x.T.exp(), [_X]),
     "settle": (lambda r, x: r.exp(r.settle(x)), torch.exp, [_X]),
 }
-# Functions for optimizers, which are not differentiated, and what is no function of arrays.
+# Functions for optimizers, which are not differentiated, of integers and truth, and what is no function of arrays.
 OTHERS = {
+    *("argmax", "argsort", "equal", "less", "less_equal", "to_integers"),
     *("adam_step", "clip_by_norm", "moving_average", "rate", "sgd_step", "Cosine", "Milestones", "Names", "convert"),
     *("initialize", "set_key", "Optimizer", "adam", "adamw", "sgd", "load_state_dict", "state_dict"),
     *("Adam", "AdamW", "SGD", "clip_grad_norm_"),
