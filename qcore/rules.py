@@ -148,12 +148,3 @@ class Rule:
     def names(self, layer: str) -> bool:
         """True if the pattern matches a layer's dotted name."""
         return fnmatchcase(layer, self.name)
-
-
-def check_stateless(name: str, number: Number) -> None:
-    """Refuses a delayed scale for what an optimizer rounds: it has the tensor, and so the scale, at hand."""
-    if getattr(number, "history", None) is not None:
-        raise ValueError(
-            f"{name}={number.text} has a delayed scale, which follows from past tensors, as products need it before "
-            "they have seen theirs; an optimizer has the whole tensor, so allowed are formats without history"
-        )

@@ -230,8 +230,8 @@ class BlockScaled(_TiledNumber):
         if self.history is not None:
             raise ValueError(
                 f"{self.text} has a delayed scale, which is state; allowed are Quantizer in PyTorch, the argument "
-                "scaling of quantizer's functions in JAX, Operand(scale=Scale(history=)) in products, and here a "
-                "format without history"
+                "scaling of quantizer's functions in JAX, Operand(scale=Scale(history=)) in products, OptimLP and "
+                "low_precision, and here a format without history"
             )
 
     def codes(self, carrier: Carrier) -> Codes:

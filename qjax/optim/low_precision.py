@@ -13,20 +13,21 @@ import optax
 from jax.tree_util import keystr
 
 from qcore import Number, Rounding
+from qcore.accumulate.operands.delayed import check_row, is_delayed
 from qcore.arguments import quoted
 from qcore.formats.number import check_number
-from qcore.rules import check_stateless
 from qjax._rounding.dispatch import same_bits
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax._rounding.scopes import UNWATCHED, kind_scope, mark
 from qjax.optim.exact import difference, prevent_fma
 from qjax.optim.momentum import state_tensors
-from qjax.optim.multi_tensor import quantize_arrays
+from qjax.optim.multi_tensor import quantize_arrays, quantize_delayed
 from qjax.optim.state import LowPrecisionState
 from qjax.quant.quantizer import QuantizeFunction
 
 Quantizer = Number | str | Callable[[jax.Array], jax.Array] | None
 
+_ROLES = "gradient", "accumulator", "weight", "momentum"
 _GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles, from which the keys follow
 
 
@@ -62,6 +63,11 @@ def low_precision(
     fold_in(fold_in(k, role), j), where the role is 0 for its gradient, 1 for its accumulator, 2 for its weight and
     3 + i for its i-th state tensor, in the order of their names (`mu`, `nu`).
 
+    A format with a delayed scale (`BlockScaled(history=)`) rounds an array with a scale that follows from those of past
+    steps, as for `quantizer`; the first step's is 1. Each gradient, accumulator, weight and state tensor has its own,
+    which each update advances; the state has them in `scaling`. Such arrays are float32. An optimizer sees gradients
+    that devices have reduced, and so `reduce_amax` has nothing to do; in `shard_map` parameters are to be whole.
+
     `optax.apply_updates` gives the quantized weights wherever any update does; `qjax.optim.apply_updates` always does.
     If the user has changed a parameter since the last step, its accumulator starts from the new number. Transformations
     after this one in an `optax.chain` would change the weights.
@@ -79,7 +85,8 @@ def low_precision(
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if an argument is out of range, or a stochastic quantizer has no key.
+        ValueError: if an argument is out of range, or a stochastic quantizer has no key; in `update`, if the state has
+            not the delayed scales of the formats.
 
     Example:
         >>> from qjax import quantizer
@@ -117,13 +124,40 @@ class _Rounding(NamedTuple):
     def active(self) -> bool:
         return self.number is not None or self.function is not None
 
-    def __call__(self, arrays: list[Any], keys: Any, sites: list[tuple[str, str]]) -> list[Any]:
-        """The arrays rounded, each with its own row of keys; sites are the parameters' paths and the tensors' names."""
-        if self.number is not None:
-            with jax.named_scope(UNWATCHED):
+    def __call__(
+        self, arrays: list[Any], keys: Any, sites: list[tuple[str, str]], rows: list[Any] | None
+    ) -> tuple[list[Any], list[Any] | None]:
+        """The arrays rounded, and the next rows of their delayed scales, if they have any.
+
+        Args:
+            arrays: of the parameters.
+            keys: a row for each array.
+            sites: the parameters' paths and the tensors' names.
+            rows: see `LowPrecisionState.scaling`.
+        """
+        if self.number is None:
+            return (arrays if self.function is None else [self._call(x) for x in arrays]), rows
+        with jax.named_scope(UNWATCHED):
+            if rows is None:
                 rounded = quantize_arrays(arrays, self.number, self.mode, keys)
-            return [self._marked(x, y, path, role) for x, y, (path, role) in zip(arrays, rounded, sites, strict=True)]
-        return arrays if self.function is None else [self._call(x) for x in arrays]
+            else:
+                self._check_float32(arrays, sites)
+                rounded, rows = quantize_delayed(arrays, self.number, self.mode, keys, rows)  # type: ignore[arg-type]
+        marked = [self._marked(x, y, path, role) for x, y, (path, role) in zip(arrays, rounded, sites, strict=True)]
+        return marked, rows
+
+    def _check_float32(self, arrays: list[Any], sites: list[tuple[str, str]]) -> None:
+        for x, (path, role) in zip(arrays, sites, strict=True):
+            if x.dtype != jnp.float32:
+                raise TypeError(
+                    f"{self.name}={self.number.text} has a delayed scale, and {role} of parameter {quoted(path)} is "  # type: ignore[union-attr]
+                    f"{x.dtype}; allowed are float32, in which 16-bit parameters are stepped if weights, accumulators "
+                    "or momenta are rounded, and formats without history"
+                )
+
+    def first_row(self) -> jax.Array:
+        """The state of a delayed scale before the first step."""
+        return jnp.zeros(1 + self.number.history, jnp.float32).at[0].set(1)  # type: ignore[union-attr]
 
     def _marked(self, x: Any, y: Any, path: str, role: str) -> Any:
         with kind_scope("state", role, path):
@@ -157,7 +191,42 @@ class _LowPrecision(NamedTuple):
         inner = self.tx.init(stepped)
         if self.momentum.active:
             state_tensors(self.tx, inner, params)  # raises where there is no way to find them
-        return LowPrecisionState(jnp.zeros((), jnp.int32), key, weights, written, accumulators, inner)
+        scaling = {role: self._first_rows(role, inner, params) for role in self._delayed()} or None
+        return LowPrecisionState(jnp.zeros((), jnp.int32), key, weights, written, accumulators, inner, scaling)
+
+    def _delayed(self) -> list[str]:
+        """The roles with delayed scales."""
+        return [role for role in _ROLES if is_delayed(getattr(self, role).number)]
+
+    def _first_rows(self, role: str, inner: Any, params: Any) -> Any:
+        """The rows of a role's tensors before the first step, see `LowPrecisionState.scaling`."""
+        one: _Rounding = getattr(self, role)
+        if role != "momentum":
+            return jax.tree.map(lambda _: one.first_row(), params)
+        leaves, tree = jax.tree.flatten(inner)
+        owned = {tensor.leaf for tensor in state_tensors(self.tx, inner, params)}
+        return tree.unflatten([one.first_row() if leaf in owned else None for leaf in range(len(leaves))])
+
+    def _rows(self, state: LowPrecisionState, params: Any) -> dict[str, list[Any] | None]:
+        """The rows of each role's tensors, in the order of the leaves; None where scales are not delayed."""
+        delayed, scaling = self._delayed(), state.scaling
+        given = sorted(scaling) if isinstance(scaling, dict) else None if scaling is None else type(scaling).__name__
+        if given != (sorted(delayed) or None):
+            raise ValueError(
+                f"state.scaling has {quoted(given)}; allowed is {delayed or None}, by formats' history, as from init"
+            )
+        rows: dict[str, list[Any] | None] = dict.fromkeys(_ROLES)
+        for role in delayed:
+            tree = state.scaling[role]
+            expected = jax.eval_shape(lambda role=role: self._first_rows(role, state.inner, params))
+            if jax.tree.structure(tree) != jax.tree.structure(expected):
+                raise ValueError(
+                    f"state.scaling[{quoted(role)}] is another tree; allowed is that of init, an array for each tensor"
+                )
+            for path, row in jax.tree_util.tree_flatten_with_path(tree)[0]:
+                check_row(f"state.scaling[{quoted(role)}]{keystr(path)}", row, getattr(self, role).number.history)
+            rows[role] = jax.tree.leaves(tree)
+        return rows
 
     def update(
         self, updates: Any, state: LowPrecisionState, params: Any = None, **extra_args: Any
@@ -169,23 +238,31 @@ class _LowPrecision(NamedTuple):
         leaves, tree = jax.tree.flatten(params)
         key = None if state.key is None else fold_in(state.key, state.step)
         numbers = np.arange(len(leaves), dtype=np.int32)
+        rows = self._rows(state, params)
 
         grads = [_scaled(self._widened(grad), self.scaling) for grad in tree.flatten_up_to(updates)]
-        grads = self.gradient(grads, _keys(key, _GRADIENT, numbers), [(path, "gradient") for path in paths])
+        sites = [(path, "gradient") for path in paths]
+        grads, of_grads = self.gradient(grads, _keys(key, _GRADIENT, numbers), sites, rows["gradient"])
         grads = tree.unflatten(grads)
         starts = jax.tree.map(self._start, params, *_last(state))
         steps, inner = self.tx.update(grads, state.inner, starts, **extra_args)
         sums = optax.apply_updates(starts, jax.tree.map(prevent_fma, steps))
         sites = [(path, "accumulator") for path in paths]
-        kept = self.accumulator(jax.tree.leaves(sums), _keys(key, _ACCUMULATOR, numbers), sites)
-        weights = self.weight(kept, _keys(key, _WEIGHT, numbers), [(path, "weight") for path in paths])
-        inner = self._round_momentum(inner, params, key)
+        keys = _keys(key, _ACCUMULATOR, numbers)
+        kept, of_kept = self.accumulator(jax.tree.leaves(sums), keys, sites, rows["accumulator"])
+        sites = [(path, "weight") for path in paths]
+        weights, of_weights = self.weight(kept, _keys(key, _WEIGHT, numbers), sites, rows["weight"])
+        inner, of_momenta = self._round_momentum(inner, params, key, rows["momentum"])
 
         accumulators = _copy(tree.unflatten(kept)) if self.accumulator.active else None
         weights = tree.unflatten([weight.astype(p.dtype) for weight, p in zip(weights, leaves, strict=True)])
         changes = jax.tree.map(difference, params, weights)
         written = optax.apply_updates(params, changes)
-        return changes, LowPrecisionState(state.step + 1, state.key, weights, written, accumulators, inner)
+        scaling = state.scaling
+        if scaling is not None:
+            advanced = dict(zip(_ROLES, (of_grads, of_kept, of_weights, of_momenta), strict=True))
+            scaling = {role: jax.tree.structure(tree).unflatten(advanced[role]) for role, tree in scaling.items()}
+        return changes, LowPrecisionState(state.step + 1, state.key, weights, written, accumulators, inner, scaling)
 
     def _widened(self, x: jax.Array) -> jax.Array:
         """x in float32 if it has 16 bits and what follows from it is rounded; else as it is."""
@@ -197,19 +274,19 @@ class _LowPrecision(NamedTuple):
         unchanged = same_bits(param, weight) | same_bits(param, written)
         return jnp.where(unchanged, self._widened(kept), self._widened(param))
 
-    def _round_momentum(self, inner: Any, params: Any, key: Any) -> Any:
+    def _round_momentum(self, inner: Any, params: Any, key: Any, rows: Any) -> tuple[Any, Any]:
         if not self.momentum.active:
-            return inner
+            return inner, rows
         leaves, tree = jax.tree.flatten(inner)
-        tensors = state_tensors(self.tx, inner, params)
+        tensors = sorted(state_tensors(self.tx, inner, params))  # as the leaves, and rows, are
         roles = np.array([_MOMENTUM + tensor.index for tensor in tensors], np.int32)
         keys = _keys(key, roles, np.array([tensor.parameter for tensor in tensors], np.int32))
         paths = _paths(params)
         sites = [(paths[tensor.parameter], tensor.name) for tensor in tensors]
-        rounded = self.momentum([leaves[tensor.leaf] for tensor in tensors], keys, sites)
+        rounded, rows = self.momentum([leaves[tensor.leaf] for tensor in tensors], keys, sites, rows)
         for tensor, leaf in zip(tensors, rounded, strict=True):
             leaves[tensor.leaf] = leaf
-        return tree.unflatten(leaves)
+        return tree.unflatten(leaves), rows
 
 
 def _paths(params: Any) -> list[str]:
@@ -239,13 +316,10 @@ def _check_quantizer(name: str, quantize: Any, key: Any) -> _Rounding:
     if quantize is None:
         return _Rounding(name)
     if isinstance(quantize, (Number, str)):
-        number = check_number(quantize, name)
-        check_stateless(name, number)
-        return _Rounding(name, number)
+        return _Rounding(name, check_number(quantize, name))
     if isinstance(quantize, QuantizeFunction):
         if quantize.forward_number is None:
             return _Rounding(name, function=lambda x: x)  # not None: accumulators in full precision
-        check_stateless(name, quantize.forward_number)
         rounding = _Rounding(name, quantize.forward_number, quantize.forward_rounding)
         if rounding.mode is Rounding.STOCHASTIC and key is None:
             raise ValueError(f"key=None; {name} is stochastic and needs a key: an int from 0 to 2^64 - 1, or two words")

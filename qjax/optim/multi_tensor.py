@@ -11,7 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore import Number, Rounding
+from qcore.accumulate.operands.delayed import next_rows, round_each_delayed
+from qcore.formats.block import BlockScaled
 from qjax._rounding.dispatch import quantize, quantize_rows
+from qjax.linalg.array_names import Names
 
 _SMALL = 2**16  # arrays of so many elements are cheap to copy
 _COLUMNS = 256
@@ -33,6 +36,26 @@ def quantize_arrays(arrays: list[Any], number: Number, mode: Rounding, keys: Any
         for index, result in zip(indices, rounded, strict=True):
             results[index] = result
     return results
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def quantize_delayed(
+    arrays: list[Any], number: BlockScaled, mode: Rounding, keys: Any, rows: list[Any]
+) -> tuple[list[Any], list[Any]]:
+    """float32 arrays rounded with the delayed scales of their rows, and the next rows.
+
+    Args:
+        arrays, number, mode, keys: as for `quantize_arrays`.
+        rows: of each array, its scale and the past largest magnitudes.
+    """
+
+    def round_elements(scaled: list[Any], element: Number) -> list[Any]:
+        with jax.enable_x64(False):
+            return quantize_arrays(scaled, element, mode, keys)
+
+    with jax.enable_x64(True):
+        rounded = round_each_delayed(Names, arrays, number, [row[0] for row in rows], round_elements)
+        return rounded, next_rows(Names, rows, tuple(arrays), (number,) * len(arrays))
 
 
 def _quantize_group(arrays: list[Any], number: Number, mode: Rounding, keys: Any) -> list[Any]:

@@ -24,6 +24,10 @@ class LowPrecisionState(NamedTuple):
         accumulators: the parameters in the accumulators' precision, in float32 for those of 16 bits; None without
             acc_quant.
         inner: the state of the inner optimizer.
+        scaling: the state of delayed scales, None without any: a dictionary with "gradient", "accumulator", "weight"
+            and "momentum", as far as their formats have a history. Each is a tree like the parameters, the last one
+            like `inner`, of a float32 array for each tensor that is rounded: its scale, and the past largest
+            magnitudes, the newest first.
 
     Example:
         >>> from qjax.optim import low_precision
@@ -39,6 +43,7 @@ class LowPrecisionState(NamedTuple):
     written: Any
     accumulators: Any
     inner: Any
+    scaling: Any
 
 
 def apply_updates(params: Any, updates: Any, state: Any) -> Any:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore import Number, Quantization, Rounding
-from qcore.accumulate.operands.delayed import next_rows, round_delayed
+from qcore.accumulate.operands.delayed import is_delayed, next_rows, round_delayed
 from qcore.arguments import missing_key
 from qjax._rounding.dispatch import quantize, same_bits
 from qjax._rounding.inputs import ArrayLike, as_array
@@ -144,7 +144,7 @@ def _delayed(rule: Quantization, x: jax.Array, key: Any, state: jax.Array) -> ja
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _by_scale(x: jax.Array, number: Number | None, rounding: Rounding, key: Any, scale: jax.Array) -> jax.Array:
-    if number is None or getattr(number, "history", None) is None:
+    if number is None or not is_delayed(number):
         return x if number is None else quantize(x, number, rounding, key=key)
 
     def round_element(y: jax.Array, element: Number) -> jax.Array:

@@ -13,6 +13,7 @@ from qcore import Number
 from qcore.arguments import check_seed, check_type, quoted
 from qcore.random.keys import fold_words
 from qtorch._rounding.keys import Key, draw, key_tensor
+from qtorch.optim import scalings
 from qtorch.optim.hooks import StateHooks
 from qtorch.optim.masters import NARROW, Masters
 from qtorch.optim.quantizers import Function, Quantizers, check_quantizer, describe, is_stochastic
@@ -63,6 +64,14 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
     accumulators and what was last written to weights (`low_precision_accumulator`, `low_precision_weight`), and
     `param_groups` the number of steps and the key.
 
+    A format with a delayed scale (`BlockScaled(history=)`) rounds a tensor with a scale that follows from those of past
+    steps, as for `Quantizer`; the first step's is 1. Each parameter's gradient, accumulator, weight and momenta have
+    scales of their own, which a step advances once, after all evaluations of a closure. `state` has them as
+    `low_precision_scaling_of_weight` and alike: float32 tensors of the scale and the past largest magnitudes; momenta
+    have `low_precision_scaling_of_state_exp_avg` and alike. A `Quantizer`'s own buffer is neither read nor changed. An
+    optimizer sees gradients that processes have reduced, and so `reduce_amax` has nothing to do. Such tensors are of
+    float32, and not sharded.
+
     A step with learning rates and gradients of 0, as torch.distributed.checkpoint takes one to make state, does nothing
     but that: weights stay as they are, and it does not count.
 
@@ -89,7 +98,8 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
             the format; `qtorch.insight.watch` sets it.
 
     Raises:
-        TypeError: if an argument has the wrong type.
+        TypeError: if an argument has the wrong type; in a step, if a tensor with a delayed scale is not float32, or
+            is sharded.
         ValueError: if a name is unknown or a key out of range.
 
     Example:
@@ -172,13 +182,15 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
             What the inner optimizer's step returns: the loss if there is a closure.
         """
         quantizers, trained = self._quantizers(), self._current()
+        numbers = scalings.delayed_numbers(quantizers)
         only_initializes = closure is None and self._only_initializes()
         if only_initializes:
             quantizers = dict.fromkeys(quantizers)
         key = self._step_key() if any(map(is_stochastic, quantizers.values())) else None
         self._masters = self._new_masters()
         try:
-            one = Step(trained, quantizers, self.grad_scaling, key, self.observer, self._masters)
+            rows = scalings.Scalings(numbers, trained) if numbers else None
+            one = Step(trained, quantizers, self.grad_scaling, key, self.observer, self._masters, rows)
             loss = one.run(self.optim, closure)
         finally:
             self._masters = None
@@ -209,7 +221,7 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         return self._trained
 
     def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's state dict, with accumulators in `state` and number of steps and key in `param_groups`.
+        """The inner optimizer's state dict, with accumulators and scales in `state`, steps and key in `param_groups`.
 
         Loaded into a fresh optimizer next to the model's own state, it continues with the same bits (where no key was
         given, once torch's generator is restored too). It can be loaded by `torch.load(..., weights_only=True)`, and
@@ -224,17 +236,20 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         """Loads what `state_dict` returned, before or after the model's state; the key is loaded as well.
 
         Args:
-            state_dict: that of an `OptimLP` with the same kind of inner optimizer, and with accumulators just if this
-                one has some. A plain optimizer's can be loaded into `optim`.
+            state_dict: that of an `OptimLP` with the same kind of inner optimizer, and with accumulators, and
+                delayed scales, just if this one has some. A plain optimizer's can be loaded into `optim`.
 
         Raises:
             TypeError: if it is no dictionary.
             ValueError: if it is another's.
         """
         check_type("state_dict", state_dict, dict, "a dict")
-        steps, key, pairs, inner = _split(self._before_loading.apply(self, state_dict.copy()))
+        steps, key, pairs, rows, inner = _split(self._before_loading.apply(self, state_dict.copy()))
         trained = self._current()
         trained.check(pairs, steps)
+        states = dict(enumerate(map(inner["state"].get, _names(inner))))
+        states = {number: entries for number, entries in states.items() if entries}
+        scalings.check_saved(scalings.delayed_numbers(self._quantizers()), trained, rows, states, steps)
         masters = self._new_masters()
         try:
             if masters is not None:  # torch casts what it loads to the dtypes of parameters
@@ -245,6 +260,7 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
                 masters.take_out()
         self.steps, self.key = steps, key
         trained.load(pairs, self.state)
+        scalings.load(trained, rows, self.state)
         self._after_loading.call(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -269,22 +285,31 @@ def _words(key: Key) -> tuple[int, int]:
     return word0 & 0xFFFFFFFF, word1 & 0xFFFFFFFF
 
 
-def _split(state: dict[str, Any]) -> tuple[int, tuple[int, int] | None, dict[int, Pair], dict[str, Any]]:
-    """Number of steps, key, pairs of accumulators by parameters' numbers, and the inner optimizer's part of a state."""
+def _names(state: dict[str, Any]) -> list[Any]:
+    """What a state has the parameters' entries by, in the parameters' order: numbers, or names."""
+    return [name for group in state["param_groups"] for name in group["params"]]
+
+
+def _split(
+    state: dict[str, Any],
+) -> tuple[int, tuple[int, int] | None, dict[int, Pair], dict[int, scalings.Rows], dict[str, Any]]:
+    """Number of steps and key; pairs of accumulators, and rows of delayed scales, by parameters' numbers; the rest."""
     groups = state.get("param_groups", [])
     if "low_precision" in state:  # as it was until accumulators got into `state`
         extra = state.pop("low_precision")
-        return extra["steps"], extra["key"], extra["accumulators"] or {}, state
+        return extra["steps"], extra["key"], extra["accumulators"] or {}, {}, state
     if not groups or any(_STEPS not in group for group in groups):
         raise ValueError(
             f"state_dict has the entries {', '.join(state)}; allowed is what OptimLP.state_dict returned, with "
             f"{_STEPS} in its param_groups (a plain optimizer's can be loaded into `optim`)"
         )
-    names = [name for group in groups for name in group["params"]]  # numbers, or names of parameters
     entries = {name: dict(entry) for name, entry in state["state"].items()}
-    pairs = {}
-    for number, name in enumerate(names):
+    pairs, rows = {}, {}
+    for number, name in enumerate(_names(state)):
+        own = entries.get(name, {})
+        if found := {entry: own.pop(entry) for entry in list(filter(scalings.is_entry, own))}:
+            rows[number] = found
         if ENTRIES[0] in entries.get(name, {}):
             pairs[number] = tuple(entries[name].pop(entry) for entry in ENTRIES)
     inner = state | {"state": {name: entry for name, entry in entries.items() if entry}}
-    return groups[0][_STEPS], None if groups[0][_KEY] is None else check_seed(groups[0][_KEY]), pairs, inner
+    return groups[0][_STEPS], None if groups[0][_KEY] is None else check_seed(groups[0][_KEY]), pairs, rows, inner

@@ -11,7 +11,6 @@ import torch
 from qcore import Number, Quantization, Rounding
 from qcore.arguments import quoted
 from qcore.formats.number import check_number
-from qcore.rules import check_stateless
 from qtorch._rounding.many import Tensors
 from qtorch.quant import Quantizer
 
@@ -24,15 +23,9 @@ def check_quantizer(name: str, quantizer: Any) -> Quantization | Function | None
     if quantizer is None:
         return None
     if isinstance(quantizer, Quantizer):
-        number = quantizer.quantization.forward_number
-        if number is None:
-            return None
-        check_stateless(name, number)
-        return quantizer.quantization
+        return None if quantizer.quantization.forward_number is None else quantizer.quantization
     if isinstance(quantizer, (Number, str)):
-        number = check_number(quantizer, name)
-        check_stateless(name, number)
-        return _nearest(number)
+        return _nearest(check_number(quantizer, name))
     if callable(quantizer):
         return quantizer  # type: ignore[return-value]
     raise TypeError(

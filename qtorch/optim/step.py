@@ -14,12 +14,12 @@ from qcore.random.keys import fold_in_each
 from qtorch._rounding.many import Tensors, copy_each, round_each, scale_each
 from qtorch.optim.masters import Masters
 from qtorch.optim.quantizers import Quantizers, apply_function, is_stochastic
-from qtorch.optim.trained import Trained
+from qtorch.optim.scalings import Scalings, is_entry
+from qtorch.optim.trained import Trained, is_momentum
 
 _GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles; a parameter's i-th momentum has the role 3 + i
 _TENSORS = {"grad_quant": "gradient", "acc_quant": "accumulator", "weight_quant": "weight"}
 _ROLES = 4  # whose keys are worked out at once, which takes as long as for one
-_SCHEDULES = frozenset(("step", "eta", "mu", "mu_product"))  # scalars in the states of torch's optimizers
 
 Observer = Callable[[torch.Tensor, str, torch.Tensor, torch.Tensor, Number], None]
 
@@ -34,6 +34,7 @@ class Step:
         key: the two words of the step's key; None where nothing is stochastic.
         observer: see `OptimLP`.
         masters: of the inner optimizer, if 16-bit parameters are stepped in float32.
+        scalings: of formats with delayed scales, if there are any.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Step:
         key: tuple[int, int] | None,
         observer: Observer | None = None,
         masters: Masters | None = None,
+        scalings: Scalings | None = None,
     ) -> None:
         self._trained = trained
         self._quantizers = quantizers
@@ -51,6 +53,7 @@ class Step:
         self._key = key
         self._observer = observer
         self._masters = masters
+        self._scalings = scalings
         self._folded = np.empty((0, len(trained.parameters), 2), np.uint32)  # keys by role and parameter
         self._chosen: list[int] = []  # which of the trained parameters have gradients
         self._stepped: list[torch.Tensor] = []  # for each of them what the inner optimizer steps
@@ -84,9 +87,13 @@ class Step:
                 self._hidden.append((p, p.grad))
                 p.grad = None
         self._trained.take_out(state)  # optimizers take an empty state for one that is to be initialized
+        if self._scalings is not None:
+            self._scalings.take_out(state)
         self._chosen = [i for i, p in enumerate(self._trained.parameters) if p.grad is not None]
         weights = [self._trained.parameters[i] for i in self._chosen]
         self._stepped = weights if self._masters is None else self._masters.put_in(weights)
+        if self._scalings is not None:
+            self._scalings.check_tensors(self._stepped, self._chosen)
         for p, x in zip(weights, self._stepped, strict=True):
             if p is not x:
                 x.grad = p.grad.to(torch.float32)  # type: ignore[union-attr]
@@ -116,8 +123,11 @@ class Step:
         copy_each([x for x, _ in narrow], [y for _, y in narrow])
         if trained.accumulates:
             trained.write_weights(chosen)
-        if self._quantizers["momentum_quant"] is not None:
+        delayed = self._scalings is not None and "momentum_quant" in self._scalings  # in a step that only makes state
+        if delayed or self._quantizers["momentum_quant"] is not None:
             self._round_momenta(stepped, [state.get(x) or {} for x in stepped])
+        if self._scalings is not None:
+            self._scalings.advance()
 
     def _end(self, state: MutableMapping[torch.Tensor, dict[str, Any]]) -> None:
         """Restores what only the inner step should see, also after an error."""
@@ -125,13 +135,17 @@ class Step:
             self._masters.take_out()
         self._trained.restore_weights()
         self._trained.put_in(state, self._chosen)
+        if self._scalings is not None:
+            self._scalings.put_in(state)
         for p, gradient in self._hidden:
             p.grad = gradient
 
     def _round_momenta(self, weights: list[torch.Tensor], states: list[dict[str, Any]]) -> None:
         roles = [_MOMENTUM] * len(weights)
         for name in sorted(set().union(*states)):
-            found = [n for n, state in enumerate(states) if _is_momentum(state.get(name), name, weights[n])]
+            if is_entry(name):  # left by formats of before, with delayed scales
+                continue
+            found = [n for n, state in enumerate(states) if is_momentum(state.get(name), name, weights[n])]
             momenta = [states[n][name] for n in found]
             chosen = [self._chosen[n] for n in found]
             self._round("momentum_quant", [roles[n] for n in found], momenta, momenta, chosen, name)
@@ -151,19 +165,25 @@ class Step:
         quantizer = self._quantizers[name]
         if self._observer is not None and isinstance(quantizer, Quantization):
             before = [x.clone() if x is y else x for x, y in zip(sources, targets, strict=True)]
-            self._round_unobserved(name, roles, targets, sources, chosen)
+            self._round_unobserved(name, roles, targets, sources, chosen, tensor)
             for i, x, y in zip(chosen, before, targets, strict=True):
                 parameter = self._trained.parameters[i]
                 self._observer(parameter, tensor or _TENSORS[name], x, y, check_number(quantizer.forward_number))
         else:
-            self._round_unobserved(name, roles, targets, sources, chosen)
+            self._round_unobserved(name, roles, targets, sources, chosen, tensor)
 
     def _round_unobserved(
-        self, name: str, roles: int | list[int], targets: Tensors, sources: Tensors, chosen: list[int]
+        self, name: str, roles: int | list[int], targets: Tensors, sources: Tensors, chosen: list[int], tensor: str
     ) -> None:
         quantizer = self._quantizers[name]
+        keys = self._keys(roles, chosen) if is_stochastic(quantizer) else None
+        if self._scalings is not None and name in self._scalings:
+            place = name, tensor or _TENSORS[name]
+            if isinstance(quantizer, Quantization):
+                self._scalings.round(*place, targets, sources, chosen, quantizer.forward_rounding, keys)
+                return
+            self._scalings.prepare(*place, sources, chosen)  # the step only makes state
         if isinstance(quantizer, Quantization):
-            keys = self._keys(roles, chosen) if is_stochastic(quantizer) else None
             round_each(targets, sources, check_number(quantizer.forward_number), quantizer.forward_rounding, keys)
         elif quantizer is not None:
             copy_each(targets, apply_function(name, quantizer, sources))
@@ -187,10 +207,3 @@ def _values(p: torch.Tensor) -> torch.Tensor:
         return gradient
     p.grad = gradient.coalesce()  # what belongs to one element is added up before it is rounded
     return p.grad.values()  # type: ignore[union-attr]
-
-
-def _is_momentum(value: Any, name: str, p: torch.Tensor) -> bool:
-    """True for floating tensors in a parameter's state, scalars that are no parameter's aside."""
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-        return False
-    return value.dim() > 0 or (p.dim() == 0 and name not in _SCHEDULES)

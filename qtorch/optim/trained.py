@@ -18,6 +18,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]  # an accumulator, and what was last wr
 
 ENTRIES = ("low_precision_accumulator", "low_precision_weight")  # of a pair, in the inner optimizer's state
 
+_SCHEDULES = frozenset(("step", "eta", "mu", "mu_product"))  # scalars in the states of torch's optimizers
 _properties = attrgetter("requires_grad", "shape", "dtype", "device")
 
 
@@ -131,6 +132,13 @@ class Trained:
             if number in saved:
                 self._kept.add(i)
         self.put_in(state, [])
+
+
+def is_momentum(value: Any, name: str, p: torch.Tensor) -> bool:
+    """True for floating tensors in a parameter's state, scalars that are no parameter's aside."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return False
+    return value.dim() > 0 or (p.dim() == 0 and name not in _SCHEDULES)
 
 
 def _parameters(groups: Groups) -> list[torch.nn.Parameter]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from qcore.accumulate.operands.delayed import operand_of, round_delayed
+from qcore.accumulate.operands.delayed import is_delayed, operand_of, round_delayed
 from qcore.accumulate.operands.operand import Operand
 from qcore.formats.number import check_number
 from qtorch._rounding.dispatch import quantize
@@ -50,7 +50,7 @@ def _round_delayed(
     key = key if rounding == "stochastic" else None
     if given is None:
         return x.clone()
-    if not _is_delayed(given):
+    if not is_delayed(given):
         return quantize(x, given, rounding, key=key)
     enter_pass()  # in which checkpoints run a forward pass again
     return round_delayed(Names, x, given, scale, lambda y, element: quantize(y, element, rounding, key=key))
@@ -63,17 +63,13 @@ def _gather_rows(
 
     The gradient's rounding takes the scale from here, so that compilers keep the call.
     """
-    forward, backward = (operand_of(one) if _is_delayed(one) else Operand() for one in map(_number, numbers))
+    forward, backward = (operand_of(one) if is_delayed(one) else Operand() for one in map(_number, numbers))
     gather(state, (forward, backward), (x, gradient))
     return scale.clone()
 
 
 def _number(text: str) -> Any:
     return check_number(text) if text else None
-
-
-def _is_delayed(number: Any) -> bool:
-    return getattr(number, "history", None) is not None
 
 
 _library.impl("round_delayed", _round_delayed, "CompositeExplicitAutograd")

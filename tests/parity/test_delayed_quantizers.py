@@ -6,35 +6,19 @@ import pickle
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import torch
+from delayed_support import expected_row, rounded
 from support import assert_all_same_bits, assert_same_bits
 from torch.utils.checkpoint import checkpoint
 
 import qcore
 import qjax
-from qjax.optim import low_precision
 from qtorch.auto_low import lower, sequential_lower
-from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
 from qtorch.quantization import QConfig
 
 FORWARD, BACKWARD = (f"scaled({name},{{...:None}},scale=float32,history=3)" for name in ("e4m3fn", "e5m2"))
-
-
-def expected_row(past, x, largest, s):
-    """The scale and the past magnitudes after a tensor."""
-    past = [float(np.abs(x).max()), *past[:2]]
-    top = max(past)
-    return np.float32(largest / top) if 0 < top < np.inf else s, past
-
-
-def rounded(x, element, s):
-    y = (x.astype(np.float64) * np.float64(s)).astype(np.float32)
-    q = qcore.quantize(y, element, overflow="saturate")
-    r = np.float32(1 / np.float64(s))
-    return (q.astype(np.float64) * np.float64(r)).astype(np.float32)
 
 
 def steps():
@@ -208,7 +192,6 @@ class Taken(torch.nn.Linear):
 def test_what_is_refused():
     x = np.ones((2, 3), np.float32)
     layer = torch.nn.Linear(3, 3)
-    layer.weight.grad = torch.ones(3, 3)
     nearest = Quantizer(FORWARD, forward_rounding="nearest")
     for call, kind, words in (
         (lambda: qcore.quantize(x, FORWARD), ValueError, "delayed scale, which is state; allowed are Quantizer"),
@@ -216,9 +199,6 @@ def test_what_is_refused():
         (lambda: qjax.quantize(x, FORWARD), ValueError, "delayed scale"),
         (lambda: lower(Taken(3, 3), ["linear"], FORWARD), ValueError, "Taken has an attribute 'rounding'"),
         (lambda: lower(layer, ["linear"], weight_number=FORWARD), ValueError, "has a delayed scale"),
-        (lambda: OptimLP(torch.optim.SGD([layer.weight], 0.1), weight_quant=FORWARD), ValueError, "whole tensor"),
-        (lambda: OptimLP(torch.optim.SGD([layer.weight], 0.1), acc_quant=nearest), ValueError, "whole tensor"),
-        (lambda: low_precision(optax.sgd(0.1), grad_quant=FORWARD), ValueError, "whole tensor"),
         (lambda: nearest(torch.ones(3)), ValueError, "x needs no gradient"),
         (lambda: nearest(torch.ones(3, dtype=torch.float16)), TypeError, "torch.float32 with a delayed scale"),
         (lambda: qjax.quantizer(FORWARD, None, "nearest")(x), ValueError, "scaling has shape and dtype None"),
