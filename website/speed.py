@@ -113,6 +113,41 @@ def training_steps() -> str:
     return f"Times fp32, on {where(record)} ({link('training')}).\n\n{table(heading, cells)}"
 
 
+def fused_programs() -> str:
+    """Compiled programs in cache and from memory, and a training step of a network, by set of instructions."""
+    record, ways = results("fusion"), ("eager", "call", "loop")
+    parts = [f"Times a copy, with one thread, on {where(record)} ({link('fusion')})."]
+    for vectors in dict.fromkeys(row["vectors"] for row in record["rows"]):
+        found: dict[str, dict[int, Record]] = {}
+        for row in record["rows"]:
+            if row["vectors"] == vectors:
+                found.setdefault(row["program"], {})[row["exponent"]] = row
+        sizes = [min(next(iter(found.values()))), max(next(iter(found.values())))]
+        heading = [f"{way}, 2^{size}" for size in sizes for way in ways]
+        rows = []
+        for program, by_size in found.items():
+            last = by_size[sizes[1]]
+            times = [f"{by_size[size][way]:.2f}" for size in sizes for way in ways]
+            rows.append((program, *times, last["chosen"], *(f"{last[f'compile {way}']:.1f}" for way in ways[1:])))
+        columns = ("program", *heading, "chosen", "s to compile, call", "s, loop")
+        parts.append(f"{VECTORS[vectors]}:\n\n{table(columns, rows)}")
+    first = {row["vectors"]: row for row in record["network"] if row["step"] == "fp32"}
+    steps = [
+        (
+            VECTORS[row["vectors"]],
+            f"{row['seconds'] / first[row['vectors']]['seconds']:.3f}",
+            f"{row['compile'] / first[row['vectors']]['compile']:.2f}",
+        )
+        for row in record["network"]
+        if row["step"] != "fp32"
+    ]
+    parts.append(
+        "A training step of PreResNet20, all activations and errors rounded to nearest, as multiples of fp32, both "
+        f"compiled:\n\n{table(('instructions', 'time', 'compile time'), steps)}"
+    )
+    return "\n\n".join(parts)
+
+
 def affine() -> str:
     record = results("affine")
 
