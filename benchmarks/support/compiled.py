@@ -45,6 +45,7 @@ KINDS = (
 DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 LAYOUTS = ("contiguous", "transposed", "strided", "sizes that change")
 COUNT = 24 * 32 * 32  # elements
+_TOGETHER = 9  # programs of a process, about, before another takes its place
 _SHAPE, _FILLED = (6, 8, 16, 32), (8, 32, 64)  # of elements, and of blocks that fill it, but for 24 along a row
 
 
@@ -83,9 +84,10 @@ def compare_compiled(everything: bool, jobs: int) -> Iterator[Case]:
         for program in work:
             yield from compare(program)
         return
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _start, max_tasks_per_child=8) as pool:
-        for cases in pool.map(compare, work):
-            yield from cases
+    for first in range(0, len(work), _TOGETHER * jobs):  # processes grow; Python 3.11's max_tasks_per_child can hang
+        with ProcessPoolExecutor(jobs, get_context("spawn"), _start) as pool:
+            for cases in pool.map(compare, work[first : first + _TOGETHER * jobs]):
+                yield from cases
 
 
 def _start() -> None:
