@@ -135,3 +135,12 @@ def test_blocks_of_real_numbers(everything):
     number = parse("block(8,dim=0)")
     shapes = {piece.x.shape for piece in consistency._pieces(number, 2000, everything, real)}
     assert len(shapes) == (3 if everything else 1)
+
+
+@pytest.mark.heavy
+def test_more_programs_than_processes_take_come_back(monkeypatch):
+    """Processes give way to others after some programs, and their results are in order."""
+    texts = [f"{i} {i}" for i in range(40)]
+    monkeypatch.setattr(compiled, "programs", lambda everything: texts)
+    monkeypatch.setattr(compiled, "compare", str.split)
+    assert list(compiled.compare_compiled(False, 2)) == [word for text in texts for word in text.split()]
