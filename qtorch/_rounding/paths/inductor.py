@@ -260,8 +260,9 @@ def keeps_bits(plan: Plan, dtype: torch.dtype, shape: tuple[Any, ...]) -> bool:
 def is_faster(plan: Plan, shape: tuple[Any, ...], is_fused: bool) -> bool:
     """True if loops are not slower than the kernels, by `benchmarks.fusion`.
 
-    Rounding of single elements always gains. Blocks gain where the loop saves a pass over memory, unless they are short
-    and lie along the last dimension: a vector has no fast maximum of its own lanes.
+    Rounding of single elements always gains. Blocks gain where the loop saves a pass over memory, if they are long and
+    lie along the last dimension. A vector has no fast maximum of its own lanes, so short ones lose; and a loop for
+    maxima along outer dimensions reads memory in steps.
 
     Args:
         plan, shape: of the rounding.
@@ -271,7 +272,7 @@ def is_faster(plan: Plan, shape: tuple[Any, ...], is_fused: bool) -> bool:
         return True
     blocks = _blocks(plan, shape)
     along_last = len(blocks.tiled) - 1 in blocks.axes
-    return is_fused and (not along_last or math.prod(blocks.tiled[axis] for axis in blocks.axes) >= _LONG)
+    return is_fused and along_last and math.prod(blocks.tiled[axis] for axis in blocks.axes) >= _LONG
 
 
 _LONG = 256  # elements of a block
