@@ -270,7 +270,7 @@ def product(pick: Pick) -> Case:
     """Products with accumulators."""
     import qtorch
     from qcore import Accumulator, FloatingPoint
-    from qcore.accumulate import matmul
+    from qcore.linalg import matmul
 
     m, k, n = pick.choice(SIZES), pick.choice([0, 1, 3, 16, 33, 130, 300]), pick.choice(SIZES)
     accumulator = pick.choice(
@@ -301,9 +301,9 @@ def convolution(pick: Pick) -> Case:
 
     import qtorch
     from qcore import Accumulator, FloatingPoint, Product
-    from qcore.accumulate.arrays import multiply_arrays
-    from qcore.accumulate.convolution import ConvolutionForm
-    from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
+    from qcore.linalg.arrays import multiply_arrays
+    from qcore.linalg.convolution import ConvolutionForm
+    from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B
 
     dims, groups = pick.choice([1, 2, 2, 3]), pick.choice([1, 1, 2, 3])
     stride, dilation, padding = (tuple(pick.choice(some) for _ in range(dims)) for some in ([1, 2], [1, 2], [0, 1, 2]))
@@ -516,7 +516,7 @@ def sums(pick: Pick) -> Case:
     """Sums along axes, and of rows by an index."""
     import numpy as np
 
-    import qcore.numerics
+    import qcore.reproducible
     import qtorch
     from qtorch.reproducible.tensor_names import Names
 
@@ -527,7 +527,7 @@ def sums(pick: Pick) -> Case:
         of_index = pick.laid(index)
         return (
             ("by index", t.shape, t.stride(), count),
-            lambda: qcore.numerics.Names.sums_by_index(x, index, count),
+            lambda: qcore.reproducible.Names.sums_by_index(x, index, count),
             lambda: Names.sums_by_index(t, of_index, count),
         )
     shape = pick.shape([1, 2, 3, 4])
@@ -536,14 +536,14 @@ def sums(pick: Pick) -> Case:
     x, t = pick.of(shape, "float32")
     return (
         (name, shape, t.stride(), axes),
-        lambda: getattr(qcore.numerics, name)(x, axes),
+        lambda: getattr(qcore.reproducible, name)(x, axes),
         lambda: getattr(qtorch.reproducible, name)(t, axes),
     )
 
 
 def functions(pick: Pick) -> Case:
     """Functions with defined bits, whose steps are one program in C."""
-    import qcore.numerics
+    import qcore.reproducible
     import qtorch
 
     shape = pick.shape([1, 2, 3])
@@ -557,7 +557,7 @@ def functions(pick: Pick) -> Case:
         others = (y,), (u,)
     return (
         (name, shape, t.stride()),
-        lambda: getattr(qcore.numerics, name)(x, *others[0]),
+        lambda: getattr(qcore.reproducible, name)(x, *others[0]),
         lambda: getattr(qtorch.reproducible, name)(t, *others[1]),
     )
 

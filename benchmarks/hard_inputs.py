@@ -4,8 +4,8 @@
     python -m benchmarks.hard_inputs --sixteenths 1        every sixteenth input
     python -m benchmarks.hard_inputs --functions exp log --seconds 60
 
-Only there can libraries differ whose float64 functions err by so much. A kernel of compiled PyTorch searches. What is
-written to qcore/numerics/hard_inputs.json: how many sixteenths of all inputs were searched (the n-th one has the bit
+Only there can libraries differ whose float64 functions err by so much. A kernel of compiled PyTorch searches. Written
+to qcore/reproducible/hard_inputs.json: how many sixteenths of all inputs were searched (the n-th one has the bit
 patterns n - 1, n + 15, n + 31 and so on, so that each has numbers of all magnitudes), the hard inputs, the correct
 results, which mpmath computes, and where the law defines the float32 number beside the correct one (twice rounded, in
 float64 to the very middle) this number. The same command goes on from it.
@@ -27,10 +27,10 @@ import numpy as np
 
 from benchmarks.support.arguments import count_of, output_file
 from qcore.files import write_text
-from qcore.numerics.elementary import laws
-from qcore.numerics.operations import SMALLEST, Names
+from qcore.reproducible.elementary import laws
+from qcore.reproducible.operations import SMALLEST, Names
 
-FILE = Path(__file__).parent.parent / "qcore" / "numerics" / "hard_inputs.json"
+FILE = Path(__file__).parent.parent / "qcore" / "reproducible" / "hard_inputs.json"
 PATTERNS, PARTS, CHUNK = 1 << 32, 16, 1 << 17  # all inputs, in so many parts; so many at a time stay in the cache
 DROPPED, UNITS = 29, 16  # bits of float64 that float32 lacks; how near to their middle
 DIGITS, MANTISSA, BIGGEST = 80, 24, 2.0**128

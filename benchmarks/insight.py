@@ -69,9 +69,9 @@ def torch_steps(name: str, rounding: str, every: int) -> tuple[Step, Step]:
     """Watched steps, as many as one of which is looked at, and as many unwatched ones, of models of their own."""
     import torch
 
-    from qtorch.auto_low import lower
     from qtorch.insight import watch
     from qtorch.optim import OptimLP
+    from qtorch.recipes import lower
 
     x = torch.from_numpy(images() if name == PRERESNET20 else features())
     ways: dict[str, Any] = FORMATS | {"forward_rounding": rounding, "backward_rounding": rounding}
@@ -124,9 +124,9 @@ def jax_steps(name: str, rounding: str, every: int) -> tuple[Step, Step]:
     import jax.numpy as jnp
     import optax
 
-    from qjax.auto_low import lower
     from qjax.insight import watch
     from qjax.optim import apply_updates, low_precision
+    from qjax.recipes import lower
 
     x = jnp.asarray(images() if name == PRERESNET20 else features())
     tx: Any = low_precision(optax.sgd(1e-3), weight_quant="bfloat16")

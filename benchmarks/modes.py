@@ -24,7 +24,7 @@ from torch import nn
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import keep_pages, machine, versions
 from qcore import Entry, Recipe
-from qtorch.auto_low import lower
+from qtorch.recipes import lower
 
 WIDTHS, BLOCKS, TOKENS, HEAD = (64, 512), 4, 128, 64
 _WIDE = Recipe([Entry("*", kind) for kind in (None, "attention", "matmul")])

@@ -22,8 +22,8 @@ from examples.gpt_jax import GPT
 from examples.models_jax import PreResNet20, Trainer, plain_updates
 from examples.recipes import LENGTH, LETTERS, batches
 from qcore import Recipe
-from qjax.auto_low import lower
 from qjax.insight import choose_formats, cross_entropy
+from qjax.recipes import lower
 
 Model = Callable[[Any], jax.Array]
 

@@ -23,8 +23,8 @@ from examples.models_torch import PreResNet20
 from examples.recipes import LENGTH, LETTERS, batches
 from qcore import Recipe
 from qcore.insight import Choice
-from qtorch.auto_low import lower
 from qtorch.insight import choose_formats, cross_entropy
+from qtorch.recipes import lower
 
 
 def train(name: str, steps: int, seed: int) -> nn.Module:

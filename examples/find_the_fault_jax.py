@@ -17,8 +17,8 @@ import numpy as np
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from examples.gpt_jax import named
-from qjax.auto_low import lower
 from qjax.insight import Record, cross_entropy, draw, print_worst, watch
+from qjax.recipes import lower
 
 FAULTS = {"overflow": (5000.0, 1.0), "vanish": (1.0, 1e-7)}  # factors of loud's weights, and of quiet's output
 SHAPES = {"first": (64, 32), "loud": (32, 32), "quiet": (32, 32), "head": (32, 10)}

@@ -15,8 +15,8 @@ import torch
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 from torch import nn
 
-from qtorch.auto_low import lower
 from qtorch.insight import Record, cross_entropy, draw, print_worst, watch
+from qtorch.recipes import lower
 
 FAULTS = {"overflow": (5000.0, 1.0), "vanish": (1.0, 1e-7)}  # factors of loud's weights, and of quiet's output
 

@@ -18,7 +18,7 @@ from flax import nnx
 from examples.data import Data, load
 from examples.models_jax import Trainer, fit, plain_updates
 from examples.report import Epoch, arguments, finish, follow
-from qjax import BlockFloatingPoint, FixedPoint, FloatingPoint, auto_low, quantize, quantizer
+from qjax import BlockFloatingPoint, FixedPoint, FloatingPoint, quantize, quantizer, recipes
 from qjax.optim import accumulators, apply_updates, low_precision
 
 forward_num = FixedPoint(wl=4, fl=2)
@@ -86,7 +86,7 @@ def accumulation(params: Params, grads: Params) -> None:
 
 def helper(params: Params, seed: int) -> None:
     """A low-precision function from a full-precision one."""
-    lowered = auto_low.lower(linear, ["linear"], forward_number=forward_num, backward_number=backward_num)
+    lowered = recipes.lower(linear, ["linear"], forward_number=forward_num, backward_number=backward_num)
     x = jax.random.uniform(jax.random.key(seed), (5,))
     print(f"Full Precision Output: {linear(params, x)}")
     print(f"Low Precision Output: {lowered(params, x, key=seed)}")

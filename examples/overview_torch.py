@@ -18,9 +18,9 @@ from examples.data import Data, load
 from examples.models_torch import fit
 from examples.report import Epoch, arguments, finish, follow
 from qtorch import FixedPoint, FloatingPoint
-from qtorch.auto_low import sequential_lower
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer, block_quantize, fixed_point_quantize, float_quantize
+from qtorch.recipes import sequential_lower
 
 forward_num = FixedPoint(wl=4, fl=2)
 backward_num = FloatingPoint(exp=5, man=2)

@@ -19,7 +19,7 @@ from examples.gpt_jax import GPT
 from examples.models_jax import PreResNet20, Trainer, plain_updates
 from examples.recipes import LENGTH, LETTERS, LOSS_SCALE, Step, batches, main
 from qcore import Recipe
-from qjax.auto_low import first_scaling, lower
+from qjax.recipes import first_scaling, lower
 
 
 class Lowered(nnx.Module):

@@ -33,7 +33,7 @@ def trainer(name: str, recipe: Recipe | None, seed: int) -> Step:
         model = PreResNet20()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     if recipe is not None:
-        qtorch.auto_low.lower(model, recipe)
+        qtorch.recipes.lower(model, recipe)
 
     def step(inputs: np.ndarray, targets: np.ndarray) -> torch.Tensor:
         outputs = model(torch.from_numpy(inputs.copy()))

@@ -19,8 +19,8 @@ from examples.data import Data, load
 from examples.models_jax import PreResNet20, Trainer, accuracy, fit, plain_updates
 from examples.report import Curve, Epoch, arguments, finish, follow
 from qjax import BlockFloatingPoint, quantizer
-from qjax.auto_low import lower
 from qjax.optim import low_precision
+from qjax.recipes import lower
 
 block = BlockFloatingPoint(wl=8, dim=0)
 quant = quantizer(forward_number=block, forward_rounding="stochastic")

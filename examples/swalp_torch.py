@@ -19,9 +19,9 @@ from examples.data import Data, load
 from examples.models_torch import PreResNet20, fit, run_epoch
 from examples.report import Curve, Epoch, arguments, finish, follow
 from qtorch import BlockFloatingPoint
-from qtorch.auto_low import sequential_lower
 from qtorch.optim import OptimLP
 from qtorch.quant import quantizer
+from qtorch.recipes import sequential_lower
 
 block = BlockFloatingPoint(wl=8, dim=0)
 quant = quantizer(forward_number=block, forward_rounding="stochastic")

@@ -1,11 +1,10 @@
 """Number formats, the rounding law and random bits, framework-agnostic; runs by itself on NumPy arrays.
 
-`qcore.affine`, `qcore.insight` and `qcore.numerics` are imported when they are first used.
+`qcore.affine`, `qcore.insight` and `qcore.reproducible` are imported when they are first used.
 """
 
 from typing import TYPE_CHECKING
 
-from qcore.accumulate import Accumulator, Hadamard, Operand, Product, Scale
 from qcore.arrays import decode, encode, quantize
 from qcore.formats.block import NVFP4, BlockFloatingPoint, BlockScaled
 from qcore.formats.fixed import FixedPoint
@@ -16,16 +15,17 @@ from qcore.formats.posit import Posit
 from qcore.formats.text import parse
 from qcore.law.rounding import Rounding
 from qcore.lazy import subpackages
+from qcore.linalg import Accumulator, Hadamard, Operand, Product, Scale
 from qcore.packing import pack, unpack
 from qcore.random.keys import fold_in
 from qcore.recipes import RECIPES, Entry, Recipe
-from qcore.rules import Quantization, Rule
+from qcore.recipes.rules import Quantization, Rule
 from qcore.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from qcore import affine as affine
     from qcore import insight as insight
-    from qcore import numerics as numerics
+    from qcore import reproducible as reproducible
 
 __all__ = [
     "NAMED",
@@ -58,4 +58,4 @@ __all__ = [
     "unpack",
 ]
 
-__getattr__, __dir__ = subpackages(__name__, ("affine", "insight", "numerics"))
+__getattr__, __dir__ = subpackages(__name__, ("affine", "insight", "reproducible"))

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
-from qcore.accumulate.operands.operand import Operand
-from qcore.accumulate.product import Product, Products
 from qcore.html import html_table
+from qcore.linalg.operands.operand import Operand
+from qcore.linalg.product import Product, Products
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch).
 
-`qjax.auto_low`, `qjax.insight`, `qjax.linalg`, `qjax.nnx`, `qjax.optim`, `qjax.quantization` and
+`qjax.insight`, `qjax.linalg`, `qjax.nnx`, `qjax.optim`, `qjax.quantization`, `qjax.recipes` and
 `qjax.reproducible` are imported when they are first used.
 `qjax.optim` needs optax and `qjax.nnx` needs flax.
 """
@@ -17,12 +17,12 @@ from qjax._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's
 from qjax.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
-    from qjax import auto_low as auto_low
     from qjax import insight as insight
     from qjax import linalg as linalg
     from qjax import nnx as nnx
     from qjax import optim as optim
     from qjax import quantization as quantization
+    from qjax import recipes as recipes
     from qjax import reproducible as reproducible
 
 # Subpackages are not in it: `from qjax import *` must not replace a program's `nnx` and `optim`.
@@ -30,5 +30,6 @@ __all__ = ["block_quantize", "fixed_point_quantize", "float_quantize", "quantize
 __all__ += qcore.__all__
 
 __getattr__, __dir__ = subpackages(
-    __name__, ("auto_low", "insight", "linalg", "nnx", "optim", "quantization", "reproducible")
+    __name__,
+    ("insight", "linalg", "nnx", "optim", "quantization", "recipes", "reproducible"),
 )

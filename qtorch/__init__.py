@@ -1,6 +1,6 @@
 """Low-precision arithmetic in PyTorch: QPyTorch's API with the same bits as NumPy (qcore) and JAX (qjax).
 
-`qtorch.auto_low`, `qtorch.insight`, `qtorch.linalg`, `qtorch.nn`, `qtorch.optim`, `qtorch.quantization` and
+`qtorch.insight`, `qtorch.linalg`, `qtorch.nn`, `qtorch.optim`, `qtorch.quantization`, `qtorch.recipes` and
 `qtorch.reproducible` are imported when they are first used.
 """
 
@@ -17,12 +17,12 @@ from qtorch._rounding.packing import pack, unpack  # noqa: F401  # replace qcore
 from qtorch.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
-    from qtorch import auto_low as auto_low
     from qtorch import insight as insight
     from qtorch import linalg as linalg
     from qtorch import nn as nn
     from qtorch import optim as optim
     from qtorch import quantization as quantization
+    from qtorch import recipes as recipes
     from qtorch import reproducible as reproducible
 
 # Subpackages are not in it: `from qtorch import *` must not replace a program's `nn` and `optim`, which are torch's.
@@ -30,5 +30,6 @@ __all__ = ["block_quantize", "fixed_point_quantize", "float_quantize", "quantize
 __all__ += qcore.__all__
 
 __getattr__, __dir__ = subpackages(
-    __name__, ("auto_low", "insight", "linalg", "nn", "optim", "quantization", "reproducible")
+    __name__,
+    ("auto_low", "insight", "linalg", "nn", "optim", "quantization", "recipes", "reproducible"),
 )

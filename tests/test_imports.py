@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 
 ROOMS = {
-    "qcore": ["affine", "insight", "numerics"],
-    "qtorch": ["auto_low", "insight", "linalg", "nn", "optim", "quant", "quantization", "reproducible"],
-    "qjax": ["auto_low", "insight", "linalg", "nnx", "optim", "quant", "quantization", "reproducible"],
+    "qcore": ["affine", "insight", "reproducible"],
+    "qtorch": ["recipes", "insight", "linalg", "nn", "optim", "quant", "quantization", "reproducible"],
+    "qjax": ["recipes", "insight", "linalg", "nnx", "optim", "quant", "quantization", "reproducible"],
 }
 
 # What a package does to a fresh process. Rooms are asked for in children, where no other room's import has set the
@@ -61,10 +61,10 @@ def seen(package):
                 "torch._dynamo",
                 "qtorch.nn",
                 "qtorch.optim",
-                "qtorch.auto_low",
+                "qtorch.recipes",
             },
         ),
-        ("qjax", {"torch", "qtorch", "optax", "flax", "qjax.auto_low"}),
+        ("qjax", {"torch", "qtorch", "optax", "flax", "qjax.recipes"}),
     ],
 )
 def test_packages_are_isolated(package, forbidden):

@@ -47,7 +47,7 @@ ALLOWED = {
     "qjax/linalg/call.py: ad.primitive_transposes": "JAX's table of rules, of a primitive that the module defines",
     "qjax/linalg/call.py: batching.primitive_batchers": "JAX's table of rules, of a primitive that the module defines",
     # Counters of which only that numbers differ, or rise, counts: calls of others between two calls change nothing.
-    "qcore/numerics/differentiable.py: _numbers": "names of laws, which only have to differ",
+    "qcore/reproducible/differentiable.py: _numbers": "names of laws, which only have to differ",
     "qtorch/_rounding/keys.py: _serials": "tags of draws, which only have to differ",
     "qjax/nnx/workflow/observing.py: self._places": "which of a model's observers ran before another",
     # State of a process.
@@ -56,7 +56,7 @@ ALLOWED = {
     "qjax/insight/watching.py: _digests of a context": "whether a watch that is traced keeps digests",
     "qjax/reproducible/modules/guard.py: _tracing of a context": "whether a guard traces a model",
     "qtorch/_rounding/keys.py: _drawn of a thread": "memory for a drawn key, written before each use",
-    "qtorch/auto_low/modes.py: listing of a context": "the table of products that this run fills, if any",
+    "qtorch/recipes/modes.py: listing of a context": "the table of products that this run fills, if any",
     "qtorch/linalg/operator.py: OBSERVER of a context": "who watches the products of this call",
     "qtorch/linalg/delayed.py: _RUNNING of a context": "the backward pass that runs now, which torch's engine keeps",
     "qtorch/reproducible/modules/guard.py: STATE of a thread": "whether the guard of this call lets functions be",

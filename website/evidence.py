@@ -206,7 +206,7 @@ def same_training_programs() -> str:
 
 
 def hard_inputs() -> str:
-    rows = json.loads((ROOT / "qcore" / "numerics" / "hard_inputs.json").read_text(encoding="utf-8"))
+    rows = json.loads((ROOT / "qcore" / "reproducible" / "hard_inputs.json").read_text(encoding="utf-8"))
     cells = (
         (f"`{name}`", f"{row['sixteenths']}", str(len(row["hard"])), str(len(row["defined"])))
         for name, row in rows.items()

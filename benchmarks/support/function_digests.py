@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import torch
 
-from qcore.numerics.elementary.laws import ELEMENTARY
-from qcore.numerics.operations import Names
+from qcore.reproducible.elementary.laws import ELEMENTARY
+from qcore.reproducible.operations import Names
 from qjax.reproducible.array_names import Names as ArrayNames
 from qtorch.reproducible.tensor_names import Names as TensorNames
 

@@ -16,9 +16,9 @@ import qjax
 import qtorch
 from benchmarks.support.comparison import Case, Piece
 from qcore import Accumulator, Product
-from qcore.accumulate.arrays import multiply_arrays
-from qcore.accumulate.convolution import Form, convolution_form
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm, Shape
+from qcore.linalg.arrays import multiply_arrays
+from qcore.linalg.convolution import Form, convolution_form
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm, Shape
 
 HALF, KEY = "float(6,9)", 7
 ACCUMULATORS = (

@@ -11,15 +11,15 @@ import numpy as np
 from benchmarks.training_models.recipes import recipe_for
 from benchmarks.training_models.sizes import HIDDEN
 from benchmarks.training_models.state import MOMENTUM, RATE, ROUNDING, initial, key_for
-from qcore import fold_in, numerics
-from qcore.accumulate.arrays import multiply_arrays
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
-from qcore.accumulate.product import Product, Products
-from qcore.numerics.differentiable import Differentiable
-from qcore.numerics.elementary.arithmetic import ADD
-from qcore.numerics.elementary.laws import ELEMENTARY
-from qcore.numerics.operations import Names
-from qcore.numerics.softmax import CROSS_ENTROPY
+from qcore import fold_in, reproducible
+from qcore.linalg.arrays import multiply_arrays
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.linalg.product import Product, Products
+from qcore.reproducible.differentiable import Differentiable
+from qcore.reproducible.elementary.arithmetic import ADD
+from qcore.reproducible.elementary.laws import ELEMENTARY
+from qcore.reproducible.operations import Names
+from qcore.reproducible.softmax import CROSS_ENTROPY
 
 _FORM, _WIDE = MatrixForm(transposed=True), Product()
 _SHAPES = {"hidden.weight": (HIDDEN, 64), "hidden.bias": (HIDDEN,), "out.weight": (10, HIDDEN), "out.bias": (10,)}
@@ -48,7 +48,7 @@ class NumpyRun:
         self._seen = {"loss": loss, "logits": logits} | {f"gradient {name}": x for name, x in gradients.items()}
         for name, x in gradients.items():
             state = (self._weights[name], x, self._velocities[name], np.float32(RATE["mlp"]))
-            self._weights[name], self._velocities[name] = numerics.sgd_step(*state, momentum=MOMENTUM)
+            self._weights[name], self._velocities[name] = reproducible.sgd_step(*state, momentum=MOMENTUM)
 
     @staticmethod
     def _apply(law: Differentiable, *arrays: Any, **options: Any) -> Any:
@@ -57,7 +57,7 @@ class NumpyRun:
     def _linear(self, layer: str, x: np.ndarray, keys: Any) -> np.ndarray:
         weight = self._weights[f"{layer}.weight"]
         y = multiply_arrays(_FORM, FORWARD, self._products.forward, x, weight, weight.shape, keys[layer])
-        return numerics.add(y.reshape(len(x), -1), self._weights[f"{layer}.bias"])
+        return reproducible.add(y.reshape(len(x), -1), self._weights[f"{layer}.bias"])
 
     def _gradients(self, layer: str, x: np.ndarray, gradient: np.ndarray, keys: Any) -> tuple[Any, np.ndarray]:
         """Those of weight and bias, and that of x."""

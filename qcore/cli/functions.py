@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from qcore import numerics
-from qcore.numerics.elementary.laws import PARTS
+from qcore import reproducible
+from qcore.reproducible.elementary.laws import PARTS
 
-FILE = Path(numerics.__file__).parent / "hard_inputs.json"
-ROOMS = {"qcore": "qcore.numerics", "qtorch": "qtorch.reproducible", "qjax": "qjax.reproducible"}
+FILE = Path(reproducible.__file__).parent / "hard_inputs.json"
+ROOMS = {"qcore": "qcore.reproducible", "qtorch": "qtorch.reproducible", "qjax": "qjax.reproducible"}
 COMPILERS = {"qtorch": ("torch", "compile"), "qjax": ("jax", "jit")}
 
 

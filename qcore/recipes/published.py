@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from qcore.accumulate.accumulator import Accumulator
-from qcore.accumulate.operands.hadamard import Hadamard
-from qcore.accumulate.operands.operand import Operand
-from qcore.accumulate.operands.scale import Scale
-from qcore.accumulate.product import Product
 from qcore.formats.block import NVFP4, BlockFloatingPoint, BlockScaled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number
+from qcore.linalg.accumulator import Accumulator
+from qcore.linalg.operands.hadamard import Hadamard
+from qcore.linalg.operands.operand import Operand
+from qcore.linalg.operands.scale import Scale
+from qcore.linalg.product import Product
 from qcore.recipes.recipe import Entry, Recipe
 
 _E5M2, _FP16 = FloatingPoint(5, 2), FloatingPoint(6, 9)

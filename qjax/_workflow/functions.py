@@ -14,10 +14,10 @@ from qcore.notices import warn
 from qjax._workflow.conversion import converted, has_not_seen
 from qjax._workflow.layers import Layer, LayerState, LayerWeight, Source, Use, inverse, result_of
 from qjax._workflow.walk import States, Walk, find_layers
-from qjax.auto_low.arrays import is_array, take_arrays
-from qjax.auto_low.evaluate import bind
 from qjax.quantization import FakeQuantize, QConfig, QConfigDynamic
 from qjax.quantization.rounding import FormatRounding
+from qjax.recipes.arrays import is_array, take_arrays
+from qjax.recipes.evaluate import bind
 
 ROUNDS = FakeQuantize, FormatRounding
 Rules = Mapping[str, QConfig | QConfigDynamic | None] | QConfig | QConfigDynamic

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 
 from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.arithmetic import recurrent
-from qjax.auto_low.evaluate import bind
 from qjax.quantization import FakeQuantize, QTensor, fake_quantize
 from qjax.quantization.array_names import Names
 from qjax.quantization.integer.convolution import sums_of_windows
@@ -20,6 +19,7 @@ from qjax.quantization.integer.packed import PackedTensor
 from qjax.quantization.integer.products import sums_of_products
 from qjax.quantization.rounding import CodedArray, FormatRounding
 from qjax.quantization.scaled import round_with_scale
+from qjax.recipes.evaluate import bind
 
 _FLOATS = ("float32", "bfloat16", "float16")
 

@@ -10,8 +10,8 @@ from jax.extend import core
 from jax.extend.source_info_util import current_name_stack, user_context
 
 from qjax._workflow.layers import Layer, LayerWeight, Source, Use, layer_of
-from qjax.auto_low.evaluate import bind
-from qjax.auto_low.programs import INLINED, inner_programs, scan_parts
+from qjax.recipes.evaluate import bind
+from qjax.recipes.programs import INLINED, inner_programs, scan_parts
 
 States = dict[str, Any]
 Replace = Callable[[Any, Layer, list[Any], Any], tuple[Any, Any]]

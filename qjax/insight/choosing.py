@@ -14,9 +14,9 @@ from qcore.insight.choosing import search
 from qcore.insight.choosing.batches import Batch, check_batches, mean_over
 from qcore.insight.choosing.formats import recipe_of
 from qcore.insight.choosing.search import Choice, Evaluate, Formats, Sensitivity
-from qcore.numerics.softmax import IGNORED
+from qcore.reproducible.softmax import IGNORED
 from qjax._rounding.inputs import as_numbers
-from qjax.auto_low import lower, product_sites
+from qjax.recipes import lower, product_sites
 
 __all__ = ["choose_formats", "cross_entropy", "sensitivity"]
 
@@ -53,7 +53,7 @@ def sensitivity(
 ) -> tuple[Sensitivity, ...]:
     """Rounds the input and the weight of each layer alone to each format, to nearest, and measures the model.
 
-    The layers are those that a recipe may apply to, see `qjax.auto_low.lower`, by their dotted name scopes; those of
+    The layers are those that a recipe may apply to, see `qjax.recipes.lower`, by their dotted name scopes; those of
     one name are one site. Put `jax.named_scope` around layers that have none. The model is run operation by
     operation, not under jit, as each choice of formats is another program.
 

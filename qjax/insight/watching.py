@@ -20,11 +20,11 @@ from qcore.formats.number import check_number
 from qcore.insight import Site, Statistics
 from qjax._rounding.inputs import varying
 from qjax._rounding.scopes import PRODUCT
-from qjax.auto_low.programs import scan_parts
 from qjax.insight.arrays import digest_of, over_mesh, statistics_between
 from qjax.insight.merging import flat, merged, none_like, over_axes
 from qjax.insight.sites import Rounded, has_sites, is_product, product_site, site_of, stack_of
 from qjax.linalg.call import compute
+from qjax.recipes.programs import scan_parts
 
 Found = dict[Site, Statistics]
 
@@ -35,7 +35,7 @@ _INLINED = ("jit", "pjit", "closed_call", "core_call", core.primitives.remat_p.n
 def watch(fn: Callable[..., Any], digests: bool = False) -> Callable[..., tuple[Any, Found]]:
     """A function that returns fn's result, with the same bits, and the statistics of all that fn rounds.
 
-    The sites are: calls of `quantize` and of `quantizer`s, and what `qjax.auto_low.lower` rounds, by the dotted name
+    The sites are: calls of `quantize` and of `quantizer`s, and what `qjax.recipes.lower` rounds, by the dotted name
     scope; the gradients of these, if fn computes them; operands and accumulators of the products of `qjax.linalg`;
     gradients, accumulators, weights and states in `qjax.optim.low_precision`, by the parameters' paths. An
     accumulator's error is its distance from the exact sum, rounded to float32.

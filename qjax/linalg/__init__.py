@@ -1,4 +1,4 @@
-"""Products of arrays with a defined accumulator: the bits of `qcore.accumulate` and `qtorch.linalg`."""
+"""Products of arrays with a defined accumulator: the bits of `qcore.linalg` and `qtorch.linalg`."""
 
 from qjax.linalg.attention import scaled_dot_product_attention
 from qjax.linalg.call import first_scaling, share_scaling

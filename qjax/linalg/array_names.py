@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore import Number, Rounding
-from qcore.accumulate.accumulator import Accumulator, rounding_program
-from qcore.accumulate.law import Sums
-from qcore.accumulate.sums.narrow import FloatRule
+from qcore.linalg.accumulator import Accumulator, rounding_program
+from qcore.linalg.law import Sums
+from qcore.linalg.sums.narrow import FloatRule
 from qcore.random.steps import block_of_step, word_of_part
 from qcore.random.threefry import element_index, threefry
 from qjax._rounding.array_law import Names as LawNames
@@ -26,7 +26,7 @@ _NAN = 0x7FC00000
 
 
 class Names:
-    """JAX's names, see `qcore.accumulate.array_names.Names`.
+    """JAX's names, see `qcore.linalg.array_names.Names`.
 
     Args:
         key: int32 array of two words for stochastic accumulators, else None.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
-from qcore.accumulate.attention import check_attention, check_mask, softmax, softmax_gradient
+from qcore.linalg.attention import check_attention, check_mask, softmax, softmax_gradient
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax.linalg.array_names import Names

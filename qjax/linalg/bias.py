@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from qcore.accumulate.forms import FORWARD, MatrixForm, check_bias
-from qcore.accumulate.product import Product, Products
+from qcore.linalg.forms import FORWARD, MatrixForm, check_bias
+from qcore.linalg.product import Product, Products
 from qjax._rounding.inputs import as_array
 from qjax.linalg.call import Shapes, multiply
 

@@ -11,16 +11,16 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
-from qcore.accumulate import arrays
-from qcore.accumulate.convolution import ConvolutionForm, Form
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, Shape, derivatives
-from qcore.accumulate.law import Sums
-from qcore.accumulate.law import multiply as multiply_matrices
-from qcore.accumulate.operands.matrices import matrices, rounded_tensors
-from qcore.accumulate.operands.operand import Operand
-from qcore.accumulate.operands.scaling import newest_magnitude, next_row, of_both, prepared, rescaled
-from qcore.accumulate.product import FIRST, ROLES, ROWS, SECOND, Product, Products, check_products, check_scaling
 from qcore.arguments import check_int, missing_key
+from qcore.linalg import arrays
+from qcore.linalg.convolution import ConvolutionForm, Form
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Shape, derivatives
+from qcore.linalg.law import Sums
+from qcore.linalg.law import multiply as multiply_matrices
+from qcore.linalg.operands.matrices import matrices, rounded_tensors
+from qcore.linalg.operands.operand import Operand
+from qcore.linalg.operands.scaling import newest_magnitude, next_row, of_both, prepared, rescaled
+from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Product, Products, check_products, check_scaling
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.inputs import as_array, varying
 from qjax._rounding.keys import Key, fold_in, key_words
@@ -54,7 +54,7 @@ def call(
     Args:
         form: the form.
         a, b: the operands.
-        operands, accumulator, grad_a, grad_b, names: see `qcore.accumulate.product.check_products`.
+        operands, accumulator, grad_a, grad_b, names: see `qcore.linalg.product.check_products`.
         key, scaling: as the user gives them.
     """
     a, b = (float32_array(x, name) for x, name in zip((a, b), form.names, strict=True))
@@ -94,7 +94,7 @@ def multiply_arrays(
     other: Shape,
     state: Any = None,
 ) -> jax.Array:
-    """One of a form's products, with the result's elements in order; see `qcore.accumulate.arrays.multiply_arrays`."""
+    """One of a form's products, with the result's elements in order; see `qcore.linalg.arrays.multiply_arrays`."""
     if key is not None and which != FORWARD:
         key = fold_in(key, ROLES[which])
     rows = zip(product.operands, ROWS[which], strict=True)
@@ -307,7 +307,7 @@ def _summed(gradient: jax.Array, x: jax.Array) -> jax.Array:
 
 @partial(jax.jit, static_argnums=0)
 def _next_scaling(products: Products, state: jax.Array, tensors: tuple[jax.Array, ...]) -> jax.Array:
-    """See `qcore.accumulate.arrays.next_scaling`."""
+    """See `qcore.linalg.arrays.next_scaling`."""
     with jax.enable_x64(True):
         rows = zip(state, tensors, products.rows, strict=True)
         return jnp.stack(
@@ -384,7 +384,7 @@ _share.defvjp(_share_forward, _share_backward)
 
 
 def first_scaling(history: int) -> jax.Array:
-    """The state of delayed scales before the first call, see `qcore.accumulate.first_scaling`.
+    """The state of delayed scales before the first call, see `qcore.linalg.first_scaling`.
 
     Args:
         history: of the scales, how many past tensors they follow from.

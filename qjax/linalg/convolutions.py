@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from qcore.accumulate.convolution import convolution_form
+from qcore.linalg.convolution import convolution_form
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.keys import Key
 from qjax.linalg.bias import add_bias

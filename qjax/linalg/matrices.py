@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from qcore.accumulate.forms import MatrixForm, check_batches
+from qcore.linalg.forms import MatrixForm, check_batches
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.keys import Key
 from qjax.linalg.bias import add_bias
@@ -26,7 +26,7 @@ def matmul(
     key: Key = None,
     scaling: jax.Array | None = None,
 ) -> jax.Array:
-    """The product of two matrices, or of batches of them, with a defined accumulator; see `qcore.accumulate.matmul`.
+    """The product of two matrices, or of batches of them, with a defined accumulator; see `qcore.linalg.matmul`.
 
     It has the same bits in all packages, under jit, vmap and any sharding, and needs no x64 flag. The gradients are
     products of their own: of the gradient of the result and b transposed, and of a transposed and that gradient, where

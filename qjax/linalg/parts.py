@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qcore.accumulate.forms import Shape
+from qcore.linalg.forms import Shape
 
 BLOCK = 1 << 21  # numbers that are copied at a time
 _SIDE = 1024  # rows and columns of a part of a result

@@ -8,8 +8,8 @@ from math import prod
 import jax
 import jax.numpy as jnp
 
-from qcore.accumulate.convolution import ConvolutionForm
-from qcore.accumulate.forms import FORWARD, GRAD_B, Shape
+from qcore.linalg.convolution import ConvolutionForm
+from qcore.linalg.forms import FORWARD, GRAD_B, Shape
 from qjax.linalg.array_names import Names
 from qjax.linalg.parts import multiply_examples, together
 
@@ -25,7 +25,7 @@ def exact_convolution(
     """A product if no addition of float64 numbers rounds: then a product for each tap has its bits.
 
     Args:
-        form, which, first, second, other: see `qcore.accumulate.convolution.ConvolutionForm.matrices`.
+        form, which, first, second, other: see `qcore.linalg.convolution.ConvolutionForm.matrices`.
         narrow: makes float32 results of float64 sums.
     """
     batch, shape = len(first), _result(form, which, first, other)

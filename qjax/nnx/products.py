@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from qcore.accumulate.product import Products, check_products
 from qcore.arguments import check_flag, check_int, check_type, quoted
 from qcore.formats.text import parse
+from qcore.linalg.product import Products, check_products
 from qjax.linalg import conv1d, conv2d, conv3d, first_scaling, linear, scaled_dot_product_attention, share_scaling
 
 _FIELDS = ("operands", "accumulator")

@@ -13,9 +13,9 @@ import optax
 from jax.tree_util import keystr
 
 from qcore import Number, Rounding
-from qcore.accumulate.operands.delayed import check_row, is_delayed
 from qcore.arguments import quoted
 from qcore.formats.number import check_number
+from qcore.linalg.operands.delayed import check_row, is_delayed
 from qjax._rounding.dispatch import same_bits
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax._rounding.scopes import UNWATCHED, kind_scope, mark

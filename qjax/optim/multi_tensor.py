@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore import Number, Rounding
-from qcore.accumulate.operands.delayed import next_rows, round_each_delayed
 from qcore.formats.block import BlockScaled
+from qcore.linalg.operands.delayed import next_rows, round_each_delayed
 from qjax._rounding.dispatch import quantize, quantize_rows
 from qjax.linalg.array_names import Names
 

@@ -1,4 +1,4 @@
-"""Rounding to a format with a scale that is given: the law is `qcore.accumulate.operands.scaling.round_scaled`."""
+"""Rounding to a format with a scale that is given: the law is `qcore.linalg.operands.scaling.round_scaled`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from qcore import BlockScaled, Number
-from qcore.accumulate.operands.scaling import round_scaled, scale_for
 from qcore.formats.block_element import check_element
 from qcore.formats.number import check_number
+from qcore.linalg.operands.scaling import round_scaled, scale_for
 from qjax._rounding.dispatch import quantize
 from qjax.linalg.array_names import Names
 

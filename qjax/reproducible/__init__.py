@@ -1,4 +1,4 @@
-"""Functions of JAX arrays with the same bits in NumPy and PyTorch, gradients too; see `qcore.numerics`.
+"""Functions of JAX arrays with the same bits in NumPy and PyTorch, gradients too; see `qcore.reproducible`.
 
 Reverse mode has second and higher derivatives, whose bits are not defined: products of the same formats for those of
 products, and JAX's derivatives of float64 functions for all others. Forward mode raises.
@@ -7,7 +7,7 @@ products, and JAX's derivatives of float64 functions for all others. Forward mod
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from qcore.numerics.optimizers.schedules import Cosine, Milestones
+from qcore.reproducible.optimizers.schedules import Cosine, Milestones
 from qjax.reproducible.array_names import Names
 from qjax.reproducible.optimizers import Optimizer, adam, adamw, sgd
 from qjax.reproducible.training import FUNCTIONS

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qcore.numerics import operations
+from qcore.reproducible import operations
 
 
 class Names(operations.Names):
-    """`qcore.numerics.operations.Names` for JAX arrays, traced ones included.
+    """`qcore.reproducible.operations.Names` for JAX arrays, traced ones included.
 
     Example:
         >>> Names.add(jnp.float32(1), jnp.float32(2.0**-140))  # subnormal numbers are zeros
@@ -95,4 +95,4 @@ class Names(operations.Names):
 
 
 class UnroundedNames(operations.Unrounded, Names):
-    """Names that JAX differentiates, see `qcore.numerics.operations.Unrounded`."""
+    """Names that JAX differentiates, see `qcore.reproducible.operations.Unrounded`."""

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from qcore.numerics.differentiable import Differentiable
-from qcore.numerics.layers import Layers
-from qcore.numerics.optimizers.functions import Optimizing
+from qcore.reproducible.differentiable import Differentiable
+from qcore.reproducible.layers import Layers
+from qcore.reproducible.optimizers.functions import Optimizing
 from qjax._rounding.inputs import as_float32, as_integers
 from qjax._rounding.scopes import LAW
 from qjax.reproducible.array_names import Names, UnroundedNames

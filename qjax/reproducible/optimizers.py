@@ -1,4 +1,4 @@
-"""SGD, Adam and AdamW as pure functions of trees; their steps are those of `qcore.numerics`."""
+"""SGD, Adam and AdamW as pure functions of trees; their steps are those of `qcore.reproducible`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore.arguments import MOST_QUOTED, check_float, check_type
-from qcore.numerics.optimizers.adam import adam_options
-from qcore.numerics.optimizers.sgd import sgd_options
+from qcore.reproducible.optimizers.adam import adam_options
+from qcore.reproducible.optimizers.sgd import sgd_options
 from qjax.reproducible.call import Arrays
 
 _arrays = Arrays()

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from qcore.numerics.training.products import ProductFunctions
+from qcore.reproducible.training.products import ProductFunctions
 from qjax import linalg
 from qjax._rounding.keys import key_words
 from qjax.reproducible.call import Arrays

@@ -17,8 +17,8 @@ from qcore.insight.choosing.batches import Batch, check_batches, mean_over
 from qcore.insight.choosing.formats import recipe_of
 from qcore.insight.choosing.search import Choice, Evaluate, Formats, Sensitivity
 from qtorch._rounding.dense import check_dense
-from qtorch.auto_low import lower
-from qtorch.auto_low.products import product_sites
+from qtorch.recipes import lower
+from qtorch.recipes.products import product_sites
 
 __all__ = ["choose_formats", "cross_entropy", "sensitivity"]
 

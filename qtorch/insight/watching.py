@@ -19,12 +19,12 @@ from qcore.arguments import check_flag, check_int, check_type
 from qcore.insight import Record, Site, Statistics
 from qtorch._classes import change_class, restore_class
 from qtorch._torch_internals import forward_hooks
-from qtorch.auto_low.layers import Lowered, RoundingHook, RoundWeight, multiplies
-from qtorch.auto_low.modes import Place
 from qtorch.insight.tensors import digest_of, lanes_between, packed_between
 from qtorch.linalg.operator import observed_by
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
+from qtorch.recipes.layers import Lowered, RoundingHook, RoundWeight, multiplies
+from qtorch.recipes.modes import Place
 
 _WATCHED = "watched"  # the role of the classes of quantizers while they are watched
 
@@ -197,7 +197,7 @@ def watch(
 ) -> Watch:
     """Watches all that a model rounds, until the watch is closed.
 
-    The sites are: outputs and gradients of `Quantizer`s and of layers that `qtorch.auto_low` lowered, by the modules'
+    The sites are: outputs and gradients of `Quantizer`s and of layers that `qtorch.recipes` lowered, by the modules'
     dotted paths; weights that are rounded; operands and accumulators of the layers of `qtorch.linalg`; gradients,
     accumulators, weights and states in an `OptimLP`, by the parameters' names. An accumulator's error is its distance
     from the exact sum, rounded to float32, which is computed beside it.

@@ -1,4 +1,4 @@
-"""Products of tensors with a defined accumulator: the bits of `qcore.accumulate` and `qjax.linalg`."""
+"""Products of tensors with a defined accumulator: the bits of `qcore.linalg` and `qjax.linalg`."""
 
 from qtorch.linalg.attention import scaled_dot_product_attention
 from qtorch.linalg.call import first_scaling

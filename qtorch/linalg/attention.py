@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from qcore.accumulate.attention import check_attention, check_mask, softmax, softmax_gradient
 from qcore.arguments import check_type
+from qcore.linalg.attention import check_attention, check_mask, softmax, softmax_gradient
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.gradients import refuse_recording
 from qtorch._rounding.keys import Key, fold_in, key_tensor

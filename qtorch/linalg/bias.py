@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from qcore.accumulate.forms import GRAD_B, MatrixForm, check_bias
-from qcore.accumulate.product import Product
+from qcore.linalg.forms import GRAD_B, MatrixForm, check_bias
+from qcore.linalg.product import Product
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.gradients import refuse_recording
 from qtorch._rounding.paths.choice import check_device

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from qcore import Accumulator, Number, Operand, Product
-from qcore.accumulate import arrays
-from qcore.accumulate.convolution import Form
-from qcore.accumulate.forms import FORWARD, GRAD_A, derivatives
-from qcore.accumulate.product import check_products, check_scaling
 from qcore.arguments import check_type
+from qcore.linalg import arrays
+from qcore.linalg.convolution import Form
+from qcore.linalg.forms import FORWARD, GRAD_A, derivatives
+from qcore.linalg.product import check_products, check_scaling
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.gradients import apart, is_differentiated, refuse_recording
@@ -27,7 +27,7 @@ from qtorch.linalg.sharded import check_placed
 
 
 def first_scaling(history: int, device: torch.device | str | None = None) -> torch.Tensor:
-    """The state of delayed scales before the first call, see `qcore.accumulate.first_scaling`.
+    """The state of delayed scales before the first call, see `qcore.linalg.first_scaling`.
 
     Args:
         history: of the scales, how many past tensors they follow from.
@@ -65,7 +65,7 @@ def prepare(
     Args:
         form: the form.
         a, b: the operands.
-        operands, accumulator, grad_a, grad_b, names: see `qcore.accumulate.product.check_products`.
+        operands, accumulator, grad_a, grad_b, names: see `qcore.linalg.product.check_products`.
         key, scaling: as the user gives them.
     """
     for name, x in zip(form.names, (a, b), strict=True):

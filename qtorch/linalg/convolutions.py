@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from qcore.accumulate.convolution import convolution_form
 from qcore.arguments import quoted
+from qcore.linalg.convolution import convolution_form
 from qtorch._rounding.keys import Key
 from qtorch.linalg.bias import add_bias
 from qtorch.linalg.call import check_operand, differentiable_product, prepare

@@ -17,9 +17,9 @@ from weakref import ReferenceType, ref
 import torch
 import torch.distributed as dist
 
-from qcore.accumulate.operands.operand import Operand
-from qcore.accumulate.operands.scaling import newest_magnitude, next_row
-from qcore.accumulate.product import Products
+from qcore.linalg.operands.operand import Operand
+from qcore.linalg.operands.scaling import newest_magnitude, next_row
+from qcore.linalg.product import Products
 from qtorch._torch_internals import at_end_of_backward, in_backward, unseen_by_modes
 from qtorch.linalg.direct.products import product_of
 from qtorch.linalg.tensor_names import Names

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from qcore.accumulate.forms import MatrixForm, check_batches
+from qcore.linalg.forms import MatrixForm, check_batches
 from qtorch._rounding.keys import Key
 from qtorch.linalg.bias import add_bias
 from qtorch.linalg.call import check_operand, differentiable_product, prepare
@@ -27,7 +27,7 @@ def matmul(
     key: Key = None,
     scaling: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The product of two matrices, or of batches of them, with a defined accumulator; see `qcore.accumulate.matmul`.
+    """The product of two matrices, or of batches of them, with a defined accumulator; see `qcore.linalg.matmul`.
 
     The gradients are products of their own: of the gradient of the result and b transposed, and of a transposed and
     that gradient, where rows of all leading dimensions are summed if b is a matrix. Rounding passes gradients straight

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from qcore.accumulate.product import Products, check_products
 from qcore.arguments import check_flag, check_int, check_size
+from qcore.linalg.product import Products, check_products
 from qcore.report import short_product
 from qtorch.linalg.attention import scaled_dot_product_attention, settings_of
 from qtorch.linalg.call import first_scaling

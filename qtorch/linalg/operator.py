@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from qcore import Number
-from qcore.accumulate.convolution import ConvolutionForm, Form, form_of
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
-from qcore.accumulate.law import Sums, batch_shape, multiply
-from qcore.accumulate.operands.matrices import Matrices, matrices, rounded_tensors
-from qcore.accumulate.operands.operand import Operand
-from qcore.accumulate.operands.scaling import of_both, prepared, rescaled
-from qcore.accumulate.product import FIRST, ROLES, ROWS, SECOND, Product
+from qcore.linalg.convolution import ConvolutionForm, Form, form_of
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B
+from qcore.linalg.law import Sums, batch_shape, multiply
+from qcore.linalg.operands.matrices import Matrices, matrices, rounded_tensors
+from qcore.linalg.operands.operand import Operand
+from qcore.linalg.operands.scaling import of_both, prepared, rescaled
+from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Product
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import fold_in
 from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor
@@ -85,7 +85,7 @@ def multiply_tensors(
     """One of a form's products, as a float32 tensor of a shape.
 
     Args:
-        first, second, other, which: see `qcore.accumulate.forms.MatrixForm.matrices`.
+        first, second, other, which: see `qcore.linalg.forms.MatrixForm.matrices`.
         key: int32 tensor of two words, of the forward product; None where nothing is stochastic.
         state: of delayed scales, of which the first column counts; None where there are none.
         shape: of the result.

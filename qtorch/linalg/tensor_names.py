@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from qcore import Accumulator, Number, Rounding
-from qcore.accumulate.convolution import ConvolutionForm
-from qcore.accumulate.forms import GRAD_B
-from qcore.accumulate.law import Sums, batch_shape
-from qcore.accumulate.places import Axis, Places, convolution_places
+from qcore.linalg.convolution import ConvolutionForm
+from qcore.linalg.forms import GRAD_B
+from qcore.linalg.law import Sums, batch_shape
+from qcore.linalg.places import Axis, Places, convolution_places
 from qcore.random.steps import MOST_HALF_BITS, block_of_step, words_of_step
 from qcore.random.threefry import Noise
 from qtorch._kernels import products
@@ -157,7 +157,7 @@ def _batch_places(x: torch.Tensor) -> Axis:
 
 
 class Names:
-    """Torch's names, see `qcore.accumulate.array_names.Names`.
+    """Torch's names, see `qcore.linalg.array_names.Names`.
 
     Args:
         key: int32 tensor of two words for stochastic accumulators, else None.

@@ -1,6 +1,6 @@
 """Delayed scales of what `OptimLP` rounds: a row of state for each tensor, which a step advances once.
 
-A row is that of `qcore.accumulate.operands.scaling.next_row`: the scale, and the past largest magnitudes. Between the
+A row is that of `qcore.linalg.operands.scaling.next_row`: the scale, and the past largest magnitudes. Between the
 steps rows are entries of the inner optimizer's state, where torch saves and copies them.
 """
 
@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from qcore import Quantization, Rounding
-from qcore.accumulate.operands.delayed import check_row, is_delayed, operand_of, round_delayed
-from qcore.accumulate.operands.scaling import newest_magnitude, next_row
 from qcore.arguments import quoted
 from qcore.formats.block import BlockScaled
+from qcore.linalg.operands.delayed import check_row, is_delayed, operand_of, round_delayed
+from qcore.linalg.operands.scaling import newest_magnitude, next_row
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.many import Tensors
 from qtorch._rounding.sharded import is_sharded

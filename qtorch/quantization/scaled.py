@@ -1,4 +1,4 @@
-"""Rounding to a format with a scale that is given: the law is `qcore.accumulate.operands.scaling.round_scaled`."""
+"""Rounding to a format with a scale that is given: the law is `qcore.linalg.operands.scaling.round_scaled`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from qcore import BlockScaled, Number
-from qcore.accumulate.operands.scaling import round_scaled, scale_for
 from qcore.formats.block_element import check_element
 from qcore.formats.number import check_number
+from qcore.linalg.operands.scaling import round_scaled, scale_for
 from qtorch._rounding.dispatch import quantize
 from qtorch.linalg.tensor_names import Names
 

@@ -1,10 +1,10 @@
-"""Functions of tensors with the same bits in NumPy and JAX, gradients too; see `qcore.numerics`.
+"""Functions of tensors with the same bits in NumPy and JAX, gradients too; see `qcore.reproducible`.
 
 Eager programs have second and higher derivatives, whose bits are not defined: products of the same formats for those
 of products, and torch's derivatives of float64 functions for all others.
 """
 
-from qcore.numerics.optimizers.schedules import Cosine, Milestones
+from qcore.reproducible.optimizers.schedules import Cosine, Milestones
 from qtorch.reproducible.modules.convert import convert
 from qtorch.reproducible.modules.initial import initialize
 from qtorch.reproducible.modules.layers import set_key

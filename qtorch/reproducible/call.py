@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from qcore.numerics.differentiable import Differentiable
-from qcore.numerics.optimizers.functions import Optimizing
-from qcore.numerics.registry import LAWS
-from qcore.numerics.training.products import ProductFunctions
+from qcore.reproducible.differentiable import Differentiable
+from qcore.reproducible.optimizers.functions import Optimizing
+from qcore.reproducible.registry import LAWS
+from qcore.reproducible.training.products import ProductFunctions
 from qtorch._rounding.gradients import apart, refuse_recording
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._torch_internals import apply_directly

@@ -1,4 +1,4 @@
-"""SGD, Adam and AdamW as torch's optimizers, and clipping of gradients; their steps are those of `qcore.numerics`."""
+"""SGD, Adam and AdamW as torch's optimizers, and clipping of gradients, with the steps of `qcore.reproducible`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from qcore.arguments import check_float, check_type, quoted
-from qcore.numerics.differentiable import Differentiable
-from qcore.numerics.optimizers.adam import adam_options
-from qcore.numerics.optimizers.sgd import sgd_options
+from qcore.reproducible.differentiable import Differentiable
+from qcore.reproducible.optimizers.adam import adam_options
+from qcore.reproducible.optimizers.sgd import sgd_options
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch.reproducible.call import Tensors
 from qtorch.reproducible.fused.in_place import replace

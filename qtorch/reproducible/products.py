@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B
-from qcore.numerics.differentiable import Differentiable
-from qcore.numerics.elementary.arithmetic import ADD
-from qcore.numerics.training.parts import SETTLE
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B
+from qcore.reproducible.differentiable import Differentiable
+from qcore.reproducible.elementary.arithmetic import ADD
+from qcore.reproducible.training.parts import SETTLE
 from qtorch.linalg.direct.products import Multiplied
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from qcore.numerics import operations
-from qcore.numerics.operations import SMALLEST
-from qcore.numerics.sums import tree_sums
+from qcore.reproducible import operations
+from qcore.reproducible.operations import SMALLEST
+from qcore.reproducible.sums import tree_sums
 from qtorch._kernels import products
 from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor
 from qtorch._rounding.paths.cpu import aligned
@@ -30,7 +30,7 @@ def tensor_product(first: torch.Tensor, second: torch.Tensor, how: Multiplied) -
 
 
 class Names(operations.Names):
-    """`qcore.numerics.operations.Names` for tensors on any device.
+    """`qcore.reproducible.operations.Names` for tensors on any device.
 
     Example:
         >>> Names.mul(torch.tensor([1.0, 2.0**-100]), torch.tensor([3.0, 2.0**-100]))  # 2^-200 is a zero
@@ -132,11 +132,11 @@ class Names(operations.Names):
 
 
 class UnroundedNames(operations.Unrounded, Names):
-    """Names that autograd differentiates, see `qcore.numerics.operations.Unrounded`."""
+    """Names that autograd differentiates, see `qcore.reproducible.operations.Unrounded`."""
 
 
 def tensor_sums(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) -> torch.Tensor:
-    """See `qcore.numerics.sums.tree_sums`; of plain tensors by a kernel where there is one."""
+    """See `qcore.reproducible.sums.tree_sums`; of plain tensors by a kernel where there is one."""
     served = a.is_cpu and (b is None or b.is_cpu) and axes and a.numel() and a.dim() <= products.MOST_AXES
     kernel = products.tree_sums() if served else None
     if kernel is None:

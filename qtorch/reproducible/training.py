@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from qcore.accumulate.forms import GRAD_A, GRAD_B
-from qcore.numerics.reductions import SUM
+from qcore.linalg.forms import GRAD_A, GRAD_B
+from qcore.reproducible.reductions import SUM
 from qtorch import linalg
 from qtorch._rounding.keys import key_tensor
 from qtorch._rounding.paths.choice import are_plain_tensors

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qcore import RECIPES, Accumulator, Entry, Hadamard, Product, Recipe, Scale, parse, quantize
-from qcore.accumulate import matmul
+from qcore.linalg import matmul
 
 WIDE_HEAD = Recipe([Entry("head"), Entry("block?.[ab]*", "conv", Product("int8", "int8")), *RECIPES["hfp8"].entries])
 
@@ -268,4 +268,4 @@ def test_the_page_has_an_example():
     assert found.products_for("head", "linear") is None
     assert found.products_for("0", "conv").forward == names["first"]
     assert found.products_of([("1", "conv"), ("2", "conv")])[1] == RECIPES["fp8_chunked"].entries[0].products
-    assert [line.split("(")[0] for line in lines[-2:]] == ["model = qtorch.auto_low.lower", "fn = qjax.auto_low.lower"]
+    assert [line.split("(")[0] for line in lines[-2:]] == ["model = qtorch.recipes.lower", "fn = qjax.recipes.lower"]

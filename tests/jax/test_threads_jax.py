@@ -11,7 +11,7 @@ from threads_support import in_threads, threads_that_switch_often  # noqa: F401 
 
 import qjax.nnx as qnn
 from qcore import RECIPES
-from qjax import auto_low, insight, quantizer, reproducible
+from qjax import insight, quantizer, recipes, reproducible
 from qjax.optim import low_precision
 from qjax.quantization import default_qconfig, get_default_qat_qconfig
 
@@ -75,7 +75,7 @@ def stepped():
 
 
 def watched(digests=False):
-    lowered = auto_low.lower(function, RECIPES["mxfp8"])
+    lowered = recipes.lower(function, RECIPES["mxfp8"])
     w = jnp.float32(np.random.default_rng(1).standard_normal((6, 4)))
 
     def look():
@@ -88,12 +88,12 @@ def watched(digests=False):
 NEAREST = {"forward_number": "e4m3fn", "backward_number": "e5m2", "forward_rounding": "nearest"}
 NEAREST |= {"backward_rounding": "nearest"}
 KINDS = {
-    "lowered": lambda: of_function(auto_low.lower(function, **NEAREST)),
-    "recipe": lambda: of_function(auto_low.lower(function, RECIPES["mxfp8"])),
+    "lowered": lambda: of_function(recipes.lower(function, **NEAREST)),
+    "recipe": lambda: of_function(recipes.lower(function, RECIPES["mxfp8"])),
     "gradients": lambda: of_function(
-        jax.grad(lambda w, x: auto_low.lower(function, RECIPES["mxfp8"])(w, x).sum(), (0, 1))
+        jax.grad(lambda w, x: recipes.lower(function, RECIPES["mxfp8"])(w, x).sum(), (0, 1))
     ),
-    "jitted": lambda: of_function(jax.jit(auto_low.lower(function, RECIPES["mxfp8"]))),
+    "jitted": lambda: of_function(jax.jit(recipes.lower(function, RECIPES["mxfp8"]))),
     "reproducible": lambda: of_model(
         reproducible.convert(nnx.Sequential(nnx.Linear(6, 5, rngs=nnx.Rngs(0)), reproducible.relu))
     ),

@@ -5,17 +5,17 @@ import numpy as np
 import pytest
 import torch
 
-import qcore.accumulate
+import qcore.linalg
 import qjax
-import qjax.auto_low
+import qjax.recipes
 import qtorch
-import qtorch.auto_low
+import qtorch.recipes
 from qcore import RECIPES, Accumulator, Entry, Operand, Product, Recipe, Scale, parse
 
 A, B = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32)
 DELAYED = Operand("e4m3fn", scale=Scale(history=2))
 PACKAGES = {
-    "qcore": (qcore.accumulate, np.asarray),
+    "qcore": (qcore.linalg, np.asarray),
     "qtorch": (qtorch.linalg, torch.from_numpy),
     "qjax": (qjax.linalg, jnp.asarray),
 }
@@ -84,11 +84,11 @@ def test_scales_of_attention(package):
 
 
 def lowered_by_torch(recipe):
-    return qtorch.auto_low.lower(torch.nn.Linear(3, 3), recipe)
+    return qtorch.recipes.lower(torch.nn.Linear(3, 3), recipe)
 
 
 def lowered_by_jax(recipe):
-    return qjax.auto_low.lower(lambda w, x: x @ w["w"], recipe)({"w": jnp.eye(3)}, jnp.ones((2, 3)))
+    return qjax.recipes.lower(lambda w, x: x @ w["w"], recipe)({"w": jnp.eye(3)}, jnp.ones((2, 3)))
 
 
 @pytest.mark.parametrize("lowered", [lowered_by_torch, lowered_by_jax])

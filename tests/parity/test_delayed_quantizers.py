@@ -14,9 +14,9 @@ from torch.utils.checkpoint import checkpoint
 
 import qcore
 import qjax
-from qtorch.auto_low import lower, sequential_lower
 from qtorch.quant import Quantizer
 from qtorch.quantization import QConfig
+from qtorch.recipes import lower, sequential_lower
 
 FORWARD, BACKWARD = (f"scaled({name},{{...:None}},scale=float32,history=3)" for name in ("e4m3fn", "e5m2"))
 
@@ -121,8 +121,8 @@ def test_lowered_functions():
     def function(x, w1, b1, w2, b2):
         return jnp.maximum(x @ w1.T + b1, 0) @ w2.T + b2
 
-    f = qjax.auto_low.lower(function, ["linear"], FORWARD, BACKWARD, "nearest", "nearest")
-    weights, states = (w1, b1, w2, b2), qjax.auto_low.first_scaling(f, jnp.ones((3, 4)), w1, b1, w2, b2)
+    f = qjax.recipes.lower(function, ["linear"], FORWARD, BACKWARD, "nearest", "nearest")
+    weights, states = (w1, b1, w2, b2), qjax.recipes.first_scaling(f, jnp.ones((3, 4)), w1, b1, w2, b2)
     loss = jax.jit(jax.grad(lambda x, states: (f(x, *weights, scaling=states) ** 2).sum(), 1))
     for factor in (1, 8, 0.5):
         x = factor * torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -135,14 +135,14 @@ def test_lowered_functions():
             assert_same_bits(layer.rounding.scaling, np.asarray(state))
     with pytest.raises(ValueError, match=r"scaling is None; allowed are 2"):
         f(jnp.ones((3, 4)), *weights)
-    loop = qjax.auto_low.lower(
+    loop = qjax.recipes.lower(
         lambda x: jax.lax.scan(lambda y, _: (y @ x, None), x, None, 2)[0], ["linear"], FORWARD, None, "nearest"
     )
     with pytest.raises(ValueError, match="has delayed scales inside scan"):
-        qjax.auto_low.first_scaling(loop, jnp.eye(3))
-    inner = qjax.auto_low.lower(jax.grad(lambda x: (x @ x).sum()), ["linear"], FORWARD, None, "nearest")
+        qjax.recipes.first_scaling(loop, jnp.eye(3))
+    inner = qjax.recipes.lower(jax.grad(lambda x: (x @ x).sum()), ["linear"], FORWARD, None, "nearest")
     with pytest.raises(ValueError, match="has delayed scales in a derivative"):
-        qjax.auto_low.first_scaling(inner, jnp.eye(3))
+        qjax.recipes.first_scaling(inner, jnp.eye(3))
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

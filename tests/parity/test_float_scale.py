@@ -14,9 +14,9 @@ import qcore
 import qjax
 import qtorch
 from qjax.optim import apply_updates, low_precision
-from qtorch.auto_low import lower
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
+from qtorch.recipes import lower
 
 TENSOR, ROWS = "scaled(e4m3fn,{...:None},scale=float32)", "scaled(e4m3fn,{-1:None},scale=float32)"
 TILES, COLUMNS = "scaled(int8,{-2:8,-1:16},scale=float32)", "scaled(float(4,3),{-2:5},scale=float32)"
@@ -94,7 +94,7 @@ def test_quantizers_layers_and_optimizers_take_them():
     expected = qcore.quantize(w - np.float32(0.5) * x.repeat(2, 0), TENSOR)
     assert_same_bits(p.detach(), expected)
     assert_same_bits(np.asarray(apply_updates(jnp.asarray(w), updates, state)), expected)
-    fn = qjax.auto_low.lower(lambda x: x @ w.T, ["linear"], ROWS, None, "nearest")
+    fn = qjax.recipes.lower(lambda x: x @ w.T, ["linear"], ROWS, None, "nearest")
     assert_same_bits(np.asarray(fn(jnp.asarray(x))), qcore.quantize(np.asarray(jax.jit(lambda x: x @ w.T)(x)), ROWS))
 
 

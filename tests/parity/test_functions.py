@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import qjax
 import qtorch
-from qcore import numerics
+from qcore import reproducible
 
 RNG = np.random.default_rng(21)
 X, A = every_kind(RNG, 600), np.float32([[3, -1, 2, 2, -0.0], [0.0, np.nan, 1e-40, -2, 5]])
@@ -123,7 +123,7 @@ CASES = {
     ),
     "part with steps": (lambda r, x: r.part(x, EVERY_OTHER), (IMAGE,), oracle.moved(lambda p: p[::2, 3])),
     "take": (
-        lambda r, x: r.take(x, np.array([[1, 1], [3, 1]]) if r is numerics else _array(r, [[1, 1], [3, 1]]), 1),
+        lambda r, x: r.take(x, np.array([[1, 1], [3, 1]]) if r is reproducible else _array(r, [[1, 1], [3, 1]]), 1),
         (BATCH,),
         oracle.moved(lambda p: p[:, [[1, 1], [3, 1]]]),
     ),
@@ -162,7 +162,7 @@ def _array(room, numbers):
 
 def expected(name):
     function, arrays, right = CASES[name]
-    y = np.asarray(function(numerics, *arrays))
+    y = np.asarray(function(reproducible, *arrays))
     return y, right(*arrays, with_gradient(y.shape))
 
 
@@ -213,13 +213,13 @@ def test_places_of_sorted_and_greatest_numbers(descending):
     right = oracle.order(A, descending)
     x, y = torch.from_numpy(A).requires_grad_(), jnp.asarray(A)
     for found in (
-        numerics.argsort(A, 1, descending),
+        reproducible.argsort(A, 1, descending),
         qtorch.reproducible.argsort(x, 1, descending),
         jax.jit(lambda y: qjax.reproducible.argsort(y, 1, descending))(y),
     ):
         assert np.asarray(found).tolist() == right.tolist()
     first = oracle.order(A, True)[:, 0].tolist()
-    for found in (numerics.argmax(A), qtorch.reproducible.argmax(x), jax.jit(qjax.reproducible.argmax)(y)):
+    for found in (reproducible.argmax(A), qtorch.reproducible.argmax(x), jax.jit(qjax.reproducible.argmax)(y)):
         assert np.asarray(found).tolist() == first
 
 
@@ -232,7 +232,7 @@ def test_comparisons():
         right = np.where(np.isnan(a) | np.isnan(b), False, relation(zero[:, None], zero[None]))
         ours = getattr(qtorch.reproducible, name)(torch.from_numpy(a), torch.from_numpy(b))
         theirs = jax.jit(getattr(qjax.reproducible, name))(a, b)
-        for found in (getattr(numerics, name)(a, b), ours, theirs):
+        for found in (getattr(reproducible, name)(a, b), ours, theirs):
             assert (np.asarray(found) == right).all()
 
 
@@ -241,7 +241,7 @@ def test_integers_of_numbers():
     x = np.float32([2.7, -2.7, np.nan, np.inf, 2.0**31, -(2.0**31), 1e-40, 2147483520])
     right = [2, -2, 0, 0, 0, -(2**31), 0, 2147483520]
     ours, theirs = qtorch.reproducible.to_integers(torch.from_numpy(x)), jax.jit(qjax.reproducible.to_integers)(x)
-    for found in (numerics.to_integers(x), ours, theirs):
+    for found in (reproducible.to_integers(x), ours, theirs):
         assert np.asarray(found).tolist() == right
     model = qtorch.reproducible.convert(Calls(lambda y: torch.from_numpy(x).to(torch.int64)))
     assert model(torch.ones(1, 4)).tolist() == [*right[:4], 2**31, *right[5:]]
@@ -253,7 +253,7 @@ def test_group_norm_beside_loops():
     function = lambda r, *a: r.group_norm(a[0], 3, *a[1:], eps=1e-3)  # noqa: E731
     given = BATCH, weight, bias
     found, jitted = by_torch(function, given), jax.jit(lambda *a: by_jax(function, a))(*given)
-    assert_same_bits(function(numerics, *given), right)
+    assert_same_bits(function(reproducible, *given), right)
     assert_same_bits(found[0], right)
     assert_all_same_bits(jitted, found)
     g = with_gradient(right.shape)
@@ -315,11 +315,11 @@ WRONG = {
 
 
 def _ints(room, shape):
-    return np.zeros(shape, np.int32) if room is numerics else _array(room, np.zeros(shape, np.int32).tolist())
+    return np.zeros(shape, np.int32) if room is reproducible else _array(room, np.zeros(shape, np.int32).tolist())
 
 
 @pytest.mark.parametrize("words", WRONG)
-@pytest.mark.parametrize("room", [numerics, qtorch.reproducible, qjax.reproducible], ids=lambda room: room.__name__)
+@pytest.mark.parametrize("room", [reproducible, qtorch.reproducible, qjax.reproducible], ids=lambda room: room.__name__)
 def test_wrong_arguments(room, words):
     x = np.ones((2, 3), np.float32)
     with pytest.raises((TypeError, ValueError), match=words):

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-import qcore.numerics
+import qcore.reproducible
 import qjax.reproducible
 import qtorch.reproducible
 
 ROOMS = {
-    "qcore": (qcore.numerics, np.asarray),
+    "qcore": (qcore.reproducible, np.asarray),
     "qtorch": (qtorch.reproducible, torch.from_numpy),
     "qjax": (qjax.reproducible, jnp.asarray),
 }
@@ -30,12 +30,12 @@ def test_counts_of_steps(count, package):
     with pytest.raises(ValueError, match=rf"^step={count}; allowed is a whole number >= 1"):
         room.adam_step(x, x, x, x, wrong, one)
     with pytest.raises(ValueError, match=rf"^step={count}; allowed is a whole number >= 0"):
-        room.rate(qcore.numerics.Cosine(1.0, 10), wrong)
+        room.rate(qcore.reproducible.Cosine(1.0, 10), wrong)
 
 
 def test_a_traced_count_is_taken():
     rate = qjax.reproducible.rate
-    schedule = qcore.numerics.Milestones(1.0, (2,), 0.5)
+    schedule = qcore.reproducible.Milestones(1.0, (2,), 0.5)
     found = jax.vmap(lambda step: rate(schedule, step))(jnp.float32([1, 2]))
     assert found.tolist() == [1.0, 0.5]
 

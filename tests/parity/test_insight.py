@@ -142,7 +142,7 @@ def test_packages(dtype, monkeypatch):
 def steps_of_torch(x, weight):
     model = torch.nn.Sequential(torch.nn.Linear(4, 3, bias=False))
     model[0].weight.data = torch.from_numpy(weight.copy())
-    qtorch.auto_low.lower(model, ["linear"], *LOWERED, weight_number="e4m3fn")
+    qtorch.recipes.lower(model, ["linear"], *LOWERED, weight_number="e4m3fn")
     optimizer = qtorch.optim.OptimLP(torch.optim.SGD(model.parameters(), 0.5, momentum=0.5), **STATES)
     with qtorch.insight.watch(model, optimizer, name="one layer", digests=True) as watching:
         for _ in range(2):
@@ -160,7 +160,7 @@ def steps_of_jax(x, weight):
         return y.sum()
 
     tx = qjax.optim.low_precision(optax.sgd(0.5, momentum=0.5), **STATES)
-    lowered = qjax.auto_low.lower(loss, ["linear"], *LOWERED, weight_number="e4m3fn")
+    lowered = qjax.recipes.lower(loss, ["linear"], *LOWERED, weight_number="e4m3fn")
 
     def step(weights, state):
         updates, state = tx.update(jax.grad(lowered)(weights), state, weights)

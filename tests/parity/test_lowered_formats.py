@@ -8,8 +8,8 @@ import torch
 from support import assert_same_bits
 
 import qcore
-import qjax.auto_low
-import qtorch.auto_low
+import qjax.recipes
+import qtorch.recipes
 
 PAIRS = [("mxfp8_e4m3", "mxfp8_e5m2"), ("nvfp4", "mxfp4"), ("posit16", "posit16")]
 # Of so few bits that float32 holds all sums: XLA moves transposes into products, which then sum in another order.
@@ -25,7 +25,7 @@ def test_torch(forward, backward):
     layer = torch.nn.Linear(40, 70, bias=False)
     layer.weight.data = torch.from_numpy(W.copy())
     plain = layer(torch.from_numpy(X)).detach()
-    qtorch.auto_low.lower(layer, ["linear"], forward, backward, "nearest", "nearest")
+    qtorch.recipes.lower(layer, ["linear"], forward, backward, "nearest", "nearest")
     y = layer(torch.from_numpy(X))
     y.backward(torch.from_numpy(G))
     assert_same_bits(y, qcore.quantize(plain.numpy(), forward, "nearest"))
@@ -39,7 +39,7 @@ def test_jax(forward, backward):
     def product(w):
         return jnp.asarray(X) @ w.T
 
-    lowered = qjax.auto_low.lower(product, ["linear"], forward, backward, "nearest", "nearest")
+    lowered = qjax.recipes.lower(product, ["linear"], forward, backward, "nearest", "nearest")
     y, pull = jax.vjp(lowered, jnp.asarray(W))
     assert_same_bits(y, qcore.quantize(np.asarray(product(jnp.asarray(W))), forward, "nearest"))
     _, plain = jax.vjp(product, jnp.asarray(W))
@@ -51,18 +51,18 @@ def test_overflow_is_an_argument_of_lower():
     x, w = np.float32([[600.0, 1.0]]), np.float32([[1.0, 0.0], [900.0, 1.0]])
     expected = np.float32([[448, 448]])
     names = {"forward_number": "e4m3fn", "forward_rounding": "nearest", "weight_number": "e4m3fn"}
-    for lower in (qtorch.auto_low.lower, qtorch.auto_low.sequential_lower):
+    for lower in (qtorch.recipes.lower, qtorch.recipes.sequential_lower):
         layer = torch.nn.Linear(2, 2, bias=False)
         layer.weight.data = torch.from_numpy(w.copy())
         lowered = lower(torch.nn.Sequential(layer), ["linear"], **names, overflow="saturate")
         assert_same_bits(lowered(torch.from_numpy(x)), expected)
-    f = qjax.auto_low.lower(lambda w, x: x @ w.T, ["linear"], **names, overflow="saturate")
+    f = qjax.recipes.lower(lambda w, x: x @ w.T, ["linear"], **names, overflow="saturate")
     assert_same_bits(np.asarray(f(jnp.asarray(w), jnp.asarray(x))), expected)
-    plain = qjax.auto_low.lower(lambda w, x: x @ w.T, ["linear"], **names)
+    plain = qjax.recipes.lower(lambda w, x: x @ w.T, ["linear"], **names)
     assert np.isnan(plain(jnp.asarray(w), jnp.asarray(x))).all()
 
 
 def test_the_name_of_a_recipe_is_not_a_layer_type():
-    for lower, model in ((qtorch.auto_low.lower, torch.nn.Linear(2, 2)), (qjax.auto_low.lower, lambda x: x @ x)):
+    for lower, model in ((qtorch.recipes.lower, torch.nn.Linear(2, 2)), (qjax.recipes.lower, lambda x: x @ x)):
         with pytest.raises(TypeError, match=r"layer_types='mxfp8'.*the recipe is RECIPES\[\"mxfp8\"\]"):
             lower(model, "mxfp8")

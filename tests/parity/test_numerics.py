@@ -11,11 +11,11 @@ import torch
 from numerics_support import CASES, by_jax, by_numpy, by_torch, numbers, with_gradient
 from support import assert_all_same_bits, assert_same_bits
 
-import qcore.numerics
+import qcore.reproducible
 import qjax
 import qtorch
 from qcore.cli.functions import differing, hard_inputs
-from qcore.numerics import Names
+from qcore.reproducible import Names
 
 IN_PROGRAMS = ("gelu", "layer_norm", "softmax")
 
@@ -144,13 +144,13 @@ def test_adam(decoupled):
     """Three steps with clipping and a schedule; a gradient so small that its square is flushed."""
     rng = np.random.default_rng(8)
     start, gradients = numbers(rng, 40), [numbers(rng, 40) for _ in range(3)]
-    schedule = qcore.numerics.Cosine(1e-2, 10, 2)
+    schedule = qcore.reproducible.Cosine(1e-2, 10, 2)
     p, moments = start, [np.zeros_like(start)] * 2
     for i, g in enumerate(gradients):
-        (g,), _ = qcore.numerics.clip_by_norm([g], 0.5)
-        rate = qcore.numerics.rate(schedule, np.float32(i)[...])
+        (g,), _ = qcore.reproducible.clip_by_norm([g], 0.5)
+        rate = qcore.reproducible.rate(schedule, np.float32(i)[...])
         options = {"weight_decay": 0.1, "decoupled": decoupled}
-        p, *moments = qcore.numerics.adam_step(p, g, *moments, np.float32(i + 1)[...], rate, **options)
+        p, *moments = qcore.reproducible.adam_step(p, g, *moments, np.float32(i + 1)[...], rate, **options)
 
     q = torch.nn.Parameter(torch.from_numpy(start.copy()))
     room = qtorch.reproducible
@@ -216,7 +216,7 @@ def test_gradients_are_those_of_the_function(name):
 
 def test_wrong_arrays_are_named():
     x = np.ones(2, np.float32)
-    for package, xp in ((qcore.numerics, np), (qtorch.reproducible, torch), (qjax.reproducible, jnp)):
+    for package, xp in ((qcore.reproducible, np), (qtorch.reproducible, torch), (qjax.reproducible, jnp)):
         one = xp.asarray(x)
         with pytest.raises(TypeError, match=r"^b is a float; allowed is a .*of float32$"):
             package.add(one, 1.0)

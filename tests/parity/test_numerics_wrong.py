@@ -10,12 +10,12 @@ import torch
 from support import assert_all_same_bits, assert_same_bits
 
 import qcore.insight
-import qcore.numerics
+import qcore.reproducible
 import qjax
 import qtorch
 
 ROOMS = {
-    "qcore": (qcore.numerics, qcore.insight, np.asarray),
+    "qcore": (qcore.reproducible, qcore.insight, np.asarray),
     "qtorch": (qtorch.reproducible, qtorch.insight, torch.from_numpy),
     "qjax": (qjax.reproducible, qjax.insight, jnp.asarray),
 }
@@ -70,7 +70,7 @@ VALUES = [
     ("max_norm=nan; allowed is a number > 0", "clip_by_norm", ([X], np.nan)),
     ("gradients has no array; allowed is at least one", "clip_by_norm", ([], 1.0)),
     ("correction=-1; allowed is an int >= 0", "var", (X, None, False, -1)),
-    ("step has shape (3,); allowed is ()", "rate", (qcore.numerics.Cosine(1.0, 10), ROW)),
+    ("step has shape (3,); allowed is ()", "rate", (qcore.reproducible.Cosine(1.0, 10), ROW)),
     *(
         ("a has shape (2, 3), b (2,); allowed are shapes that broadcast", name, (X, X[:, 0]))
         for name in ("add", "subtract", "multiply", "divide", "pow")
@@ -155,12 +155,12 @@ SCHEDULES = [
 @pytest.mark.parametrize(("error", "message", "kind", "arguments"), SCHEDULES)
 def test_wrong_schedules(error, message, kind, arguments):
     with pytest.raises(error, match=f"^{re.escape(message)}"):
-        getattr(qcore.numerics, kind)(*arguments)
+        getattr(qcore.reproducible, kind)(*arguments)
 
 
 def test_numbers_of_a_schedule_may_be_numpys():
     """A float64 number of NumPy would make the rate one, and a list has no hash for programs."""
-    schedule = qcore.numerics.Milestones(np.float64(1), [2, 4], np.float64(0.5))
+    schedule = qcore.reproducible.Milestones(np.float64(1), [2, 4], np.float64(0.5))
     for package in ROOMS:
         assert_same_bits(_call(package, "rate", (schedule, np.float32(3)[...])), np.float32(0.5))
 

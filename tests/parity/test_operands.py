@@ -10,10 +10,10 @@ from support import assert_same_bits
 import qjax
 import qtorch
 from qcore import Accumulator, Hadamard, Operand, Product, Scale
-from qcore.accumulate import arrays
-from qcore.accumulate.convolution import convolution_form
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
-from qcore.accumulate.product import Products
+from qcore.linalg import arrays
+from qcore.linalg.convolution import convolution_form
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.linalg.product import Products
 
 KEY = 7
 E4M3, E5M2 = "binary(4,3,specials=fn,overflow=saturate)", "float(5,2)"

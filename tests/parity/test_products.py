@@ -12,9 +12,9 @@ import qcore
 import qjax
 import qtorch
 from qcore import Accumulator, Product
-from qcore.accumulate.arrays import multiply_arrays
-from qcore.accumulate.convolution import convolution_form
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.linalg.arrays import multiply_arrays
+from qcore.linalg.convolution import convolution_form
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
 
 KEY = 7
 OPERANDS = ("e5m2", "binary(4,3,specials=fn,overflow=saturate)")
@@ -86,7 +86,7 @@ def test_integers_round_sums():
     a[0], a[1, :8], a[2, 3] = -0.0, -0.0, np.nan
     operands, accumulator = ("e4m3fn", "e4m3fn"), ACCUMULATORS["few random bits"]
     for terms in (1, 4, 9):
-        expected = qcore.accumulate.matmul(a[:, :terms], b[:terms], operands=operands, accumulator=accumulator, key=KEY)
+        expected = qcore.linalg.matmul(a[:, :terms], b[:terms], operands=operands, accumulator=accumulator, key=KEY)
         found = jax.jit(lambda a, b: qjax.linalg.matmul(a, b, operands=operands, accumulator=accumulator, key=KEY))
         assert_same_bits(found(a[:, :terms], b[:terms]), expected)
     tiny = np.float32([[0, 2.0**-9]])  # its square is rounded to zero, as there are no subnormal numbers

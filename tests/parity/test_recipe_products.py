@@ -7,8 +7,8 @@ import pytest
 import torch
 from support import assert_same_bits
 
-import qjax.auto_low
-import qtorch.auto_low
+import qjax.recipes
+import qtorch.recipes
 from qcore import RECIPES, Entry, Recipe
 
 MX = RECIPES["mxfp8"].entries[0]
@@ -39,11 +39,11 @@ def test_products_of_programs(program, dtype):
     rng = np.random.default_rng(0)
     x, w = (jnp.asarray(rng.standard_normal(shape), dtype) for shape in ((2, 3, 32, 32), (3, 32, 32)))
     by_torch = [torch.from_numpy(np.array(one, np.float32)).to(getattr(torch, dtype)) for one in (x, w)]
-    model = qtorch.auto_low.lower(Program(program, by_torch[1]), RECIPE)
+    model = qtorch.recipes.lower(Program(program, by_torch[1]), RECIPE)
     inputs = by_torch[0].requires_grad_()
     y = model(inputs)
     gradients = torch.autograd.grad(y, (inputs, model.w), torch.ones_like(y))
-    lowered = qjax.auto_low.lower(lambda w, x: program(jnp, x, w["w"]), RECIPE)
+    lowered = qjax.recipes.lower(lambda w, x: program(jnp, x, w["w"]), RECIPE)
     z, pull = jax.vjp(jax.jit(lambda x, w: lowered({"w": w}, x)), x, w)
     assert str(z.dtype) == dtype
     for one, other in zip((z, *pull(jnp.ones_like(z))), (y, *gradients), strict=True):

@@ -9,8 +9,8 @@ import pytest
 import torch
 from support import assert_same_bits
 
-import qjax.auto_low
-import qtorch.auto_low
+import qjax.recipes
+import qtorch.recipes
 from qcore import RECIPES, Entry, Product, Recipe
 from qjax import linalg as jax_linalg
 from qtorch import linalg as torch_linalg
@@ -44,13 +44,13 @@ def test_linear_layers(name):
     recipe = Recipe(RECIPES[name].entries[-1:])
     x, gradient = normal(2, 33, 70, seed=1), normal(2, 33, 40, seed=2)
     weight, bias = normal(40, 70, seed=3), normal(40, seed=4)
-    layer = qtorch.auto_low.lower(torch.nn.Linear(70, 40), recipe)
+    layer = qtorch.recipes.lower(torch.nn.Linear(70, 40), recipe)
     expected = by_torch(layer, weight, x, gradient, bias)
     wide = by_torch(torch.nn.Linear(70, 40), weight, x, gradient, bias)
     assert all((a != b).any() for a, b in zip(expected, wide, strict=True))
-    lowered = qjax.auto_low.lower(lambda w, x: x @ w["kernel"].T + bias, recipe)
+    lowered = qjax.recipes.lower(lambda w, x: x @ w["kernel"].T + bias, recipe)
     if recipe.delayed:
-        states = qjax.auto_low.first_scaling(lowered, {"kernel": weight}, x)
+        states = qjax.recipes.first_scaling(lowered, {"kernel": weight}, x)
         lowered = partial(lowered, scaling=states)
     for one, other in zip(by_jax(lambda w, x: lowered({"kernel": w}, x), weight, x, gradient), expected, strict=True):
         assert_same_bits(one, other)
@@ -60,7 +60,7 @@ def test_linear_layers(name):
 def test_products_in_any_layout(equation):
     recipe, (first, rest) = RECIPES["mxfp8"], (equation.split(",")[0], equation)
     x, weight, gradient = normal(35, 40, seed=1), normal(33, 40, seed=2), normal(35, 33, seed=3)
-    expected = by_torch(qtorch.auto_low.lower(torch.nn.Linear(40, 33, bias=False), recipe), weight, x, gradient)
+    expected = by_torch(qtorch.recipes.lower(torch.nn.Linear(40, 33, bias=False), recipe), weight, x, gradient)
 
     def function(w, x):
         if rest == "in,io->no":
@@ -68,7 +68,7 @@ def test_products_in_any_layout(equation):
         y = jnp.einsum(rest, w["w"], x) if first == "oi" else jnp.einsum(rest, x, w["w"])
         return y.T if rest.endswith("on") else y
 
-    lowered = qjax.auto_low.lower(function, recipe)
+    lowered = qjax.recipes.lower(function, recipe)
     for one, other in zip(by_jax(lambda w, x: lowered({"w": w}, x), weight, x, gradient), expected, strict=True):
         assert_same_bits(one, other)
 
@@ -77,7 +77,7 @@ def test_products_in_any_layout(equation):
 @pytest.mark.parametrize("layout", [("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")])
 def test_convolutions(name, layout):
     x, weight = normal(2, 4, 6, 5, seed=1), normal(6, 2, 3, 3, seed=2)
-    layer = qtorch.auto_low.lower(torch.nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2, bias=False), CONV[name])
+    layer = qtorch.recipes.lower(torch.nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2, bias=False), CONV[name])
     gradient = normal(2, 6, 3, 3, seed=3)
     expected = by_torch(layer, weight, x, gradient)
     last = layout[0] == "NHWC"
@@ -89,17 +89,17 @@ def test_convolutions(name, layout):
         )
         return jnp.moveaxis(y, -1, 1) if last else y
 
-    lowered = qjax.auto_low.lower(function, CONV[name])
+    lowered = qjax.recipes.lower(function, CONV[name])
     for one, other in zip(by_jax(lambda w, x: lowered({"w": w}, x), weight, x, gradient), expected, strict=True):
         assert_same_bits(one, other)
 
 
 def test_uneven_padding_is_zeros():
     x, weight = normal(1, 2, 5, 5, seed=1), normal(3, 2, 2, 2, seed=2)
-    lowered = qjax.auto_low.lower(
+    lowered = qjax.recipes.lower(
         lambda w, x: jax.lax.conv_general_dilated(x, w["w"], (1, 1), [(0, 1), (1, -1)]), CONV["fp8_chunked"]
     )
-    layer = qtorch.auto_low.lower(torch.nn.Conv2d(2, 3, 2, bias=False), CONV["fp8_chunked"])
+    layer = qtorch.recipes.lower(torch.nn.Conv2d(2, 3, 2, bias=False), CONV["fp8_chunked"])
     padded = np.pad(x, ((0, 0), (0, 0), (0, 1), (1, 0)))[..., :-1]
     expected = by_torch(layer, weight, padded, np.zeros((1, 3, 5, 4), np.float32))[0]
     assert_same_bits(lowered({"w": weight}, x), expected)
@@ -112,12 +112,12 @@ def test_stochastic_layers_count():
     recipe = Recipe([Entry("*", None, *products)])
     x, weight = normal(5, 40, seed=1), normal(40, 40, seed=2)
     told = {"operands": products[0].operands, "accumulator": products[0].accumulator}
-    model = qtorch.auto_low.lower(torch.nn.Linear(40, 40, bias=False), recipe)
+    model = qtorch.recipes.lower(torch.nn.Linear(40, 40, bias=False), recipe)
     torch.manual_seed(3)
     y, *_ = by_torch(model, weight, x, x)
     torch.manual_seed(3)
     assert_same_bits(y, torch_linalg.linear(torch.from_numpy(x), torch.from_numpy(weight), **told))
-    lowered = qjax.auto_low.lower(lambda w, x: (x @ w["w"].T) @ w["w"].T, recipe)
+    lowered = qjax.recipes.lower(lambda w, x: (x @ w["w"].T) @ w["w"].T, recipe)
     keys = [jax.random.fold_in(jax.random.key(3), number) for number in range(2)]
     expected = jnp.asarray(x)
     for key in keys:

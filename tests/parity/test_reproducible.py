@@ -14,8 +14,8 @@ from torch import nn
 
 import qjax
 import qtorch
-from qcore import Accumulator, Entry, Product, Recipe, numerics
-from qcore.numerics import Names
+from qcore import Accumulator, Entry, Product, Recipe, reproducible
+from qcore.reproducible import Names
 from qtorch.reproducible import optimizers
 
 RNG = np.random.default_rng(11)
@@ -81,8 +81,8 @@ def test_jax_has_the_bits_of_torch(by_torch):
 def test_linear_beside_loops(by_torch):
     x, w, b = CASES["linear"][1]
     g = with_gradient((9, 4))
-    y = numerics.add(one_after_the_other(x, w.T), b)
-    expected = [y, one_after_the_other(g, w), one_after_the_other(g.T, x), numerics.sum(g, 0)]
+    y = reproducible.add(one_after_the_other(x, w.T), b)
+    expected = [y, one_after_the_other(g, w), one_after_the_other(g.T, x), reproducible.sum(g, 0)]
     assert_all_same_bits(by_torch["linear"], expected)
 
 
@@ -90,7 +90,7 @@ def test_convolution_beside_loops(by_torch):
     """Forward and the weight's gradient."""
     x, w, b = CASES["conv2d"][1]
     rows = patches(x, 3)
-    y = numerics.add(one_after_the_other(rows, w.reshape(4, -1).T), b)
+    y = reproducible.add(one_after_the_other(rows, w.reshape(4, -1).T), b)
     assert_same_bits(by_torch["conv2d"][0], np.moveaxis(y, -1, 1))
     g = np.moveaxis(with_gradient((2, 4, 3, 4)), 1, -1).reshape(-1, 4)
     assert_same_bits(by_torch["conv2d"][2], one_after_the_other(g.T, rows.reshape(len(g), -1)).reshape(w.shape))
@@ -98,9 +98,9 @@ def test_convolution_beside_loops(by_torch):
 
 def test_attention_beside_loops(by_torch):
     q, k, v = CASES["attention"][1]
-    scores = one_after_the_other(numerics.multiply(q, np.float32([0.5])), np.swapaxes(k, 1, 2))
+    scores = one_after_the_other(reproducible.multiply(q, np.float32([0.5])), np.swapaxes(k, 1, 2))
     scores = np.where(np.tri(6, dtype=bool), scores, np.float32(-np.inf))
-    assert_same_bits(by_torch["attention"][0], one_after_the_other(numerics.softmax(scores), v))
+    assert_same_bits(by_torch["attention"][0], one_after_the_other(reproducible.softmax(scores), v))
 
 
 def test_rows_of_a_table_are_summed_in_pairs():
@@ -115,7 +115,7 @@ def test_rows_of_a_table_are_summed_in_pairs():
 def test_dropout_takes_the_words_of_jax():
     words = jax.random.bits(jax.random.key(7), (50,), "uint32")
     expected = np.where(np.asarray(words) >> 8 >= round(0.25 * 2**24), np.float32(3) / np.float32(0.75), 0)
-    assert_same_bits(numerics.dropout(np.full(50, 3, np.float32), 0.25, 7), expected.astype(np.float32))
+    assert_same_bits(reproducible.dropout(np.full(50, 3, np.float32), 0.25, 7), expected.astype(np.float32))
 
 
 class TorchModel(nn.Module):
@@ -230,7 +230,7 @@ def test_sgd(nesterov):
     r = jnp.asarray(start)
     state, step = own.init(r), jax.jit(own.step)
     for g in gradients:
-        p, v = numerics.sgd_step(p, g, v, np.float32(0.1), **options)
+        p, v = reproducible.sgd_step(p, g, v, np.float32(0.1), **options)
         q.grad = torch.from_numpy(g)
         torchs.step()
         r, state = step(r, jnp.asarray(g), state)

@@ -13,7 +13,7 @@ from torch import nn
 import qjax
 import qtorch
 from qcore import RECIPES
-from qcore.numerics import Names
+from qcore.reproducible import Names
 from qtorch.reproducible.modules.guard import paused
 
 RNG = np.random.default_rng(12)

@@ -30,7 +30,7 @@ def torch_parts():
     params, _ = numbers()
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 3))
     model.load_state_dict({name: torch.from_numpy(x) for name, x in params.items()})
-    qtorch.auto_low.lower(model, ["linear"], **FORMATS, **WAYS)
+    qtorch.recipes.lower(model, ["linear"], **FORMATS, **WAYS)
     return model, qtorch.optim.OptimLP(torch.optim.SGD(model.parameters(), lr=0.125), **OPTIMIZER)
 
 
@@ -53,7 +53,7 @@ def jax_model(params, x):
 
 
 def jax_step():
-    lowered = qjax.auto_low.lower(jax_model, ["linear"], **FORMATS, **WAYS)
+    lowered = qjax.recipes.lower(jax_model, ["linear"], **FORMATS, **WAYS)
     tx = qjax.optim.low_precision(optax.sgd(0.125), **OPTIMIZER)
 
     def step(params, state, x):
@@ -114,11 +114,11 @@ def test_products_of_a_recipe(name):
     params, (x, _) = numbers()
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 3))
     model.load_state_dict({name: torch.from_numpy(one) for name, one in params.items()})
-    qtorch.auto_low.lower(model, recipe)
+    qtorch.recipes.lower(model, recipe)
     with qtorch.insight.watch(model) as watching:
         model(torch.from_numpy(x)).sum().backward()
         watching.step()
-    lowered = qjax.auto_low.lower(jax_model, recipe)
+    lowered = qjax.recipes.lower(jax_model, recipe)
     _, tree, _ = jax_step()
     grads = jax.grad(lambda params: lowered(params, x).sum())
     found = jax.jit(qjax.insight.watch(lambda params: grads(params)))(tree)[1]

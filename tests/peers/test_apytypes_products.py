@@ -25,7 +25,7 @@ def operands(length):
 
 
 def check(a, b, theirs, accumulator):
-    ours = qcore.accumulate.matmul(a, b, accumulator=accumulator)
+    ours = qcore.linalg.matmul(a, b, accumulator=accumulator)
     theirs = theirs.to_numpy()
     # A sum that is zero is +0 here, and all NaN are one.
     theirs = np.where(np.isnan(theirs), np.float32(np.nan), theirs).astype(np.float32) + np.float32(0)

@@ -12,7 +12,7 @@ from support import assert_same_bits
 
 import qtorch
 from qcore import Accumulator
-from qcore.accumulate import matmul
+from qcore.linalg import matmul
 
 VOLTA = Accumulator(chunk=4, fraction_bits=23, output="toward_zero")
 AMPERE = Accumulator(chunk=8, fraction_bits=24, output="toward_zero")

@@ -1,4 +1,4 @@
-"""What the tests of qjax.auto_low share: programs lowered against the same with quantizers put in by hand.
+"""What the tests of qjax.recipes share: programs lowered against the same with quantizers put in by hand.
 
 Data are small integers, so that every product is exact however XLA fuses it.
 """
@@ -14,12 +14,12 @@ from support import assert_same_trees
 
 import qjax
 from qcore import FloatingPoint
-from qjax.auto_low import lower
+from qjax.recipes import lower
 
 F, G = FloatingPoint(5, 1), FloatingPoint(5, 2)
 NEAREST = {"forward_rounding": "nearest", "backward_rounding": "nearest"}
 STOCHASTIC = {"forward_rounding": "stochastic", "backward_rounding": "stochastic"}
-# Models in tests/jax/auto_low/test_models.py are rounded to nearest in ordinary runs, too.
+# Models in tests/jax/recipes/test_models.py are rounded to nearest in ordinary runs, too.
 ROUNDINGS = pytest.mark.parametrize(
     "rounding",
     [pytest.param(NEAREST, id="nearest", marks=pytest.mark.heavy), pytest.param(STOCHASTIC, id="stochastic")],

@@ -7,9 +7,9 @@ import torch
 
 import qjax
 import qtorch
-from qcore.numerics.arrays import Arrays
-from qcore.numerics.elementary.laws import ELEMENTARY
-from qcore.numerics.operations import Names
+from qcore.reproducible.arrays import Arrays
+from qcore.reproducible.elementary.laws import ELEMENTARY
+from qcore.reproducible.operations import Names
 
 
 def numbers(rng, *shape):

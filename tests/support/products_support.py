@@ -4,7 +4,7 @@ import numpy as np
 from support import spec
 
 from qcore import Accumulator
-from qcore.accumulate.accumulator import FLOAT64_NUMBER
+from qcore.linalg.accumulator import FLOAT64_NUMBER
 
 FLOAT16 = "float(6,9)"
 ACCUMULATORS = {

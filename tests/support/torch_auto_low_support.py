@@ -1,4 +1,4 @@
-"""What the tests of qtorch.auto_low share: a network, a layer of any output, what they hold and compute."""
+"""What the tests of qtorch.recipes share: a network, a layer of any output, what they hold and compute."""
 
 import collections
 
@@ -7,8 +7,8 @@ from torch import nn
 
 import qtorch
 from qcore import FixedPoint, FloatingPoint
-from qtorch import auto_low
-from qtorch.auto_low import lower, sequential_lower
+from qtorch import recipes
+from qtorch.recipes import lower, sequential_lower
 
 F = FloatingPoint(5, 2)
 FIXED = FixedPoint(6, 3)
@@ -61,7 +61,7 @@ class Odd(nn.Module):
 
 
 def quantizers_of(model):
-    pairs = [m[1] for m in model.modules() if isinstance(m, auto_low.Lowered)]
+    pairs = [m[1] for m in model.modules() if isinstance(m, recipes.Lowered)]
     hooks = [
         hook.quantizer for m in model.modules() for hook in m._forward_hooks.values() if hasattr(hook, "quantizer")
     ]

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 ROOMS = {
-    "qcore": ("", "accumulate", "affine", "affine.arithmetic", "insight", "numerics", "recipes"),
+    "qcore": ("", "linalg", "affine", "affine.arithmetic", "insight", "reproducible", "recipes"),
     "qtorch": (
-        *("", "auto_low", "insight", "linalg", "nn", "nn.intrinsic", "nn.intrinsic.qat", "nn.intrinsic.quantized"),
+        *("", "recipes", "insight", "linalg", "nn", "nn.intrinsic", "nn.intrinsic.qat", "nn.intrinsic.quantized"),
         *(
             "nn.intrinsic.quantized.dynamic",
             "nn.qat",
@@ -36,7 +36,7 @@ ROOMS = {
         *("optim", "quant", "quantization", "quantization.functional", "reproducible"),
     ),
     "qjax": (
-        *("", "auto_low", "insight", "linalg", "nnx", "nnx.intrinsic", "nnx.quantized", "nnx.quantized.dynamic"),
+        *("", "recipes", "insight", "linalg", "nnx", "nnx.intrinsic", "nnx.quantized", "nnx.quantized.dynamic"),
         *("optim", "quant", "quantization", "quantization.functional", "reproducible"),
     ),
 }

@@ -22,7 +22,6 @@ from qtorch._rounding import dispatch, many
 from qtorch._rounding.paths import packages
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.plan import make_plan
-from qtorch.auto_low import lower
 from qtorch.quant import Quantizer, module
 from qtorch.quantization import (
     DeQuantStub,
@@ -39,6 +38,7 @@ from qtorch.quantization import (
     to_torch_ao,
 )
 from qtorch.quantization.integer import convolution, products
+from qtorch.recipes import lower
 
 ROOT = Path(__file__).parents[2]
 F = qtorch.FloatingPoint(5, 2)

@@ -10,8 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import qtorch.auto_low  # classes that override
-import qtorch.quantization  # noqa: F401
 from qtorch import _torch_internals as internals
 
 ROOT = Path(__file__).parents[2]

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam
 
-import qtorch.auto_low
 import qtorch.optim
 import qtorch.quant
+import qtorch.recipes
 from qtorch import BlockFloatingPoint, FixedPoint, FloatingPoint, Number
-from qtorch.auto_low import lower, sequential_lower
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer, block_quantize, fixed_point_quantize, float_quantize, quantizer
+from qtorch.recipes import lower, sequential_lower
 
 DOCUMENTED = {  # names and defaults, in order; `...` where there is none
     qtorch.FixedPoint: {"wl": ..., "fl": ..., "clamp": True, "symmetric": False},
@@ -38,11 +38,11 @@ DOCUMENTED = {  # names and defaults, in order; `...` where there is none
         "optim": ..., "weight_quant": None, "grad_scaling": 1.0, "grad_quant": None, "momentum_quant": None,
         "acc_quant": None,
     },
-    qtorch.auto_low.lower: {
+    qtorch.recipes.lower: {
         "model": ..., "layer_types": (), "forward_number": None, "backward_number": None,
         "forward_rounding": "stochastic", "backward_rounding": "stochastic",
     },
-    qtorch.auto_low.sequential_lower: {
+    qtorch.recipes.sequential_lower: {
         "model": ..., "layer_types": (), "forward_number": None, "backward_number": None,
         "forward_rounding": "stochastic", "backward_rounding": "stochastic",
     },

@@ -9,7 +9,6 @@ from threads_support import in_threads, threads_that_switch_often  # noqa: F401 
 from torch import nn
 
 from qtorch import RECIPES, insight, reproducible
-from qtorch.auto_low import lower
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
 from qtorch.quantization import (
@@ -21,6 +20,7 @@ from qtorch.quantization import (
     prepare_qat,
     quantize_dynamic,
 )
+from qtorch.recipes import lower
 
 THREADS, CALLS = 4, 12
 

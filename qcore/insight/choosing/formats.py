@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Mapping
 from math import isfinite, prod
 
-from qcore.accumulate.product import Product
 from qcore.arguments import check_type, quoted
 from qcore.formats.block import NVFP4, BlockScaled
 from qcore.formats.number import Number, check_number
+from qcore.linalg.product import Product
 from qcore.recipes import Entry, Recipe
 
 SCALE_BITS = {"2^k": 8, "e4m3": 8, "float32": 32}  # of a block's scale

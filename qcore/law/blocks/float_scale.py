@@ -11,7 +11,7 @@ Quotients and products are rounded to nearest, ties to even. The operations, in 
 
 Blocks whose largest magnitude is zero, infinite or NaN have s = 1. r and s are normal numbers of the working float, so
 that codes with r say all. They are the operations of
-`qcore.accumulate.operands.scaling`, which a product does on its operands and its sums.
+`qcore.linalg.operands.scaling`, which a product does on its operands and its sums.
 """
 
 from __future__ import annotations

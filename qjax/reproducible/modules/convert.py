@@ -9,9 +9,9 @@ from flax import nnx
 
 import qjax.nnx.products as rounded
 from qcore import Recipe
-from qcore.accumulate.product import Products
 from qcore.arguments import quoted
 from qcore.formats.text import parse
+from qcore.linalg.product import Products
 from qjax._models.tree import check_model, names_of, rebuilt, shown
 from qjax.reproducible.modules import layers
 from qjax.reproducible.modules.attention import MultiHeadAttention, check_attention_layer

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from qcore.accumulate.convolution import ConvolutionForm, Form, form_of
-from qcore.accumulate.law import Sums
-from qcore.accumulate.product import Product
 from qcore.formats.text import parse
+from qcore.linalg.convolution import ConvolutionForm, Form, form_of
+from qcore.linalg.law import Sums
+from qcore.linalg.product import Product
 from qtorch._rounding.paths.choice import round_tensor
 from qtorch._rounding.plan import Plan, plan_for
 from qtorch.linalg.direct.program import Array, Native, NoKernelError, Slots, program

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from qcore.numerics.differentiable import Differentiable, without_gradients
+from qcore.reproducible.differentiable import Differentiable, without_gradients
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch.reproducible.fused.plan import plan_for
 

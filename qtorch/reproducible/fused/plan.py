@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from qcore.numerics.differentiable import Differentiable
+from qcore.reproducible.differentiable import Differentiable
 from qtorch.linalg.direct.products import product_steps
 from qtorch.linalg.direct.program import Native, NoKernelError, Slots, program
 from qtorch.reproducible.fused.loops import loop_for, sums_of

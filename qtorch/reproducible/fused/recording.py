@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from qcore.numerics import operations
+from qcore.reproducible import operations
 from qcore.trace import ELEMENT, Trace, Value, literal
 from qtorch.linalg.direct.products import Multiplied
 from qtorch.reproducible.tensor_names import tensor_product, tensor_sums
@@ -162,7 +162,7 @@ def _of_float64(function: Callable[..., torch.Tensor]) -> Any:
 
 
 class Names(operations.Names):
-    """`qcore.numerics.operations.Names` for nodes; what it lacks no law that is recorded uses."""
+    """`qcore.reproducible.operations.Names` for nodes; what it lacks no law that is recorded uses."""
 
     exp = _of_float64(torch.exp)
     log = _of_float64(torch.log)

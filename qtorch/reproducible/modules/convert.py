@@ -12,7 +12,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from qcore import Recipe
 from qtorch import linalg
 from qtorch._torch_internals import tell_modes
-from qtorch.auto_low.products import lower_products
+from qtorch.recipes.products import lower_products
 from qtorch.reproducible.modules import layers
 from qtorch.reproducible.modules.attention import MultiheadAttention, check_attention_layer
 from qtorch.reproducible.modules.guard import Guard, resumed
@@ -53,7 +53,7 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
 
     Args:
         model: any module; its own code and that of its layers may be anything that calls torch's functions.
-        recipe: the products of its linear layers and convolutions, as for `qtorch.auto_low.lower`; those that it
+        recipe: the products of its linear layers and convolutions, as for `qtorch.recipes.lower`; those that it
             leaves wide, or all without it, have float32 operands and the sequential float64 sum, as those of attention
             modules always have. A model that `lower` made keeps its products.
 

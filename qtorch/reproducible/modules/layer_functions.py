@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qcore.numerics.softmax import IGNORED
+from qcore.reproducible.softmax import IGNORED
 from qtorch.reproducible.modules.registry import defines, refuse
 from qtorch.reproducible.training import FUNCTIONS
 

@@ -8,8 +8,8 @@ from zlib import crc32
 import torch
 from torch import nn
 
-from qcore.accumulate.product import check_products
 from qcore.arguments import check_type
+from qcore.linalg.product import check_products
 from qcore.random.keys import fold_in
 from qcore.random.threefry import as_lane
 from qtorch import linalg

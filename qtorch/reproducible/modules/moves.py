@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qcore.arguments import quoted
-from qcore.numerics.training.moves import FITTING
+from qcore.reproducible.training.moves import FITTING
 from qtorch._torch_internals import functions_of_layers
 from qtorch.reproducible.modules.functions import numbers
 from qtorch.reproducible.modules.registry import defines, float32, in_place, named, refuse, row

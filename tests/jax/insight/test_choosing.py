@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import pytest
 
-from qjax.auto_low import lower
 from qjax.insight import sensitivity
+from qjax.recipes import lower
 
 W = jnp.ones((2, 3))
 DATA = [(jnp.ones((4, 2)), jnp.zeros(4, int))]

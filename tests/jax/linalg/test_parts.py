@@ -12,9 +12,9 @@ import pytest
 from support import assert_same_bits
 
 from qcore import Accumulator, Operand, Product, Scale
-from qcore.accumulate.arrays import multiply_arrays
-from qcore.accumulate.convolution import convolution_form
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.linalg.arrays import multiply_arrays
+from qcore.linalg.convolution import convolution_form
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
 from qjax import linalg
 from qjax.linalg import parts
 

@@ -7,8 +7,8 @@ import pytest
 from support import assert_same_bits
 
 from qcore import Accumulator, Product
-from qcore.accumulate.arrays import multiply_arrays
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.linalg.arrays import multiply_arrays
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
 from qjax import linalg
 
 RNG = np.random.default_rng(0)

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from qtorch import parse
-from qtorch.auto_low import lower
 from qtorch.insight import choose_formats, cross_entropy, sensitivity
+from qtorch.recipes import lower
 
 DATA = [(torch.linspace(-1, 1, 24).reshape(6, 4), torch.arange(6) % 3)]
 

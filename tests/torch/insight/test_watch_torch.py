@@ -10,11 +10,11 @@ from torch import nn
 
 from qcore.insight import Site, Statistics, compare
 from qtorch import RECIPES, Recipe, linalg
-from qtorch.auto_low import lower, sequential_lower
 from qtorch.insight import statistics_of, watch
 from qtorch.linalg.operator import observed_by
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
+from qtorch.recipes import lower, sequential_lower
 
 
 def test_sites_are_paths():

@@ -5,8 +5,8 @@ import pytest
 import torch
 from support import assert_same_bits
 
-from qcore.numerics import Names
-from qcore.numerics.sums import tree_sums
+from qcore.reproducible import Names
+from qcore.reproducible.sums import tree_sums
 from qtorch._kernels import products
 from qtorch.reproducible import Names as TensorNames
 

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from qtorch import Entry, Product, Recipe, linalg
 from qtorch import _torch_internals as internals
-from qtorch.auto_low import lower
+from qtorch.recipes import lower
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
 KEPT, GRADIENT = (

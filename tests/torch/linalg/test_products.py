@@ -7,9 +7,9 @@ from products_support import ACCUMULATORS, KINDS, inputs
 from support import assert_same_bits
 
 from qcore import Accumulator, Product
-from qcore.accumulate.arrays import multiply_arrays
-from qcore.accumulate.convolution import ConvolutionForm
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.linalg.arrays import multiply_arrays
+from qcore.linalg.convolution import ConvolutionForm
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
 from qtorch._rounding.keys import key_tensor
 from qtorch.linalg.operator import multiply_tensors
 

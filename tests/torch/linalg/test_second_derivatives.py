@@ -7,8 +7,8 @@ from support import assert_same_bits
 from torch.func import hessian, jacfwd, jacrev
 
 from qcore import Accumulator, Product
-from qcore.accumulate.arrays import multiply_arrays
-from qcore.accumulate.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.linalg.arrays import multiply_arrays
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
 from qtorch import linalg, reproducible
 from qtorch.quant import Quantizer
 

@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from qtorch import FloatingPoint
 from qtorch._kernels import store
-from qtorch.auto_low import lower
-from qtorch.auto_low.layers import is_lowered
+from qtorch.recipes import lower
+from qtorch.recipes.layers import is_lowered
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
 

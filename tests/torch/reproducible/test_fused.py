@@ -7,10 +7,11 @@ from numerics_support import CASES, by_numpy, by_torch, numbers
 from support import assert_all_same_bits, assert_same_bits
 from torch._dynamo.testing import CompileCounter
 
-from qcore import Accumulator, BlockScaled, Operand, Product, Scale, numerics
-from qcore.accumulate.forms import FORWARD, GRAD_B
-from qcore.numerics import operations
-from qcore.numerics.differentiable import without_gradients
+import qcore.reproducible
+from qcore import Accumulator, BlockScaled, Operand, Product, Scale
+from qcore.linalg.forms import FORWARD, GRAD_B
+from qcore.reproducible import operations
+from qcore.reproducible.differentiable import without_gradients
 from qtorch import linalg, reproducible
 from qtorch._kernels import products
 from qtorch.linalg.direct.products import direct_product, product_steps
@@ -61,7 +62,7 @@ def test_layouts(view):
     x = view(torch.from_numpy(numbers(RNG, 8, 9)))
     y = torch.from_numpy(np.array(numbers(RNG, *x.shape[-1:])))
     functions = (lambda x: reproducible.multiply(x, y)), reproducible.gelu, reproducible.sum
-    arrays = (lambda a: numerics.multiply(a, y.numpy())), numerics.gelu, numerics.sum
+    arrays = (lambda a: qcore.reproducible.multiply(a, y.numpy())), qcore.reproducible.gelu, qcore.reproducible.sum
     assert_all_same_bits([f(x) for f in functions], [f(x.numpy()) for f in arrays])
 
 

@@ -1,0 +1,220 @@
+"""Accumulators: what a sum of products is rounded to, and after how many terms."""
+
+# pyright: reportUnnecessaryIsInstance=false
+# Callers need not check types; wrong ones raise here.
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from qcore.arguments import check_choice, check_flag, check_int, quoted
+from qcore.formats.block import BlockNumber
+from qcore.formats.fixed import FixedPoint
+from qcore.formats.floating import BinaryFloat
+from qcore.formats.number import Number, check_number, prepare
+from qcore.formats.text import MOST_NESTED, Kind, Reader, choice, parse, register, write
+from qcore.law.blocks.tiles import MOST_ELEMENTS
+from qcore.law.carrier import FLOAT64, Carrier
+from qcore.law.program import Program
+from qcore.law.rounding import MODES, Rounding, check_rounding
+from qcore.random.steps import MOST_HALF_BITS
+
+FLOAT32_NUMBER, FLOAT64_NUMBER = BinaryFloat(8, 23), BinaryFloat(11, 52)
+MOST_TERMS = 64  # of a tree or an aligned sum, which programs have one by one
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """What a product of matrices keeps of its sums: C[m, n] is a fold over k, ascending, in chunks of `chunk` terms.
+
+        accumulator <- R(accumulator + S),    S = the sum over the chunk of P(a[m, k] * b[k, n])
+
+    It starts at +0. R rounds to `number`, once, the float64 sum of the accumulator and S. A product of two float32
+    numbers is exact in float64. S is the float64 sum of its terms in ascending order, each addition rounded to nearest:
+    where formats and lengths say that no such addition rounds (`qcore.linalg.sums_are_exact`), S is the exact sum,
+    in any order. A sum that is zero is +0. docs/products.md has the whole law.
+
+    Sources: Wang et al., "Training Deep Neural Networks with 8-bit Floating Point Numbers", 2018 (chunks, two levels);
+    Fasi et al., "Numerical behavior of NVIDIA tensor cores", 2021 (aligned sums).
+
+    Stochastic roundings count: the s-th one of an element reads its word at index s * (size of C) + (index in C).
+
+    Args:
+        number: the format of the accumulator, or its text; no blocks. None is float32.
+        chunk: how many terms are summed before the accumulator is rounded; None is all of them, 1 is a
+            multiply-accumulate unit.
+        rounding: a name or member of `Rounding`: that of the accumulator.
+        product: a format that each exact product is rounded to first, to nearest; None is the exact product.
+        inner: an accumulator that sums each chunk, starting at +0; None sums in float64.
+        tree: True sums a chunk of at most 64 terms in pairs, neighbours first, each sum of two rounded as R does; the
+            odd one out goes on to the next level.
+        fraction_bits: aligns the accumulator and the at most 64 products of a chunk to the largest of their exponents,
+            the sum of its factors' for a product; each is cut off toward zero after so many bits of fraction, and their
+            exact sum is rounded. 1 to 40, or None.
+        output: the rounding of aligned sums, if it is not `rounding`; for `fraction_bits` only.
+        random_bits: the random bits of each stochastic rounding, 1 to 24. Up to 16, four roundings share two words.
+
+    Attributes:
+        text: what `parse` makes the accumulator from.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range, or contradicts another.
+
+    Example:
+        >>> Accumulator("float(6,9)", chunk=64).text
+        'accumulator(float(6,9),chunk=64)'
+        >>> Accumulator("float16", chunk=4, fraction_bits=23, output="toward_zero").rounding
+        <Rounding.TOWARD_ZERO: 'toward_zero'>
+    """
+
+    number: Any = FLOAT32_NUMBER
+    chunk: int | None = None
+    rounding: Any = Rounding.NEAREST
+    product: Any = None
+    inner: Accumulator | None = None
+    tree: bool = False
+    fraction_bits: int | None = None
+    output: Any = None
+    random_bits: int = 24
+    text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        number = FLOAT32_NUMBER if self.number is None else _check_scalar("number", self.number)
+        self._set(number=number, rounding=check_rounding(self.rounding))
+        if self.chunk is not None:
+            self._set(chunk=check_int("chunk", self.chunk, 1, MOST_ELEMENTS))
+        if self.product is not None:
+            self._set(product=_check_scalar("product", self.product))
+        if self.inner is not None and not isinstance(self.inner, Accumulator):
+            raise TypeError(
+                f"inner={quoted(self.inner)} is a {type(self.inner).__name__}; allowed are Accumulator and None"
+            )
+        if self.depth > MOST_NESTED:
+            raise ValueError(f"inner has {self.depth} accumulators inside each other; allowed are {MOST_NESTED}")
+        check_flag("tree", self.tree)
+        self._set(random_bits=check_int("random_bits", self.random_bits, 1, 24))
+        self._check_members()
+        self._set(text=write(self))
+
+    def _check_members(self) -> None:
+        """One way to sum a chunk at a time, each with what it needs."""
+        if self.fraction_bits is not None:
+            self._set(fraction_bits=check_int("fraction_bits", self.fraction_bits, 1, 40))
+        ways = {"inner": self.inner, "tree": self.tree or None, "fraction_bits": self.fraction_bits}
+        given = [name for name, value in ways.items() if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are given; allowed is one of inner, tree and fraction_bits")
+        if (self.tree or self.fraction_bits) and not 1 <= (self.chunk or 0) <= MOST_TERMS:
+            raise ValueError(f"chunk={self.chunk} with {given[0]}; allowed is an int from 1 to {MOST_TERMS}")
+        if self.inner is not None and self.product is not None:
+            raise ValueError(f"product={self.product} with inner; allowed is None: the inner accumulator has products")
+        if self.inner is not None and self.inner.chunk is not None and self.inner.chunk > (self.chunk or MOST_ELEMENTS):
+            raise ValueError(f"inner has chunk={self.inner.chunk}; allowed is at most chunk={self.chunk}")
+        if self.output is not None:
+            if self.fraction_bits is None:
+                raise ValueError(f"output={quoted(self.output)} without fraction_bits; allowed is None")
+            check_choice("output", getattr(self.output, "value", self.output), list(MODES))
+            self._set(rounding=check_rounding(self.output, "output"), output=None)
+
+    def _set(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def depth(self) -> int:
+        """How many accumulators are inside each other."""
+        return 0 if self.inner is None else 1 + self.inner.depth
+
+    @property
+    def stochastic(self) -> bool:
+        """True if a product needs a key."""
+        return self.rounding is Rounding.STOCHASTIC or (self.inner is not None and self.inner.stochastic)
+
+    @property
+    def sequential(self) -> bool:
+        """True if R rounds after every exact product."""
+        return self.plain and self.chunk == 1
+
+    @property
+    def plain(self) -> bool:
+        """True if S is the float64 sum of exact products."""
+        return self.product is None and self.inner is None and not self.tree and self.fraction_bits is None
+
+    @property
+    def shares_words(self) -> bool:
+        """True if R rounds after every exact product, and four roundings in a row read one block of random words."""
+        return self.sequential and self.rounding is Rounding.STOCHASTIC and self.random_bits <= MOST_HALF_BITS
+
+    @property
+    def rounds(self) -> bool:
+        """True if R is not the identity of float64."""
+        return self.number != FLOAT64_NUMBER
+
+    @property
+    def converts(self) -> bool:
+        """True if the only rounding is that of the sum of all terms to the nearest float32, as of a conversion."""
+        return self.chunk is None and self.number == FLOAT32_NUMBER and self.rounding is Rounding.NEAREST
+
+    def length(self, terms: int) -> int:
+        """The terms of a full chunk of a sum of so many terms."""
+        return max(terms, 1) if self.chunk is None else self.chunk
+
+    def roundings_in_chunk(self, terms: int) -> int:
+        """How often a chunk of so many terms is rounded before its sum is added to the accumulator."""
+        if self.inner is not None:
+            return self.inner.roundings(terms)
+        return max(terms - 1, 0) if self.tree else 0
+
+    def roundings(self, terms: int) -> int:
+        """How often a sum of so many terms is rounded."""
+        length = self.length(terms)
+        full, rest = divmod(terms, length)
+        return full * (1 + self.roundings_in_chunk(length)) + (1 + self.roundings_in_chunk(rest) if rest else 0)
+
+
+@lru_cache(maxsize=1024)
+def rounding_program(number: Number, mode: Rounding, carrier: Carrier = FLOAT64) -> tuple[Program, tuple[int, ...]]:
+    """What rounds sums to a format, and its integers."""
+    return prepare(number, mode, carrier, None, coded=False)
+
+
+def check_accumulator(accumulator: Any, argument: str = "accumulator") -> Accumulator:
+    """An `Accumulator`, given as such or as text; None is the default one."""
+    found = parse(accumulator) if isinstance(accumulator, str) else accumulator
+    if found is not None and not isinstance(found, Accumulator):
+        kind = type(found).__name__
+        raise TypeError(f"{argument}={quoted(accumulator)} is a {kind}; allowed are an Accumulator, its text, and None")
+    return EXACT if found is None else found
+
+
+def _check_scalar(name: str, number: Any) -> Number:
+    """A format whose numbers stand alone, and which float64 sums can be rounded to."""
+    number = check_number(number, name)
+    if isinstance(number, BlockNumber):
+        raise ValueError(f"{name}={quoted(number.text)}; allowed are formats without shared scales")
+    if isinstance(number, FixedPoint) and number.wl == number.signed:
+        raise ValueError(f"{name}={quoted(number.text)}; allowed are formats with numbers above zero")
+    rounding_program(number, Rounding.NEAREST)
+    return number
+
+
+def optional_number(reader: Reader) -> Any:
+    """Reads a format, or None."""
+    return reader.number() if reader.token != "None" else reader.next() and None
+
+
+_PARAMETERS = {
+    "number": optional_number,
+    "chunk": Reader.integer,
+    "rounding": choice(tuple(MODES)),
+    "product": Reader.number,
+    "inner": lambda reader: reader.registered("accumulator"),
+    "tree": Reader.flag,
+    "fraction_bits": Reader.integer,
+    "random_bits": Reader.integer,
+}
+register("accumulator", Kind(Accumulator, _PARAMETERS, 0, 1, 0))
+EXACT = Accumulator()

@@ -1,0 +1,140 @@
+"""What the law of products uses of an array namespace: NumPy's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from qcore.formats.number import Number
+from qcore.law import lanes
+from qcore.law.rounding import Rounding
+from qcore.linalg.accumulator import Accumulator, rounding_program
+from qcore.random.steps import block_of_step, words_of_step
+from qcore.random.threefry import as_lane
+
+
+class Names:
+    """NumPy's names. Arrays are float64 unless said.
+
+    Args:
+        key: two 32-bit words for stochastic accumulators, else None.
+    """
+
+    def __init__(self, key: tuple[int, int] | None = None) -> None:
+        self.key = key
+
+    where = staticmethod(np.where)
+    trunc = staticmethod(np.trunc)
+    clip = staticmethod(np.clip)
+
+    exp = staticmethod(np.exp)
+    pad = staticmethod(np.pad)
+    concatenate = staticmethod(np.concatenate)
+
+    @staticmethod
+    def maximum(x: np.ndarray) -> np.ndarray:
+        """The largest numbers along the last axis, which stays."""
+        return np.amax(x, -1, keepdims=True)
+
+    @staticmethod
+    def narrow(x: np.ndarray) -> np.ndarray:
+        """Float64 rounded to float32."""
+        return x.astype(np.float32)
+
+    stack = staticmethod(np.stack)
+    repeat = staticmethod(np.repeat)
+
+    @staticmethod
+    def materialize(x: np.ndarray) -> np.ndarray:
+        """See `qcore.random.threefry.threefry`."""
+        return x
+
+    @staticmethod
+    def float32_bits(x: np.ndarray) -> np.ndarray:
+        """The bits of float32 numbers as int32."""
+        return x.view(np.int32)
+
+    @staticmethod
+    def float32_from(bits: np.ndarray) -> np.ndarray:
+        """The inverse of `float32_bits`."""
+        return bits.view(np.float32)
+
+    @staticmethod
+    def greatest(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        """The largest integers along axes, which stay."""
+        return np.amax(x, axes, keepdims=True)
+
+    @staticmethod
+    def part(x: np.ndarray, index: int, axis: int) -> np.ndarray:
+        """What is at an index of an axis, which stays."""
+        return np.take(x, [index], axis)
+
+    @staticmethod
+    def plus(total: np.ndarray, found: np.ndarray) -> np.ndarray:
+        """Their sum, which may lie where the second one did."""
+        found += total
+        return found
+
+    @staticmethod
+    def unsigned_zero(x: np.ndarray) -> np.ndarray:
+        """+0 in the place of -0."""
+        return x + 0.0
+
+    @staticmethod
+    def lanes(x: np.ndarray) -> np.ndarray:
+        """The bits as int64."""
+        return x.view(np.int64)
+
+    @staticmethod
+    def floats(bits: np.ndarray) -> np.ndarray:
+        """The inverse of `lanes`."""
+        return bits.view(np.float64)
+
+    @staticmethod
+    def wide(x: np.ndarray) -> np.ndarray:
+        """Float32 as float64."""
+        return x.astype(np.float64)
+
+    @classmethod
+    def product(cls, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """The product of float32 matrices in float64, of which no addition rounds."""
+        return cls.wide(a) @ cls.wide(b)
+
+    @staticmethod
+    def ascending(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+        """The product of float32 matrices in float64, term by term; None leaves it to the law."""
+        return None
+
+    @staticmethod
+    def sequential(a: np.ndarray, b: np.ndarray, accumulator: Accumulator, first: int) -> np.ndarray | None:
+        """The product of float32 matrices by a sequential accumulator; None leaves it to the law."""
+        return None
+
+    @staticmethod
+    def fold(step: Callable[..., Any], total: Any, a: Any, b: Any, length: int, shares_words: bool = False) -> Any:
+        """Applies step(total, index, a's part, b's part) to all chunks of the contraction index, ascending.
+
+        `shares_words` says that each four steps, from the first on, read one block of random words.
+        """
+        for index, begin in enumerate(range(0, a.shape[-1], length)):
+            total = step(total, index, a[..., begin : begin + length], b[..., begin : begin + length, :])
+        return total
+
+    def rounded(self, x: np.ndarray, number: Number, mode: Rounding, step: int, random_bits: int) -> np.ndarray:
+        """Rounds to a format; stochastic rounding reads the words of the step."""
+        program, constants = rounding_program(number, mode)
+        word = None if mode is not Rounding.STOCHASTIC else self.words(x.shape, step, random_bits) << 32
+        return program.run(lanes.Names, x.view(np.int64), constants, (), word).view(np.float64)
+
+    def words(self, shape: tuple[int, ...], step: int, random_bits: int) -> np.ndarray:
+        """The random words of a step, in int64."""
+        assert self.key is not None  # checked where the key is given
+        block, part = block_of_step(step, random_bits)
+        start = block * prod(shape)
+        words = (*self.key, start >> 32 & 0xFFFFFFFF, start & 0xFFFFFFFF)
+        high = [np.full(1, as_lane(word), np.int32) for word in words]  # arrays wrap silently, scalars warn
+        arange: Any = lambda size: np.arange(size, dtype=np.int32)  # noqa: E731
+        return words_of_step(arange, shape, (high[0], high[1]), (high[2], high[3]), part, random_bits).astype(np.int64)

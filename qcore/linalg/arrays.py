@@ -1,0 +1,138 @@
+"""Products of NumPy arrays: the reference that the other packages must equal bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qcore import arrays
+from qcore.arguments import check_int, check_seed, missing_key
+from qcore.linalg.array_names import Names
+from qcore.linalg.convolution import Form
+from qcore.linalg.forms import FORWARD, MatrixForm
+from qcore.linalg.law import multiply
+from qcore.linalg.operands.matrices import matrices
+from qcore.linalg.operands.operand import Operand
+from qcore.linalg.operands.scaling import newest_magnitude, next_row, prepared, rescaled
+from qcore.linalg.product import ROLES, ROWS, Product, Products, check_products
+from qcore.random.keys import fold_in
+
+
+def matmul(
+    a: np.ndarray, b: np.ndarray, *, operands: Any = None, accumulator: Any = None, key: arrays.Key = None
+) -> np.ndarray:
+    """The product of two matrices, or of batches of them, with a defined accumulator.
+
+    Args:
+        a: float32 array of shape (..., M, K).
+        b: float32 array of shape (K, N), or (..., K, N) with a's leading dimensions.
+        operands: how a and b are rounded first: a pair of formats, their texts, `Operand`s or None, which does not
+            round; None is (None, None).
+        accumulator: an `Accumulator`; None is the exact sum, rounded once to float32.
+        key: for stochastic rounding: an int from 0 to 2^64 - 1, or two 32-bit words.
+
+    Returns:
+        A float32 array of shape (..., M, N); all NaN are 0x7fc00000. An accumulator that float32 cannot hold is rounded
+        to nearest.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes do not fit, an argument is out of range, or stochastic rounding has no key.
+
+    Example:
+        >>> from qcore import Accumulator
+        >>> a, b = np.float32([[1.0, 2.0**-12]]), np.float32([[1.0], [1.0]])
+        >>> matmul(a, b), matmul(a, b, accumulator=Accumulator("float(6,9)", chunk=1))
+        (array([[1.0002441]], dtype=float32), array([[1.]], dtype=float32))
+    """
+    form = MatrixForm()
+    _check_arrays(form, a, b)
+    products = check_products(operands, accumulator, None, None, ("grad_a", "grad_b"))
+    return multiply_arrays(form, FORWARD, products.forward, a, b, b.shape, key).reshape(form.result(a.shape, b.shape))
+
+
+def multiply_arrays(
+    form: Form,
+    which: str,
+    product: Product,
+    first: np.ndarray,
+    second: np.ndarray,
+    other: Any,
+    key: arrays.Key,
+    state: np.ndarray | None = None,
+) -> np.ndarray:
+    """One of a form's products, with the result's elements in order.
+
+    Args:
+        form, which, other: see `MatrixForm.matrices`.
+        product: the formats and the accumulator.
+        first, second: the operands, float32.
+        key: of the forward product, whatever `which` is.
+        state: of delayed scales, see `first_scaling`.
+    """
+    words = None if key is None else check_seed(key)
+    if product.stochastic and words is None:
+        raise missing_key()
+    words = words if which == FORWARD else _fold(words, ROLES[which])
+
+    def round_(x: np.ndarray, operand: Operand, given: Any, role: int) -> tuple[np.ndarray, Any]:
+        x, inverse = prepared(Names, x, operand, given)
+        if operand.number is not None:
+            x = arrays.quantize(x, operand.number, operand.rounding, key=_fold(words, role))
+        return x, inverse
+
+    rows = zip(product.operands, ROWS[which], strict=True)
+    given = [state[row, 0] if state is not None and operand.delayed else None for operand, row in rows]
+    sums = product.sums(first.shape, second.shape, form.contraction(which, first.shape, second.shape, other))
+    with np.errstate(all="ignore"):
+        left, right, scales, factor = matrices(Names, form, which, product, (first, second), other, round_, given)
+        found = multiply(Names(words), left, right, sums, scales)
+        found = (found if factor is None else rescaled(Names, found, factor)).astype(np.float32)
+    found[np.isnan(found)] = np.nan
+    return found
+
+
+def first_scaling(history: int) -> np.ndarray:
+    """The state of delayed scales before the first call: scales of 1, and no magnitudes.
+
+    Args:
+        history: of the scales, how many past tensors they follow from.
+
+    Returns:
+        A float32 array of shape (3, 1 + history), with a row for the first operand, the second one and the gradient of
+        the result: the scale that counts, then the largest magnitudes of past calls, the newest first.
+
+    Raises:
+        TypeError: if history is no int.
+        ValueError: if history is less than 1.
+
+    Example:
+        >>> first_scaling(2)[0]
+        array([1., 0., 0.], dtype=float32)
+    """
+    state = np.zeros((3, 1 + check_int("history", history, 1)), np.float32)
+    state[:, 0] = 1.0
+    return state
+
+
+def next_scaling(products: Products, state: np.ndarray, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
+    """The state of delayed scales after a call with its gradients, of its two operands and the result's gradient."""
+    rows = zip(state, tensors, products.rows, strict=True)
+    with np.errstate(all="ignore"):
+        return np.stack(
+            [next_row(Names, row, newest_magnitude(Names, x), how) if how.delayed else row for row, x, how in rows]
+        )
+
+
+def _fold(words: tuple[int, int] | None, role: int) -> tuple[int, int] | None:
+    return None if words is None else fold_in(words, role)
+
+
+def _check_arrays(form: Any, a: Any, b: Any) -> None:
+    for name, x in zip(form.names, (a, b), strict=True):
+        if not isinstance(x, np.ndarray):
+            raise TypeError(f"{name} is a {type(x).__name__}; allowed is a NumPy array of float32")
+        if x.dtype != np.float32:
+            raise TypeError(f"{name} has dtype {x.dtype}; allowed is float32")
+    form.check(a.shape, b.shape)

@@ -1,0 +1,70 @@
+"""Softmax in a fixed order, and the arguments of attention."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from qcore.arguments import check_flag, quoted
+from qcore.linalg.sums.tree import tree_sum
+
+
+def softmax(xp: Any, x: Any) -> Any:
+    """exp(x - max) / sum along the last axis, of float32 numbers, each step rounded once to float32.
+
+    Exponentials and quotients are those of float64. The sum is float64's, by halves: each number of the first half is
+    added to the one in the same place of the second, the middle one of an odd length to zero.
+    """
+    exponentials = xp.narrow(xp.exp(xp.wide(x - xp.maximum(x))))
+    total = xp.narrow(tree_sum(xp, xp.wide(exponentials)))
+    return xp.narrow(xp.wide(exponentials) / xp.wide(total))
+
+
+def softmax_gradient(xp: Any, y: Any, gradient: Any) -> Any:
+    """The gradient of softmax with the result y: y * (gradient - sum of y * gradient), rounded to float32 in steps."""
+    total = xp.narrow(tree_sum(xp, xp.wide(y) * xp.wide(gradient)))
+    return xp.narrow(xp.wide(y) * xp.wide(xp.narrow(xp.wide(gradient) - xp.wide(total))))
+
+
+def check_attention(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float | None) -> float:
+    """The scale, as a float32 number.
+
+    Raises:
+        TypeError, ValueError: if shapes do not fit, or arguments contradict each other.
+    """
+    check_flag("is_causal", is_causal)
+    fits = len(query) >= 2 and len(query) == len(key) == len(value) and query[:-2] == key[:-2] == value[:-2]
+    if not fits or query[-1] != key[-1] or key[-2] != value[-2]:
+        allowed = "(..., L, E), (..., S, E) and (..., S, V) with the same leading dimensions"
+        raise ValueError(f"query has shape {query}, key {key}, value {value}; allowed are {allowed}")
+    if is_causal and mask is not None:
+        raise ValueError("attn_mask is given with is_causal=True; allowed is None")
+    if scale is not None and (not isinstance(scale, int | float) or isinstance(scale, bool)):
+        raise TypeError(f"scale={quoted(scale)} is a {type(scale).__name__}; allowed are a number and None")
+    return float(np.float32(1 / sqrt(max(query[-1], 1)) if scale is None else scale))
+
+
+def check_mask(mask: Any, query: Any, key: Any) -> None:
+    """Raises unless a mask may be added to scores, or say which of them count.
+
+    Args:
+        mask: the argument attn_mask; None is allowed.
+        query, key: shapes, which `check_attention` has checked.
+
+    Raises:
+        TypeError: if it is no array of bools or float32 numbers.
+        ValueError: if it does not broadcast to the scores.
+    """
+    if mask is None:
+        return
+    if not hasattr(mask, "dtype"):
+        raise TypeError(f"attn_mask is a {type(mask).__name__}; allowed are arrays of bool and float32, and None")
+    dtype = str(mask.dtype).removeprefix("torch.")
+    if dtype not in ("bool", "float32"):
+        raise TypeError(f"attn_mask has dtype {dtype}; allowed are bool and float32")
+    shape, scores = tuple(mask.shape), (*query[:-1], key[-2])
+    pairs = zip(reversed(shape), reversed(scores), strict=False)
+    if len(shape) > len(scores) or any(size not in (1, most) for size, most in pairs):
+        raise ValueError(f"attn_mask has shape {shape}; allowed is what broadcasts to the scores' {scores}")

@@ -1,0 +1,198 @@
+"""Convolutions as products of matrices: every output, and every gradient, gathers its terms in a fixed order.
+
+The contraction index, ascending, with the last name the fastest: forward (channel of the group, tap); gradient of the
+input (output channel of the group, tap), for each input position; gradient of the weight (example, output position).
+Taps and positions are in row-major order. Where the padding or a stride leaves no number the term has a zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+from qcore.arguments import check_int, check_sizes
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Contraction, MatrixForm, Shape
+
+
+class Windows(NamedTuple):
+    """What each tap of a convolution reads.
+
+    Attributes:
+        x: the operand, with zeros around its spatial dimensions, and between.
+        places: for each tap the spatial place of what it reads for the first position.
+        positions: how many positions there are in each spatial dimension.
+        strides: how far their places are apart.
+    """
+
+    x: Any
+    places: list[Shape]
+    positions: Shape
+    strides: Shape
+
+
+@dataclass(frozen=True)
+class ConvolutionForm:
+    """A convolution of (batch, channels, *positions) with a weight (outputs, channels / groups, *taps).
+
+    Attributes:
+        stride, padding, dilation: for each spatial dimension.
+        groups: into how many parts channels and outputs are split.
+    """
+
+    stride: Shape
+    padding: Shape
+    dilation: Shape
+    groups: int = 1
+
+    names = ("input", "weight")
+
+    @property
+    def text(self) -> str:
+        """What `form_of` makes the form from."""
+        fields = (self.stride, self.padding, self.dilation, (self.groups,))
+        return "convolution " + " ".join(",".join(map(str, field)) for field in fields)
+
+    def check(self, a: Shape, b: Shape) -> None:
+        """Refuses shapes that do not fit."""
+        dims = len(self.stride)
+        fits = len(a) == len(b) == dims + 2 and a[1] == b[1] * self.groups and b[0] % self.groups == 0
+        if not fits or min(self._positions(a, b)) < 1 or 0 in b:
+            raise ValueError(
+                f"input has shape {a}, weight has shape {b}; allowed are {dims + 2} dimensions each, (batch, channels, "
+                f"...) and (outputs, channels / {self.groups}, ...) with groups={self.groups}, whose taps fit the input"
+            )
+
+    def _positions(self, a: Shape, b: Shape) -> Shape:
+        """The lengths of the result's spatial dimensions."""
+        sizes = zip(a[2:], b[2:], self.stride, self.padding, self.dilation, strict=False)
+        return tuple((length + 2 * pad - gap * (taps - 1) - 1) // step + 1 for length, taps, step, pad, gap in sizes)
+
+    def result(self, a: Shape, b: Shape) -> Shape:
+        """The shape of the result."""
+        return (a[0], b[0], *self._positions(a, b))
+
+    def contraction(self, which: str, first: Shape, second: Shape, other: Shape) -> Contraction:
+        """See `MatrixForm.contraction`."""
+        spatial = tuple(range(2, len(first)))
+        if which == FORWARD:
+            return Contraction(prod(second[1:]), (1, *spatial), (1, *spatial), gathers=True)
+        if which == GRAD_A:
+            return Contraction(prod(second) // second[1] // self.groups, (1, *spatial), (0, *spatial), gathers=True)
+        return Contraction(prod(first) // first[1], (0, *spatial), (0, *spatial), gathers=True)
+
+    def is_swapped(self, which: str) -> bool:
+        """See `MatrixForm.is_swapped`."""
+        return which != GRAD_B
+
+    def kept_axes(self, which: str, first: int, second: int, other: int) -> tuple[dict[int, int], dict[int, int]]:
+        """See `MatrixForm.kept_axes`; channels of several groups are not among them."""
+        one = self.groups == 1
+        if which == FORWARD:
+            return {0: 0}, {0: 1} if one else {}
+        if which == GRAD_A:
+            return {0: 0}, {1: 1} if one else {}
+        return ({1: 0}, {1: 1}) if one else ({}, {})
+
+    def matrices(self, xp: Any, which: str, first: Any, second: Any, other: Shape) -> tuple[Any, Any]:
+        """See `MatrixForm.matrices`."""
+        groups, windows = self.groups, self.windows(xp, which, first, second, other)
+        if which == FORWARD:
+            outputs, channels, *taps = other
+            weight = second.reshape(1, groups, outputs // groups, channels * prod(taps))
+            return weight, self._gathered(xp, windows)
+        if which == GRAD_A:
+            outputs, channels, *taps = second.shape
+            weight = second.reshape(groups, outputs // groups, channels, prod(taps)).swapaxes(1, 2)
+            weight = weight.reshape(1, groups, channels, outputs // groups * prod(taps))
+            return weight, self._gathered(xp, windows)
+        outputs, channels, *taps = other
+        batch, positions = first.shape[0], prod(first.shape[2:])
+        columns = self._gathered(xp, windows).swapaxes(0, 1).swapaxes(2, 3)
+        gradient = first.reshape(batch, groups, outputs // groups, positions).swapaxes(0, 1).swapaxes(1, 2)
+        rows = gradient.reshape(groups, outputs // groups, batch * positions)
+        return rows, columns.reshape(groups, batch * positions, channels * prod(taps))
+
+    def windows(self, xp: Any, which: str, first: Any, second: Any, other: Shape) -> Windows:
+        """What each tap reads of one operand: the input forward and in the gradient of the weight, else the gradient.
+
+        Args:
+            xp, which, first, second, other: see `MatrixForm.matrices`.
+        """
+        if which == GRAD_A:
+            return self._of_gradient(xp, first, tuple(second.shape[2:]), other[2:])
+        x, positions = (first, self._positions(first.shape, other)) if which == FORWARD else (second, first.shape[2:])
+        x = xp.pad(x, [(0, 0), (0, 0), *((size, size) for size in self.padding)])
+        places = [
+            tuple(tap * gap for tap, gap in zip(place, self.dilation, strict=True)) for place in _places(other[2:])
+        ]
+        return Windows(x, places, tuple(positions), self.stride)
+
+    def _of_gradient(self, xp: Any, gradient: Any, taps: Shape, positions: Shape) -> Windows:
+        """The gradients that each input position reads."""
+        before, pads = [], []
+        for axis, step in enumerate(self.stride):
+            length = gradient.shape[axis + 2]
+            gradient = _interleaved(xp, gradient, axis + 2, step)
+            reach, padding = self.dilation[axis] * (taps[axis] - 1), self.padding[axis]
+            low = max(reach - padding, 0)
+            before.append(low + padding)
+            pads.append((low, max(positions[axis] + padding - ((length - 1) * step + 1), 0)))
+        gradient = xp.pad(gradient, [(0, 0), (0, 0), *pads])
+        places = [
+            tuple(first - tap * gap for first, tap, gap in zip(before, place, self.dilation, strict=True))
+            for place in _places(taps)
+        ]
+        return Windows(gradient, places, tuple(positions), (1,) * len(taps))
+
+    def _gathered(self, xp: Any, windows: Windows) -> Any:
+        """(batch, groups, channels of a group * taps, positions): what each tap reads, for all positions."""
+        x, places, positions, strides = windows
+        parts = []
+        for first in places:
+            spans = zip(first, positions, strides, strict=True)
+            parts.append(x[(..., *(slice(low, low + (count - 1) * step + 1, step) for low, count, step in spans))])
+        batch, channels = x.shape[:2]
+        shape = (batch, self.groups, channels // self.groups * len(places), prod(positions))
+        return xp.stack(parts, 2).reshape(shape)
+
+
+def _places(taps: Shape) -> list[Shape]:
+    return list(product(*map(range, taps)))
+
+
+def _interleaved(xp: Any, x: Any, axis: int, step: int) -> Any:
+    """x with step - 1 zeros between neighbours along an axis."""
+    if step == 1:
+        return x
+    *before, length = x.shape[: axis + 1]
+    after = x.shape[axis + 1 :]
+    spread = xp.pad(
+        x.reshape(*before, length, 1, *after), [(0, 0)] * (axis + 1) + [(0, step - 1)] + [(0, 0)] * len(after)
+    )
+    spread = spread.reshape(*before, length * step, *after)
+    return spread[(slice(None),) * axis + (slice(0, (length - 1) * step + 1),)]
+
+
+def convolution_form(dims: int, stride: Any, padding: Any, dilation: Any, groups: Any) -> ConvolutionForm:
+    """The form of a convolution's arguments: ints, or one for each spatial dimension."""
+    steps, pads, gaps = (
+        check_sizes(name, value, low, dims)
+        for name, value, low in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
+    )
+    return ConvolutionForm(steps, pads, gaps, check_int("groups", groups, 1))
+
+
+Form = MatrixForm | ConvolutionForm
+_FORMS = {form.text: form for form in (MatrixForm(), MatrixForm(transposed=True))}
+
+
+@lru_cache(maxsize=1024)
+def form_of(text: str) -> Form:
+    """The inverse of a form's `text`."""
+    if text in _FORMS:
+        return _FORMS[text]
+    stride, padding, dilation, groups = (tuple(map(int, field.split(","))) for field in text.split(" ")[1:])
+    return ConvolutionForm(stride, padding, dilation, groups[0])

@@ -1,0 +1,184 @@
+"""The law of products with a defined accumulator, once, for every array namespace.
+
+All sums are float64. Two things may not be left to chance, so `xp` (see `qcore.linalg.array_names`) says how they
+are done: rounding, and the order of additions that round. Products of float32 numbers are exact in float64; a compiler
+that contracts a product with a sum changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from qcore.law.rounding import Rounding
+from qcore.linalg.accumulator import Accumulator
+from qcore.linalg.operands.scaling import of_both, rescaled
+
+_EXPONENT_BIAS, _MANTISSA_BITS = 1023, 52
+_LEAST_EXPONENT = -1022  # of numbers that are zero, and below those of all products
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What is fixed when a product is traced or compiled.
+
+    Attributes:
+        accumulator: the accumulator.
+        exact: True if sums of a chunk are exact, so that any product of float64 matrices has their bits; with an inner
+            accumulator, sums of its chunks.
+        narrow: True if sequential sums in float32, of the inner accumulator if there is one, have the same bits.
+        multiples: True if narrow sums are multiples of the accumulator's least step.
+        below: True if these are never beyond its largest number.
+    """
+
+    accumulator: Accumulator
+    exact: bool
+    narrow: bool = False
+    multiples: bool = False
+    below: bool = False
+
+
+def multiply(xp: Any, a: Any, b: Any, sums: Sums, scales: tuple[Any, Any] | None = None) -> Any:
+    """The accumulators after all chunks, in float64; float32 ones of a single chunk are left to the conversion.
+
+    Args:
+        xp: the array namespace.
+        a, b: arrays of numbers of float32, of shapes (..., M, K) and (..., K, N), whose leading dimensions broadcast.
+        sums: the accumulator, and how its chunks may be summed.
+        scales: what each chunk's sum is multiplied with: float32 arrays (..., M, chunks) and (..., chunks, N), of
+            which one may be None.
+    """
+    if sums.accumulator.converts and scales is None:
+        return xp.unsigned_zero(_sum(xp, a, b, sums.accumulator, sums.exact, 0))
+    return _fold(xp, a, b, sums.accumulator, sums.exact, 0, scales)
+
+
+def _fold(
+    xp: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: Any, scales: tuple[Any, Any] | None = None
+) -> Any:
+    """The sum of all terms; `first` is how often each element was rounded before."""
+    found = xp.sequential(a, b, accumulator, first) if accumulator.sequential and scales is None else None
+    if found is not None:
+        return found
+    terms = a.shape[-1]
+    length = accumulator.length(terms)
+    each = 1 + accumulator.roundings_in_chunk(length)
+    if length >= terms > 0 and accumulator.fraction_bits is None:
+        return _add(xp, None, a, b, accumulator, exact, first, _factor(xp, scales, 0))
+
+    def step(total: Any, index: Any, a: Any, b: Any) -> Any:
+        return _add(xp, total, a, b, accumulator, exact, first + index * each, _factor(xp, scales, index))
+
+    from_first = isinstance(first, int) and first == 0
+    return xp.fold(step, _zeros(xp, a, b), a, b, length, accumulator.shares_words and from_first)
+
+
+def _factor(xp: Any, scales: tuple[Any, Any] | None, index: Any) -> Any:
+    """What the sum of a chunk is multiplied with."""
+    if scales is None:
+        return None
+    first, second = scales
+    return of_both(
+        xp, None if first is None else xp.part(first, index, -1), None if second is None else xp.part(second, index, -2)
+    )
+
+
+def _add(
+    xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: Any, factor: Any = None
+) -> Any:
+    """R(total + S) for the chunk that a and b are; without a total +0."""
+    if accumulator.fraction_bits is not None:
+        found = _aligned(xp, total, a, b, accumulator, accumulator.fraction_bits)
+    else:
+        found = _sum(xp, a, b, accumulator, exact, first)
+        if factor is not None:
+            found = rescaled(xp, found, factor)
+        if total is not None:
+            found = xp.plus(total, found)
+    return _rounded(xp, found, accumulator, first + accumulator.roundings_in_chunk(a.shape[-1]))
+
+
+def _sum(xp: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: Any) -> Any:
+    """S."""
+    if accumulator.inner is not None:
+        return _fold(xp, a, b, accumulator.inner, exact, first)
+    if accumulator.tree:
+        return _tree(xp, a, b, accumulator, first)
+    if accumulator.product is None:
+        found = xp.product(a, b) if exact else xp.ascending(a, b)
+        if found is not None:
+            return found
+
+    def step(total: Any, index: Any, a: Any, b: Any) -> Any:
+        return total + _term(xp, a, b, accumulator, 0)
+
+    return xp.fold(step, _zeros(xp, a, b), a, b, 1)
+
+
+def _zeros(xp: Any, a: Any, b: Any) -> Any:
+    """The sum of no terms, which lies where that of all would."""
+    return xp.product(a[..., :0], b[..., :0, :])
+
+
+def batch_shape(a: Any, b: Any) -> tuple[int, ...]:
+    """The leading dimensions of the product of two arrays."""
+    pairs = zip_longest(a.shape[-3::-1], b.shape[-3::-1], fillvalue=1)
+    return tuple(left if right == 1 else right for left, right in pairs)[::-1]
+
+
+def _term(xp: Any, a: Any, b: Any, accumulator: Accumulator, k: int) -> Any:
+    """The products with index k, rounded to `product`."""
+    term = xp.wide(a[..., :, k : k + 1]) * xp.wide(b[..., k : k + 1, :])
+    return term if accumulator.product is None else xp.rounded(term, accumulator.product, Rounding.NEAREST, 0, 24)
+
+
+def _rounded(xp: Any, found: Any, accumulator: Accumulator, step: Any) -> Any:
+    """R, of a sum that is +0 where it is zero."""
+    found = xp.unsigned_zero(found)
+    if not accumulator.rounds:
+        return found
+    return xp.rounded(found, accumulator.number, accumulator.rounding, step, accumulator.random_bits)
+
+
+def _tree(xp: Any, a: Any, b: Any, accumulator: Accumulator, first: Any) -> Any:
+    """The sum of the terms in pairs, level by level: the left part is the largest power of two of them."""
+    count = a.shape[-1]
+    if count == 1:
+        return _term(xp, a, b, accumulator, 0)
+    half = 1 << ((count - 1).bit_length() - 1)
+    left = _tree(xp, a[..., :half], b[..., :half, :], accumulator, first)
+    right = _tree(xp, a[..., half:], b[..., half:, :], accumulator, first + (half - 1))
+    return _rounded(xp, left + right, accumulator, first + (count - 2))
+
+
+def _aligned(xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, fraction: int) -> Any:
+    """The sum of the total and the products, each cut off `fraction` bits below the largest of their exponents."""
+    columns = range(a.shape[-1])
+    plain, largest = total, _exponents(xp, total)
+    exponents = _exponents(xp, xp.wide(a)), _exponents(xp, xp.wide(b))
+    for k in columns:
+        left, right = exponents[0][..., :, k : k + 1], exponents[1][..., k : k + 1, :]
+        term = _term(xp, a, b, accumulator, k)
+        largest = xp.where((term != 0) & (left + right > largest), left + right, largest)
+        plain = plain + term  # infinite, or NaN, where a term is
+    up, down = _power(xp, fraction - largest), _power(xp, largest - fraction)
+    found = xp.trunc(total * up)
+    for k in columns:
+        found = found + xp.trunc(_term(xp, a, b, accumulator, k) * up)
+    return xp.where(_fields(xp, plain) == 0x7FF, plain, found * down)
+
+
+def _exponents(xp: Any, x: Any) -> Any:
+    """floor(log2 |x|) of float64 numbers that are not subnormal; less than any product's for zero."""
+    fields = _fields(xp, x)
+    return xp.where(x == 0, fields + 2 * _LEAST_EXPONENT, fields - _EXPONENT_BIAS)
+
+
+def _fields(xp: Any, x: Any) -> Any:
+    return (xp.lanes(x) >> _MANTISSA_BITS) & 0x7FF
+
+
+def _power(xp: Any, exponent: Any) -> Any:
+    """2^exponent, for exponents of normal float64 numbers; others are brought there."""
+    return xp.floats((xp.clip(exponent, _LEAST_EXPONENT, _EXPONENT_BIAS) + _EXPONENT_BIAS) << _MANTISSA_BITS)

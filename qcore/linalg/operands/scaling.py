@@ -1,0 +1,129 @@
+"""The law of scales in float32, once, for every array namespace (`qcore.linalg.array_names`).
+
+Each operation is float64's, rounded to float32: products of float32 numbers are exact there, and quotients rounded
+twice are those rounded once. Compilers can neither contract nor rewrite it. Largest magnitudes are found as integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from qcore.formats.block_element import largest_number
+from qcore.law.blocks.tiles import tiles
+from qcore.linalg.operands.hadamard import transformed
+from qcore.linalg.operands.operand import Operand
+from qcore.linalg.operands.scale import Scale
+
+_MAGNITUDE, _INFINITY = 0x7FFFFFFF, 0x7F800000
+_LARGEST = (2.0 - 2.0**-23) * 2.0**127
+
+
+def largest_magnitude(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
+    """The bits of the largest magnitude of float32 numbers along axes, which stay; NaN counts as the largest."""
+    magnitudes = xp.float32_bits(x) & _MAGNITUDE
+    return xp.greatest(magnitudes, axes) if axes else magnitudes
+
+
+def scale_of(xp: Any, bits: Any, operand: Operand, previous: Any) -> Any:
+    """s for largest magnitudes, given as bits; `previous` where these are zero or not finite."""
+    largest: Any = operand.largest
+    quotient = largest / xp.wide(xp.float32_from(bits)) * 2.0**-operand.scale.margin
+    found = xp.narrow(xp.clip(quotient, None, _LARGEST))
+    return xp.where((bits > 0) & (bits < _INFINITY), found, previous)
+
+
+def prepared(xp: Any, x: Any, operand: Operand, given: Any = None) -> tuple[Any, Any]:
+    """An operand as it is rounded: transformed, and multiplied with its scale; and r of each tile, or None.
+
+    Args:
+        xp: the array namespace.
+        x: float32 array; for tiles and transforms a matrix, or a batch of them, laid out as (..., other axis, terms).
+        operand: how it is rounded.
+        given: the delayed scale, a float32 array of shape ().
+    """
+    if operand.transform is not None:
+        x = transformed(xp, x, operand.transform)
+    if operand.scale is None or 0 in x.shape:
+        return x, None
+    if given is not None:
+        return times(xp, x, given), _inverse(xp, given)
+    parts = tiles(x.shape, operand.scale.sizes(len(x.shape)))
+    split = parts.split(x, lambda array, missing: xp.pad(array, [(0, count) for count in missing]))
+    scale = xp.materialize(scale_of(xp, largest_magnitude(xp, split, parts.axes), operand, 1.0))
+    inverse = _inverse(xp, scale).reshape(() if operand.scale.whole else parts.counts)
+    return parts.merge(times(xp, split, scale)), inverse
+
+
+def times(xp: Any, x: Any, scale: Any) -> Any:
+    """float32(x * scale)."""
+    return xp.narrow(xp.wide(x) * xp.wide(scale))
+
+
+def _inverse(xp: Any, scale: Any) -> Any:
+    return xp.narrow(1.0 / xp.wide(scale))
+
+
+def scale_for(xp: Any, magnitude: Any, element: Any) -> Any:
+    """float32(magnitude / the element's largest number), from 2^-126 to 2^126; 1 for zero and what is not finite.
+
+    Args:
+        xp: the array namespace.
+        magnitude: float32 array of largest magnitudes.
+        element: a format, as `BlockScaled` has them.
+    """
+    count, exponent = largest_number(element)
+    bits = xp.float32_bits(magnitude)
+    found = xp.narrow(xp.clip(xp.wide(magnitude) / (count * 2.0**exponent), 2.0**-126, 2.0**126))
+    return xp.where((bits > 0) & (bits < _INFINITY), found, 1.0)
+
+
+def round_scaled(xp: Any, x: Any, scale: Any, element: Any, round_: Callable[[Any, Any], Any]) -> Any:
+    """float32(q * scale), where q is float32(x * float32(1 / scale)) rounded to the element, which saturates.
+
+    Args:
+        xp: the array namespace.
+        x: float32 array.
+        scale: float32 array that spreads over x.
+        element: a format, as `BlockScaled` has them.
+        round_: rounds an array to a format.
+    """
+    return times(xp, round_(times(xp, x, _inverse(xp, scale)), element), scale)
+
+
+def spread(xp: Any, inverse: Any, scale: Scale, rows: int, terms: int, chunk: int) -> Any:
+    """r of tiles for each row of a matrix and each chunk of its sums: (..., rows, chunks)."""
+    count = -(-terms // chunk)
+    inverse = xp.repeat(inverse, rows if scale.outer is None else scale.outer, -2)[..., :rows, :]
+    return xp.repeat(inverse, count if scale.terms is None else scale.terms // chunk, -1)[..., :count]
+
+
+def of_both(xp: Any, first: Any, second: Any) -> Any:
+    """float32(r of the first * r of the second); None is 1."""
+    if first is None or second is None:
+        return second if first is None else first
+    return times(xp, first, second)
+
+
+def rescaled(xp: Any, found: Any, factor: Any) -> Any:
+    """float32(float32(sum) * factor), in float64."""
+    return xp.wide(times(xp, xp.narrow(found), factor))
+
+
+def newest_magnitude(xp: Any, x: Any) -> Any:
+    """The bits of a float32 tensor's largest magnitude, of shape (1,); 0 for no elements."""
+    return largest_magnitude(xp, xp.pad(x.reshape(-1), [(0, int(0 in x.shape))]), (0,))
+
+
+def next_row(xp: Any, row: Any, newest: Any, operand: Operand) -> Any:
+    """The state of a delayed scale after a step: the next scale, and the past largest magnitudes, the newest first.
+
+    Args:
+        xp: the array namespace.
+        row: float32 array of 1 + history numbers: the scale, then the magnitudes.
+        newest: the largest of `newest_magnitude` over the tensors of the step.
+        operand: how the tensors are rounded.
+    """
+    past = xp.concatenate([newest, xp.float32_bits(row)[1:-1]], 0)
+    scale = scale_of(xp, xp.greatest(past, (0,)), operand, row[:1])
+    return xp.float32_from(xp.concatenate([xp.float32_bits(scale), past], 0))

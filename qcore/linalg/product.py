@@ -1,0 +1,258 @@
+"""What one product of two tensors is: the formats of its operands, and its accumulator."""
+
+# pyright: reportUnnecessaryIsInstance=false
+# Callers need not check types; wrong ones raise here.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from qcore.arguments import quoted
+from qcore.formats.text import Kind, Reader, parse, register, write
+from qcore.linalg.accumulator import FLOAT64_NUMBER, Accumulator, check_accumulator
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Contraction
+from qcore.linalg.law import Sums
+from qcore.linalg.operands.hadamard import SIZE
+from qcore.linalg.operands.operand import Operand, check_operand
+from qcore.linalg.sums.exactness import (
+    chunks_share_scales,
+    float32_suffices,
+    sums_are_exact,
+    sums_are_multiples,
+    sums_stay_below,
+)
+
+# What keys are folded with: that of a layer for the products of gradients, and that of a product for its operands.
+ROLES = {GRAD_A: 1, GRAD_B: 2}
+FIRST, SECOND = 3, 4
+# The rows of the state of delayed scales, for the two operands of each product: a's, b's, and the gradient's.
+ROWS = {FORWARD: (0, 1), GRAD_A: (2, 1), GRAD_B: (2, 0)}
+
+
+@dataclass(frozen=True)
+class Product:
+    """The formats of a product's two operands, and its accumulator.
+
+    Args:
+        first, second: formats, their texts, `Operand`s, or None, which does not round. In products of the backward pass
+            the gradient is the first.
+        accumulator: an `Accumulator` or its text; None is the exact sum, rounded once to float32.
+
+    Attributes:
+        text: what `parse` makes the product from.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> Product("e5m2", "e4m3fn").second.number.text
+        'e4m3fn'
+    """
+
+    first: Any = None
+    second: Any = None
+    accumulator: Any = None
+    text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("first", "second"):
+            object.__setattr__(self, name, check_operand(getattr(self, name), name))
+        object.__setattr__(self, "accumulator", check_accumulator(self.accumulator))
+        self._check_operands()
+        object.__setattr__(self, "text", write(self))
+
+    def _check_operands(self) -> None:
+        """One transform for both operands, and chunks that lie in tiles."""
+        first, second = (operand.transform for operand in self.operands)
+        if first != second:
+            texts = [None if one is None else one.text for one in (first, second)]
+            raise ValueError(f"first has transform={texts[0]}, second {texts[1]}; allowed is the same in both")
+        chunk, aligned = self.accumulator.chunk, self.accumulator.fraction_bits is not None
+        for name, operand in zip(("first", "second"), self.operands, strict=True):
+            if not operand.tiled:
+                continue
+            if aligned:
+                raise ValueError(
+                    f"{name} has {operand.scale.text} with fraction_bits; allowed are aligned sums as inner accumulator"
+                )
+            if operand.scale.terms is not None and (chunk is None or operand.scale.terms % chunk):
+                raise ValueError(
+                    f"{name} has {operand.scale.text}, accumulator has chunk={chunk}; allowed is a divisor of "
+                    f"{operand.scale.terms}"
+                )
+
+    @property
+    def operands(self) -> tuple[Operand, Operand]:
+        return self.first, self.second
+
+    @property
+    def stochastic(self) -> bool:
+        """True if the product needs a key."""
+        return self.accumulator.stochastic or any(operand.stochastic for operand in self.operands)
+
+    @property
+    def tiled(self) -> bool:
+        """True if each chunk of a sum has scales of its own."""
+        return any(operand.tiled for operand in self.operands)
+
+    @property
+    def as_matrices(self) -> bool:
+        """True if an operand is rounded as the matrix that is multiplied."""
+        return any(operand.as_matrix for operand in self.operands)
+
+    @property
+    def unrounded(self) -> Product:
+        """The same with sums that are rounded once, at last to float32; scaled sums of chunks are added in float64."""
+        exact = Accumulator(FLOAT64_NUMBER, self.accumulator.chunk) if self.tiled else Accumulator()
+        return replace(self, accumulator=exact)
+
+    def sums(self, first: Sequence[int], second: Sequence[int], contraction: Contraction) -> Sums:
+        """How chunks may be summed, for operands of these shapes."""
+        terms = contraction.terms
+        terms = terms if self.first.transform is None else -(-terms // SIZE) * SIZE
+        accumulator, chunk = self.accumulator, max(terms, 1)
+        while True:
+            chunk = min(accumulator.length(chunk), chunk)
+            if accumulator.inner is None:
+                break
+            accumulator = accumulator.inner
+        a, b = self.first.number, self.second.number
+        shared = self._shares(self.first, first, contraction.first, chunk, contraction.gathers, terms)
+        shared = shared and self._shares(self.second, second, contraction.second, chunk, contraction.gathers, terms)
+        rule = accumulator.number, accumulator.rounding, accumulator.random_bits
+        narrow = accumulator.sequential and float32_suffices(a, b, *rule)
+        narrow = narrow and not self.tiled
+        multiples = narrow and sums_are_multiples(a, b, accumulator.number)
+        below = multiples and sums_stay_below(a, b, accumulator.number, terms)
+        exact = chunk == 1 or (shared and sums_are_exact(a, b, chunk))
+        return Sums(self.accumulator, exact, narrow, multiples, below)
+
+    @staticmethod
+    def _shares(
+        operand: Operand, shape: Sequence[int], axes: tuple[int, ...], chunk: int, gathers: bool, terms: int
+    ) -> bool:
+        """`chunks_share_scales` of an operand, which may be rounded as a matrix: then only the last axis counts."""
+        if operand.as_matrix:
+            shape, axes, gathers = (1, 1, 1, terms), (3,), False
+        return chunks_share_scales(operand.number, shape, axes, chunk, gathers)
+
+
+@dataclass(frozen=True)
+class Products:
+    """The three products of a layer: its own, and those of the gradients of its two operands.
+
+    Attributes:
+        forward, grad_a, grad_b: `Product`s.
+        stochastic: True if one of them needs a key.
+
+    Raises:
+        ValueError: if a tensor has a delayed scale in one product, and is rounded otherwise in another one.
+    """
+
+    forward: Product
+    grad_a: Product
+    grad_b: Product
+
+    def __post_init__(self) -> None:
+        for name, pair in zip(("a", "b", "gradient"), self._pairs(), strict=True):
+            if any(operand.delayed for operand in pair) and len({(one.scale, one.number) for one in pair}) > 1:
+                texts = " and ".join(operand.text for operand in pair)
+                raise ValueError(f"{name} is {texts} in two products; allowed is one format and scale if it is delayed")
+        if len({operand.scale.history for operand in self.rows if operand.delayed}) > 1:
+            raise ValueError("delayed scales have different histories; allowed is one length in all three products")
+
+    def _pairs(self) -> tuple[tuple[Operand, Operand], ...]:
+        """The two operands that each tensor is: a, b and the gradient."""
+        forward, grad_a, grad_b = self.forward, self.grad_a, self.grad_b
+        return (forward.first, grad_b.second), (forward.second, grad_a.second), (grad_a.first, grad_b.first)
+
+    def of(self, which: str) -> Product:
+        """One of the three, see `qcore.linalg.forms`."""
+        return {FORWARD: self.forward, GRAD_A: self.grad_a, GRAD_B: self.grad_b}[which]
+
+    @property
+    def rows(self) -> tuple[Operand, Operand, Operand]:
+        """How a, b and the gradient are rounded, where their scales are delayed."""
+        first, second, third = (pair[0] for pair in self._pairs())
+        return first, second, third
+
+    @property
+    def history(self) -> int | None:
+        """How many past tensors delayed scales follow from; None if there are none."""
+        return next((operand.scale.history for operand in self.rows if operand.delayed), None)
+
+    @property
+    def plain(self) -> bool:
+        """True if no operand has a scale or a transform."""
+        pairs = (product.operands for product in (self.forward, self.grad_a, self.grad_b))
+        return all(operand.scale is None and operand.transform is None for pair in pairs for operand in pair)
+
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        """The products as text, in this order."""
+        return self.forward.text, self.grad_a.text, self.grad_b.text
+
+    @property
+    def stochastic(self) -> bool:
+        return self.forward.stochastic or self.grad_a.stochastic or self.grad_b.stochastic
+
+
+def check_products(operands: Any, accumulator: Any, grad_a: Any, grad_b: Any, names: Sequence[str]) -> Products:
+    """The products of a call.
+
+    Args:
+        operands: a pair, of which each is as for `Product`; None is (None, None).
+        accumulator: as for `Product`.
+        grad_a, grad_b: `Product`s or their texts; None multiplies the gradient as it is with the other operand as it is
+            rounded there, without its transform, with the same accumulator.
+        names: what the latter two are called.
+    """
+    pair = (None, None) if operands is None else operands
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise TypeError(
+            f"operands={quoted(operands)}; allowed are None and a pair of formats, their texts, Operands or None"
+        )
+    first, second = (check_operand(one, f"operands[{index}]") for index, one in enumerate(pair))
+    forward = Product(first, second, accumulator)
+    found = []
+    for grad, name, other in zip((grad_a, grad_b), names, (second, first), strict=True):
+        default = Product(None, replace(other, transform=None), forward.accumulator)
+        found.append(default if grad is None else check_product(grad, name))
+    return Products(forward, *found)
+
+
+def check_scaling(history: int | None, given: tuple[tuple[int, ...], str] | None) -> None:
+    """Refuses a state that delayed scales do not have, or that is missing.
+
+    Args:
+        history: of the scales; None if there are no delayed ones.
+        given: the shape and the dtype of the argument `scaling`, if it is given.
+    """
+    allowed = "None: no scale is delayed" if history is None else f"a float32 array of shape {(3, 1 + history)}"
+    if given is None and history is not None:
+        raise ValueError(f"scaling=None; delayed scales need {allowed}, see `first_scaling`")
+    if given is not None and (history is None or given[0] != (3, 1 + history) or "float32" not in given[1]):
+        raise ValueError(f"scaling has shape {given[0]} and dtype {given[1]}; allowed is {allowed}")
+
+
+def check_product(product: Any, argument: str) -> Product:
+    """A product, given as such or as text."""
+    found = parse(product) if isinstance(product, str) else product
+    if not isinstance(found, Product):
+        raise TypeError(
+            f"{argument}={quoted(product)} is a {type(found).__name__}; allowed are a Product, its text, and None"
+        )
+    return found
+
+
+def _operand(reader: Reader) -> Any:
+    """Reads an operand, a format or None."""
+    if reader.token == "None":
+        return reader.next() and None
+    return reader.registered("operand") if reader.token == "operand" else reader.number()
+
+
+_PARAMETERS = {"first": _operand, "second": _operand, "accumulator": lambda reader: reader.registered("accumulator")}
+register("product", Kind(Product, _PARAMETERS, 0, 2, 0))

@@ -1,0 +1,52 @@
+"""The laws on NumPy arrays: the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qcore.arguments import check_seed
+from qcore.random.threefry import as_lane
+from qcore.reproducible.differentiable import Differentiable, apply
+from qcore.reproducible.operations import Names
+from qcore.reproducible.optimizers.functions import Optimizing
+from qcore.reproducible.training.functions import TrainingFunctions
+
+
+class Arrays(TrainingFunctions, Optimizing):
+    """NumPy's."""
+
+    xp = Names
+
+    def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
+        return apply(law, *arrays, **options)
+
+    def float32(self, name: str, x: Any) -> Any:
+        return _of_dtype(name, x, np.float32, "float32")
+
+    def integers(self, name: str, x: Any) -> Any:
+        return _of_dtype(name, x, np.integer, "integers")
+
+    def bools(self, name: str, x: Any) -> Any:
+        return _of_dtype(name, x, np.bool_, "bools")
+
+    def detached(self, x: Any) -> Any:
+        return x
+
+    def number(self, value: float, like: Any) -> Any:
+        return np.float32(value)
+
+    def known(self, x: Any) -> float:
+        return float(x)
+
+    def key_words(self, key: Any) -> np.ndarray:
+        return np.array([as_lane(word) for word in check_seed(key)], np.int32)
+
+
+def _of_dtype(name: str, x: Any, kind: type, allowed: str) -> Any:
+    found = x.dtype if isinstance(x, np.ndarray | np.generic) else None
+    if found is None or not np.issubdtype(found, kind):
+        came = f"a {type(x).__name__}" if found is None else f"an array of {found}"
+        raise TypeError(f"{name} is {came}; allowed is a NumPy array of {allowed}")
+    return x

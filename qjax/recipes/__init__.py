@@ -1,0 +1,389 @@
+"""A transformation of functions that rounds the layers of programs written without low precision."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import WRAPPER_ASSIGNMENTS, wraps
+from inspect import Parameter, Signature, signature
+from typing import Any
+
+import jax
+import numpy as np
+
+from qcore import Entry, Number, Quantization, Recipe, Rounding, Rule
+from qcore.arguments import missing_key, quoted
+from qcore.notices import warn
+from qcore.recipes.published import recipe_hint
+from qcore.recipes.recipe import check_alone
+from qcore.report import ProductReport, RunReport
+from qjax import linalg
+from qjax._rounding.keys import Key, key_words
+from qjax.recipes.call import TracedCall
+from qjax.recipes.groups import GROUPS
+from qjax.recipes.plan import Found, Plan, Planner
+
+__all__ = ["GROUPS", "first_scaling", "lower", "report"]
+
+_MARK = "__lowered__"
+
+
+def lower(
+    fn: Callable[..., Any],
+    layer_types: Iterable[str] | Recipe = ("conv", "linear"),
+    forward_number: Number | str | None = None,
+    backward_number: Number | str | None = None,
+    forward_rounding: str | Rounding = "stochastic",
+    backward_rounding: str | Rounding = "stochastic",
+    *,
+    weight_number: Number | str | None = None,
+    weight_rounding: str | Rounding = "nearest",
+    rules: Iterable[Rule] = (),
+    overflow: str | None = None,
+) -> Callable[..., Any]:
+    """Returns a function that computes as fn does, with the outputs of layers, and their gradients, rounded.
+
+    Layers are operations of the traced program, at any depth: in jit, checkpoint, scan, while_loop, cond, vmap,
+    shard_map, custom_jvp, custom_vjp, or a derivative that fn itself takes. The groups:
+
+    | group | operations | functions, by name |
+    | --- | --- | --- |
+    | conv | `conv_general_dilated` | |
+    | linear | `dot_general`, `ragged_dot_general`: all products of matrices, attention's too | |
+    | embedding | `gather` and `dynamic_slice` of an input of fn, at computed indices | |
+    | pool | `reduce_window_max`, `_min`, `_sum` and `reduce_window` | |
+    | pad | `pad` | `jax.numpy.pad` |
+    | activation | `tanh`, `logistic` | those of `jax.nn`, with the exceptions below |
+    | normalization | | batch_norm, group_norm, instance_norm, layer_norm, rms_norm, standardize |
+
+    Functions are those under jit, custom_jvp or custom_vjp; inside a function that is rounded nothing else is.
+    `jax.nn.softmax` and `gelu` and the normalization layers of flax and equinox have no name in the program, unless a
+    jitted function with such a name calls them. Dropout, losses, cells and attention are no groups. Values that are
+    the same for all inputs of fn are no layers, nor are dtypes other than float16, bfloat16, float32 and float64.
+
+    A layer's output is the operation's result. It includes a transposition, if nothing else uses the result; for conv
+    and linear a bias: an input of fn that is added (after reshapes or transpositions, and to nothing else) and is
+    smaller than the output or has one axis; for sums of windows the division that makes them averages.
+
+    A layer's weight is an operand of conv or linear that is an input of fn (an argument or a captured array), perhaps
+    after reshapes, casts and slices, or that is computed from parts of one container, or from captured arrays, alone.
+    If both operands are, the weight is the one from a container (a module, a dictionary; of two, the earlier argument),
+    else the captured one, else the one that has the last axis of the result.
+
+    A recipe multiplies by `qjax.linalg` all products of float32, bfloat16 and float16 numbers that its entries match:
+    the operands' numbers are rounded to the formats, the accumulator's result once to the program's dtype. Their kinds:
+    "linear" is a product with a weight, in any layout, also a weight for each of a batch (experts) or group of rows
+    (`ragged_dot`); "conv" a convolution, of which a dilated input is one with zeros between its elements;
+    "attention_scores" and "attention_output" two products of which softmax is between; "matmul" all others. `report`
+    lists them, with their names: the dotted name scope, or else the path of the module that owns the weight.
+
+    State of flax.nnx modules among the arguments (batch statistics, counts of dropout) moves as under `nnx.jit`.
+
+    A function with its own derivative keeps it. Its values, and the residuals of its rule, are computed with the layers
+    inside rounded, then the rule is called unchanged: the rounding inside does not affect that gradient. Solvers
+    (`custom_linear_solve`) and Pallas kernels are unchanged.
+
+    The n-th layer, n = 0, 1, ... in the order of the program, rounds with k = fold_in(key, n): its output with k, its
+    gradient with fold_in(k, 1), its weight with fold_in(k, 2). jit and checkpoint are inlined. A loop, a cond, a
+    shard_map and a function with its own derivative count as one layer if they contain layers; these are numbered from
+    0 again, with the key fold_in(key, n), in a loop with fold_in(fold_in(key, n), i) for the i-th slice or iteration
+    (while_loop's condition comes before its body). Random words repeat among examples under vmap(lower(f)) and among
+    shards; not so under lower(vmap(f)), where a batch is one array.
+
+    `jax.grad(lower(fn))` rounds gradients where they arrive at layers' outputs. In `lower(jax.grad(fn))` the
+    backward pass is a part of the program, and its products are layers. Forward-mode derivatives do not exist.
+
+    Args:
+        fn: a function, or a module. Arrays among its arguments are traced as under jit, other arguments are not.
+        layer_types: names of groups. Or a `qcore.Recipe`, alone, whose n-th product has the key fold_in(key, n).
+            Differentiate the lowered function: only its gradients are those of the recipe, and a derivative inside fn
+            is an error.
+        forward_number, backward_number, forward_rounding, backward_rounding: see `qcore.Quantization`. With delayed
+            scales the function takes `scaling=`, see `first_scaling`.
+        weight_number, weight_rounding: how weights are rounded; their gradient passes unchanged.
+        overflow: what numbers beyond the range of these formats become, as in `qjax.quantize`: "saturate", "inf",
+            "nan" or "wrap"; None is each format's own policy. Rules have their own: "e4m3fn:saturate".
+        rules: rules that precede the arguments above. The first that matches a layer applies; a rule without formats
+            leaves its layers unchanged. A rule's name matches the dotted name scope ("M.Dense_0" in flax linen,
+            "eqx.nn.Linear" in equinox, that of `jax.named_scope` in nnx), its layer_type is a group.
+
+    Returns:
+        A function with fn's arguments and results, and `key=` for stochastic rounding, see `quantize` (it hides an
+        argument of fn with that name). Call it under jit, because it traces fn at each call.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range, or fn is lowered; in a call: if an entry of a recipe, or all rules,
+            match no layer, stochastic rounding has no key, fn calls a lowered function or changes an argument that is
+            not a module of flax.nnx, or a layer cannot be rounded where it is.
+
+    Warns:
+        UserWarning: once, in a call: of a product that a recipe names and cannot reach, of functions with lowered
+            products and a derivative of their own, and if layer_types match no layer.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> f = lower(lambda w, b, x: jnp.tanh(x @ w + b), forward_number="e5m2", forward_rounding="nearest")
+        >>> f(jnp.eye(3), jnp.float32([0.3, 0, 0]), jnp.float32([1, 2, 5.5])) == jnp.tanh(jnp.float32([1.25, 2, 6]))
+        Array([ True,  True,  True], dtype=bool)
+    """
+    if not callable(fn):
+        raise TypeError(f"fn={quoted(fn)} is a {type(fn).__name__}; allowed is a function or a module")
+    if hasattr(fn, _MARK):
+        raise ValueError("fn is lowered; lower once, with rules= for layers of different formats")
+    arguments: tuple[Any, ...] = (forward_number, backward_number, forward_rounding, backward_rounding)
+    outputs = Quantization(*arguments, overflow=overflow)
+    rule = Rule("*", None, outputs, weight_number, weight_rounding, overflow)  # type: ignore[arg-type]
+    settings = _settings(layer_types, rule, rules)
+    warned: set[str] = set()
+
+    @wraps(fn, assigned=WRAPPER_ASSIGNMENTS if _is_named(fn) else (), updated=())
+    def lowered(*args: Any, key: Key = None, **kwargs: Any) -> Any:
+        scaling = kwargs.pop("scaling", None) if settings.delayed else None
+        words = None if key is None else key_words(key).view(np.uint32)
+        if words is None and settings.stochastic:
+            raise missing_key()
+        call = TracedCall(fn, args, kwargs)
+        plan = settings.plan(call, warned)
+        plan.planner.scaling = _check_states(plan.planner.states, scaling)
+        return call.run(plan, words if plan.planner.stochastic else None)
+
+    def planner(args: Any, kwargs: Any) -> Planner:
+        return settings.plan(TracedCall(fn, args, kwargs), warned).planner
+
+    vars(lowered).update({_MARK: planner, "__signature__": _signature(fn)})
+    return lowered
+
+
+class _Settings:
+    """What the arguments of `lower` ask for.
+
+    Args:
+        given: the rules of the argument `rules`.
+        made: those of the other arguments.
+        recipe: or a recipe.
+    """
+
+    def __init__(self, given: Sequence[Rule], made: Sequence[Rule], recipe: Recipe | None = None) -> None:
+        self.given, self.made, self.recipe = given, made, recipe
+        self.stochastic = Planner([*given, *made], recipe).stochastic
+        self.delayed = any(one.outputs.history is not None for one in (*given, *made))
+        self.delayed = self.delayed or (recipe is not None and recipe.delayed)
+
+    def plan(self, call: TracedCall, warned: set[str]) -> Plan:
+        """The plan of a call; what cannot be done is said by a warning once, or raises."""
+        planner = Planner([*self.given, *self.made], self.recipe)
+        plan = call.plan(planner)
+        if self.recipe is None:
+            self._check_rules(planner, warned)
+            return plan
+        _warn_of_unreached(self.recipe, planner.found, warned)
+        self.recipe.check([(one.name, one.kind) for one in planner.found if not one.reason])
+        planner = Planner((), self.recipe, planner.found)
+        plan = call.plan(planner)
+        for name in planner.own_derivatives:
+            _warn_once(
+                f"{quoted(name)} has a derivative of its own, whose products a recipe does not reach: its "
+                "result is computed "
+                "as the recipe says, its gradient by its rule",
+                warned,
+            )
+        return plan
+
+    def _check_rules(self, planner: Planner, warned: set[str]) -> None:
+        """Refuses rules of which none matches a layer; where other arguments match none, which may be meant, warns."""
+        if planner.matched or not (self.given or any(map(_says_something, self.made))):
+            return
+        layers = ", ".join(f"{quoted(name)} ({group})" for name, group in dict.fromkeys(planner.layers)) or "none"
+        if self.given:
+            raise ValueError(f"rules match no layer; the layers are {layers}")
+        _warn_once(f"layer_types match no layer, so nothing is lowered; the layers are {layers}", warned)
+
+
+def _says_something(rule: Rule) -> bool:
+    return rule != Rule(layer_type=rule.layer_type)
+
+
+def _warn_of_unreached(recipe: Recipe, found: Sequence[Found], warned: set[str]) -> None:
+    """Warns of products that entries of a recipe match, and that cannot be lowered."""
+    for one in found:
+        entry = recipe.entry_at(one.name, one.kind) if one.reason else None
+        if entry is not None and entry.products is not None:
+            _warn_once(
+                f"{quoted(one.name)} ({one.kind}) stays wide: {one.reason}; "
+                "qjax.recipes.report(fn, *inputs) lists all "
+                "products",
+                warned,
+            )
+
+
+def _warn_once(message: str, warned: set[str]) -> None:
+    if message not in warned:
+        warned.add(message)
+        warn(message)
+
+
+def _settings(layer_types: Any, rule: Rule, rules: Iterable[Rule]) -> _Settings:
+    if isinstance(layer_types, Recipe):
+        check_alone({"rules": rules, "formats": rule != Rule()})
+        return _Settings((), (), layer_types)
+    return _Settings(_check_rules(rules), [replace(rule, layer_type=group) for group in _check_groups(layer_types)])
+
+
+def report(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunReport:
+    """Every product of a function's run: its place, shapes, formats, and share of all multiply-adds.
+
+    A product's place is its dotted name scope. Without one it is the module that owns its weight, by its path in the
+    arguments ("blocks.0.query" in flax.nnx), or the module that holds the layers whose results are multiplied. A loop's
+    product counts for each iteration, but not in a while_loop, whose iterations are not known. Products of constants,
+    and of integers, are left out.
+
+    Args:
+        fn: a function or a module, or what `lower` returned.
+        args, kwargs: its arguments; only shapes count. Without `key=` and `scaling=` of a lowered function.
+
+    Returns:
+        A `qcore.report.RunReport`; `print` shows it.
+
+    Raises:
+        ValueError: as a call of the function does.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from qcore import RECIPES
+        >>> fn = lower(lambda w, x: (x @ w["w"]) @ jnp.tanh(x), RECIPES["mxfp8"])
+        >>> [(one.kind, one.share, one.reason) for one in report(fn, {"w": jnp.eye(32)}, jnp.ones((32, 32)))]
+        [('linear', 0.5, ''), ('matmul', 0.5, 'no entry of the recipe is for matmul here')]
+    """
+    if not callable(fn):
+        raise TypeError(f"fn={quoted(fn)} is a {type(fn).__name__}; allowed is a function or a module")
+    if hasattr(fn, _MARK):
+        planner: Planner = vars(fn)[_MARK](args, kwargs)
+    else:
+        planner = Planner(())
+        TracedCall(fn, args, kwargs).plan(planner)
+    numbers: Counter[str] = Counter()
+    rows = []
+    for place, one in enumerate(planner.found):
+        products = None if planner.chosen is None else planner.chosen[place]
+        reason = "" if products is not None else one.reason or _why_wide(planner, one)
+        rows.append(
+            ProductReport(one.name, numbers[one.name], one.kind, one.shapes, one.multiply_adds, products, reason)
+        )
+        numbers[one.name] += 1
+    return RunReport(rows)
+
+
+def _why_wide(planner: Planner, found: Found) -> str:
+    """Why a product that could be lowered is not."""
+    if planner.recipe is None:
+        return "lower rounds results of layers; recipes have products" if planner.rules else "not lowered"
+    matches = any(entry.matches(found.name, found.kind) for entry in planner.recipe.entries)
+    return "the recipe leaves it wide" if matches else f"no entry of the recipe is for {found.kind} here"
+
+
+def first_scaling(lowered: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[jax.Array, ...]:
+    """The states of delayed scales that a lowered function takes as `scaling=`, before the first call.
+
+    The next states are the derivative with respect to them: `jax.grad` of a loss with respect to parameters and
+    scaling gives both. Not under vmap, which adds up states of examples.
+
+    Args:
+        lowered: what `lower` returned.
+        args, kwargs: arguments of the function; only shapes count.
+
+    Returns:
+        For each layer with delayed scales, in the program's order, what `qjax.linalg.first_scaling` returns; its first
+        two rows where a layer's output is rounded.
+
+    Raises:
+        TypeError: if the function is not lowered.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from qcore import RECIPES
+        >>> f = lower(lambda w, x: (x @ w["w"]).sum(), RECIPES["fp8_delayed"])
+        >>> w, x = {"w": 2 * jnp.eye(3)}, jnp.ones((2, 3))
+        >>> states = first_scaling(f, w, x)
+        >>> gradients, states = jax.grad(lambda w, states: f(w, x, scaling=states), (0, 1))(w, states)
+        >>> [row[:2].tolist() for row in states[0]]
+        [[448.0, 1.0], [224.0, 2.0], [57344.0, 1.0]]
+    """
+    if not hasattr(lowered, _MARK):
+        raise TypeError(f"lowered={quoted(lowered)} is a {type(lowered).__name__}; allowed is what lower returned")
+    states = vars(lowered)[_MARK](args, kwargs).states
+    return tuple(linalg.first_scaling(history)[:rows] for rows, history in states)
+
+
+def _check_states(states: Sequence[Any], scaling: Any) -> Sequence[Any]:
+    """The states of the layers with delayed scales; what multiplies or rounds checks each."""
+    given = () if scaling is None else tuple(scaling)
+    if len(given) != len(states):
+        came = "None" if scaling is None else f"{len(given)} arrays"
+        raise ValueError(
+            f"scaling is {came}; allowed are {len(states)}, for each layer with delayed scales, see first_scaling"
+        )
+    return given
+
+
+def product_sites(fn: Callable[..., Any], *args: Any) -> dict[str, int]:
+    """The layers that a recipe may apply to, by their dotted names, and how many weights each has.
+
+    Layers of one name count as one. Of a loop's weights those of one iteration count.
+    """
+    planner = Planner((), Recipe([Entry()]))
+    TracedCall(fn, args, {}).plan(planner)
+    found: dict[str, int] = {}
+    for one in planner.found:
+        if one.size and not one.reason:
+            found[one.name] = found.get(one.name, 0) + one.size
+    return found
+
+
+def _is_named(fn: Callable[..., Any]) -> bool:
+    """True for functions; modules have no name, or another attribute with that name."""
+    return isinstance(getattr(fn, "__name__", None), str)
+
+
+def _signature(fn: Callable[..., Any]) -> Signature | None:
+    """fn's signature, and that there are more keywords, `key` and `scaling`.
+
+    They have no names in it: flax.nnx fills in defaults, and refuses every keyword then.
+    """
+    try:
+        parameters = list(signature(fn).parameters.values())
+    except ValueError:  # some functions in C
+        return None
+    if all(parameter.kind is not Parameter.VAR_KEYWORD for parameter in parameters):
+        parameters.append(Parameter("options", Parameter.VAR_KEYWORD))
+    return Signature(parameters)
+
+
+def _check_groups(layer_types: Any) -> list[str]:
+    if isinstance(layer_types, str) or not isinstance(layer_types, Iterable):
+        kind, groups = type(layer_types).__name__, ", ".join(GROUPS)
+        raise TypeError(
+            f"layer_types={quoted(layer_types)} is a {kind}; allowed is a list of {groups}{recipe_hint(layer_types)}"
+        )
+    return [_check_group("layer_types", group) for group in layer_types]
+
+
+def _check_group(name: str, group: Any) -> str:
+    if not isinstance(group, str):
+        raise TypeError(f"{name} has {quoted(group)}, a {type(group).__name__}; allowed are {', '.join(GROUPS)}")
+    if group not in GROUPS:
+        raise ValueError(f"{name} has {quoted(group)}; allowed are {', '.join(GROUPS)}")
+    return group
+
+
+def _check_rules(rules: Any) -> list[Rule]:
+    if not isinstance(rules, Iterable):
+        raise TypeError(f"rules={quoted(rules)} is a {type(rules).__name__}; allowed is a list of Rule")
+    rules = list(rules)
+    for rule in rules:
+        if not isinstance(rule, Rule):
+            raise TypeError(f"rules has {quoted(rule)}, a {type(rule).__name__}; allowed are Rule")
+        if rule.layer_type is not None:
+            _check_group("rules' layer_type", rule.layer_type)
+    return rules

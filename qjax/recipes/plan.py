@@ -1,0 +1,461 @@
+"""Plans: the values of a traced program that are rounded, and their rules, determined before the program runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple
+
+from jax.extend import core
+
+from qcore import Recipe, Rounding, Rule
+from qcore.arguments import quoted
+from qcore.linalg.product import Products
+from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
+from qjax.recipes.groups import function_name, group_of, is_carrier
+from qjax.recipes.origins import (
+    CAPTURED,
+    COMPUTED,
+    CONSTANT,
+    Origin,
+    Place,
+    common_place,
+    is_bare,
+    is_constant,
+    is_input,
+    result_origin,
+    weight_among,
+)
+from qjax.recipes.products import is_product, last_factor, multiply_adds, why_not
+from qjax.recipes.programs import INLINED, inner_programs, is_backward, name_of, trips
+
+SCOPE = "qjax.lower"  # the name scope of all operations of a lowered function
+
+_OPAQUE = frozenset(("custom_linear_solve", "pallas_call"))
+_MOVES = frozenset(("reshape", "squeeze", "transpose"))
+BACKWARD = "a derivative"
+
+
+class Site(NamedTuple):
+    """A layer of the program.
+
+    Attributes:
+        number: the number that is folded into the key for its roundings.
+        rule: how it is rounded.
+        state: the number of its state of delayed scales, or None.
+    """
+
+    number: int
+    rule: Rule
+    state: int | None = None
+
+
+@dataclass
+class Found:
+    """A product of a program, which a recipe may lower.
+
+    Attributes:
+        name: its dotted name scope, or without one the place of its weight.
+        kind: one of the types of a recipe's entries.
+        weight: the operand that is the second factor: of a layer the weight.
+        shapes: those of the operands.
+        size: how many numbers a layer's weight has, else 0.
+        multiply_adds: how many the product has, in all iterations; None if nobody knows.
+        reason: why no recipe can lower it, or "".
+    """
+
+    name: str
+    kind: str
+    weight: int
+    shapes: tuple[tuple[int, ...], ...]
+    size: int
+    multiply_adds: int | None
+    reason: str
+
+
+class ProductSite(NamedTuple):
+    """A layer that multiplies as a recipe says.
+
+    Attributes:
+        number: the number that is folded into the key for its products.
+        weight: the operand that is the weight.
+        products: the layer's products.
+        state: the number of its state of delayed scales, or None.
+    """
+
+    number: int
+    weight: int
+    products: Products
+    state: int | None
+
+
+@dataclass
+class Plan:
+    """How a jaxpr is rounded.
+
+    Attributes:
+        planner: the planner that made the plan.
+        jaxpr, consts: the program and the arrays that it captured.
+        scope, origins: the jaxpr's name scope, and the origins of its inputs.
+        end: the number of the next layer.
+        place, last: how many products come before, and with those in the program.
+        outputs: the variables that are rounded.
+        weights: by the index of an equation: the operand that is rounded.
+        products: by the index of an equation: how it multiplies.
+        inner: by the index of an equation that contains programs with layers: their plans, and the number that is
+            folded into their key (None for programs that are inlined).
+        results: the origins of the jaxpr's results.
+    """
+
+    planner: Planner
+    jaxpr: Any
+    consts: Sequence[Any]
+    scope: str
+    origins: Sequence[Origin]
+    end: int
+    place: int
+    last: int = 0
+    outputs: dict[Any, Site] = field(default_factory=dict)
+    weights: dict[int, tuple[int, Site]] = field(default_factory=dict)
+    products: dict[int, ProductSite] = field(default_factory=dict)
+    inner: dict[int, tuple[int | None, list[Plan]]] = field(default_factory=dict)
+    results: Sequence[Origin] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.outputs or self.weights or self.products or self.inner)
+
+    @property
+    def holds_products(self) -> bool:
+        """True if a recipe lowers a product, at any depth."""
+        return bool(self.products) or any(plan.holds_products for _, plans in self.inner.values() for plan in plans)
+
+    def of_variant(self, traced: Any) -> Plan:
+        """The plan of another program for the same arguments and the same scope, with layers numbered from 0."""
+        self.planner.place, self.planner.limit = self.place, self.last
+        return self.planner.plan(traced.jaxpr, traced.consts, self.origins, self.scope)
+
+
+@dataclass
+class _Layer:
+    """A layer whose output may still move: behind a transposition, its bias, its division."""
+
+    site: Site
+    primitive: str
+    output: Any
+
+    def is_completed_by(self, equation: Any, position: int, origins: Sequence[Origin]) -> bool:
+        """True if an equation with the layer's output as operand number `position` is the layer's last."""
+        if self.primitive.startswith("reduce_window"):
+            return self.primitive == "reduce_window_sum" and equation.primitive.name == "div" and position == 0
+        if equation.primitive.name != "add" or not is_input(origins[1 - position]):
+            return False
+        shape, bias = equation.outvars[0].aval.shape, equation.invars[1 - position].aval.shape
+        return prod(bias) < prod(shape) or sum(size > 1 for size in bias) <= 1
+
+
+class Planner:
+    """Makes plans from rules, of which the first that matches a layer applies, or from a recipe.
+
+    Attributes:
+        stochastic: True if roundings need a key.
+        found: the products of the program, in order; of a program that runs anew in a derivative those before.
+        chosen: what a recipe makes of each; None while they are looked for.
+        matched: the rules that match a layer.
+        layers: the names and groups of all layers that rules may match.
+        own_derivatives: the names of functions with a derivative of their own and lowered products.
+        captured: the places of captured arrays, by `id`; `owners` are the places that are layers.
+        scaling: the states of the layers with delayed scales, while a program runs.
+        states: how many rows each of these states has, and how many past tensors.
+        place, limit: the number of the next product; from the limit on `chosen` does not say what becomes of it.
+        around: the primitives around what is planned: derivatives, and those that are not inlined.
+        times: how often what is planned runs; None if nobody knows.
+    """
+
+    def __init__(
+        self, rules: Sequence[Rule], recipe: Recipe | None = None, found: Sequence[Found] | None = None
+    ) -> None:
+        """A recipe is planned twice: first for what is `found`, then with it, as it counts from both ends."""
+        self.rules, self.recipe = rules, recipe
+        self.stochastic = any(map(_is_stochastic, rules)) if recipe is None else recipe.stochastic
+        self.found = [] if found is None else list(found)
+        self.chosen = None if recipe is None or found is None else _choose(recipe, found)
+        self.matched: list[Rule] = []
+        self.layers: list[tuple[str, str]] = []
+        self.own_derivatives: list[str] = []
+        self.captured: dict[int, Place] = {}
+        self.owners: set[Place] = set()
+        self.scaling: Sequence[Any] = ()
+        self.states: list[tuple[int, int]] = []
+        self.place, self.limit = 0, len(self.found)
+        self.around: list[str] = []
+        self.times: int | None = 1
+
+    def plan(
+        self, jaxpr: Any, consts: Sequence[Any], origins: Sequence[Origin], scope: str = "", first: int = 0
+    ) -> Plan:
+        """The plan of a jaxpr.
+
+        Args:
+            jaxpr, consts: the program.
+            origins: of its inputs; see `qjax.recipes.origins`.
+            scope: the name scope that it runs in.
+            first: the number of its first layer.
+
+        Raises:
+            ValueError: if a layer cannot be rounded where it is, or another call of `lower` has rounded it.
+        """
+        plan = Plan(self, jaxpr, consts, scope, origins, first, self.place)
+        _Walk(self, plan).run()
+        plan.last = self.place
+        return plan
+
+    def rule_for(self, group: str, name: str) -> Rule | None:
+        """The rule of a layer; None if no rule matches, or the first that matches rounds nothing."""
+        self.layers.append((name, group))
+        fits = (rule for rule in self.rules if rule.layer_type in (None, group) and rule.names(name))
+        rule = next(fits, None)
+        if rule is None:
+            return None
+        self.matched.append(rule)
+        return rule if rule.weight_number is not None or rounds_outputs(rule) else None
+
+    def name_scores(self, place: int | None) -> None:
+        """Says of a product before that it is attention's: softmax of its result is a factor of another."""
+        if self.chosen is None and place is not None:
+            self.found[place].kind = SCORES
+
+    def next_product(self, found: Found) -> Products | None:
+        """What becomes of the next product, which is as `found` says unless the first plan knows more of it."""
+        place, self.place = self.place, self.place + 1
+        if self.chosen is None:
+            self.found.append(found)
+            return None
+        if place < self.limit:
+            return self.chosen[place]
+        entry = None if self.recipe is None or found.reason else self.recipe.entry_at(found.name, found.kind)
+        return None if entry is None else entry.products
+
+
+def _choose(recipe: Recipe, found: Sequence[Found]) -> list[Products | None]:
+    """The products of all that can be lowered."""
+    reached = [one for one in found if not one.reason]
+    products = iter(recipe.products_of([(one.name, one.kind) for one in reached]))
+    return [None if one.reason else next(products) for one in found]
+
+
+def rounds_outputs(rule: Rule) -> bool:
+    outputs = rule.outputs
+    return bool(outputs.forward_number is not None or outputs.backward_number is not None or outputs.backward_hooks)
+
+
+def _is_stochastic(rule: Rule) -> bool:
+    weights = rule.weight_number is not None and rule.weight_rounding is Rounding.STOCHASTIC
+    return weights or rule.outputs.stochastic
+
+
+class _Walk:
+    """One pass over the equations of a jaxpr."""
+
+    def __init__(self, planner: Planner, plan: Plan) -> None:
+        self.planner, self.plan = planner, plan
+        jaxpr = plan.jaxpr
+        captured = [CAPTURED._replace(place=planner.captured.get(id(const))) for const in plan.consts]
+        self.origins = dict(zip(jaxpr.constvars, captured, strict=True)) | dict(
+            zip(jaxpr.invars, plan.origins, strict=True)
+        )
+        operands = [atom for equation in jaxpr.eqns for atom in equation.invars] + list(jaxpr.outvars)
+        self.uses = Counter(atom for atom in operands if isinstance(atom, core.Var))
+        self.moves = {eqn.invars[0]: eqn for eqn in jaxpr.eqns if eqn.primitive.name == "transpose"}
+        self.layers: list[_Layer] = []
+        self.open: dict[Any, _Layer] = {}  # layers by the variable that may become their output
+
+    def run(self) -> None:
+        for index, equation in enumerate(self.plan.jaxpr.eqns):
+            origins = [self.origin(atom) for atom in equation.invars]
+            results = self.equation(index, equation, origins)
+            self.origins.update(zip(equation.outvars, results, strict=True))
+        for layer in self.layers:
+            self.plan.outputs[layer.output] = layer.site
+        self.plan.results = [self.origin(atom) for atom in self.plan.jaxpr.outvars]
+
+    def origin(self, atom: Any) -> Origin:
+        return self.origins[atom] if isinstance(atom, core.Var) else CONSTANT
+
+    def equation(self, index: int, equation: Any, origins: Sequence[Origin]) -> Sequence[Origin]:
+        """Plans an equation and returns the origins of its results."""
+        name = name_of(self.plan.scope, equation)
+        if SCOPE in name:
+            raise ValueError("fn calls a lowered function; lower once, with rules= for layers of different formats")
+        group = group_of(equation, origins)
+        rule = None if group is None else self.planner.rule_for(group, name)
+        product = None
+        if is_product(equation) and not all(map(is_constant, origins)):
+            product = self.product(index, equation, origins, name)
+        if rule is not None:
+            self.layer(index, equation, origins, group, rule, name)
+            return [COMPUTED if product is None else product] * len(equation.outvars)
+        if product is not None:
+            self.extend_layers(equation, origins)
+            return [product]
+        results = self.inside(index, equation, origins, name)
+        self.extend_layers(equation, origins)
+        return results or [result_origin(equation, origins)] * len(equation.outvars)
+
+    def layer(
+        self, index: int, equation: Any, origins: Sequence[Origin], group: str | None, rule: Rule, name: str
+    ) -> None:
+        """Plans the outputs of a layer, and its weight, as a rule says."""
+        outputs = [variable for variable in equation.outvars if is_carrier(variable)]
+        if group in ("conv", "linear") and rule.weight_number is not None:
+            operand = weight_among(origins[0], origins[1], 1)
+            if operand is not None and is_carrier(equation.invars[operand]):
+                self.plan.weights[index] = operand, Site(self.plan.end, rule)
+        for variable in outputs:
+            if not rounds_outputs(rule):
+                self.plan.end += 1
+                continue
+            state = self.state(2, rule.outputs.history, name, is_backward(equation))
+            layer = _Layer(Site(self.plan.end, rule, state), equation.primitive.name, variable)
+            self.plan.end += 1
+            self.layers.append(layer)
+            if group in ("conv", "linear", "pool") and self.uses[variable] == 1:
+                self.open[variable] = layer
+
+    def product(self, index: int, equation: Any, origins: Sequence[Origin], name: str) -> Origin:
+        """Plans a product by the recipe, if there is one; returns the origin of its result."""
+        planner, place = self.planner, self.planner.place
+        found, owner = self.describe(equation, origins, name)
+        products = planner.next_product(found)
+        if products is not None:
+            self.lower(index, equation, found, products)
+        outside = owner[:-1] if owner in planner.owners else owner
+        weak = found.kind == MATMUL or (found.kind == LINEAR and is_bare(origins[found.weight]))
+        result = result_origin(equation, origins[:2])
+        return Origin(result.order, outside, place if weak else None)
+
+    def describe(self, equation: Any, origins: Sequence[Origin], name: str) -> tuple[Found, Place | None]:
+        """What a product is, and which module multiplies."""
+        factors, kind = origins[:2], LINEAR
+        if equation.primitive.name == "conv_general_dilated":
+            kind, weight = CONV, 1
+        elif equation.primitive.name == "ragged_dot_general":
+            weight = 1
+        else:
+            tie = last_factor(equation, self.order_behind(equation.outvars[0]))
+            weight = weight_among(factors[0], factors[1], tie)
+            softmax = [one.is_exponential and one.scores is not None for one in factors]
+            if any(softmax) and (weight is None or is_bare(factors[weight])):
+                kind, weight = OUTPUT, 1 - softmax.index(True)
+                self.planner.name_scores(factors[1 - weight].scores)
+            elif weight is None:
+                kind, weight = MATMUL, tie
+        of_layer = kind in (LINEAR, CONV)
+        owner = factors[weight].place if of_layer else common_place(factors)
+        times, count = self.planner.times, multiply_adds(equation)
+        found = Found(
+            name or ".".join(owner or ()),
+            kind,
+            weight,
+            tuple(tuple(atom.aval.shape) for atom in equation.invars[:2]),
+            prod(equation.invars[weight].aval.shape) if of_layer else 0,
+            None if times is None else times * count,
+            why_not(equation),
+        )
+        return found, owner
+
+    def order_behind(self, variable: Any) -> list[int]:
+        """The order of a result's axes behind the transpositions that alone use it."""
+        order = list(range(variable.aval.ndim))
+        while self.uses[variable] == 1 and variable in self.moves:
+            order = [order[axis] for axis in self.moves[variable].params["permutation"]]
+            (variable,) = self.moves[variable].outvars
+        return order
+
+    def lower(self, index: int, equation: Any, found: Found, products: Products) -> None:
+        """Plans an equation's product as a recipe says."""
+        if is_backward(equation) or BACKWARD in self.planner.around:
+            raise ValueError(
+                f"fn has a derivative, whose product {quoted(found.name)} a recipe would take for a forward "
+                "one; allowed "
+                "is the derivative of what lower returns: jax.grad(lower(fn, recipe)), not lower(jax.grad(fn), recipe)"
+            )
+        state = self.state(3, products.history, found.name)
+        self.plan.products[index] = ProductSite(self.plan.end, found.weight, products, state)
+        self.plan.end += 1
+
+    def state(self, rows: int, history: int | None, name: str, of_derivative: bool = False) -> int | None:
+        """The number of a layer's state of delayed scales; None without a history."""
+        if history is None:
+            return None
+        around = [BACKWARD] if of_derivative else self.planner.around
+        if around:
+            inside = "in a derivative" if around[-1] == BACKWARD else f"inside {around[-1]}"
+            allowed = "where it has no state; allowed are jit and checkpoint, and derivatives of the lowered function"
+            raise ValueError(f"the layer in scope {quoted(name)} has delayed scales {inside}, {allowed}")
+        self.planner.states.append((rows, history))
+        return len(self.planner.states) - 1
+
+    def extend_layers(self, equation: Any, origins: Sequence[Origin]) -> None:
+        """Moves a layer's output behind an equation that belongs to the layer."""
+        for position, atom in enumerate(equation.invars):
+            layer = self.open.pop(atom, None) if isinstance(atom, core.Var) else None
+            if layer is None:
+                continue
+            if equation.primitive.name in _MOVES:
+                (result,) = equation.outvars
+                if equation.primitive.name == "transpose" and layer.output is atom:
+                    layer.output = result
+                if self.uses[result] == 1:
+                    self.open[result] = layer
+            elif layer.is_completed_by(equation, position, origins):
+                (layer.output,) = equation.outvars
+
+    def inside(self, index: int, equation: Any, origins: Sequence[Origin], name: str) -> Sequence[Origin] | None:
+        """Plans the programs that an equation contains; returns the origins of its results if they are known."""
+        primitive, planner = equation.primitive.name, self.planner
+        if primitive in _OPAQUE:
+            for jaxpr in core.jaxprs_in_params(equation.params):
+                self.leave(jaxpr, name, primitive)
+            return None
+        inlined = primitive in INLINED
+        programs = inner_programs(equation, origins)
+        if programs is None:
+            opaque = ((jaxpr, (), [COMPUTED] * len(jaxpr.invars)) for jaxpr in core.jaxprs_in_params(equation.params))
+            if any(planner.plan(*program, name) for program in opaque):
+                raise ValueError(
+                    f"{primitive} in scope {quoted(name)} holds layers, which cannot be rounded there; "
+                    "allowed are jit, "
+                    "checkpoint, scan, while_loop, cond, switch, custom_jvp, custom_vjp and shard_map. A Rule that has "
+                    "this name and says nothing leaves it as it is"
+                )
+            return None
+        plans, first = [], self.plan.end if inlined else 0
+        around = [BACKWARD] if is_backward(equation) else [] if inlined else [primitive]
+        planner.around += around
+        outer, more = planner.times, trips(equation)
+        planner.times = None if outer is None or more is None else outer * more
+        for jaxpr, consts, inputs in programs:
+            plans.append(planner.plan(jaxpr, consts, inputs, name, first))
+            if primitive == "while":
+                first = plans[-1].end
+        planner.times = outer
+        del planner.around[len(planner.around) - len(around) :]
+        if any(plans):
+            self.plan.inner[index] = None if inlined else self.plan.end, plans
+            self.plan.end = plans[0].end if inlined else self.plan.end + 1
+        own = primitive in ("custom_jvp_call", "custom_vjp_call")
+        if own and any(plan.holds_products for plan in plans):
+            planner.own_derivatives.append(function_name(equation) or primitive)
+        return plans[0].results if inlined or own else None
+
+    def leave(self, jaxpr: Any, name: str, around: str) -> None:
+        """Counts the products of a program that stays as it is."""
+        for equation in jaxpr.eqns:
+            if is_product(equation):
+                found, _ = self.describe(equation, [COMPUTED, COMPUTED], name_of(name, equation))
+                found.multiply_adds, found.reason = None, f"{around} stays as it is"
+                self.planner.next_product(found)
+            for inner in core.jaxprs_in_params(equation.params):
+                self.leave(inner, name_of(name, equation), around)

@@ -1,0 +1,147 @@
+"""Products of a traced program as those of `qjax.linalg`: an input and a weight, in the layouts of torch's layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qcore.linalg.product import Products
+from qjax.linalg import conv1d, conv2d, conv3d, linear
+from qjax.recipes.casts import DTYPES, cast
+
+_PRODUCTS = frozenset(("dot_general", "ragged_dot_general", "conv_general_dilated"))
+_FUNCTIONS = {1: conv1d, 2: conv2d, 3: conv3d}
+
+
+def is_product(equation: Any) -> bool:
+    """True if an equation sums products of numbers that are no integers."""
+    name = equation.primitive.name
+    if name not in _PRODUCTS or not jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.inexact):
+        return False
+    return name != "dot_general" or len(_terms(equation)) > 0
+
+
+def why_not(equation: Any) -> str:
+    """Why `multiply` cannot compute a product; "" if it can."""
+    name, params = equation.primitive.name, equation.params
+    dtypes = [str(atom.aval.dtype) for atom in (*equation.invars[:2], *equation.outvars)]
+    other = next((dtype for dtype in dtypes if dtype not in DTYPES), None)
+    if other is not None:
+        return f"{other} numbers; allowed are {', '.join(DTYPES)}"
+    if name == "conv_general_dilated":
+        if params["batch_group_count"] != 1:
+            return "a convolution with batch_group_count, of which qjax.linalg has none"
+        if len(params["window_strides"]) not in _FUNCTIONS:
+            return f"a convolution of {len(params['window_strides'])} dimensions; allowed are 1, 2 and 3"
+    if name == "ragged_dot_general":
+        numbers = params["ragged_dot_dimension_numbers"]
+        plain = numbers.dot_dimension_numbers == (((1,), (1,)), ((), ()))
+        if not plain or (*numbers.lhs_ragged_dimensions,) != (0,) or (*numbers.rhs_group_dimensions,) != (0,):
+            return "a ragged product other than jax.lax.ragged_dot's"
+    return ""
+
+
+def multiply_adds(equation: Any) -> int:
+    """How many products of two numbers a product has; those of the zeros in a dilated input do not count."""
+    result, second = equation.outvars[0].aval.shape, equation.invars[1].aval.shape
+    if equation.primitive.name == "conv_general_dilated":
+        outputs = second[equation.params["dimension_numbers"].rhs_spec[0]]
+        zeros = prod(equation.params["lhs_dilation"])
+        return prod(result) * (prod(second) // max(outputs, 1)) // zeros
+    if equation.primitive.name == "ragged_dot_general":
+        return prod(result) * equation.invars[0].aval.shape[-1]
+    return prod(result) * prod(equation.invars[0].aval.shape[axis] for axis in _terms(equation))
+
+
+def _terms(equation: Any) -> Sequence[int]:
+    return equation.params["dimension_numbers"][0][0]
+
+
+def last_factor(equation: Any, moved: Sequence[int] | None) -> int:
+    """The factor, 0 or 1, that the last axis of a result belongs to: of input @ weight that is the weight.
+
+    Args:
+        equation: the product.
+        moved: the order of the result's axes behind transpositions that follow it, or None if none do.
+    """
+    if equation.primitive.name != "dot_general":
+        return 1
+    (contracted, _), (batch, _) = equation.params["dimension_numbers"]
+    rows = equation.invars[0].aval.ndim - len(contracted) - len(batch)
+    shape = equation.outvars[0].aval.shape
+    free = [axis for axis in moved or range(len(shape)) if axis >= len(batch)]
+    # Axes of length 1, as einsum adds them, say nothing.
+    last = next((axis for axis in reversed(free) if shape[axis] != 1), free[-1] if free else len(batch) + rows)
+    return int(last >= len(batch) + rows)
+
+
+def multiply(
+    equation: Any, operands: Sequence[Any], weight: int, products: Products, key: Any, scaling: Any
+) -> jax.Array:
+    """The result of a product's equation, whose operand `weight` is the second factor, with defined products."""
+    arguments = {
+        "operands": products.forward.operands,
+        "accumulator": products.forward.accumulator,
+        "grad_input": products.grad_a,
+        "grad_weight": products.grad_b,
+        "key": key,
+        "scaling": scaling,
+    }
+    x, w = (cast(operands[one], jnp.float32) for one in (1 - weight, weight))
+    if equation.primitive.name == "dot_general":
+        y = _contract(equation.params, x, w, weight, arguments)
+    elif equation.primitive.name == "ragged_dot_general":
+        y = _multiply_groups(x, w, operands[2], arguments)
+    else:
+        y = _convolve(equation.params, x, w, arguments)
+    return cast(y, equation.outvars[0].aval.dtype)
+
+
+def _contract(params: Any, x: jax.Array, w: jax.Array, weight: int, arguments: dict[str, Any]) -> jax.Array:
+    """A general product of two arrays as `linear`: batch axes first, then rows or columns, then what is summed."""
+    terms, batches = params["dimension_numbers"]
+    order = np.argsort(terms[1 - weight], kind="stable")  # sums run in the order of the input's axes
+    arrays, free = [], []
+    for array, which in ((x, 1 - weight), (w, weight)):
+        summed, batch = [terms[which][place] for place in order], list(batches[which])
+        own = [axis for axis in range(array.ndim) if axis not in (*summed, *batch)]
+        arrays.append(array.transpose(*batch, *own, *summed))
+        free.append([array.shape[axis] for axis in own])
+    lead, (rows, columns) = arrays[0].shape[: len(batches[0])], free
+    count = prod(x.shape[axis] for axis in terms[1 - weight])
+    # Rows of an input without a batch keep their axes, which blocks of examples see.
+    x = arrays[0].reshape(*lead, *([prod(rows)] if lead else rows), count)
+    w = arrays[1].reshape(*lead, prod(columns), count)
+    y = linear(x, w, **arguments).reshape(*lead, *rows, *columns)
+    if weight == 1:
+        return y
+    first, middle, end = len(lead), len(lead) + len(rows), y.ndim
+    return y.transpose(*range(first), *range(middle, end), *range(first, middle))
+
+
+def _multiply_groups(x: jax.Array, w: jax.Array, sizes: Any, arguments: dict[str, Any]) -> jax.Array:
+    """A product for each group of rows, in which other groups' rows are zeros."""
+    groups = w.shape[0]
+    group = jnp.searchsorted(jnp.cumsum(sizes), jnp.arange(x.shape[0]), side="right")
+    own = group == jnp.arange(groups)[:, None]
+    parts = jnp.where(own[..., None], x, jnp.float32(0))
+    y = linear(parts, w.swapaxes(1, 2), **arguments)
+    chosen = y[jnp.minimum(group, groups - 1), jnp.arange(x.shape[0])]
+    return jnp.where((group < groups)[:, None], chosen, jnp.float32(0))
+
+
+def _convolve(params: Any, x: jax.Array, w: jax.Array, arguments: dict[str, Any]) -> jax.Array:
+    layout, dims = params["dimension_numbers"], len(params["window_strides"])
+    x, w = jnp.transpose(x, layout.lhs_spec), jnp.transpose(w, layout.rhs_spec)
+    padding, spread = tuple(low for low, _ in params["padding"]), tuple(params["lhs_dilation"])
+    if any(low != high or low < 0 for low, high in params["padding"]) or any(step > 1 for step in spread):
+        edges = ((low, high, step - 1) for (low, high), step in zip(params["padding"], spread, strict=True))
+        x, padding = jax.lax.pad(x, jnp.float32(0), ((0, 0, 0), (0, 0, 0), *edges)), (0,) * dims
+    steps, gaps = tuple(params["window_strides"]), tuple(params["rhs_dilation"])
+    y = _FUNCTIONS[dims](x, w, None, steps, padding, gaps, params["feature_group_count"], **arguments)
+    return jnp.transpose(y, tuple(np.argsort(layout.out_spec)))

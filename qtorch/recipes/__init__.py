@@ -1,0 +1,267 @@
+"""Low-precision models from full-precision ones, without editing them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from qcore import Number, Quantization, Recipe, Rounding, Rule
+from qcore.arguments import check_type, quoted
+from qcore.notices import warn
+from qcore.recipes.published import recipe_hint
+from qcore.recipes.recipe import check_alone
+from qtorch.quant import Quantizer
+from qtorch.recipes.groups import GROUPS, named_layers
+from qtorch.recipes.layers import (
+    Lowered,
+    RoundingHook,
+    check_weights,
+    is_lowered,
+    keep_encoders_dense,
+    round_weights,
+)
+from qtorch.recipes.listing import report
+from qtorch.recipes.products import is_inside_attention, lower_products
+
+__all__ = ["GROUPS", "lower", "report", "sequential_lower"]
+
+Model = TypeVar("Model", bound=nn.Module)
+LayerTypes = Iterable[str | type[nn.Module]]
+
+
+def lower(
+    model: Model,
+    layer_types: LayerTypes | Recipe = (),
+    forward_number: Number | str | None = None,
+    backward_number: Number | str | None = None,
+    forward_rounding: str | Rounding = "stochastic",
+    backward_rounding: str | Rounding = "stochastic",
+    *,
+    layer_type: LayerTypes = (),
+    rules: Sequence[Rule] = (),
+    weight_number: Number | str | None = None,
+    weight_rounding: str | Rounding = "nearest",
+    overflow: str | None = None,
+) -> Model:
+    """Makes a model's layers round their outputs, and the gradients of these, in place.
+
+    The model keeps its types and, where no weights are rounded, the names of its parameters; copies and pickles of
+    it are lowered too, each with quantizers of its own. Every floating tensor of an output is rounded, also in
+    tuples and dictionaries.
+
+    Weights that are rounded become parametrizations (`torch.nn.utils.parametrize`): `layer.weight` is the rounded
+    weight, `layer.parametrizations.weight.original` the parameter, whose gradient is that of the rounded one. Such
+    models have `state_dict` and `deepcopy`, but torch refuses to pickle them; checkpoints of the model as it was can
+    still be loaded. A weight is a parameter of the layer whose name contains "weight".
+
+    Delayed scales (`BlockScaled(history=)`) are state: such a layer has its quantizer as the child `rounding`, and in
+    checkpoints. A model that is not in training, and a layer whose output needs no gradient, does not advance them.
+
+    What a layer computes inside itself is not rounded: with "linear", an `nn.MultiheadAttention` is left alone; its
+    group is "attention".
+
+    Args:
+        model: any module; it may itself be a layer.
+        layer_types: groups ("conv", "linear", "pool", "pad", "activation", "normalization", "dropout", "loss",
+            "embedding", "attention", "rnn") and layer classes. Subclasses count. Or a `qcore.Recipe`, alone, for
+            all products: `nn.Linear` and `nn.Conv1d` to `Conv3d` become layers of `qtorch.linalg`, and the products of
+            other modules are computed where they happen; `report` lists them.
+        forward_number, backward_number, forward_rounding, backward_rounding: as for `qtorch.quant.Quantizer`.
+        layer_type: the same as layer_types.
+        rules: for single layers, before the arguments above: the first that matches counts, and one that says nothing
+            leaves its layers as they are. A rule's name is a pattern for the layer's dotted name ("features.*"); one
+            without a layer type is for modules without children and for those of a group.
+        weight_number, weight_rounding: the format of weights and how they are rounded to it; None leaves them.
+        overflow: what numbers beyond the range of these formats become, as in `qtorch.quantize`: "saturate", "inf",
+            "nan" or "wrap"; None is each format's own policy. Rules have their own: "e4m3fn:saturate".
+
+    Returns:
+        The same model.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if there is no such group, formats without layer types stand beside rules, or a layer is lowered
+            already; the model is unchanged then.
+
+    Example:
+        >>> import torch
+        >>> model = lower(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), ["activation"], "int8", None, "nearest")
+        >>> model(torch.ones(1, 2)).frac().eq(0).all().item()
+        True
+        >>> rules = [Rule("0"), Rule(layer_type="linear", weight_number="e4m3fn")]
+        >>> _ = lower(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), rules=rules)
+    """
+    check_type("model", model, nn.Module, "a torch.nn.Module")
+    outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding, overflow=overflow)  # type: ignore
+    if isinstance(layer_types, Recipe):
+        formats = Rule("*", None, outputs, weight_number, weight_rounding, overflow)  # type: ignore[arg-type]
+        check_alone({"layer_type": layer_type, "rules": rules, "formats": formats != Rule()})
+        lower_products(model, layer_types)
+        keep_encoders_dense(model)
+        return model
+    chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, overflow, rules)
+    says = Rule("*", None, outputs, weight_number, weight_rounding, overflow) != Rule()  # type: ignore[arg-type]
+    found = _matches(model, chosen, rules, says)
+    for layer, (name, rule) in found.items():
+        if rule.outputs != Quantization():
+            RoundingHook(layer, rule.outputs)
+        round_weights(name, layer, rule)
+    keep_encoders_dense(model)
+    return model
+
+
+def sequential_lower(
+    model: nn.Module,
+    layer_types: LayerTypes = (),
+    forward_number: Number | str | None = None,
+    backward_number: Number | str | None = None,
+    forward_rounding: str | Rounding = "stochastic",
+    backward_rounding: str | Rounding = "stochastic",
+    *,
+    layer_type: LayerTypes = (),
+    rules: Sequence[Rule] = (),
+    weight_number: Number | str | None = None,
+    weight_rounding: str | Rounding = "nearest",
+    overflow: str | None = None,
+) -> nn.Module:
+    """A new model in which layers are pairs, `Sequential(layer, Quantizer)`; the old one is not touched.
+
+    Indexing a pair with 0 gives the layer back, and its attributes are the pair's too. Checkpoints of the old model
+    can be loaded into the new one, and so can its own.
+
+    Args:
+        model: any module; if it is itself a layer, the result is a pair.
+        layer_types, forward_number, backward_number, forward_rounding, backward_rounding: as for `lower`.
+        layer_type, rules, weight_number, weight_rounding, overflow: as for `lower`.
+
+    Returns:
+        The new model.
+
+    Raises:
+        TypeError, ValueError: as for `lower`.
+
+    Example:
+        >>> sequential_lower(nn.Sequential(nn.Linear(5, 1), nn.ReLU()), ["linear"], forward_number="int8")
+        Sequential(
+          (0): Lowered(
+            (0): Linear(in_features=5, out_features=1, bias=True)
+            (1): Quantizer(forward_number=FixedPoint (wl=8, fl=0), forward_rounding=stochastic)
+          )
+          (1): ReLU()
+        )
+    """
+    check_type("model", model, nn.Module, "a torch.nn.Module")
+    outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding, overflow=overflow)  # type: ignore
+    chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, overflow, rules)
+    model = copy.deepcopy(model)
+    says = Rule("*", None, outputs, weight_number, weight_rounding, overflow) != Rule()  # type: ignore[arg-type]
+    matches = _matches(model, chosen, rules, says)
+    outputs_of = {layer: rule.outputs for layer, (_, rule) in matches.items() if rule.outputs != Quantization()}
+    pairs = {layer: Lowered(layer, outputs) for layer, outputs in outputs_of.items()}
+    for layer, (name, rule) in matches.items():
+        round_weights(name, layer, rule)
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_modules(remove_duplicate=False)):
+            if child in pairs and child is not parent and "." not in name:
+                parent.add_module(name, pairs[child])
+    keep_encoders_dense(model)
+    return pairs.get(model, model)
+
+
+def _choose(
+    layer_types: Any,
+    layer_type: Any,
+    outputs: Quantization,
+    weight_number: Any,
+    weight_rounding: Any,
+    overflow: Any,
+    rules: Any,
+) -> tuple[Rule, ...]:
+    """The rules that the arguments make, or are; those without a valid layer type are refused."""
+    rule = Rule("*", None, outputs, weight_number, weight_rounding, overflow)
+    made = _tuple("layer_types", layer_types) + _tuple("layer_type", layer_type)
+    given = _tuple("rules", rules)
+    if given and rule != Rule() and not made:
+        raise ValueError("rules have their own formats; those beside them are allowed with layer_types only")
+    for one in given:
+        if not isinstance(one, Rule):
+            raise TypeError(f"rules has a {type(one).__name__}; allowed are Rules")
+    chosen = given + tuple(replace(rule, layer_type=kind) for kind in made)
+    for one in chosen:
+        _classes(one)
+    return chosen
+
+
+def _tuple(name: str, values: Any) -> tuple[Any, ...]:
+    if isinstance(values, (str, type, torch.Tensor)) or not isinstance(values, Iterable):
+        kind = type(values).__name__
+        raise TypeError(f"{name}={quoted(values)} is a {kind}; allowed is a list{recipe_hint(values)}")
+    return tuple(values)
+
+
+def _classes(rule: Rule) -> tuple[type, ...] | None:
+    """The classes of a rule's layers; None if its names are all it asks for."""
+    kind, allowed = rule.layer_type, f"{', '.join(GROUPS)} and classes of torch.nn.Module"
+    if kind is None:
+        return None
+    if isinstance(kind, type) and issubclass(kind, nn.Module):
+        return (kind,)
+    if not isinstance(kind, str):
+        raise TypeError(f"layer_types has {quoted(kind)}, a {type(kind).__name__}; allowed are {allowed}")
+    if kind not in GROUPS:
+        raise ValueError(f"layer_types has {quoted(kind)}; allowed are {allowed}")
+    return GROUPS[kind]
+
+
+_LAYERS = tuple(kind for group in GROUPS.values() for kind in group)
+
+
+def _takes(rule: Rule, name: str, layer: nn.Module) -> bool:
+    classes = _classes(rule)
+    if classes is None:
+        return rule.names(name) and (isinstance(layer, _LAYERS) or next(layer.children(), None) is None)
+    return rule.names(name) and isinstance(layer, classes)
+
+
+def _matches(
+    model: nn.Module, chosen: Sequence[Rule], given: Iterable[Rule], says: bool
+) -> dict[nn.Module, tuple[str, Rule]]:
+    """The layers to be lowered, and the name and the rule of each.
+
+    Args:
+        model: the model.
+        chosen: all rules in order.
+        given: those that the user gave as rules.
+        says: True if the arguments beside them have a format.
+    """
+    matches, matched = {}, False
+    inside_pairs = {module[0] for module in model.modules() if isinstance(module, Lowered)}
+    for name, layer in named_layers(model):
+        if isinstance(layer, Quantizer) or is_inside_attention(model, name, layer):
+            continue
+        rule = next((rule for rule in chosen if _takes(rule, name, layer)), None)
+        matched = matched or rule is not None
+        if rule is None or (rule.outputs == Quantization() and rule.weight_number is None):
+            continue
+        if is_lowered(layer) or layer in inside_pairs:
+            raise ValueError(f"{name or type(layer).__name__} is lowered already; allowed are layers that are not")
+        check_weights(name, layer)
+        matches[layer] = name, rule
+    if not matched and tuple(given):
+        raise ValueError(f"rules match no layer; the model has {_some_layers(model)}")
+    if not matched and not tuple(given) and says:
+        text = f"layer_types match no layer, so nothing is lowered; the model has {_some_layers(model)}"
+        warn(text)
+    return matches
+
+
+def _some_layers(model: nn.Module) -> str:
+    """Names and classes of a model's layers, for messages."""
+    leaves = [(name, layer) for name, layer in named_layers(model) if next(layer.children(), None) is None]
+    texts = [f"{name or 'itself'} ({type(layer).__name__})" for name, layer in leaves]
+    return ", ".join(texts[:12]) + (", ..." if len(texts) > 12 else "")

@@ -1,0 +1,382 @@
+"""torch's functions that multiply, written by products of two matrices and by convolutions.
+
+A `TorchFunctionMode` finds the functions by their names. Each law here takes a `Multiplier`, which computes the
+products, or only lists them.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+
+from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
+from qtorch.linalg.attention import attention
+from qtorch.recipes.recurrent import RECURRENT
+
+
+class Multiplier(Protocol):
+    """What computes the products of a function."""
+
+    def is_weight(self, x: torch.Tensor) -> bool:
+        """True if a tensor is a parameter, or was computed from parameters only."""
+        ...
+
+    def rows(self, kind: str, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """a @ b.mT + bias, where b has two dimensions or a's leading ones."""
+        ...
+
+    def convolve(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *settings: Any, zeros: int = 1
+    ) -> torch.Tensor:
+        """A convolution with stride, padding, dilation and groups, as torch's functions take them.
+
+        Of `zeros` numbers of x all but one are zeros that do not count as work.
+        """
+        ...
+
+
+class UnknownCallError(Exception):
+    """Raised by laws for calls that they do not cover; its text says why."""
+
+
+def _rows(m: Multiplier, kind: str, a: torch.Tensor, b: torch.Tensor, bias: Any = None) -> torch.Tensor:
+    """`Multiplier.rows` of vectors too, and of leading dimensions that broadcast."""
+    if a.dim() == 1:
+        return _rows(m, kind, a[None], b, bias).squeeze(-2)
+    if b.dim() == 1:
+        return _rows(m, kind, a, b[None], bias).squeeze(-1)
+    if b.dim() > 2 and a.shape[:-2] != b.shape[:-2]:
+        lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        a, b = a.expand(*lead, *a.shape[-2:]), b.expand(*lead, *b.shape[-2:])
+    return m.rows(kind, a, b, bias)
+
+
+def _linear(m: Multiplier, input: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+    return _rows(m, LINEAR, input, weight, bias)
+
+
+def _matmul(m: Multiplier, input: Any, other: Any, bias: Any = None, kind: str = "") -> torch.Tensor:
+    """input @ other. The weight is the second operand of the product that is computed, as it is in linear layers."""
+    first, second = m.is_weight(input), m.is_weight(other)
+    kind = kind or (LINEAR if first != second else MATMUL)
+    if first and not second and bias is None and input.dim() > 1:
+        if other.dim() == 1:
+            return _rows(m, kind, other, input)
+        return _rows(m, kind, other.mT, input).mT
+    return _rows(m, kind, input, other if other.dim() == 1 else other.mT, bias)
+
+
+def _reflected_matmul(m: Multiplier, other: Any, input: Any) -> torch.Tensor:
+    return _matmul(m, input, other)
+
+
+def _addmm(m: Multiplier, input: Any, first: Any, second: Any, *, beta: Any = 1, alpha: Any = 1, kind: str = "") -> Any:
+    is_bias = (
+        isinstance(input, torch.Tensor) and input.dim() == 1 and second.dim() == 2 and input.shape == second.shape[1:]
+    )
+    if is_bias and beta == 1 and alpha == 1:
+        return _matmul(m, first, second, input, kind)
+    y = _matmul(m, first, second, None, kind)
+    y = y if alpha == 1 else y * alpha
+    return y + (input if beta == 1 else input * beta)
+
+
+def _inner(m: Multiplier, input: Any, other: Any) -> torch.Tensor:
+    if other.dim() > 2:
+        raise UnknownCallError("inner of more than two dimensions")
+    return _matmul(m, input, other if other.dim() == 1 else other.mT)
+
+
+def _einsum(m: Multiplier, equation: Any, *operands: Any) -> torch.Tensor:
+    tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
+    if not isinstance(equation, str):
+        raise UnknownCallError("einsum with lists of numbers in the place of a text")
+    inputs, output = _indices(equation, [x.dim() for x in tensors])
+    if len(tensors) < 2:
+        raise UnknownCallError("einsum of one operand")
+    y, of_y = tensors[0], inputs[0]
+    for number in range(1, len(tensors)):  # from the left, two at a time
+        later = {index for each in inputs[number + 1 :] for index in each}
+        last = number == len(tensors) - 1
+        both = dict.fromkeys((*of_y, *inputs[number]))
+        wanted = output if last else [index for index in both if index in output or index in later]
+        y, of_y = _contract(m, y, tensors[number], of_y, inputs[number], wanted), wanted
+    return y
+
+
+def _indices(equation: str, dims: Sequence[int]) -> tuple[list[list[str]], list[str]]:
+    """The indices of each operand and of the result, with a name for each dimension that "..." stands for."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    most = max([dim - len(term.replace("...", "")) for term, dim in zip(terms, dims, strict=True)])
+    names = [f"...{place}" for place in range(most)]
+
+    def of(term: str, count: int) -> list[str]:
+        before, dots, after = term.partition("...")
+        return [*before, *(names[most - count :] if dots else ()), *after]
+
+    inputs = [of(term, dim - len(term.replace("...", ""))) for term, dim in zip(terms, dims, strict=True)]
+    if arrow:
+        return inputs, of(right, most)
+    letters = [index for term in inputs for index in term]
+    once = [index for index in sorted(set(letters)) if letters.count(index) == 1 and index not in names]
+    return inputs, [*names, *once]
+
+
+def _contract(m: Multiplier, a: Any, b: Any, of_a: list[str], of_b: list[str], of_y: list[str]) -> torch.Tensor:
+    """The sum over all indices that the result has not."""
+    if len(set(of_a)) < len(of_a) or len(set(of_b)) < len(of_b):
+        raise UnknownCallError("einsum with a diagonal")
+    a, of_a = _summed(a, of_a, (*of_b, *of_y))
+    b, of_b = _summed(b, of_b, (*of_a, *of_y))
+    first, second = m.is_weight(a), m.is_weight(b)
+    if first and not second:  # the weight is the second operand
+        a, b, of_a, of_b = b, a, of_b, of_a
+    size: dict[str, int] = {}
+    for index, length in zip((*of_a, *of_b), (*a.shape, *b.shape), strict=True):
+        size[index] = length if size.get(index, 1) == 1 else size[index]
+    a = a.expand([size[index] for index in of_a])  # dimensions of "..." broadcast
+    b = b.expand([size[index] for index in of_b])
+    batch = [index for index in of_a if index in of_b and index in of_y]
+    summed = [index for index in of_a if index in of_b and index not in of_y]
+    rows = [index for index in of_a if index not in of_b]
+    columns = [index for index in of_b if index not in of_a]
+    sizes = {
+        name: [size[index] for index in part]
+        for name, part in {"batch": batch, "summed": summed, "rows": rows, "columns": columns}.items()
+    }
+    a = a.permute([of_a.index(index) for index in (*batch, *rows, *summed)])
+    b = b.permute([of_b.index(index) for index in (*batch, *columns, *summed)])
+    terms = prod(sizes["summed"])
+    if batch:
+        a = a.reshape(prod(sizes["batch"]), prod(sizes["rows"]), terms)
+        b = b.reshape(prod(sizes["batch"]), prod(sizes["columns"]), terms)
+    else:  # rows keep their dimensions, as a linear layer's do
+        a, b = a.reshape(*sizes["rows"], terms), b.reshape(prod(sizes["columns"]), terms)
+    y = _rows(m, LINEAR if first != second else MATMUL, a, b)
+    y = y.reshape(sizes["batch"] + sizes["rows"] + sizes["columns"])
+    order = batch + rows + columns
+    return y.permute([order.index(index) for index in of_y])
+
+
+def _summed(x: Any, of_x: list[str], kept: Sequence[str]) -> tuple[Any, list[str]]:
+    """An operand, and its indices, without those that nothing else has."""
+    alone = [axis for axis, index in enumerate(of_x) if index not in kept]
+    return (x.sum(alone), [index for index in of_x if index in kept]) if alone else (x, of_x)
+
+
+def _tensordot(m: Multiplier, a: Any, b: Any, dims: Any = 2, out: Any = None) -> torch.Tensor:
+    if isinstance(dims, int):
+        dims = [list(range(a.dim() - dims, a.dim())), list(range(dims))]
+    if out is not None or isinstance(dims, torch.Tensor):
+        raise UnknownCallError("tensordot with out, or dims in a tensor")
+    of_a = [f"a{axis}" for axis in range(a.dim())]
+    of_b = [f"b{axis}" for axis in range(b.dim())]
+    for one, other in zip(*dims, strict=True):
+        of_b[other] = of_a[one]
+    of_y = [index for index in of_a if index not in of_b] + [index for index in of_b if index not in of_a]
+    return _contract(m, a, b, of_a, of_b, of_y)
+
+
+def _convolution(
+    m: Multiplier,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> torch.Tensor:
+    return m.convolve(input, weight, bias, stride, padding, dilation, groups)
+
+
+def _transposed_convolution(
+    m: Multiplier,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> torch.Tensor:
+    """The convolution of the input with zeros between its numbers and a mirrored weight."""
+    dims = weight.dim() - 2
+    if input.dim() == dims + 1:  # an example without a batch
+        args = bias, stride, padding, output_padding, groups, dilation
+        return _transposed_convolution(m, input[None], weight, *args)[0]
+    steps, pads, ends, gaps = (_sizes(x, dims) for x in (stride, padding, output_padding, dilation))
+    zeros, edges = 1, []
+    for axis in range(dims):
+        step, reach = steps[axis], gaps[axis] * (weight.shape[axis + 2] - 1)
+        if step > 1:
+            zeros *= step
+            apart = F.pad(input.unsqueeze(axis + 3), (0, 0) * (dims - 1 - axis) + (0, step - 1))
+            input = apart.flatten(axis + 2, axis + 3)
+        # Behind the last number there are step - 1 zeros already.
+        edges = [reach - pads[axis], reach - pads[axis] + ends[axis] - (step - 1), *edges]
+    input = F.pad(input, edges)  # which takes away where a size is negative
+    inputs, outputs, *taps = weight.shape
+    mirrored = weight.flip(list(range(2, dims + 2))).reshape(groups, inputs // groups, outputs, *taps)
+    mirrored = mirrored.transpose(1, 2).reshape(groups * outputs, inputs // groups, *taps)
+    return m.convolve(input, mirrored, bias, 1, 0, gaps, groups, zeros=zeros)
+
+
+def _sizes(value: Any, dims: int) -> tuple[int, ...]:
+    """One size for each spatial dimension."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * dims if len(values) == 1 else values
+
+
+def _bilinear(m: Multiplier, input1: Any, input2: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+    """A linear layer of all products of a number of the one input with a number of the other one."""
+    pairs = (input1.unsqueeze(-1) * input2.unsqueeze(-2)).flatten(-2)
+    return _rows(m, LINEAR, pairs, weight.flatten(1), bias)
+
+
+def _chain(m: Multiplier, *matrices: Any) -> torch.Tensor:
+    """A product of many matrices, in the order with the least work."""
+    given = matrices[0] if len(matrices) == 1 and isinstance(matrices[0], list | tuple) else matrices
+    parts = list(given)
+    parts[0] = parts[0][None] if (is_row := parts[0].dim() == 1) else parts[0]
+    parts[-1] = parts[-1][:, None] if (is_column := parts[-1].dim() == 1) else parts[-1]
+    sizes = [len(parts[0]), *(part.shape[1] for part in parts)]
+    # The least work, the tree of products, for each run of matrices.
+    best: dict[tuple[int, int], tuple[int, Any]] = {(i, i + 1): (0, i) for i in range(len(parts))}
+    for length in range(2, len(parts) + 1):
+        for first in range(len(parts) - length + 1):
+            last = first + length
+            ways = []
+            for middle in range(first + 1, last):
+                left, right = best[first, middle], best[middle, last]
+                work = left[0] + right[0] + sizes[first] * sizes[middle] * sizes[last]
+                ways.append((work, middle, (left[1], right[1])))
+            best[first, last] = min(ways)[::2]
+
+    def multiply(tree: Any) -> Any:
+        return parts[tree] if isinstance(tree, int) else _matmul(m, multiply(tree[0]), multiply(tree[1]))
+
+    y = multiply(best[0, len(parts)][1])
+    y = y.squeeze(-1) if is_column else y
+    return y.squeeze(0) if is_row else y
+
+
+def _addbmm(m: Multiplier, input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """One product, whose sums run over the batch as well."""
+    first, second = batch1.transpose(0, 1).flatten(1), batch2.flatten(0, 1)
+    return _addmm(m, input, first, second, beta=beta, alpha=alpha)
+
+
+def _grouped(m: Multiplier, mat_a: Any, mat_b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """A product with a weight for each group of rows: of all rows, in which those of other groups are zeros."""
+    if mat_a.dim() != 2 or mat_b.dim() != 3 or offs is None or bias is not None or out_dtype is not None:
+        raise UnknownCallError("a grouped product of other than groups of rows and a weight for each, or with a bias")
+    place = torch.arange(len(mat_a), device=mat_a.device)
+    group = torch.searchsorted(offs.to(torch.int64), place, right=True)
+    others = group != torch.arange(len(mat_b), device=mat_a.device)[:, None]
+    parts = mat_a.expand(len(mat_b), -1, -1).masked_fill(others[..., None], 0)
+    y = _rows(m, LINEAR, parts, mat_b.mT)
+    return y[group.clamp_max(len(mat_b) - 1), place]
+
+
+def _vecdot(m: Multiplier, x: Any, y: Any, *, dim: int = -1) -> torch.Tensor:
+    x, y = torch.broadcast_tensors(x, y)
+    x, y = x.movedim(dim, -1), y.movedim(dim, -1)
+    return _rows(m, MATMUL, x.unsqueeze(-2), y.unsqueeze(-2)).flatten(-3)
+
+
+def _attention(
+    m: Multiplier,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    lead = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    query, key, value = (x.expand(*lead, *x.shape[-2:]) for x in (query, key, value))
+
+    def scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return _rows(m, SCORES, query, key)
+
+    def output(weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return _rows(m, OUTPUT, weights, value.mT)
+
+    return attention(query, key, value, attn_mask, is_causal, scale, scores, output, dropout_p)
+
+
+def _recurrent(law: Any, step: Any, m: Multiplier, *args: Any) -> Any:
+    return law(step, partial(m.rows, LINEAR), *args)
+
+
+LAWS: dict[str, Callable[..., Any]] = {
+    "linear": _linear,
+    "bilinear": _bilinear,
+    "einsum": _einsum,
+    "tensordot": _tensordot,
+    "inner": _inner,
+    "addbmm": _addbmm,
+    "linalg_vecdot": _vecdot,
+    "__rmatmul__": _reflected_matmul,
+    "scaled_dot_product_attention": _attention,
+    **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "mv", "dot", "vdot", "linalg_matmul"), _matmul),
+    **dict.fromkeys(("addmm", "addmv", "baddbmm"), _addmm),
+    **dict.fromkeys(("grouped_mm", "_grouped_mm", "grouped_mm_fallback"), _grouped),
+    **dict.fromkeys(("linalg_multi_dot", "chain_matmul"), _chain),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed_convolution),
+    **{name: partial(_recurrent, *law) for name, law in RECURRENT.items()},
+}
+
+# torch's functions that multiply, and of which there is no law: their kinds, by which entries of recipes match them.
+LEFT = {
+    **dict.fromkeys(("cdist", "_scaled_mm", "mm.default", "bmm.default", "baddbmm.default"), MATMUL),
+    **dict.fromkeys(("linear_cross_entropy", "linear.default", "addmm.default"), LINEAR),
+    "convolution.default": CONV,
+    "flex_attention": SCORES,
+}
+ATTENTIONS = ("scaled_dot_product_attention", "flex_attention")
+NO_LAW = "qtorch.linalg has no such product"
+
+
+def left_work(name: str, shapes: Sequence[Any], y: Any) -> int | None:
+    """The multiply-adds of a function of `LEFT`, from the shapes of its tensors; None if they are not known."""
+    if not isinstance(y, torch.Tensor) or len(shapes) < 2:
+        return None
+    if name == "linear_cross_entropy":
+        return prod(shapes[0]) * shapes[1][0]
+    if name == "convolution.default":
+        return y.numel() * prod(shapes[1][1:])
+    return y.numel() * shapes[1 if name.startswith(("addmm", "baddbmm")) else 0][-1]
+
+
+def _open(function: Any) -> Any:
+    """A Python function of torch that holds products, which runs as it is where a mode would get it as a whole."""
+    global_names = {**function.__globals__, "has_torch_function": lambda tensors: False}
+    made = types.FunctionType(
+        function.__code__, global_names, function.__name__, function.__defaults__, function.__closure__
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+OPENED: dict[str, Any] = {"multi_head_attention_forward": _open(F.multi_head_attention_forward)}
+
+# Operators that run functions of a program, which torch.compile traces without the modes that are on. Those of loops
+# must be as torch made them, so they cannot be wrapped.
+BODIES = ("tag_activation_checkpoint", "wrap_activation_checkpoint", "cond", "map_impl")
+LOOPS = ("scan", "associative_scan", "while_loop")

@@ -1,0 +1,282 @@
+"""What becomes of one layer: outputs that are rounded by a hook or a module around it, and weights that are rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils import parametrize
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from qcore import Quantization, Rule
+from qtorch._classes import change_class, has_role, plain_class
+from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._torch_internals import forward_hooks, map_tree, own_parameters, unseen_by_modes
+from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear
+from qtorch.quant import Quantizer
+from qtorch.recipes.groups import GROUPS
+from qtorch.recipes.modes import LOWERED, Place, enter_forward, entering
+
+ROUNDED = "rounded"  # the role of the classes of layers whose outputs or weights are rounded
+
+
+def _quantizer(told: Quantization) -> Quantizer:
+    numbers = (told.forward_number, told.backward_number, told.forward_rounding, told.backward_rounding)
+    return Quantizer(*numbers, told.clamping_grad_zero, told.backward_hooks)
+
+
+def _round_outputs(outputs: Any, quantizer: Quantizer) -> Any:
+    """Rounds every floating tensor of a layer's outputs, which may be in tuples, lists and dictionaries."""
+
+    def round_one(output: Any) -> Any:
+        is_floating = isinstance(output, torch.Tensor) and output.is_floating_point()
+        return quantizer(output) if is_floating else output
+
+    return map_tree(round_one, outputs)
+
+
+class RoundingHook:
+    """Rounds the outputs of the layer on which it registers itself."""
+
+    def __init__(self, layer: nn.Module, told: Quantization) -> None:
+        self.quantizer = _quantizer(told)
+        if told.history is not None:  # a state, which moves with the layer, and is saved
+            if hasattr(layer, "rounding"):
+                raise ValueError(
+                    f"{type(layer).__name__} has an attribute 'rounding', which is the name of the quantizer of a "
+                    "layer with a delayed scale; allowed are sequential_lower, and formats without history"
+                )
+            layer.rounding = self.quantizer
+        # Kept because a handle that is unpickled tells torch that its number is taken.
+        self.handle = layer.register_forward_hook(self)
+        layer.rounding_hook = self  # type: ignore[assignment]  # by which `is_lowered` knows
+        _mark(layer)
+
+    def __call__(self, layer: nn.Module, inputs: Any, outputs: Any) -> Any:
+        return _round_outputs(outputs, self.quantizer)
+
+
+class Lowered(nn.Sequential):
+    """A layer and the quantizer of its outputs: `lowered[0]` is the layer, whose attributes are also the pair's.
+
+    Parameters are saved under the pair's names, "0.weight", and loaded under these or the layer's own, "weight".
+    """
+
+    def __init__(self, layer: nn.Module, told: Quantization) -> None:
+        super().__init__(layer, _quantizer(told))
+        mark_called(self)
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Any:
+        layer, quantizer = self
+        return _round_outputs(layer(*inputs, **keywords), quantizer)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("0"), name)  # which raises while a copy is being made
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        names = [name for name in state_dict if name.startswith(prefix)]
+        if not any(name.startswith(f"{prefix}0.") for name in names):
+            for name in names:
+                state_dict[f"{prefix}0.{name.removeprefix(prefix)}"] = state_dict.pop(name)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def mark_called(layer: nn.Module) -> None:
+    """Makes transformers call a layer, which they do not where it has no hooks and they can go a shorter way."""
+    layer.register_forward_hook(_called)
+
+
+def _called(layer: nn.Module, inputs: Any, outputs: Any) -> None:
+    pass
+
+
+def _mark(layer: nn.Module) -> None:
+    """Gives a rounded layer its class, once."""
+    if not has_role(layer, ROUNDED):
+        change_class(layer, ROUNDED, _members)
+
+
+def _members(base: Any) -> dict[str, Any]:
+    """What the class of a rounded layer defines: a text with its formats, in one line."""
+
+    def extra_repr(self: nn.Module) -> str:
+        return ", ".join(filter(None, [base.extra_repr(self), *_texts(self)]))
+
+    def text(self: nn.Module) -> str:
+        only_weights = [name for name, _ in self.named_children()] == ["parametrizations"]
+        return (
+            f"{parametrize.type_before_parametrizations(self).__name__}({self.extra_repr()})"
+            if only_weights
+            else base.__repr__(self)
+        )
+
+    return {"extra_repr": extra_repr, "__repr__": text}
+
+
+def _texts(layer: nn.Module) -> Iterator[str]:
+    """What a layer rounds to which formats."""
+    hook = vars(layer).get("rounding_hook")
+    if isinstance(hook, RoundingHook):
+        told = hook.quantizer.quantization
+        for name, number in (("output", told.forward_number), ("gradient", told.backward_number)):
+            if number is not None:
+                yield f"{name}={number.text}"
+    for name, quantizer in weight_quantizers(layer):
+        yield f"{name}={quantizer.quantization.forward_number.text}"  # type: ignore[union-attr]
+
+
+class RoundWeight:
+    """A forward pre-hook that rounds a weight which an older hook of torch computes before each call."""
+
+    def __init__(self, name: str, quantizer: Quantizer) -> None:
+        self.name, self.quantizer = name, quantizer
+
+    def __call__(self, layer: nn.Module, inputs: Any) -> None:
+        weight = getattr(layer, self.name)
+        if isinstance(weight, nn.Parameter):
+            raise ValueError(
+                f"{type(layer).__name__}.{self.name} was computed by a hook when it was lowered, and is a "
+                "parameter now; remove the hook before lower"
+            )
+        setattr(layer, self.name, self.quantizer(weight))
+
+
+_IN_PLACE = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__iand__", "__ior__"}
+
+
+class RoundedWeight(torch.Tensor):
+    """A rounded weight as a layer returns it: changes in place raise, as they would not reach the parameter."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        changed = kwargs.get("out") if "out" in kwargs else args[0] if args else None
+        in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
+        if in_place and isinstance(changed, RoundedWeight):
+            raise RuntimeError(
+                f"{name} changes a weight that was rounded, and would not reach the parameter; change the parameter: "
+                "layer.parametrizations.weight.original"
+            )
+        with unseen_by_modes():
+            y = func(*args, **kwargs)
+            if isinstance(y, torch.Tensor) and isinstance(changed, RoundedWeight) and _shares_memory(y, changed):
+                return y.as_subclass(RoundedWeight)  # views and x.data, by which the weight could be changed as well
+        return y
+
+
+def _shares_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return is_plain_tensor(x) and x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
+class _Guard(nn.Module):
+    """The last parametrization of a rounded weight."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_dynamo_compiling() or not is_plain_tensor(x):
+            return x
+        return x.as_subclass(RoundedWeight)
+
+
+def round_weights(path: str, layer: nn.Module, rule: Rule) -> None:
+    """Makes a layer multiply by rounded weights, whose gradients reach the parameters unchanged.
+
+    Args:
+        path: the layer's dotted name.
+        layer: changed in place. Where torch's own code multiplies, `layer.weight` is the rounded weight; where a
+            program's code does, weights are rounded where they are multiplied.
+        rule: the format.
+    """
+    if rule.weight_number is None:
+        return
+    if _multiplies_by_own_code(layer):
+        layer.lowered_place = Place(path, weight=_weight_quantizer(rule))  # type: ignore[assignment]
+        enter_forward(layer)
+        change_class(layer, LOWERED, entering)
+        _mark(layer)
+        return
+    computed = [hook.name for hook, _ in forward_hooks(layer, True) if isinstance(hook, WeightNorm | SpectralNorm)]
+    parts = tuple(f"{name}_" for name in computed)
+    names = [name for name, _ in layer.named_parameters(recurse=False) if not name.startswith(parts or "-")]
+    names += list(layer.parametrizations) if parametrize.is_parametrized(layer) else []  # type: ignore[arg-type]
+    names = [name for name in names if "weight" in name]
+    if names or computed:
+        _mark(layer)
+    for name in computed:
+        layer.register_forward_pre_hook(RoundWeight(name, _weight_quantizer(rule)))
+    for name in names:
+        parametrize.register_parametrization(layer, name, _weight_quantizer(rule))
+        parametrize.register_parametrization(layer, name, _Guard())
+    if names:
+        layer.register_load_state_dict_pre_hook(_load_plain_weights)
+    if isinstance(layer, nn.MultiheadAttention):
+        round_weights(f"{path}.out_proj", layer.out_proj, rule)
+
+
+def _weight_quantizer(rule: Rule) -> Quantizer:
+    return Quantizer(rule.weight_number, forward_rounding=rule.weight_rounding)
+
+
+def _multiplies_by_own_code(layer: nn.Module) -> bool:
+    """True of layers whose forward is not torch's, which may multiply by what it computes of weights."""
+    forward = vars(layer).get("forward", plain_class(layer).forward)
+    if forward.__module__.startswith("torch."):
+        return False
+    others = tuple(kind for name, kinds in GROUPS.items() if name not in ("linear", "conv") for kind in kinds)
+    is_matrix = parametrize.is_parametrized(layer) or any(x.dim() >= 2 for x in own_parameters(layer).values())
+    return is_matrix and not isinstance(layer, others)
+
+
+def _load_plain_weights(layer: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Lets checkpoints in that have a layer's weights under their names before it computed with rounded ones."""
+    for name in layer.parametrizations:  # type: ignore[union-attr]
+        if prefix + name in state_dict:
+            state_dict[f"{prefix}parametrizations.{name}.original"] = state_dict.pop(prefix + name)
+
+
+def weight_quantizers(layer: nn.Module) -> Iterator[tuple[str, Quantizer]]:
+    """What rounds a layer's weights, with their names."""
+    if parametrize.is_parametrized(layer):
+        for name, roundings in layer.parametrizations.items():  # type: ignore[union-attr, operator]
+            yield from ((name, rounding) for rounding in roundings if isinstance(rounding, Quantizer))
+    for hook, _ in forward_hooks(layer, True):
+        if isinstance(hook, RoundWeight):
+            yield hook.name, hook.quantizer
+    place = vars(layer).get("lowered_place")
+    if isinstance(place, Place) and place.weight is not None:
+        yield "weight", place.weight
+
+
+def check_weights(name: str, layer: nn.Module) -> None:
+    """Refuses a lazy layer, which becomes one of another class at its first call, by its class."""
+    if any(isinstance(x, UninitializedParameter) for x in own_parameters(layer).values()):
+        raise ValueError(f"{name or type(layer).__name__} has no weight yet; run the model once before lower")
+
+
+def is_lowered(layer: nn.Module) -> bool:
+    """Whether a layer's outputs are rounded after it, its weights before, or its own products are lowered."""
+    return isinstance(layer, Lowered) or has_role(layer, ROUNDED) or has_role(layer, LOWERED)
+
+
+def multiplies(layer: nn.Module) -> bool:
+    """Whether a layer has products with a defined accumulator."""
+    return isinstance(layer, (Linear, Conv1d, Conv2d, Conv3d))
+
+
+def keep_encoders_dense(model: nn.Module) -> None:
+    """Makes encoders of lowered layers pass padding on to these.
+
+    In evaluation they would make nested tensors without it, which only layers that are not really called understand.
+    """
+    for encoder in model.modules():
+        if isinstance(encoder, nn.TransformerEncoder) and any(
+            is_lowered(layer) or multiplies(layer) for layer in encoder.modules()
+        ):
+            encoder.use_nested_tensor = False

@@ -1,0 +1,104 @@
+"""The products of a run, listed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from qcore.arguments import check_type
+from qcore.recipes.recipe import CONV, LINEAR, OUTPUT, SCORES
+from qcore.report import RunReport
+from qtorch.linalg.modules import products_of
+from qtorch.recipes.functions import LAWS, LEFT, OPENED
+from qtorch.recipes.groups import named_layers
+from qtorch.recipes.layers import multiplies
+from qtorch.recipes.modes import KINDS, Listing, Place, ProductMode, list_wide, listing, tensors_in
+
+
+def report(model: nn.Module, *inputs: Any, **options: Any) -> RunReport:
+    """Runs a model once, and lists every product of the run: where it is, its formats, and its part of the work.
+
+    Products are those of torch's functions that multiply, and of layers of `qtorch.linalg`. The model runs as it is,
+    in its mode and without gradients; a compiled model runs without its programs.
+
+    Args:
+        model: any module, lowered or not.
+        inputs, options: what the model takes.
+
+    Returns:
+        One row for each forward product, in order. `print` shows a table.
+
+    Raises:
+        TypeError: if model is no module.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+        >>> [(row.place, row.multiply_adds, row.reason) for row in report(model, torch.ones(5, 2))]
+        [('0', 30, 'the model is not lowered'), ('2', 15, 'the model is not lowered')]
+    """
+    check_type("model", model, nn.Module, "a torch.nn.Module")
+    found = Listing()
+    names = {module: name for name, module in named_layers(model)}
+    is_lowered = any(multiplies(module) or "lowered_place" in vars(module) for module in names)
+    wide = _Wide(found, "no rule or entry is for it" if is_lowered else "the model is not lowered")
+    handles = []
+    for module, name in names.items():
+        handles.append(module.register_forward_pre_hook(wide.entering(name), prepend=True))
+        handles.append(module.register_forward_hook(wide.leaving(name), always_call=True))
+    token = listing.set(found)
+    try:
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"), wide:
+            model(*inputs, **options)
+    finally:
+        listing.reset(token)
+        for handle in handles:
+            handle.remove()
+    return RunReport(found.rows)
+
+
+class _Wide(TorchFunctionMode):
+    """Lists the products that no module's own mode computes."""
+
+    def __init__(self, found: Listing, reason: str) -> None:
+        super().__init__()
+        self.found, self.reason = found, reason
+        self.places = [""]
+        self.kinds = ProductMode(Place(""))  # which finds the kinds of products
+
+    def entering(self, name: str) -> Any:
+        def enter(module: nn.Module, inputs: Any) -> None:
+            self.places.append(name)
+
+        return enter
+
+    def leaving(self, name: str) -> Any:
+        def leave(module: nn.Module, inputs: Any, output: Any) -> None:
+            self.places.pop()
+            if multiplies(module) and isinstance(output, torch.Tensor):
+                self.list_layer(name, module, inputs[0], output)
+
+        return leave
+
+    def list_layer(self, name: str, layer: Any, input: torch.Tensor, output: torch.Tensor) -> None:
+        """Lists the product of a layer of `qtorch.linalg`."""
+        kind = LINEAR if isinstance(layer, nn.Linear) else CONV
+        work = output.numel() * layer.weight[0].numel()
+        self.found.add(name, kind, (input.shape, layer.weight.shape), work, products_of(layer))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = {} if kwargs is None else kwargs
+        name = getattr(func, "__name__", "")
+        if name in OPENED:
+            self.kinds.heads = [OUTPUT, SCORES]
+            with self:
+                return OPENED[name](*args, **kwargs)
+        y = func(*args, **kwargs)
+        tensors = tensors_in((*args, *kwargs.values()))
+        if (name in LAWS or name in LEFT) and len(tensors) > 1 and tensors[0].is_floating_point():
+            found = self.kinds.kinds_of(name, args)
+            reasons: dict[str, str] = dict.fromkeys(KINDS, self.reason)
+            list_wide(self.found, self.kinds, self.places[-1], name, found, args, kwargs, y, reasons)
+        return y

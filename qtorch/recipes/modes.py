@@ -1,0 +1,570 @@
+"""Modules whose own products are lowered: a mode around their methods finds torch's functions that multiply.
+
+Such a module gets a made class, whose methods enter the mode. The innermost mode computes a product: that of the module
+that multiplies.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
+
+from qcore.arguments import quoted
+from qcore.linalg.product import Products
+from qcore.notices import warn
+from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
+from qcore.report import ProductReport, short_product
+from qtorch import linalg
+from qtorch._torch_internals import base_of, constant, map_tree, own_parameters, show_to_modes, unseen_by_modes
+from qtorch.linalg.dtypes import HALVES, call_in_float32, refuse_tracers
+from qtorch.linalg.modules import apply_but_states, keep_states, reset_states
+from qtorch.quant import Quantizer
+from qtorch.recipes.functions import (
+    ATTENTIONS,
+    BODIES,
+    LAWS,
+    LEFT,
+    LOOPS,
+    NO_LAW,
+    OPENED,
+    RECURRENT,
+    UnknownCallError,
+    left_work,
+)
+
+LOWERED = "lowered"  # the role of the made classes
+KINDS: tuple[str, ...] = (LINEAR, CONV, SCORES, OUTPUT, MATMUL)
+_CONVOLUTIONS = {1: linalg.conv1d, 2: linalg.conv2d, 3: linalg.conv3d}
+_CONVOLVING = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+_PAIRS = {
+    "addmm": 1,
+    "addmv": 1,
+    "baddbmm": 1,
+    "addbmm": 1,
+    "einsum": 1,
+}  # where the first of the two operands stands, if not at 0
+_CHAINS = ("linalg_multi_dot", "chain_matmul")
+_CHECKPOINT = inspect.unwrap(checkpoint).__code__
+_WEIGHT_SECOND = ("linear", *_CONVOLVING)
+
+
+@dataclass
+class Place:
+    """What becomes of the products that a module computes itself.
+
+    Attributes:
+        path: the module's dotted name.
+        products: by kind; None leaves products of the kind wide.
+        reasons: by kind, why they stay wide.
+        weight: what rounds the weights that are multiplied; None where a recipe says the products.
+        states: for each own weight the name of the buffer that has the state of its delayed scales.
+        warned: the functions of which a warning was given.
+    """
+
+    path: str
+    products: Mapping[str, Products | None] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    weight: Quantizer | None = None
+    states: Mapping[str, str] = field(default_factory=dict)
+    warned: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.said = {kind: None if one is None else said_of(one) for kind, one in self.products.items()}
+
+
+def said_of(products: Products) -> dict[str, Any]:
+    """Products as keyword arguments of `linalg.linear` and of the convolutions."""
+    return {
+        "operands": products.forward.operands,
+        "accumulator": products.forward.accumulator,
+        "grad_input": products.grad_a,
+        "grad_weight": products.grad_b,
+    }
+
+
+@dataclass
+class Listing:
+    """The products of a run, in order, while `report` runs a model."""
+
+    rows: list[ProductReport] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, place: str, kind: str, shapes: Any, work: int | None, products: Any = None, reason: str = "") -> None:
+        number = self.counts[place] = self.counts.get(place, -1) + 1
+        sizes = tuple(tuple(map(int, shape)) for shape in shapes)
+        self.rows.append(ProductReport(place, number, kind, sizes, work, products, reason))
+
+
+listing: ContextVar[Listing | None] = ContextVar("listing", default=None)
+
+
+class ProductMode(TorchFunctionMode):
+    """Computes torch's products as a place says, while a method of a module runs.
+
+    It keeps torch's own `__enter__` and `__exit__`: `torch.compile` breaks graphs only within modes that have these.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        names: Sequence[str] = (),
+        weights: Sequence[Any] = (),
+        states: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        self.place, self.states = place, states or {}
+        # The module's own, and what is computed of weights alone, with the name of its first one.
+        self.names, self.weights = list(names), list(weights)
+        self.heads: list[str] = []  # the kinds of the next two products of an attention layer
+        self.rounded = 0  # how many weights were
+        self.has_gradients = torch.is_grad_enabled()
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = {} if kwargs is None else kwargs
+        name = getattr(func, "__name__", "")
+        if name in LAWS or name in LEFT:
+            return self.multiply(name, func, args, kwargs)
+        if name in OPENED:
+            self.heads = [OUTPUT, SCORES]
+            with self:
+                return OPENED[name](*args, **kwargs)
+        if name == "unflatten":  # torch.compile cannot trace Tensor.unflatten in a mode
+            return torch.unflatten(*args, **kwargs)
+        if name in BODIES:
+            said = self.place, self.names, self.weights, self.states
+            args = tuple([partial(_in_mode, x, *said) if callable(x) else x for x in args])
+        if name in LOOPS:
+            _warn_once(self.place, name, "the products of its functions cannot be lowered, but those of modules are")
+        y = func(*args, **kwargs)
+        # In compiled programs attributes such as x.T are no functions; `is_weight` looks at what they are views of.
+        if name != "__get__":
+            self.note(args, y)
+        return y
+
+    def note(self, args: Any, y: Any) -> None:
+        """Keeps a result that is computed of weights alone.
+
+        What a torch.autograd.Function computes inside, without gradients, is not: torch.compile lets nothing out of it.
+        """
+        if len(args) == 0 or not isinstance(y, torch.Tensor) or (name := self.name_of(args[0])) is None:
+            return
+        if torch.is_grad_enabled() is not self.has_gradients:
+            return
+        if all(self.is_weight(x) for x in args[1:] if isinstance(x, torch.Tensor)):
+            self.names.append(name)
+            self.weights.append(y)
+
+    def is_weight(self, x: Any) -> bool:
+        """True if a tensor is a parameter, or was computed from parameters only."""
+        return self.name_of(x) is not None
+
+    def name_of(self, x: Any) -> str | None:
+        """The module's name of a weight; "" for those of other modules, and None for what is none."""
+        for one in (x, base_of(x) if isinstance(x, torch.Tensor) else None):
+            for name, weight in zip(self.names, self.weights, strict=True):
+                if weight is one:
+                    return name
+            if type(one) is nn.Parameter:
+                return ""
+        return None
+
+    def multiply(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of a function that multiplies."""
+        if name == "einsum" and len(args) == 2 and isinstance(args[1], list | tuple):
+            args = (args[0], *args[1])
+        tensors = tensors_in((*args, *kwargs.values()))
+        is_product = len(tensors) > 1 and tensors[0].is_floating_point()  # einsum may only move dimensions
+        if not is_product:
+            y = func(*args, **kwargs)
+            self.note(args, y)
+            return y
+        first = tensors[0]
+        if self.place.weight is not None:
+            self.refuse_checkpoint(name)
+            args, kwargs = self.with_rounded_weights(name, args, kwargs)
+            return func(*args, **kwargs)
+        found = self.kinds_of(name, args)
+        reason = ""
+        if any(self.place.said[kind] is not None for kind in found):
+            reason = NO_LAW if name in LEFT else _refused(first)
+            if not reason:
+                self.refuse_checkpoint(name)
+                names = [self.name_of(x) for x in tensors]
+
+                def law(*args: Any, **kwargs: Any) -> Any:
+                    given = tensors_in((*args, *kwargs.values()))  # which may be copies in float32
+                    return LAWS[name](_Lowered(self, found, given, names), *args, **kwargs)
+
+                try:
+                    with unseen_by_modes():
+                        return call_in_float32(law, first, args, kwargs)
+                except UnknownCallError as error:
+                    reason = str(error)
+            _warn_once(self.place, name, reason)
+        with unseen_by_modes():
+            y = func(*args, **kwargs)
+        if not torch.compiler.is_dynamo_compiling() and (lists := listing.get()) is not None:
+            why = {kind: reason or self.place.reasons.get(kind, "") for kind in KINDS}
+            list_wide(lists, self, self.place.path, name, found, args, kwargs, y, why)
+        self.note(args, y)
+        return y
+
+    def refuse_checkpoint(self, name: str) -> None:
+        """Raises where a checkpoint runs a function that is neither a module nor a method of one.
+
+        Its backward pass runs the function again, without this mode: torch raises, or gives wrong gradients.
+        """
+        if torch.compiler.is_dynamo_compiling() or not self.has_gradients:
+            return
+        frame: Any = inspect.currentframe()
+        while frame is not None and not (frame.f_code.co_filename == __file__ and "entered" in frame.f_code.co_name):
+            if frame.f_code is _CHECKPOINT:
+                raise RuntimeError(
+                    f"{_where(self.place, name)} is in a function that torch.utils.checkpoint runs again for the "
+                    "backward pass, where it would stay wide; allowed are modules and their methods, and torch.compile"
+                )
+            frame = frame.f_back
+
+    def kinds_of(self, name: str, args: Any) -> tuple[str, ...]:
+        """The kinds of the products that a function has."""
+        if name in ATTENTIONS:
+            return (SCORES, OUTPUT)
+        if name in LEFT:
+            return (LEFT[name],)
+        if name in _CONVOLVING:
+            return (CONV,)
+        if name in ("linear", "bilinear") or name in RECURRENT:
+            return (LINEAR,)
+        if name in _CHAINS or (name == "einsum" and len(args) > 3):
+            return (LINEAR, MATMUL)  # as each product is
+        if name in ("bmm", "baddbmm") and self.heads:
+            return (self.heads.pop(),)
+        begin = _PAIRS.get(name, 0)
+        pair = args[begin : begin + 2]
+        return (LINEAR,) if len(pair) == 2 and self.is_weight(pair[0]) != self.is_weight(pair[1]) else (MATMUL,)
+
+    def with_rounded_weights(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments of a function with the weights rounded that it multiplies by."""
+        round_: Any = self.place.weight
+        if name in _WEIGHT_SECOND or name == "bilinear":
+            index = 2 if name == "bilinear" else 1
+            self.rounded += 1
+            if "weight" in kwargs:
+                return args, {**kwargs, "weight": round_(kwargs["weight"])}
+            return (*args[:index], round_(args[index]), *args[index + 1 :]), kwargs
+        if name in LEFT:
+            return args, kwargs
+        if name in RECURRENT or name in _CHAINS or (name == "einsum" and len(args) > 3):
+            return map_tree(self.rounded_matrix, args), kwargs
+        begin = _PAIRS.get(name, 0)
+        are_weights = [self.is_weight(x) for x in args[begin : begin + 2]]
+        if sum(are_weights) != 1:  # a product of two weights is a part of a weight
+            return args, kwargs
+        self.rounded += 1
+        index = begin + are_weights.index(True)
+        return (*args[:index], round_(args[index]), *args[index + 1 :]), kwargs
+
+    def rounded_matrix(self, x: Any) -> Any:
+        """A weight rounded, and all else as it is."""
+        if not self.is_weight(x) or x.dim() < 2:
+            return x
+        self.rounded += 1
+        return self.place.weight(x)  # type: ignore[misc]
+
+
+class _Lowered:
+    """A `Multiplier` that computes with the products of a place."""
+
+    def __init__(
+        self, mode: ProductMode, kinds: tuple[str, ...], given: Sequence[torch.Tensor], names: Sequence[str | None]
+    ) -> None:
+        self.mode, self.kinds, self.given, self.names = mode, kinds, given, names
+
+    def is_weight(self, x: torch.Tensor) -> bool:
+        return self.name_of(x) is not None
+
+    def name_of(self, x: torch.Tensor) -> str | None:
+        """The module's name of a weight among the arguments, or of what is a view of one; None for all else."""
+        base = base_of(x)
+        for one, name in zip(self.given, self.names, strict=True):
+            if one is x or one is base:
+                return name
+        return self.mode.name_of(x)
+
+    def rows(self, kind: str, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if len(self.kinds) == 1:  # which knows more: the products of an attention layer
+            kind = self.kinds[0]
+        said = self.mode.place.said[kind]
+        # Without products it is one of attention's two, of which the other one has some.
+        y = a @ b.mT if said is None else linalg.linear(a, b, bias, **said, scaling=self.state(kind, b))
+        self.list(kind, (a.shape, b.shape), y.numel() * a.shape[-1])
+        return y
+
+    def convolve(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: Any, *settings: Any, zeros: int = 1
+    ) -> torch.Tensor:
+        said: Any = self.mode.place.said[CONV]
+        scaling = self.state(CONV, weight)
+        y = _CONVOLUTIONS[weight.dim() - 2](x, weight, bias, *settings, **said, scaling=scaling)
+        self.list(CONV, (x.shape, weight.shape), y.numel() * weight[0].numel() // zeros)
+        return y
+
+    def state(self, kind: str, weight: torch.Tensor) -> torch.Tensor | None:
+        """The state of delayed scales, which all products of an own weight share."""
+        products = self.mode.place.products[kind]
+        if products is None or products.history is None:
+            return None
+        name = self.name_of(weight)
+        if name is None:  # a law may have made the tensor of an argument
+            pairs = zip(self.given, self.names, strict=True)
+            name = next((one for x, one in pairs if one is not None and x.dim() >= 2), None)
+        if name is None or name not in self.mode.states:
+            raise UnknownCallError(
+                "delayed scales need a state, which a module has for each weight of its own; multiply in the module "
+                "that owns the weight, or use scales just in time"
+            )
+        return self.mode.states[name]
+
+    def list(self, kind: str, shapes: Any, work: int) -> None:
+        if torch.compiler.is_dynamo_compiling() or (lists := listing.get()) is None:
+            return
+        place = self.mode.place
+        products = place.products[kind]
+        lists.add(place.path, kind, shapes, work, products, "" if products else place.reasons[kind])
+
+
+class _Listed:
+    """A `Multiplier` that lists products, of tensors without numbers."""
+
+    def __init__(
+        self, add: Callable[[str, Any, int], None], kinds: tuple[str, ...], weights: Sequence[torch.Tensor]
+    ) -> None:
+        self.add, self.kinds, self.weights = add, kinds, weights
+
+    def is_weight(self, x: torch.Tensor) -> bool:
+        return any(weight is x for weight in self.weights)
+
+    def rows(self, kind: str, a: torch.Tensor, b: torch.Tensor, bias: Any = None) -> torch.Tensor:
+        y = a.new_empty((*a.shape[:-1], b.shape[-2]))
+        self.add(self.kinds[0] if len(self.kinds) == 1 else kind, (a.shape, b.shape), y.numel() * a.shape[-1])
+        return y
+
+    def convolve(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: Any, *settings: Any, zeros: int = 1
+    ) -> torch.Tensor:
+        function: Any = (torch.conv1d, torch.conv2d, torch.conv3d)[weight.dim() - 3]
+        y = function(x, weight, None, *settings)
+        self.add(CONV, (x.shape, weight.shape), y.numel() * weight[0].numel() // zeros)
+        return y
+
+
+def list_wide(
+    lists: Listing,
+    mode: ProductMode,
+    path: str,
+    name: str,
+    kinds: tuple[str, ...],
+    args: Any,
+    kwargs: Any,
+    y: Any,
+    reasons: Mapping[str, str],
+) -> None:
+    """Lists the products of a function that was called as it is, with the reason for each kind."""
+
+    def add(kind: str, shapes: Any, work: int | None) -> None:
+        lists.add(path, kind, shapes, work, None, reasons[kind])
+
+    weights = []
+
+    def shape_only(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            return x
+        y = torch.empty(x.shape, dtype=x.dtype, device="meta")
+        if mode.is_weight(x):
+            weights.append(y)
+        return y
+
+    shapes = [x.shape for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    if name in ATTENTIONS:
+        query, key, value = shapes[:3]
+        y = y[0] if isinstance(y, tuple) else y
+        work = y.numel() // value[-1] * key[-2]
+        add(SCORES, (query, key), work * query[-1])
+        add(OUTPUT, ((*y.shape[:-1], key[-2]), value), work * value[-1])
+        return
+    if name in LAWS:
+        try:
+            with unseen_by_modes(), torch.no_grad():
+                meta = map_tree(shape_only, (list(args), kwargs))
+                LAWS[name](_Listed(add, kinds, weights), *meta[0], **meta[1])
+        except UnknownCallError:
+            add(kinds[0], shapes[:2], None)
+        return
+    lists.add(path, name, shapes[:2], left_work(name, shapes, y), None, reasons[kinds[0]])
+
+
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    """The tensors among arguments, and in lists there."""
+    found: list[torch.Tensor] = []
+    for x in values:
+        if isinstance(x, torch.Tensor):
+            found.append(x)
+        elif isinstance(x, tuple | list):
+            found += tensors_in(x)
+    return found
+
+
+def _refused(x: torch.Tensor) -> str:
+    """Why numbers of a dtype are not multiplied; "" if they are."""
+    return "" if x.dtype is torch.float32 or x.dtype in HALVES else f"its numbers are of {x.dtype}"
+
+
+def _in_mode(
+    body: Callable[..., Any],
+    place: Place,
+    names: Sequence[str],
+    weights: Sequence[Any],
+    states: Mapping[str, torch.Tensor],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """A function of a program, run in a mode: compiled operators run functions without the modes that are on."""
+    with ProductMode(place, names, weights, states):
+        return body(*args, **kwargs)
+
+
+def _where(place: Place, name: str) -> str:
+    return f"{name} in {quoted(place.path)}" if place.path else f"{name} in the model itself"
+
+
+def _warn_once(place: Place, name: str, reason: str) -> None:
+    if name not in place.warned:
+        _warn(_where(place, name), reason)
+        place.warned.add(name)
+
+
+@constant  # traced programs warn when they are traced
+def _warn(where: str, reason: str) -> int:
+    warn(f"{where} stays wide: {reason}; qtorch.recipes.report(model, *inputs) lists all products")
+    return 0
+
+
+def weights_of(module: nn.Module) -> tuple[list[str], list[Any]]:
+    """The names and tensors of what a module multiplies by itself; of a parametrized weight all that it is made of."""
+    found = list(own_parameters(module).items())
+    if parametrize.is_parametrized(module):
+        for name, one in module.parametrizations.items():  # type: ignore[union-attr, operator]
+            found += [(name, x) for x in own_parameters(one).values()]
+    if isinstance(module, nn.MultiheadAttention):
+        found += [(f"out_proj.{name}", x) for name, x in own_parameters(module.out_proj).items()]
+    return [name for name, _ in found], [x for _, x in found]
+
+
+def entering(base: type) -> dict[str, Any]:
+    """What the class of a module with a `Place` defines: its methods, within the mode.
+
+    Methods other than forward are among them, as checkpoints and programs call them directly.
+    """
+    members: dict[str, Any] = {}
+    for kind in reversed(base.__mro__):
+        if not issubclass(kind, nn.Module) or kind is nn.Module:
+            continue
+        is_torchs = kind.__module__.startswith("torch.")
+        for name, value in vars(kind).items():
+            if isinstance(value, types.FunctionType) and (name == "forward" or not (is_torchs or _is_inherited(name))):
+                members[name] = _entered(value)
+    if hasattr(base, "reset_parameters"):
+        members["reset_parameters"] = _resetting(base)
+
+    def apply(self: Any, fn: Any, recurse: bool = True) -> Any:
+        return apply_but_states(self, _states_of(self), partial(base._apply, self), fn, recurse)
+
+    def load(self: Any, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        keep_states(self, _states_of(self), state_dict, prefix)
+        base._load_from_state_dict(self, state_dict, prefix, *arguments)
+
+    return members | {"extra_repr": _extra_repr(base), "_apply": apply, "_load_from_state_dict": load}
+
+
+def _states_of(module: Any) -> list[str]:
+    """The names of a module's buffers with states of delayed scales."""
+    place = vars(module).get("lowered_place")
+    return [] if place is None else list(place.states.values())
+
+
+def _resetting(base: Any) -> Callable[[Any], None]:
+    def reset_parameters(self: Any) -> None:
+        base.reset_parameters(self)
+        reset_states(self, _states_of(self))
+
+    return reset_parameters
+
+
+def _is_inherited(name: str) -> bool:
+    """True of names that torch's modules have: what they do is not the model's arithmetic."""
+    return name.startswith("__") or hasattr(nn.Module, name)
+
+
+def _entered(method: Callable[..., Any]) -> Callable[..., Any]:
+    is_forward = method.__name__ == "forward"
+
+    @wraps(method)  # programs read the signature
+    def entered(self: Any, *args: Any, **kwargs: Any) -> Any:
+        place = getattr(self, "lowered_place", None)
+        if place is None:  # a new module, whose class a registry of classes has taken over
+            return method(self, *args, **kwargs)
+        refuse_tracers(args[0] if args else None)
+        if torch.compiler.is_dynamo_compiling():
+            show_to_modes()
+        names, weights = weights_of(self)
+        states = {name: getattr(self, buffer) for name, buffer in place.states.items()}
+        mode = ProductMode(place, names, weights, states)
+        with mode:
+            y = method(self, *args, **kwargs)
+        if is_forward and place.weight is not None and mode.rounded == 0:
+            raise ValueError(
+                f"{place.path or 'the model itself'} multiplies by no weight that lower finds; allowed are linear, "
+                "matmul, einsum and convolutions of weights, and layers of torch.nn"
+            )
+        return y
+
+    return entered
+
+
+def enter_forward(module: nn.Module) -> None:
+    """Wraps a forward that is an attribute of the module and not of its class."""
+    own = vars(module).get("forward")
+    if own is None:
+        return
+
+    @wraps(own)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return own(*args, **kwargs)
+
+    forward.__name__ = "forward"
+    module.forward = types.MethodType(_entered(forward), module)
+
+
+def _extra_repr(base: Any) -> Callable[[Any], str]:
+    def extra_repr(self: Any) -> str:
+        place = vars(self).get("lowered_place")
+        return ", ".join(filter(None, [base.extra_repr(self), "" if place is None else _shown(place)]))
+
+    return extra_repr
+
+
+def _shown(place: Place) -> str:
+    """The formats of a place's forward products."""
+    texts = dict.fromkeys(short_product(one.forward) for one in place.products.values() if one is not None)
+    return f"products={' or '.join(texts)}" if texts else ""

@@ -1,0 +1,137 @@
+"""Models whose products are those of a recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from qcore import Recipe
+from qcore.linalg.product import Products
+from qcore.recipes.recipe import CONV, LINEAR
+from qtorch._classes import change_class, plain_class
+from qtorch._torch_internals import check_modes, own_parameters
+from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear, first_scaling
+from qtorch.recipes.groups import named_layers
+from qtorch.recipes.layers import check_weights, is_lowered, multiplies
+from qtorch.recipes.modes import KINDS, LOWERED, Place, enter_forward, entering, said_of, weights_of
+
+_LAYERS: dict[type[nn.Module], tuple[str, Any]] = {
+    nn.Linear: (LINEAR, Linear),
+    nn.Conv1d: (CONV, Conv1d),
+    nn.Conv2d: (CONV, Conv2d),
+    nn.Conv3d: (CONV, Conv3d),
+}
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
+# Modules of torch that multiply by functions, not by other modules.
+_MULTIPLYING = (
+    *(nn.Linear, nn.Bilinear, nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase, *_CONVOLUTIONS),
+    *(nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder, nn.TransformerEncoderLayer),
+)
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+
+
+def product_sites(model: nn.Module) -> dict[str, int]:
+    """The layers that `choose_formats` measures, by their dotted names, and how many weights each has."""
+    layers = ((name, layer) for name, layer in named_layers(model) if plain_class(layer) in _LAYERS)
+    return {name: layer.weight.numel() for name, layer in layers}  # type: ignore[operator, union-attr, misc]
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """True of layers that become those of `qtorch.linalg`: torch's own, with torch's own forward."""
+    return type(layer) in _LAYERS and "forward" not in vars(layer)
+
+
+def layer_kind(layer: nn.Module) -> str | None:
+    """What a layer multiplies its weight by, as recipes count layers; None of modules that own no weight to multiply.
+
+    Layers of programs are modules without children that own a parameter of two dimensions or more.
+    """
+    if isinstance(layer, _CONVOLUTIONS):
+        return CONV
+    if isinstance(layer, _MULTIPLYING):
+        return None if isinstance(layer, nn.Transformer | nn.TransformerEncoder | nn.TransformerDecoder) else LINEAR
+    if plain_class(layer).__module__.startswith(("torch.", "qtorch.")) or next(layer.children(), None) is not None:
+        return None
+    is_matrix = any(x.dim() >= 2 for x in own_parameters(layer).values())
+    return LINEAR if is_matrix and not isinstance(layer, _EMBEDDINGS) else None
+
+
+def has_functions(layer: nn.Module) -> bool:
+    """True of modules that may multiply by functions: those of programs, and some of torch's."""
+    kind = plain_class(layer)
+    is_torchs = kind.__module__.startswith(("torch.", "qtorch."))
+    return isinstance(layer, _MULTIPLYING) if is_torchs else True
+
+
+def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> None:
+    """Makes a model multiply as a recipe says, in place: the same objects with the same parameters and hooks.
+
+    Layers of torch.nn become those of `qtorch.linalg`. All other modules that may multiply enter a mode; see
+    `qtorch.recipes.modes`.
+
+    Args:
+        model: any module.
+        recipe: the products.
+        functions: False leaves all but layers of torch.nn as they are.
+
+    Raises:
+        ValueError: if a layer is lowered already or has no weight yet, or no entry or pattern matches; the model is
+            unchanged then.
+    """
+    named = [(name, layer) for name, layer in named_layers(model) if not is_inside_attention(model, name, layer)]
+    for name, layer in named:
+        if is_lowered(layer) or multiplies(layer):
+            raise ValueError(f"{name or type(model).__name__} is lowered already; allowed are layers that are not")
+        check_weights(name, layer)
+    named = [(name, layer) for name, layer in named if functions or is_plain(layer)]
+    layers = [(name, kind) for name, layer in named if (kind := layer_kind(layer)) is not None]
+    places = [name for name, layer in named if has_functions(layer)]
+    recipe.check(layers, places)
+    chosen = dict(zip(layers, recipe.products_of(layers), strict=True))
+    for name, layer in named:
+        if is_plain(layer):
+            found = chosen.get((name, layer_kind(layer) or ""))
+            if found is not None:
+                layer.__class__ = _LAYERS[type(layer)][1]
+                layer.set_products(said_of(found))  # type: ignore[operator]
+        elif has_functions(layer):
+            check_modes()
+            _enter(name, layer, recipe, chosen)
+
+
+def _enter(name: str, layer: nn.Module, recipe: Recipe, chosen: dict[tuple[str, str], Any]) -> None:
+    """Gives a module the mode that lowers the products of its own methods."""
+    products, reasons = {}, {}
+    for kind in KINDS:
+        entry = recipe.entry_at(name, kind)
+        found = chosen.get((name, kind), entry and entry.products)
+        products[kind] = found
+        if found is None:
+            left = entry is not None or (name, kind) in chosen
+            reasons[kind] = "the recipe leaves it wide" if left else f"no entry of the recipe is for {kind} here"
+    layer.lowered_place = Place(name, products, reasons, states=_make_states(layer, products))  # type: ignore[assignment]
+    enter_forward(layer)
+    change_class(layer, LOWERED, entering)
+
+
+def _make_states(layer: nn.Module, products: dict[str, Products | None]) -> dict[str, str]:
+    """Registers a state of delayed scales for each weight that a module may multiply by; returns their names."""
+    states = {}
+    for name, weight in zip(*weights_of(layer), strict=True):
+        if weight.dim() < 2 or name in states or isinstance(layer, _EMBEDDINGS):
+            continue
+        kinds = (LINEAR,) if weight.dim() == 2 else (CONV, LINEAR)  # a weight of experts has more dimensions, too
+        histories = [one.history for kind in kinds if (one := products[kind]) is not None and one.history is not None]
+        if histories:
+            states[name] = f"scaling_of_{name.replace('.', '_')}"
+            layer.register_buffer(states[name], first_scaling(histories[0], weight.device))
+    return states
+
+
+def is_inside_attention(model: nn.Module, name: str, layer: nn.Module) -> bool:
+    """True of the output projection of nn.MultiheadAttention, whose weight the attention itself multiplies by."""
+    return name.rpartition(".")[2] == "out_proj" and any(
+        isinstance(other, nn.MultiheadAttention) and other.out_proj is layer for other in model.modules()
+    )
