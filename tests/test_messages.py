@@ -16,8 +16,6 @@ ALLOWED = {
     "qjax/quantization/__init__.py: name": "the name of an attribute, as in Python's own message",
     "qjax/reproducible/__init__.py: __name__": "the name of a package of this library",
     "qjax/reproducible/__init__.py: name": "the name of an attribute, as in Python's own message",
-    "qtorch/quantization/__init__.py: __name__": "the name of a package of this library",
-    "qtorch/quantization/__init__.py: name": "the name of an attribute, as in Python's own message",
     # These are not messages.
     "qcore/cli/pages.py: parse(text)": "a page of the website, with the repr of a format of this library",
     "qcore/formats/block.py: self.element": "the repr of a format",

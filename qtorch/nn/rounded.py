@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from qtorch._affine.tensor import QTensor
 from qtorch._classes import change_class
 from qtorch.nn.qat.layers import convolve, settings_of
 from qtorch.nn.quantized.common.weights import CodedWeight, Dequantized
-from qtorch.quantization.tensor import QTensor
 
 __all__ = ["CodedWeight", "Dequantized", "RoundedLayer"]
 

@@ -1,23 +1,18 @@
-"""Affine integer quantization with the names of torch's quantization library, and the bits of qcore.affine.
+"""Quantization of models: the workflow and names of `torch.quantization`, with the bits of `qcore.affine`."""
 
-What is done to whole models (`prepare`, `convert`, `fuse_modules`, ...) is imported from higher floors when it is used.
-"""
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from qtorch.quantization.affine import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
-from qtorch.quantization.checkpoint import load, save
-from qtorch.quantization.fake_quantize import (
+from qcore.report import LayerReport, Report
+from qtorch._affine.affine import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
+from qtorch._affine.checkpoint import load, save
+from qtorch._affine.fake_quantize import (
     FakeQuantize,
     disable_fake_quant,
     disable_observer,
     enable_fake_quant,
     enable_observer,
 )
-from qtorch.quantization.functional import conv2d, dequantize, linear, quantize_per_channel, quantize_per_tensor
-from qtorch.quantization.observers.base import Observer, ObserverBase
-from qtorch.quantization.observers.observer import (
+from qtorch._affine.functional import conv2d, dequantize, linear, quantize_per_channel, quantize_per_tensor
+from qtorch._affine.observers.base import Observer, ObserverBase
+from qtorch._affine.observers.observer import (
     HistogramObserver,
     MinMaxObserver,
     MovingAverageMinMaxObserver,
@@ -28,7 +23,7 @@ from qtorch.quantization.observers.observer import (
     RecordingObserver,
     RuleObserver,
 )
-from qtorch.quantization.qconfig import (
+from qtorch._affine.qconfig import (
     QConfig,
     QConfigDynamic,
     default_activation_only_qconfig,
@@ -53,39 +48,25 @@ from qtorch.quantization.qconfig import (
     get_observer_dict,
     per_channel_dynamic_qconfig,
 )
-from qtorch.quantization.tensor import QTensor
-
-if TYPE_CHECKING:
-    from qtorch._workflow import (
-        DeQuantStub,
-        LayerReport,
-        QuantStub,
-        QuantWrapper,
-        Report,
-        add_observer_,
-        add_quant_dequant,
-        convert,
-        default_eval_fn,
-        from_torch_ao,
-        fuse_known_modules,
-        fuse_modules,
-        fuse_modules_qat,
-        get_default_dynamic_quant_module_mappings,
-        get_default_qat_module_mappings,
-        get_default_qconfig_propagation_list,
-        get_default_static_quant_module_mappings,
-        load_converted,
-        prepare,
-        prepare_qat,
-        propagate_qconfig_,
-        quantize,
-        quantize_dynamic,
-        quantize_model,
-        quantize_qat,
-        report,
-        swap_module,
-        to_torch_ao,
-    )
+from qtorch._affine.tensor import QTensor
+from qtorch.quantization.conversion import convert
+from qtorch.quantization.front import quantize_model
+from qtorch.quantization.fuse_modules import fuse_known_modules, fuse_modules, fuse_modules_qat
+from qtorch.quantization.loading import load_converted
+from qtorch.quantization.observing import add_observer_
+from qtorch.quantization.preparation import prepare, prepare_qat
+from qtorch.quantization.propagation import propagate_qconfig_
+from qtorch.quantization.quantization_mappings import (
+    get_default_dynamic_quant_module_mappings,
+    get_default_qat_module_mappings,
+    get_default_qconfig_propagation_list,
+    get_default_static_quant_module_mappings,
+)
+from qtorch.quantization.quantize import default_eval_fn, quantize, quantize_dynamic, quantize_qat
+from qtorch.quantization.report import report
+from qtorch.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper, add_quant_dequant
+from qtorch.quantization.swap import swap_module
+from qtorch.quantization.torch_ao import from_torch_ao, to_torch_ao
 
 __all__ = [
     "DeQuantStub",
@@ -166,13 +147,3 @@ __all__ = [
     "swap_module",
     "to_torch_ao",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module("qtorch._workflow"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

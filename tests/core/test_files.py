@@ -33,7 +33,7 @@ def full_disk():
 
 def save_torch(path):
     torch = pytest.importorskip("torch")
-    from qtorch.quantization import checkpoint
+    from qtorch._affine import checkpoint
 
     checkpoint.save(path, {"w": torch.ones(100)})
 

@@ -26,9 +26,9 @@ from unittest import mock
 import numpy as np
 import torch
 
+from qtorch._affine import launch as affine
 from qtorch._kernels import packages
 from qtorch._rounding.paths import packages as rounding
-from qtorch.quantization import launch as affine
 
 GPU = torch.device("cuda", 0)
 CAPABILITY = 90

@@ -8,10 +8,10 @@ from support import assert_same_bits
 
 import qcore
 from qcore import affine
+from qtorch._affine.launch import Bounds, fake_quantize_by_package
 from qtorch._rounding.keys import make_noise
 from qtorch._rounding.paths.packages import decode_by_package, round_by_package
 from qtorch._rounding.plan import digest_of_law, make_plan
-from qtorch.quantization.launch import Bounds, fake_quantize_by_package
 
 pytestmark = pytest.mark.triton
 heavy = pytest.mark.heavy

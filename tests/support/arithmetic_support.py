@@ -21,7 +21,7 @@ def in_torch(q):
 
 
 def params_in_torch(qparams):
-    from qtorch.quantization.array_names import Names
+    from qtorch._affine.array_names import Names
 
     return QParams.of(qparams.scale, qparams.zero_point, qparams.axis, Names)
 

@@ -17,6 +17,7 @@ from support import assert_all_same_bits, assert_same_bits
 import qcore
 import qtorch
 from qtorch import _torch_internals as internals
+from qtorch._affine.integer import convolution, products
 from qtorch._kernels import store
 from qtorch._rounding import dispatch, many
 from qtorch._rounding.paths import packages
@@ -37,7 +38,6 @@ from qtorch.quantization import (
     quantize_per_tensor,
     to_torch_ao,
 )
-from qtorch.quantization.integer import convolution, products
 from qtorch.recipes import lower
 
 ROOT = Path(__file__).parents[2]

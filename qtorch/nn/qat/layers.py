@@ -9,9 +9,9 @@ from torch import nn
 
 from qcore.affine.quantized import PADDING_MODES, check_convolution_sizes
 from qcore.arguments import check_choice, check_flag, check_size, check_sizes
+from qtorch._affine.fake_quantize import FakeQuantize
+from qtorch._affine.qconfig import QConfig
 from qtorch._classes import plain_class
-from qtorch.quantization.fake_quantize import FakeQuantize
-from qtorch.quantization.qconfig import QConfig
 
 _CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
 

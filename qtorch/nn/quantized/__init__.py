@@ -1,6 +1,6 @@
 """Layers that compute with integers, with the names and arguments of torch's."""
 
-from torch.nn import MaxPool2d  # which takes quantized tensors (`qtorch.quantization.torch_functions`)
+from torch.nn import MaxPool2d  # which takes quantized tensors (`qtorch._affine.torch_functions`)
 
 from qtorch.nn.quantized import dynamic, functional
 from qtorch.nn.quantized.activation import ELU, Hardswish, LeakyReLU, PReLU, ReLU, ReLU6, Sigmoid

@@ -8,11 +8,11 @@ import torch
 
 from qcore.affine import arithmetic
 from qcore.arguments import check_flag, check_size
+from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized import functional
 from qtorch.nn.quantized.common.base import Quantized, check_quantized, checked
 from qtorch.nn.quantized.common.observed import output_of, weight_of
 from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, set_weight
-from qtorch.quantization.tensor import QTensor
 
 
 class ReLU(torch.nn.Module):

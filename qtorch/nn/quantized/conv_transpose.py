@@ -10,12 +10,12 @@ from qcore.affine import QParams
 from qcore.affine.arithmetic.transposed import filters_of, margins_of
 from qcore.affine.quantized import check_convolution, check_convolution_sizes
 from qcore.arguments import check_choice, check_flag, check_sizes
+from qtorch._affine.dtypes import integers
+from qtorch._affine.functional import WIDTHS, conv_to
+from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized.common.base import Quantized, checked, place_of
 from qtorch.nn.quantized.common.observed import output_of, weight_of
 from qtorch.nn.quantized.common.weights import QuantizedWeight, check_weight, empty_weight
-from qtorch.quantization.dtypes import integers
-from qtorch.quantization.functional import WIDTHS, conv_to
-from qtorch.quantization.tensor import QTensor
 
 
 class _TransposedWeight(QuantizedWeight):

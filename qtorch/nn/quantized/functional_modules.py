@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 import torch
 
 from qcore.affine import arithmetic
+from qtorch._affine.launch import binary_on_cpu
+from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized.common.base import Quantized, place_of, uncalibrated
 from qtorch.nn.quantized.common.observed import output_of
-from qtorch.quantization.launch import binary_on_cpu
-from qtorch.quantization.tensor import QTensor
 
 
 class FXFloatFunctional(torch.nn.Module):

@@ -8,14 +8,14 @@ import torch
 
 from qcore.affine.quantized import check_linear
 from qcore.arguments import check_flag, check_size
+from qtorch._affine.dtypes import integers
+from qtorch._affine.functional import WIDTHS, linear_to
+from qtorch._affine.integer.kernel import Geometry
+from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized.common.base import checked
 from qtorch.nn.quantized.common.observed import float_parameters, output_of, weight_of
 from qtorch.nn.quantized.common.product import ProductLayer
 from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, finish
-from qtorch.quantization.dtypes import integers
-from qtorch.quantization.functional import WIDTHS, linear_to
-from qtorch.quantization.integer.kernel import Geometry
-from qtorch.quantization.tensor import QTensor
 
 
 class Linear(ProductLayer):

@@ -6,13 +6,13 @@ from support import assert_same_bits
 
 import qcore
 import qtorch
+from qtorch._affine import launch
 from qtorch._kernels import packages
 from qtorch._rounding.keys import make_noise
 from qtorch._rounding.many import round_each
 from qtorch._rounding.paths import packages as rounding
 from qtorch._rounding.paths.packages import round_by_package
 from qtorch._rounding.plan import make_plan
-from qtorch.quantization import launch
 
 CPU = torch.device("cpu")
 X = torch.linspace(-9, 9, 300)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from qtorch.quantization import affine
+from qtorch._affine import affine
 from qtorch.quantization import fake_quantize_per_channel_affine as per_channel
 from qtorch.quantization import fake_quantize_per_tensor_affine as per_tensor
 

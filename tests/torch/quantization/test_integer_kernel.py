@@ -6,11 +6,11 @@ import torch
 from support import assert_same_bits
 
 from qcore.affine import INT8, UINT8, AffineInteger, QParams, requantize
+from qtorch._affine.functional import linear_to
+from qtorch._affine.integer import convolution, kernel, products
+from qtorch._affine.integer.convolution import sums_of_windows
+from qtorch._affine.integer.products import sums_of_products
 from qtorch.quantization import QTensor, conv2d, linear
-from qtorch.quantization.functional import linear_to
-from qtorch.quantization.integer import convolution, kernel, products
-from qtorch.quantization.integer.convolution import sums_of_windows
-from qtorch.quantization.integer.products import sums_of_products
 
 
 @pytest.fixture(params=["kernel", "floats", "int8"], autouse=True)

@@ -9,7 +9,7 @@ from quantization_support import activations, torch_ao
 from support import assert_same_bits
 
 import qtorch.quantization as ours
-from qtorch.quantization import qconfig
+from qtorch._affine import qconfig
 
 PAIRS = ["default_fake_quant", "default_weight_fake_quant", "default_per_channel_weight_fake_quant"]
 PAIRS += ["default_histogram_fake_quant"]

@@ -11,8 +11,8 @@ from support import assert_same_bits
 import qtorch.quantization as ours
 from qcore import affine as reference
 from qcore.affine import INT8, INT32, UINT8, AffineInteger
-from qtorch.quantization import array_names
-from qtorch.quantization.dtypes import integers
+from qtorch._affine import array_names
+from qtorch._affine.dtypes import integers
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support import assert_same_bits
 
-import qtorch.quantization.fake_quantize as room
+import qtorch._affine.fake_quantize as room
 from qcore import affine
 from qcore.affine import AffineInteger
 from qtorch.quantization import (

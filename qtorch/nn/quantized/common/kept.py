@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from qtorch._affine.dtypes import FixedDtypes
 from qtorch._rounding.paths.choice import are_plain_tensors
-from qtorch.quantization.dtypes import FixedDtypes
 
 T = TypeVar("T")
 _versions = attrgetter("_version")

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from qcore.affine import AffineInteger, QParams
-from qtorch.quantization.dtypes import integers
-from qtorch.quantization.fake_quantize import FakeQuantize
-from qtorch.quantization.integer.conversion import quantize
-from qtorch.quantization.observers.base import RangeObserver
-from qtorch.quantization.tensor import QTensor
+from qtorch._affine.dtypes import integers
+from qtorch._affine.fake_quantize import FakeQuantize
+from qtorch._affine.integer.conversion import quantize
+from qtorch._affine.observers.base import RangeObserver
+from qtorch._affine.tensor import QTensor
 
 
 def output_of(module: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor, AffineInteger]:

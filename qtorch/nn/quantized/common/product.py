@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from qcore.affine import QParams
+from qtorch._affine.integer.kernel import Geometry, Product, Rounding, product_of
+from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized.common.base import Quantized
 from qtorch.nn.quantized.common.weights import QuantizedWeight, set_weight_bias
-from qtorch.quantization.integer.kernel import Geometry, Product, Rounding, product_of
-from qtorch.quantization.tensor import QTensor
 
 
 class ProductLayer(Quantized):

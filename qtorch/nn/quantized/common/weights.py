@@ -9,14 +9,14 @@ import torch
 
 from qcore import Number, Rounding
 from qcore.affine import QParams
+from qtorch._affine.dtypes import FixedDtypes, integers
+from qtorch._affine.tensor import QTensor
 from qtorch._rounding.dispatch import decode, encode, quantize
 from qtorch._rounding.packing import pack, unpack
 from qtorch._torch_internals import map_tree
 from qtorch.nn.quantized.common.base import qparams_of
 from qtorch.nn.quantized.common.observed import weight_of
 from qtorch.quant import Quantizer
-from qtorch.quantization.dtypes import FixedDtypes, integers
-from qtorch.quantization.tensor import QTensor
 
 _BITS = 4  # of integers that share a byte
 _STORED = {"int_repr", "values"}  # names of buffers that torch has methods for

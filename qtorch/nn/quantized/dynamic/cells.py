@@ -8,8 +8,8 @@ import torch
 
 from qcore.affine.arithmetic import recurrent
 from qcore.arguments import check_choice, check_flag, check_int
+from qtorch._affine.array_names import Names
 from qtorch.nn.quantized.dynamic.product import DynamicProduct, check_pair, check_state, dtype_of
-from qtorch.quantization.array_names import Names
 
 
 class _Cell(torch.nn.Module):

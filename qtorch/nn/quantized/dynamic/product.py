@@ -11,16 +11,16 @@ from qcore.affine.arithmetic import recurrent
 from qcore.affine.parameters import check_input
 from qcore.arguments import check_type
 from qcore.formats.block import with_scale
+from qtorch._affine.array_names import Names
+from qtorch._affine.fake_quantize import FakeQuantize
+from qtorch._affine.integer.dynamic import DynamicKernel, kernel_of
+from qtorch._affine.integer.products import sums_of_products
+from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized.common.base import checked, place_of
 from qtorch.nn.quantized.common.kept import KeepsMade
 from qtorch.nn.quantized.common.observed import weight_of
 from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, rounds, weight_maker, weight_module
 from qtorch.quant import Quantizer
-from qtorch.quantization.array_names import Names
-from qtorch.quantization.fake_quantize import FakeQuantize
-from qtorch.quantization.integer.dynamic import DynamicKernel, kernel_of
-from qtorch.quantization.integer.products import sums_of_products
-from qtorch.quantization.tensor import QTensor
 
 ACTIVATIONS = UINT8.reduced()
 

@@ -9,11 +9,11 @@ import torch
 
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic import recurrent
+from qtorch._affine.array_names import Names
+from qtorch._affine.integer.dynamic import DynamicKernel, kernel_of
+from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized.common.weights import QuantizedWeight
 from qtorch.nn.quantized.dynamic.product import multiplied
-from qtorch.quantization.array_names import Names
-from qtorch.quantization.integer.dynamic import DynamicKernel, kernel_of
-from qtorch.quantization.tensor import QTensor
 
 State = Sequence[torch.Tensor]  # the hidden state, and of an LSTM the cell state
 Product = Callable[[torch.Tensor], torch.Tensor]

@@ -3,10 +3,8 @@
 Pools, interpolation and clamps keep the parameters of what goes in; the others take a scale and a zero point.
 """
 
-from qtorch.nn.quantized.functional.activations import celu, elu, hardswish
-from qtorch.nn.quantized.functional.convolutions import conv1d, conv3d
-from qtorch.quantization.functional import conv2d, linear
-from qtorch.quantization.torch_functions import (
+from qtorch._affine.functional import conv2d, linear
+from qtorch._affine.torch_functions import (
     adaptive_avg_pool2d,
     adaptive_avg_pool3d,
     avg_pool2d,
@@ -25,6 +23,8 @@ from qtorch.quantization.torch_functions import (
     upsample_bilinear,
     upsample_nearest,
 )
+from qtorch.nn.quantized.functional.activations import celu, elu, hardswish
+from qtorch.nn.quantized.functional.convolutions import conv1d, conv3d
 
 __all__ = [
     "adaptive_avg_pool2d",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from qcore.affine import arithmetic
-from qtorch.quantization.tensor import QTensor
-from qtorch.quantization.torch_functions import result_qparams
+from qtorch._affine.tensor import QTensor
+from qtorch._affine.torch_functions import result_qparams
 
 
 def elu(input: QTensor, scale: Any, zero_point: Any, alpha: float = 1.0) -> QTensor:

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from qcore.affine.quantized import check_convolution
-from qtorch.quantization.dtypes import integers
-from qtorch.quantization.functional import WIDTHS, conv_to
-from qtorch.quantization.tensor import QTensor
-from qtorch.quantization.torch_functions import result_qparams
+from qtorch._affine.dtypes import integers
+from qtorch._affine.functional import WIDTHS, conv_to
+from qtorch._affine.tensor import QTensor
+from qtorch._affine.torch_functions import result_qparams
 
 
 def conv1d(

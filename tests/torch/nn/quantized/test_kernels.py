@@ -11,6 +11,8 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from qcore.affine import INT8, UINT8, AffineInteger, QParams
+from qtorch._affine.integer import dynamic as dynamic_kernels
+from qtorch._affine.integer import kernel
 from qtorch.nn.intrinsic.quantized import ConvReLU2d
 from qtorch.nn.quantized import Conv1d, Conv2d, Conv3d, Linear, QFunctional, dynamic
 from qtorch.nn.quantized.common.weights import QuantizedWeight
@@ -23,8 +25,6 @@ from qtorch.quantization import (
     launch,
     prepare,
 )
-from qtorch.quantization.integer import dynamic as dynamic_kernels
-from qtorch.quantization.integer import kernel
 
 GENERATOR = torch.Generator().manual_seed(0)
 

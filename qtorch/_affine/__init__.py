@@ -1,0 +1,1 @@
+"""Integers with scales and zero points on tensors: QTensor, observers, fake quantization, configurations."""

@@ -1,0 +1,70 @@
+"""Checkpoints of quantized tensors and of state_dicts: `qcore.affine.checkpoint`'s layout, for tensors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from qcore.affine.checkpoint import check_path, flatten, installed, read_file, unflatten, wrapped
+from qcore.files import replaced
+from qtorch._affine.tensor import QTensor
+
+
+def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
+    """Writes a flat dict to a safetensors file, which `qjax.quantization` reads too; needs safetensors.
+
+    Args:
+        path: of the file.
+        entries: tensors and QTensors by name: a state_dict, say, and quantized weights.
+
+    Returns:
+        Nothing; the file is written, over one that is there.
+
+    Raises:
+        TypeError: if path is no path, entries no dictionary, an entry something else, or a name no text.
+        ValueError: if two tensors would have the same name, say "w.scale" next to a QTensor "w".
+        ImportError: if safetensors is missing.
+        FileNotFoundError, OSError: if there is no such folder, or the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(f"{folder}/weights.safetensors", {"w": torch.tensor([1.0, 2.0])})
+        ...     load(f"{folder}/weights.safetensors")
+        {'w': tensor([1., 2.])}
+    """
+    check_path(path)
+    arrays, metadata = flatten(entries)
+    separate = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in arrays.items()}
+    write = installed("safetensors.torch").save_file
+    with replaced(path) as fresh:
+        write(separate, fresh, metadata)
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What was written to a safetensors file by `save`, by `qjax.quantization`, or by anyone else.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        Tensors and QTensors by name. What is left without the QTensors is a state_dict.
+
+    Raises:
+        TypeError: if path is no path.
+        ImportError: if safetensors is missing.
+        FileNotFoundError: if there is no file of this name.
+
+    Example:
+        >>> import tempfile
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     q = quantize_per_tensor(torch.tensor([1.0, 2.0]), 0.5, 3, torch.quint8)
+        ...     save(f"{folder}/weights.safetensors", {"w": q})
+        ...     load(f"{folder}/weights.safetensors")["w"]
+        QTensor([1., 2.], size=(2,), dtype=torch.quint8, scale=0.5, zero_point=3)
+    """
+    return {name: wrapped(value, QTensor) for name, value in unflatten(*read_file(path, "torch")).items()}

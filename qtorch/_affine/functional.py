@@ -1,0 +1,218 @@
+"""Functions that make quantized tensors, and layers that compute with their integers.
+
+Sums of products are exact; what becomes of them is fbgemm's formula (`qcore.affine.requantize`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qcore.affine import AffineInteger, QParams
+from qcore.affine.arithmetic.padding import pad_images
+from qcore.affine.quantized import check_convolution, check_linear
+from qcore.arguments import check_type
+from qtorch._affine.affine import make_qparams
+from qtorch._affine.dtypes import integers
+from qtorch._affine.integer import conversion
+from qtorch._affine.integer.convolution import rounded_windows
+from qtorch._affine.integer.kernel import Geometry, Rounding
+from qtorch._affine.integer.products import rounded_products
+from qtorch._affine.tensor import QTensor
+from qtorch._affine.torch_functions import result_qparams
+from qtorch._rounding.dense import check_dense
+from qtorch._rounding.paths.choice import is_plain_tensor
+
+WIDTHS = (8, 16)  # of integers in memory
+
+
+def quantize_per_tensor(x: torch.Tensor, scale: Any, zero_point: Any, dtype: Any) -> QTensor:
+    """The integers clip(rint(x * (1 / scale)) + zero_point), with what they stand for.
+
+    Args:
+        x: tensor of any shape and device; float32, float64, float16 or bfloat16.
+        scale: a number, or a float32 tensor of one element.
+        zero_point: an int, or an integer tensor of one element.
+        dtype: torch.quint8, qint8 or qint32, a plain integer type, or an `AffineInteger`.
+
+    Returns:
+        A QTensor of x's shape and device, of the integers that dtype names.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range.
+
+    Example:
+        >>> quantize_per_tensor(torch.tensor([-1.0, 0.0, 1.0]), 0.1, 10, torch.quint8).int_repr()
+        tensor([ 0, 10, 20], dtype=torch.uint8)
+    """
+    return _quantize(x, scale, zero_point, None, dtype)
+
+
+def quantize_per_channel(x: torch.Tensor, scales: Any, zero_points: Any, axis: int, dtype: Any) -> QTensor:
+    """The same with a scale and a zero point for each channel; see `quantize_per_tensor`.
+
+    Args:
+        x, dtype: as for `quantize_per_tensor`; x has at least one dimension.
+        scales: float32 tensor of shape (channels,).
+        zero_points: integer tensor of shape (channels,).
+        axis: the dimension of x along which the channels lie.
+
+    Returns:
+        A QTensor of x's shape and device, of the integers that dtype names.
+
+    Raises:
+        TypeError, ValueError: as `quantize_per_tensor` does, and if the channels are not as many as x's.
+
+    Example:
+        >>> x = torch.tensor([[-1.0, 0.0], [1.0, 2.0]])
+        >>> quantize_per_channel(x, torch.tensor([0.1, 0.01]), torch.tensor([10, 0]), 0, torch.quint8).int_repr()
+        tensor([[  0,  10],
+                [100, 200]], dtype=torch.uint8)
+    """
+    if axis is None:
+        raise TypeError("axis=None; allowed is an int (quantize_per_tensor has no axis)")
+    return _quantize(x, scales, zero_points, axis, dtype)
+
+
+def dequantize(q: QTensor) -> torch.Tensor:
+    """The numbers that a quantized tensor's integers stand for, in float32.
+
+    Args:
+        q: QTensor; a torch.Tensor is taken as by `torch.dequantize`.
+
+    Returns:
+        A float32 tensor of q's shape and device.
+
+    Raises:
+        TypeError: if q is something else.
+
+    Example:
+        >>> dequantize(quantize_per_tensor(torch.tensor([1.2, 3.0]), 0.5, 0, torch.quint8))
+        tensor([1., 3.])
+    """
+    check_type("q", q, (QTensor, torch.Tensor), "a QTensor")
+    if isinstance(q, QTensor) or q.is_quantized:
+        return q.dequantize()
+    check_dense("q", q)
+    return q.to(torch.float32)
+
+
+def _quantize(x: torch.Tensor, scale: Any, zero_point: Any, axis: int | None, dtype: Any) -> QTensor:
+    plain = is_plain_tensor(x)
+    qparams, form = make_qparams(scale, zero_point, axis, x.device, plain), integers(dtype)
+    return QTensor(conversion.quantize(x, qparams, form), qparams, form)
+
+
+def linear(
+    input: QTensor, weight: QTensor, bias: torch.Tensor | None = None, scale: Any = None, zero_point: Any = None
+) -> QTensor:
+    """input @ weight.T + bias by integers, requantized.
+
+    Sums are exact: int32 where all fit, else float64.
+
+    Args:
+        input: of up to 16-bit integers and shape (..., features), with parameters for the whole.
+        weight: of up to 16-bit integers and shape (outputs, features), with parameters for the whole or for each
+            output.
+        bias: float32 tensor of shape (outputs,), or None.
+        scale, zero_point: of the result; None means input's.
+
+    Returns:
+        A QTensor of shape (..., outputs) and input's integers.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes or parameters do not fit.
+
+    Example:
+        >>> x = quantize_per_tensor(torch.tensor([[1.0, 2.0]]), 0.1, 0, torch.quint8)
+        >>> weight = quantize_per_tensor(torch.tensor([[0.5, 0.25]]), 0.01, 0, torch.qint8)
+        >>> linear(x, weight, torch.tensor([0.5])).dequantize()
+        tensor([[1.5000]])
+    """
+    check_linear(input, weight, WIDTHS)
+    return linear_to(input, weight, bias, result_qparams(input, scale, zero_point), input.form)
+
+
+def _check_bias(bias: Any) -> None:
+    check_type("bias", bias, (torch.Tensor, type(None)), "a float32 tensor or None")
+    if bias is not None:
+        check_dense("bias", bias)
+
+
+def linear_to(
+    input: QTensor, weight: QTensor, bias: torch.Tensor | None, output: QParams, form: AffineInteger
+) -> QTensor:
+    """`linear` with checked operands, and any integers as its result."""
+    _check_bias(bias)
+    values = rounded_products(input.reshape(-1, weight.shape[1]), weight, Rounding(bias, output, form))
+    return QTensor(values.reshape(*input.shape[:-1], weight.shape[0]), output, form)
+
+
+def conv2d(
+    input: QTensor,
+    weight: QTensor,
+    bias: torch.Tensor | None = None,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+    scale: Any = 1.0,
+    zero_point: Any = 0,
+    dtype: Any = torch.quint8,
+) -> QTensor:
+    """A convolution by integers, requantized; see `torch.nn.functional.conv2d`, and `linear` for the sums.
+
+    Args:
+        input: of up to 16-bit integers and shape (batch, channels, height, width), with parameters for the whole.
+        weight: of up to 16-bit integers and shape (outputs, channels / groups, height, width), with parameters for the
+            whole or for each output.
+        bias, scale, zero_point: as for `linear`.
+        stride, padding, dilation: for both dimensions, or for each.
+        groups: into how many parts channels and outputs are split.
+        padding_mode: "zeros": around the image lies the zero point; "reflect", "replicate" and "circular": its own
+            integers, as for `torch.nn.Conv2d`.
+        dtype: of the result.
+
+    Returns:
+        A QTensor of shape (batch, outputs, height, width).
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if shapes, sizes or parameters do not fit, or padding_mode is none of these.
+
+    Example:
+        >>> x = quantize_per_tensor(torch.tensor([[[[1.0, 2.0, 3.0]]]]), 0.5, 0, torch.quint8)
+        >>> weight = quantize_per_tensor(torch.ones(1, 1, 1, 2), 0.5, 0, torch.qint8)
+        >>> conv2d(x, weight).dequantize()
+        tensor([[[[3., 5.]]]])
+    """
+    stride, padding, dilation = check_convolution(
+        input, weight, stride, padding, dilation, groups, padding_mode, 2, WIDTHS
+    )
+    settings = stride, padding, dilation, groups, padding_mode
+    return conv_to(input, weight, bias, settings, result_qparams(input, scale, zero_point), integers(dtype))
+
+
+def conv_to(
+    input: QTensor,
+    weight: QTensor,
+    bias: torch.Tensor | None,
+    settings: tuple[Any, ...],
+    output: QParams,
+    form: AffineInteger,
+) -> QTensor:
+    """A convolution of any dimension, with checked operands.
+
+    Its settings are stride, padding, dilation, groups and the padding's mode.
+    """
+    _check_bias(bias)
+    stride, padding, dilation, groups, mode = settings
+    if mode != "zeros":
+        input = pad_images(input, tuple((size, size) for size in padding), mode)
+        padding = (0,) * len(padding)
+    geometry = Geometry(stride, padding, dilation, groups)
+    return QTensor(rounded_windows(input, weight, geometry, Rounding(bias, output, form)), output, form)

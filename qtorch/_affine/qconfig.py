@@ -1,0 +1,200 @@
+"""How a layer is quantized: what makes its observers, or fake quantization, for activations and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from typing import Any, NamedTuple
+
+import torch
+
+from qcore import Number
+from qcore.affine.parameters import engine
+from qcore.arguments import check_type, quoted
+from qcore.formats.block import with_scale
+from qcore.formats.number import check_number
+from qtorch._affine.fake_quantize import FakeQuantize
+from qtorch._affine.observers import observer as observers
+from qtorch._affine.observers.base import Factory
+from qtorch.quant import Quantizer
+
+Maker = Callable[[], Any]
+
+
+class QConfig(NamedTuple("_QConfig", [("activation", Maker), ("weight", Maker)])):
+    """Settings of a layer, or of a part of a network.
+
+    Args:
+        activation: a class or function without arguments that makes a module for each layer's output; or a format, as
+            an object or as text, to which it is rounded to nearest; or None, which leaves it in floats. A format
+            without a scale of its own gets one (`FakeQuantize(MinMaxObserver, number=...)`): the largest magnitude that
+            was observed over the format's largest number. Ranges beyond 2^64, as bfloat16's, posits, and fixed point
+            with a fraction get none.
+        weight: the same for each layer's weight, where the scale follows from the weight itself, as with
+            `BlockScaled(format, {...: None}, scale="float32")`.
+
+    Raises:
+        ValueError: if an argument is a module, which layers would share, or a text that is no format.
+
+    Example:
+        >>> from qtorch.quantization import MinMaxObserver
+        >>> QConfig(MinMaxObserver.with_args(dtype=torch.qint8), default_weight_observer).activation().quant_min
+        -128
+        >>> QConfig("e5m2", "mxfp8_e4m3").activation()(torch.tensor([1.2, 57344.0])).tolist()
+        [1.25, 57344.0]
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, activation: Maker, weight: Maker) -> QConfig:
+        return super().__new__(cls, _maker("activation", activation), _maker("weight", weight))
+
+
+class QConfigDynamic(NamedTuple("_QConfigDynamic", [("activation", Maker), ("weight", Maker)])):
+    """Settings of a layer whose activations are quantized when they are there; only the weight needs an observer.
+
+    Args:
+        activation: as for `QConfig`; nothing is done by default.
+        weight: as for `QConfig`.
+
+    Raises:
+        ValueError: if an argument is a module, which layers would share.
+
+    Example:
+        >>> from qtorch.quantization import PerChannelMinMaxObserver
+        >>> qconfig = QConfigDynamic(weight=PerChannelMinMaxObserver.with_args(dtype=torch.qint8))
+        >>> qconfig.weight().quant_min
+        -128
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, activation: Maker = torch.nn.Identity, weight: Maker = torch.nn.Identity) -> QConfigDynamic:
+        return super().__new__(cls, _maker("activation", activation), _maker("weight", weight))
+
+
+def _maker(name: str, maker: Any) -> Maker:
+    if maker is None:
+        return torch.nn.Identity
+    if isinstance(maker, (str, Number)):
+        number = check_number(maker, name)
+        if getattr(number, "history", None) is not None:
+            raise ValueError(f"{name}={number} has a delayed scale; allowed are formats without history")
+        scaled = with_scale(number)
+        if scaled is not number and name == "activation":
+            return Factory(FakeQuantize, {"observer": observers.MinMaxObserver, "number": number})
+        number = scaled
+        return Factory(Quantizer, {"forward_number": number, "forward_rounding": "nearest"})
+    if name == "weight" and isinstance(maker, Factory) and maker.make is FakeQuantize and maker.settings.get("number"):
+        raise ValueError(
+            f"weight is FakeQuantize(number={quoted(maker.settings['number'])}); allowed is the format itself, whose "
+            "scale follows from the weight, or for a scale of each output "
+            'BlockScaled(number, {0: 1, ...: None}, scale="float32")'
+        )
+    if isinstance(maker, torch.nn.Module) or not callable(maker):
+        raise ValueError(
+            f"{name} is a {type(maker).__name__}; allowed is what makes one: a class, MinMaxObserver.with_args(...); "
+            "or a format"
+        )
+    return maker
+
+
+_SYMMETRIC: dict[str, Any] = {"dtype": torch.qint8, "qscheme": torch.per_tensor_symmetric}
+_CHANNELS: dict[str, Any] = {"dtype": torch.qint8, "qscheme": torch.per_channel_symmetric}
+
+default_observer = observers.MinMaxObserver.with_args(reduce_range=True)
+default_weight_observer = observers.MinMaxObserver.with_args(**_SYMMETRIC)
+default_histogram_observer = observers.HistogramObserver.with_args(reduce_range=True)
+default_per_channel_weight_observer = observers.PerChannelMinMaxObserver.with_args(**_CHANNELS)
+default_debug_observer = observers.RecordingObserver
+
+default_fake_quant = FakeQuantize.with_args(reduce_range=True)
+default_weight_fake_quant = FakeQuantize.with_args(**_SYMMETRIC)
+default_per_channel_weight_fake_quant = FakeQuantize.with_args(
+    observer=observers.MovingAveragePerChannelMinMaxObserver, **_CHANNELS
+)
+default_histogram_fake_quant = FakeQuantize.with_args(observer=observers.HistogramObserver, reduce_range=True)
+
+default_qconfig = QConfig(default_observer, default_weight_observer)
+default_debug_qconfig = QConfig(default_debug_observer, default_weight_observer)
+default_per_channel_qconfig = QConfig(default_observer, default_per_channel_weight_observer)
+default_qat_qconfig = QConfig(default_fake_quant, default_weight_fake_quant)
+default_weight_only_qconfig = QConfig(torch.nn.Identity, default_weight_fake_quant)
+default_activation_only_qconfig = QConfig(default_fake_quant, torch.nn.Identity)
+default_dynamic_qconfig = QConfigDynamic(weight=default_weight_observer)
+per_channel_dynamic_qconfig = QConfigDynamic(weight=default_per_channel_weight_observer)
+float16_dynamic_qconfig = QConfigDynamic(weight=observers.NoopObserver.with_args(dtype=torch.float16))
+
+
+def get_default_qconfig(backend: str = "x86") -> QConfig:
+    """The settings for quantization after training that suit an engine.
+
+    Args:
+        backend: "x86", "fbgemm", "qnnpack" or "onednn".
+
+    Returns:
+        A `QConfig` that makes a `HistogramObserver` for activations, and for weights a `PerChannelMinMaxObserver`, or a
+        `MinMaxObserver` for "qnnpack".
+
+    Raises:
+        TypeError: if backend is no text.
+        ValueError: if backend is none of these.
+
+    Example:
+        >>> get_default_qconfig("qnnpack").activation().quant_max
+        255
+    """
+    reduced, channels = engine(backend)
+    weight = default_per_channel_weight_observer if channels else default_weight_observer
+    return QConfig(observers.HistogramObserver.with_args(reduce_range=reduced), weight)
+
+
+def get_default_qat_qconfig(backend: str = "x86") -> QConfig:
+    """The settings for training with simulated quantization that suit an engine.
+
+    Args:
+        backend: as for `get_default_qconfig`.
+
+    Returns:
+        A `QConfig` that makes a `FakeQuantize` for activations, and one for weights, per channel but for "qnnpack".
+
+    Raises:
+        TypeError: if backend is no text.
+        ValueError: if backend is none of these.
+
+    Example:
+        >>> get_default_qat_qconfig("fbgemm").weight().ch_axis
+        0
+    """
+    reduced, channels = engine(backend)
+    weight = default_per_channel_weight_fake_quant if channels else default_weight_fake_quant
+    return QConfig(default_fake_quant.with_args(reduce_range=reduced), weight)
+
+
+def get_observer_dict(mod: torch.nn.Module, target_dict: dict[str, torch.nn.Module], prefix: str = "") -> None:
+    """Puts all observers of a network into a dictionary, by their names.
+
+    Args:
+        mod: the network.
+        target_dict: where they are put.
+        prefix: the network's own name, which goes before theirs.
+
+    Returns:
+        Nothing; target_dict gets the entries "NAME.activation_post_process", with the modules themselves.
+
+    Raises:
+        TypeError: if mod is no module, target_dict no dictionary, or prefix no text.
+
+    Example:
+        >>> from qtorch.quantization import MinMaxObserver
+        >>> layer, found = torch.nn.Linear(2, 2), {}
+        >>> layer.activation_post_process = MinMaxObserver()
+        >>> get_observer_dict(torch.nn.Sequential(layer), found)
+        >>> list(found)
+        ['0.activation_post_process']
+    """
+    check_type("mod", mod, torch.nn.Module, "a torch.nn.Module")
+    check_type("target_dict", target_dict, MutableMapping, "a dict")
+    check_type("prefix", prefix, str, "a str")
+    for name, child in mod.named_modules(prefix=prefix):
+        if isinstance(observer := getattr(child, "activation_post_process", None), torch.nn.Module):
+            target_dict[f"{name}.activation_post_process" if name else "activation_post_process"] = observer

@@ -1,0 +1,315 @@
+"""`QTensor`: integers, and what they stand for.
+
+It is an ordinary class around a plain tensor of integers. A subclass of torch.Tensor would have to handle each of
+torch's two thousand operators; this class has only the methods that torch's quantized tensors had. torch's functions of
+the same names call them: `torch.relu(q)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from qcore import affine
+from qcore.affine import AffineInteger, QParams, law
+from qcore.affine.quantized import QuantizedArray, moving
+from qcore.arguments import check_float, check_type, quoted
+from qtorch._affine.array_names import Names
+from qtorch._affine.integer.conversion import dequantize, quantize
+from qtorch._affine.torch_functions import FUNCTIONS, JOINS, without_integers
+from qtorch._rounding.paths.choice import check_device
+
+_TOKENS = {affine.UINT8: torch.quint8, affine.INT8: torch.qint8, affine.INT32: torch.qint32}
+
+
+def _refusal(operator: str) -> Callable[..., NoReturn]:
+    """An operator that raises TypeError, since its result would have a scale of its own."""
+
+    def method(self: QTensor, *others: Any) -> NoReturn:
+        raise TypeError(without_integers(operator))
+
+    return method
+
+
+class _NoFunctionError(TypeError, AttributeError):
+    """What a method raises that torch.Tensor has and QTensor has not: the error of the function of its name."""
+
+
+class QTensor(QuantizedArray):
+    """A tensor of numbers (q - zero_point) * scale, kept as integers q.
+
+    It has many methods of torch.Tensor. Results that are numbers are QTensors with the same parameters. Methods that
+    may mix channels need parameters for the whole tensor.
+
+    Args:
+        values: tensor of integers, of the type `form.storage`.
+        qparams: the parameters, on the same device.
+        form: the integers that there may be.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the parameters do not fit the values or the integers.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> q = quantize_per_tensor(torch.tensor([-0.52, 0.26, 1.0]), 0.5, 2, torch.quint8)
+        >>> q
+        QTensor([-0.5000,  0.5000,  1.0000], size=(3,), dtype=torch.quint8, scale=0.5, zero_point=2)
+        >>> torch.relu(q).int_repr()
+        tensor([2, 3, 4], dtype=torch.uint8)
+    """
+
+    is_quantized = True
+    names = Names
+
+    def __init__(self, values: torch.Tensor, qparams: QParams, form: AffineInteger) -> None:
+        self.values = values
+        self.qparams = qparams
+        self.form = form
+        self.check()
+        check_device("scale", qparams.scale, values.device, "values")
+        check_device("zero_point", qparams.zero_point, values.device, "values")
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), settings: Any = None) -> Any:
+        """torch's functions, by `FUNCTIONS` and the methods of the same names."""
+        name, settings = function.__name__, settings or {}
+        if name in JOINS:
+            return JOINS[name](*arguments, **settings)
+        method = FUNCTIONS.get(name) or getattr(cls, name, None)
+        first = arguments[0] if arguments else settings.get("input")
+        if method is None or not isinstance(first, cls):
+            raise TypeError(without_integers(name))
+        return method(*arguments, **settings)
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises: what torch.Tensor has and is not here has no integers."""
+        if hasattr(torch.Tensor, name) and not name.startswith("__"):
+            raise _NoFunctionError(without_integers(name))
+        raise AttributeError(f"a QTensor has no attribute {quoted(name)}")
+
+    __add__, __mul__, __sub__, __truediv__, __matmul__ = map(_refusal, ("+", "*", "-", "/", "@"))
+    __radd__, __rmul__, __rsub__, __rtruediv__, __rmatmul__ = __add__, __mul__, __sub__, __truediv__, __matmul__
+    __neg__ = _refusal("-")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the values are."""
+        return self.values.device
+
+    @property
+    def dtype(self) -> Any:
+        """torch's name of the integers, or their `AffineInteger` where it has none."""
+        return _TOKENS.get(self.form, self.form)
+
+    def size(self, dim: int | None = None) -> Any:
+        """`torch.Tensor.size`."""
+        return self.values.size(dim)
+
+    def dim(self) -> int:
+        """How many dimensions there are."""
+        return self.values.dim()
+
+    def numel(self) -> int:
+        """How many elements there are."""
+        return self.values.numel()
+
+    def qscheme(self) -> Any:
+        """torch.per_tensor_affine or torch.per_channel_affine."""
+        return torch.per_tensor_affine if self.qparams.axis is None else torch.per_channel_affine
+
+    def int_repr(self) -> torch.Tensor:
+        """A copy of the integers."""
+        return self.values.clone()
+
+    def dequantize(self) -> torch.Tensor:
+        """The numbers, in float32."""
+        return dequantize(self.values, self.qparams, self.form)
+
+    def q_scale(self) -> float:
+        """The scale of the whole tensor, as `float`; see `QuantizedArray.q_scale`."""
+        return float(super().q_scale())
+
+    def q_zero_point(self) -> int:
+        """The zero point of the whole tensor, as `int`; see `QuantizedArray.q_zero_point`."""
+        return int(super().q_zero_point())
+
+    T, mT = property(moving("T", lambda values: values.T)), property(moving("mT", lambda values: values.mT))  # noqa: N815
+
+    def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+        """`torch.Tensor.is_contiguous`."""
+        return self.values.is_contiguous(memory_format=memory_format)
+
+    def stride(self, dim: int | None = None) -> Any:
+        """`torch.Tensor.stride`."""
+        return self.values.stride() if dim is None else self.values.stride(dim)
+
+    def expand_as(self, other: QTensor | torch.Tensor) -> QTensor:
+        """`torch.Tensor.expand_as`."""
+        return self.expand(other.shape)
+
+    def view_as(self, other: QTensor | torch.Tensor) -> QTensor:
+        """`torch.Tensor.view_as`."""
+        return self.view(other.shape)
+
+    def reshape_as(self, other: QTensor | torch.Tensor) -> QTensor:
+        """`torch.Tensor.reshape_as`."""
+        return self.reshape(other.shape)
+
+    def __setitem__(self, index: Any, source: QTensor | torch.Tensor | float) -> None:
+        """Writes source's elements there, quantized with the parameters that are here.
+
+        Raises:
+            TypeError: if source is neither a tensor nor a number.
+            ValueError: if there is a scale for each channel.
+        """
+        self._whole("index assignment")
+        if not isinstance(source, (QTensor, torch.Tensor)):
+            source = torch.tensor(check_float("source", source, "a number", lambda number: number == number))
+        lanes = _lanes(self.values)
+        lanes[index] = _lanes(self._integers_of(source).to(lanes.device))
+
+    def equal(self, other: QTensor) -> bool:
+        """True if integers and parameters are the same."""
+        same = isinstance(other, QTensor) and (self.form, self.qparams.axis) == (other.form, other.qparams.axis)
+        return same and all(map(torch.equal, self._tensors(), other._tensors()))
+
+    def clone(self, *, memory_format: torch.memory_format = torch.preserve_format) -> QTensor:
+        """A copy that shares nothing."""
+        qparams = self.qparams
+        copied = QParams(qparams.scale.clone(), qparams.zero_point.clone(), qparams.axis)
+        return QTensor(self.values.clone(memory_format=memory_format), copied, self.form)
+
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> QTensor:
+        """`torch.Tensor.contiguous`."""
+        return self._with(self.values.contiguous(memory_format=memory_format))
+
+    def detach(self) -> QTensor:
+        """The same: integers have no gradients."""
+        return self
+
+    def to(
+        self, device: torch.device | str | None = None, *, memory_format: torch.memory_format = torch.preserve_format
+    ) -> QTensor:
+        """The same on a device, or in another order in memory."""
+        place = self.device if device is None else torch.device(device)
+        qparams = QParams(self.qparams.scale.to(place), self.qparams.zero_point.to(place), self.qparams.axis)
+        return QTensor(self.values.to(place, memory_format=memory_format), qparams, self.form)
+
+    def copy_(self, source: QTensor | torch.Tensor) -> QTensor:
+        """Writes source's elements here, quantized with the parameters that are here.
+
+        Raises:
+            TypeError: if source is no tensor.
+        """
+        check_type("source", source, (QTensor, torch.Tensor), "a QTensor or a torch.Tensor")
+        self.values.copy_(self._integers_of(source.expand(self.shape)))
+        return self
+
+    def _integers_of(self, source: QTensor | torch.Tensor) -> torch.Tensor:
+        """Source's elements as integers with the parameters that are here."""
+        if isinstance(source, QTensor):
+            if source.form == self.form and source.qparams is self.qparams:
+                return source.values
+            source = source.dequantize()
+        return quantize(source, self.qparams, self.form)
+
+    def resize_(self, *sizes: Any) -> QTensor:
+        """`torch.Tensor.resize_`."""
+        self._whole("resize_")
+        self.values.resize_(*sizes)
+        return self
+
+    def min(self, dim: int | None = None, keepdim: bool = False) -> Any:
+        """The least number, or those along a dimension and where they are."""
+        return self._select("min", *(() if dim is None else (dim, keepdim)))
+
+    def max(self, dim: int | None = None, keepdim: bool = False) -> Any:
+        """The greatest number, or those along a dimension and where they are."""
+        return self._select("max", *(() if dim is None else (dim, keepdim)))
+
+    def sort(self, dim: int = -1, descending: bool = False) -> tuple[QTensor, torch.Tensor]:
+        """The numbers along a dimension in order, and where they were."""
+        return self._select("sort", dim, descending)
+
+    def topk(self, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[QTensor, torch.Tensor]:
+        """The k greatest or least numbers along a dimension, and where they are."""
+        return self._select("topk", k, dim, largest, sorted)
+
+    def mean(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> QTensor:
+        """The mean of the integers, rounded to nearest even."""
+        self._whole("mean")
+        sums = self.values.to(torch.int64).sum(dim, keepdim)
+        return self._with(law.mean(Names, sums, self.numel() // max(1, sums.numel())).to(self.values.dtype))
+
+    def relu(self, inplace: bool = False) -> QTensor:
+        """max(x, 0)."""
+        if inplace:
+            return self.relu_()
+        if self.qparams.axis is None and self.values.dtype in (torch.int8, torch.uint8):
+            return self._with(torch.maximum(self.values, self.qparams.zero_point.to(self.values.dtype)))
+        return super().relu()
+
+    def dropout(self, p: float = 0.5, training: bool = True, inplace: bool = False) -> QTensor:
+        """The same: a converted model is in evaluation.
+
+        Raises:
+            ValueError: if it is in training.
+        """
+        if training:
+            raise ValueError("dropout of a QTensor in training; allowed is evaluation: model.eval()")
+        return self
+
+    dropout1d = dropout2d = dropout3d = feature_dropout = dropout
+
+    def relu_(self) -> QTensor:
+        """max(x, 0), written over x."""
+        self.values.copy_(self.relu().values)
+        return self
+
+    def __repr__(self) -> str:
+        numbers = str(self.dequantize()).removeprefix("tensor(").removesuffix(")")
+        scale, zero_point = self.qparams.scale.tolist(), self.qparams.zero_point.tolist()
+        axis = "" if self.qparams.axis is None else f", axis={self.qparams.axis}"
+        about = f"size={tuple(self.shape)}, dtype={self.dtype}, scale={scale}, zero_point={zero_point}{axis}"
+        return f"QTensor({numbers}, {about})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        form = self.form
+        return _rebuilt, (*self._tensors(), self.qparams.axis, form.qmin, form.qmax, form.signed, form.middle)
+
+    def _tensors(self) -> tuple[torch.Tensor, ...]:
+        return self.values, self.qparams.scale, self.qparams.zero_point
+
+    def _moved(self, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+        moved = function(_lanes(self.values), *arguments, **settings)
+        if isinstance(moved, torch.Tensor):
+            return self._with(moved.view(self.values.dtype))
+        return tuple(self._with(one.view(self.values.dtype)) for one in moved)
+
+    def _select(self, name: str, *arguments: Any) -> Any:
+        """A method of torch's that selects elements, and may say where they are."""
+        self._whole(name)
+        widen = self.values.dtype is torch.uint16  # torch has no min and max for it
+        found = getattr(self.values.to(torch.int32) if widen else self.values, name)(*arguments)
+        if isinstance(found, torch.Tensor):
+            return self._with(found.to(self.values.dtype))
+        return self._with(found[0].to(self.values.dtype)), found[1]
+
+
+def _lanes(values: torch.Tensor) -> torch.Tensor:
+    """Integers of 16 bits as int16, of which torch moves more kinds than of uint16."""
+    return values.view(torch.int16) if values.dtype is torch.uint16 else values
+
+
+def _rebuilt(values: Any, scale: Any, zero_point: Any, axis: int | None, *form: Any) -> QTensor:
+    return QTensor(values, QParams(scale, zero_point, axis), AffineInteger(*form))
+
+
+for _name, _function in FUNCTIONS.items():
+    if hasattr(torch.Tensor, _name):
+        setattr(QTensor, _name, _function)
+
+torch.serialization.add_safe_globals([_rebuilt])

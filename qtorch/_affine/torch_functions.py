@@ -1,0 +1,637 @@
+"""torch's functions of quantized tensors that need no scale: `torch.nn.MaxPool2d` takes them as it takes floats.
+
+`FUNCTIONS` is the one table: torch's functions of these names, and the methods that torch.Tensor has too. Functions
+that only move integers are torch's own, of the integers. Pools, interpolation and clamps keep the parameters of what
+goes in; the parameters of sigmoids, tanh and softmax follow from their range; joined tensors have those of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from qcore.affine import QParams, arithmetic
+from qcore.affine.arithmetic.operands import check_operand, integer_of
+from qcore.affine.arithmetic.padding import pad_values
+from qcore.affine.quantized import moving
+from qcore.arguments import check_choice, check_flag, check_float, check_int, quoted
+from qtorch._affine.affine import make_qparams
+from qtorch._places import running_layer
+from qtorch._rounding.paths.choice import is_plain_tensor
+
+if TYPE_CHECKING:  # the class has a table of these functions
+    from qtorch._affine.tensor import QTensor
+
+
+def max_pool1d(
+    input: QTensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> QTensor:
+    """The greatest number of each window; the law is that of `qcore.affine.arithmetic.max_pool`.
+
+    Args:
+        input: of shape (batch, channels, size), or without the batch.
+        kernel_size, stride, padding, dilation, ceil_mode, return_indices: as for `max_pool2d`.
+
+    Returns:
+        A QTensor of shape (batch, channels, windows), or without the batch, with input's integers and parameters.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([[1.0, 3.0, 2.0, 0.0]]), 0.5, 0, torch.quint8)
+        >>> max_pool1d(x, 2).dequantize()
+        tensor([[3., 2.]])
+    """
+    _check_indices(return_indices)
+    return arithmetic.max_pool(input, 1, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+def max_pool2d(
+    input: QTensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> QTensor:
+    """The greatest number of each window; see `qcore.affine.arithmetic.max_pool`.
+
+    Args:
+        input: of shape (batch, channels, height, width), or without the batch.
+        kernel_size, stride, padding, dilation, ceil_mode: as for `torch.nn.functional.max_pool2d`.
+        return_indices: False.
+
+    Returns:
+        A QTensor of shape (batch, channels, windows down, windows across), or without the batch, with input's
+        integers and parameters.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([[[1.0, 2.0], [3.0, 0.0]]]), 0.5, 0, torch.quint8)
+        >>> max_pool2d(x, 2).dequantize()
+        tensor([[[3.]]])
+    """
+    _check_indices(return_indices)
+    return arithmetic.max_pool(input, 2, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+def avg_pool2d(
+    input: QTensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> QTensor:
+    """The mean of each window; the law is that of `qcore.affine.arithmetic.avg_pool`.
+
+    Args:
+        input: of shape (batch, channels, height, width), or without the batch.
+        kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override: as for
+            `torch.nn.functional.avg_pool2d`.
+
+    Returns:
+        A QTensor of shape (batch, channels, windows down, windows across), or without the batch, with input's
+        integers and parameters.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([[[1.0, 2.0], [3.0, 6.0]]]), 0.5, 0, torch.quint8)
+        >>> avg_pool2d(x, 2).dequantize()
+        tensor([[[3.]]])
+    """
+    return arithmetic.avg_pool(input, 2, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+def avg_pool3d(
+    input: QTensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> QTensor:
+    """The mean of each window of volumes; the law is that of `qcore.affine.arithmetic.avg_pool`.
+
+    Args:
+        input: of shape (batch, channels, depth, height, width), or without the batch.
+        kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override: as for
+            `torch.nn.functional.avg_pool3d`.
+
+    Returns:
+        A QTensor of shape (batch, channels, *windows), or without the batch, with input's integers and parameters.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]), 0.5, 0, torch.quint8)
+        >>> avg_pool3d(x, (1, 2, 2)).dequantize()
+        tensor([[[[3.]]]])
+    """
+    return arithmetic.avg_pool(input, 3, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+def adaptive_avg_pool2d(input: QTensor, output_size: Any) -> QTensor:
+    """The means of as many windows as are asked for; the law is that of `qcore.affine.arithmetic.adaptive_avg_pool`.
+
+    Args:
+        input: of shape (batch, channels, height, width), or without the batch.
+        output_size: how many windows there are along all dimensions, or along each; None leaves a dimension as it is.
+
+    Returns:
+        A QTensor of shape (batch, channels, *windows), or without the batch, with input's integers and parameters.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([[[1.0, 2.0], [3.0, 6.0]]]), 0.5, 0, torch.quint8)
+        >>> adaptive_avg_pool2d(x, 1).dequantize()
+        tensor([[[3.]]])
+    """
+    return arithmetic.adaptive_avg_pool(input, output_size, 2)
+
+
+def adaptive_avg_pool3d(input: QTensor, output_size: Any) -> QTensor:
+    """The means of as many windows as are asked for; the law is that of `qcore.affine.arithmetic.adaptive_avg_pool`.
+
+    Args:
+        input: of shape (batch, channels, depth, height, width), or without the batch.
+        output_size: how many windows there are along all dimensions, or along each; None leaves a dimension as it is.
+
+    Returns:
+        A QTensor of shape (batch, channels, *windows), or without the batch, with input's integers and parameters.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]), 0.5, 0, torch.quint8)
+        >>> adaptive_avg_pool3d(x, 1).dequantize()
+        tensor([[[[3.]]]])
+    """
+    return arithmetic.adaptive_avg_pool(input, output_size, 3)
+
+
+def interpolate(
+    input: QTensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+) -> QTensor:
+    """The tensor in another size; the law is that of `qcore.affine.arithmetic.interpolate`.
+
+    Args:
+        input: of shape (batch, channels, height, width), or of volumes.
+        size, scale_factor, mode, align_corners: as for `torch.nn.functional.interpolate`, with mode "nearest" or
+            "bilinear".
+
+    Returns:
+        A QTensor of shape (batch, channels, *new sizes), with input's integers and parameters.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([[[[1.0, 3.0]]]]), 0.5, 0, torch.quint8)
+        >>> interpolate(x, scale_factor=2).dequantize()
+        tensor([[[[1., 1., 3., 3.],
+                  [1., 1., 3., 3.]]]])
+    """
+    return arithmetic.interpolate(input, size, scale_factor, mode, align_corners)
+
+
+upsample = interpolate
+
+
+def upsample_bilinear(input: QTensor, size: Any = None, scale_factor: Any = None) -> QTensor:
+    """`interpolate` with mode="bilinear" and align_corners=True.
+
+    Args:
+        input, size, scale_factor: as for `interpolate`.
+
+    Returns:
+        A QTensor of shape (batch, channels, *new sizes), with input's integers and parameters.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([[[[1.0, 3.0]]]]), 0.5, 0, torch.quint8)
+        >>> upsample_bilinear(x, (1, 3)).dequantize()
+        tensor([[[[1., 2., 3.]]]])
+    """
+    return interpolate(input, size, scale_factor, "bilinear", True)
+
+
+def upsample_nearest(input: QTensor, size: Any = None, scale_factor: Any = None) -> QTensor:
+    """`interpolate` with mode="nearest".
+
+    Args:
+        input, size, scale_factor: as for `interpolate`.
+
+    Returns:
+        A QTensor of shape (batch, channels, *new sizes), with input's integers and parameters.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([[[[1.0, 3.0]]]]), 0.5, 0, torch.quint8)
+        >>> upsample_nearest(x, (1, 4)).dequantize()
+        tensor([[[[1., 1., 3., 3.]]]])
+    """
+    return interpolate(input, size, scale_factor)
+
+
+def hardsigmoid(input: QTensor, inplace: bool = False) -> QTensor:
+    """clip(x + 3, 0, 6) / 6, with the parameters of numbers from 0 to 1, which input does not have.
+
+    Args:
+        input: QTensor.
+        inplace: False.
+
+    Returns:
+        A QTensor of input's shape and integers, with the scale 1 / (how many of these there are), 1/256 for 8 bits, and
+        the least of them as zero point.
+
+    Raises:
+        TypeError: if input is no QTensor.
+        ValueError: if inplace is True, or input has a scale for each channel or 32-bit integers.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([-4.0, 0.0, 4.0]), 0.5, 120, torch.quint8)
+        >>> hardsigmoid(x)
+        QTensor([0.0000, 0.5000, 0.9961], size=(3,), dtype=torch.quint8, scale=0.00390625, zero_point=0)
+    """
+    check_flag("inplace", inplace)
+    if inplace:
+        raise ValueError("inplace=True; allowed is False: the result has another scale")
+    return arithmetic.hardsigmoid(input)
+
+
+def relu(input: QTensor, inplace: bool = False) -> QTensor:
+    """max(x, 0); the parameters stay.
+
+    Args:
+        input: QTensor.
+        inplace: True writes the result over input.
+
+    Returns:
+        A QTensor of input's shape, integers and parameters; with inplace=True input itself.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([-4.0, 0.0, 4.0]), 0.5, 120, torch.quint8)
+        >>> relu(x).dequantize()
+        tensor([0., 0., 4.])
+    """
+    return clamp(input, 0, inplace=inplace)
+
+
+def relu6(input: QTensor, inplace: bool = False) -> QTensor:
+    """x between 0 and the quantized 6; the parameters stay.
+
+    Args:
+        input: QTensor.
+        inplace: True writes the result over input.
+
+    Returns:
+        A QTensor of input's shape, integers and parameters; with inplace=True input itself.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> relu6(quantize_per_tensor(torch.tensor([-1.0, 2.0, 9.0]), 0.5, 20, torch.quint8)).dequantize()
+        tensor([0., 2., 6.])
+    """
+    return clamp(input, 0, 6, inplace)
+
+
+def hardtanh(input: QTensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> QTensor:
+    """x between the quantized bounds.
+
+    Args:
+        input: QTensor.
+        min_val, max_val: the bounds, which are quantized with input's parameters; min_val is at most max_val.
+        inplace: True writes the result over input.
+
+    Returns:
+        A QTensor of input's shape, integers and parameters; with inplace=True input itself.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([-4.0, 0.0, 4.0]), 0.5, 120, torch.quint8)
+        >>> hardtanh(x).dequantize()
+        tensor([-1.,  0.,  1.])
+    """
+    for name, bound in (("min_val", min_val), ("max_val", max_val)):
+        check_float(name, bound, "a number", lambda number: number == number)
+    if min_val > max_val:
+        raise ValueError(f"min_val={min_val} and max_val={max_val}; allowed is min_val <= max_val")
+    return clamp(input, min_val, max_val, inplace)
+
+
+def clamp(input: QTensor, min_: float | None = None, max_: float | None = None, inplace: bool = False) -> QTensor:
+    """x between the quantized bounds; see `qcore.affine.arithmetic.clamp`.
+
+    Args:
+        input: QTensor.
+        min_, max_: the bounds, which are quantized with input's parameters; None for none.
+        inplace: True writes the result over input.
+
+    Returns:
+        A QTensor of input's shape, integers and parameters; with inplace=True input itself.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([-4.0, 0.0, 4.0]), 0.5, 120, torch.quint8)
+        >>> clamp(x, max_=2).dequantize()
+        tensor([-4.,  0.,  2.])
+    """
+    check_flag("inplace", inplace)
+    for name, bound in (("min_", min_), ("max_", max_)):
+        if bound is not None:
+            check_float(name, bound, "a number or None", lambda number: number == number)
+    return written(input, arithmetic.clamp(input, min_, max_), inplace)
+
+
+def threshold(input: QTensor, threshold: float, value: float, inplace: bool = False) -> QTensor:
+    """x where it is above the threshold, else the quantized value; see `qcore.affine.arithmetic.threshold`.
+
+    Args:
+        input: QTensor.
+        threshold: finite.
+        value: finite, which is quantized with input's parameters.
+        inplace: True writes the result over input.
+
+    Returns:
+        A QTensor of input's shape, integers and parameters; with inplace=True input itself.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([-4.0, 0.5, 4.0]), 0.5, 120, torch.quint8)
+        >>> threshold(x, 0.5, -1.0).dequantize()
+        tensor([-1., -1.,  4.])
+    """
+    check_flag("inplace", inplace)
+    return written(input, arithmetic.threshold(input, threshold, value), inplace)
+
+
+def leaky_relu(
+    input: QTensor, negative_slope: float = 0.01, inplace: bool = False, scale: Any = None, zero_point: Any = None
+) -> QTensor:
+    """x where it is above 0, else x * negative_slope; without parameters the result has input's.
+
+    Args:
+        input, negative_slope, scale, zero_point: see `qcore.affine.arithmetic.leaky_relu`.
+        inplace: whether the result is written over input, whose parameters it must then have.
+
+    Returns:
+        A QTensor of input's shape and integers, with the parameters given; with inplace=True input itself.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> import torch
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([-8.0, 0.0, 2.0]), 0.5, 120, torch.quint8)
+        >>> leaky_relu(x, 0.25).dequantize()
+        tensor([-2.,  0.,  2.])
+    """
+    check_flag("inplace", inplace)
+    if inplace and (scale is not None or zero_point is not None):
+        raise ValueError(f"inplace=True with scale={scale} and zero_point={zero_point}; allowed are both None")
+    result = arithmetic.leaky_relu(input, result_qparams(input, scale, zero_point), slope=negative_slope)
+    return written(input, result, inplace)
+
+
+def result_qparams(input: Any, scale: Any, zero_point: Any) -> QParams:
+    """The parameters of a result: those given, and input's where they are None."""
+    check_operand("input", input)
+    scale = input.qparams.scale if scale is None else scale
+    zero_point = input.qparams.zero_point if zero_point is None else zero_point
+    return make_qparams(scale, zero_point, None, input.device, is_plain_tensor(input.values))
+
+
+def pad(input: QTensor, pad: Any, mode: str = "constant", value: float | None = None) -> QTensor:
+    """The tensor with numbers around it: one number, which is quantized, or by the other modes numbers of its own.
+
+    Args:
+        input: QTensor.
+        pad: how many before and after each of the last dimensions, the last dimension first, as for
+            `torch.nn.functional.pad`; with mode "constant" negative ones take numbers away.
+        mode: "constant", "reflect", "replicate" or "circular".
+        value: with mode "constant"; None for 0.
+
+    Returns:
+        A QTensor with input's integers and parameters.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([[1.0, 2.0, 3.0]]), 0.5, 7, torch.quint8)
+        >>> pad(x, (1, 2)).dequantize()
+        tensor([[0., 1., 2., 3., 0., 0.]])
+        >>> pad(x, (1, 2), "reflect").dequantize()
+        tensor([[2., 1., 2., 3., 2., 1.]])
+    """
+    check_operand("input", input)
+    check_choice("mode", mode, ("constant", "reflect", "replicate", "circular"))
+    ends = [check_int("pad", end, None if mode == "constant" else 0) for end in pad]
+    if len(ends) % 2 or len(ends) > 2 * input.ndim:
+        raise ValueError(f"pad={pad}; allowed are two ints for each of up to {input.ndim} dimensions")
+    pairs = tuple(zip(ends[-2::-2], ends[::-2], strict=True))  # of dimensions in order
+    first = input.ndim - len(pairs)
+    if mode != "constant":
+        if value:
+            raise ValueError(f"value={value} with mode={quoted(mode)}; allowed is None")
+        return input._moved(lambda values: pad_values(input.names, values, pairs, mode, first))
+    value = check_float("value", 0.0 if value is None else value, "a number", lambda number: number == number)
+    fill = integer_of(input, value).to(input.values.dtype)
+    return input._moved(lambda values: _surrounded(values, fill.view(values.dtype), pairs, first))
+
+
+def _surrounded(
+    values: torch.Tensor, fill: torch.Tensor, pairs: tuple[tuple[int, int], ...], first: int
+) -> torch.Tensor:
+    """Integers within margins of another one; margins below 0 take integers away."""
+    shape, inside, kept = list(values.shape), [slice(None)] * values.ndim, [slice(None)] * values.ndim
+    for axis, (before, after) in enumerate(pairs, first):
+        size = shape[axis]
+        shape[axis] = size + before + after
+        if shape[axis] < 0:
+            raise ValueError(f"pad takes {-before - after} of {size} numbers; allowed are no more than there are")
+        kept[axis] = slice(max(0, -before), size - max(0, -after))
+        inside[axis] = slice(max(0, before), shape[axis] - max(0, after))
+    result = fill.expand(shape).clone(memory_format=torch.contiguous_format)
+    result[tuple(inside)] = values[tuple(kept)]
+    return result
+
+
+def _check_indices(return_indices: Any) -> None:
+    if return_indices is not False:
+        raise ValueError(f"return_indices={return_indices}; allowed is False")
+
+
+def written(input: QTensor, result: QTensor, inplace: bool) -> QTensor:
+    """The result, written over input where that is asked for."""
+    if not inplace:
+        return result
+    input.values.copy_(result.values)
+    return input
+
+
+def _interpolate_module(input: QTensor, *others: Any, recompute_scale_factor: Any = None, **settings: Any) -> QTensor:
+    """`interpolate` with the arguments that `torch.nn.Upsample` passes."""
+    if recompute_scale_factor or settings.pop("antialias", False):
+        raise ValueError("interpolate of a QTensor with recompute_scale_factor or antialias; allowed is neither")
+    return interpolate(input, *others, **settings)
+
+
+def without_integers(operation: str) -> str:
+    """The message that users see who call a model's float layer, or write x + y, where tensors are quantized."""
+    return (
+        f"{running_layer()}{operation} of a QTensor; allowed are its methods, the methods of FloatFunctional in the "
+        "place of x + y, x * y and x @ y, layers of qtorch.nn.quantized, and floats: insert a DeQuantStub before it"
+    )
+
+
+def _cat(tensors: Any, dim: int = 0) -> QTensor:
+    """`torch.cat`; the result has the parameters of the first, as torch's own."""
+    return arithmetic.cat(tensors, dim)
+
+
+def _stack(tensors: Any, dim: int = 0) -> QTensor:
+    """`torch.stack`; the result has the parameters of the first, as torch's own."""
+    return arithmetic.stack(tensors, dim)
+
+
+def _einsum(equation: str, *operands: Any) -> QTensor:
+    """`torch.einsum` of one tensor whose dimensions change places; sums and products need a scale of their own."""
+    left, _, right = equation.replace(" ", "").partition("->")
+    if len(operands) != 1 or not left.isalpha() or sorted(left) != sorted(right) or len(set(left)) < len(left):
+        raise TypeError(without_integers("einsum"))
+    return operands[0].permute(*map(left.index, right))
+
+
+def _clamp(input: QTensor, min: float | None = None, max: float | None = None) -> QTensor:
+    """`torch.clamp`."""
+    return clamp(input, min, max)
+
+
+def _softmax(input: QTensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> QTensor:
+    """`torch.softmax`; the result has the parameters of numbers from 0 to 1."""
+    if dtype is not None:
+        raise ValueError(f"softmax of a QTensor with dtype={dtype}; allowed is None")
+    if dim is None:
+        raise TypeError("softmax of a QTensor with dim=None; allowed is an int")
+    return arithmetic.softmax(input, dim)
+
+
+def _in_place(function: Callable[..., QTensor]) -> Callable[..., QTensor]:
+    """A function that writes its result over the input."""
+
+    def method(input: QTensor, *arguments: Any, **settings: Any) -> QTensor:
+        return written(input, function(input, *arguments, **settings), True)
+
+    return method
+
+
+def _move(name: str) -> Callable[..., Any]:
+    """torch's function of a name as one that moves integers."""
+    return moving(name, getattr(torch.Tensor, name, None) or getattr(torch, name))
+
+
+_MOVES = (
+    *("as_strided", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_to", "channel_shuffle", "chunk", "diagonal"),
+    *("dsplit", "expand", "fliplr", "flip", "flipud", "gather", "hsplit", "index_select", "masked_select", "moveaxis"),
+    *("movedim", "narrow", "native_channel_shuffle", "permute", "pixel_shuffle", "pixel_unshuffle", "ravel", "repeat"),
+    *("repeat_interleave", "roll", "rot90", "select", "split", "split_with_sizes", "swapaxes", "swapdims", "t", "take"),
+    *("take_along_dim", "tensor_split", "tile", "unbind", "unflatten", "unfold", "unsqueeze", "view", "vsplit"),
+)
+_CLAMPS = {
+    "clamp": _clamp,
+    "clip": _clamp,
+    "clamp_min": lambda input, min: clamp(input, min),
+    "clamp_max": lambda input, max: clamp(input, None, max),
+}
+
+# What torch's functions of these names do with a QTensor; those that torch.Tensor has are methods of QTensor, too.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: _move(name) for name in _MOVES},
+    **_CLAMPS,
+    **{f"{name}_": _in_place(function) for name, function in _CLAMPS.items()},
+    "pad": pad,
+    "masked_fill": arithmetic.masked_fill,
+    "masked_fill_": _in_place(arithmetic.masked_fill),
+    "max_pool1d": max_pool1d,
+    "max_pool2d": max_pool2d,
+    "avg_pool2d": avg_pool2d,
+    "avg_pool3d": avg_pool3d,
+    "adaptive_avg_pool2d": adaptive_avg_pool2d,
+    "adaptive_avg_pool3d": adaptive_avg_pool3d,
+    "interpolate": _interpolate_module,
+    "relu6": relu6,
+    "hardtanh": hardtanh,
+    "hardtanh_": _in_place(hardtanh),
+    "hardsigmoid": hardsigmoid,
+    "leaky_relu": leaky_relu,
+    "leaky_relu_": _in_place(leaky_relu),
+    "sigmoid": arithmetic.sigmoid,
+    "softmax": _softmax,
+    "tanh": arithmetic.tanh,
+    "threshold": threshold,
+    torch.nn.functional.threshold.__name__: threshold,  # "_threshold", in 2.13
+}
+# Of several tensors, whose first argument is a list or text.
+JOINS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
+    "stack": _stack,
+    "einsum": _einsum,
+}

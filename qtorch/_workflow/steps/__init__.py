@@ -1,1 +1,0 @@
-"""The steps from a float model to a quantized one."""

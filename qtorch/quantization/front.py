@@ -1,0 +1,273 @@
+"""A whole model quantized by one call: layers are fused, observed, calibrated and converted, and nobody names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import skip_init
+
+from qcore.arguments import check_type, quoted
+from qcore.notices import warn
+from qtorch._affine.fake_quantize import FakeQuantize
+from qtorch._affine.observers.base import RangeObserver
+from qtorch._affine.qconfig import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
+from qtorch._classes import plain_class
+from qtorch.nn.quantized import FloatFunctional
+from qtorch.quantization.conversion import convert
+from qtorch.quantization.flow import Call, Flow, leaves, record
+from qtorch.quantization.fuse_modules import fuse_modules, has_fused_layer
+from qtorch.quantization.preparation import prepare, prepare_qat
+from qtorch.quantization.propagation import check_settings, propagate_qconfig_
+from qtorch.quantization.quantization_mappings import (
+    get_default_static_quant_module_mappings,
+    is_unobserved,
+    is_whole,
+)
+from qtorch.quantization.quantize import quantize_dynamic
+from qtorch.quantization.reasons import PASSING
+from qtorch.quantization.report import report
+from qtorch.quantization.rounding import rounds_only
+from qtorch.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
+from qtorch.quantization.swap import take_hooks
+from qtorch.quantization.tree import check_model, rebuilt, shown
+
+__all__ = ["quantize_model"]
+
+
+def quantize_model(
+    model: nn.Module, qconfig: Any = None, calibrate: Any = None, *, train: Callable[[nn.Module], Any] | None = None
+) -> nn.Module:
+    """A quantized copy of a float model.
+
+    A `Conv1D` of GPT-2, a linear layer with its weight the other way round, becomes a `torch.nn.Linear`. The model runs
+    once on the first calibration data, which shows what follows what. Convolutions and linear layers are
+    fused with batch norms and ReLUs behind them; layers in integers quantize floats that come in, and dequantize what
+    goes to layers or functions of floats. Then the model is calibrated, or trained, and converted. `report` says of the
+    result what is quantized, and what is in floats and why.
+
+    Args:
+        model: the float model; it stays as it is.
+        qconfig: the settings, or a dictionary of settings by names and types of modules, where "" is the model and None
+            leaves a part in floats. A `QConfig` of observers quantizes weights and activations, of formats rounds to
+            them, and with None as activation quantizes weights alone; a `QConfigDynamic` quantizes activations by their
+            own range at each call. None is `get_default_qconfig()`, and with train `get_default_qat_qconfig()`.
+        calibrate: inputs, each of them a tensor, a tuple of the model's arguments or a dictionary of them by name; or a
+            function that runs the model it gets, and is called twice, the first time until the model has run once. None
+            where the settings need no data.
+        train: a function that trains the model it gets, with the rounding of the result; called twice as well. It takes
+            the place of calibrate, and the settings are of `FakeQuantize` and formats.
+
+    Returns:
+        The converted model, in evaluation.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the settings need data and there are none, an entry names nothing, or nothing is quantized.
+
+    Warns:
+        UserWarning: of layers with matrices as weights that stay in floats though they have settings, of layers that
+            saw no data, and of layers that ran several times with one observer.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+        >>> small = quantize_model(model, calibrate=[torch.randn(8, 1, 4, 4)])
+        >>> small(torch.randn(2, 1, 4, 4)).shape
+        torch.Size([2, 3])
+        >>> [row.path for row in report(small) if row.state == "quantized"]
+        ['0.quant', '0.module', '4.dequant', '4.module']
+    """
+    check_model("model", model)
+    if train is not None:
+        check_type("train", train, Callable, "a function that trains the model it gets")
+        if calibrate is not None:
+            raise TypeError("calibrate and train are given; allowed is one of them")
+    entries = _entries(qconfig, train)
+    dynamic = {key: one for key, one in entries.items() if isinstance(one, QConfigDynamic)}
+    static = {key: None if key in dynamic else one for key, one in entries.items()}
+    model = rebuilt(deepcopy(model), lambda _, layer: _as_linear(layer), is_whole)
+    if any(isinstance(one, QConfig) for one in static.values()):
+        model = _static(model, static, calibrate, train)
+    if dynamic:
+        model = quantize_dynamic(model.eval(), _spec(model, dynamic, entries), inplace=False)
+    _warn_of_floats(model)
+    return model.eval()
+
+
+def _entries(qconfig: Any, train: Any) -> dict[Any, Any]:
+    """The settings by names and types."""
+    if qconfig is None:
+        return {"": get_default_qconfig() if train is None else get_default_qat_qconfig()}
+    if not isinstance(qconfig, Mapping):
+        check_settings("qconfig", qconfig)
+        return {"": qconfig}
+    for key, one in qconfig.items():
+        check_settings(f"the entry {quoted(key)} of qconfig", one)
+    if not any(one is not None for one in qconfig.values()):
+        raise ValueError("qconfig has no settings but None; allowed are a QConfig or a QConfigDynamic for some layer")
+    return dict(qconfig)
+
+
+def _as_linear(layer: Any) -> nn.Module:
+    """A linear layer in the place of transformers' Conv1D; other layers as they are."""
+    if plain_class(layer).__name__ != "Conv1D" or not hasattr(layer, "nf"):
+        return layer
+    inputs, outputs = layer.weight.shape
+    made = skip_init(nn.Linear, inputs, outputs, device=layer.weight.device, dtype=layer.weight.dtype)
+    made.weight = nn.Parameter(layer.weight.detach().T.contiguous(), layer.weight.requires_grad)
+    made.bias = layer.bias
+    if hasattr(layer, "qconfig"):
+        made.qconfig = layer.qconfig
+    take_hooks(made, layer, layer)
+    return made.train(layer.training)
+
+
+def _static(model: nn.Module, entries: Mapping[Any, Any], calibrate: Any, train: Any) -> nn.Module:
+    """The model fused, observed or trained, and converted."""
+    propagate_qconfig_(model, entries)
+    first, rest = (train, train) if train is not None else _runs(calibrate)
+    model.train(train is not None)
+    if first is not None:
+        rows = _rows(model, record(model, first))
+        model = fuse_modules(model, rows, inplace=True) if rows else model
+        if not any(isinstance(module, (QuantStub, DeQuantStub)) for module in model.modules()):
+            model = _with_stubs(model, record(model, first))
+    prepared = prepare_qat(model) if train is not None else prepare(model, inplace=True)
+    if rest is not None:
+        with torch.set_grad_enabled(train is not None):
+            rest(prepared)
+    elif missing := [path for path, layer in prepared.named_modules() if _needs_data(layer)]:
+        raise ValueError(
+            f"calibrate=None; {shown(missing[0].rpartition('.')[0])} needs the range of its results: allowed are "
+            "inputs, a function that runs the model, and settings that need no data (QConfig(None, ...))"
+        )
+    return convert(prepared.eval())
+
+
+def _needs_data(module: nn.Module) -> bool:
+    return isinstance(module, (FakeQuantize, RangeObserver)) and not module.has_seen
+
+
+def _runs(calibrate: Any) -> tuple[Any, Any]:
+    """Functions that run a model on the first data, and on all."""
+    if calibrate is None:
+        return None, None
+    if isinstance(calibrate, Callable) and not isinstance(calibrate, nn.Module):
+        return calibrate, calibrate
+    if not isinstance(calibrate, Iterable) or isinstance(calibrate, (torch.Tensor, str, Mapping, nn.Module)):
+        raise TypeError(
+            f"calibrate is a {type(calibrate).__name__}; allowed are None, a list of inputs ([x]), and a function that "
+            "runs the model it gets"
+        )
+    batches = iter(calibrate)
+    try:
+        batch = next(batches)
+    except StopIteration:
+        raise ValueError("calibrate has no inputs; allowed are one or more") from None
+
+    def run_all(model: nn.Module) -> None:
+        for one in chain([batch], batches):
+            _run(model, one)
+
+    return lambda model: _run(model, batch), run_all
+
+
+def _run(model: nn.Module, batch: Any) -> None:
+    if isinstance(batch, Mapping):
+        model(**batch)
+    elif isinstance(batch, (tuple, list)):
+        model(*batch)
+    else:
+        model(batch)
+
+
+def _rows(model: nn.Module, flow: Flow) -> list[list[str]]:
+    """The names of layers that can be fused, with the settings of the first of each row."""
+    names: dict[int, int] = {}
+    for _, module in model.named_modules(remove_duplicate=False):
+        names[id(module)] = names.get(id(module), 0) + 1
+
+    def layer_of(call: Call | None) -> Any:
+        """The layer, where it is one that may go into another."""
+        if call is None or call.path is None or len(flow.by_path[call.path]) > 1:
+            return None
+        layer = model.get_submodule(call.path)
+        return layer if names[id(layer)] == 1 and call.path else None
+
+    rows, used = list[list[str]](), set[str]()
+    for call in flow.calls:
+        calls, layers = [call], [layer_of(call)]
+        while layers[-1] is not None and len(layers) < 3:
+            calls.append(flow.only_next(calls[-1]))  # type: ignore[arg-type]
+            layers.append(layer_of(calls[-1]))
+        layers = [layer for layer in layers if layer is not None]
+        count = next((count for count in (3, 2) if len(layers) >= count and has_fused_layer(layers[:count])), 0)
+        row = [str(one.path) for one in calls[:count]]
+        if count and layers[0].qconfig is not None and used.isdisjoint(row):
+            for layer in layers[:count]:
+                layer.qconfig = layers[0].qconfig
+            rows.append(row)
+            used |= set(row)
+    return rows
+
+
+def _with_stubs(model: nn.Module, flow: Flow) -> nn.Module:
+    """The model with layers in integers that quantize what comes as floats, and dequantize what leaves as floats."""
+    mapping = get_default_static_quant_module_mappings()
+
+    def in_integers(layer: nn.Module) -> bool:
+        known = plain_class(layer) in mapping and not is_unobserved(layer, mapping)
+        return known and getattr(layer, "qconfig", None) is not None and not rounds_only(layer)
+
+    layers = dict[str, nn.Module]()
+    for path, layer in leaves(model):
+        if isinstance(layer, FloatFunctional):
+            layer.qconfig = None  # type: ignore[assignment]  # between floats, as in a model without stubs all functions are
+        elif in_integers(layer):
+            layers[path] = layer
+
+    def takes(call: Call) -> bool:
+        return call.path is not None and call.path in layers and len(flow.by_path[call.path]) == 1
+
+    def passes(call: Call) -> bool:
+        return call.keeps or (call.module is not None and plain_class(call.module) in PASSING)
+
+    integers = flow.integers(takes, passes)
+    wrapped = {}
+    for path, layer in layers.items():
+        calls = flow.by_path.get(path, [])
+        alone = len(calls) != 1
+        wrapped[id(layer)] = (
+            alone or not integers.issuperset(calls[0].takes),
+            alone or not integers.issuperset(calls[0].gives),
+        )
+
+    def change(path: str, layer: nn.Module) -> nn.Module:
+        stubs = wrapped.get(id(layer), (False, False))
+        return QuantWrapper(layer, *stubs) if any(stubs) else layer
+
+    return rebuilt(model, change, lambda path, layer: path in layers)
+
+
+def _spec(model: nn.Module, dynamic: Mapping[Any, Any], entries: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What `quantize_dynamic` does to the rest; embeddings are quantized where they are named."""
+    present = {plain_class(module) for module in model.modules()}
+    off = {key: None for key, one in entries.items() if one is None and (isinstance(key, str) or key in present)}
+    return ({nn.Embedding: None} if nn.Embedding in present else {}) | off | dict(dynamic)
+
+
+def _warn_of_floats(model: nn.Module) -> None:
+    """Warns of layers that have settings and matrices as weights, and stay in floats."""
+    left = []
+    for row in report(model):
+        layer = model.get_submodule(row.path)
+        has_matrix = any(parameter.dim() > 1 for parameter in layer.parameters(recurse=False))
+        if has_matrix and row.state == "float" and row.reason not in ("its qconfig is None", "it has no qconfig"):
+            left.append(f"{shown(row.path)} ({row.layer}): {row.reason}")
+    if left:
+        more = f"; and {len(left) - 12} more, see report(model)" if len(left) > 12 else ""
+        warn(f"these layers stay in floats: {'; '.join(left[:12])}{more}")

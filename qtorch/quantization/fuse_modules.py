@@ -1,0 +1,240 @@
+"""Layers in a row that become one, so that what is between them is never rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from qcore.arguments import check_type, quoted
+from qtorch._torch_internals import drop_forward_hooks
+from qtorch.nn.intrinsic.fused import FUSED, Fused, folded_layer
+from qtorch.quantization.swap import take_hooks
+from qtorch.quantization.tree import check_mapping, check_model, copied, entry_of
+
+__all__ = ["fuse_known_modules", "fuse_modules", "fuse_modules_qat"]
+
+Fuser = Callable[..., list[nn.Module]]
+_CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
+_TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
+_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
+
+
+def fuse_modules(
+    model: nn.Module,
+    modules_to_fuse: Sequence[Any],
+    inplace: bool = False,
+    fuser_func: Fuser | None = None,
+    fuse_custom_config_dict: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """A copy of a model in which layers in a row are one: conv, bn; conv, bn, relu; conv, relu; linear, relu; bn, relu.
+
+    The first name means the fused layer then, and the others mean `torch.nn.Identity`. In evaluation a batch norm goes
+    into the weights of the convolution, or linear layer, before it. In training it stays beside a convolution, for
+    `prepare_qat`, and the numbers stay as they are.
+
+    Args:
+        model: whose layers of a row are all in evaluation, or all in training.
+        modules_to_fuse: a list of names, or a list of such lists, in the order in which the model calls them.
+        inplace: whether model itself is changed.
+        fuser_func: makes a list of layers out of such a list, of the same length; None for `fuse_known_modules`.
+        fuse_custom_config_dict: {"additional_fuser_method_mapping": {(Type, ...): function}}, where
+            function(training, layer, ...) returns the fused layer of a row of these types.
+
+    Returns:
+        The model with fused layers.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if a name is none of the model's, a row is of no known types, layers of a row are in different
+            modes, have different settings, or are used under other names too, or a batch norm does not fit.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU()).eval()
+        >>> [type(layer).__name__ for layer in fuse_modules(model, ["0", "1", "2"])]
+        ['ConvReLU2d', 'Identity', 'Identity']
+    """
+    fuser = fuse_known_modules if fuser_func is None else fuser_func
+    check_type("fuser_func", fuser, Callable, "a function of a list of modules")
+    model = copied(model, inplace)
+    more = entry_of("fuse_custom_config_dict", fuse_custom_config_dict, "additional_fuser_method_mapping")
+    for row in _rows(modules_to_fuse):
+        layers = [_layer(model, name) for name in row]
+        _check_row(model, row, layers)
+        try:
+            made = fuser(layers, more) if fuser is fuse_known_modules else fuser(layers)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"modules_to_fuse has {list(row)}: {error}") from error
+        if len(made) != len(layers):
+            raise ValueError(f"fuser_func returned {len(made)} modules for {list(row)}; allowed are as many as it got")
+        for name, layer in zip(row, made, strict=True):
+            model.set_submodule(name, layer)
+    return model
+
+
+def fuse_modules_qat(
+    model: nn.Module,
+    modules_to_fuse: Sequence[Any],
+    inplace: bool = False,
+    fuser_func: Fuser | None = None,
+    fuse_custom_config_dict: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """`fuse_modules` for a model in training, which it checks.
+
+    Args:
+        model, modules_to_fuse, inplace, fuser_func, fuse_custom_config_dict: as for `fuse_modules`.
+
+    Returns:
+        The model with fused layers, in training: a copy, or with inplace=True model itself.
+
+    Raises:
+        TypeError, ValueError: as `fuse_modules` does, and if the model is in evaluation.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
+        >>> [type(layer).__name__ for layer in fuse_modules_qat(model, ["0", "1", "2"])]
+        ['ConvBnReLU2d', 'Identity', 'Identity']
+    """
+    if isinstance(model, nn.Module) and not model.training:
+        raise ValueError("model is in evaluation; allowed is one in training (model.train()), or fuse_modules")
+    return fuse_modules(model, modules_to_fuse, inplace, fuser_func, fuse_custom_config_dict)
+
+
+def fuse_known_modules(mod_list: list[nn.Module], additional_fuser_method_mapping: Any = None) -> list[nn.Module]:
+    """The fused layer and as many `torch.nn.Identity` as complete the row; see `fuse_modules`.
+
+    Pre-hooks of the first layer and hooks of the last one are the fused layer's then.
+
+    Args:
+        mod_list: the layers of a row.
+        additional_fuser_method_mapping: functions by tuples of types, as for `fuse_modules`.
+
+    Returns:
+        A list as long as mod_list, of modules in the mode (training or evaluation) of the first layer.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if there is no layer, the types are not known in this order, or a batch norm does not fit.
+
+    Example:
+        >>> fuse_known_modules([nn.Linear(1, 1), nn.ReLU()])[1]
+        Identity()
+    """
+    check_type("mod_list", mod_list, (Sequence, nn.Sequential, nn.ModuleList), "a list of modules")
+    for index, layer in enumerate(mod_list):
+        check_model(f"mod_list[{index}]", layer)
+    if not mod_list:
+        raise ValueError(f"mod_list={quoted(mod_list)}; allowed are one or more modules")
+    more = {} if additional_fuser_method_mapping is None else additional_fuser_method_mapping
+    check_mapping("additional_fuser_method_mapping", more)
+    types = tuple(map(type, mod_list))
+    training = mod_list[0].training
+    fused = more[types](training, *mod_list) if types in more else _fused(mod_list, types, training)
+    for layer in mod_list:
+        if hasattr(layer, "qconfig"):
+            fused.qconfig = layer.qconfig
+    take_hooks(fused, mod_list[0], mod_list[-1])
+    drop_forward_hooks(mod_list[0], True, bool)  # parts of the fused layer would call them once more
+    drop_forward_hooks(mod_list[-1], False, bool)
+    return [fused.train(training), *(nn.Identity().train(training) for _ in mod_list[1:])]
+
+
+def has_fused_layer(layers: Sequence[nn.Module]) -> bool:
+    """True if `fuse_known_modules` fuses these layers, in their mode."""
+    types, training = tuple(map(type, layers)), layers[0].training
+    if not _folds(types, training):
+        return types in FUSED
+    if _misfit(layers[0], layers[1], training):
+        return False
+    return types in FUSED if training else len(types) == 2 or (types[0], *types[2:]) in FUSED
+
+
+def _folds(types: tuple[Any, ...], training: bool) -> bool:
+    """True if the second layer is the batch norm of the first."""
+    first, second = types[0], types[1] if len(types) > 1 else None
+    if first in _TRANSPOSED and not training:
+        return len(types) == 2 and second is _NORMS[_TRANSPOSED.index(first)]
+    return (first in _CONVOLUTIONS and second is _NORMS[_CONVOLUTIONS.index(first)]) or (
+        types == (nn.Linear, nn.BatchNorm1d) and not training
+    )
+
+
+def _fused(layers: list[nn.Module], types: tuple[Any, ...], training: bool) -> nn.Module:
+    folds = _folds(types, training)
+    if types not in FUSED and not folds:
+        names = ", ".join(kind.__name__ for kind in types)
+        raise ValueError(
+            f"there is no fused layer of ({names}); allowed are, in this order and exactly, a convolution and its "
+            "BatchNorm, with a ReLU or without; a convolution, Linear, BatchNorm2d or BatchNorm3d and a ReLU; and in "
+            "evaluation a Linear and a BatchNorm1d, or a transposed convolution and its BatchNorm"
+        )
+    if folds:
+        if misfit := _misfit(layers[0], layers[1], training):
+            raise ValueError(misfit)
+        if not training:
+            folded = folded_layer(layers[0], layers[1])
+            return folded if len(layers) == 2 else FUSED[type(folded), type(layers[2])](folded, layers[2])
+    return FUSED[types](*layers)
+
+
+def _misfit(layer: Any, bn: Any, training: bool) -> str:
+    """Why a batch norm cannot be fused with the layer before it; "" where it can."""
+    outputs = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
+    if bn.num_features != outputs:
+        return f"the batch norm has num_features={bn.num_features}; allowed is {outputs}, as the layer's outputs"
+    if bn.running_mean is None or (training and not bn.affine):
+        return (
+            "the batch norm has no running statistics or, in training, no weight; allowed are "
+            "track_running_stats=True and affine=True"
+        )
+    return ""
+
+
+def _rows(modules_to_fuse: Any) -> Any:
+    """The lists of names, of which modules_to_fuse is one or has many."""
+    listed = isinstance(modules_to_fuse, Collection) and not isinstance(modules_to_fuse, str)
+    if not listed or all(isinstance(name, str) for name in modules_to_fuse):
+        modules_to_fuse = [modules_to_fuse]
+    for row in modules_to_fuse:
+        if not isinstance(row, Collection) or isinstance(row, str):
+            raise _no_names(row)
+    return modules_to_fuse
+
+
+def _no_names(value: Any) -> TypeError:
+    return TypeError(f"modules_to_fuse has {quoted(value)}; allowed are lists of names: [['conv', 'bn', 'relu']]")
+
+
+def _layer(model: nn.Module, name: Any) -> nn.Module:
+    if not isinstance(name, str):
+        raise _no_names(name)
+    try:
+        return model.get_submodule(name)
+    except AttributeError as error:
+        raise ValueError(f"modules_to_fuse has {quoted(name)}, which names no module: {error}") from error
+
+
+def _check_row(model: nn.Module, row: Sequence[str], layers: list[nn.Module]) -> None:
+    """Raises unless layers can be replaced together."""
+    if len(layers) < 2 or len(set(map(id, layers))) < len(layers):
+        raise ValueError(f"modules_to_fuse has {list(row)}; allowed are two or more layers")
+    if len({layer.training for layer in layers}) > 1:
+        modes = ", ".join(
+            f"{name} in {'training' if layer.training else 'evaluation'}"
+            for name, layer in zip(row, layers, strict=True)
+        )
+        raise ValueError(f"modules_to_fuse has {modes}; allowed is one mode: model.train() or model.eval()")
+    if any(isinstance(layer, Fused) for layer in layers):
+        raise ValueError(f"modules_to_fuse has {list(row)}, of which a part is fused already")
+    settings = [layer.qconfig for layer in layers if hasattr(layer, "qconfig")]
+    if any(one != settings[0] for one in settings):
+        raise ValueError(f"modules_to_fuse has {list(row)}, layers with different qconfigs; allowed is one for all")
+    names: dict[int, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(id(module), []).append(name)
+    for name, layer in zip(row, layers, strict=True):
+        if len(names[id(layer)]) > 1:
+            raise ValueError(
+                f"modules_to_fuse has {quoted(name)}, which is one layer with the names {names[id(layer)]}"
+            )

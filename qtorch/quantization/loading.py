@@ -1,0 +1,118 @@
+"""Converted models out of float ones and the state_dict of a converted model, without calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from qcore.affine import AffineInteger
+from qtorch._affine.observers.observer import MinMaxObserver
+from qtorch._affine.qconfig import QConfig, QConfigDynamic, float16_dynamic_qconfig
+from qtorch.quantization.conversion import convert
+from qtorch.quantization.observing import NAME
+from qtorch.quantization.preparation import prepare
+from qtorch.quantization.propagation import propagate_qconfig_
+from qtorch.quantization.quantization_mappings import is_whole
+from qtorch.quantization.quantize import quantize_dynamic
+from qtorch.quantization.rounding import has_weight
+from qtorch.quantization.stubs import DeQuantStub
+from qtorch.quantization.tree import check_state_dict, copied, is_leaf, joined, walk
+
+__all__ = ["load_converted"]
+
+_INTEGERS = "weight.int_repr", "weight.packed"
+_ROUNDED = {NAME, "weight", "rounded_weight"}
+_ROUNDED = {NAME, "weight", "rounded_weight"}
+_SYMMETRIC = torch.per_tensor_symmetric
+
+
+def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> nn.Module:
+    """The converted model that a state_dict was saved from, made of the float model: the entries' names say what became
+    integers.
+
+    A `qconfig` in the model says of which integers outputs and weights are; without one outputs are torch.quint8, and
+    weights as wide as their entries are.
+
+    Args:
+        model: the float model, with the same layers fused as in the saved one.
+        state_dict: of a model that `convert` or `quantize_dynamic` returned; of torch.ao's after `from_torch_ao`.
+
+    Returns:
+        A converted copy of the model, in evaluation.
+
+    Raises:
+        TypeError: if model is no module, or state_dict no dictionary.
+        ValueError: if no entry is a quantized layer's, or entries and layers do not fit.
+
+    Example:
+        >>> from qtorch.quantization import quantize_dynamic
+        >>> saved = quantize_dynamic(nn.Sequential(nn.Linear(2, 2), nn.ReLU())).state_dict()
+        >>> type(load_converted(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), saved)[0])
+        <class 'qtorch.nn.quantized.dynamic.linear.Linear'>
+    """
+    check_state_dict(state_dict)
+    model = copied(model, False).eval()
+    propagate_qconfig_(model)
+    dynamic, static = dict[str, Any](), False
+    layers: list[tuple[str, Any]] = list(walk(model, is_whole))
+    for path, layer in layers:
+        settings = getattr(layer, "qconfig", None)
+        layer.qconfig = None
+        if not is_leaf(layer) and not is_whole(path, layer) and not has_weight(layer):
+            continue
+        prefix = joined(path, "") if path else ""
+        own = {name.removeprefix(prefix) for name in state_dict if name.startswith(prefix)}
+        if "zero_point" in own and "scale" in own:
+            layer.qconfig, static = settings or _static(path, state_dict), True
+        elif found := _dynamic(path, own, state_dict):
+            dynamic[path] = settings if isinstance(settings, QConfigDynamic) else found
+        elif any(_ROUNDED.intersection(name.split(".")[:-1]) for name in own):  # what is rounded
+            if isinstance(settings, QConfigDynamic):
+                dynamic[path] = settings
+            else:
+                layer.qconfig, static = settings, True
+    if not static and not dynamic:
+        raise ValueError("state_dict has no quantized layer; allowed is that of a converted model, or load_state_dict")
+    for _, layer in layers:
+        if isinstance(layer, DeQuantStub) and static:
+            layer.qconfig = _static("", {})
+    if static:
+        model = convert(prepare(model, inplace=True), allow_uncalibrated=True)
+    for module in model.modules():
+        module.__dict__.pop("qconfig", None)  # settings of None, which would go before entries
+    if dynamic:
+        model = quantize_dynamic(model, dynamic)
+    try:
+        model.load_state_dict(state_dict)
+    except RuntimeError as error:
+        raise ValueError(
+            f"state_dict does not fit model; allowed is the float model with the same layers fused: {error}"
+        ) from error
+    return model
+
+
+def _static(path: str, state_dict: Mapping[str, torch.Tensor]) -> QConfig:
+    """Settings of 8-bit outputs, and of weights as wide as the entry."""
+    dtype: Any = torch.qint8
+    layer = f"{path}." if path else ""
+    if (weight := state_dict.get(f"{layer}{_INTEGERS[0]}")) is not None and weight.element_size() == 2:
+        dtype = AffineInteger.of_width(16)
+    elif f"{layer}{_INTEGERS[1]}" in state_dict:
+        dtype = AffineInteger.of_width(4)
+    return QConfig(MinMaxObserver, MinMaxObserver.with_args(dtype=dtype, qscheme=_SYMMETRIC))
+
+
+def _dynamic(path: str, own: set[str], state_dict: Mapping[str, torch.Tensor]) -> QConfigDynamic | None:
+    """Settings of a layer whose weight, or those of its products, are quantized or in float16; else None."""
+    layer = f"{path}." if path else ""
+    for product in ("", "ih.", "ih.0."):
+        if any(product + name in own for name in _INTEGERS):
+            settings = _static(f"{layer}{product}".removesuffix("."), state_dict)
+            return QConfigDynamic(weight=settings.weight)
+        weight = state_dict.get(f"{layer}{product}weight")
+        if weight is not None and weight.dtype is torch.float16:
+            return float16_dynamic_qconfig
+    return None

@@ -1,0 +1,182 @@
+"""Observers at the outputs of layers, and what they can tell afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import nn
+
+from qcore.notices import warn
+from qtorch._affine.fake_quantize import FakeQuantize
+from qtorch._affine.observers.base import RangeObserver
+from qtorch._affine.qconfig import QConfigDynamic
+from qtorch._classes import change_class, plain_class, restore_class
+from qtorch._torch_internals import drop_forward_hooks
+from qtorch.nn.qat.layers import QATLayer
+from qtorch.quantization.propagation import check_settings, check_types
+from qtorch.quantization.tree import check_model, is_leaf, shown, walk
+
+NAME = "activation_post_process"
+
+
+class ObserveOutput:
+    """A forward hook that sends a layer's output through the layer's observer.
+
+    Args:
+        path: the layer's, for messages.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __call__(self, module: torch.nn.Module, inputs: Any, output: Any) -> torch.Tensor:
+        if not isinstance(output, torch.Tensor):
+            raise TypeError(
+                f"{shown(self.path)} returns a {type(output).__name__}; allowed is a tensor, which observers see: "
+                "switch the layer off (qconfig = None)"
+            )
+        observer: Any = getattr(module, NAME, None)
+        return output if observer is None else observer(output)
+
+
+class CountCalls:
+    """A forward pre-hook that counts how often a module ran; what `torch.compile` traces is not counted.
+
+    Args:
+        path: the name that messages give the module.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path, self.calls = path, 0
+
+    def __call__(self, module: torch.nn.Module, inputs: Any) -> None:
+        if not torch.compiler.is_dynamo_compiling():
+            self.calls += 1
+
+
+def is_prepared(module: torch.nn.Module) -> bool:
+    """True if an observer was added to the module."""
+    return calls_of(getattr(module, NAME, None)) is not None
+
+
+def calls_of(module: Any) -> CountCalls | None:
+    """The hook that counts a module's calls."""
+    return getattr(module, "call_count", None)
+
+
+def attach(path: str, module: torch.nn.Module, settings: Any, by_hook: bool = True, device: Any = None) -> None:
+    """Gives a module the observer that its settings make.
+
+    Args:
+        path: the module's.
+        module: changed in place.
+        settings: its qconfig.
+        by_hook: whether a hook calls the observer, before users' hooks; else the module's methods do.
+        device: the observer's; None for that of the module's parameters.
+
+    Raises:
+        TypeError: if the settings make no module, or are for dynamic quantization.
+    """
+    check_settings(shown(path), settings)
+    if isinstance(settings, QConfigDynamic):
+        raise TypeError(f"{shown(path)} has a QConfigDynamic; allowed is a QConfig here, or quantize_dynamic(model)")
+    observer = settings.activation()
+    if not isinstance(observer, torch.nn.Module):
+        raise TypeError(f"{shown(path)}: qconfig.activation made a {type(observer).__name__}; allowed are modules")
+    device = next((tensor.device for tensor in module.parameters()), None) if device is None else device
+    module.add_module(NAME, observer if device is None else observer.to(device))
+    _count_calls(path, observer)
+    if by_hook and type(module).forward is not nn.Sequential.forward:  # which calls its children anyway, in order
+        module.register_forward_hook(ObserveOutput(path), prepend=True)
+        if not isinstance(module, QATLayer):  # which no program of the float model has
+            change_class(module, NAME)
+
+
+def detach(module: torch.nn.Module) -> None:
+    """Takes an observer and its hook away."""
+    if hasattr(module, NAME):
+        delattr(module, NAME)
+    drop_forward_hooks(module, False, lambda hook: isinstance(hook, ObserveOutput))
+    restore_class(module, NAME)
+
+
+def stop_counting(module: torch.nn.Module) -> None:
+    """Takes the count of a module's calls away."""
+    module.__dict__.pop("call_count", None)
+    drop_forward_hooks(module, True, lambda hook: isinstance(hook, CountCalls))
+
+
+def _count_calls(path: str, module: Any) -> None:
+    module.call_count = CountCalls(path)
+    module.register_forward_pre_hook(module.call_count)
+
+
+def count_forwards(model: torch.nn.Module) -> None:
+    """Counts from now on how often the whole model runs."""
+    if calls_of(model) is None:
+        _count_calls("", model)
+
+
+def warn_of_repeats(model: torch.nn.Module) -> None:
+    """Warns of layers that ran more than once each time that the model ran, with one observer for all calls."""
+    root = calls_of(model)
+    for _, module in model.named_modules():
+        hook = calls_of(getattr(module, NAME, None))
+        if root is not None and hook is not None and 0 < root.calls < hook.calls:
+            warn(
+                f"{shown(hook.path)} ran {hook.calls} times while the model ran {root.calls} times: all calls share "
+                "one observer, and will share one scale; use a module for each call"
+            )
+
+
+def has_range(observer: Any) -> bool:
+    """True of an observer of ranges, and of what has one in it."""
+    return isinstance(observer, (FakeQuantize, RangeObserver))
+
+
+def has_seen(observer: Any) -> bool:
+    """True unless an observer, or one inside a fake quantization, has seen nothing yet."""
+    return observer.has_seen if has_range(observer) else True
+
+
+def add_observer_(
+    module: torch.nn.Module,
+    non_leaf_module_list: Collection[type[torch.nn.Module]] | None = None,
+    device: torch.device | str | None = None,
+    *,
+    allow_list: Collection[type[torch.nn.Module]] | None = None,
+) -> None:
+    """Adds an observer to each layer without children whose qconfig is not None.
+
+    Args:
+        module: changed in place; `propagate_qconfig_` wrote the settings.
+        non_leaf_module_list: types with children that get an observer for the whole.
+        device: the observers'; None for that of each layer's parameters.
+        allow_list: the only types of layers that get one; None for all.
+
+    Returns:
+        Nothing; each such layer gets the module `activation_post_process`, and a hook that calls it.
+
+    Raises:
+        TypeError: if an argument has the wrong type, or settings make no module or are for dynamic quantization.
+
+    Example:
+        >>> from qtorch.quantization import default_qconfig
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        >>> model[0].qconfig = default_qconfig
+        >>> add_observer_(model)
+        >>> type(model[0].activation_post_process).__name__
+        'MinMaxObserver'
+    """
+    check_model("module", module)
+    check_types("non_leaf_module_list", non_leaf_module_list)
+    check_types("allow_list", allow_list)
+    whole = tuple(non_leaf_module_list or ())
+    for path, layer in list(walk(module, lambda _, layer: plain_class(layer) in whole)):
+        observed = plain_class(layer) in whole or (
+            is_leaf(layer) and (allow_list is None or plain_class(layer) in allow_list)
+        )
+        if observed and getattr(layer, "qconfig", None) is not None and not is_prepared(layer):
+            attach(path, layer, layer.qconfig, device=device)

@@ -1,0 +1,191 @@
+"""Models that are observed: for calibration, and for training with simulated quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import pairwise
+from typing import Any
+
+from torch import nn
+
+from qcore.notices import warn
+from qtorch._affine.fake_quantize import FakeQuantize
+from qtorch._classes import plain_class
+from qtorch.nn.intrinsic import Fused
+from qtorch.nn.qat.layers import QATLayer
+from qtorch.nn.quantized import FloatFunctional
+from qtorch.quantization.observing import attach, count_forwards, is_prepared
+from qtorch.quantization.propagation import check_types, one_of, propagate_qconfig_
+from qtorch.quantization.quantization_mappings import (
+    get_default_qat_module_mappings,
+    get_default_qconfig_propagation_list,
+    is_whole,
+)
+from qtorch.quantization.rounding import check_rounded, has_output, has_weight, rounds_only
+from qtorch.quantization.swap import maker, swap_module
+from qtorch.quantization.tree import check_mapping, check_model, copied, entry_of, is_leaf, joined, rebuilt, shown, walk
+
+__all__ = ["prepare", "prepare_qat"]
+
+Types = Collection[type[nn.Module]]
+_CONVOLUTIONS = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}
+
+
+def prepare(
+    model: nn.Module,
+    inplace: bool = False,
+    allow_list: Types | None = None,
+    observer_non_leaf_module_list: Types | None = None,
+    prepare_custom_config_dict: Mapping[str, Any] | None = None,
+    *,
+    white_list: Types | None = None,
+) -> nn.Module:
+    """A copy of a model whose layers are observed at their outputs, as their settings say.
+
+    A layer's settings are its attribute `qconfig`, else that of the nearest module around it. Then run the model on
+    calibration data, and `convert` it. A model that is prepared already stays as it is, with all that was observed.
+
+    Args:
+        model: the float model; a `qconfig` of it or of modules in it says what makes the observers.
+        inplace: whether model itself is changed.
+        allow_list: types of layers without children that are observed; None for those that `convert` knows.
+        observer_non_leaf_module_list: types of modules with children that are observed as a whole.
+        prepare_custom_config_dict: {"float_to_observed_custom_module_class": {Float: Observed}} puts
+            `Observed.from_float(module)` in the place of each module of type Float.
+        white_list: another name of allow_list.
+
+    Returns:
+        The prepared model.
+
+    Raises:
+        TypeError: if an argument, or settings, have the wrong type.
+        ValueError: if nothing would be observed.
+
+    Example:
+        >>> from qtorch.quantization import default_qconfig
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+        >>> model.qconfig = default_qconfig
+        >>> [name for name, _ in prepare(model).named_modules() if name.endswith("process")]
+        ['0.activation_post_process']
+    """
+    check_model("model", model)
+    allowed = one_of("allow_list", allow_list, "white_list", white_list)
+    check_types("observer_non_leaf_module_list", observer_non_leaf_module_list)
+    custom = entry_of("prepare_custom_config_dict", prepare_custom_config_dict, "float_to_observed_custom_module_class")
+    model = copied(model, inplace)
+    propagate_qconfig_(model)
+    model = rebuilt(model, lambda _, module: _observed_custom(module, custom), lambda _, module: False)
+    _add_observers(model, allowed, tuple(observer_non_leaf_module_list or ()) + tuple(custom.values()))
+    return model
+
+
+def prepare_qat(model: nn.Module, mapping: Mapping[Any, Any] | None = None, inplace: bool = False) -> nn.Module:
+    """A copy of a model that is trained with the rounding of its quantized form.
+
+    Layers with weights become those of `qtorch.nn.qat` and `qtorch.nn.intrinsic.qat`, and outputs are fake-quantized.
+    Ranges follow what is seen in training; `eval()` stops those that there are, and calibrates before. A prepared model
+    stays as it is.
+
+    Args:
+        model: the float model, in training; its batch norms fused with `fuse_modules`.
+        mapping: types of float layers to those for training; None for the default.
+        inplace: whether model itself is changed.
+
+    Returns:
+        The prepared model.
+
+    Raises:
+        TypeError: if an argument, or settings, have the wrong type.
+        ValueError: if the model is not in training, was prepared for calibration, or nothing would be quantized.
+
+    Warns:
+        UserWarning: where a convolution stands before a batch norm that is not fused with it.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+        >>> model.qconfig = default_qat_qconfig
+        >>> type(prepare_qat(model)[0])
+        <class 'qtorch.nn.qat.layers.Linear'>
+    """
+    check_model("model", model)
+    if not model.training:
+        raise ValueError("model is in evaluation; allowed is one in training: model.train()")
+    mapping = get_default_qat_module_mappings() if mapping is None else mapping
+    check_mapping("mapping", mapping)
+    calibrated = [
+        path for path, module in model.named_modules() if plain_class(module) in mapping and is_prepared(module)
+    ]
+    if calibrated:
+        raise ValueError(f"{shown(calibrated[0])} was prepared for calibration; allowed is the float model")
+    model = copied(model, inplace)
+    propagate_qconfig_(model)
+    _warn_of_unfused(model)
+    trained = rebuilt(model, lambda path, module: swap_module(module, mapping, path=path), is_whole)
+    if inplace and trained is not model:
+        raise ValueError("inplace=True cannot put another layer in the place of the model itself; allowed is False")
+    _add_observers(trained, None, tuple(mapping.values()))
+    for module in trained.modules():
+        if isinstance(module, FakeQuantize):
+            module.observes_in_eval = False
+    return trained
+
+
+def _observed_custom(module: nn.Module, custom: Mapping[Any, Any]) -> nn.Module:
+    if plain_class(module) not in custom or getattr(module, "qconfig", None) is None:
+        return module
+    observed = maker("prepare_custom_config_dict", custom, module, "from_float")(module)
+    observed.qconfig = module.qconfig
+    return observed
+
+
+def _add_observers(model: nn.Module, allowed: Types | None, non_leaf: tuple[type[nn.Module], ...]) -> None:
+    any_class = allowed is None
+    allowed = get_default_qconfig_propagation_list() if allowed is None else allowed
+
+    def whole(path: str, module: nn.Module) -> bool:
+        return plain_class(module) in non_leaf or is_whole(path, module)
+
+    found = 0
+    for path, module in list(walk(model, whole)):
+        settings = getattr(module, "qconfig", None)
+        if settings is None or plain_class(module) is nn.Dropout:
+            continue
+        functional = isinstance(module, FloatFunctional)
+        fused = isinstance(module, (Fused, QATLayer)) or plain_class(module) in non_leaf
+        rounds = any_class and has_weight(module) and rounds_only(module)
+        found += rounds
+        if rounds:
+            check_rounded(path, module)
+        rounds = rounds and has_output(module)
+        if functional or fused or rounds or (is_leaf(module) and plain_class(module) in allowed):
+            found += 1
+            if not is_prepared(module):
+                attach(path, module, settings, by_hook=not functional)
+    if not found:
+        raise ValueError(
+            "model has no layer to observe: either no module has a qconfig (model.qconfig = get_default_qconfig()), or "
+            f"none with one is of a type that can be quantized; there are {_types(model)}"
+        )
+    count_forwards(model)
+
+
+def _types(model: nn.Module) -> str:
+    return ", ".join(sorted({plain_class(module).__name__ for module in model.modules()})[:12])
+
+
+def _warn_of_unfused(model: nn.Module) -> None:
+    """Warns of a convolution right before a batch norm: it would be trained with other weights than inference has."""
+    for path, parent in walk(model, is_whole):
+        children = [] if is_whole(path, parent) else list(parent.named_children())
+        for (name, first), (after, second) in pairwise(children):
+            adjacent = (
+                _CONVOLUTIONS.get(plain_class(first)) is plain_class(second)
+                and first.out_channels == second.num_features
+            )  # type: ignore[arg-type]
+            if adjacent and getattr(first, "qconfig", None) is not None:
+                pair = [joined(path, name), joined(path, after)]
+                warn(
+                    f"{shown(pair[0])} is a convolution before the batch norm '{pair[1]}', and not fused with it: "
+                    f"training sees other weights than the converted model has; call fuse_modules(model, [{pair}])"
+                )

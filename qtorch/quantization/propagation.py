@@ -1,0 +1,126 @@
+"""Which settings each module of a model gets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence, Set
+from typing import Any
+
+import torch
+
+from qcore.arguments import quoted
+from qtorch._affine.qconfig import QConfig, QConfigDynamic
+from qtorch._classes import plain_class
+from qtorch.quantization.tree import check_mapping, check_model, joined, shown
+
+__all__ = ["propagate_qconfig_"]
+
+Types = Collection[type[torch.nn.Module]]
+
+
+def propagate_qconfig_(
+    module: torch.nn.Module,
+    qconfig_dict: Mapping[Any, Any] | None = None,
+    white_list: Types | None = None,
+    *,
+    allow_list: Types | None = None,
+) -> None:
+    """Writes to each module's `qconfig` the most specific settings that there are for it.
+
+    These are its own attribute `qconfig`, else the entry of its name, else that of its exact type, else what its parent
+    got. None switches a module and those below it off.
+
+    Args:
+        module: the model, changed in place.
+        qconfig_dict: a `QConfig`, `QConfigDynamic` or None for names ("features.0"; "" is the model) and for types.
+        white_list: the only types whose `qconfig` is written; None for all.
+        allow_list: another name of white_list.
+
+    Returns:
+        Nothing; the attributes `qconfig` are written.
+
+    Raises:
+        TypeError: if an argument, or settings, have the wrong type.
+        ValueError: if an entry names nothing that is in the model, so that it would do nothing.
+
+    Example:
+        >>> from qtorch.quantization import default_qconfig
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        >>> propagate_qconfig_(model, {"": default_qconfig, "1": None})
+        >>> model[0].qconfig is default_qconfig, model[1].qconfig
+        (True, None)
+    """
+    check_model("module", module)
+    qconfig_dict = {} if qconfig_dict is None else qconfig_dict
+    check_mapping("qconfig_dict", qconfig_dict)
+    allowed = one_of("white_list", white_list, "allow_list", allow_list)
+    check_entries(module, qconfig_dict)
+    _propagate(module, qconfig_dict, None, "", allowed)
+
+
+def one_of(name: str, value: Any, alias: str, other: Any) -> Any:
+    """An argument that has two names: types of modules, or None.
+
+    Raises:
+        TypeError: if both are given, or one is something else.
+    """
+    if value is not None and other is not None:
+        raise TypeError(f"{name} and {alias} are two names of one argument; allowed is one of them")
+    check_types(name, value)
+    check_types(alias, other)
+    return other if value is None else value
+
+
+def check_types(name: str, types: Any) -> None:
+    """Raises TypeError unless an argument is None, or a collection of types."""
+    if types is None or (isinstance(types, (Sequence, Set, Mapping)) and all(isinstance(kind, type) for kind in types)):
+        return
+    raise TypeError(f"{name}={quoted(types)}; allowed are None, and a list of types of modules")
+
+
+def check_entries(model: torch.nn.Module, entries: Mapping[Any, Any]) -> None:
+    """Raises unless each entry is of settings, and names a module of the model or the type of one.
+
+    Raises:
+        TypeError, ValueError: if one does not.
+    """
+    modules = {"": model} | dict(model.named_modules(remove_duplicate=False))
+    types = {plain_class(module) for module in modules.values()}
+    for key, settings in entries.items():
+        check_settings(f"the entry {quoted(key)}", settings)
+        if isinstance(key, str) and key not in modules:
+            raise ValueError(f"the entry {quoted(key)} names no module; there are {_some(sorted(modules)[1:])}")
+        if isinstance(key, type) and key not in types:
+            names = _some(sorted({kind.__name__ for kind in types}))
+            derived = [path for path, module in modules.items() if isinstance(module, key)]
+            more = f"; {shown(derived[0])} is of a subclass, which needs an entry of its own" if derived else ""
+            raise ValueError(f"the entry {key.__name__} is the exact type of no module; there are {names}{more}")
+        if not isinstance(key, (str, type)):
+            raise TypeError(
+                f"the entry {quoted(key)} is a {type(key).__name__}; allowed are names and types of modules"
+            )
+
+
+def check_settings(where: str, settings: Any) -> None:
+    """Raises TypeError unless settings are a qconfig or None."""
+    if settings is not None and not isinstance(settings, (QConfig, QConfigDynamic)):
+        raise TypeError(
+            f"{where} has a qconfig that is a {type(settings).__module__}.{type(settings).__name__}; "
+            "allowed are qtorch.quantization's QConfig and QConfigDynamic, and None"
+        )
+
+
+def _propagate(
+    module: torch.nn.Module, entries: Mapping[Any, Any], inherited: Any, path: str, allowed: Types | None
+) -> None:
+    settings = entries.get(path, entries.get(plain_class(module), inherited))
+    settings = getattr(module, "qconfig", settings)
+    check_settings(shown(path), settings)
+    if allowed is None or plain_class(module) in allowed:
+        module.qconfig = settings
+    for name, child in module.named_children():
+        if name not in ("activation_post_process", "weight_fake_quant"):
+            _propagate(child, entries, settings, joined(path, name), allowed)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")

@@ -1,0 +1,165 @@
+"""Which type of layer takes the place of which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from qtorch._affine.fake_quantize import FakeQuantize
+from qtorch._affine.observers.base import ObserverBase
+from qtorch._classes import plain_class
+from qtorch.nn import intrinsic, qat, quantized
+from qtorch.nn.intrinsic import qat as intrinsic_qat
+from qtorch.nn.intrinsic import quantized as intrinsic_quantized
+from qtorch.nn.qat.layers import QATLayer
+from qtorch.nn.quantized import dynamic
+from qtorch.quantization.stubs import DeQuantStub, QuantStub
+
+__all__ = [
+    "get_default_dynamic_quant_module_mappings",
+    "get_default_qat_module_mappings",
+    "get_default_qconfig_propagation_list",
+    "get_default_static_quant_module_mappings",
+]
+
+Mapping = dict[type[nn.Module], Any]
+
+_QAT: Mapping = {
+    made.floats: made
+    for made in (
+        *(qat.Linear, qat.Conv1d, qat.Conv2d, qat.Conv3d),
+        *(intrinsic_qat.LinearReLU, intrinsic_qat.ConvReLU1d, intrinsic_qat.ConvReLU2d, intrinsic_qat.ConvReLU3d),
+        *(intrinsic_qat.ConvBn1d, intrinsic_qat.ConvBn2d, intrinsic_qat.ConvBn3d),
+        *(intrinsic_qat.ConvBnReLU1d, intrinsic_qat.ConvBnReLU2d, intrinsic_qat.ConvBnReLU3d),
+    )
+}
+
+_WEIGHTED: Mapping = {
+    nn.Linear: quantized.Linear,
+    nn.Conv1d: quantized.Conv1d,
+    nn.Conv2d: quantized.Conv2d,
+    nn.Conv3d: quantized.Conv3d,
+    intrinsic.ConvBn1d: quantized.Conv1d,
+    intrinsic.ConvBn2d: quantized.Conv2d,
+    intrinsic.ConvBn3d: quantized.Conv3d,
+    intrinsic.LinearReLU: intrinsic_quantized.LinearReLU,
+    intrinsic.ConvReLU1d: intrinsic_quantized.ConvReLU1d,
+    intrinsic.ConvReLU2d: intrinsic_quantized.ConvReLU2d,
+    intrinsic.ConvReLU3d: intrinsic_quantized.ConvReLU3d,
+    intrinsic.ConvBnReLU1d: intrinsic_quantized.ConvReLU1d,
+    intrinsic.ConvBnReLU2d: intrinsic_quantized.ConvReLU2d,
+    intrinsic.ConvBnReLU3d: intrinsic_quantized.ConvReLU3d,
+}
+_WEIGHTED |= {trained: _WEIGHTED[floats] for floats, trained in _QAT.items()}
+
+_STATIC: Mapping = _WEIGHTED | {
+    nn.ConvTranspose1d: quantized.ConvTranspose1d,
+    nn.ConvTranspose2d: quantized.ConvTranspose2d,
+    nn.ConvTranspose3d: quantized.ConvTranspose3d,
+    QuantStub: quantized.Quantize,
+    DeQuantStub: quantized.DeQuantize,
+    quantized.FloatFunctional: quantized.QFunctional,
+    nn.BatchNorm2d: quantized.BatchNorm2d,
+    nn.BatchNorm3d: quantized.BatchNorm3d,
+    intrinsic.BNReLU2d: intrinsic_quantized.BNReLU2d,
+    intrinsic.BNReLU3d: intrinsic_quantized.BNReLU3d,
+    nn.LayerNorm: quantized.LayerNorm,
+    nn.GroupNorm: quantized.GroupNorm,
+    nn.InstanceNorm1d: quantized.InstanceNorm1d,
+    nn.InstanceNorm2d: quantized.InstanceNorm2d,
+    nn.InstanceNorm3d: quantized.InstanceNorm3d,
+    nn.ELU: quantized.ELU,
+    nn.Hardswish: quantized.Hardswish,
+    nn.LeakyReLU: quantized.LeakyReLU,
+    nn.PReLU: quantized.PReLU,
+    nn.Sigmoid: quantized.Sigmoid,
+    nn.Embedding: quantized.Embedding,
+}
+_DYNAMIC: Mapping = {
+    getattr(nn, made.__name__): made
+    for made in (
+        *(dynamic.Linear, dynamic.LSTM, dynamic.GRU),
+        *(dynamic.LSTMCell, dynamic.GRUCell, dynamic.RNNCell),
+        quantized.Embedding,
+    )
+}
+_DYNAMIC[intrinsic.LinearReLU] = intrinsic_quantized.dynamic.LinearReLU
+
+# The results of these keep the scale of what goes in, or are floats.
+UNOBSERVED: set[type[nn.Module]] = {DeQuantStub, nn.ReLU, nn.ReLU6, nn.Dropout, nn.Embedding}
+
+
+def get_default_static_quant_module_mappings() -> Mapping:
+    """What `convert` makes of observed layers.
+
+    Returns:
+        A new dictionary of types of layers, in floats or trained, to classes with `from_float(module)`.
+
+    Example:
+        >>> get_default_static_quant_module_mappings()[QuantStub]
+        <class 'qtorch.nn.quantized.quantize.Quantize'>
+    """
+    return dict(_STATIC)
+
+
+def get_default_qat_module_mappings() -> Mapping:
+    """What `prepare_qat` makes of float layers.
+
+    Returns:
+        A new dictionary of types of float layers to classes with `from_float(module)`.
+
+    Example:
+        >>> get_default_qat_module_mappings()[nn.Conv2d]
+        <class 'qtorch.nn.qat.layers.Conv2d'>
+    """
+    return dict(_QAT)
+
+
+def get_default_dynamic_quant_module_mappings() -> Mapping:
+    """What `quantize_dynamic` makes of float layers.
+
+    Returns:
+        A new dictionary of types of float layers to classes with `from_float(module)`.
+
+    Example:
+        >>> get_default_dynamic_quant_module_mappings()[nn.Linear]
+        <class 'qtorch.nn.quantized.dynamic.linear.Linear'>
+    """
+    return dict(_DYNAMIC)
+
+
+def get_default_qconfig_propagation_list() -> set[type[nn.Module]]:
+    """The types of layers that `prepare` observes.
+
+    Returns:
+        A new set of subclasses of `torch.nn.Module`.
+
+    Example:
+        >>> nn.ReLU in get_default_qconfig_propagation_list()
+        False
+    """
+    return {kind for kind in _STATIC if kind not in UNOBSERVED}
+
+
+def is_unobserved(module: nn.Module, mapping: Any) -> bool:
+    """True of layers that are converted without an observer of what they return.
+
+    Args:
+        module: of a type that the mapping has.
+        mapping: as for `convert`.
+    """
+    target = mapping[plain_class(module)]
+    return plain_class(module) in UNOBSERVED or (
+        isinstance(target, type) and issubclass(target, tuple(_DYNAMIC.values()))
+    )
+
+
+def is_made_for_quantization(module: nn.Module) -> bool:
+    """True of observers, and of layers that compute in integers: what is quantized already."""
+    return isinstance(module, (ObserverBase, FakeQuantize, *_STATIC.values(), *_DYNAMIC.values()))
+
+
+def is_whole(path: str, module: nn.Module) -> bool:
+    """True of what is quantized as one, or is nothing that observers are added to."""
+    return isinstance(module, (intrinsic.Fused, QATLayer, nn.MultiheadAttention)) or is_made_for_quantization(module)

@@ -1,0 +1,198 @@
+"""The whole workflow in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from qcore.arguments import check_type, quoted
+from qtorch._affine.qconfig import default_dynamic_qconfig, float16_dynamic_qconfig
+from qtorch._classes import plain_class
+from qtorch.quantization.conversion import convert, converted
+from qtorch.quantization.preparation import prepare, prepare_qat
+from qtorch.quantization.propagation import propagate_qconfig_
+from qtorch.quantization.quantization_mappings import get_default_dynamic_quant_module_mappings
+from qtorch.quantization.tree import check_classes, copied, shown
+
+__all__ = ["default_eval_fn", "quantize", "quantize_dynamic", "quantize_qat"]
+
+_BY_DTYPE = {torch.qint8: default_dynamic_qconfig, torch.float16: float16_dynamic_qconfig}
+
+
+def quantize(
+    model: nn.Module,
+    run_fn: Callable[..., Any],
+    run_args: Iterable[Any],
+    mapping: Mapping[Any, Any] | None = None,
+    inplace: bool = False,
+) -> nn.Module:
+    """The model prepared, calibrated and converted: quantization after training.
+
+    Args:
+        model: the float model, with a `qconfig`; it is quantized in evaluation.
+        run_fn: run_fn(model, *run_args) runs the prepared model on calibration data.
+        run_args: the other arguments of run_fn.
+        mapping: as for `convert`.
+        inplace: whether model itself is changed.
+
+    Returns:
+        The converted model.
+
+    Raises:
+        TypeError, ValueError: as `prepare` and `convert` do.
+
+    Example:
+        >>> import torch
+        >>> from qtorch.quantization import QuantWrapper, default_qconfig
+        >>> model = QuantWrapper(nn.Linear(2, 2))
+        >>> model.qconfig = default_qconfig
+        >>> type(quantize(model, lambda model, x: model(x), [torch.randn(8, 2)]).module)
+        <class 'qtorch.nn.quantized.linear.Linear'>
+    """
+    check_type("run_fn", run_fn, Callable, "a function of the model")
+    _check_arguments(run_args)
+    model = copied(model, inplace)
+    model.eval()
+    model = prepare(model, inplace=True)
+    run_fn(model, *run_args)
+    return convert(model, mapping, inplace)
+
+
+def quantize_qat(
+    model: nn.Module, run_fn: Callable[..., Any], run_args: Iterable[Any], inplace: bool = False
+) -> nn.Module:
+    """The model prepared, trained with simulated quantization, and converted.
+
+    Args:
+        model: the float model, with a `qconfig`; it is trained in training mode and converted in evaluation.
+        run_fn: run_fn(model, *run_args) trains the prepared model.
+        run_args: the other arguments of run_fn.
+        inplace: whether model itself is changed.
+
+    Returns:
+        The converted model.
+
+    Raises:
+        TypeError, ValueError: as `prepare_qat` and `convert` do.
+
+    Example:
+        >>> import torch
+        >>> from qtorch.quantization import QuantWrapper, default_qat_qconfig
+        >>> model = QuantWrapper(nn.Linear(2, 2))
+        >>> model.qconfig = default_qat_qconfig
+        >>> type(quantize_qat(model, lambda model, x: model(x), [torch.randn(8, 2)]).module)
+        <class 'qtorch.nn.quantized.linear.Linear'>
+    """
+    check_type("run_fn", run_fn, Callable, "a function of the model")
+    _check_arguments(run_args)
+    model = copied(model, inplace)
+    model.train()
+    model = prepare_qat(model, inplace=inplace)
+    run_fn(model, *run_args)
+    return convert(model.eval(), None, inplace)
+
+
+def quantize_dynamic(
+    model: nn.Module,
+    qconfig_spec: Mapping[Any, Any] | Iterable[Any] | None = None,
+    dtype: Any = torch.qint8,
+    mapping: Mapping[Any, Any] | None = None,
+    inplace: bool = False,
+) -> nn.Module:
+    """A copy of a model whose layers have quantized weights, and quantize what goes in by its own range.
+
+    Args:
+        model: the float model.
+        qconfig_spec: settings by name or type of modules, or a set of names and types; what is in a named module is
+            meant as well. None for all types that the mapping has, but for `torch.nn.Embedding`.
+        dtype: torch.qint8 or torch.float16; which settings are meant where qconfig_spec has none.
+        mapping: types of float layers to classes with `from_float(module)`; None for the default.
+        inplace: whether model itself is changed.
+
+    Returns:
+        The converted model, in evaluation.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an entry of qconfig_spec quantizes nothing, or inplace=True and the model itself is such a layer.
+
+    Example:
+        >>> type(quantize_dynamic(nn.Linear(2, 2)))
+        <class 'qtorch.nn.quantized.dynamic.linear.Linear'>
+    """
+    mapping = get_default_dynamic_quant_module_mappings() if mapping is None else mapping
+    check_classes("mapping", mapping)
+    if not isinstance(dtype, torch.dtype) or dtype not in _BY_DTYPE:
+        raise ValueError(f"dtype={quoted(dtype)}; allowed are {', '.join(map(str, _BY_DTYPE))}")
+    model = copied(model, inplace)
+    model.eval()
+    settings = _BY_DTYPE[dtype]
+    if qconfig_spec is None:
+        present = {plain_class(module) for module in model.modules()}
+        qconfig_spec = {kind: settings for kind in mapping if kind in present and kind is not nn.Embedding}
+        if not qconfig_spec:
+            raise ValueError(f"model has no layer that is quantized dynamically; {_allowed(mapping)}")
+    elif isinstance(qconfig_spec, (str, type)) or not isinstance(qconfig_spec, Iterable):
+        allowed = "None, a dict, and a set of names and types of modules"
+        raise TypeError(
+            f"qconfig_spec={quoted(qconfig_spec)} is a {type(qconfig_spec).__name__}; allowed are {allowed}"
+        )
+    elif not isinstance(qconfig_spec, Mapping):
+        for one in qconfig_spec:
+            check_type("each of qconfig_spec", one, (str, type), "a name or a type of modules")
+        qconfig_spec = dict.fromkeys(qconfig_spec, settings)
+    propagate_qconfig_(model, qconfig_spec)
+    _check_spec(model, qconfig_spec, mapping)
+    return converted(model, mapping, {}, inplace, True)
+
+
+def _check_arguments(run_args: Any) -> None:
+    if not isinstance(run_args, Iterable) or isinstance(run_args, (str, torch.Tensor)):
+        raise TypeError(f"run_args is a {type(run_args).__name__}; allowed is a list of the other arguments of run_fn")
+
+
+def _check_spec(model: nn.Module, spec: Mapping[Any, Any], mapping: Mapping[Any, Any]) -> None:
+    """Raises unless each entry quantizes something."""
+    for key, settings in spec.items():
+        named = model.get_submodule(key).modules() if isinstance(key, str) else ()
+        typed = (part for module in model.modules() if plain_class(module) is key for part in module.modules())
+        parts = {plain_class(part) for part in (*named, *typed)}
+        if settings is not None and not parts & mapping.keys():
+            what = shown(key) if isinstance(key, str) else key.__name__
+            raise ValueError(
+                f"qconfig_spec has {what}, in which no layer is quantized dynamically; {_allowed(mapping)}"
+            )
+
+
+def _allowed(mapping: Mapping[Any, Any]) -> str:
+    names = ", ".join(kind.__name__ for kind in mapping)
+    return f"allowed are exactly {names}, or a mapping that has more"
+
+
+def default_eval_fn(model: nn.Module, calib_data: Iterable[tuple[Any, Any]]) -> None:
+    """Runs a model on the first of each pair: a run_fn for `quantize`.
+
+    Args:
+        model: any module.
+        calib_data: pairs of inputs and targets.
+
+    Returns:
+        Nothing; observers in the model have seen the inputs then.
+
+    Raises:
+        TypeError: if model is no function of inputs, or calib_data has something else than pairs.
+
+    Example:
+        >>> import torch
+        >>> default_eval_fn(nn.Linear(2, 2), [(torch.zeros(1, 2), None)])
+    """
+    check_type("model", model, Callable, "a torch.nn.Module")
+    if not isinstance(calib_data, Iterable):
+        raise TypeError(f"calib_data is a {type(calib_data).__name__}; allowed are pairs of inputs and targets")
+    for pair in calib_data:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f"calib_data has a {type(pair).__name__}; allowed are pairs of inputs and targets")
+        model(pair[0])

@@ -1,0 +1,63 @@
+"""Why a layer is in floats, and what observed one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from qtorch._affine.fake_quantize import FakeQuantize
+from qtorch._classes import plain_class
+from qtorch.quant import Quantizer
+
+# What computes the same with integers as with floats: results have the scale of what goes in.
+PASSING = (
+    *(nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Threshold, nn.Identity),
+    *(nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.Upsample),
+    *(nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d, nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d),
+    *(nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReflectionPad3d, nn.ReplicationPad1d, nn.ReplicationPad2d),
+    *(nn.ReplicationPad3d, nn.CircularPad1d, nn.CircularPad2d, nn.CircularPad3d),
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
+    *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+)
+
+
+def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
+    """Why `convert` leaves a layer as it is.
+
+    Example:
+        >>> why_float(nn.Linear(1, 1), {nn.Linear: None})
+        'it has no qconfig'
+    """
+    if isinstance(module, PASSING):
+        return "its result has the scale of its input"
+    if not hasattr(module, "qconfig"):
+        return "it has no qconfig"
+    if module.qconfig is None:
+        return "its qconfig is None"
+    if isinstance(module, nn.MultiheadAttention):
+        return "attention is not quantized"
+    bases = [kind.__name__ for kind in mapping if isinstance(module, kind)]
+    if bases and plain_class(module) not in mapping:
+        return (
+            f"it is of a subclass of {bases[0]}, and only exact types are swapped: add it to the mapping, round it "
+            "to a format, or quantize its weight alone (QConfig(None, ...))"
+        )
+    return f"there is no quantized {type(module).__name__}"
+
+
+def name_of_observer(observer: Any) -> str:
+    """What an observer is called in a report.
+
+    Example:
+        >>> name_of_observer(FakeQuantize())
+        'FakeQuantize(MovingAverageMinMaxObserver)'
+    """
+    if isinstance(observer, FakeQuantize):
+        number = "" if observer.number is None else f", {observer.number.text}"
+        return f"FakeQuantize({type(observer.activation_post_process).__name__}{number})"
+    if isinstance(observer, Quantizer) and observer.quantization.forward_number is not None:
+        return f"Quantizer({observer.quantization.forward_number.text})"
+    return type(observer).__name__

@@ -1,0 +1,114 @@
+"""Layers whose settings have a format that is no range of integers: they stay in floats, and are rounded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from qtorch._affine.fake_quantize import FakeQuantize
+from qtorch._affine.observers.base import RangeObserver
+from qtorch._affine.scaled import ScaledRounding
+from qtorch._classes import plain_class
+from qtorch.nn.intrinsic import Fused
+from qtorch.nn.qat.layers import QATLayer
+from qtorch.nn.quantized import dynamic
+from qtorch.nn.quantized.common.observed import float_parameters
+from qtorch.nn.quantized.common.weights import rounds, weight_maker, weight_module
+from qtorch.nn.quantized.dynamic.product import product_rounding
+from qtorch.nn.quantized.quantize import Quantize
+from qtorch.nn.rounded import RoundedLayer, with_weight
+from qtorch.quantization.observing import NAME
+from qtorch.quantization.tree import shown
+
+_ROUNDED = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d  # exactly; fused and trained ones too
+_RECURRENT: dict[type[nn.Module], Any] = {
+    getattr(nn, made.__name__): made
+    for made in (dynamic.LSTM, dynamic.GRU, dynamic.LSTMCell, dynamic.GRUCell, dynamic.RNNCell)
+}
+_KEEPING_CODE = (*_ROUNDED, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.PReLU, nn.Bilinear)
+_TABLES = nn.Embedding, nn.EmbeddingBag
+
+
+def stays_in_floats(layer: nn.Module) -> bool:
+    """True if a layer's output, or its weight, is in no range of integers."""
+    observer = getattr(layer, NAME, None)
+    if observer is not None and rounds(observer):
+        return True
+    return has_weight(layer) and rounds(weight_maker(layer))
+
+
+def rounds_only(layer: Any) -> bool:
+    """True if the settings of a layer that is not prepared yet have a format for results, or for the weight."""
+    return rounds(layer.qconfig.activation()) or (has_weight(layer) and rounds(weight_maker(layer)))
+
+
+def has_weight(layer: nn.Module) -> bool:
+    """True of layers whose weight `rounded_layer` rounds."""
+    return has_output(layer) or isinstance(layer, _TABLES) or plain_class(layer) in _RECURRENT
+
+
+def has_output(layer: nn.Module) -> bool:
+    """True of layers with a weight whose results are observed where they are rounded.
+
+    Subclasses of torch's layers, with children and a forward pass of their own, are such layers as well.
+    """
+    return isinstance(layer, (Fused, QATLayer)) or (
+        isinstance(layer, _KEEPING_CODE) and "weight" in dict(layer.named_parameters(recurse=False))
+    )
+
+
+def check_rounded(path: str, layer: Any) -> None:
+    """Raises TypeError unless a layer's settings, of which one is a format, can be converted.
+
+    Recurrent layers quantize what goes in themselves: integers of weights and formats of what goes in do not mix there.
+    """
+    if plain_class(layer) in _RECURRENT:
+        try:
+            product_rounding(layer)
+        except TypeError as error:
+            raise TypeError(f"{shown(path)}: {error}") from None
+
+
+def rounded_layer(layer: nn.Module) -> nn.Module:
+    """The layer with its weight rounded for good, and an output that is rounded as its settings say.
+
+    Args:
+        layer: observed or trained, with batch norms in its weights, of a class that `has_weight` names; others keep
+            what rounds their output.
+    """
+    if plain_class(layer) in _RECURRENT:
+        return _RECURRENT[plain_class(layer)].from_float(layer)
+    if plain_class(layer) is nn.Linear and not hasattr(layer, NAME) and not _leaves_input(layer):
+        return dynamic.Linear.from_float(layer)
+    if not has_weight(layer):
+        return layer if not hasattr(layer, NAME) else _with_output(layer)
+    maker = weight_maker(layer)
+    if plain_class(layer) not in _ROUNDED and not isinstance(layer, (Fused, QATLayer)):
+        made = with_weight(layer, weight_module(maker, layer, layer.weight))  # type: ignore[arg-type]
+        return _with_output(made) if hasattr(layer, NAME) else made
+    plain: Any = layer.without_norm() if isinstance(layer, Fused) else layer
+    numbers, bias = float_parameters(plain)
+    inner = plain[0] if isinstance(plain, nn.Sequential) else plain
+    return RoundedLayer(
+        inner, weight_module(maker, plain, numbers), bias, getattr(layer, "has_relu", False), _output(layer)
+    )
+
+
+def _leaves_input(layer: Any) -> bool:
+    """True if a layer's settings leave what goes in as floats."""
+    return isinstance(layer.qconfig.activation(), nn.Identity)
+
+
+def _with_output(layer: nn.Module) -> nn.Module:
+    """The layer with what rounds its output in the place of what observed it; the hook stays."""
+    setattr(layer, NAME, _output(layer))
+    return layer
+
+
+def _output(layer: nn.Module) -> nn.Module:
+    """What rounds a layer's output from now on."""
+    observer: Any = getattr(layer, NAME, nn.Identity())
+    if isinstance(observer, FakeQuantize) and observer.number is not None:
+        return ScaledRounding(observer.number, observer.scale, max(observer.ch_axis, 0))
+    return Quantize.from_float(layer) if isinstance(observer, (FakeQuantize, RangeObserver)) else observer
