@@ -15,9 +15,6 @@ In traced programs the values of parameters are not known and so not checked. Ob
 `choose_qparams_dynamic`, compute with 64-bit types also where x64 is not enabled.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from qcore.affine import AffineInteger, QParams
 from qjax.quantization.affine import fake_quantize, fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
 from qjax.quantization.checkpoint import load, restore, save
@@ -31,6 +28,7 @@ from qjax.quantization.fake_state import (
     get_observer_dict,
 )
 from qjax.quantization.functional.products import conv1d, conv2d, conv3d, linear
+from qjax.quantization.functions import LayerState, LayerWeight, convert_fn, convert_params, prepare_fn
 from qjax.quantization.observer import (
     HistogramObserver,
     MinMaxObserver,
@@ -82,9 +80,6 @@ from qjax.quantization.tensor import (
     quantize_per_channel,
     quantize_per_tensor,
 )
-
-if TYPE_CHECKING:
-    from qjax._workflow import LayerState, LayerWeight, convert_fn, convert_params, prepare_fn
 
 __all__ = [
     "AffineInteger",
@@ -157,13 +152,3 @@ __all__ = [
     "restore",
     "save",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module("qjax._workflow"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

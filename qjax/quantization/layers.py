@@ -12,13 +12,15 @@ import jax.numpy as jnp
 
 from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.arithmetic import recurrent
-from qjax.quantization import FakeQuantize, QTensor, fake_quantize
+from qjax.quantization.affine import fake_quantize
 from qjax.quantization.array_names import Names
+from qjax.quantization.fake_state import FakeQuantize
 from qjax.quantization.integer.convolution import sums_of_windows
 from qjax.quantization.integer.packed import PackedTensor
 from qjax.quantization.integer.products import sums_of_products
 from qjax.quantization.rounding import CodedArray, FormatRounding
 from qjax.quantization.scaled import round_with_scale
+from qjax.quantization.tensor import QTensor
 from qjax.recipes.evaluate import bind
 
 _FLOATS = ("float32", "bfloat16", "float16")

@@ -9,7 +9,7 @@ import jax
 from jax.extend import core
 from jax.extend.source_info_util import current_name_stack, user_context
 
-from qjax._workflow.layers import Layer, LayerWeight, Source, Use, layer_of
+from qjax.quantization.layers import Layer, LayerWeight, Source, Use, layer_of
 from qjax.recipes.evaluate import bind
 from qjax.recipes.programs import INLINED, inner_programs, scan_parts
 

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 
 from qcore.arguments import quoted
 from qcore.notices import warn
-from qjax._workflow.conversion import converted, has_not_seen
-from qjax._workflow.layers import Layer, LayerState, LayerWeight, Source, Use, inverse, result_of
-from qjax._workflow.walk import States, Walk, find_layers
-from qjax.quantization import FakeQuantize, QConfig, QConfigDynamic
+from qjax.quantization.conversion import converted, has_not_seen
+from qjax.quantization.fake_state import FakeQuantize
+from qjax.quantization.layers import Layer, LayerState, LayerWeight, Source, Use, inverse, result_of
+from qjax.quantization.qconfig import QConfig, QConfigDynamic
 from qjax.quantization.rounding import FormatRounding
+from qjax.quantization.walk import States, Walk, find_layers
 from qjax.recipes.arrays import is_array, take_arrays
 from qjax.recipes.evaluate import bind
 

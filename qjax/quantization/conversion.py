@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from qcore.affine import QParams
-from qjax._workflow.layers import LayerState, LayerWeight, Use, inverse
 from qjax.quant import quantizer
-from qjax.quantization import NoopObserver, QConfigDynamic, QTensor, quantize_affine
 from qjax.quantization.functional.dynamic import ACTIVATIONS, halves
 from qjax.quantization.integer.packed import PackedTensor, packs
-from qjax.quantization.observer import RangeObserver
-from qjax.quantization.qconfig import output_form, range_observer
+from qjax.quantization.layers import LayerState, LayerWeight, Use, inverse
+from qjax.quantization.observer import NoopObserver, RangeObserver
+from qjax.quantization.qconfig import QConfigDynamic, output_form, range_observer
 from qjax.quantization.rounding import FormatRounding, rounds_to_format
+from qjax.quantization.tensor import QTensor, quantize_affine
 
 
 def has_not_seen(settings: Any, own: LayerState) -> bool:
