@@ -51,9 +51,10 @@ from qtorch._affine.qconfig import (
 from qtorch._affine.tensor import QTensor
 from qtorch.quantization.conversion import convert
 from qtorch.quantization.front import quantize_model
-from qtorch.quantization.fuse_modules import fuse_known_modules, fuse_modules, fuse_modules_qat
+from qtorch.quantization.fusion import fuse_known_modules, fuse_modules, fuse_modules_qat
 from qtorch.quantization.loading import load_converted
 from qtorch.quantization.observing import add_observer_
+from qtorch.quantization.one_call import default_eval_fn, quantize, quantize_dynamic, quantize_qat
 from qtorch.quantization.preparation import prepare, prepare_qat
 from qtorch.quantization.propagation import propagate_qconfig_
 from qtorch.quantization.quantization_mappings import (
@@ -62,8 +63,7 @@ from qtorch.quantization.quantization_mappings import (
     get_default_qconfig_propagation_list,
     get_default_static_quant_module_mappings,
 )
-from qtorch.quantization.quantize import default_eval_fn, quantize, quantize_dynamic, quantize_qat
-from qtorch.quantization.report import report
+from qtorch.quantization.reporting import report
 from qtorch.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper, add_quant_dequant
 from qtorch.quantization.swap import swap_module
 from qtorch.quantization.torch_ao import from_torch_ao, to_torch_ao

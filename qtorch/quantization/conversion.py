@@ -44,8 +44,6 @@ from qtorch.quantization.tree import (
     walk,
 )
 
-__all__ = ["convert"]
-
 
 def convert(
     module: nn.Module,

@@ -20,7 +20,8 @@ from qtorch._classes import plain_class
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.quantization.conversion import convert
 from qtorch.quantization.flow import Call, Flow, leaves, record
-from qtorch.quantization.fuse_modules import fuse_modules, has_fused_layer
+from qtorch.quantization.fusion import fuse_modules, has_fused_layer
+from qtorch.quantization.one_call import quantize_dynamic
 from qtorch.quantization.preparation import prepare, prepare_qat
 from qtorch.quantization.propagation import check_settings, propagate_qconfig_
 from qtorch.quantization.quantization_mappings import (
@@ -28,15 +29,12 @@ from qtorch.quantization.quantization_mappings import (
     is_unobserved,
     is_whole,
 )
-from qtorch.quantization.quantize import quantize_dynamic
 from qtorch.quantization.reasons import PASSING
-from qtorch.quantization.report import report
+from qtorch.quantization.reporting import report
 from qtorch.quantization.rounding import rounds_only
 from qtorch.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qtorch.quantization.swap import take_hooks
 from qtorch.quantization.tree import check_model, rebuilt, shown
-
-__all__ = ["quantize_model"]
 
 
 def quantize_model(

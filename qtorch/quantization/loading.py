@@ -13,15 +13,13 @@ from qtorch._affine.observers.observer import MinMaxObserver
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, float16_dynamic_qconfig
 from qtorch.quantization.conversion import convert
 from qtorch.quantization.observing import NAME
+from qtorch.quantization.one_call import quantize_dynamic
 from qtorch.quantization.preparation import prepare
 from qtorch.quantization.propagation import propagate_qconfig_
 from qtorch.quantization.quantization_mappings import is_whole
-from qtorch.quantization.quantize import quantize_dynamic
 from qtorch.quantization.rounding import has_weight
 from qtorch.quantization.stubs import DeQuantStub
 from qtorch.quantization.tree import check_state_dict, copied, is_leaf, joined, walk
-
-__all__ = ["load_converted"]
 
 _INTEGERS = "weight.int_repr", "weight.packed"
 _ROUNDED = {NAME, "weight", "rounded_weight"}

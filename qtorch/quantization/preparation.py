@@ -25,8 +25,6 @@ from qtorch.quantization.rounding import check_rounded, has_output, has_weight, 
 from qtorch.quantization.swap import maker, swap_module
 from qtorch.quantization.tree import check_mapping, check_model, copied, entry_of, is_leaf, joined, rebuilt, shown, walk
 
-__all__ = ["prepare", "prepare_qat"]
-
 Types = Collection[type[nn.Module]]
 _CONVOLUTIONS = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}
 

@@ -12,8 +12,6 @@ from qtorch._affine.qconfig import QConfig, QConfigDynamic
 from qtorch._classes import plain_class
 from qtorch.quantization.tree import check_mapping, check_model, joined, shown
 
-__all__ = ["propagate_qconfig_"]
-
 Types = Collection[type[torch.nn.Module]]
 
 

@@ -16,13 +16,6 @@ from qtorch.nn.qat.layers import QATLayer
 from qtorch.nn.quantized import dynamic
 from qtorch.quantization.stubs import DeQuantStub, QuantStub
 
-__all__ = [
-    "get_default_dynamic_quant_module_mappings",
-    "get_default_qat_module_mappings",
-    "get_default_qconfig_propagation_list",
-    "get_default_static_quant_module_mappings",
-]
-
 Mapping = dict[type[nn.Module], Any]
 
 _QAT: Mapping = {

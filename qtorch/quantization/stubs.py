@@ -9,8 +9,6 @@ import torch
 from qcore.arguments import check_flag
 from qtorch.quantization.tree import check_model, children, is_leaf
 
-__all__ = ["DeQuantStub", "QuantStub", "QuantWrapper", "add_quant_dequant"]
-
 
 class QuantStub(torch.nn.Module):
     """Marks where a float tensor becomes a quantized one: `convert` puts `Quantize` in its place.

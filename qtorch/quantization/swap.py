@@ -17,8 +17,6 @@ from qtorch.nn.quantized.common.weights import Weight
 from qtorch.quantization.observing import CountCalls, ObserveOutput
 from qtorch.quantization.tree import check_mapping, check_model, shown
 
-__all__ = ["swap_module"]
-
 
 def swap_module(
     mod: nn.Module,

@@ -18,8 +18,6 @@ from qcore.notices import warn
 from qtorch._torch_internals import pack_linear, pack_recurrent, with_versions
 from qtorch.quantization.tree import check_mapping, check_state_dict
 
-__all__ = ["from_torch_ao", "to_torch_ao"]
-
 _PACKED = "_packed_params."
 _RECURRENT, _CELL = re.compile(r"_all_weight_values\.(\d+)\.$"), re.compile("_packed_weight_(ih|hh)")
 _PRODUCT = re.compile(r"(?<![^.])(ih|hh)\.(?:(\d+)\.)?$")

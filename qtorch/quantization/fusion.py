@@ -13,8 +13,6 @@ from qtorch.nn.intrinsic.fused import FUSED, Fused, folded_layer
 from qtorch.quantization.swap import take_hooks
 from qtorch.quantization.tree import check_mapping, check_model, copied, entry_of
 
-__all__ = ["fuse_known_modules", "fuse_modules", "fuse_modules_qat"]
-
 Fuser = Callable[..., list[nn.Module]]
 _CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
 _TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d

@@ -17,8 +17,6 @@ from qtorch.quantization.propagation import propagate_qconfig_
 from qtorch.quantization.quantization_mappings import get_default_dynamic_quant_module_mappings
 from qtorch.quantization.tree import check_classes, copied, shown
 
-__all__ = ["default_eval_fn", "quantize", "quantize_dynamic", "quantize_qat"]
-
 _BY_DTYPE = {torch.qint8: default_dynamic_qconfig, torch.float16: float16_dynamic_qconfig}
 
 

@@ -23,8 +23,6 @@ from qtorch.quantization.quantization_mappings import get_default_static_quant_m
 from qtorch.quantization.reasons import PASSING, name_of_observer, why_float
 from qtorch.quantization.tree import check_model, joined
 
-__all__ = ["report"]
-
 
 def report(model: nn.Module) -> Report:
     """What is quantized in a model, to what, with which scale, from which observer, and what is left in floats and why.
