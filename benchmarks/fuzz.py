@@ -518,7 +518,7 @@ def sums(pick: Pick) -> Case:
 
     import qcore.reproducible
     import qtorch
-    from qtorch.reproducible.tensor_names import Names
+    from qtorch.reproducible.operations import Names
 
     if pick.random() < 0.3:
         rows, columns, count = pick.choice(SIZES), pick.choice([1, 3, 8, 513]), pick.choice([1, 5, 40])

@@ -13,8 +13,8 @@ import torch
 
 from qcore.reproducible.elementary.laws import ELEMENTARY
 from qcore.reproducible.operations import Names
-from qjax.reproducible.array_names import Names as ArrayNames
-from qtorch.reproducible.tensor_names import Names as TensorNames
+from qjax.reproducible.operations import Names as ArrayNames
+from qtorch.reproducible.operations import Names as TensorNames
 
 KINDS = ("function", "derivative")
 BACKENDS = ("torch compiled", "jax jit", "numpy", "torch eager", "jax eager")  # the fast ones first

@@ -228,7 +228,7 @@ def function_calls(tensors: _Tensors) -> Iterator[Case]:
     import torch
 
     from qtorch import reproducible
-    from qtorch.reproducible.tensor_names import Names
+    from qtorch.reproducible.operations import Names
 
     x = tensors.get("rows", "float32")
     calls: dict[str, Callable[[], Any]] = {

@@ -8,10 +8,10 @@ import numpy as np
 
 from qcore import arrays
 from qcore.arguments import check_int, check_seed, missing_key
-from qcore.linalg.array_names import Names
 from qcore.linalg.convolution import Form
 from qcore.linalg.forms import FORWARD, MatrixForm
 from qcore.linalg.law import multiply
+from qcore.linalg.namespace import Float64
 from qcore.linalg.operands.matrices import matrices
 from qcore.linalg.operands.operand import Operand
 from qcore.linalg.operands.scaling import newest_magnitude, next_row, prepared, rescaled
@@ -77,7 +77,7 @@ def multiply_arrays(
     words = words if which == FORWARD else _fold(words, ROLES[which])
 
     def round_(x: np.ndarray, operand: Operand, given: Any, role: int) -> tuple[np.ndarray, Any]:
-        x, inverse = prepared(Names, x, operand, given)
+        x, inverse = prepared(Float64, x, operand, given)
         if operand.number is not None:
             x = arrays.quantize(x, operand.number, operand.rounding, key=_fold(words, role))
         return x, inverse
@@ -86,9 +86,9 @@ def multiply_arrays(
     given = [state[row, 0] if state is not None and operand.delayed else None for operand, row in rows]
     sums = product.sums(first.shape, second.shape, form.contraction(which, first.shape, second.shape, other))
     with np.errstate(all="ignore"):
-        left, right, scales, factor = matrices(Names, form, which, product, (first, second), other, round_, given)
-        found = multiply(Names(words), left, right, sums, scales)
-        found = (found if factor is None else rescaled(Names, found, factor)).astype(np.float32)
+        left, right, scales, factor = matrices(Float64, form, which, product, (first, second), other, round_, given)
+        found = multiply(Float64(words), left, right, sums, scales)
+        found = (found if factor is None else rescaled(Float64, found, factor)).astype(np.float32)
     found[np.isnan(found)] = np.nan
     return found
 
@@ -121,7 +121,7 @@ def next_scaling(products: Products, state: np.ndarray, tensors: tuple[np.ndarra
     rows = zip(state, tensors, products.rows, strict=True)
     with np.errstate(all="ignore"):
         return np.stack(
-            [next_row(Names, row, newest_magnitude(Names, x), how) if how.delayed else row for row, x, how in rows]
+            [next_row(Float64, row, newest_magnitude(Float64, x), how) if how.delayed else row for row, x, how in rows]
         )
 
 

@@ -1,6 +1,6 @@
 """The law of products with a defined accumulator, once, for every array namespace.
 
-All sums are float64. Two things may not be left to chance, so `xp` (see `qcore.linalg.array_names`) says how they
+All sums are float64. Two things may not be left to chance, so `xp` (see `qcore.linalg.namespace`) says how they
 are done: rounding, and the order of additions that round. Products of float32 numbers are exact in float64; a compiler
 that contracts a product with a sum changes nothing.
 """

@@ -12,14 +12,14 @@ from jax.interpreters import ad, batching, mlir
 from qcore.linalg.attention import check_attention, check_mask, softmax, softmax_gradient
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax._rounding.keys import Key, fold_in, key_words
-from qjax.linalg.array_names import Names
 from qjax.linalg.matrices import matmul
+from qjax.linalg.namespace import Float64
 
 
 @jax.custom_jvp
 def _softmax(scores: jax.Array) -> jax.Array:
     with jax.enable_x64(True):
-        return softmax(Names, scores)
+        return softmax(Float64, scores)
 
 
 @_softmax.defjvp
@@ -34,7 +34,7 @@ _derivative = core.Primitive("qjax_softmax_derivative")
 
 def _compute(y: jax.Array, v: jax.Array) -> jax.Array:
     with jax.enable_x64(True):
-        return softmax_gradient(Names, y, v)
+        return softmax_gradient(Float64, y, v)
 
 
 def _derivative_tangent(primals: Any, tangents: Any) -> tuple[Any, Any]:

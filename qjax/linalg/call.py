@@ -25,7 +25,7 @@ from qjax._rounding.dispatch import quantize
 from qjax._rounding.inputs import as_array, varying
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax._rounding.scopes import PRODUCT, kind_scope
-from qjax.linalg.array_names import Names, NarrowNames
+from qjax.linalg.namespace import Float32, Float64
 from qjax.linalg.parts import multiply_in_parts
 from qjax.linalg.windows import convolution_by_columns, exact_convolution
 
@@ -105,7 +105,7 @@ def multiply_arrays(
         stochastic = sums.accumulator.stochastic  # words count the elements of the whole
         if isinstance(form, ConvolutionForm) and not (stochastic or product.as_matrices):
             return _convolved(form, which, rounded_tensors(product, tensors, round_, given), other, sums)
-        left, right, scales, factor = matrices(Names, form, which, product, tensors, other, round_, given)
+        left, right, scales, factor = matrices(Float64, form, which, product, tensors, other, round_, given)
         words = None if key is None else jnp.asarray(key).view(jnp.int32)
         pairs = zip((left, right), scales or (None, None), strict=True)
         multiply_pairs = partial(_multiply_pairs, sums, words, factor)
@@ -117,9 +117,9 @@ def multiply_arrays(
 def _convolved(form: ConvolutionForm, which: str, rounded: Any, other: Shape, sums: Sums) -> jax.Array:
     """A convolution's product of rounded operands and r of their scales, see `rounded_tensors`."""
     (first, second), inverses = rounded
-    factor = of_both(Names, *inverses)
+    factor = of_both(Float64, *inverses)
     if sums.exact and sums.accumulator.converts:
-        narrow = lambda found: _result(Names.unsigned_zero(found), factor)  # noqa: E731
+        narrow = lambda found: _result(Float64.unsigned_zero(found), factor)  # noqa: E731
         return exact_convolution(form, which, first, second, other, narrow)
     multiply_them = lambda left, right: _multiply_pairs(sums, None, factor, (left, None), (right, None))  # noqa: E731
     return convolution_by_columns(form, which, first, second, other, multiply_them)
@@ -129,23 +129,23 @@ def _multiply_pairs(sums: Sums, words: Any, factor: Any, left: Any, right: Any) 
     """The float32 product of two matrices, each with what scales its chunks or None."""
     (a, of_a), (b, of_b) = left, right
     if sums.narrow and sums.accumulator.sequential:
-        names = NarrowNames(words, sums)
+        names = Float32(words, sums)
         found = names.finished(multiply_matrices(names, a, b, sums))
         if factor is None:
             return jnp.where(found == found, found, jnp.float32(jnp.nan))
-        return _result(Names.wide(found), factor)
+        return _result(Float64.wide(found), factor)
     scales = None if of_a is None and of_b is None else (of_a, of_b)
-    return _result(multiply_matrices(Names(words), a, b, sums, scales), factor)
+    return _result(multiply_matrices(Float64(words), a, b, sums, scales), factor)
 
 
 def _result(found: jax.Array, factor: Any) -> jax.Array:
     """Float64 accumulators, times the factor of whole operands' scales if there is one, as float32 numbers."""
-    return Names.narrow(found if factor is None else rescaled(Names, found, factor))
+    return Float64.narrow(found if factor is None else rescaled(Float64, found, factor))
 
 
 def _rounded(key: Any, which: str, x: jax.Array, operand: Operand, given: Any, role: int) -> tuple[jax.Array, Any]:
     """An operand rounded, and r of its scales."""
-    x, inverse = prepared(Names, x, operand, given)
+    x, inverse = prepared(Float64, x, operand, given)
     if operand.number is None:
         return x, inverse
     with jax.enable_x64(False), kind_scope("operand", _OPERANDS[which][role]):
@@ -311,13 +311,13 @@ def _next_scaling(products: Products, state: jax.Array, tensors: tuple[jax.Array
     with jax.enable_x64(True):
         rows = zip(state, tensors, products.rows, strict=True)
         return jnp.stack(
-            [next_row(Names, row, _newest(row, x, how), how) if how.delayed else row for row, x, how in rows]
+            [next_row(Float64, row, _newest(row, x, how), how) if how.delayed else row for row, x, how in rows]
         )
 
 
 def _newest(row: jax.Array, x: jax.Array, operand: Operand) -> jax.Array:
     """The bits of x's largest magnitude; in shard_map the largest over devices that share the state."""
-    found = newest_magnitude(Names, x)
+    found = newest_magnitude(Float64, x)
     shared, own = tuple(varying(found) - varying(row)), tuple(varying(row) - varying(found))
     if shared and not operand.scale.reduce_amax:
         raise ValueError(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from qcore.linalg.convolution import ConvolutionForm
 from qcore.linalg.forms import FORWARD, GRAD_B, Shape
-from qjax.linalg.array_names import Names
+from qjax.linalg.namespace import Float64
 from qjax.linalg.parts import multiply_examples, together
 
 
@@ -64,7 +64,7 @@ def convolution_by_columns(
     def multiply_columns(part: jax.Array) -> jax.Array:
         pair = (first, part) if of_weight else (part, second)
         channels = (other[0], part.shape[1] // form.groups, *other[2:]) if of_weight else other
-        found = multiply(*form.matrices(Names, which, *pair, channels))
+        found = multiply(*form.matrices(Float64, which, *pair, channels))
         return found.reshape(channels if of_weight else (-1, *shape[1:]))
 
     return multiply_examples(multiply_columns, x, shape, size, axis)
@@ -76,7 +76,7 @@ def _result(form: ConvolutionForm, which: str, first: jax.Array, other: Shape) -
 
 def _sums(form: ConvolutionForm, which: str, first: jax.Array, second: jax.Array, other: Shape) -> jax.Array:
     """The float64 sums of a result, or of an input's gradient: (batch, groups, channels of a group, ...)."""
-    weight = Names.wide(second).reshape(form.groups, -1, second.shape[1], prod(second.shape[2:]))
+    weight = Float64.wide(second).reshape(form.groups, -1, second.shape[1], prod(second.shape[2:]))
     taps = jnp.moveaxis(weight if which == FORWARD else weight.swapaxes(1, 2), -1, 0)
     read, starts = _reader(form, which, first, second, other)
 
@@ -114,7 +114,7 @@ def _reader(
     Channels come first, so that each product is one of two matrices, of a group's channels and of all examples'
     positions. What a tap reads is copied for its product alone.
     """
-    x, places, positions, strides = form.windows(Names, which, first, second, other)
+    x, places, positions, strides = form.windows(Float64, which, first, second, other)
     x = _channels_first(x, form.groups)
     sizes = *x.shape[:3], *((count - 1) * step + 1 for count, step in zip(positions, strides, strict=True))
     spaced = (..., *(slice(None, None, step) for step in strides))
@@ -130,5 +130,5 @@ def _products(left: jax.Array, right: jax.Array, ours: Shape, its: Shape) -> jax
 def _channels_first(x: jax.Array, groups: int) -> jax.Array:
     """(batch, channels, ...) as float64 numbers (groups, channels of a group, batch, ...), in memory."""
     batch, channels, *positions = x.shape
-    split = Names.wide(x).reshape(batch, groups, channels // groups, *positions)
-    return Names.materialize(jnp.moveaxis(split, 0, 2))
+    split = Float64.wide(x).reshape(batch, groups, channels // groups, *positions)
+    return Float64.materialize(jnp.moveaxis(split, 0, 2))

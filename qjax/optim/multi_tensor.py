@@ -14,7 +14,7 @@ from qcore import Number, Rounding
 from qcore.formats.block import BlockScaled
 from qcore.linalg.operands.delayed import next_rows, round_each_delayed
 from qjax._rounding.dispatch import quantize, quantize_rows
-from qjax.linalg.array_names import Names
+from qjax.linalg.namespace import Float64
 
 _SMALL = 2**16  # arrays of so many elements are cheap to copy
 _COLUMNS = 256
@@ -54,8 +54,8 @@ def quantize_delayed(
             return quantize_arrays(scaled, element, mode, keys)
 
     with jax.enable_x64(True):
-        rounded = round_each_delayed(Names, arrays, number, [row[0] for row in rows], round_elements)
-        return rounded, next_rows(Names, rows, tuple(arrays), (number,) * len(arrays))
+        rounded = round_each_delayed(Float64, arrays, number, [row[0] for row in rows], round_elements)
+        return rounded, next_rows(Float64, rows, tuple(arrays), (number,) * len(arrays))
 
 
 def _quantize_group(arrays: list[Any], number: Number, mode: Rounding, keys: Any) -> list[Any]:

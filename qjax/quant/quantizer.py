@@ -18,7 +18,7 @@ from qjax._rounding.dispatch import quantize, same_bits
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax._rounding.scopes import UNWATCHED, kind_scope
-from qjax.linalg.array_names import Names
+from qjax.linalg.namespace import Float64
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _by_scale(x: jax.Array, number: Number | None, rounding: Rounding, key: Any,
             return quantize(y, element, rounding, key=key)
 
     with jax.enable_x64(True):
-        return round_delayed(Names, x, number, scale, round_element)  # type: ignore[arg-type]
+        return round_delayed(Float64, x, number, scale, round_element)  # type: ignore[arg-type]
 
 
 def _delayed_forward(rule: Quantization, x: jax.Array, key: Any, state: jax.Array) -> tuple[jax.Array, Any]:
@@ -167,7 +167,7 @@ def _delayed_backward(rule: Quantization, saved: Any, grad: jax.Array) -> tuple[
     with kind_scope("gradient"):
         rounded = _by_scale(grad, rule.backward_number, rule.backward_rounding, key, state[1, 0])
     with jax.enable_x64(True):
-        rows = next_rows(Names, state, (x, grad), rule.delayed)
+        rows = next_rows(Float64, state, (x, grad), rule.delayed)
         return rounded, None, jnp.stack(rows)
 
 

@@ -13,7 +13,7 @@ from qcore.formats.block_element import check_element
 from qcore.formats.number import check_number
 from qcore.linalg.operands.scaling import round_scaled, scale_for
 from qjax._rounding.dispatch import quantize
-from qjax.linalg.array_names import Names
+from qjax.linalg.namespace import Float64
 
 
 def check_scaled(number: Any) -> Number:
@@ -44,7 +44,7 @@ def _round(x: jax.Array, scale: jax.Array, number: Number, axis: int) -> jax.Arr
 
     scale = scale.reshape(-1, *[1] * (x.ndim - 1 - axis)) if scale.size > 1 else scale.reshape(())
     with jax.enable_x64(True):
-        y = round_scaled(Names, x.astype(jnp.float32), scale, check_element(number), round_element)
+        y = round_scaled(Float64, x.astype(jnp.float32), scale, check_element(number), round_element)
     return y.astype(x.dtype)
 
 
@@ -63,4 +63,4 @@ def scale_of_range(low: jax.Array, high: jax.Array, number: Number) -> jax.Array
     """The scale with which a format reaches the larger end of a range."""
     largest = jnp.maximum(jnp.abs(low), jnp.abs(high)).astype(jnp.float32)
     with jax.enable_x64(True):
-        return scale_for(Names, largest, check_element(number)).astype(jnp.float32)
+        return scale_for(Float64, largest, check_element(number)).astype(jnp.float32)

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from qcore.reproducible.optimizers.schedules import Cosine, Milestones
-from qjax.reproducible.array_names import Names
+from qjax.reproducible.operations import Names
 from qjax.reproducible.optimizers import Optimizer, adam, adamw, sgd
 from qjax.reproducible.training import FUNCTIONS
 

@@ -16,7 +16,7 @@ from qcore.reproducible.layers import Layers
 from qcore.reproducible.optimizers.functions import Optimizing
 from qjax._rounding.inputs import as_float32, as_integers
 from qjax._rounding.scopes import LAW
-from qjax.reproducible.array_names import Names, UnroundedNames
+from qjax.reproducible.operations import Names, UnroundedNames
 
 Options = tuple[tuple[str, Any], ...]
 

@@ -11,7 +11,7 @@ from qcore.formats.block_element import check_element
 from qcore.formats.number import check_number
 from qcore.linalg.operands.scaling import round_scaled, scale_for
 from qtorch._rounding.dispatch import quantize
-from qtorch.linalg.tensor_names import Names
+from qtorch.linalg.namespace import Float64
 
 _library = torch.library.Library("qtorch", "FRAGMENT")
 _library.define("round_scaled(Tensor x, Tensor scale, str number, int axis) -> Tensor")
@@ -21,7 +21,7 @@ def _round(x: torch.Tensor, scale: torch.Tensor, number: str, axis: int) -> torc
     """A tensor rounded to the nearest numbers of a format times a scale, in the tensor's dtype."""
     scale = scale.reshape(-1, *[1] * (x.dim() - 1 - axis)) if scale.numel() > 1 else scale.reshape(())
     element = check_element(check_number(number))
-    found = round_scaled(Names, x.to(torch.float32), scale, element, lambda y, form: quantize(y, form, "nearest"))
+    found = round_scaled(Float64, x.to(torch.float32), scale, element, lambda y, form: quantize(y, form, "nearest"))
     return found.to(x.dtype)
 
 
@@ -74,7 +74,7 @@ def round_with_scale(x: torch.Tensor, scale: torch.Tensor, number: Number, axis:
 
 def scale_of_range(low: torch.Tensor, high: torch.Tensor, number: Number) -> torch.Tensor:
     """The scale with which a format reaches the larger end of a range."""
-    return scale_for(Names, torch.maximum(low.abs(), high.abs()).to(torch.float32), check_element(number))
+    return scale_for(Float64, torch.maximum(low.abs(), high.abs()).to(torch.float32), check_element(number))
 
 
 class ScaledRounding(torch.nn.Module):

@@ -17,7 +17,7 @@ from qtorch._torch_internals import check_one_tangent
 from qtorch.linalg.call import check_operand
 from qtorch.linalg.dtypes import in_float32
 from qtorch.linalg.matrices import matmul
-from qtorch.linalg.tensor_names import Names
+from qtorch.linalg.namespace import Float64
 
 
 class _Softmax(torch.autograd.Function):
@@ -25,7 +25,7 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def forward(scores: torch.Tensor) -> torch.Tensor:
-        return softmax(Names, scores)
+        return softmax(Float64, scores)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -56,7 +56,7 @@ class _Derivative(torch.autograd.Function):
 
     @staticmethod
     def forward(y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return softmax_gradient(Names, y, v)
+        return softmax_gradient(Float64, y, v)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -81,7 +81,7 @@ class _Derivative(torch.autograd.Function):
 
 def _derivative(y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     recorded = torch.is_grad_enabled() and not torch.compiler.is_dynamo_compiling()
-    return _Derivative.apply(y, v) if recorded else softmax_gradient(Names, y, v)
+    return _Derivative.apply(y, v) if recorded else softmax_gradient(Float64, y, v)
 
 
 @in_float32

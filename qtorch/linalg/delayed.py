@@ -22,7 +22,7 @@ from qcore.linalg.operands.scaling import newest_magnitude, next_row
 from qcore.linalg.product import Products
 from qtorch._torch_internals import at_end_of_backward, in_backward, unseen_by_modes
 from qtorch.linalg.direct.products import product_of
-from qtorch.linalg.tensor_names import Names
+from qtorch.linalg.namespace import Float64
 
 
 @dataclass
@@ -60,7 +60,7 @@ class _Pass:
             for one in advances:
                 for row, newest, operand in zip(one.state, one.newest.split(1), one.rows, strict=True):
                     if operand.delayed:
-                        row.copy_(next_row(Names, row, newest, operand))
+                        row.copy_(next_row(Float64, row, newest, operand))
 
 
 # The pass that runs in this thread; devices have threads of their own. A pass that fails is let go by torch.
@@ -110,7 +110,7 @@ def gather(state: torch.Tensor, rows: tuple[Operand, ...], tensors: Iterable[tor
             "torch.func; allowed are torch.compile without it, and eager programs"
         )
     with unseen_by_modes():
-        newest = [newest_magnitude(Names, x.detach().contiguous()).to(state.device) for x in tensors]
+        newest = [newest_magnitude(Float64, x.detach().contiguous()).to(state.device) for x in tensors]
         found.gather(state, rows, torch.cat(newest))
 
 

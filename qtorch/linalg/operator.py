@@ -25,12 +25,12 @@ from qtorch._rounding.sharded import is_sharded
 from qtorch._torch_internals import unseen_by_modes
 from qtorch.linalg.delayed import gather_product, given_scales
 from qtorch.linalg.direct.products import Multiplied, direct_product, multiply_directly, product_of, sums_for
-from qtorch.linalg.sharded import multiply_shards
-from qtorch.linalg.tensor_names import (
-    Names,
+from qtorch.linalg.namespace import (
+    Float64,
     convolution_product,
     matrix_product,
 )
+from qtorch.linalg.sharded import multiply_shards
 
 BLOCK = 1 << 21  # numbers of which there are float64 copies at a time
 _SIDE = 1024  # rows and columns of a result
@@ -157,16 +157,16 @@ def _with_operands(
     given = given_scales(product.operands, ROWS[which], state)
     round_ = partial(_rounded, key, which)
     if product.as_matrices or not isinstance(form, ConvolutionForm):
-        return partial(_multiply_matrices, matrices(Names, form, which, product, tensors, other, round_, given))
+        return partial(_multiply_matrices, matrices(Float64, form, which, product, tensors, other, round_, given))
     pair, inverses = rounded_tensors(product, tensors, round_, given)
-    factor = of_both(Names, *inverses)
+    factor = of_both(Float64, *inverses)
 
     def multiply_rounded(key: Any, sums: Sums) -> torch.Tensor:
         found = convolution_product(form, which, pair[0], pair[1], other, sums, key)
         if found is not None:
-            return found if factor is None else _one_nan(rescaled(Names, found, factor).to(torch.float32))
+            return found if factor is None else _one_nan(rescaled(Float64, found, factor).to(torch.float32))
         return _multiply_matrices(
-            Matrices(*form.matrices(Names, which, pair[0], pair[1], other), None, factor), key, sums
+            Matrices(*form.matrices(Float64, which, pair[0], pair[1], other), None, factor), key, sums
         )
 
     return multiply_rounded
@@ -176,7 +176,7 @@ def _multiply_matrices(found: Matrices, key: Any, sums: Sums) -> torch.Tensor:
     """The product of matrices that are rounded."""
     left, right, scales, factor = found
     key = None if key is None else key.to(left.device)
-    names = Names(key, sums.narrow)
+    names = Float64(key, sums.narrow)
     result = matrix_product(left, right, sums, key) if scales is None else None
     if result is not None:
         return result if factor is None else _one_nan(rescaled(names, result, factor).to(torch.float32))
@@ -232,7 +232,7 @@ def _multiply_shards(
 
     def multiply_parts(x: torch.Tensor, y: torch.Tensor, part: Any) -> torch.Tensor:
         others = tuple(y.shape) if which == FORWARD else tuple(part)
-        left, right = made.matrices(Names, which, x, y, others)
+        left, right = made.matrices(Float64, which, x, y, others)
         return _multiply_matrices(Matrices(left, right, None, None), key, sums).reshape(part)
 
     return multiply_shards(operands[0], operands[1], shape, kept, multiply_parts)
@@ -242,7 +242,7 @@ def _rounded(
     key: torch.Tensor | None, which: str, x: torch.Tensor, operand: Operand, given: Any, role: int
 ) -> tuple[torch.Tensor, Any]:
     """An operand rounded, and r of its scales."""
-    x, inverse = prepared(Names, x, operand, given)
+    x, inverse = prepared(Float64, x, operand, given)
     if operand.number is None:
         return x, inverse
     key = fold_in(key, role, True) if operand.stochastic and key is not None else None

@@ -19,7 +19,7 @@ from qcore.linalg.operands.scaling import newest_magnitude, next_row
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.many import Tensors
 from qtorch._rounding.sharded import is_sharded
-from qtorch.linalg.tensor_names import Names
+from qtorch.linalg.namespace import Float64
 from qtorch.optim.quantizers import Quantizers
 from qtorch.optim.trained import Trained, is_momentum
 
@@ -133,13 +133,13 @@ class Scalings:
         number, entry = self._numbers[argument], entry_of(argument, tensor)
         rows = self.prepare(argument, tensor, sources, chosen)
         for i, x in zip(chosen, sources, strict=True):  # all before the first is written: gradients may share memory
-            newest, (before, _) = newest_magnitude(Names, x), self._newest.get((i, entry), (None, None))
+            newest, (before, _) = newest_magnitude(Float64, x), self._newest.get((i, entry), (None, None))
             self._newest[i, entry] = newest if before is None else torch.maximum(newest, before), number
         each = None if keys is None or not sources else keys.to(sources[0].device)
         for n, (target, x, row) in enumerate(zip(targets, sources, rows, strict=True)):
             key = None if each is None else each[n]
             target.copy_(
-                round_delayed(Names, x, number, row[0], lambda y, one, key=key: quantize(y, one, rounding, key=key))
+                round_delayed(Float64, x, number, row[0], lambda y, one, key=key: quantize(y, one, rounding, key=key))
             )
 
     @torch.no_grad()
@@ -147,7 +147,7 @@ class Scalings:
         """Ends the step: the rows of all that was rounded go on by it."""
         for (i, entry), (newest, number) in self._newest.items():
             row = self._rows[i][entry]
-            row.copy_(next_row(Names, row, newest, operand_of(number)))
+            row.copy_(next_row(Float64, row, newest, operand_of(number)))
         self._newest = {}
 
 

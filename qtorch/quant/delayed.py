@@ -15,7 +15,7 @@ from qtorch._rounding.keys import fold_in
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._torch_internals import check_passes
 from qtorch.linalg.delayed import enter_pass, gather
-from qtorch.linalg.tensor_names import Names
+from qtorch.linalg.namespace import Float64
 
 
 def first_state(history: int) -> torch.Tensor:
@@ -53,7 +53,7 @@ def _round_delayed(
     if not is_delayed(given):
         return quantize(x, given, rounding, key=key)
     enter_pass()  # in which checkpoints run a forward pass again
-    return round_delayed(Names, x, given, scale, lambda y, element: quantize(y, element, rounding, key=key))
+    return round_delayed(Float64, x, given, scale, lambda y, element: quantize(y, element, rounding, key=key))
 
 
 def _gather_rows(

@@ -8,8 +8,8 @@ from qcore.reproducible.optimizers.schedules import Cosine, Milestones
 from qtorch.reproducible.modules.convert import convert
 from qtorch.reproducible.modules.initial import initialize
 from qtorch.reproducible.modules.layers import set_key
+from qtorch.reproducible.operations import Names
 from qtorch.reproducible.optimizers import SGD, Adam, AdamW, clip_grad_norm_
-from qtorch.reproducible.tensor_names import Names
 from qtorch.reproducible.training import FUNCTIONS
 
 _tensors = FUNCTIONS

@@ -16,7 +16,7 @@ from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._torch_internals import apply_directly
 from qtorch.linalg.operator import OBSERVER
 from qtorch.reproducible.fused.plan import Backward, plan_for
-from qtorch.reproducible.tensor_names import Names, UnroundedNames
+from qtorch.reproducible.operations import Names, UnroundedNames
 
 
 def _run(

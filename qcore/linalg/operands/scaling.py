@@ -1,4 +1,4 @@
-"""The law of scales in float32, once, for every array namespace (`qcore.linalg.array_names`).
+"""The law of scales in float32, once, for every array namespace (`qcore.linalg.namespace`).
 
 Each operation is float64's, rounded to float32: products of float32 numbers are exact there, and quotients rounded
 twice are those rounded once. Compilers can neither contract nor rewrite it. Largest magnitudes are found as integers.

@@ -16,7 +16,7 @@ from qcore.linalg.product import Product
 from qtorch._rounding.paths.choice import round_tensor
 from qtorch._rounding.plan import Plan, plan_for
 from qtorch.linalg.direct.program import Array, Native, NoKernelError, Slots, program
-from qtorch.linalg.tensor_names import Names, convolution_product, has_chunk_kernel, matrix_product, multiplication
+from qtorch.linalg.namespace import Float64, convolution_product, has_chunk_kernel, matrix_product, multiplication
 
 
 @lru_cache(maxsize=1024)
@@ -104,7 +104,7 @@ def _steps(direct: Direct, how: Multiplied, shapes: Sequence[Any], names: Sequen
             read[index] = f"{result.name} of {index}"
             steps.append(_rounding(plan, name, Array(read[index], shape, "float32")))
     operands = [torch.empty(shape, device="meta") for shape in shapes]
-    matrices = direct.form.matrices(Names, how.which, operands[0], operands[1], how.other)
+    matrices = direct.form.matrices(Float64, how.which, operands[0], operands[1], how.other)
     order = -1 if direct.form.is_swapped(how.which) else 1  # of the operands that the matrices are made of
     return [*steps, multiplication(operands[::order], matrices, direct.sums, read[::order], result)]
 
@@ -136,5 +136,5 @@ def multiply_directly(
     y = y if of_second is None else round_tensor(y, of_second, None, True)
     if isinstance(form, ConvolutionForm):
         return convolution_product(form, how.which, x, y, how.other, sums, None)
-    left, right = form.matrices(Names, how.which, x, y, how.other)
+    left, right = form.matrices(Float64, how.which, x, y, how.other)
     return matrix_product(left, right, sums, None)

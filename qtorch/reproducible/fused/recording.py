@@ -14,7 +14,7 @@ import torch
 from qcore.reproducible import operations
 from qcore.trace import ELEMENT, Trace, Value, literal
 from qtorch.linalg.direct.products import Multiplied
-from qtorch.reproducible.tensor_names import tensor_product, tensor_sums
+from qtorch.reproducible.operations import tensor_product, tensor_sums
 
 Shape = tuple[int, ...]
 

@@ -7,7 +7,7 @@ from support import assert_same_bits
 
 import qcore
 from qcore import BlockScaled, Operand
-from qcore.linalg.array_names import Names
+from qcore.linalg.namespace import Float64
 from qcore.linalg.operands.scaling import prepared
 
 ELEMENTS = ["e4m3fn", "e5m2", "e2m1fn", "e4m3fnuz", "int8", "uint4", "float16"]
@@ -79,7 +79,7 @@ def test_scales_of_operands_are_the_same(mode):
         ("scale(outer=1)", {-1: None}),
         ("scale(outer=4,terms=8)", {0: 4, 1: 8}),
     ):
-        scaled, inverse = prepared(Names, x, Operand("e4m3fn", scale=scale))
+        scaled, inverse = prepared(Float64, x, Operand("e4m3fn", scale=scale))
         q = qcore.quantize(scaled, "e4m3fn", mode, key=7)
         inverse = np.broadcast_to(inverse, (1, 1)) if inverse.ndim == 0 else inverse
         spread = np.repeat(np.repeat(inverse, 12 // inverse.shape[0], 0), 40 // inverse.shape[1], 1)

@@ -8,7 +8,7 @@ import qcore
 from qcore import Accumulator, Rounding
 from qcore.formats.number import check_number
 from qcore.law import lanes
-from qcore.linalg.array_names import Names
+from qcore.linalg.namespace import Float64
 from qcore.linalg.sums.exactness import float32_suffices, sums_are_multiples, sums_stay_below
 from qcore.linalg.sums.narrow import FloatRule
 
@@ -50,13 +50,13 @@ def test_the_bits_are_those_of_float64(number, mode):
         np.int32
     )
     word = word if rounding is Rounding.STOCHASTIC else None
-    names, rule = Names((1, 2)), FloatRule(accumulator)
+    names, rule = Float64((1, 2)), FloatRule(accumulator)
     names.words = lambda *_: word.astype(np.int64)
     with np.errstate(all="ignore"):
         sums = total.astype(np.float64) + term + 0.0
         expected = names.rounded(sums, accumulator.number, rounding, 0, random_bits).astype(np.float32)
-        cut = rule.plus(Names, total, term) + np.float32(0)
-        found = rule.rounded(Names, lanes.Names, cut, word)
+        cut = rule.plus(Float64, total, term) + np.float32(0)
+        found = rule.rounded(Float64, lanes.Names, cut, word)
     real = expected == expected
     assert_same_bits(found[real], expected[real])
     assert np.isnan(found[~real]).all()
@@ -67,7 +67,7 @@ def test_the_bits_are_those_of_float64(number, mode):
         for kept, stays in ((multiple, False), (multiple & below, True)):
             by_integers = FloatRule(accumulator, multiples=True, below=stays)
             with np.errstate(all="ignore"):
-                found = by_integers.rounded(Names, lanes.Names, cut, word)
+                found = by_integers.rounded(Float64, lanes.Names, cut, word)
             assert_same_bits(found[kept & real], expected[kept & real])
             assert np.isnan(found[kept & ~real]).all()
             assert kept.sum() > 2000

@@ -8,9 +8,9 @@ from support import assert_same_bits
 
 from qcore import Accumulator, Hadamard, Operand, Product, Scale, parse, quantize
 from qcore.linalg import first_scaling, matmul
-from qcore.linalg.array_names import Names
 from qcore.linalg.arrays import multiply_arrays, next_scaling
 from qcore.linalg.forms import FORWARD, MatrixForm
+from qcore.linalg.namespace import Float64
 from qcore.linalg.operands.hadamard import transformed
 from qcore.linalg.operands.scaling import prepared
 from qcore.linalg.product import Products
@@ -32,7 +32,7 @@ def matrix(rows, terms, seed=0):
 def test_operands_are_multiplied_with_the_scales_of_their_tiles(scale):
     x = matrix(5, 40)
     with np.errstate(all="ignore"):
-        found, r = prepared(Names, x, Operand(E4M3, scale=scale))
+        found, r = prepared(Float64, x, Operand(E4M3, scale=scale))
     expected, of_each = oracle.scaled(x, scale.outer, scale.terms, 448)
     assert_same_bits(found, expected)
     assert_same_bits(np.unique(r), np.unique(of_each))
@@ -40,7 +40,7 @@ def test_operands_are_multiplied_with_the_scales_of_their_tiles(scale):
 
 def test_a_margin_leaves_room():
     x = np.float32([[3.0, 448.0]])
-    found, r = prepared(Names, x, Operand(E4M3, scale=Scale(margin=2)))
+    found, r = prepared(Float64, x, Operand(E4M3, scale=Scale(margin=2)))
     assert (found.tolist(), r) == ([[0.75, 112.0]], 4.0)
 
 
@@ -80,7 +80,7 @@ def test_hadamard(seed):
     x[1] *= np.float32(2.0**-127)
     x[2] *= np.exp2(np.arange(32, dtype=np.float32) * 3 - 50)
     expected = [oracle.hadamard(part, signs) for part in x.reshape(-1, 16).tolist()]
-    assert_same_bits(transformed(Names, x, Hadamard(seed)), np.float32(expected).reshape(3, 32))
+    assert_same_bits(transformed(Float64, x, Hadamard(seed)), np.float32(expected).reshape(3, 32))
 
 
 def test_transforms_of_both_operands_leave_the_product():

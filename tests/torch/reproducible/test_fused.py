@@ -16,7 +16,7 @@ from qtorch import linalg, reproducible
 from qtorch._kernels import products
 from qtorch.linalg.direct.products import direct_product, product_steps
 from qtorch.linalg.operator import observed_by
-from qtorch.reproducible import call, optimizers, tensor_names
+from qtorch.reproducible import call, optimizers
 from qtorch.reproducible.fused import loops, plan
 from qtorch.reproducible.fused.in_place import replace
 
@@ -225,7 +225,7 @@ def test_sums_of_rows_by_index(size):
     rows = np.ldexp(RNG.standard_normal((count, width)), RNG.integers(-60, 60, (count, width))).astype(np.float32)
     rows[0, 0] = -0.0
     given = RNG.integers(0, indices, count, dtype=np.int32)
-    found = tensor_names.Names.sums_by_index(torch.from_numpy(rows), torch.from_numpy(given), indices)
+    found = reproducible.Names.sums_by_index(torch.from_numpy(rows), torch.from_numpy(given), indices)
     assert_same_bits(found, operations.Names.sums_by_index(rows, given, indices))  # of float64
 
 

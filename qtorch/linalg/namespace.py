@@ -56,7 +56,7 @@ def convolution_product(
     if not (isinstance(form, ConvolutionForm) and _has_kernel(first, sums)):
         return None
     first, second = aligned(first.contiguous()), aligned(second.contiguous())
-    windows = form.windows(Names, which, first, second, other)
+    windows = form.windows(Float64, which, first, second, other)
     places = convolution_places(form, which, tuple(first.shape), tuple(second.shape), windows)
     x = windows.x.contiguous()
     return _from_places(places, *((second, x) if which != GRAD_B else (first, x)), sums, key)
@@ -156,8 +156,8 @@ def _batch_places(x: torch.Tensor) -> Axis:
     return places.ravel()
 
 
-class Names:
-    """Torch's names, see `qcore.linalg.array_names.Names`.
+class Float64:
+    """Torch's names, see `qcore.linalg.namespace.Float64`.
 
     Args:
         key: int32 tensor of two words for stochastic accumulators, else None.

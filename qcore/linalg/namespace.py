@@ -16,7 +16,7 @@ from qcore.random.steps import block_of_step, words_of_step
 from qcore.random.threefry import as_lane
 
 
-class Names:
+class Float64:
     """NumPy's names. Arrays are float64 unless said.
 
     Args:

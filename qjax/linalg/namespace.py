@@ -25,8 +25,8 @@ _NORMAL = 2.0**-126
 _NAN = 0x7FC00000
 
 
-class Names:
-    """JAX's names, see `qcore.linalg.array_names.Names`.
+class Float64:
+    """JAX's names, see `qcore.linalg.namespace.Float64`.
 
     Args:
         key: int32 array of two words for stochastic accumulators, else None.
@@ -187,7 +187,7 @@ def _scanned(step: Callable[..., Any], total: Any, chunks: Any) -> Any:
     return jax.lax.scan(lambda total, chunk: (step(total, *chunk), None), total, chunks)[0]
 
 
-class NarrowNames(Names):
+class Float32(Float64):
     """The same in float32, for sums of which `Sums.narrow` says that they have the same bits.
 
     Args:
@@ -202,11 +202,11 @@ class NarrowNames(Names):
 
     def unsigned_zero(self, x: jax.Array) -> jax.Array:
         """Left to `finished` where no sum is rounded to zero: -0 is there but a sum of nothing else."""
-        return x if self._multiples else Names.unsigned_zero(x)
+        return x if self._multiples else Float64.unsigned_zero(x)
 
     def finished(self, total: jax.Array) -> jax.Array:
         """The sum of all terms."""
-        return Names.unsigned_zero(total) if self._multiples else total
+        return Float64.unsigned_zero(total) if self._multiples else total
 
     def _four(self, step: Callable[..., Any], total: Any, chunks: Any) -> Any:
         """One loop over memory for all steps and their words.
