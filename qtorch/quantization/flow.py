@@ -14,16 +14,20 @@ from typing import Any
 import torch
 from torch import nn
 
+from qcore.affine import UINT8, QParams
+from qtorch._affine.tensor import QTensor
 from qtorch._torch_internals import map_tree
 from qtorch.quantization.quantization_mappings import get_default_static_quant_module_mappings, is_whole
 from qtorch.quantization.tree import is_leaf, walk
 
-# Functions whose result has the scale of their input, for quantized tensors as well.
-_KEEPING = {
-    *("relu", "relu_", "relu6", "hardtanh", "flatten", "view", "reshape", "permute", "transpose", "squeeze"),
-    *("unsqueeze", "max_pool1d", "max_pool2d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d"),
-    *("adaptive_avg_pool3d", "dropout"),
-}
+Bounds = tuple[float | None, float | None]
+
+# What reads a tensor's properties, and not its numbers.
+_ABOUT = {"size", "dim", "ndimension", "numel", "is_floating_point", "is_complex", "stride", "element_size"}
+# Means of several integers, which are rounded to the scale of what goes in: a pool stays between integers all the same.
+_MEANS = {"avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"}
+# A power of two near 0: a function that clamps does nothing there, and a number that a function puts in is too large.
+_STEP, _ZERO_POINT = 2.0**-10, 96
 
 
 @dataclass
@@ -33,13 +37,15 @@ class Call:
     Attributes:
         path: the layer's name; None for functions.
         module: the layer.
-        keeps: True of a function whose result has the scale of its input.
+        keeps: True of a function, or a layer without parameters, whose result has the scale of its input.
+        bounds: of the result, for a layer or function that clamps; None where there is no bound.
         takes, gives: numbers of the tensors.
     """
 
     path: str | None
     module: nn.Module | None
     keeps: bool
+    bounds: Bounds
     takes: list[int]
     gives: list[int] = field(default_factory=list)
 
@@ -50,10 +56,11 @@ class Flow:
     Attributes:
         calls: in order.
         returned: numbers of the tensors that the model returned.
+        inputs: what layers got, by path, where that is one tensor; of the layers that `record` was asked for.
     """
 
-    def __init__(self, calls: list[Call], returned: list[int]) -> None:
-        self.calls, self.returned = calls, set(returned)
+    def __init__(self, calls: list[Call], returned: list[int], inputs: dict[str, torch.Tensor]) -> None:
+        self.calls, self.returned, self.inputs = calls, set(returned), inputs
         self.by_path: dict[str, list[Call]] = {}
         self.takers: dict[int, list[Call]] = {}
         self.givers: dict[int, Call] = {}
@@ -66,11 +73,11 @@ class Flow:
                 self.givers.setdefault(tensor, call)
 
     def only_next(self, call: Call) -> Call | None:
-        """The layer's call that alone sees what a call returns; what follows a change in place sees the change."""
+        """The call that alone sees what a call returns; what follows a change in place sees the change."""
         if len(call.gives) != 1 or call.gives[0] in call.takes:
             return None
         takers = self.takers.get(call.gives[0], [])
-        if not takers or takers[0].path is None:
+        if not takers:
             return None
         first = takers[0]
         in_place = call.gives[0] in first.gives
@@ -84,13 +91,16 @@ class Flow:
             takes: True of a layer in integers.
             passes: True of what takes and gives both floats and integers.
         """
-        suited = {tensor for tensor in self.takers if tensor not in self.returned}
+        suited = ({*self.givers} | {*self.takers}) - self.returned
         changed = True
         while changed:  # what passes a tensor on takes integers if its result may be integers
             fit = {
                 tensor
                 for tensor in suited
-                if all(takes(call) or (passes(call) and suited.issuperset(call.gives)) for call in self.takers[tensor])
+                if all(
+                    takes(call) or (passes(call) and suited.issuperset(call.gives))
+                    for call in self.takers.get(tensor, [])
+                )
             }
             changed, suited = fit != suited, fit
         found: set[int] = set()
@@ -101,21 +111,28 @@ class Flow:
 
 
 def leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that are one step of a run: layers, and what has no modules in it."""
+    """The modules that are one step of a run: layers, and what has no modules in it, but for `torch.nn.Identity`."""
     known = tuple(get_default_static_quant_module_mappings())
 
     def whole(path: str, module: nn.Module) -> bool:
         return is_whole(path, module) or isinstance(module, known)
 
-    return ((path, module) for path, module in walk(model, whole) if is_leaf(module) or whole(path, module))
+    return (
+        (path, module)
+        for path, module in walk(model, whole)
+        if (is_leaf(module) or whole(path, module)) and type(module) is not nn.Identity
+    )
 
 
-def record(model: nn.Module, run: Callable[[nn.Module], Any]) -> Flow:
+def record(
+    model: nn.Module, run: Callable[[nn.Module], Any], keep: Callable[[nn.Module], Any] = lambda layer: False
+) -> Flow:
     """The flow of a model's first forward pass, in evaluation; a copy runs.
 
     Args:
         model: stays as it is.
         run: runs the model it gets; it is stopped when the model has run once.
+        keep: true of a layer whose input the result has.
 
     Raises:
         ValueError: if it does not run the model.
@@ -124,13 +141,13 @@ def record(model: nn.Module, run: Callable[[nn.Module], Any]) -> Flow:
     recorder = _Recorder()
     model.register_forward_pre_hook(recorder.start, prepend=True, with_kwargs=True)
     for path, module in leaves(model):
-        recorder.watch(path, module)
+        recorder.watch(path, module, bool(keep(module)))
     model.register_forward_hook(recorder.stop)
     try:
         with torch.no_grad():
             run(model)
     except _HasRunError:
-        return Flow(recorder.calls, recorder.returned)
+        return Flow(recorder.calls, recorder.returned, recorder.inputs)
     finally:
         recorder.leave()
     raise ValueError("calibrate has not run the model; allowed are inputs, and a function that calls the model")
@@ -147,19 +164,24 @@ class _Recorder(torch.overrides.TorchFunctionMode):
         super().__init__()
         self.calls: list[Call] = []
         self.returned: list[int] = []
+        self.inputs: dict[str, torch.Tensor] = {}
         self._numbers: dict[int, int] = {}
         self._tensors: list[torch.Tensor] = []  # kept, so that no id is used again
         self._inside: list[nn.Module] = []
         self._active = False
 
-    def watch(self, path: str, module: nn.Module) -> None:
+    def watch(self, path: str, module: nn.Module, keep: bool) -> None:
         """Adds hooks to a layer."""
 
         def before(module: nn.Module, args: Any, kwargs: Any) -> None:
             if self._active:
-                if not self._inside:
-                    self.calls.append(Call(path, module, False, self._numbered((args, kwargs))))
                 self._inside.append(module)
+                if keep and len(args) == 1 and isinstance(args[0], torch.Tensor) and not kwargs:
+                    self.inputs.setdefault(path, args[0].clone())
+                if len(self._inside) == 1:
+                    keeps = next(module.parameters(), None) is None and keeps_scale(module.forward, args, kwargs)
+                    taken = self._numbered((args, kwargs))
+                    self.calls.append(Call(path, module, keeps, _bounds_of_layer(module), taken))
 
         def after(module: nn.Module, args: Any, output: Any) -> None:
             if self._active:
@@ -195,9 +217,9 @@ class _Recorder(torch.overrides.TorchFunctionMode):
         result = function(*args, **kwargs)
         if taken:
             given = self._numbered(result)
-            name = getattr(function, "__name__", "")
-            if given or name not in _ABOUT:
-                self.calls.append(Call(None, None, name in _KEEPING and len(taken) == len(given) == 1, taken, given))
+            if given or not _only_reads(function):
+                keeps = len(taken) == 1 and keeps_scale(function, args, kwargs)
+                self.calls.append(Call(None, None, keeps, _bounds_of_function(function, args, kwargs), taken, given))
         return result
 
     def _numbered(self, tree: Any, known: bool = False) -> list[int]:
@@ -218,5 +240,75 @@ class _Recorder(torch.overrides.TorchFunctionMode):
         return found
 
 
-# What reads a tensor's properties, and not its numbers.
-_ABOUT = {"__get__", "size", "dim", "ndimension", "numel", "is_floating_point", "is_complex", "stride", "element_size"}
+def keeps_scale(function: Any, args: Any, kwargs: Any) -> bool:
+    """True if a function, or layer, of one tensor takes a quantized one, and its result has the same parameters.
+
+    It is called with integers in the place of the tensor: the result must be what it makes of their numbers.
+    """
+
+    def quantized(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+            return leaf
+        bytes_ = torch.arange(leaf.numel(), device=leaf.device).mul(37).remainder(251).to(torch.uint8)
+        scale, zero_point = torch.tensor(_STEP), torch.tensor(_ZERO_POINT, dtype=torch.int32)
+        made = QTensor(bytes_.reshape(leaf.shape), QParams(scale.to(leaf.device), zero_point.to(leaf.device)), UINT8)
+        tensors.append(made)
+        return made
+
+    def dequantized(leaf: Any) -> Any:
+        return leaf.dequantize() if isinstance(leaf, QTensor) else leaf
+
+    def of_integers(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(getattr(function, "__self__", None), nn.Module):
+            return function(*args, **kwargs)
+        return QTensor.__torch_function__(function, (QTensor,), args, kwargs)  # methods of torch.Tensor do not ask it
+
+    tensors = list[QTensor]()
+    given, settings = map_tree(quantized, tuple(args)), map_tree(quantized, dict(kwargs))
+    if len(tensors) != 1:
+        return False
+    qparams = tensors[0].qparams
+    exact = map_tree(dequantized, given), map_tree(dequantized, settings)
+    try:
+        results = of_integers(*given, **settings)
+        numbers = function(*exact[0], **exact[1])
+    except Exception:  # whatever a function raises that does not take integers
+        return False
+    if isinstance(results, QTensor):
+        results, numbers = [results], [numbers]
+    return (
+        isinstance(results, (tuple, list))
+        and all(isinstance(one, QTensor) and one.qparams is qparams for one in results)
+        and (_name_of(function) in _MEANS or all(map(torch.equal, map(QTensor.dequantize, results), numbers)))
+    )
+
+
+def _name_of(function: Any) -> str:
+    return getattr(function, "__name__", "")
+
+
+def _only_reads(function: Any) -> bool:
+    """True of a function, or an attribute, that says something about a tensor, and about a quantized one as well."""
+    name = _name_of(function)
+    if name == "__get__":
+        name = getattr(getattr(function, "__self__", None), "__name__", "")
+        return hasattr(QTensor, name)
+    return name in _ABOUT and hasattr(QTensor, name)
+
+
+def _bounds_of_layer(module: nn.Module) -> Bounds:
+    """What a layer clamps to."""
+    if isinstance(module, nn.Hardtanh):  # a ReLU6 is one
+        return module.min_val, module.max_val
+    return (0.0 if isinstance(module, nn.ReLU) else None), None
+
+
+def _bounds_of_function(function: Any, args: Any, kwargs: Any) -> Bounds:
+    """What a function clamps to, by its name."""
+    name = _name_of(function).removesuffix("_")
+    if name in ("relu", "relu6"):
+        return 0.0, 6.0 if name == "relu6" else None
+    if name == "hardtanh":
+        bounds = {"min_val": -1.0, "max_val": 1.0} | dict(zip(("min_val", "max_val"), args[1:3], strict=False)) | kwargs
+        return bounds["min_val"], bounds["max_val"]
+    return None, None

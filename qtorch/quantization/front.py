@@ -19,8 +19,9 @@ from qtorch._affine.qconfig import QConfig, QConfigDynamic, get_default_qat_qcon
 from qtorch._classes import plain_class
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.quantization.conversion import convert
-from qtorch.quantization.flow import Call, Flow, leaves, record
+from qtorch.quantization.flow import Bounds, Call, Flow, leaves, record
 from qtorch.quantization.fusion import fuse_modules, has_fused_layer
+from qtorch.quantization.observing import observe_within
 from qtorch.quantization.one_call import quantize_dynamic
 from qtorch.quantization.preparation import prepare, prepare_qat
 from qtorch.quantization.propagation import check_settings, propagate_qconfig_
@@ -29,10 +30,11 @@ from qtorch.quantization.quantization_mappings import (
     is_unobserved,
     is_whole,
 )
-from qtorch.quantization.reasons import PASSING
+from qtorch.quantization.reasons import ROUNDING
 from qtorch.quantization.reporting import report
 from qtorch.quantization.rounding import rounds_only
 from qtorch.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
+from qtorch.quantization.subclasses import base_of, taken_apart
 from qtorch.quantization.swap import take_hooks
 from qtorch.quantization.tree import check_model, rebuilt, shown
 
@@ -43,8 +45,10 @@ def quantize_model(
     """A quantized copy of a float model.
 
     A `Conv1D` of GPT-2, a linear layer with its weight the other way round, becomes a `torch.nn.Linear`. The model runs
-    once on the first calibration data, which shows what follows what. Convolutions and linear layers are
-    fused with batch norms and ReLUs behind them; layers in integers quantize floats that come in, and dequantize what
+    once on the first calibration data, which shows what follows what. A layer of a subclass, such as a convolution that
+    pads, becomes torch's layer with what comes before or behind it, if both have equal bits on this data. Convolutions
+    and linear layers are fused with batch norms and ReLUs behind them; where another layer clamps their results, as
+    ReLU6 does, they get the range of what is left. Layers in integers quantize floats that come in, and dequantize what
     goes to layers or functions of floats. Then the model is calibrated, or trained, and converted. `report` says of the
     result what is quantized, and what is in floats and why.
 
@@ -129,12 +133,22 @@ def _static(model: nn.Module, entries: Mapping[Any, Any], calibrate: Any, train:
     propagate_qconfig_(model, entries)
     first, rest = (train, train) if train is not None else _runs(calibrate)
     model.train(train is not None)
+    bounds = dict[str, Bounds]()
     if first is not None:
-        rows = _rows(model, record(model, first))
+        flow = record(model, first, base_of)
+        if flow.inputs:
+            model = taken_apart(model, flow.inputs, _in_integers)
+            flow = record(model, first)
+        rows = _rows(model, flow)
         model = fuse_modules(model, rows, inplace=True) if rows else model
+        flow = record(model, first)
+        bounds = _bounds(model, flow)
         if not any(isinstance(module, (QuantStub, DeQuantStub)) for module in model.modules()):
-            model = _with_stubs(model, record(model, first))
+            model = _with_stubs(model, flow)
     prepared = prepare_qat(model) if train is not None else prepare(model, inplace=True)
+    for path, ends in bounds.items():
+        layer = prepared.get_submodule(path)
+        observe_within(layer.module if isinstance(layer, QuantWrapper) else layer, ends)  # type: ignore[arg-type]
     if rest is not None:
         with torch.set_grad_enabled(train is not None):
             rest(prepared)
@@ -213,26 +227,41 @@ def _rows(model: nn.Module, flow: Flow) -> list[list[str]]:
     return rows
 
 
+def _in_integers(layer: nn.Module) -> bool:
+    """True of a layer that `convert` makes one of integers."""
+    mapping = get_default_static_quant_module_mappings()
+    known = plain_class(layer) in mapping and not is_unobserved(layer, mapping)
+    return known and getattr(layer, "qconfig", None) is not None and not rounds_only(layer)
+
+
+def _bounds(model: nn.Module, flow: Flow) -> dict[str, Bounds]:
+    """The layers in integers whose results are clamped and go nowhere else, with the bounds.
+
+    Integers saturate: with the range of what is left (0 to 6 behind a ReLU6), none of them stands for what is cut off.
+    """
+    found = {}
+    for path, layer in leaves(model):
+        calls = flow.by_path.get(path, [])
+        after = flow.only_next(calls[0]) if len(calls) == 1 and _in_integers(layer) else None
+        if after is not None and after.bounds != (None, None) and len(after.takes) == 1:
+            found[path] = after.bounds
+    return found
+
+
 def _with_stubs(model: nn.Module, flow: Flow) -> nn.Module:
     """The model with layers in integers that quantize what comes as floats, and dequantize what leaves as floats."""
-    mapping = get_default_static_quant_module_mappings()
-
-    def in_integers(layer: nn.Module) -> bool:
-        known = plain_class(layer) in mapping and not is_unobserved(layer, mapping)
-        return known and getattr(layer, "qconfig", None) is not None and not rounds_only(layer)
-
     layers = dict[str, nn.Module]()
     for path, layer in leaves(model):
         if isinstance(layer, FloatFunctional):
             layer.qconfig = None  # type: ignore[assignment]  # between floats, as in a model without stubs all functions are
-        elif in_integers(layer):
+        elif _in_integers(layer):
             layers[path] = layer
 
     def takes(call: Call) -> bool:
         return call.path is not None and call.path in layers and len(flow.by_path[call.path]) == 1
 
     def passes(call: Call) -> bool:
-        return call.keeps or (call.module is not None and plain_class(call.module) in PASSING)
+        return call.keeps or (call.module is not None and plain_class(call.module) in ROUNDING)
 
     integers = flow.integers(takes, passes)
     wrapped = {}

@@ -13,7 +13,7 @@ from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observers.base import RangeObserver
 from qtorch._affine.qconfig import QConfigDynamic
 from qtorch._classes import change_class, plain_class, restore_class
-from qtorch._torch_internals import drop_forward_hooks
+from qtorch._torch_internals import drop_forward_hooks, forward_hooks
 from qtorch.nn.qat.layers import QATLayer
 from qtorch.quantization.propagation import check_settings, check_types
 from qtorch.quantization.tree import check_model, is_leaf, shown, walk
@@ -26,10 +26,14 @@ class ObserveOutput:
 
     Args:
         path: the layer's, for messages.
+
+    Attributes:
+        bounds: the output is clamped to these first; None for no bound.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.bounds: tuple[float | None, float | None] = (None, None)
 
     def __call__(self, module: torch.nn.Module, inputs: Any, output: Any) -> torch.Tensor:
         if not isinstance(output, torch.Tensor):
@@ -38,7 +42,9 @@ class ObserveOutput:
                 "switch the layer off (qconfig = None)"
             )
         observer: Any = getattr(module, NAME, None)
-        return output if observer is None else observer(output)
+        if observer is None:
+            return output
+        return observer(output if self.bounds == (None, None) else torch.clamp(output, *self.bounds))
 
 
 class CountCalls:
@@ -92,6 +98,13 @@ def attach(path: str, module: torch.nn.Module, settings: Any, by_hook: bool = Tr
         module.register_forward_hook(ObserveOutput(path), prepend=True)
         if not isinstance(module, QATLayer):  # which no program of the float model has
             change_class(module, NAME)
+
+
+def observe_within(module: torch.nn.Module, bounds: tuple[float | None, float | None]) -> None:
+    """Lets a layer's observer see what is left of its results between bounds, since a layer behind it clamps them."""
+    for hook, _ in forward_hooks(module, False):
+        if isinstance(hook, ObserveOutput):
+            hook.bounds = bounds
 
 
 def detach(module: torch.nn.Module) -> None:

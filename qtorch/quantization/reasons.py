@@ -10,16 +10,22 @@ from torch import nn
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._classes import plain_class
 from qtorch.quant import Quantizer
+from qtorch.quantization.subclasses import SamePad
 
 # What computes the same with integers as with floats: results have the scale of what goes in.
 PASSING = (
-    *(nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Threshold, nn.Identity),
+    *(nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Threshold, nn.Identity, SamePad),
     *(nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.Upsample),
     *(nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d, nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d),
     *(nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReflectionPad3d, nn.ReplicationPad1d, nn.ReplicationPad2d),
     *(nn.ReplicationPad3d, nn.CircularPad1d, nn.CircularPad2d, nn.CircularPad3d),
     *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
     *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+)
+# Of these, layers whose results are rounded to that scale.
+ROUNDING = (
+    *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.Upsample),
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
 )
 

@@ -6,15 +6,18 @@ import pytest
 import torch
 from front_models import ConvNet, decibels, images
 from torch import nn
+from torch.nn import functional as F
 
 from qcore import BlockScaled
 from qtorch.nn import quantized
 from qtorch.nn.rounded import RoundedLayer
 from qtorch.quantization import (
+    MinMaxObserver,
     QConfig,
     QuantWrapper,
     default_dynamic_qconfig,
     default_per_channel_weight_observer,
+    default_qat_qconfig,
     default_qconfig,
     quantize_model,
     report,
@@ -97,6 +100,77 @@ def test_settings(floats, qconfig, calibrate, least):
     assert least is None or decibels(floats(x), made(x)) > least
     assert {row.state for row in report(made)} <= {"quantized", "rounded", "passing", "float"}
     assert least is None or isinstance(made.fc, RoundedLayer)
+
+
+class Between(nn.Module):
+    """Two convolutions with a function between them."""
+
+    def __init__(self, function):
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two, self.function = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 2, 1), function
+
+    def forward(self, x):
+        return self.two(self.function(self.one(x)))
+
+
+STAYS = {
+    "pad": lambda x: F.pad(x, (1, 1, 2, 0)),
+    "pad by reflection": lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"),
+    "chunk": lambda x: x.chunk(2, 1)[0].repeat(1, 2, 1, 1),
+    "parts of which one is used": lambda x: x.split(2, 1)[1].repeat_interleave(2, 1),
+    "flip": lambda x: x.flip(3).roll(1, 2),
+    "index": lambda x: x[:, :, 1:, ::2],
+    "channel_shuffle": lambda x: F.channel_shuffle(x, 2),
+    "pixel_shuffle": lambda x: F.pixel_unshuffle(F.pixel_shuffle(x, 2), 2),
+    "permute": lambda x: x.permute(0, 1, 3, 2).contiguous(),
+    "clamps": lambda x: F.relu6(x).clamp(max=2.0),
+    "pools": lambda x: F.avg_pool2d(F.max_pool2d(x, 2, 1), 2),
+    "shape": lambda x: x.view(x.shape[0], x.size(1), -1, 4),
+    "a layer of one's own": type("Turn", (nn.Module,), {"forward": lambda self, x: x.rot90(2, (2, 3))})(),
+    "a part of itself": lambda x: nn.Identity()(x).narrow(2, 0, 3),
+}
+GOES_THROUGH_FLOATS = {
+    "a number that the range may not have": lambda x: F.pad(x, (1, 1), value=5.0),
+    "a sum": lambda x: x + x,
+    "a scale of its own": torch.sigmoid,
+    "a mean, with a smaller range": lambda x: x.mean((2, 3), keepdim=True),
+    "a mask": lambda x: x.masked_fill(x > 0.1, -3.0),
+    "a property that integers have not": lambda x: x if x.requires_grad or x.is_floating_point() else -x,
+    "a bound in a tensor": lambda x: torch.clamp(x, min=torch.zeros(())),
+}
+
+
+@pytest.mark.parametrize("name", [*STAYS, *GOES_THROUGH_FLOATS])
+def test_functions_between_layers(name):
+    """Integers stay integers where a function moves or clamps them; the model has the same numbers either way."""
+    model = Between(STAYS.get(name) or GOES_THROUGH_FLOATS[name]).eval()
+    x = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    small = quantize_model(model, calibrate=[x])
+    stubs = kinds(small, quantized.Quantize, quantized.DeQuantize)
+    inner = ["one.dequant", "two.quant"] if name in GOES_THROUGH_FLOATS else []
+    assert stubs == ["one.quant", *inner, "two.dequant"]
+    assert decibels(model(x), small(x)) > 25
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["calibrated", "trained"])
+@pytest.mark.parametrize(
+    "clamp",
+    [nn.ReLU6(), F.relu6, nn.ReLU6(inplace=True), nn.Hardtanh(0, 6), lambda x: F.hardtanh(x, 0, max_val=6.0), F.relu],
+    ids=["ReLU6", "relu6", "in place", "Hardtanh", "hardtanh", "relu"],
+)
+def test_ranges_behind_clamps(clamp, train):
+    """A convolution before a clamp has the range that the clamp leaves, and saturates to it."""
+    model = Between(clamp).eval()
+    x = 40 * torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    data = {"train": lambda model: model(x)} if train else {"calibrate": [x]}
+    settings = default_qat_qconfig if train else QConfig(MinMaxObserver, default_per_channel_weight_observer)
+    small = quantize_model(model, settings, **data)
+    most = clamp(model.one(x)).max().item()
+    layer = small.one.module
+    assert layer.zero_point == 0
+    assert layer.scale.item() == pytest.approx(most / (127 if train else 255), rel=0.02 if train else 1e-6)
+    assert decibels(model(x), small(x)) > (30 if train else 33)
 
 
 def test_dynamic_settings_and_parts(floats):
