@@ -394,7 +394,7 @@ def observing(pick: Pick) -> Case:
     import qtorch.quantization as tensors
     from qcore.affine import AffineInteger
     from qcore.affine import law as affine_law
-    from qcore.affine.array_names import Names
+    from qcore.namespace import Names
 
     shape, dtype = pick.shape([0, 1, 2, 3, 4], 1), pick.choice(["float32", "float32", "float32", "bfloat16", "float64"])
     low, high = pick.choice([(-128, 127), (0, 255), (-8, 7)])

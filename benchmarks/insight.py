@@ -188,7 +188,7 @@ def jax_parts(x: np.ndarray) -> tuple[dict[str, Step], list[int]]:
     from qcore.insight.law import Bounds, Effects, effects
     from qcore.law.carrier import FLOAT32
     from qjax import quantize
-    from qjax._rounding.array_law import Names
+    from qjax._namespace import Names
     from qjax.insight import statistics_between
 
     before, number = jnp.asarray(x), parse("e4m3fn")

@@ -87,7 +87,7 @@ class Value:
 class Trace:
     """The values of a kernel, in an order in which they can be computed; the same operation is one value.
 
-    It has the names that the law uses of an array namespace, see `qcore.law.lanes`.
+    It has the names that the law uses of an array namespace, see `qcore.namespace`.
 
     Args:
         float16: the float with which lanes of 16 bits are converted, "float16" or "bfloat16"; else unused.

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 # Rooms from the ground up; one imports from lower floors, and within itself. "" is what a package itself exports.
 FLOORS = {
     "qcore": [
-        "arguments files html lazy notices version trace",
+        "arguments files html lazy namespace notices version trace",
         "random packing",
         "law",
         "formats",
@@ -24,7 +24,7 @@ FLOORS = {
         "__main__",
     ],
     "qtorch": [
-        "_torch_internals _classes _places",
+        "_namespace _torch_internals _classes _places",
         "_kernels",
         "_rounding",
         "linalg",
@@ -38,6 +38,7 @@ FLOORS = {
         "",
     ],
     "qjax": [
+        "_namespace",
         "_rounding _models",
         "linalg",
         "quant",

@@ -9,8 +9,8 @@ import numpy as np
 from qcore import parse, quantize
 from qcore.law.carrier import FLOAT32
 from qcore.law.grid import Grid, cleared, round_magnitude
-from qcore.law.lanes import Names
 from qcore.law.rounding import Rounding
+from qcore.namespace import Names
 
 _FORMAT = "e5m2"
 _NUMBERS = {  # what each of them shows

@@ -4,7 +4,6 @@
 these very functions.
 """
 
-from qcore.affine.array_names import Names
 from qcore.affine.histogram import Counts, Histogram
 from qcore.affine.observers import (
     Extremes,
@@ -19,6 +18,7 @@ from qcore.affine.operations import dequantize, fake_quantize, quantize_affine, 
 from qcore.affine.parameters import QParams, check_qparams, choose_qparams, choose_qparams_dynamic
 from qcore.affine.quantized import QArray
 from qcore.formats.affine import FORMS, INT8, INT32, SCHEMES, UINT8, AffineInteger
+from qcore.namespace import Names
 
 __all__ = [
     "FORMS",

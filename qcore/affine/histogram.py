@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from qcore.affine.array_names import Names
 from qcore.affine.observers import RangeRule
 from qcore.affine.parameters import QParams, check_input, check_range, choose_qparams
 from qcore.affine.search import best_range, total
 from qcore.arguments import check_int
+from qcore.namespace import Names
 
 
 class Counts(NamedTuple):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from qcore.affine.array_names import Names
 from qcore.affine.parameters import (
     EPS,
     QParams,
@@ -23,6 +22,7 @@ from qcore.affine.parameters import (
 )
 from qcore.arguments import check_int
 from qcore.formats.affine import UINT8, AffineInteger
+from qcore.namespace import Names
 
 
 class Extremes(NamedTuple):

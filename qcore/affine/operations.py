@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from qcore.affine import law
-from qcore.affine.array_names import Names
 from qcore.affine.parameters import (
     QParams,
     check_axis,
@@ -18,6 +17,7 @@ from qcore.affine.parameters import (
 from qcore.arguments import check_choice, check_type
 from qcore.formats.affine import AffineInteger
 from qcore.law.carrier import CARRIERS
+from qcore.namespace import Names
 
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 _SUMS = ("int32", "float32", "float64")

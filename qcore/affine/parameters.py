@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from qcore.affine import law
-from qcore.affine.array_names import Names
 from qcore.arguments import check_choice, check_float, check_int, check_type, quoted
 from qcore.formats.affine import INT32, SCHEMES, AffineInteger
 from qcore.law.carrier import CARRIERS, check_dtype
+from qcore.namespace import Names
 
 EPS = 2.0**-23
 _SMALLEST, _LARGEST = 2.0**-125, 2.0**125  # beyond, 1 / scale, or x near scale / 2, is subnormal, which XLA flushes

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from qcore.affine import law
-from qcore.affine.array_names import Names
 from qcore.affine.operations import dequantize
 from qcore.affine.parameters import QParams, check_qparams
 from qcore.arguments import check_choice, check_int, check_size, check_sizes, quoted
 from qcore.formats.affine import AffineInteger
+from qcore.namespace import Names
 
 
 def moving(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:

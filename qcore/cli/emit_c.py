@@ -27,8 +27,8 @@ from qcore.cli.inputs import bits_of, vector_inputs
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number, prepare
 from qcore.law.carrier import FLOAT32
-from qcore.law.lanes import Ints, Names
 from qcore.law.rounding import Rounding, check_rounding
+from qcore.namespace import Ints, Names
 from qcore.random.threefry import Noise, as_lane, leading_bits, leading_bits_mask, rounding_words, threefry
 from qcore.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, Trace, Value, decided, needed
 from qcore.version import __version__

@@ -45,7 +45,7 @@ def differing(package: str, compiled: bool = False) -> Iterator[tuple[str, int, 
     if compiled:
         framework, compiler = COMPILERS[package]
         program = getattr(import_module(framework), compiler)(program)
-    results = program([xp.from_numpy(inputs.view(np.float32)) for inputs, _ in hard.values()])
+    results = program([xp.asarray(inputs.view(np.float32)) for inputs, _ in hard.values()])
     for (name, (inputs, right)), found in zip(hard.items(), results, strict=True):
         yield name, len(inputs), inputs[np.asarray(found).view(np.uint32) != right]
 

@@ -9,7 +9,7 @@ from qcore.formats.number import Number
 from qcore.law.carrier import Carrier
 from qcore.law.codes import FixedCodes, SmallCodes
 from qcore.law.grid import Grid, uniform_grid
-from qcore.law.lanes import Ints
+from qcore.namespace import Ints
 from qcore.random.threefry import as_lane
 
 _MOST_BITS = 4096  # float64's numbers have 2,098 places

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from qcore.arguments import check_choice, check_int
 from qcore.formats.number import Number
 from qcore.law.carrier import Carrier
-from qcore.law.lanes import Ints
 from qcore.law.tapered import PositCodes, Taper
+from qcore.namespace import Ints
 from qcore.random.threefry import as_lane
 
 _MOST_EXPONENT_BITS = 64  # from there on no carrier has a posit with more than the shortest regime

@@ -25,8 +25,8 @@ from qcore.insight.law import (
 )
 from qcore.insight.statistics import Statistics
 from qcore.law.blocks.tiles import tiles
-from qcore.law.lanes import Names
 from qcore.law.rounding import Rounding
+from qcore.namespace import Names
 
 
 def statistics_of(

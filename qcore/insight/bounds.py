@@ -20,9 +20,9 @@ from qcore.law.blocks.tiles import Tiles
 from qcore.law.blocks.two_level import from_working, product, scales, working
 from qcore.law.carrier import CARRIERS, Carrier
 from qcore.law.grid import Grid
-from qcore.law.lanes import Names
 from qcore.law.program import KINDS
 from qcore.law.rounding import Rounding
+from qcore.namespace import Names
 
 _NO_EXPONENT = -(1 << 16)  # below that of any carrier's numbers
 ALLOWED = [name for name, carrier in CARRIERS.items() if carrier.lane_bits == 32]

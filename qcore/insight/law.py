@@ -15,7 +15,7 @@ and error are counted by their upper bits, from which 5 bits are rounded when su
 
     sign | field | 4 bits of the significand | the next bit | 1 if there is any more       all but the sign: plain key
 
-Functions take an array namespace `xp`, see `qcore.law.lanes`, of which they use `where`, `clip` and `float_bits`; what
+Functions take an array namespace `xp`, see `qcore.namespace`, of which they use `where`, `clip` and `float_bits`; what
 is plain also `float32_from` and `float32_bits`.
 """
 

@@ -14,7 +14,7 @@ bit. Numbers in [1/2, 1) quantum have field 0: all bits are dropped there, the h
 negative.
 
 Functions here take the array namespace `xp` (numpy, torch, jax.numpy) and lanes (int32 or int64 arrays, see
-`Carrier`). They use operators and the names that `qcore.law.lanes` lists, nothing else.
+`Carrier`). They use operators and the names that `qcore.namespace` lists, nothing else.
 """
 
 from __future__ import annotations

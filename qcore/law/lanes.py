@@ -1,54 +1,10 @@
-"""How the law takes lanes (see `Carrier`) apart and builds them, and the names it uses of an array namespace.
-
-Besides `where`, `clip` and `amax` these are three conversions between lanes and floats of the same width:
-
-`float_bits(lanes)` converts integers to floats and returns the floats' bits. The conversion is to nearest, ties to
-even, so it is exact where an integer has no more significant bits than the float. Its result is never subnormal.
-`integers(bits)` converts floats with these bits to integers, toward zero; the floats are integers or 1/2.
-`quotient_bits(a, b)` divides two integers as floats and returns the quotient's bits. It may be `quotient_error` steps
-off: 0 where division is that of IEEE 754, 3 where a compiler may multiply by a reciprocal.
-"""
+"""How the law takes lanes (see `Carrier`) apart and builds them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from qcore.law.carrier import Carrier
-
-
-class Names:
-    """The names that the law uses of an array namespace: NumPy's."""
-
-    where: Callable[..., Any] = staticmethod(np.where)
-    clip: Callable[..., Any] = staticmethod(np.clip)
-    amax: Callable[..., Any] = staticmethod(np.amax)
-    asarray: Callable[..., Any] = staticmethod(np.asarray)
-    quotient_error = 0
-
-    @staticmethod
-    def float_bits(lanes: Any) -> Any:
-        return lanes.astype(f"f{lanes.dtype.itemsize}").view(lanes.dtype)
-
-    @staticmethod
-    def integers(bits: Any) -> Any:
-        return bits.view(f"f{bits.dtype.itemsize}").astype(bits.dtype)
-
-    @classmethod
-    def quotient_bits(cls, a: Any, b: Any) -> Any:
-        floats = f"f{a.dtype.itemsize}"
-        return (a.astype(floats) / cls.asarray(b, a.dtype).astype(floats)).view(a.dtype)
-
-
-class Ints:
-    """The names that the law uses of an array namespace where lanes are Python's ints."""
-
-    @staticmethod
-    def clip(value: int, low: int | None, high: int | None) -> int:
-        value = value if low is None else max(value, low)
-        return value if high is None else min(value, high)
 
 
 def leading_bit(xp: Any, value: Any, carrier: Carrier) -> Any:

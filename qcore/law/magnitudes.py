@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from qcore.law.carrier import FLOAT32, Carrier
 from qcore.law.codes import FloatCodes, NormalCodes, PowerCodes
 from qcore.law.grid import Grid, uniform_grid
-from qcore.law.lanes import Ints
+from qcore.namespace import Ints
 from qcore.random.threefry import as_lane
 
 

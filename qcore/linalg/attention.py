@@ -17,7 +17,7 @@ def softmax(xp: Any, x: Any) -> Any:
     Exponentials and quotients are those of float64. The sum is float64's, by halves: each number of the first half is
     added to the one in the same place of the second, the middle one of an odd length to zero.
     """
-    exponentials = xp.narrow(xp.exp(xp.wide(x - xp.maximum(x))))
+    exponentials = xp.narrow(xp.exp(xp.wide(x - xp.greatest(x, (-1,)))))
     total = xp.narrow(tree_sum(xp, xp.wide(exponentials)))
     return xp.narrow(xp.wide(exponentials) / xp.wide(total))
 

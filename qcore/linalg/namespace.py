@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from qcore import namespace
 from qcore.formats.number import Number
-from qcore.law import lanes
 from qcore.law.rounding import Rounding
 from qcore.linalg.accumulator import Accumulator, rounding_program
 from qcore.random.steps import block_of_step, words_of_step
 from qcore.random.threefry import as_lane
 
 
-class Float64:
-    """NumPy's names. Arrays are float64 unless said.
+class Float64(namespace.Names):
+    """The names that the law of products uses, and its sums; arrays are float64 unless said.
 
     Args:
         key: two 32-bit words for stochastic accumulators, else None.
@@ -26,46 +26,10 @@ class Float64:
     def __init__(self, key: tuple[int, int] | None = None) -> None:
         self.key = key
 
-    where = staticmethod(np.where)
-    trunc = staticmethod(np.trunc)
-    clip = staticmethod(np.clip)
-
-    exp = staticmethod(np.exp)
-    pad = staticmethod(np.pad)
-    concatenate = staticmethod(np.concatenate)
-
-    @staticmethod
-    def maximum(x: np.ndarray) -> np.ndarray:
-        """The largest numbers along the last axis, which stays."""
-        return np.amax(x, -1, keepdims=True)
-
     @staticmethod
     def narrow(x: np.ndarray) -> np.ndarray:
         """Float64 rounded to float32."""
         return x.astype(np.float32)
-
-    stack = staticmethod(np.stack)
-    repeat = staticmethod(np.repeat)
-
-    @staticmethod
-    def materialize(x: np.ndarray) -> np.ndarray:
-        """See `qcore.random.threefry.threefry`."""
-        return x
-
-    @staticmethod
-    def float32_bits(x: np.ndarray) -> np.ndarray:
-        """The bits of float32 numbers as int32."""
-        return x.view(np.int32)
-
-    @staticmethod
-    def float32_from(bits: np.ndarray) -> np.ndarray:
-        """The inverse of `float32_bits`."""
-        return bits.view(np.float32)
-
-    @staticmethod
-    def greatest(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-        """The largest integers along axes, which stay."""
-        return np.amax(x, axes, keepdims=True)
 
     @staticmethod
     def part(x: np.ndarray, index: int, axis: int) -> np.ndarray:
@@ -123,11 +87,13 @@ class Float64:
             total = step(total, index, a[..., begin : begin + length], b[..., begin : begin + length, :])
         return total
 
-    def rounded(self, x: np.ndarray, number: Number, mode: Rounding, step: int, random_bits: int) -> np.ndarray:
+    def rounded(  # type: ignore[override]
+        self, x: np.ndarray, number: Number, mode: Rounding, step: int, random_bits: int
+    ) -> np.ndarray:
         """Rounds to a format; stochastic rounding reads the words of the step."""
         program, constants = rounding_program(number, mode)
         word = None if mode is not Rounding.STOCHASTIC else self.words(x.shape, step, random_bits) << 32
-        return program.run(lanes.Names, x.view(np.int64), constants, (), word).view(np.float64)
+        return program.run(namespace.Names, x.view(np.int64), constants, (), word).view(np.float64)
 
     def words(self, shape: tuple[int, ...], step: int, random_bits: int) -> np.ndarray:
         """The random words of a step, in int64."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from qcore import namespace
 from qcore.reproducible.elementary.power import power
 from qcore.reproducible.sums import sums_by_index, tree_sums
 
@@ -19,7 +19,7 @@ def normal(number: float) -> float:
     return 0.0 if abs(found) <= SMALLEST else found
 
 
-class Names:
+class Names(namespace.Names):
     """The vocabulary for NumPy; a framework overrides the primitives, and inherits what is made of them.
 
     Besides these names laws use comparisons, negation, `abs`, slices, `shape`, `ndim` and `reshape`.
@@ -29,39 +29,7 @@ class Names:
         [3.0, 0.0]
     """
 
-    where: Any = staticmethod(np.where)
-    exp = staticmethod(np.exp)
-    log = staticmethod(np.log)
-    log1p = staticmethod(np.log1p)
-    tanh = staticmethod(np.tanh)
-    sin = staticmethod(np.sin)
-    cos = staticmethod(np.cos)
-    root = staticmethod(np.sqrt)
-    floor = staticmethod(np.floor)
-    minimum = staticmethod(np.minimum)
-    concatenate = staticmethod(np.concatenate)
-    broadcast_to = staticmethod(np.broadcast_to)
-    searchsorted = staticmethod(np.searchsorted)
-
-    @staticmethod
-    def argsort(x: np.ndarray) -> np.ndarray:
-        """Places of numbers in ascending order; equal numbers keep theirs."""
-        return np.argsort(x, kind="stable")
-
-    @staticmethod
-    def materialize(x: Any, /) -> Any:
-        """See `qcore.random.threefry.threefry`."""
-        return x
-
-    @staticmethod
-    def arithmetic() -> Any:
-        """What laws run in: NumPy does not warn of overflow and NaN, JAX has 64-bit types."""
-        return np.errstate(all="ignore")
-
-    @staticmethod
-    def from_numpy(x: np.ndarray) -> np.ndarray:
-        """A NumPy array as the package has it."""
-        return np.asarray(x)
+    root: Any = staticmethod(np.sqrt)
 
     @staticmethod
     def is_float32(x: Any) -> bool:
@@ -93,21 +61,6 @@ class Names:
     def product(a: Any, b: Any) -> Any:
         """A product of float64 numbers that rounds, and that no compiler contracts with a sum."""
         return a * b
-
-    @staticmethod
-    def arange(size: int, like: np.ndarray) -> np.ndarray:
-        """The int32 numbers from 0 on, where an array lies."""
-        return np.arange(size, dtype=np.int32)
-
-    @staticmethod
-    def zeros(shape: Sequence[int], like: np.ndarray) -> np.ndarray:
-        """Zeros of an array's dtype, where it lies."""
-        return np.zeros(shape, like.dtype)
-
-    @staticmethod
-    def greatest(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-        """The greatest numbers along axes, which stay; NaN where there is one. Which zero is greater is not said."""
-        return np.amax(x, axes, keepdims=True)
 
     # From here on, what all frameworks share.
 

@@ -18,7 +18,8 @@ from qcore.law.carrier import CARRIERS, Carrier, check_result_dtype
 from qcore.law.program import Decoding, Program
 from qcore.law.rounding import check_rounding
 from qcore.random.threefry import Noise, leading_bits_mask, rounding_words
-from qjax._rounding.array_law import Names, arange, from_lanes, materialize, pad, to_lanes
+from qjax._namespace import Names
+from qjax._rounding.array_law import arange, from_lanes, materialize, pad, to_lanes
 from qjax._rounding.inputs import ArrayLike, as_array, as_integers
 from qjax._rounding.keys import Key, key_words, window_words
 from qjax._rounding.scopes import ROUND

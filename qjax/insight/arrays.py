@@ -30,7 +30,8 @@ from qcore.insight.law import (
 from qcore.insight.statistics import Statistics
 from qcore.law.blocks.tiles import Sizes, tiles
 from qcore.law.carrier import Carrier
-from qjax._rounding.array_law import Names, pad, to_lanes
+from qjax._namespace import Names
+from qjax._rounding.array_law import pad, to_lanes
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax._rounding.keys import Key

@@ -16,7 +16,7 @@ from qcore.linalg.law import Sums
 from qcore.linalg.sums.narrow import FloatRule
 from qcore.random.steps import block_of_step, word_of_part
 from qcore.random.threefry import element_index, threefry
-from qjax._rounding.array_law import Names as LawNames
+from qjax._namespace import Names
 from qjax._rounding.array_law import arange
 
 _HIDDEN = 1 << 23  # of float32
@@ -25,7 +25,7 @@ _NORMAL = 2.0**-126
 _NAN = 0x7FC00000
 
 
-class Float64:
+class Float64(Names):
     """JAX's names, see `qcore.linalg.namespace.Float64`.
 
     Args:
@@ -35,29 +35,6 @@ class Float64:
     def __init__(self, key: jax.Array | None = None) -> None:
         self.key = key
         self._shared: Any = None  # the words of a block, and which of its four steps is traced if that is known
-
-    where = staticmethod(jnp.where)
-    trunc = staticmethod(jnp.trunc)
-    clip = staticmethod(jnp.clip)
-
-    exp = staticmethod(jnp.exp)
-    pad = staticmethod(jnp.pad)
-    concatenate = staticmethod(jnp.concatenate)
-    stack = staticmethod(jnp.stack)
-    repeat = staticmethod(jnp.repeat)
-    materialize = staticmethod(jax.lax.optimization_barrier)
-
-    @staticmethod
-    def float32_bits(x: jax.Array) -> jax.Array:
-        return x.view(jnp.int32)
-
-    @staticmethod
-    def float32_from(bits: jax.Array) -> jax.Array:
-        return bits.view(jnp.float32)
-
-    @staticmethod
-    def greatest(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-        return jnp.max(x, axes, keepdims=True)
 
     @staticmethod
     def part(x: jax.Array, index: Any, axis: int) -> jax.Array:
@@ -144,14 +121,16 @@ class Float64:
         self._shared = *map(self.materialize, self._block(total.shape, chunks[0][0] >> 2)), None
         return _scanned(step, total, chunks)
 
-    def rounded(self, x: jax.Array, number: Number, mode: Rounding, step: Any, random_bits: int) -> jax.Array:
+    def rounded(  # type: ignore[override]
+        self, x: jax.Array, number: Number, mode: Rounding, step: Any, random_bits: int
+    ) -> jax.Array:
         if x.size == 0:
             return x
         program, constants = rounding_program(number, mode)
         word = None
         if mode is Rounding.STOCHASTIC:
             word = self._words(x.shape, step, random_bits).astype(jnp.int64) << 32
-        return program.run(LawNames, x.view(jnp.int64), constants, (), word).view(jnp.float64)
+        return program.run(Names, x.view(jnp.int64), constants, (), word).view(jnp.float64)
 
     def _words(self, shape: tuple[int, ...], step: Any, random_bits: int) -> jax.Array:
         """The random words of a step, which may be traced."""
@@ -165,10 +144,6 @@ class Float64:
         start = jax.lax.bitcast_convert_type(block * prod(shape), jnp.int32)  # the low word comes first
         index = element_index(arange, shape, (start[1], start[0]), prod(shape) >= 2**31)
         return threefry(self.key[0], self.key[1], *index)
-
-    @staticmethod
-    def maximum(x: jax.Array) -> jax.Array:
-        return jnp.max(x, -1, keepdims=True)
 
     @staticmethod
     def narrow(x: jax.Array) -> jax.Array:
@@ -228,6 +203,8 @@ class Float32(Float64):
     def plus(self, total: jax.Array, found: jax.Array) -> jax.Array:
         return self.rule.plus(self, total, found)
 
-    def rounded(self, x: jax.Array, number: Number, mode: Rounding, step: Any, random_bits: int) -> jax.Array:
+    def rounded(  # type: ignore[override]
+        self, x: jax.Array, number: Number, mode: Rounding, step: Any, random_bits: int
+    ) -> jax.Array:
         word = self._words(x.shape, step, random_bits) if mode is Rounding.STOCHASTIC else None
-        return self.rule.rounded(self, LawNames, x, word)
+        return self.rule.rounded(self, Names, x, word)

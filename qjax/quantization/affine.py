@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from qcore.affine import AffineInteger, QParams, check_qparams, law
+from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike, as_array
-from qjax.quantization.array_names import Names
 from qjax.quantization.parameters import Form, form_of, qparams_of
 
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.arithmetic import recurrent
+from qjax._namespace import Names
 from qjax.quantization.affine import fake_quantize
-from qjax.quantization.array_names import Names
 from qjax.quantization.fake_state import FakeQuantize
 from qjax.quantization.integer.convolution import sums_of_windows
 from qjax.quantization.integer.packed import PackedTensor

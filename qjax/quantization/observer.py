@@ -15,8 +15,8 @@ from qcore.affine import AffineInteger, QParams
 from qcore.affine.parameters import EPS, check_range
 from qcore.arguments import check_choice, check_type
 from qcore.law.carrier import CARRIERS
+from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike, as_array
-from qjax.quantization.array_names import Names
 from qjax.quantization.parameters import Form, form_of, scheme_of
 
 

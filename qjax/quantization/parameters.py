@@ -11,7 +11,7 @@ from qcore.affine import FORMS, SCHEMES, AffineInteger, QParams
 from qcore.affine import choose_qparams_dynamic as rule
 from qcore.affine.parameters import check_range
 from qcore.arguments import check_choice, quoted
-from qjax.quantization.array_names import Names
+from qjax._namespace import Names
 
 jax.tree_util.register_dataclass(QParams, ["scale", "zero_point"], ["axis"])
 

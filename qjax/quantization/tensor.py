@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from qcore.affine import AffineInteger, QParams, check_qparams, law
 from qcore.affine.quantized import QuantizedArray, moving
 from qcore.arguments import check_type, quoted
+from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike, as_array
-from qjax.quantization.array_names import Names
 from qjax.quantization.moves import METHODS, Places
 from qjax.quantization.parameters import Form, form_of, qparams_of
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from qcore.reproducible import operations
+from qjax import _namespace as namespace
 
 
-class Names(operations.Names):
+class Names(operations.Names, namespace.Names):
     """`qcore.reproducible.operations.Names` for JAX arrays, traced ones included.
 
     Example:
@@ -21,35 +19,7 @@ class Names(operations.Names):
         Array(1., dtype=float32)
     """
 
-    where = staticmethod(jnp.where)
-    exp = staticmethod(jnp.exp)
-    log = staticmethod(jnp.log)
-    log1p = staticmethod(jnp.log1p)
-    tanh = staticmethod(jnp.tanh)
-    sin = staticmethod(jnp.sin)
-    cos = staticmethod(jnp.cos)
     root = staticmethod(jnp.sqrt)
-    floor = staticmethod(jnp.floor)
-    minimum = staticmethod(jnp.minimum)
-    concatenate = staticmethod(jnp.concatenate)
-    broadcast_to = staticmethod(jnp.broadcast_to)
-
-    searchsorted = staticmethod(jnp.searchsorted)
-    materialize = staticmethod(jax.lax.optimization_barrier)
-
-    @staticmethod
-    def argsort(x: jax.Array) -> jax.Array:
-        return jnp.argsort(x, stable=True)
-
-    @staticmethod
-    @contextmanager
-    def arithmetic() -> Iterator[None]:
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            yield
-
-    @staticmethod
-    def from_numpy(x: np.ndarray) -> jax.Array:
-        return jnp.asarray(x)
 
     @staticmethod
     def is_float32(x: Any) -> bool:
@@ -77,21 +47,7 @@ class Names(operations.Names):
 
     @staticmethod
     def product(a: Any, b: Any) -> jax.Array:
-        """A choice stands between the product and a sum: twice the product, where that is the product too."""
-        found = a * b
-        return jnp.where(jnp.abs(found) <= jnp.finfo(jnp.float64).max, found, found + found)
-
-    @staticmethod
-    def arange(size: int, like: jax.Array) -> jax.Array:
-        return jnp.arange(size, dtype=jnp.int32)
-
-    @staticmethod
-    def zeros(shape: Sequence[int], like: jax.Array) -> jax.Array:
-        return jnp.zeros(shape, like.dtype)
-
-    @staticmethod
-    def greatest(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-        return jnp.max(x, axes, keepdims=True)
+        return namespace.Names.rounded(a * b)
 
 
 class UnroundedNames(operations.Unrounded, Names):

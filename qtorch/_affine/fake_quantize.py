@@ -12,8 +12,8 @@ from qcore.affine import QParams
 from qcore.affine.parameters import check_input
 from qcore.arguments import check_flag, check_type
 from qtorch._affine.affine import fake_quantize, with_gradient
-from qtorch._affine.array_names import Names
 from qtorch._affine.launch import observer_on_cpu
+from qtorch._affine.namespace import Names
 from qtorch._affine.observers.base import Factory, RangeObserver, store
 from qtorch._affine.observers.observer import (
     HistogramObserver,

@@ -21,7 +21,7 @@ from qcore.affine import (
     law,
 )
 from qcore.law.blocks.tiles import as_matrix
-from qtorch._affine import array_names
+from qtorch import _namespace as namespace
 from qtorch._kernels import affine, packages
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._rounding.paths.cpu import aligned
@@ -247,7 +247,7 @@ def fake_quantize_by_package(
     return tuple(_restored(result, order) for result in results)
 
 
-class _Names(array_names.Names):
+class _Names(namespace.Names):
     """The names of a kernel that nothing follows, and whose floats no compiler changes (`packages.OPTIONS`)."""
 
     @staticmethod
@@ -276,7 +276,7 @@ class FakeQuantize(torch.nn.Module):
 
 @cache
 def load(dtype: torch.dtype, pattern: str, device: torch.device) -> Callable[[list[torch.Tensor]], object] | None:
-    sources = [*sorted((Path(qcore.__file__).parent / "affine").rglob("*.py")), Path(array_names.__file__)]
+    sources = [*sorted((Path(qcore.__file__).parent / "affine").rglob("*.py")), Path(namespace.__file__)]
     name = f"fake_quantize {dtype} {pattern}"
     return packages.load(name, [*sources, Path(__file__)], device, partial(example, dtype, pattern, device))
 

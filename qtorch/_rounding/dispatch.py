@@ -10,11 +10,12 @@ from qcore import Number, Rounding
 from qcore.formats.block import check_float_scales, check_scales
 from qcore.formats.number import check_number
 from qcore.random.threefry import Noise
+from qtorch._namespace import FLOATS
 from qtorch._rounding.gradients import for_transforms, is_differentiated
 from qtorch._rounding.keys import Key, check_noise, is_default_window, make_cached_noise, make_noise
 from qtorch._rounding.packing import check_codes
 from qtorch._rounding.paths.choice import check_device, decode_tensor, is_plain_tensor, round_tensor
-from qtorch._rounding.paths.operations import FLOATS, lane_dtype
+from qtorch._rounding.paths.operations import lane_dtype
 from qtorch._rounding.plan import Plan, decoder, known_plan, make_plan, plan_for
 from qtorch._rounding.sharded import check_not_sharded
 from qtorch._torch_internals import apply_directly

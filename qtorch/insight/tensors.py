@@ -31,11 +31,12 @@ from qcore.insight.statistics import Statistics
 from qcore.law.blocks.tiles import Tiles, tiles
 from qtorch._kernels.insight import statistics
 from qtorch._kernels.store import Function
+from qtorch._namespace import Names
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import Key
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor
-from qtorch._rounding.paths.operations import Names, pad, to_lanes
+from qtorch._rounding.paths.operations import pad, to_lanes
 from qtorch._rounding.plan import check_dtype, text_of
 from qtorch._rounding.sharded import is_sharded
 

@@ -19,10 +19,10 @@ from qcore.linalg.places import Axis, Places, convolution_places
 from qcore.random.steps import MOST_HALF_BITS, block_of_step, words_of_step
 from qcore.random.threefry import Noise
 from qtorch._kernels import products
+from qtorch._namespace import Names
 from qtorch._rounding.keys import window_tensor
 from qtorch._rounding.paths.choice import round_tensor
 from qtorch._rounding.paths.cpu import aligned
-from qtorch._rounding.paths.operations import Names as LawNames
 from qtorch._rounding.plan import Plan, plan_for
 from qtorch.linalg.direct.program import Array, Native, NoKernelError
 
@@ -156,7 +156,7 @@ def _batch_places(x: torch.Tensor) -> Axis:
     return places.ravel()
 
 
-class Float64:
+class Float64(Names):
     """Torch's names, see `qcore.linalg.namespace.Float64`.
 
     Args:
@@ -168,47 +168,13 @@ class Float64:
         self.key = key
         self.narrow_sums = narrow_sums
 
-    where = staticmethod(torch.where)
-    trunc = staticmethod(torch.trunc)
-    clip = staticmethod(torch.clip)
-
-    exp = staticmethod(torch.exp)
-    stack = staticmethod(torch.stack)
-    repeat = staticmethod(torch.repeat_interleave)
-    greatest = staticmethod(partial(torch.amax, keepdim=True))
-
-    @staticmethod
-    def materialize(x: torch.Tensor) -> torch.Tensor:
-        return x
-
-    @staticmethod
-    def float32_bits(x: torch.Tensor) -> torch.Tensor:
-        return x.view(torch.int32)
-
-    @staticmethod
-    def float32_from(bits: torch.Tensor) -> torch.Tensor:
-        return bits.view(torch.float32)
-
     @staticmethod
     def part(x: torch.Tensor, index: int, axis: int) -> torch.Tensor:
         return x.narrow(axis, index, 1)
 
-    concatenate = staticmethod(torch.concatenate)
-
-    @staticmethod
-    def maximum(x: torch.Tensor) -> torch.Tensor:
-        return torch.amax(x, -1, keepdim=True)
-
     @staticmethod
     def narrow(x: torch.Tensor) -> torch.Tensor:
         return x.to(torch.float32)
-
-    @staticmethod
-    def pad(x: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> torch.Tensor:
-        """Zeros before and after each dimension."""
-        if not any(map(any, pairs)):
-            return x
-        return torch.nn.functional.pad(x, [size for pair in reversed(pairs) for size in pair])
 
     @staticmethod
     def plus(total: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
@@ -251,7 +217,9 @@ class Float64:
             total = step(total, index, a[..., begin : begin + length], b[..., begin : begin + length, :])
         return total
 
-    def rounded(self, x: torch.Tensor, number: Number, mode: Rounding, step: int, random_bits: int) -> torch.Tensor:
+    def rounded(  # type: ignore[override]
+        self, x: torch.Tensor, number: Number, mode: Rounding, step: int, random_bits: int
+    ) -> torch.Tensor:
         if x.numel() == 0:
             return x
         plan = plan_for(number, mode, torch.float64, None, False)
@@ -271,5 +239,5 @@ class Float64:
         arange = partial(torch.arange, dtype=torch.int32, device=x.device)
         key, start = (self.key[0], self.key[1]), (window[0], window[1])
         words = words_of_step(arange, x.shape, key, start, part, random_bits).to(torch.int64) << 32
-        lanes = plan.program.run(LawNames, x.view(torch.int64), plan.constants, (), words)
+        lanes = plan.program.run(Names, x.view(torch.int64), plan.constants, (), words)
         return lanes.view(torch.float64)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import torch
 
 from qcore.reproducible import operations
 from qcore.reproducible.operations import SMALLEST
 from qcore.reproducible.sums import tree_sums
+from qtorch import _namespace as namespace
 from qtorch._kernels import products
 from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor
 from qtorch._rounding.paths.cpu import aligned
-from qtorch._rounding.paths.operations import materialize
 from qtorch._rounding.sharded import is_sharded
 from qtorch.linalg.direct.products import Multiplied
 from qtorch.linalg.operator import multiply_tensors
@@ -29,7 +27,7 @@ def tensor_product(first: torch.Tensor, second: torch.Tensor, how: Multiplied) -
     return multiply_tensors(first, second, None, None, how.other, how.shape, how.form, how.which, how.product)
 
 
-class Names(operations.Names):
+class Names(operations.Names, namespace.Names):
     """`qcore.reproducible.operations.Names` for tensors on any device.
 
     Example:
@@ -37,31 +35,8 @@ class Names(operations.Names):
         tensor([3., 0.])
     """
 
-    where = staticmethod(torch.where)
-    exp = staticmethod(torch.exp)
-    log = staticmethod(torch.log)
-    log1p = staticmethod(torch.log1p)
-    tanh = staticmethod(torch.tanh)
-    sin = staticmethod(torch.sin)
-    cos = staticmethod(torch.cos)
     root = staticmethod(torch.sqrt)
-    floor = staticmethod(torch.floor)
-    minimum = staticmethod(torch.minimum)
-    concatenate = staticmethod(torch.concatenate)
-    broadcast_to = staticmethod(torch.broadcast_to)
-    arithmetic = staticmethod(nullcontext)
     multiplied = staticmethod(tensor_product)
-
-    searchsorted = staticmethod(torch.searchsorted)
-    materialize = staticmethod(materialize)
-
-    @staticmethod
-    def argsort(x: torch.Tensor) -> torch.Tensor:
-        return torch.argsort(x, stable=True)
-
-    @staticmethod
-    def from_numpy(x: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(x)
 
     @staticmethod
     def is_float32(x: torch.Tensor) -> bool:
@@ -86,18 +61,6 @@ class Names(operations.Names):
     @staticmethod
     def floats(bits: torch.Tensor) -> torch.Tensor:
         return bits.view(torch.float32)
-
-    @staticmethod
-    def arange(size: int, like: torch.Tensor) -> torch.Tensor:
-        return torch.arange(size, dtype=torch.int32, device=like.device)
-
-    @staticmethod
-    def zeros(shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        return like.new_zeros(shape)
-
-    @staticmethod
-    def greatest(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
-        return torch.amax(x, axes, keepdim=True)
 
     @classmethod
     def settled(cls, x: torch.Tensor) -> torch.Tensor:

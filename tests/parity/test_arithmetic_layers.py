@@ -11,8 +11,8 @@ from support import assert_same_bits
 from qcore.affine import INT8, UINT8, AffineInteger, Names, QParams
 from qcore.affine import arithmetic as law
 from qcore.affine.arithmetic import recurrent
-from qjax.quantization.array_names import Names as JaxNames
-from qtorch._affine.array_names import Names as TorchNames
+from qjax._namespace import Names as JaxNames
+from qtorch._affine.namespace import Names as TorchNames
 
 FORMS = [UINT8, INT8, AffineInteger.of_width(3), AffineInteger.of_width(16, False)]
 

@@ -21,7 +21,7 @@ def in_torch(q):
 
 
 def params_in_torch(qparams):
-    from qtorch._affine.array_names import Names
+    from qtorch._affine.namespace import Names
 
     return QParams.of(qparams.scale, qparams.zero_point, qparams.axis, Names)
 
@@ -36,6 +36,6 @@ def in_jax(q):
 
 
 def params_in_jax(qparams):
-    from qjax.quantization.array_names import Names
+    from qjax._namespace import Names
 
     return QParams.of(qparams.scale, qparams.zero_point, qparams.axis, Names)

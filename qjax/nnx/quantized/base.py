@@ -11,9 +11,9 @@ from flax import nnx
 from qcore.affine import AffineInteger, QParams, check_qparams
 from qcore.affine.arithmetic.operands import check_operand
 from qcore.arguments import check_type
+from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike
 from qjax.quantization import QTensor
-from qjax.quantization.array_names import Names
 from qjax.quantization.integer.packed import packed, packs, unpacked
 
 

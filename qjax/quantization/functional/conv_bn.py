@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore.arguments import check_flag, check_float, check_size, check_sizes, check_type
+from qjax._namespace import Names
 from qjax._rounding.inputs import as_array
-from qjax.quantization.array_names import Names
 from qjax.quantization.fake_state import FakeQuantize, disable_observer
 from qjax.quantization.rounding import FormatRounding
 

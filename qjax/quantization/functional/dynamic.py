@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from qcore.affine import UINT8, AffineInteger, QParams
 from qcore.affine.arithmetic import recurrent
 from qcore.affine.parameters import check_parameter
+from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike, as_array
-from qjax.quantization.array_names import Names
 from qjax.quantization.integer.products import sums_of_products
 from qjax.quantization.tensor import QTensor
 

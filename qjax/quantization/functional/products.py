@@ -12,7 +12,7 @@ from qcore.affine import AffineInteger, QParams, check_qparams, requantize
 from qcore.affine.arithmetic.padding import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
 from qcore.arguments import check_flag
-from qjax.quantization.array_names import Names
+from qjax._namespace import Names
 from qjax.quantization.functional.dynamic import check_bias
 from qjax.quantization.functional.images import channels_first, channels_last
 from qjax.quantization.integer.convolution import sums_of_windows

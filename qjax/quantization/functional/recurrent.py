@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from qcore.affine.arithmetic import recurrent
 from qcore.arguments import check_choice, check_type, quoted
+from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike, as_array
-from qjax.quantization.array_names import Names
 from qjax.quantization.functional.dynamic import Weight, check_bias, dynamic_linear
 
 State = tuple[jax.Array, ...]

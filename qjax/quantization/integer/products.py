@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from qjax.quantization.array_names import Names
+from qjax._namespace import Names
 
 _INT32, _INT53 = 2**31, 2**53
 

@@ -8,8 +8,8 @@ from qcore import affine
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.operations import check_requantized
 from qcore.affine.parameters import check_input, check_qparams
-from qtorch._affine.array_names import Names
 from qtorch._affine.launch import dequantize_on_cpu, quantize_on_cpu, requantize_on_cpu
+from qtorch._affine.namespace import Names
 from qtorch._rounding.paths.choice import are_plain_tensors, check_device, is_plain_tensor
 
 

@@ -9,7 +9,7 @@ import torch
 
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.operations import check_requantized
-from qtorch._affine.array_names import Names
+from qtorch._affine.namespace import Names
 from qtorch._kernels import products
 from qtorch._rounding.paths.choice import are_plain_tensors
 

@@ -12,8 +12,8 @@ import torch
 
 from qcore.affine import Extremes, PerChannelMinMax, QParams
 from qcore.affine.parameters import EPS, check_input
-from qtorch._affine.array_names import Names, SmallNames
 from qtorch._affine.dtypes import FixedDtypes, integers, scheme
+from qtorch._affine.namespace import Names, SmallNames
 from qtorch._rounding.paths.choice import is_plain_tensor
 
 

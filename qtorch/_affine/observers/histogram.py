@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from qcore.affine import AffineInteger, Counts, Histogram, QParams
-from qtorch._affine.array_names import Names
+from qtorch._affine.namespace import Names
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 
 from qcore import affine
 from qcore.arguments import check_int, check_type
-from qtorch._affine.array_names import Names
+from qtorch._affine.namespace import Names
 from qtorch._affine.observers.base import ObserverBase, RangeObserver
 from qtorch._affine.observers.histogram import TensorHistogram
 from qtorch._affine.tensor import QTensor

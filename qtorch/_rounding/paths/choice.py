@@ -20,12 +20,12 @@ from qcore import Number
 from qcore.law.blocks.tiles import block_counts, tiles
 from qcore.random.threefry import Noise
 from qtorch._kernels.packages import serve_cpu
+from qtorch._namespace import Names
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.paths.cpu import decode_on_cpu, round_on_cpu, with_strides_of
 from qtorch._rounding.paths.operations import (
     DTYPES,
     FLOATS,
-    Names,
     from_codes,
     from_lanes,
     join,

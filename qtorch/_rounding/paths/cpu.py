@@ -11,7 +11,8 @@ from qcore import Number
 from qcore.law.blocks.tiles import Matrix, as_matrix, block_counts
 from qcore.random.threefry import Noise
 from qtorch._kernels import laws
-from qtorch._rounding.paths.operations import FLOATS, lane_dtype, scale_dtype, stored_scales
+from qtorch._namespace import FLOATS
+from qtorch._rounding.paths.operations import lane_dtype, scale_dtype, stored_scales
 from qtorch._rounding.plan import Plan, decoder_for
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions

@@ -26,7 +26,8 @@ import torch
 from qcore.formats.text import parse
 from qcore.law.blocks.tiles import Tiles, tiles
 from qcore.trace import decided
-from qtorch._rounding.paths.operations import DTYPES, FLOATS, lane_dtype
+from qtorch._namespace import FLOATS
+from qtorch._rounding.paths.operations import DTYPES, lane_dtype
 from qtorch._rounding.plan import Plan, plan_for
 from qtorch._torch_internals import Inductor, inductor
 
@@ -86,7 +87,7 @@ class Lane:
 
 
 class Body:
-    """The array namespace of the law in one loop's body; see `qcore.law.lanes`.
+    """The array namespace of the law in one loop's body; see `qcore.namespace`.
 
     Args:
         ops: Inductor's operations.

@@ -12,36 +12,11 @@ from qcore.law.blocks.tiles import Tiles
 from qcore.law.carrier import CARRIERS, Carrier
 from qcore.law.program import Decoding, Program
 from qcore.random.threefry import Noise, rounding_words
+from qtorch._namespace import FLOATS, Names
 
 DTYPES = {getattr(torch, name): carrier for name, carrier in CARRIERS.items()}
 STORED = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}  # what holds codes of so many bits
-FLOATS = {torch.int32: torch.float32, torch.int64: torch.float64}
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-
-
-class Names:
-    """The names that the law uses of an array namespace."""
-
-    where = staticmethod(torch.where)
-    clip = staticmethod(torch.clip)
-    quotient_error = 3  # on GPUs
-
-    @staticmethod
-    def amax(lanes: torch.Tensor, axis: tuple[int, ...], keepdims: bool) -> torch.Tensor:
-        return torch.amax(lanes, axis, keepdims)
-
-    @staticmethod
-    def float_bits(lanes: torch.Tensor) -> torch.Tensor:
-        return lanes.to(FLOATS[lanes.dtype]).view(lanes.dtype)
-
-    @staticmethod
-    def integers(bits: torch.Tensor) -> torch.Tensor:
-        return bits.view(FLOATS[bits.dtype]).to(bits.dtype)
-
-    @staticmethod
-    def quotient_bits(a: torch.Tensor, b: torch.Tensor | int) -> torch.Tensor:
-        floats = FLOATS[a.dtype]
-        return (a.to(floats) / (b.to(floats) if isinstance(b, torch.Tensor) else b)).view(a.dtype)
 
 
 def run(
@@ -54,11 +29,11 @@ def run(
     word = None
     if noise is not None:
         arange = partial(torch.arange, dtype=torch.int32, device=x.device)
-        word = rounding_words(arange, x.shape, noise, materialize)
+        word = rounding_words(arange, x.shape, noise, Names.materialize)
         word = word.to(lane_dtype(program.carrier)) << (program.carrier.lane_bits - 32)
         word = blocks.split(word, pad)
     lanes = blocks.split(to_lanes(x, program.carrier), pad)
-    result = program.run(Names, lanes, constants, blocks.axes, word, materialize)
+    result = program.run(Names, lanes, constants, blocks.axes, word, Names.materialize)
     if not program.codes:
         return from_lanes(join(blocks, result), program.carrier, x.dtype)
     codes, *scales = result if program.shared else (result,)
@@ -76,17 +51,12 @@ def join(blocks: Tiles, lanes: torch.Tensor) -> torch.Tensor:
     Where the caller's program goes on with a part of the elements, torch 2.13's Inductor splits its loop by the size of
     the blocks and forgets the last one, if it is smaller.
     """
-    return blocks.merge(lanes if blocks.tiled == blocks.padded else materialize(lanes))
+    return blocks.merge(lanes if blocks.tiled == blocks.padded else Names.materialize(lanes))
 
 
 def pad(x: torch.Tensor, missing: tuple[int, ...]) -> torch.Tensor:
     """Appends so many zeros along each dimension."""
     return torch.nn.functional.pad(x, [length for count in reversed(missing) for length in (0, count)])
-
-
-def materialize(lanes: torch.Tensor) -> torch.Tensor:
-    """The same lanes. Inductor keeps the input of a strided view, and computes other values again at each use."""
-    return lanes.as_strided(lanes.shape, lanes.stride()) if torch.compiler.is_dynamo_compiling() else lanes
 
 
 def lane_dtype(carrier: Carrier) -> torch.dtype:

@@ -16,13 +16,14 @@ from qcore.law.blocks.tiles import Matrix, Sizes, Tiles, as_matrix, block_counts
 from qcore.law.program import Decoding, Program
 from qcore.law.rounding import Rounding
 from qcore.random.threefry import Noise
+from qtorch import _namespace
 from qtorch._kernels import packages
+from qtorch._namespace import Names
 from qtorch._rounding.paths import operations
 from qtorch._rounding.paths.cpu import with_strides_of
 from qtorch._rounding.paths.operations import (
     DTYPES,
     FLOATS,
-    Names,
     from_codes,
     from_lanes,
     lane_dtype,
@@ -183,6 +184,7 @@ def _sources() -> list[Path]:
         *sorted((core / "law").rglob("*.py")),
         core / "random" / "threefry.py",
         Path(operations.__file__),
+        Path(_namespace.__file__),
         Path(__file__),
     ]
 

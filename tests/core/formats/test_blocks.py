@@ -16,7 +16,7 @@ from qcore.arrays import from_lanes
 from qcore.formats.block import RULES
 from qcore.law.blocks import two_level
 from qcore.law.carrier import CARRIERS
-from qcore.law.lanes import Names
+from qcore.namespace import Names
 
 ELEMENTS = [
     *("e4m3fn", "e5m2", "e2m1fn", "int8", "int4", "e4m3b11fnuz", "dlfloat16", "e8m0fnu", "qpytorch8"),

@@ -7,7 +7,7 @@ from support import DTYPES
 from qcore import Rounding, parse
 from qcore.formats.number import prepare
 from qcore.law.carrier import CARRIERS
-from qcore.law.lanes import Names
+from qcore.namespace import Names
 
 FORMATS = (
     *("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "mxint8", "scaled(fixed(6,-9),{1:16})", "scaled(e3m4,{1:16},even)"),

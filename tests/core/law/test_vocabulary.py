@@ -13,7 +13,7 @@ from benchmarks.support.inputs import MODES, hard_inputs
 from qcore import NAMED, NVFP4, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Posit
 from qcore.formats.number import prepare
 from qcore.law.carrier import FLOAT32
-from qcore.law.lanes import Names
+from qcore.namespace import Names
 from qcore.random.threefry import Noise, leading_bits_mask, rounding_words
 
 NAMES = ("where", "clip", "amax", "float_bits", "integers", "quotient_bits", "quotient_error")
@@ -40,7 +40,7 @@ CODED.remove((BlockScaled("int8", {1: None}, scale="float32"), True))
 @pairwise(**{"number, coded": CODED}, mode=MODES, package=["numpy", "torch"], scalar=["int", "0-d"])
 def test_law_on_a_closed_vocabulary(number, coded, mode, package, scalar):
     xp = {"numpy": np, "torch": torch}[package]
-    own = Names if xp is np else qtorch._rounding.paths.operations.Names
+    own = Names if xp is np else qtorch._namespace.Names
     names = types.SimpleNamespace(**{name: getattr(own, name) for name in NAMES})
     x = hard_inputs(number, 24 * 300)[0]
     x = x if x.ndim == 3 else np.random.default_rng(1).choice(x, (40, 8, 9))

@@ -5,9 +5,8 @@ import pytest
 from support import assert_same_bits
 
 import qcore
-from qcore import Accumulator, Rounding
+from qcore import Accumulator, Rounding, namespace
 from qcore.formats.number import check_number
-from qcore.law import lanes
 from qcore.linalg.namespace import Float64
 from qcore.linalg.sums.exactness import float32_suffices, sums_are_multiples, sums_stay_below
 from qcore.linalg.sums.narrow import FloatRule
@@ -56,7 +55,7 @@ def test_the_bits_are_those_of_float64(number, mode):
         sums = total.astype(np.float64) + term + 0.0
         expected = names.rounded(sums, accumulator.number, rounding, 0, random_bits).astype(np.float32)
         cut = rule.plus(Float64, total, term) + np.float32(0)
-        found = rule.rounded(Float64, lanes.Names, cut, word)
+        found = rule.rounded(Float64, namespace.Names, cut, word)
     real = expected == expected
     assert_same_bits(found[real], expected[real])
     assert np.isnan(found[~real]).all()
@@ -67,7 +66,7 @@ def test_the_bits_are_those_of_float64(number, mode):
         for kept, stays in ((multiple, False), (multiple & below, True)):
             by_integers = FloatRule(accumulator, multiples=True, below=stays)
             with np.errstate(all="ignore"):
-                found = by_integers.rounded(Float64, lanes.Names, cut, word)
+                found = by_integers.rounded(Float64, namespace.Names, cut, word)
             assert_same_bits(found[kept & real], expected[kept & real])
             assert np.isnan(found[kept & ~real]).all()
             assert kept.sum() > 2000

@@ -14,6 +14,7 @@ from support import assert_same_bits
 
 import qcore.affine as reference
 from qcore.affine import INT8, INT32, UINT8, AffineInteger
+from qjax._namespace import Names
 from qjax.quantization import (
     HistogramObserver,
     MinMaxObserver,
@@ -24,7 +25,6 @@ from qjax.quantization import (
     PerChannelMinMaxObserver,
     RecordingObserver,
 )
-from qjax.quantization.array_names import Names
 
 PAIRS = [
     (MinMaxObserver(), reference.MinMax()),

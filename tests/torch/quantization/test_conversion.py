@@ -8,8 +8,8 @@ from support import assert_same_bits
 from qcore import affine
 from qcore.affine import INT8, INT32, UINT8, AffineInteger, QParams
 from qtorch._affine import launch
-from qtorch._affine.array_names import Names
 from qtorch._affine.integer import conversion
+from qtorch._affine.namespace import Names
 
 FORMS = [UINT8, INT8, AffineInteger(-8, 7), AffineInteger(0, 2**16 - 1), AffineInteger.of_width(16), INT32]
 SHAPES = {"whole": None, "outermost": 0, "inner": 1, "innermost": 3}

@@ -11,7 +11,7 @@ from support import assert_same_bits
 import qtorch.quantization as ours
 from qcore import affine as reference
 from qcore.affine import INT8, INT32, UINT8, AffineInteger
-from qtorch._affine import array_names
+from qtorch._affine import namespace
 from qtorch._affine.dtypes import integers
 
 
@@ -116,20 +116,20 @@ def test_extremes_by_a_kernel(monkeypatch):
         x = torch.where(patterns.isnan(), 1.0, patterns)
         single = (torch.full((size,), number) for number in (torch.inf, -torch.inf, 1e-40, -1e-40, -2.0))
         for numbers in (x, x.abs(), -x.abs(), x.clamp(-1e-39, 1e-39), *single):
-            monkeypatch.setattr(array_names, "_LARGE", 0)
-            found = array_names.whole_extremes(numbers)
-            monkeypatch.setattr(array_names, "_LARGE", 1 << 20)
-            for own, expected in zip(found, array_names.whole_extremes(numbers), strict=True):
+            monkeypatch.setattr(namespace, "_LARGE", 0)
+            found = namespace.whole_extremes(numbers)
+            monkeypatch.setattr(namespace, "_LARGE", 1 << 20)
+            for own, expected in zip(found, namespace.whole_extremes(numbers), strict=True):
                 assert_same_bits(own, expected)
-        monkeypatch.setattr(array_names, "_LARGE", 0)
+        monkeypatch.setattr(namespace, "_LARGE", 0)
         for pattern in (0x7F800001, 0x7FC00000, -0x7FFFFF, -0x400000):
             for place in {0, size // 2, size - 1}:
                 wrong = x.clone()
                 wrong.view(torch.int32)[place] = pattern
-                assert all(map(torch.isnan, array_names.whole_extremes(wrong)))
+                assert all(map(torch.isnan, namespace.whole_extremes(wrong)))
     x = torch.randn(6, 5, generator=generator)
     for view in (x.t(), x[:, ::2], x[1:, 1:], x[:1, :1], x.expand(2, 6, 5)):
-        assert array_names.whole_extremes(view) == (view.amin(), view.amax())
+        assert namespace.whole_extremes(view) == (view.amin(), view.amax())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -146,8 +146,8 @@ def test_extremes_whatever_the_default_dtype(dtype):
 
 def test_later_tensors_do_not_change_what_was_found():
     """A kernel writes them where it is told to, and nowhere twice."""
-    first = array_names.whole_extremes(torch.full((1 << 15,), 1.0))
-    array_names.whole_extremes(torch.full((1 << 15,), 2.0))
+    first = namespace.whole_extremes(torch.full((1 << 15,), 1.0))
+    namespace.whole_extremes(torch.full((1 << 15,), 2.0))
     assert first == (1, 1)
 
 

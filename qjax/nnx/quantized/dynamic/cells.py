@@ -10,9 +10,9 @@ from flax import nnx
 
 from qcore.affine.arithmetic import recurrent
 from qcore.arguments import check_choice, check_type
+from qjax._namespace import Names
 from qjax.nnx.quantized.base import checked
 from qjax.nnx.quantized.dynamic.product import Linear
-from qjax.quantization.array_names import Names
 from qjax.quantization.functional.recurrent import check_states
 
 

@@ -10,8 +10,8 @@ import torch
 from qcore.affine import QParams, check_qparams
 from qcore.affine.arithmetic.operands import check_operand
 from qcore.arguments import quoted
-from qtorch._affine.array_names import Names
 from qtorch._affine.dtypes import integers
+from qtorch._affine.namespace import Names
 from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized.common.kept import KeepsMade
 

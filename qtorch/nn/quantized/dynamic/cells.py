@@ -8,7 +8,7 @@ import torch
 
 from qcore.affine.arithmetic import recurrent
 from qcore.arguments import check_choice, check_flag, check_int
-from qtorch._affine.array_names import Names
+from qtorch._affine.namespace import Names
 from qtorch.nn.quantized.dynamic.product import DynamicProduct, check_pair, check_state, dtype_of
 
 

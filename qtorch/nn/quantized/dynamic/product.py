@@ -11,10 +11,10 @@ from qcore.affine.arithmetic import recurrent
 from qcore.affine.parameters import check_input
 from qcore.arguments import check_type
 from qcore.formats.block import with_scale
-from qtorch._affine.array_names import Names
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.integer.dynamic import DynamicKernel, kernel_of
 from qtorch._affine.integer.products import sums_of_products
+from qtorch._affine.namespace import Names
 from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized.common.base import checked, place_of
 from qtorch.nn.quantized.common.kept import KeepsMade

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from qcore.arguments import check_flag, check_int, check_size
 from qcore.law.carrier import check_dtype
-from qtorch._affine.array_names import Names
+from qtorch._affine.namespace import Names
 from qtorch.nn.quantized.common.base import checked, place_of
 from qtorch.nn.quantized.dynamic.product import DynamicProduct, check_pair, check_state, dtype_of
 from qtorch.nn.quantized.dynamic.steps import run_steps

@@ -9,8 +9,8 @@ import torch
 
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic import recurrent
-from qtorch._affine.array_names import Names
 from qtorch._affine.integer.dynamic import DynamicKernel, kernel_of
+from qtorch._affine.namespace import Names
 from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized.common.weights import QuantizedWeight
 from qtorch.nn.quantized.dynamic.product import multiplied

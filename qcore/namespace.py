@@ -1,0 +1,169 @@
+"""The array namespace: every name that laws use of NumPy, PyTorch or JAX.
+
+Laws are Python functions that take such a namespace as `xp`. `qtorch/_namespace.py` and `qjax/_namespace.py` have the
+same names for tensors and for JAX arrays; a new framework needs a third such file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+
+class Names:
+    """The vocabulary, for NumPy; a framework gives the same names for its own arrays.
+
+    Besides these names laws use operators, comparisons, `abs`, slices, `shape`, `ndim`, `reshape` and `view`. `where`,
+    `clip`, `minimum`, `maximum`, `trunc`, `floor`, `stack`, `concatenate`, `broadcast_to` and `copy` are NumPy's; NaN
+    passes. Dtypes are strings: "float32". Every operation on floats is rounded once, to nearest even, in the order
+    that is written down.
+
+    **The law of rounding** (`qcore.law`) works on integers and needs the first seven names only:
+
+    - `where`, `clip`, and `amax(lanes, axes, keepdims)`, the maxima of integers.
+    - `float_bits(lanes)`: converts integers to floats of the same width, to nearest, and returns the floats' bits. The
+      conversion is exact where an integer has no more significant bits than the float. No result is subnormal.
+    - `integers(bits)`: converts floats with these bits to integers, toward zero; the floats are integers or 1/2.
+    - `quotient_bits(a, b)`: the bits of the quotient of two integers that are divided as floats. It may be
+      `quotient_error` steps off: 0 where division is that of IEEE 754, 3 where a compiler may multiply by a reciprocal.
+    - `float32_bits(x)`: the bits of float32 numbers as int32, without a conversion; `float32_from(bits)`: the inverse.
+
+    **Arithmetic on floats**:
+
+    - `rint(x)`: to nearest, ties to even.
+    - `divide(a, b)`: a true division, also where b is one number for all of a; never a product with 1 / b.
+    - `rounded(product)`: the product itself, which a compiler must not fuse with an addition that follows.
+    - `unsigned(x)`: x with +0 in the place of -0.
+    - `exp`, `log`, `log1p`, `tanh`, `sin` and `cos` of float64 may err by a few units in the last place; `sqrt` may
+      not.
+    - `extremes(x, axes)`: the least and the greatest element along axes, if there are any; NaN where there is one. The
+      order of -0.0 and 0.0 is not defined.
+    - `greatest(x, axes)`: the greatest elements along axes, which keep length 1.
+    - `arithmetic()`: the context in which laws run: NumPy does not warn of overflow and NaN, JAX has 64-bit types.
+    - `materialize(x)`: x, which a compiler computes once and keeps in memory.
+
+    **Arrays**:
+
+    - `dtype(x)`, `astype(x, dtype)`, `full(shape, value, dtype)`, `full_like(x, value, dtype)`.
+    - Beside an array, on its device: `arange(size, like)`, int32, `zeros(shape, like)` of its dtype, and
+      `constant(numbers, dtype, like)` of a list.
+    - `asarray(x)` of a NumPy array, and `concrete(x)`, a NumPy array, or None where the values are not known yet (in
+      traced programs) or not worth waiting for.
+    - `pad(x, widths, value=0)` with (before, after) for each dimension; `repeat(x, count, axis)`, each element count
+      times.
+    - `einsum(equation, a, b)` of float64 arrays of integers, whose sums are exact; `total(x, axes)`: sums in int64
+      along axes, which keep length 1.
+
+    **Sorting and counting**:
+
+    - `argsort(x)`: the places of numbers in ascending order; equal numbers keep their order.
+    - `searchsorted(edges, x, right=False)`: for each x how many edges are less, with right=True at most equal, int32.
+    - `cumsum(x)` of one dimension.
+    - `bincount(index, weight, size)`: float32 sums of each index's weights, added to 0 in the order of the elements
+      (and not, as XLA would, to what the sums are added to afterwards).
+
+    **Control flow**, for traced programs:
+
+    - `cond(flag, true, false, *operands)`: the result of one of two functions, for a 0-d flag.
+    - `while_loop(condition, body, state)`: the tuple that is left when `condition(state)` has become false.
+
+    Example:
+        >>> Names.divide(np.float32([1, 2]), 4.0), Names.dtype(np.float32(1))
+        (array([0.25, 0.5 ], dtype=float32), 'float32')
+    """
+
+    where: Callable[..., Any] = staticmethod(np.where)
+    clip: Callable[..., Any] = staticmethod(np.clip)
+    amax: Callable[..., Any] = staticmethod(np.amax)
+    quotient_error = 0
+
+    @staticmethod
+    def float_bits(lanes: Any) -> Any:
+        return lanes.astype(f"f{lanes.dtype.itemsize}").view(lanes.dtype)
+
+    @staticmethod
+    def integers(bits: Any) -> Any:
+        return bits.view(f"f{bits.dtype.itemsize}").astype(bits.dtype)
+
+    @classmethod
+    def quotient_bits(cls, a: Any, b: Any) -> Any:
+        floats = f"f{a.dtype.itemsize}"
+        return (a.astype(floats) / cls.asarray(b, a.dtype).astype(floats)).view(a.dtype)
+
+    float32_bits: Any = staticmethod(lambda x: x.view("int32"))
+    float32_from: Any = staticmethod(lambda bits: bits.view("float32"))
+
+    trunc: Any = staticmethod(np.trunc)
+    floor: Any = staticmethod(np.floor)
+    rint: Any = staticmethod(np.rint)
+    divide: Any = staticmethod(np.divide)
+    rounded: Any = staticmethod(lambda product: product)
+    unsigned: Any = staticmethod(lambda x: x + 0.0)
+    exp: Any = staticmethod(np.exp)
+    log: Any = staticmethod(np.log)
+    log1p: Any = staticmethod(np.log1p)
+    tanh: Any = staticmethod(np.tanh)
+    sin: Any = staticmethod(np.sin)
+    cos: Any = staticmethod(np.cos)
+    sqrt: Any = staticmethod(np.sqrt)
+    minimum: Any = staticmethod(np.minimum)
+    maximum: Any = staticmethod(np.maximum)
+    extremes: Any = staticmethod(lambda x, axes: (np.amin(x, axes), np.amax(x, axes)))
+    greatest: Any = staticmethod(lambda x, axes: np.amax(x, axes, keepdims=True))
+    arithmetic: Any = staticmethod(lambda: np.errstate(all="ignore"))
+    materialize: Any = staticmethod(lambda x: x)
+
+    dtype: Any = staticmethod(lambda x: x.dtype.name)
+    astype: Any = staticmethod(lambda x, dtype: np.asarray(x).astype(dtype, copy=False))
+    full: Any = staticmethod(np.full)
+    full_like: Any = staticmethod(np.full_like)
+    arange: Any = staticmethod(lambda size, like: np.arange(size, dtype=np.int32))
+    zeros: Any = staticmethod(lambda shape, like: np.zeros(shape, like.dtype))
+    constant: Any = staticmethod(lambda numbers, dtype, like: np.array(numbers, dtype))
+    asarray: Any = staticmethod(np.asarray)
+    concrete: Any = staticmethod(np.asarray)
+    copy: Any = staticmethod(np.copy)
+    stack: Any = staticmethod(np.stack)
+    concatenate: Any = staticmethod(np.concatenate)
+    broadcast_to: Any = staticmethod(np.broadcast_to)
+    repeat: Any = staticmethod(np.repeat)
+    einsum: Any = staticmethod(np.einsum)
+    total: Any = staticmethod(lambda x, axes: np.sum(x, axes, np.int64, keepdims=True))
+
+    @staticmethod
+    def pad(x: Any, widths: Sequence[tuple[int, int]], value: float = 0) -> Any:
+        return np.pad(x, widths, constant_values=value)
+
+    cumsum: Any = staticmethod(np.cumsum)
+    argsort: Any = staticmethod(lambda x: np.argsort(x, kind="stable"))
+
+    @staticmethod
+    def searchsorted(edges: Any, x: Any, right: bool = False) -> Any:
+        return np.searchsorted(edges, x, "right" if right else "left").astype(np.int32)
+
+    @staticmethod
+    def bincount(index: Any, weight: Any, size: int) -> Any:
+        sums = np.zeros(size, np.float32)
+        np.add.at(sums, index, weight)
+        return sums
+
+    @staticmethod
+    def cond(flag: Any, true: Callable[..., Any], false: Callable[..., Any], *operands: Any) -> Any:
+        return true(*operands) if flag else false(*operands)
+
+    @staticmethod
+    def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], state: Any) -> Any:
+        while condition(state):
+            state = body(state)
+        return state
+
+
+class Ints:
+    """The names that the law uses where a lane is one Python int: a format computes its constants with them."""
+
+    @staticmethod
+    def clip(value: int, low: int | None, high: int | None) -> int:
+        value = value if low is None else max(value, low)
+        return value if high is None else min(value, high)

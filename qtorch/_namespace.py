@@ -1,0 +1,133 @@
+"""The array namespace of torch: `qcore.namespace.Names` for tensors on any device, eager or traced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+
+from qcore import namespace
+
+FLOATS = {torch.int32: torch.float32, torch.int64: torch.float64}  # of lanes
+
+
+class Names(namespace.Names):
+    """`qcore.namespace.Names` for tensors on any device, eager or traced.
+
+    A compiler drops an addition of 0, fuses a product with a sum, and goes on in float32 with what was rounded to 16
+    bits. Names that guard against it do so under Dynamo only, as it costs an operation.
+    """
+
+    where = staticmethod(torch.where)
+    clip = staticmethod(torch.clip)
+    quotient_error = 3  # on GPUs
+
+    @staticmethod
+    def amax(lanes: torch.Tensor, axis: tuple[int, ...], keepdims: bool) -> torch.Tensor:
+        return torch.amax(lanes, axis, keepdims)
+
+    @staticmethod
+    def float_bits(lanes: torch.Tensor) -> torch.Tensor:
+        return lanes.to(FLOATS[lanes.dtype]).view(lanes.dtype)
+
+    @staticmethod
+    def integers(bits: torch.Tensor) -> torch.Tensor:
+        return bits.view(FLOATS[bits.dtype]).to(bits.dtype)
+
+    @staticmethod
+    def quotient_bits(a: torch.Tensor, b: torch.Tensor | int) -> torch.Tensor:
+        floats = FLOATS[a.dtype]
+        return (a.to(floats) / (b.to(floats) if isinstance(b, torch.Tensor) else b)).view(a.dtype)
+
+    float32_bits = staticmethod(lambda x: x.view(torch.int32))
+    float32_from = staticmethod(lambda bits: bits.view(torch.float32))
+
+    trunc = staticmethod(torch.trunc)
+    floor = staticmethod(torch.floor)
+    divide = staticmethod(torch.divide)
+    exp = staticmethod(torch.exp)
+    log = staticmethod(torch.log)
+    log1p = staticmethod(torch.log1p)
+    tanh = staticmethod(torch.tanh)
+    sin = staticmethod(torch.sin)
+    cos = staticmethod(torch.cos)
+    sqrt = staticmethod(torch.sqrt)
+    minimum = staticmethod(torch.minimum)
+    maximum = staticmethod(torch.maximum)
+    greatest = staticmethod(lambda x, axes: torch.amax(x, axes, keepdim=True))
+    arithmetic = staticmethod(nullcontext)
+
+    @staticmethod
+    def materialize(x: torch.Tensor) -> torch.Tensor:
+        """Inductor keeps the input of a strided view in memory, and computes other values again at each use."""
+        return kept_in_memory(x) if torch.compiler.is_dynamo_compiling() else x
+
+    @staticmethod
+    def rint(x: torch.Tensor) -> torch.Tensor:
+        """A compiler drops a zero point of 0, whose addition takes the sign from a zero: here it has none before."""
+        steps = torch.round(x)
+        return Names.unsigned(steps) if torch.compiler.is_dynamo_compiling() else steps
+
+    @staticmethod
+    def unsigned(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x == 0, 0.0, x) if torch.compiler.is_dynamo_compiling() else x + 0.0
+
+    @staticmethod
+    def rounded(product: torch.Tensor) -> torch.Tensor:
+        """A compiler for GPUs would contract the product with a sum that follows; integers in memory stop it."""
+        if product.device.type == "cpu" or not torch.compiler.is_dynamo_compiling():
+            return product
+        return kept_in_memory(product.view(torch.int32)).view(torch.float32)
+
+    @staticmethod
+    def extremes(x: torch.Tensor, axes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+        # to torch, no axes are all axes
+        return (torch.amin(x, axes), torch.amax(x, axes)) if axes else (x, x)
+
+    dtype = staticmethod(lambda x: str(x.dtype).removeprefix("torch."))
+
+    @staticmethod
+    def astype(x: torch.Tensor, dtype: str) -> torch.Tensor:
+        """A compiler would go on in float32 with what was rounded to 16 bits; integers in memory stop it."""
+        result = x.to(getattr(torch, dtype))
+        if result.dtype in (torch.float16, torch.bfloat16) and torch.compiler.is_dynamo_compiling():
+            return kept_in_memory(result.view(torch.int16)).view(result.dtype)
+        return result
+
+    full = staticmethod(lambda shape, value, dtype: torch.full(shape, value, dtype=getattr(torch, dtype)))
+    full_like = staticmethod(lambda x, value, dtype: torch.full_like(x, value, dtype=getattr(torch, dtype)))
+    arange = staticmethod(lambda size, like: torch.arange(size, dtype=torch.int32, device=like.device))
+    zeros = staticmethod(lambda shape, like: like.new_zeros(shape))
+    constant = staticmethod(
+        lambda numbers, dtype, like: torch.tensor(numbers, dtype=getattr(torch, dtype), device=like.device)
+    )
+    asarray = staticmethod(torch.from_numpy)
+
+    concrete = staticmethod(lambda x: None)  # `qtorch._affine.namespace.Names` reads tensors in ordinary memory
+    copy = staticmethod(torch.clone)
+    stack = staticmethod(torch.stack)
+    concatenate = staticmethod(torch.concatenate)
+    broadcast_to = staticmethod(torch.broadcast_to)
+    repeat = staticmethod(torch.repeat_interleave)
+    einsum = staticmethod(torch.einsum)
+    total = staticmethod(lambda x, axes: torch.sum(x, axes, keepdim=True, dtype=torch.int64))
+
+    @staticmethod
+    def pad(x: torch.Tensor, widths: Sequence[tuple[int, int]], value: float = 0) -> torch.Tensor:
+        if not any(map(any, widths)):
+            return x
+        return torch.nn.functional.pad(x, [size for pair in reversed(widths) for size in pair], value=value)
+
+    cumsum = staticmethod(lambda x: torch.cumsum(x, 0))
+    argsort = staticmethod(lambda x: torch.argsort(x, stable=True))
+    bincount = staticmethod(torch.bincount)  # type: ignore[assignment]
+
+    @staticmethod
+    def searchsorted(edges: torch.Tensor, x: torch.Tensor, right: bool = False) -> torch.Tensor:
+        return torch.searchsorted(edges, x, right=right, out_int32=True)
+
+
+def kept_in_memory(x: torch.Tensor) -> torch.Tensor:
+    """The same tensor, which Inductor writes to memory because a strided view of it follows."""
+    return x.as_strided(x.shape, x.stride())
