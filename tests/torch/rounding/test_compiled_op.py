@@ -5,6 +5,7 @@ import torch
 from support import assert_same_bits
 from torch._subclasses import FakeTensorMode
 from torch.func import vmap
+from torch.utils._pytree import tree_flatten
 
 import qtorch
 from qcore import BlockFloatingPoint, FloatingPoint
@@ -70,6 +71,61 @@ def test_examples_of_vmap_with_one_key_and_with_their_own():
     ]
     for program in programs:
         assert_same_bits(compiled(program)(x, keys), program(x, keys))
+
+
+def _codes(number, rounding="nearest"):
+    return lambda row, key: qtorch.encode(row, number, rounding, key=key if rounding == "stochastic" else None)
+
+
+def _round_trip(number):
+    def program(row, key):
+        codes = qtorch.encode(row, number)
+        codes, scales = codes if isinstance(codes, tuple) else (codes, None)
+        return qtorch.decode(codes, number, scales=scales)
+
+    return program
+
+
+# Codes of elements, of blocks and of two levels: one, two and three tensors an example; and numbers of codes.
+CODES = {
+    "elements": _codes("e5m2"),
+    "elements, keys of their own": _codes("e4m3fn", "stochastic"),
+    "blocks": _codes("mxfp8_e4m3"),
+    "blocks, keys of their own": _codes("mxfp8_e4m3", "stochastic"),
+    "two levels": _codes("nvfp4"),
+    "decoded": _round_trip("e5m2"),
+    "decoded blocks": _round_trip("mxfp8_e4m3"),
+    "decoded two levels": _round_trip("nvfp4"),
+}
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_codes_under_vmap_are_those_of_each_example(name):
+    """Of two vmaps, eagerly and in a compiled program; no example's numbers are side by side in memory."""
+    x, keys = torch.randn(3, 2, 40).permute(2, 0, 1), torch.tensor([[0, 1], [7, 2], [-1, 3]], dtype=torch.int32)
+    each = [tree_flatten(CODES[name](x[:, i, j], keys[i])) for i in range(3) for j in range(2)]
+    expected = [torch.stack(same).unflatten(0, (3, 2)) for same in zip(*(leaves for leaves, _ in each), strict=True)]
+
+    def program(x, keys):
+        return vmap(lambda x, key: vmap(lambda row: CODES[name](row, key), in_dims=1)(x), in_dims=(1, 0))(x, keys)
+
+    for found in (program(x, keys), compiled(program)(x, keys)):
+        leaves, tree = tree_flatten(found)
+        assert tree == each[0][1]
+        for one, other in zip(leaves, expected, strict=True):
+            assert_same_bits(one, other)
+
+
+@pytest.mark.heavy
+def test_codes_under_vmap_in_loops_of_inductor():
+    x = torch.randn(3, 40)
+
+    def batched(x):
+        codes = vmap(lambda row: qtorch.encode(row * 2, "e5m2"))(x)
+        return codes, vmap(lambda row: qtorch.decode(row, "e5m2") * 3)(codes)
+
+    for one, other in zip(compiled(batched, "inductor")(x), batched(x), strict=True):
+        assert_same_bits(one, other)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (0, 1, 3, 4, 2), (1, 0, 2, 3, 4)])
