@@ -4,10 +4,11 @@
     python -m benchmarks.consistency --all                           with more inputs, and real tensors in all shapes
     python -m benchmarks.consistency --jobs 1                        one after the other, with steadier times
     python -m benchmarks.consistency --formats "float(5" --rounding stochastic --json bits.json
+    python -m benchmarks.consistency --part fake-quantization        one of the parts; "formats" is what the above has
 
-Programs for torch.compile follow, one format of each kind forward and backward, and products with accumulators,
-unless --formats or --rounding chooses. With QTORCH_KERNELS=inductor eager calls of torch are those of Inductor's
-packages, each of which takes half a minute to compile: choose formats and modes.
+Programs for torch.compile follow, one format of each kind forward and backward, then affine fake quantization and
+products with accumulators, unless --formats or --rounding chooses. With QTORCH_KERNELS=inductor eager calls of torch
+are those of Inductor's packages, each of which takes half a minute to compile: choose a part, formats or modes.
 
 A result differs where its bits do: the sign of zero and NaN payloads count. The reference is qcore. Times are of
 rounding alone, without the first call where that compiles; several jobs disturb each other's. The exit status is 1
@@ -32,6 +33,7 @@ from benchmarks.support.arguments import count_of, output_file
 from benchmarks.support.backends import Backend, all_backends, reference
 from benchmarks.support.comparison import Case, Piece, compare
 from benchmarks.support.compiled import compare_compiled
+from benchmarks.support.fake_quantization import compare_fake_quantization
 from benchmarks.support.inputs import BLOCKS, FORMATS, MODES, MORE, hard_inputs
 from benchmarks.support.products import compare_products
 from benchmarks.support.programs import keep_programs
@@ -49,6 +51,7 @@ COUNT = 57_600  # inputs a format: one size for all formats, for which JAX compi
 BLOCK_COUNT = 28_800  # inputs of a block format
 ALL_COUNT = 345_600  # with --all: 24 hard blocks of 120 x 120
 FEWER = 12  # with --all: times fewer for the formats beyond FORMATS, of which there are many
+PARTS = ("formats", "compiled", "fake-quantization", "products")
 
 Work = Callable[[Number], list[Case]]
 Found = Iterator[tuple[Number, list[Case]]]
@@ -63,9 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         names = ", ".join(number.text for number in FORMATS + MORE + BLOCKS)
         parser.error(f"argument --formats: {arguments.formats!r} is in no format's text; the texts are: {names}")
     jobs = arguments.jobs or usable_cores()
-    cases = run(formats, arguments.rounding or MODES, arguments.count, arguments.all, jobs)
-    if not arguments.formats and not arguments.rounding:
+    parts = arguments.part or (PARTS[:1] if arguments.formats or arguments.rounding else PARTS)
+    cases: list[Case] = []
+    if "formats" in parts:
+        cases += run(formats, arguments.rounding or MODES, arguments.count, arguments.all, jobs)
+    if "compiled" in parts:
         cases += compare_compiled(arguments.all, jobs)
+    if "fake-quantization" in parts:
+        cases += compare_fake_quantization(arguments.all)
+    if "products" in parts:
         cases += compare_products()
     seconds = perf_counter() - begin
     if arguments.json:
@@ -169,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"inputs a format (default {COUNT}, fewer in blocks)",
     )
     add("--rounding", metavar="MODE", action="append", choices=MODES, help="only this mode; repeatable")
+    add("--part", action="append", choices=PARTS, help="only this part; repeatable (default: all)")
     add("--jobs", metavar="N", type=count_of("process", 1), help="processes (default: all cores)")
     add("--json", metavar="FILE", type=output_file, help="write versions, machine and all results there")
     return parser

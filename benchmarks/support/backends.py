@@ -106,7 +106,7 @@ def all_backends() -> list[Backend]:
     cpu = jax.devices("cpu")[0]
     return [
         Backend("torch ops", torch.from_numpy, _torch_operations, _from_torch, compiles=False),
-        Backend(_eager(), torch.from_numpy, _torch_kernel, _from_torch),
+        Backend(eager_kernels(), torch.from_numpy, _torch_kernel, _from_torch),
         Backend(
             "jax eager",
             partial(jax.device_put, device=cpu),
@@ -131,13 +131,13 @@ def fast_backends() -> list[Backend]:
     """Those that can go through all float32 numbers."""
     cpu = jax.devices("cpu")[0]
     return [
-        Backend(_eager(), torch.from_numpy, _torch_kernel, _from_torch),
+        Backend(eager_kernels(), torch.from_numpy, _torch_kernel, _from_torch),
         Backend("jax jit", partial(jax.device_put, device=cpu), partial(_jax_call, device=cpu), np.asarray),
         *_on_gpus(),
     ]
 
 
-def _eager() -> str:
+def eager_kernels() -> str:
     """Which kernels eager calls have in this process; packages are asked for by QTORCH_KERNELS=inductor."""
     return "torch package" if serve_cpu() else "torch kernel"
 

@@ -117,9 +117,9 @@ def compare(program: Program) -> list[Case]:
             expected = _expected(number, mode, x, gradient, finite, wide)
             taken = perf_counter() - begin
             for wanted, got in zip(expected, results, strict=True):
-                piece = Piece(_words(wanted))
+                piece = Piece(to_words(wanted))
                 reference.add(piece, piece.x, piece.x, taken / len(expected))
-                case.add(piece, piece.x, _words(got), seconds / len(expected))
+                case.add(piece, piece.x, to_words(got), seconds / len(expected))
     return [case for pair in cases for case in pair]
 
 
@@ -174,12 +174,12 @@ def _has_codes(number: Any) -> bool:
 
 def _run(program: Program, step: Any, *arrays: np.ndarray) -> list[list[np.ndarray]]:
     """For each mode: what a program returns, and the gradient."""
-    x, gradient, finite = (_laid_out(_tensor(one), program.layout) for one in arrays)
+    x, gradient, finite = (_laid_out(to_tensor(one), program.layout) for one in arrays)
     xs = [x.clone().requires_grad_() for _ in program.modes]
     results = step(xs, finite, key_tensor(KEY))
     gradients = torch.autograd.grad([rounded[0] for rounded in results], xs, [gradient] * len(xs))
     pairs = zip(results, gradients, strict=True)
-    return [[_array(one.detach()) for one in (*rounded, own)] for rounded, own in pairs]
+    return [[to_array(one.detach()) for one in (*rounded, own)] for rounded, own in pairs]
 
 
 def _expected(
@@ -188,8 +188,8 @@ def _expected(
     key = KEY if mode == "stochastic" else None
     found = [-qcore.quantize(-x, number, mode, key=key)]
     if wide:
-        near = _array(_tensor(finite).abs() * 1.5)  # torch's own arithmetic
-        found.append(_array(_tensor(qcore.quantize(near, number, mode, key=key)) * 2))
+        near = to_array(to_tensor(finite).abs() * 1.5)  # torch's own arithmetic
+        found.append(to_array(to_tensor(qcore.quantize(near, number, mode, key=key)) * 2))
     if wide and _has_codes(number):
         codes = qcore.encode(-x, number, mode, key=key)
         found += [codes, -qcore.decode(codes, number, x.dtype)]
@@ -209,19 +209,19 @@ def _laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
     return x
 
 
-def _tensor(x: np.ndarray) -> torch.Tensor:
+def to_tensor(x: np.ndarray) -> torch.Tensor:
     if x.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(x)
 
 
-def _array(x: torch.Tensor) -> np.ndarray:
+def to_array(x: torch.Tensor) -> np.ndarray:
     if x.dtype is torch.bfloat16:
         return x.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return x.contiguous().numpy()
 
 
-def _words(x: np.ndarray) -> np.ndarray:
+def to_words(x: np.ndarray) -> np.ndarray:
     """The bits of numbers or codes in words of 32 bits."""
     x = np.ascontiguousarray(x)
     return x.view(np.uint32) if x.itemsize >= 4 else x.view(f"u{x.itemsize}").astype(np.uint32)

@@ -12,6 +12,7 @@ from rich.table import Table
 from benchmarks.support.comparison import Case
 from benchmarks.support.timing import machine, versions
 from qcore import Accumulator, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Posit, parse
+from qcore.affine import AffineInteger
 
 WIDTH = 120  # of tables where the output is a file
 SHOWN = 20  # differences that are listed
@@ -31,6 +32,7 @@ def kind_of(text: str) -> str:
         "fixed": FixedPoint,
         "posit": Posit,
         "block": BlockFloatingPoint,
+        "affine": AffineInteger,
     } | {"product": Accumulator}
     return next((kind for kind, types in kinds.items() if isinstance(number, types)), "scaled block")
 

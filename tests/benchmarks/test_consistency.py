@@ -11,7 +11,7 @@ import torch
 
 import qtorch._rounding.paths.choice
 from benchmarks import consistency
-from benchmarks.support import backends, compiled
+from benchmarks.support import backends, compiled, fake_quantization
 from benchmarks.support.inputs import MODES
 from qcore import Rounding, parse
 from qtorch._rounding.paths import inductor
@@ -80,6 +80,20 @@ def test_compiled_programs_that_differ_are_found(broken, monkeypatch):
     cases = compiled.compare(program)
     assert [case.backend for case in cases] == ["numpy", "torch compiled"] * 2
     assert [case.differing > 0 for case in cases] == [False, broken, False, False]  # stochastic rounding is a call
+
+
+def test_fake_quantization_that_differs_is_found(monkeypatch, capsys):
+    """Each range, dtype and layout of scales forward and backward; here some, and no programs for torch.compile."""
+    right = fake_quantization._by_torch
+    monkeypatch.setattr(fake_quantization, "FORMS", fake_quantization.FORMS[1:2])
+    monkeypatch.setattr(fake_quantization, "DTYPES", {"bfloat16": compiled.DTYPES["bfloat16"]})
+    monkeypatch.setattr(torch, "compile", lambda step, **options: step)
+    assert consistency.main(["--part", "fake-quantization"]) == 0
+    assert "affine" in capsys.readouterr().out
+    monkeypatch.setattr(fake_quantization, "_by_torch", lambda *arguments: [-one for one in right(*arguments)])
+    cases = list(fake_quantization.compare_fake_quantization(False))
+    assert {case.backend for case in cases if case.differing} == {"torch kernel", "torch compiled"}
+    assert len({(case.format, case.rounding) for case in cases}) == 4
 
 
 @pytest.mark.parametrize("options", [["--jobs", "0"], ["--count", "10"]])
