@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import product
 from time import perf_counter
@@ -39,12 +40,10 @@ def compare_fake_quantization(everything: bool) -> Iterator[Case]:
         "torch compiled": lambda *arguments: _by_torch(step, *arguments),
         "jax jit": _by_jax,
     }
-    for (i, form), (j, (layout, axis)), (k, (name, dtype)) in product(
-        enumerate(FORMS), *map(_numbered, (AXES, DTYPES))
-    ):
+    for (i, form), (j, (layout, axis)), (k, (name, dtype)) in _all():
         rng = np.random.default_rng(0)
         qparams = _parameters(rng, form, axis)
-        x, gradient = _hard(rng, qparams, dtype), random_bits(np.prod(_SHAPE), dtype, rng).reshape(_SHAPE)
+        x, gradient = _hard(rng, qparams, dtype), random_bits(math.prod(_SHAPE), dtype, rng).reshape(_SHAPE)
         if gradient.itemsize == 2:  # XLA and Inductor select them as float32, and give NaNs other bits on the way back
             gradient[~(np.abs(gradient.astype(np.float32)) <= np.inf)] = 1
         piece, expected = Piece(to_words(x)), None
@@ -65,8 +64,8 @@ def compare_fake_quantization(everything: bool) -> Iterator[Case]:
             yield case
 
 
-def _numbered(table: dict[str, Any]) -> Iterator[Any]:
-    return enumerate(table.items())
+def _all() -> Iterator[Any]:
+    return product(enumerate(FORMS), enumerate(AXES.items()), enumerate(DTYPES.items()))
 
 
 def _parameters(rng: np.random.Generator, form: AffineInteger, axis: int | None) -> QParams:
@@ -77,7 +76,7 @@ def _parameters(rng: np.random.Generator, form: AffineInteger, axis: int | None)
 
 def _hard(rng: np.random.Generator, qparams: QParams, dtype: Any) -> np.ndarray:
     """Random bits, and numbers at and beside the middle between two integers, in the range and around its ends."""
-    x = random_bits(np.prod(_SHAPE), dtype, rng).reshape(_SHAPE)
+    x = random_bits(math.prod(_SHAPE), dtype, rng).reshape(_SHAPE)
     shape = [-1 if axis == qparams.axis else 1 for axis in range(3)]
     steps = rng.integers(-600, 600, _SHAPE) / 2 + rng.choice([-1e-6, 0, 1e-6], _SHAPE)
     ties = (steps * np.reshape(qparams.scale, shape if qparams.axis is not None else ())).astype(dtype)
