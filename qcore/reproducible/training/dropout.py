@@ -12,7 +12,7 @@ _BITS = 24
 
 
 def _dropout(xp: Any, x: Any, key: Any, rate: float) -> tuple[Any, tuple[Any]]:
-    """x / (1 - rate) where the leading 24 bits of an element's word, as a fraction, are at least the rate; else +0."""
+    """`TrainingFunctions.dropout`, with the key as two words."""
     return _masked(xp, x, key, rate), (key,)
 
 

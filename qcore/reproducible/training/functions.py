@@ -126,7 +126,9 @@ class TrainingFunctions(Moving):
         return self.call(EMBEDDING, weight, indices, padding=row)
 
     def dropout(self, x: Any, rate: float, key: Any) -> Any:
-        """x / (1 - rate) where the leading 24 bits of an element's random word are at least the rate, else +0.
+        """x times 1 / (1 - rate) where the leading 24 bits of an element's random word are at least the rate, else +0.
+
+        1 / (1 - rate) is rounded to float32, and so is its product with x.
 
         Args:
             x: float32 array.
