@@ -34,8 +34,8 @@ ELEMENTS = [
 BLOCKS = [
     "block(8,dim=0)",
     "block(8,dim=-1)",
-    "scaled(e2m1fn,{0:4},rceil)",
-    "scaled(e4m3fnuz,{1:8})",
+    "scaled(e2m1fn,{0:4,1:8,2:32},rceil)",
+    "scaled(e4m3fnuz,{1:8,2:32})",
     "scaled(e4m3fn,{0:4,1:8,2:32})",
 ]
 
@@ -45,15 +45,10 @@ def fresh():
     torch._dynamo.reset()
 
 
-def compiled(program, *inputs, **options):
-    """A program's results, and whether it calls the operator."""
+def check(program, *inputs, calls=0, **options):
+    """Compares a program's bits with those of eager calls; `calls` is how often it calls our operators."""
     found, code = run_and_get_code(torch.compile(program, fullgraph=True, **options), *inputs)
-    return found, any("torch.ops.qtorch." in one for one in code)
-
-
-def check(program, *inputs, calls=False, **options):
-    found, called = compiled(program, *inputs, **options)
-    assert called is calls
+    assert sum(one.count(" = torch.ops.qtorch.") for one in code) == calls
     expected = program(*inputs)
     for one, other in zip(*(x if isinstance(x, tuple) else (x,) for x in (found, expected)), strict=True):
         assert_same_bits(one, other)
@@ -64,78 +59,107 @@ def inputs_for(text, dtype):
     return to_torch(np.concatenate([some, random_bits(4000, dtype, np.random.default_rng(0))]))
 
 
-def modes(part):
-    """Three modes in one program, or the others; stochastic rounding stays a call."""
-    some = ("nearest", "up", "odd")
-    return some if part == "some" else [mode for mode in MODES if mode not in (*some, "stochastic")]
+LOOPS = [mode for mode in MODES if mode != "stochastic"]  # stochastic rounding stays a call
 
 
-WIDER = [
-    pytest.param(np.float64, "some", marks=pytest.mark.heavy),
-    pytest.param(np.float32, "others", marks=pytest.mark.heavy),
-]
+def together(texts, inputs):
+    """One program, whose compiler starts once, that rounds to each format, the first mode of each being another."""
+
+    def program(*inputs):
+        return tuple(
+            -qtorch.quantize(-x, text, LOOPS[i % 3]) for i, (text, x) in enumerate(zip(texts, inputs, strict=True))
+        )
+
+    check(program, *inputs)
 
 
-@pytest.mark.parametrize(("dtype", "part"), [(np.float32, "some"), *WIDER])
-@pytest.mark.parametrize("text", ELEMENTS)
-def test_elements(text, dtype, part):
+@pytest.mark.parametrize("first", range(0, len(ELEMENTS), 3))
+def test_elements(first):
     """Between neighbours; a negation keeps all bits."""
-    check(lambda x: tuple(-qtorch.quantize(-x, text, mode) for mode in modes(part)), inputs_for(text, dtype))
+    texts = ELEMENTS[first : first + 3]
+    together(texts, [inputs_for(text, np.float32) for text in texts])
 
 
-@pytest.mark.parametrize(("dtype", "part"), [(np.float32, "some"), *WIDER])
-@pytest.mark.parametrize("text", BLOCKS)
-def test_blocks(text, dtype, part):
+def test_blocks():
+    together(BLOCKS, [inputs_for(text, np.float32)[:8192].reshape(8, 32, 32) for text in BLOCKS])
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("text", [*ELEMENTS, *BLOCKS])
+def test_all_modes(text, dtype):
     x = inputs_for(text, dtype)[:8192].reshape(8, 32, 32)
-    check(lambda x: tuple(-qtorch.quantize(-x, text, mode) for mode in modes(part)), x)
+    check(lambda x: tuple(-qtorch.quantize(-x, text, mode) for mode in LOOPS), x)
 
 
 def test_float64():
     x = inputs_for("e4m3fn", np.float64)[:8192].reshape(8, 32, 32)
-    check(lambda x: (-qtorch.quantize(-x, "e4m3fn"), -qtorch.quantize(-x, "scaled(e4m3fn,{0:4})")), x)
+    check(lambda x: (-qtorch.quantize(-x, "e4m3fn"), -qtorch.quantize(-x, BLOCKS[-1])), x)
 
 
 CODED = ["e5m2", "e8m0fnu", "fixed(8,4)", "float(4,3)", "posit8", "fixed(8,149)", "p3109(8,3)", "uint8"]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.heavy)])
+def decoded(text, dtype, *codes):
+    return tuple(-qtorch.decode(each ^ 85, text, dtype) for each in codes)
+
+
+@pytest.mark.parametrize("first", range(0, len(CODED), 4))
+def test_codes(first):
+    """Codes of hard numbers, and the numbers of all codes in one type of integers, with a neighbour after."""
+    texts = CODED[first : first + 4]
+
+    def program(codes, *inputs):
+        made = [qtorch.encode(-x, text, LOOPS[i]) ^ 85 for i, (text, x) in enumerate(zip(texts, inputs, strict=True))]
+        return *made, *(one for text in texts for one in decoded(text, torch.float32, codes))
+
+    codes = torch.arange(256) - 128 * (first == 0)
+    check(program, codes.to(torch.int8 if first == 0 else torch.int32), *(inputs_for(t, np.float32) for t in texts))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("text", CODED)
-def test_codes(text, dtype):
-    """Of hard numbers in all modes but stochastic, with a neighbour after; and of all codes in three types."""
-    x = inputs_for(text, dtype)
-    kept = [mode for mode in MODES if mode != "stochastic"][:: 1 if dtype is np.float64 else 4]
-    check(lambda x: tuple(qtorch.encode(-x, text, mode) ^ 85 for mode in kept), x)
-    codes, number = torch.arange(256, dtype=torch.int32), x.dtype
-
-    def decoded(*codes):
-        return tuple(-qtorch.decode(each ^ 85, text, number) for each in codes)
-
-    check(decoded, codes, codes.to(torch.uint8), (codes - 128).to(torch.int8))
+def test_codes_of_all_types(text, dtype):
+    x, codes = inputs_for(text, dtype), torch.arange(256, dtype=torch.int32)
+    check(lambda x: tuple(qtorch.encode(-x, text, mode) ^ 85 for mode in LOOPS), x)
+    check(lambda *codes: decoded(text, x.dtype, *codes), codes, codes.to(torch.uint8), (codes - 128).to(torch.int8))
 
 
 def test_which_codes_stay_calls():
     """Those of 16 bits, of stochastic rounding, of blocks and to or from types of 16 bits; shapes may change."""
     x, codes = torch.randn(6, 64), torch.randint(0, 256, (6, 64), dtype=torch.uint8)
     scales = torch.randint(100, 140, (6, 2), dtype=torch.uint8)
+
+    def encoded(x):
+        wide, drawn = qtorch.encode(-x, "bfloat16"), qtorch.encode(-x, "e5m2", "stochastic", key=3)
+        return wide, drawn, *qtorch.encode(-x, "mxfp8_e4m3")
+
     for dynamic in (False, True):
-        check(lambda x: qtorch.encode(-x, "bfloat16"), x, calls=True, dynamic=dynamic)
-        check(lambda x: qtorch.encode(-x, "e5m2", "stochastic", key=3), x, calls=True, dynamic=dynamic)
-        check(lambda x: qtorch.encode(-x, "mxfp8_e4m3"), x, calls=True, dynamic=dynamic)
-    check(lambda x: (*qtorch.encode(-x, "nvfp4")[1], qtorch.encode(-x, "nvfp4")[0]), x, calls=True)
-    check(lambda x: qtorch.encode(-x, "e5m2"), x.half(), calls=True)
-    check(lambda codes: -qtorch.decode(codes, "e5m2", torch.bfloat16), codes, calls=True)
-    check(lambda codes: -qtorch.decode(codes.to(torch.int64), "e5m2"), codes, calls=True)
-    check(lambda codes, scales: -qtorch.decode(codes, "mxfp8_e4m3", scales=scales), codes, scales, calls=True)
+        check(encoded, x, calls=3, dynamic=dynamic)
+
+    def others(x, half, codes, scales):
+        nvfp4, of_tensor = qtorch.encode(-x, "nvfp4")
+        narrow, wide = qtorch.decode(codes, "e5m2", torch.bfloat16), qtorch.decode(codes.to(torch.int64), "e5m2")
+        of_blocks = qtorch.decode(codes, "mxfp8_e4m3", scales=scales)
+        return nvfp4, *of_tensor, qtorch.encode(-half, "e5m2"), -narrow, -wide, -of_blocks
+
+    check(others, x, x.half(), codes, scales, calls=5)
+
+
+BLOCKS_OF_CALLS = "nvfp4", "scaled(e4m3fn,{0:24})", "mxfp8_e4m3", "scaled(e4m3fn,{0:4})"
 
 
 def test_what_stays_a_call():
-    """Stochastic rounding, 16 bits, two levels of scales, blocks with a rest, short blocks, and blocks in memory."""
+    """Stochastic rounding, 16 bits, two levels of scales, blocks with a rest, short ones, outer ones and in memory."""
+
+    def program(x, narrow):
+        blocks = [qtorch.quantize(-x, text) for text in BLOCKS_OF_CALLS]
+        in_memory = qtorch.quantize(x, "block(8,dim=0)")
+        return *blocks, in_memory, qtorch.quantize(-x, "e5m2", "stochastic", key=3), qtorch.quantize(-narrow, "e5m2")
+
     x = torch.randn(32, 64)
-    check(lambda x: qtorch.quantize(-x, "e5m2", "stochastic", key=3), x, calls=True)
-    check(lambda x: qtorch.quantize(-x, "e5m2"), x.bfloat16(), calls=True)
-    for text in ("nvfp4", "scaled(e4m3fn,{0:24})", "mxfp8_e4m3"):
-        check(lambda x, text=text: qtorch.quantize(-x, text), x, calls=True)
-    check(lambda x: qtorch.quantize(x, "block(8,dim=0)"), x, calls=True)
+    check(program, x, x.bfloat16(), calls=7)
 
 
 def test_strides_scalars_and_sizes_that_change():
