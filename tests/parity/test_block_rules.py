@@ -11,9 +11,9 @@ MX = [number for number, _ in NAMED.values() if isinstance(number, BlockScaled)]
 NUMBERS = [BlockScaled(number.element, number.block, rule) for number in MX for rule in RULES]
 
 
-def compared(number, count, backends, modes=MODES):
+def compared(number, count, backends_of):
     (x,) = hard_inputs(number, count)
-    for mode in modes:
+    for mode, backends in backends_of.items():
         expected = by_numpy(x, number, mode, 6)
         for name in backends:
             assert_same_bits(BACKENDS[name](x, number, mode, 6), expected, f"{name}: {number} {mode}")
@@ -21,12 +21,15 @@ def compared(number, count, backends, modes=MODES):
 
 @pytest.mark.parametrize("number", NUMBERS, ids=str)
 def test_without_kernels(number):
-    """A third of the modes each."""
-    compared(number, 9_000, sorted({*BACKENDS} - {"torch kernel"}), MODES[NUMBERS.index(number) % 3 :: 3])
+    """A third of the modes each in torch, and one of them under jit."""
+    place = NUMBERS.index(number)
+    modes = MODES[place % 3 :: 3]
+    jitted = modes[place // 3 % len(modes)]
+    compared(number, 9_000, {mode: ("torch ops", "jax jit") if mode == jitted else ("torch ops",) for mode in modes})
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("number", [*NUMBERS, NAMED["nvfp4"][0]], ids=str)
-def test_with_kernels(number):
-    """Of each mode."""
-    compared(number, 30_000, BACKENDS)
+def test_all_backends(number):
+    """In each mode."""
+    compared(number, 30_000, dict.fromkeys(MODES, BACKENDS))

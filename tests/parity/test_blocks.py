@@ -32,12 +32,15 @@ def cases(*all_cases):
 
 @pytest.mark.parametrize(("number", "backends"), list(cases(*((number,) for number in BLOCKS))))
 def test_all_backends(number, backends):
-    """Some modes each; benchmarks.consistency takes them all."""
+    """Some modes each, and one of them under jit, which compiles for seconds; benchmarks.consistency takes them all."""
     place = BLOCKS.index(number)
-    for mode in {"nearest", "stochastic", MODES[place % len(MODES)]}:
+    modes = ("nearest", "stochastic", MODES[place % len(MODES)])
+    for mode in dict.fromkeys(modes):
         for x in hard_inputs(number, 9_000)[:: 7 if number.block_sizes(3) == (None,) * 3 else 1]:
             expected = by_numpy(x, number, mode, KEY)
             for name, backend in backends.items():
+                if name == "jax jit" and mode != modes[place % 3]:
+                    continue
                 assert_same_bits(backend(x, number, mode, KEY), expected, f"{name}: {number} {mode}")
 
 
@@ -46,13 +49,14 @@ NAMES, OTHER_DTYPES = ("mxfp8_e4m3", "mxint8", "nvfp4"), ("float16", "bfloat16",
 
 @pytest.mark.parametrize(("name", "dtype", "backends"), list(cases(*product(NAMES, OTHER_DTYPES))))
 def test_other_dtypes(name, dtype, backends):
-    """Each in stochastic in one dtype, in nearest in the others."""
+    """Each in stochastic in one dtype, under jit as well, and in nearest in the others."""
     number = NAMED[name][0]
+    stochastic = NAMES.index(name) == OTHER_DTYPES.index(dtype)
+    mode = "stochastic" if stochastic else "nearest"
     for x in hard_inputs(number, 9_000, DTYPES[dtype]):
-        for mode in ("stochastic" if NAMES.index(name) == OTHER_DTYPES.index(dtype) else "nearest",):
-            expected = by_numpy(x, number, mode, KEY)
-            for backend, quantize in backends.items():
-                assert_same_bits(quantize(x, number, mode, KEY), expected, f"{backend}: {number} {mode}")
+        expected = by_numpy(x, number, mode, KEY)
+        for backend in backends if stochastic else backends.keys() - {"jax jit"}:
+            assert_same_bits(backends[backend](x, number, mode, KEY), expected, f"{backend}: {number} {mode}")
 
 
 LAYOUTS = [
@@ -80,7 +84,9 @@ def test_shapes(shape, block, backends):
             assert_same_bits(y, by_numpy(x, number, mode, KEY))
 
 
-@pytest.mark.parametrize("name", ["mxfp8_e5m2", "mxfp6_e2m3", "mxfp4", "mxint8", "nvfp4"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("mxfp8_e5m2", marks=pytest.mark.heavy), "mxfp6_e2m3", "mxfp4", "mxint8", "nvfp4"]
+)
 def test_codes_and_scales(name):
     (x,) = hard_inputs(NAMED[name][0], 5_000)
     for mode in ("nearest", "stochastic") if name in ("mxfp4", "nvfp4") else ("nearest",):
@@ -127,7 +133,8 @@ def test_scales_are_torch_and_jax_types():
 @pytest.mark.parametrize(
     ("number", "dynamic"),
     [
-        *((NAMED["mxfp4"][0], False), (NAMED["mxfp8_e4m3"][0], True), (BlockFloatingPoint(8, 1), True)),
+        *((NAMED["mxfp4"][0], False), (BlockFloatingPoint(8, 1), True)),
+        pytest.param(NAMED["mxfp8_e4m3"][0], True, marks=pytest.mark.heavy),
         pytest.param(NVFP4(), False, marks=pytest.mark.heavy),
     ],
     ids=str,
@@ -183,11 +190,12 @@ def test_compiled_programs_take_other_blocks(numbers):
 def test_sharded_over_8_devices():
     mesh = jax.make_mesh((4, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     x = np.random.default_rng(1).standard_normal((32, 128)).astype(np.float32)
-    for spec in (("a", "b"), (None, "b"), ("b", None)):
+    specs = ("a", "b"), (None, "b"), ("b", None)
+    numbers = NAMED["mxfp8_e4m3"][0], BlockScaled("e2m1fn", {0: 16, 1: 16}), NVFP4({0: 20})
+    for spec, number in zip(specs, numbers, strict=True):
         sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
-        for number in (NAMED["mxfp8_e4m3"][0], BlockScaled("e2m1fn", {0: 16, 1: 16}), NVFP4({0: 20})):
-            y = qjax.quantize(jax.device_put(x, sharding), number, "stochastic", key=7)
-            assert_same_bits(y, by_numpy(x, number, "stochastic", 7))
+        y = qjax.quantize(jax.device_put(x, sharding), number, "stochastic", key=7)
+        assert_same_bits(y, by_numpy(x, number, "stochastic", 7))
 
 
 @pytest.mark.parametrize("text", ["mxfp8_e4m3", "nvfp4"])
@@ -239,7 +247,7 @@ def test_quantizers_along_axes_of_their_own():
 def test_optimizers():
     """Weights of several shapes, grouped or not, with the same keys."""
     rng = np.random.default_rng(0)
-    shapes = ((40, 70), (70,), (3, 40, 8), (70,), (5, 5))
+    shapes = ((40, 70), (70,), (3, 40, 8), (70,))
     weights = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
     grads = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
     number, wide = NAMED["mxfp8_e4m3"][0], BlockScaled("bfloat16", {-1: None})
@@ -252,11 +260,16 @@ def test_optimizers():
     )
     arrays = [jnp.asarray(weight) for weight in weights]
     state = transformation.init(arrays)
+
+    @jax.jit
+    def step(arrays, grads, state):
+        updates, state = transformation.update(grads, state, arrays)
+        return apply_updates(arrays, updates, state), state
+
     for _ in range(2):
         for p, grad in zip(params, grads, strict=True):
             p.grad = torch.from_numpy(grad.copy())
         optimizer.step()
-        updates, state = transformation.update([jnp.asarray(grad) for grad in grads], state, arrays)
-        arrays = apply_updates(arrays, updates, state)
+        arrays, state = step(arrays, [jnp.asarray(grad) for grad in grads], state)
         for p, array in zip(params, arrays, strict=True):
             assert_same_bits(p.detach(), array)

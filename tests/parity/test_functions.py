@@ -286,7 +286,7 @@ def test_attention_with_masks_and_groups_of_heads():
     torch.testing.assert_close(found[0], near, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("padding", ["same", "valid"])
+@pytest.mark.parametrize("padding", ["same", pytest.param("valid", marks=pytest.mark.heavy)])
 def test_convolutions_padded_by_name(padding):
     """An odd zero comes last, as in torch."""
     x, w, b = numbers(RNG, 1, 2, 9), numbers(RNG, 3, 2, 4), numbers(RNG, 3)

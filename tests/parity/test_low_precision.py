@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import optax
-import pytest
 import torch
+from covering import some
 from support import assert_same_bits
 
 import qjax
@@ -37,8 +37,7 @@ def as_array(x):
     return x.view(torch.int16).numpy().view(DTYPES["bfloat16"]) if x.dtype == torch.bfloat16 else x.numpy()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", QUANTIZERS)
+@some((0, 0), (1, 1), (2, 0), name=[*QUANTIZERS], dtype=[*DTYPES])
 def test_optimizers_of_16_bit_parameters(name, dtype):
     dtype = DTYPES[dtype]
     params = [torch.nn.Parameter(as_tensor(x)) for x in arrays(0, dtype)]

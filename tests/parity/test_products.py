@@ -61,7 +61,7 @@ def check(form, a, b, products, call, backends=("torch", "jax.jit")):
 
 # Each way compiles for seconds, and eager JAX three functions: `tests/jax/linalg/test_parts.py` has more of these.
 USUAL = ("exact", "chunks", "sequential", "few random bits", "two levels", "aligned", "posit", "toward zero")
-MORE = dict.fromkeys(USUAL, ()) | {"exact": ("torch.compile", "jax"), "few random bits": ("torch.compile",)}
+MORE = dict.fromkeys(USUAL, ()) | {"exact": ("torch.compile", "jax")}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_all_shapes(shape):
     dims = int(kind[4]) if kind.startswith("conv") else 0
     defaults = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1} | arguments
     form = convolution_form(dims, **defaults) if dims else FORMS[kind]
-    more = [None, ACCUMULATORS["few random bits"]] if shape in ("batches", "conv2d") else []
+    more = {"batches": [ACCUMULATORS["few random bits"]], "conv2d": [None]}.get(shape, [])
     for accumulator in (ACCUMULATORS["chunks"], *more):
         forward = Product(*OPERANDS, accumulator)
         products = forward, Product(None, OPERANDS[1], accumulator), Product(None, OPERANDS[0], accumulator)
@@ -163,7 +163,7 @@ def test_bias(bias):
 
 @pytest.mark.parametrize("mask", ["none", "causal", "bool", "float"])
 def test_attention(mask):
-    """The same bits and gradients in torch and JAX, eager forward with one mask; nearly torch's own results."""
+    """The same bits and gradients in torch and JAX; nearly torch's own results."""
     rng = np.random.default_rng(8)
     q, k, v = (rng.standard_normal((2, 3, length, 8)).astype(np.float32) for length in (5, 7, 7))
     given = {"bool": rng.random((5, 7)) < 0.7, "float": rng.standard_normal((5, 7)).astype(np.float32)}.get(mask)
@@ -186,8 +186,6 @@ def test_attention(mask):
 
     for x, one in zip(jax.jit(both)(q, k, v), expected, strict=True):
         assert_same_bits(x, one)
-    if mask == "causal":
-        assert_same_bits(function(q, k, v), y)
     mask_of_torch = None if given is None else torch.from_numpy(given)
     theirs = torch.nn.functional.scaled_dot_product_attention(*tensors, mask_of_torch, is_causal=causal)
     torch.testing.assert_close(by(qtorch.linalg, torch.from_numpy, {})(*tensors), theirs, rtol=1e-5, atol=1e-6)

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import torch
+from covering import some
 from support import assert_same_bits
 
 import qjax.recipes
@@ -33,8 +33,7 @@ class Program(torch.nn.Module):
         return self.program(torch, x, self.w)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("program", [experts, two])
+@some((0, 0), (1, 1), program=[experts, two], dtype=["float32", "bfloat16"])
 def test_products_of_programs(program, dtype):
     rng = np.random.default_rng(0)
     x, w = (jnp.asarray(rng.standard_normal(shape), dtype) for shape in ((2, 3, 32, 32), (3, 32, 32)))

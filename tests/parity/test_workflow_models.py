@@ -61,7 +61,7 @@ def mlp():
 
 
 def test_mlp(mlp):
-    same_at_every_layer(*mlp, test_images(), jnp.asarray, eager=True)
+    same_at_every_layer(*mlp, test_images(), jnp.asarray)
 
 
 def test_mapped_and_sharded(mlp):

@@ -29,7 +29,6 @@ FORMS = [INT8, AffineInteger.of_width(4), AffineInteger.of_width(12)]
 
 
 @pytest.mark.parametrize("name", HEAVY_BUT_TWO)
-@pytest.mark.usefixtures("compile_quickly")
 def test_sums(name):
     shape, kernel, settings = CASES[name]
     rng = np.random.default_rng(3)

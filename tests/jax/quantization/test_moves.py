@@ -47,7 +47,6 @@ FORMS = [UINT8, INT32, *(pytest.param(form, marks=pytest.mark.heavy) for form in
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-@pytest.mark.usefixtures("compile_quickly")
 def test_functions_that_move_integers(form):
     """They commute with what the integers stand for; functions take floats, too."""
     q = quantize_per_tensor(jnp.asarray(X), 0.1, 0 if form == INT32 else 9, form)

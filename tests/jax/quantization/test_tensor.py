@@ -100,7 +100,6 @@ SELECTIONS = {
 
 
 @pytest.mark.parametrize("form", [UINT8, INT8, AffineInteger.of_width(16, signed=False), INT32], ids=str)
-@pytest.mark.usefixtures("compile_quickly")
 def test_selections(form):
     """The numbers that plain arrays have there, in one program; parameters for channels would not fit."""
     q = quantize_per_tensor(jnp.asarray(X), 0.25, 0 if form == INT32 else 9, form)

@@ -12,8 +12,6 @@ from support import assert_same_bits, assert_same_trees, equations
 import qjax
 from qjax.recipes import lower
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 
 @ROUNDINGS
 def test_vmap_of_the_lowered_repeats_the_words_and_takes_a_key_an_example(rounding):

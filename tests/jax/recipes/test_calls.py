@@ -15,8 +15,6 @@ import qjax
 from qcore import BlockFloatingPoint, Quantization, Rule
 from qjax.recipes import lower
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 # The function's arguments and results
 
 

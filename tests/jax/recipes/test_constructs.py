@@ -14,8 +14,6 @@ import qjax
 from qcore import FixedPoint
 from qjax.recipes import lower
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 
 def fori(q):
     return lambda w, x: jax.lax.fori_loop(0, 3, lambda i, x: layer(q, w, x, 0, i, 0), x)

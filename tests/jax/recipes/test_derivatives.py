@@ -9,8 +9,6 @@ from support import assert_same_bits
 
 from qjax.recipes import lower
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 
 def own_jvp(symbolic_zeros):
     def program(q):

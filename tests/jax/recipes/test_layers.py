@@ -13,8 +13,6 @@ import qjax
 from qjax.recipes import lower
 from qjax.recipes.groups import GROUPS
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 IMAGE = 1.37 * integers((1, 6, 6, 2), 4)
 
 LAYERS = {

@@ -13,8 +13,6 @@ from support import assert_same_bits, assert_same_trees
 
 from qjax.recipes import lower
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 
 def roundings(usual):
     """One rounding in ordinary runs: what rounds is in the other tests here."""

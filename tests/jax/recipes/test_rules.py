@@ -26,8 +26,6 @@ import qjax
 from qcore import Quantization, Rule
 from qjax.recipes import lower
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 W7, X7 = integers((4, 4), 7, 20), integers((3, 4), 8, 20)
 WEIGHTS = {
     "second of two": (lambda x, w: x @ w, (X7, W7), lambda r, x, w: x @ r(w)),

@@ -1,5 +1,6 @@
 """What tests find before they import: eight simulated JAX devices, threads that sleep, the folders of tests."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -11,13 +12,45 @@ import pytest
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 # Threads that have no work sleep: spinning, those of one test process take the cores of the other.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-sys.path.insert(0, str(Path(__file__).parent.parent))  # for `benchmarks`, which is not installed
-sys.path.insert(0, str(Path(__file__).parent / "support"))  # for `oracle`, `support` and others
+sys.path.insert(0, str(Path(__file__).parent))  # for `benchmarks`, which is not installed
+sys.path.insert(0, str(Path(__file__).parent / "tests" / "support"))  # for `oracle`, `support` and others
 
 # A first call compiles, and machines are shared. Every run draws the same inputs, so that only a change makes one fail.
 SLOW = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much]
 hypothesis.settings.register_profile("any machine", deadline=None, derandomize=True, suppress_health_check=SLOW)
 hypothesis.settings.load_profile("any machine")
+
+# Tests of models, rules and modules: XLA compiles hundreds of small programs for them, and most of the time goes into
+# LLVM. The laws inside are compared elsewhere, under all optimizations (tests/parity/test_bits.py, test_affine.py,
+# test_arithmetic.py, test_products.py), and so are all programs whose floats a compiler might contract.
+QUICK = (
+    "qjax/",
+    *(f"tests/jax/{room}/" for room in ("insight", "nnx", "quantization", "recipes", "workflow")),
+    "tests/parity/test_workflow",
+    "tests/parity/test_insight.py",
+    "tests/parity/test_watch.py",
+)
+
+
+def pytest_collection_finish():
+    gc.freeze()  # modules and thousands of tests stay: no collection needs to look at them
+
+
+@pytest.fixture(autouse=True)
+def compile_quickly(request):
+    """Less time in XLA for tests of QUICK that are not heavy."""
+    if (
+        not request.node.nodeid.startswith(QUICK)
+        or request.node.get_closest_marker("heavy")
+        or "jax" not in sys.modules
+    ):
+        yield
+        return
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(autouse=True)
