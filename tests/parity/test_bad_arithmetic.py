@@ -1,5 +1,7 @@
 """What the arithmetic of quantized arrays refuses, in the same words in all packages."""
 
+import inspect
+
 import numpy as np
 import pytest
 from arithmetic_support import in_jax, in_torch, params_in_jax, params_in_torch
@@ -73,3 +75,18 @@ def test_bounds_that_are_infinite_or_cross(package):
     q = PACKAGES[package][0](Q)
     np.testing.assert_array_equal(np.asarray(law.clamp(q, -INF, INF).values), Q.values)
     assert (np.asarray(law.clamp(q, 3, np.float32(1)).values) == 5).all()
+
+
+# What functions need beside their first argument to get as far as checking it.
+REST = {"dimensions": 1, "kernel_size": 1, "output_size": 1, "axes": (0,), "axis": 0, "groups": 1, "number": 1.0}
+REST |= {"normalized_shape": 6, "weight": None, "bias": None, "eps": 1e-5, "mask": np.array(True), "signed": False}
+REST |= {"mean": np.ones(4, np.float32), "variance": np.ones(4, np.float32), "threshold": 0.0, "value": 0.0, "size": 1}
+
+
+@pytest.mark.parametrize("name", sorted(set(law.__all__) - {"einsum"}))
+def test_messages_have_the_name_of_the_parameter(name):
+    function = getattr(law, name)
+    first, *others = inspect.signature(function).parameters
+    known = REST | {"b": Q, "output": QParams.of(0.5, 3), "form": UINT8}
+    with pytest.raises(TypeError, match=f"^{first} is a int; allowed is a "):
+        function(**{first: 3}, **{other: known[other] for other in others if other in known})

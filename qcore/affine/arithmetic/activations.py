@@ -18,21 +18,21 @@ from qcore.formats.affine import INT32, AffineInteger
 _NEAR, _QUARTER = 2.0**-12, 0.25 - 2.0**-29  # of `sigmoid_of`
 
 
-def elu(q: Any, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Any:
+def elu(input: Any, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Any:
     """x where it is above 0, else alpha * (exp(x) - 1).
 
     Args:
-        q: quantized array.
+        input: quantized array.
         output: the result's scale and zero point.
-        form: the result's integers; None means q's.
+        form: the result's integers; None means input's.
         alpha: a finite number.
 
     Returns:
-        A quantized array of q's shape, with the form and the parameters given.
+        A quantized array of input's shape, with the form and the parameters given.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if alpha is not as above, q has a scale for each channel, or output does not fit the integers.
+        ValueError: if alpha is not as above, input has a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> import numpy as np
@@ -42,24 +42,24 @@ def elu(q: Any, output: QParams, form: AffineInteger | None = None, alpha: float
         array([118, 128, 255], dtype=uint8)
     """
     alpha = check_float("alpha", alpha, "a finite number", _is_finite)
-    return _applied(q, output, form, lambda xp, x: xp.where(x > 0, x, _expm1(xp, x, 1.0) * alpha))
+    return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, _expm1(xp, x, 1.0) * alpha))
 
 
-def celu(q: Any, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Any:
+def celu(input: Any, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Any:
     """x where it is above 0, else alpha * (exp(x / alpha) - 1).
 
     Args:
-        q: quantized array.
+        input: quantized array.
         output: the result's scale and zero point.
-        form: the result's integers; None means q's.
+        form: the result's integers; None means input's.
         alpha: a finite number but 0.
 
     Returns:
-        A quantized array of q's shape, with the form and the parameters given.
+        A quantized array of input's shape, with the form and the parameters given.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if alpha is not as above, q has a scale for each channel, or output does not fit the integers.
+        ValueError: if alpha is not as above, input has a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> import numpy as np
@@ -69,24 +69,24 @@ def celu(q: Any, output: QParams, form: AffineInteger | None = None, alpha: floa
         array([119, 120, 128], dtype=uint8)
     """
     alpha = check_float("alpha", alpha, "a finite number but 0", lambda number: 0 < abs(number) < inf)
-    return _applied(q, output, form, lambda xp, x: xp.where(x > 0, x, _expm1(xp, x, alpha) * alpha))
+    return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, _expm1(xp, x, alpha) * alpha))
 
 
-def leaky_relu(q: Any, output: QParams, form: AffineInteger | None = None, slope: float = 0.01) -> Any:
+def leaky_relu(input: Any, output: QParams, form: AffineInteger | None = None, slope: float = 0.01) -> Any:
     """x where it is above 0, else x * slope.
 
     Args:
-        q: quantized array.
+        input: quantized array.
         output: the result's scale and zero point.
-        form: the result's integers; None means q's.
+        form: the result's integers; None means input's.
         slope: a finite number.
 
     Returns:
-        A quantized array of q's shape, with the form and the parameters given.
+        A quantized array of input's shape, with the form and the parameters given.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if slope is not as above, q has a scale for each channel, or output does not fit the integers.
+        ValueError: if slope is not as above, input has a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> import numpy as np
@@ -96,25 +96,26 @@ def leaky_relu(q: Any, output: QParams, form: AffineInteger | None = None, slope
         array([118, 120, 128], dtype=uint8)
     """
     slope = check_float("slope", slope, "a finite number", _is_finite)
-    return _applied(q, output, form, lambda xp, x: xp.where(x > 0, x, x * slope))
+    return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, x * slope))
 
 
-def prelu(q: Any, weight: Any, output: QParams, form: AffineInteger | None = None, axis: int = 1) -> Any:
+def prelu(input: Any, weight: Any, output: QParams, form: AffineInteger | None = None, axis: int = 1) -> Any:
     """x where it is above 0, else x * w, for one slope w or one for each channel.
 
     Args:
-        q: quantized array.
+        input: quantized array.
         weight: quantized array of shape (1,) or (channels,), with one scale or one for each channel.
         output: the result's scale and zero point.
-        form: the result's integers; None means q's.
-        axis: along which q's channels lie; of arrays with fewer dimensions the last.
+        form: the result's integers; None means input's.
+        axis: along which input's channels lie; of arrays with fewer dimensions the last.
 
     Returns:
-        A quantized array of q's shape, with the form and the parameters given.
+        A quantized array of input's shape, with the form and the parameters given.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if weight has another shape, q has a scale for each channel, or output does not fit the integers.
+        ValueError: if weight has another shape, input has a scale for each channel, or output does not fit the
+            integers.
 
     Example:
         >>> import numpy as np
@@ -124,36 +125,36 @@ def prelu(q: Any, weight: Any, output: QParams, form: AffineInteger | None = Non
         >>> prelu(q, slopes, q.qparams).values  # -4, -4 and 4 become -1, -2 and 4
         array([[118, 116, 128]], dtype=uint8)
     """
-    check_operand("input", q)
+    check_operand("input", input)
     if not isinstance(weight, QuantizedArray):
         raise TypeError(f"weight is a {type(weight).__name__}; allowed is a QTensor")
-    axis = min(check_int("axis", axis, -1), q.ndim - 1)
-    channels = q.shape[axis] if q.ndim else 1
+    axis = min(check_int("axis", axis, -1), input.ndim - 1)
+    channels = input.shape[axis] if input.ndim else 1
     if tuple(weight.shape) not in ((1,), (channels,)):
         raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed are (1,) and ({channels},), the channels")
-    shape = [1] * q.ndim
-    if q.ndim:
+    shape = [1] * input.ndim
+    if input.ndim:
         shape[axis] = weight.shape[0]
-    xp, own = q.names, weight.qparams
+    xp, own = input.names, weight.qparams
     steps = xp.astype(weight.values, "int32")
     slopes = law.dequantize(xp, steps, own.scale, own.zero_point, own.axis, "float32").reshape(shape)
-    return _applied(q, output, form, lambda xp, x: xp.where(x > 0, x, x * slopes))
+    return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, x * slopes))
 
 
-def hardswish(q: Any, output: QParams, form: AffineInteger | None = None) -> Any:
+def hardswish(input: Any, output: QParams, form: AffineInteger | None = None) -> Any:
     """x * clip(x + 3, 0, 6) / 6.
 
     Args:
-        q: quantized array.
+        input: quantized array.
         output: the result's scale and zero point.
-        form: the result's integers; None means q's.
+        form: the result's integers; None means input's.
 
     Returns:
-        A quantized array of q's shape, with the form and the parameters given.
+        A quantized array of input's shape, with the form and the parameters given.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if q has a scale for each channel, or output does not fit the integers.
+        ValueError: if input has a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> import numpy as np
@@ -162,23 +163,23 @@ def hardswish(q: Any, output: QParams, form: AffineInteger | None = None) -> Any
         >>> hardswish(q, q.qparams).values  # -4, 0 and 4 become 0, 0 and 4
         array([120, 120, 128], dtype=uint8)
     """
-    return _applied(q, output, form, lambda xp, x: xp.divide(x * xp.clip(x + 3.0, 0.0, 6.0), 6.0))
+    return _applied(input, output, form, lambda xp, x: xp.divide(x * xp.clip(x + 3.0, 0.0, 6.0), 6.0))
 
 
-def hardsigmoid(q: Any, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
+def hardsigmoid(input: Any, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
     """clip(x + 3, 0, 6) / 6.
 
     Args:
-        q: quantized array.
+        input: quantized array.
         output: the result's scale and zero point; None for those of numbers from 0 to 1, see `unit_qparams`.
-        form: the result's integers; None means q's.
+        form: the result's integers; None means input's.
 
     Returns:
-        A quantized array of q's shape, with the form and the parameters given, or those of numbers from 0 to 1.
+        A quantized array of input's shape, with the form and the parameters given, or those of numbers from 0 to 1.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if q has a scale for each channel, or parameters do not fit the integers; None fits no int32.
+        ValueError: if input has a scale for each channel, or parameters do not fit the integers; None fits no int32.
 
     Example:
         >>> import numpy as np
@@ -187,21 +188,23 @@ def hardsigmoid(q: Any, output: QParams | None = None, form: AffineInteger | Non
         >>> hardsigmoid(q).dequantize()
         array([0.        , 0.5       , 0.99609375], dtype=float32)
     """
-    return _applied(q, _unit(q, output, form, False), form, lambda xp, x: xp.divide(xp.clip(x + 3.0, 0.0, 6.0), 6.0))
+    return _applied(
+        input, _unit(input, output, form, False), form, lambda xp, x: xp.divide(xp.clip(x + 3.0, 0.0, 6.0), 6.0)
+    )
 
 
-def sigmoid(q: Any, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
+def sigmoid(input: Any, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
     """1 / (1 + exp(-x)).
 
     Args:
-        q, output, form: as for `hardsigmoid`.
+        input, output, form: as for `hardsigmoid`.
 
     Returns:
-        A quantized array of q's shape, with the form and the parameters given, or those of numbers from 0 to 1.
+        A quantized array of input's shape, with the form and the parameters given, or those of numbers from 0 to 1.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if q has a scale for each channel, or parameters do not fit the integers; None fits no int32.
+        ValueError: if input has a scale for each channel, or parameters do not fit the integers; None fits no int32.
 
     Example:
         >>> import numpy as np
@@ -209,22 +212,22 @@ def sigmoid(q: Any, output: QParams | None = None, form: AffineInteger | None = 
         >>> sigmoid(QArray(np.uint8([0, 128, 255]), QParams.of(0.1, 128), UINT8)).values
         array([  0, 128, 255], dtype=uint8)
     """
-    return _applied(q, _unit(q, output, form, False), form, sigmoid_of)
+    return _applied(input, _unit(input, output, form, False), form, sigmoid_of)
 
 
-def tanh(q: Any, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
+def tanh(input: Any, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
     """tanh(x).
 
     Args:
-        q, form: as for `hardsigmoid`.
+        input, form: as for `hardsigmoid`.
         output: the result's scale and zero point; None for those of numbers from -1 to 1, see `unit_qparams`.
 
     Returns:
-        A quantized array of q's shape, with the form and the parameters given, or those of numbers from -1 to 1.
+        A quantized array of input's shape, with the form and the parameters given, or those of numbers from -1 to 1.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if q has a scale for each channel, or output does not fit the integers.
+        ValueError: if input has a scale for each channel, or output does not fit the integers.
 
     Example:
         >>> import numpy as np
@@ -233,25 +236,25 @@ def tanh(q: Any, output: QParams | None = None, form: AffineInteger | None = Non
         >>> tanh(q).dequantize()
         array([-1.       ,  0.       ,  0.9921875], dtype=float32)
     """
-    return _applied(q, _unit(q, output, form, True), form, tanh_of)
+    return _applied(input, _unit(input, output, form, True), form, tanh_of)
 
 
-def softmax(q: Any, axis: int, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
+def softmax(input: Any, axis: int, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
     """exp(x) over the sum of exp(x) along an axis.
 
     The exponentials of x less the greatest along the axis are rounded to multiples of 2^-32, so that their sums are
     exact in any order; their quotients are rounded once to float32.
 
     Args:
-        q, output, form: as for `hardsigmoid`.
+        input, output, form: as for `hardsigmoid`.
         axis: along which results add up to 1; -1 is the last.
 
     Returns:
-        A quantized array of q's shape, with the form and the parameters given, or those of numbers from 0 to 1.
+        A quantized array of input's shape, with the form and the parameters given, or those of numbers from 0 to 1.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if there is no such axis, q has a scale for each channel, or parameters do not fit the integers;
+        ValueError: if there is no such axis, input has a scale for each channel, or parameters do not fit the integers;
             None fits no int32.
 
     Example:
@@ -260,22 +263,22 @@ def softmax(q: Any, axis: int, output: QParams | None = None, form: AffineIntege
         >>> softmax(QArray(np.uint8([[0, 0, 11]]), QParams.of(0.1, 128), UINT8), -1).values
         array([[ 51,  51, 154]], dtype=uint8)
     """
-    output = _unit(q, output, form, False)
-    axis = check_int("axis", axis, -q.ndim, q.ndim - 1) % q.ndim
-    form, xp = check_output(q, output, form), q.names
+    output = _unit(input, output, form, False)
+    axis = check_int("axis", axis, -input.ndim, input.ndim - 1) % input.ndim
+    form, xp = check_output(input, output, form), input.names
     with xp.arithmetic():
-        steps = xp.astype(q.values, "float64")
+        steps = xp.astype(input.values, "float64")
         below = steps - _greatest(xp, steps, axis)
-        parts = xp.rint(xp.exp(below * xp.astype(q.qparams.scale, "float64")) * 2.0**32)
+        parts = xp.rint(xp.exp(below * xp.astype(input.qparams.scale, "float64")) * 2.0**32)
         sums = xp.astype(xp.total(xp.astype(parts, "int64"), (axis,)), "float64")
-        return quantized(q, xp.astype(xp.divide(parts, sums), "float32"), output, form)
+        return quantized(input, xp.astype(xp.divide(parts, sums), "float32"), output, form)
 
 
-def unit_qparams(q: Any, form: AffineInteger, signed: bool) -> QParams:
+def unit_qparams(input: Any, form: AffineInteger, signed: bool) -> QParams:
     """The parameters of numbers from 0 to 1: scale 1 / levels, zero point qmin; or of ones from -1 to 1.
 
     Args:
-        q: quantized array, beside which they are.
+        input: quantized array, beside which they are.
         form: the integers, of which there are so many levels.
         signed: True for numbers from -1 to 1: scale 2 / levels and the zero point in the middle.
 
@@ -283,8 +286,8 @@ def unit_qparams(q: Any, form: AffineInteger, signed: bool) -> QParams:
         A `QParams` without an axis: a float32 scale and an int32 zero point, of shape ().
 
     Raises:
-        TypeError: if q is no quantized array, form no `AffineInteger`, or signed neither True nor False.
-        ValueError: if q has a scale for each channel.
+        TypeError: if input is no quantized array, form no `AffineInteger`, or signed neither True nor False.
+        ValueError: if input has a scale for each channel.
 
     Example:
         >>> import numpy as np
@@ -292,10 +295,10 @@ def unit_qparams(q: Any, form: AffineInteger, signed: bool) -> QParams:
         >>> unit_qparams(QArray(np.uint8([1]), QParams.of(0.1, 0), UINT8), UINT8, True).zero_point
         array(128, dtype=int32)
     """
-    check_operand("q", q)
+    check_operand("input", input)
     check_flag("signed", signed)
-    xp, levels = q.names, check_form(form).qmax - form.qmin + 1
-    scale = xp.full_like(q.qparams.scale, (2 if signed else 1) / levels, "float32")
+    xp, levels = input.names, check_form(form).qmax - form.qmin + 1
+    scale = xp.full_like(input.qparams.scale, (2 if signed else 1) / levels, "float32")
     return QParams(scale, xp.full_like(scale, form.qmin + (levels // 2 if signed else 0), "int32"))
 
 

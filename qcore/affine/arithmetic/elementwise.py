@@ -294,23 +294,24 @@ def _requantized(q: Any, output: QParams, form: AffineInteger) -> Any:
     return q.names.where((own.scale == output.scale) & (own.zero_point == output.zero_point), q.values, made)
 
 
-def add_scalar(q: Any, number: float) -> Any:
-    """q + number, with a zero point less number / scale, and a larger scale where that is out of the range.
+def add_scalar(input: Any, number: float) -> Any:
+    """input + number, with a zero point less number / scale, and a larger scale where that is out of the range.
 
     With n = zero_point - rint(number / scale) in float64, the result has zero point n; where n is below qmin, zero
     point qmin and scale * (qmax - n) / (qmax - qmin); where n is above qmax, zero point qmax and scale * (n - qmin) /
-    (qmax - qmin). Its integers are the law's for (q - n) * scale.
+    (qmax - qmin). Its integers are the law's for (input - n) * scale.
 
     Args:
-        q: quantized array.
+        input: quantized array.
         number: finite.
 
     Returns:
-        A quantized array of q's shape and form, with a zero point, and maybe a scale, of its own.
+        A quantized array of input's shape and form, with a zero point, and maybe a scale, of its own.
 
     Raises:
         TypeError: if an argument has the wrong type; number is an int or a float of Python's.
-        ValueError: if number is not finite, q has a scale for each channel, or the result's scale is above 2^125; in
+        ValueError: if number is not finite, input has a scale for each channel, or the result's scale is above 2^125;
+            in
             JAX that is found when the result is dequantized.
 
     Example:
@@ -320,37 +321,38 @@ def add_scalar(q: Any, number: float) -> Any:
         >>> moved.values, moved.qparams.zero_point
         (array([ 0, 10, 20], dtype=uint8), array(8, dtype=int32))
     """
-    check_operand("input", q)
+    check_operand("input", input)
     _check_number(number)
-    xp, form, scale = q.names, q.form, q.qparams.scale
+    xp, form, scale = input.names, input.form, input.qparams.scale
     low, high, span = float(form.qmin), float(form.qmax), float(form.qmax - form.qmin)
     with xp.arithmetic():
         wide = xp.astype(scale, "float64")
         steps = xp.rint(xp.divide(xp.full_like(wide, number, "float64"), wide))
-        zero = xp.astype(q.qparams.zero_point, "float64") - steps
+        zero = xp.astype(input.qparams.zero_point, "float64") - steps
         factor = xp.where(zero > high, xp.divide(zero - low, span), xp.divide(high - zero, span))
         stretched = xp.astype(factor * wide, "float32")
         inside = (zero >= low) & (zero <= high)
         output = QParams(xp.where(inside, scale, stretched), law.integers(xp, zero, form))
-        shifted = xp.astype(xp.astype(q.values, "float64") - zero, "float32")
-        return quantized(q, xp.rounded(shifted * scale), output, form)
+        shifted = xp.astype(xp.astype(input.values, "float64") - zero, "float32")
+        return quantized(input, xp.rounded(shifted * scale), output, form)
 
 
-def mul_scalar(q: Any, number: float) -> Any:
-    """q * number by its parameters: the scale times abs(number); for negative numbers integers are mirrored.
+def mul_scalar(input: Any, number: float) -> Any:
+    """input * number by its parameters: the scale times abs(number); for negative numbers integers are mirrored.
 
     A product with 0 has integers 0, scale 1 and zero point 0.
 
     Args:
-        q: quantized array.
+        input: quantized array.
         number: finite.
 
     Returns:
-        A quantized array of q's shape and form, with a scale, and maybe a zero point, of its own.
+        A quantized array of input's shape and form, with a scale, and maybe a zero point, of its own.
 
     Raises:
         TypeError: if an argument has the wrong type; number is an int or a float of Python's.
-        ValueError: if number is not finite, q has a scale for each channel, or the result's scale is not from 2^-125 to
+        ValueError: if number is not finite, input has a scale for each channel, or the result's scale is not from
+            2^-125 to
             2^125; in JAX that is found when the result is dequantized.
 
     Example:
@@ -359,36 +361,37 @@ def mul_scalar(q: Any, number: float) -> Any:
         >>> mul_scalar(QArray(np.uint8([0, 10, 20]), QParams.of(0.5, 10), UINT8), -2).values
         array([255, 245, 235], dtype=uint8)
     """
-    check_operand("input", q)
+    check_operand("input", input)
     _check_number(number)
-    xp, form, scale = q.names, q.form, q.qparams.scale
+    xp, form, scale = input.names, input.form, input.qparams.scale
     with xp.arithmetic():
-        integers, zero = xp.astype(q.values, "int32"), q.qparams.zero_point
+        integers, zero = xp.astype(input.values, "int32"), input.qparams.zero_point
         if number == 0:
             output = QParams(xp.full_like(scale, 1, "float32"), xp.full_like(zero, 0, "int32"))
-            return wrapped(q, xp.full_like(integers, 0, "int32"), output, form)
+            return wrapped(input, xp.full_like(integers, 0, "int32"), output, form)
         if number < 0:
             integers, zero = form.qmin + form.qmax - integers, form.qmin + form.qmax - zero
         factor = xp.full_like(xp.astype(scale, "float64"), abs(number), "float64")
         output = QParams(xp.astype(xp.astype(scale, "float64") * factor, "float32"), zero)
-        return wrapped(q, integers, output, form)
+        return wrapped(input, integers, output, form)
 
 
-def clamp(q: Any, low: float | None = None, high: float | None = None) -> Any:
+def clamp(input: Any, low: float | None = None, high: float | None = None) -> Any:
     """Integers no less than the law's for `low` and no greater than the law's for `high`; the parameters stay.
 
-    `relu6` is clamp(q, 0, 6), and `hardtanh` clamp(q, -1, 1). Where low is above high, all are the law's for `high`.
+    `relu6` is clamp(input, 0, 6), and `hardtanh` clamp(input, -1, 1). Where low is above high, all are the law's for
+    `high`.
 
     Args:
-        q: quantized array.
+        input: quantized array.
         low, high: numbers, which may be infinite; None for no bound.
 
     Returns:
-        A quantized array of q's shape, form and parameters.
+        A quantized array of input's shape, form and parameters.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if a number is NaN, or q has a scale for each channel.
+        ValueError: if a number is NaN, or input has a scale for each channel.
 
     Example:
         >>> from qcore.affine import UINT8, QArray
@@ -396,63 +399,64 @@ def clamp(q: Any, low: float | None = None, high: float | None = None) -> Any:
         >>> clamp(QArray(np.uint8([0, 10, 250]), QParams.of(0.5, 10), UINT8), 0, 6).values
         array([10, 10, 22], dtype=uint8)
     """
-    check_operand("input", q)
-    xp = q.names
+    check_operand("input", input)
+    xp = input.names
     with xp.arithmetic():
-        integers = xp.astype(q.values, "int32")
+        integers = xp.astype(input.values, "int32")
         for name, bound, chosen in (("low", low, xp.maximum), ("high", high, xp.minimum)):
             if bound is not None:
                 bound = check_float(name, bound, "a number or None", lambda number: number == number)
-                integers = chosen(integers, integer_of(q, bound))
-        return wrapped(q, integers, q.qparams, q.form)
+                integers = chosen(integers, integer_of(input, bound))
+        return wrapped(input, integers, input.qparams, input.form)
 
 
-def threshold(q: Any, threshold: float, value: float) -> Any:
+def threshold(input: Any, threshold: float, value: float) -> Any:
     """The integers that stand for more than `threshold`, and the law's for `value` in place of the others.
 
     The parameters stay.
 
     Args:
-        q: quantized array.
+        input: quantized array.
         threshold: finite; it is rounded to float32.
         value: finite.
 
     Returns:
-        A quantized array of q's shape, form and parameters.
+        A quantized array of input's shape, form and parameters.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if a number is not finite, or q has a scale for each channel.
+        ValueError: if a number is not finite, or input has a scale for each channel.
 
     Example:
         >>> from qcore.affine import UINT8, QArray
         >>> threshold(QArray(np.uint8([0, 12, 13]), QParams.of(0.5, 10), UINT8), 1.0, -2.0).values
         array([ 6,  6, 13], dtype=uint8)
     """
-    check_operand("input", q)
+    check_operand("input", input)
     _check_number(threshold, "threshold")
     _check_number(value, "value")
-    xp = q.names
+    xp = input.names
     with xp.arithmetic():
-        x = xp.astype(numbers(q), "float64")  # in which no limit is subnormal: XLA takes such floats for 0
+        x = xp.astype(numbers(input), "float64")  # in which no limit is subnormal: XLA takes such floats for 0
         above = x > xp.full_like(x, float(np.float32(threshold)), "float64")
-        return wrapped(q, xp.where(above, xp.astype(q.values, "int32"), integer_of(q, value)), q.qparams, q.form)
+        integers = xp.where(above, xp.astype(input.values, "int32"), integer_of(input, value))
+        return wrapped(input, integers, input.qparams, input.form)
 
 
-def masked_fill(q: Any, mask: Any, value: float) -> Any:
+def masked_fill(input: Any, mask: Any, value: float) -> Any:
     """The law's integer for a number where a mask is true; the parameters stay.
 
     Args:
-        q: quantized array.
-        mask: bools whose shape broadcasts to q's.
+        input: quantized array.
+        mask: bools whose shape broadcasts to input's.
         value: a number, which may be infinite.
 
     Returns:
-        A quantized array of q's shape, form and parameters.
+        A quantized array of input's shape, form and parameters.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if value is NaN, or q has a scale for each channel.
+        ValueError: if value is NaN, or input has a scale for each channel.
 
     Example:
         >>> from qcore.affine import UINT8, QArray
@@ -460,15 +464,16 @@ def masked_fill(q: Any, mask: Any, value: float) -> Any:
         >>> masked_fill(q, np.array([True, False, False]), 1.0).values
         array([12, 12, 13], dtype=uint8)
     """
-    check_operand("input", q)
+    check_operand("input", input)
     value = check_float("value", value, "a number", lambda number: number == number)
-    xp = q.names
+    xp = input.names
     if not hasattr(mask, "dtype"):
         raise TypeError(f"mask={quoted(mask)} is a {type(mask).__name__}; allowed is an array of bools")
     if xp.dtype(mask) != "bool":
         raise TypeError(f"mask has dtype {mask.dtype}; allowed is bool")
     with xp.arithmetic():
-        return wrapped(q, xp.where(mask, integer_of(q, value), xp.astype(q.values, "int32")), q.qparams, q.form)
+        integers = xp.where(mask, integer_of(input, value), xp.astype(input.values, "int32"))
+        return wrapped(input, integers, input.qparams, input.form)
 
 
 def _check(a: Any, b: Any, output: QParams, form: AffineInteger | None, relu: bool) -> AffineInteger:

@@ -13,7 +13,7 @@ from qcore.formats.affine import AffineInteger
 
 
 def layer_norm(
-    q: Any,
+    input: Any,
     normalized_shape: Any,
     weight: Any,
     bias: Any,
@@ -23,24 +23,25 @@ def layer_norm(
 ) -> Any:
     """The law's integers for (x - mean) / sqrt(variance + eps) * weight + bias over the last dimensions.
 
-    With integers d = q - zero_point, n of them with the sums s1 of d and s2 of d * d, which are exact in int64:
+    With integers d = input - zero_point, n of them with the sums s1 of d and s2 of d * d, which are exact in int64:
     variance = float32((n * s2 - s1 * s1) / (n * n) * scale^2), computed in float64; x - mean = float32((d - s1 / n) *
     scale), computed in float64; the rest is float32, each operation rounded, the square root too.
 
     Args:
-        q: quantized array.
+        input: quantized array.
         normalized_shape: the sizes of the last dimensions.
         weight, bias: float32 arrays of these sizes, or None.
         eps: added to variances, above 0 and at most 1.
         output: the result's scale and zero point.
-        form: the result's integers; None means q's.
+        form: the result's integers; None means input's.
 
     Returns:
-        A quantized array of q's shape, with the form and the parameters given.
+        A quantized array of input's shape, with the form and the parameters given.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if shapes or eps do not fit, q has a scale for each channel, or output does not fit the integers.
+        ValueError: if shapes or eps do not fit, input has a scale for each channel, or output does not fit the
+            integers.
 
     Example:
         >>> import numpy as np
@@ -49,33 +50,33 @@ def layer_norm(
         >>> layer_norm(q, (3,), None, None, 1e-5, QParams.of(0.1, 100)).values
         array([[ 88, 100, 112]], dtype=uint8)
     """
-    check_operand("input", q)
+    check_operand("input", input)
     shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
-    if not shape or tuple(q.shape)[-len(shape) :] != shape:
-        raise ValueError(f"input has shape {tuple(q.shape)}; allowed is (..., {', '.join(map(str, shape))})")
-    _check("weight", weight, shape, q)
-    _check("bias", bias, shape, q)
-    axes = tuple(range(q.ndim - len(shape), q.ndim))
-    return _normalized(q, q.values.shape, axes, weight, bias, eps, output, form)
+    if not shape or tuple(input.shape)[-len(shape) :] != shape:
+        raise ValueError(f"input has shape {tuple(input.shape)}; allowed is (..., {', '.join(map(str, shape))})")
+    _check("weight", weight, shape, input)
+    _check("bias", bias, shape, input)
+    axes = tuple(range(input.ndim - len(shape), input.ndim))
+    return _normalized(input, input.values.shape, axes, weight, bias, eps, output, form)
 
 
 def group_norm(
-    q: Any, groups: int, weight: Any, bias: Any, eps: float, output: QParams, form: AffineInteger | None = None
+    input: Any, groups: int, weight: Any, bias: Any, eps: float, output: QParams, form: AffineInteger | None = None
 ) -> Any:
     """`layer_norm`'s law over groups of channels and all sizes; with as many groups as channels it is instance norm.
 
     Args:
-        q: quantized array of shape (batch, channels, *sizes).
+        input: quantized array of shape (batch, channels, *sizes).
         groups: into how many the channels are split.
         weight, bias: float32 arrays of shape (channels,), or None.
         eps, output, form: as for `layer_norm`.
 
     Returns:
-        A quantized array of q's shape, with the form and the parameters given.
+        A quantized array of input's shape, with the form and the parameters given.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if shapes, groups or eps do not fit, q has a scale for each channel, or output does not fit the
+        ValueError: if shapes, groups or eps do not fit, input has a scale for each channel, or output does not fit the
             integers.
 
     Example:
@@ -85,20 +86,22 @@ def group_norm(
         >>> group_norm(q, 2, None, None, 1e-5, QParams.of(0.5, 100)).dequantize()  # two groups of two channels
         array([[-1.,  1., -1.,  1.]], dtype=float32)
     """
-    check_operand("input", q)
-    if q.ndim < 2 or q.shape[1] % check_int("groups", groups, 1):
-        raise ValueError(f"input has shape {tuple(q.shape)} and groups={groups}; allowed are (batch, channels, *sizes)")
-    batch, channels, *sizes = q.shape
-    _check("weight", weight, (channels,), q)
-    _check("bias", bias, (channels,), q)
+    check_operand("input", input)
+    if input.ndim < 2 or input.shape[1] % check_int("groups", groups, 1):
+        raise ValueError(
+            f"input has shape {tuple(input.shape)} and groups={groups}; allowed are (batch, channels, *sizes)"
+        )
+    batch, channels, *sizes = input.shape
+    _check("weight", weight, (channels,), input)
+    _check("bias", bias, (channels,), input)
     split = (batch, groups, channels // groups, *sizes)
     shape = (1, groups, channels // groups, *(1,) * len(sizes))
     weight, bias = (None if x is None else x.reshape(shape) for x in (weight, bias))
-    return _normalized(q, split, tuple(range(2, len(split))), weight, bias, eps, output, form)
+    return _normalized(input, split, tuple(range(2, len(split))), weight, bias, eps, output, form)
 
 
 def batch_norm(
-    q: Any,
+    input: Any,
     weight: Any,
     bias: Any,
     mean: Any,
@@ -108,24 +111,25 @@ def batch_norm(
     form: AffineInteger | None = None,
     relu: bool = False,
 ) -> Any:
-    """rint((q - zero_point) * alpha + beta) + the result's zero point, with numbers alpha and beta of each channel.
+    """rint((input - zero_point) * alpha + beta) + the result's zero point, with numbers alpha and beta of each channel.
 
     In float32, each operation rounded: factor = weight / sqrt(variance + eps), alpha = factor * (its scale / the
     result's), beta = (bias - mean * factor) / the result's scale.
 
     Args:
-        q: quantized array of shape (batch, channels, *sizes).
+        input: quantized array of shape (batch, channels, *sizes).
         weight, bias: float32 arrays of shape (channels,), or None for 1 and 0.
         mean, variance: float32 arrays of shape (channels,).
         eps, output, form: as for `layer_norm`.
         relu: True for no integer below the zero point.
 
     Returns:
-        A quantized array of q's shape, with the form and the parameters given.
+        A quantized array of input's shape, with the form and the parameters given.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if shapes or eps do not fit, q has a scale for each channel, or output does not fit the integers.
+        ValueError: if shapes or eps do not fit, input has a scale for each channel, or output does not fit the
+            integers.
 
     Example:
         >>> import numpy as np
@@ -135,26 +139,26 @@ def batch_norm(
         >>> batch_norm(q, None, None, ones, ones, 1e-5, QParams.of(0.1, 100)).values
         array([[ 83,  93, 103]], dtype=uint8)
     """
-    check_operand("input", q)
-    form = check_output(q, output, form)
-    if q.ndim < 2:
-        raise ValueError(f"input has shape {tuple(q.shape)}; allowed is (batch, channels, *sizes)")
+    check_operand("input", input)
+    form = check_output(input, output, form)
+    if input.ndim < 2:
+        raise ValueError(f"input has shape {tuple(input.shape)}; allowed is (batch, channels, *sizes)")
     for name, x in (("weight", weight), ("bias", bias)):
-        _check(name, x, (q.shape[1],), q)
+        _check(name, x, (input.shape[1],), input)
     for name, x in (("mean", mean), ("variance", variance)):
-        check_parameter(name, x, [(q.shape[1],)], q.names)
+        check_parameter(name, x, [(input.shape[1],)], input.names)
     check_fraction("eps", eps)
     check_flag("relu", relu)
-    xp = q.names
+    xp = input.names
     with xp.arithmetic():
         ones = xp.full_like(variance, 1, "float32")
         factor = xp.divide(ones if weight is None else weight, _root(xp, variance + eps))
-        alpha = factor * xp.divide(q.qparams.scale, output.scale)
+        alpha = factor * xp.divide(input.qparams.scale, output.scale)
         shift = -xp.rounded(mean * factor) if bias is None else bias - xp.rounded(mean * factor)
         beta = xp.divide(shift, output.scale)
-        steps = xp.rounded(xp.astype(differences(q), "float32") * law.along(alpha, 1, q.ndim))
-        steps = xp.rint(steps + law.along(beta, 1, q.ndim)) + xp.astype(output.zero_point, "float32")
-        result = wrapped(q, law.integers(xp, steps, form), output, form)
+        steps = xp.rounded(xp.astype(differences(input), "float32") * law.along(alpha, 1, input.ndim))
+        steps = xp.rint(steps + law.along(beta, 1, input.ndim)) + xp.astype(output.zero_point, "float32")
+        result = wrapped(input, law.integers(xp, steps, form), output, form)
         return result.relu() if relu else result
 
 

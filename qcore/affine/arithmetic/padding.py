@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 
-def pad_images(q: Any, padding: tuple[tuple[int, int], ...], mode: str, first: int = 2) -> Any:
+def pad_images(input: Any, padding: tuple[tuple[int, int], ...], mode: str, first: int = 2) -> Any:
     """The images with so many of their own integers around them; scale and zero point stay.
 
     Args:
-        q: quantized array with one scale.
+        input: quantized array with one scale.
         padding: how many before and after the image, for each of its dimensions.
         mode: "reflect": mirrored at the last integer, which is not repeated; "replicate": the last integer; "circular":
             from the other side. Where there are more than the image has, it is mirrored, or repeated, again, as by
@@ -26,7 +26,7 @@ def pad_images(q: Any, padding: tuple[tuple[int, int], ...], mode: str, first: i
         [1 1 1 2 3 3]
         [2 3 1 2 3 1]
     """
-    return type(q)(pad_values(q.names, q.values, padding, mode, first), q.qparams, q.form)
+    return type(input)(pad_values(input.names, input.values, padding, mode, first), input.qparams, input.form)
 
 
 def pad_values(xp: Any, x: Any, padding: tuple[tuple[int, int], ...], mode: str, first: int) -> Any:

@@ -14,7 +14,7 @@ from qcore.arguments import check_flag, check_int, check_type
 
 
 def max_pool(
-    q: Any,
+    input: Any,
     dimensions: int,
     kernel_size: Any,
     stride: Any = None,
@@ -25,17 +25,17 @@ def max_pool(
     """The greatest integer of each window; what lies around the array never is.
 
     Args:
-        q: quantized array of shape (batch, channels, *sizes), or (channels, *sizes).
+        input: quantized array of shape (batch, channels, *sizes), or (channels, *sizes).
         dimensions: how many sizes there are: 1, 2 or 3.
         kernel_size, stride, padding, dilation: for all dimensions or for each; stride None means kernel_size.
         ceil_mode: True if a last window may reach beyond the padding.
 
     Returns:
-        A quantized array of shape (batch, channels, *windows), or without the batch, with q's form and parameters.
+        A quantized array of shape (batch, channels, *windows), or without the batch, with input's form and parameters.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if shapes or settings do not fit, or q has a scale for each channel.
+        ValueError: if shapes or settings do not fit, or input has a scale for each channel.
 
     Example:
         >>> import numpy as np
@@ -44,16 +44,16 @@ def max_pool(
         >>> max_pool(q, 1, 2).values
         array([[[5, 9]]], dtype=uint8)
     """
-    check_operand("input", q)
-    windows = make_windows(tuple(q.shape), kernel_size, stride, padding, dilation, ceil_mode, dimensions)
-    xp = q.names
+    check_operand("input", input)
+    windows = make_windows(tuple(input.shape), kernel_size, stride, padding, dilation, ceil_mode, dimensions)
+    xp = input.names
     with xp.arithmetic():
-        x = windows.padded(xp, xp.astype(q.values, "int32"), q.form.qmin)
-        return wrapped(q, windows.reduced(x, xp.maximum), q.qparams, q.form)
+        x = windows.padded(xp, xp.astype(input.values, "int32"), input.form.qmin)
+        return wrapped(input, windows.reduced(x, xp.maximum), input.qparams, input.form)
 
 
 def avg_pool(
-    q: Any,
+    input: Any,
     dimensions: int,
     kernel_size: Any,
     stride: Any = None,
@@ -62,19 +62,19 @@ def avg_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Any:
-    """rint(sum of (q - zero_point) / count) + zero_point of each window; what lies around the array counts as 0.
+    """rint(sum of (input - zero_point) / count) + zero_point of each window; what lies around the array counts as 0.
 
     Args:
-        q, dimensions, kernel_size, stride, padding, ceil_mode: as for `max_pool`.
+        input, dimensions, kernel_size, stride, padding, ceil_mode: as for `max_pool`.
         count_include_pad: whether the padding is counted.
         divisor_override: what to divide by in the place of the count.
 
     Returns:
-        A quantized array of shape (batch, channels, *windows), or without the batch, with q's form and parameters.
+        A quantized array of shape (batch, channels, *windows), or without the batch, with input's form and parameters.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if shapes or settings do not fit, or q has a scale for each channel.
+        ValueError: if shapes or settings do not fit, or input has a scale for each channel.
 
     Example:
         >>> import numpy as np
@@ -83,36 +83,36 @@ def avg_pool(
         >>> avg_pool(q, 2, 2).values
         array([[[5]]], dtype=uint8)
     """
-    check_operand("input", q)
+    check_operand("input", input)
     check_flag("count_include_pad", count_include_pad)
     if divisor_override is not None:
         check_int("divisor_override", divisor_override, 1)
-    windows = make_windows(tuple(q.shape), kernel_size, stride, padding, 1, ceil_mode, dimensions)
-    xp = q.names
+    windows = make_windows(tuple(input.shape), kernel_size, stride, padding, 1, ceil_mode, dimensions)
+    xp = input.names
     with xp.arithmetic():
-        x = windows.padded(xp, xp.astype(differences(q), "int64"), 0)
+        x = windows.padded(xp, xp.astype(differences(input), "int64"), 0)
         sums = windows.reduced(x, operator.add)
-        counts = [[divisor_override]] if divisor_override else _counts(windows, tuple(q.shape), count_include_pad)
-        quotients = xp.divide(xp.astype(sums, "float64"), _product(q, counts))
-        return wrapped(q, _rounded(q, quotients, q.qparams.zero_point), q.qparams, q.form)
+        counts = [[divisor_override]] if divisor_override else _counts(windows, tuple(input.shape), count_include_pad)
+        quotients = xp.divide(xp.astype(sums, "float64"), _product(input, counts))
+        return wrapped(input, _rounded(input, quotients, input.qparams.zero_point), input.qparams, input.form)
 
 
-def adaptive_avg_pool(q: Any, output_size: Any, dimensions: int = 2) -> Any:
-    """rint(sum of q / count) of windows that cover each dimension evenly.
+def adaptive_avg_pool(input: Any, output_size: Any, dimensions: int = 2) -> Any:
+    """rint(sum of input / count) of windows that cover each dimension evenly.
 
     The window i of n over a size s is from floor(i * s / n) to ceil((i + 1) * s / n).
 
     Args:
-        q: quantized array of shape (batch, channels, *sizes), or (channels, *sizes).
+        input: quantized array of shape (batch, channels, *sizes), or (channels, *sizes).
         output_size: how many windows there are along all dimensions, or each; None leaves a dimension as it is.
         dimensions: how many sizes there are: 1, 2 or 3.
 
     Returns:
-        A quantized array of shape (batch, channels, *windows), or without the batch, with q's form and parameters.
+        A quantized array of shape (batch, channels, *windows), or without the batch, with input's form and parameters.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if shapes or settings do not fit, or q has a scale for each channel.
+        ValueError: if shapes or settings do not fit, or input has a scale for each channel.
 
     Example:
         >>> import numpy as np
@@ -121,15 +121,15 @@ def adaptive_avg_pool(q: Any, output_size: Any, dimensions: int = 2) -> Any:
         >>> adaptive_avg_pool(q, (1, 2)).values
         array([[[5, 6]]], dtype=uint8)
     """
-    check_operand("input", q)
-    shape = tuple(q.shape)
+    check_operand("input", input)
+    shape = tuple(input.shape)
     check_images(shape, dimensions)
     asked = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * dimensions
     if len(asked) != dimensions:
         raise ValueError(f"output_size={output_size}; allowed are one number or {dimensions}")
-    xp, first = q.names, len(shape) - dimensions
+    xp, first = input.names, len(shape) - dimensions
     with xp.arithmetic():
-        sums, counts = xp.astype(q.values, "int64"), []
+        sums, counts = xp.astype(input.values, "int64"), []
         for number, places in enumerate(asked):
             axis, size = first + number, shape[first + number]
             places = size if places is None else check_int("output_size", places, 1, 2**16)
@@ -141,24 +141,24 @@ def adaptive_avg_pool(q: Any, output_size: Any, dimensions: int = 2) -> Any:
                 apart = sums.reshape((*sums.shape[:axis], places, size // places, *sums.shape[axis + 1 :]))
                 sums = xp.total(apart, (axis + 1,)).reshape((*sums.shape[:axis], places, *sums.shape[axis + 1 :]))
             counts.append([high - low for low, high in spans])
-        quotients = xp.divide(xp.astype(sums, "float64"), _product(q, counts))
-        return wrapped(q, _rounded(q, quotients, 0), q.qparams, q.form)
+        quotients = xp.divide(xp.astype(sums, "float64"), _product(input, counts))
+        return wrapped(input, _rounded(input, quotients, 0), input.qparams, input.form)
 
 
-def mean(q: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
-    """rint(sum of q / count) along dimensions.
+def mean(input: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
+    """rint(sum of input / count) along dimensions.
 
     Args:
-        q: quantized array.
+        input: quantized array.
         axes: the dimensions.
         keepdims: whether they stay, with a size of 1.
 
     Returns:
-        A quantized array without these dimensions, or with sizes of 1 there, of q's form and parameters.
+        A quantized array without these dimensions, or with sizes of 1 there, of input's form and parameters.
 
     Raises:
         TypeError: if an argument has the wrong type; axes is a tuple, of one dimension too.
-        ValueError: if a dimension is out of range or stands there twice, or q has a scale for each channel.
+        ValueError: if a dimension is out of range or stands there twice, or input has a scale for each channel.
 
     Example:
         >>> import numpy as np
@@ -167,19 +167,19 @@ def mean(q: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
         >>> mean(q, (1,)).values
         array([2, 4], dtype=uint8)
     """
-    check_operand("input", q)
+    check_operand("input", input)
     check_flag("keepdims", keepdims)
     check_type("axes", axes, (tuple, list), "a tuple of dimensions")
-    places = tuple(check_int("axes", axis, -q.ndim, q.ndim - 1) % q.ndim for axis in axes)
+    places = tuple(check_int("axes", axis, -input.ndim, input.ndim - 1) % input.ndim for axis in axes)
     if len(set(places)) < len(places):
         raise ValueError(f"axes={axes}; allowed are dimensions that differ")
-    xp, shape = q.names, tuple(q.shape)
+    xp, shape = input.names, tuple(input.shape)
     with xp.arithmetic():
-        sums = xp.total(xp.astype(q.values, "int64"), places)
+        sums = xp.total(xp.astype(input.values, "int64"), places)
         integers = law.mean(xp, sums, prod([shape[axis] for axis in places]))
         if not keepdims:
             integers = integers.reshape(tuple(size for axis, size in enumerate(shape) if axis not in places))
-        return wrapped(q, integers, q.qparams, q.form)
+        return wrapped(input, integers, input.qparams, input.form)
 
 
 def _counts(windows: Windows, shape: tuple[int, ...], with_padding: bool) -> list[list[int]]:

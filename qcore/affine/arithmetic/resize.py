@@ -9,7 +9,7 @@ from qcore.arguments import check_choice, check_flag, check_size, quoted
 
 
 def interpolate(
-    q: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None
+    input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None
 ) -> Any:
     """The array in another size: the nearest integers, or rint of the bilinear mean of integers.
 
@@ -17,18 +17,18 @@ def interpolate(
     parameters stay.
 
     Args:
-        q: quantized array of shape (batch, channels, *sizes), with one to three sizes; two for "bilinear".
+        input: quantized array of shape (batch, channels, *sizes), with one to three sizes; two for "bilinear".
         size: of the result, for all dimensions or for each.
         scale_factor: the same as multiples; one of both is given.
         mode: "nearest" or "bilinear".
         align_corners: of "bilinear": whether the elements at corners stay where they are; None means False.
 
     Returns:
-        A quantized array of shape (batch, channels, *new sizes), with q's form and parameters.
+        A quantized array of shape (batch, channels, *new sizes), with input's form and parameters.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if shapes or settings do not fit, or q has a scale for each channel.
+        ValueError: if shapes or settings do not fit, or input has a scale for each channel.
 
     Example:
         >>> import numpy as np
@@ -37,26 +37,26 @@ def interpolate(
         >>> interpolate(q, (1, 4), mode="bilinear").values
         array([[[[  0,  25,  75, 100]]]], dtype=uint8)
     """
-    check_operand("input", q)
+    check_operand("input", input)
     check_choice("mode", mode, ("nearest", "bilinear"))
-    sizes = tuple(q.shape)[2:]
+    sizes = tuple(input.shape)[2:]
     if len(sizes) not in ((2,) if mode == "bilinear" else (1, 2, 3)):
         raise ValueError(
-            f"input has shape {tuple(q.shape)} with mode={quoted(mode)}; allowed is (batch, channels, *sizes)"
+            f"input has shape {tuple(input.shape)} with mode={quoted(mode)}; allowed is (batch, channels, *sizes)"
         )
     if align_corners is not None:
         if mode == "nearest":
             raise ValueError(f"align_corners={align_corners} with mode='nearest'; allowed is None")
         check_flag("align_corners", align_corners)
     along = _dimensions(sizes, size, scale_factor)
-    xp = q.names
+    xp = input.names
     with xp.arithmetic():
         if mode == "bilinear":
-            return wrapped(q, _bilinear(xp, q, along, bool(align_corners)), q.qparams, q.form)
-        x = q.values
+            return wrapped(input, _bilinear(xp, input, along, bool(align_corners)), input.qparams, input.form)
+        x = input.values
         for number, dimension in enumerate(along):
             x = x[(*(slice(None),) * (2 + number), dimension.nearest(xp, x))]
-        return wrapped(q, x, q.qparams, q.form)
+        return wrapped(input, x, input.qparams, input.form)
 
 
 class _Along(NamedTuple):
