@@ -242,7 +242,7 @@ def decoding(pick: Pick) -> Case:
 
     import qcore
     import qtorch
-    from qcore.law.blocks.tiles import block_counts
+    from qcore.law.tiles import block_counts
 
     shape, number = pick.shape([0, 1, 2, 3]), pick.choice(CODED)
     codes = np.frombuffer(pick.randbytes(int(np.prod(shape))), np.uint8).reshape(shape)

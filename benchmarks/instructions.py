@@ -33,7 +33,7 @@ from benchmarks.support.results import write_results
 from benchmarks.support.timing import machine, versions
 from qcore import parse
 from qcore.formats.block import BlockNumber
-from qcore.law.blocks.tiles import Matrix, as_matrix
+from qcore.law.tiles import Matrix, as_matrix
 from qcore.trace import BLOCK, ELEMENT, needed
 from qtorch._kernels import compiler, laws
 from qtorch._kernels.source import Kernel

@@ -9,10 +9,10 @@ import numpy as np
 from qcore.arguments import check_int, check_seed, check_start, missing_key
 from qcore.formats.block import check_float_scales, check_scales
 from qcore.formats.number import Number, check_number, prepare
-from qcore.law.blocks.tiles import block_counts, tiles
 from qcore.law.carrier import CARRIERS, Carrier, check_dtype, check_result_dtype
 from qcore.law.program import Decoding
 from qcore.law.rounding import Rounding, check_rounding
+from qcore.law.tiles import block_counts, tiles
 from qcore.namespace import Names
 from qcore.packing import check_codes, storage
 from qcore.random.threefry import Noise, as_lane, leading_bits_mask, rounding_words

@@ -28,7 +28,7 @@ from qcore import (
     encode,
     p3109,
 )
-from qcore.law.blocks.tiles import tiles
+from qcore.law.tiles import tiles
 
 FORMATS: tuple[Number, ...] = (
     *(FloatingPoint(exp, man) for exp, man in ((2, 1), (3, 2), (4, 3), (5, 2), (5, 10), (6, 9), (8, 0), (8, 7))),

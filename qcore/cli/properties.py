@@ -15,8 +15,8 @@ from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number
 from qcore.formats.posit import Posit
-from qcore.law.blocks.tiles import block_text
 from qcore.law.carrier import FLOAT64
+from qcore.law.tiles import block_text
 
 
 class Dyadic(NamedTuple):

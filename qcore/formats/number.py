@@ -11,14 +11,13 @@ from typing import Any, ClassVar
 
 from qcore.arguments import check_choice, quoted
 from qcore.html import html_table
-from qcore.law.blocks.tiles import Sizes
 from qcore.law.carrier import Carrier
-from qcore.law.codes import Codes
-from qcore.law.encoding import encoding
+from qcore.law.codes import Codes, encoding
 from qcore.law.grid import Grid
 from qcore.law.program import Decoding, Program, kind_of
 from qcore.law.rounding import Rounding
 from qcore.law.tapered import PositCodes
+from qcore.law.tiles import Sizes
 from qcore.packing import storage
 
 OVERFLOWS = ("saturate", "inf", "nan", "wrap")

@@ -34,7 +34,7 @@ from qcore.formats.floating import SPECIALS, BinaryFloat, FloatingPoint
 from qcore.formats.names import NAMED, SPELLINGS, dtype_name, nearest_names, p3109
 from qcore.formats.number import OVERFLOWS, Number, TextForm
 from qcore.formats.posit import Posit
-from qcore.law.blocks.tiles import block_text
+from qcore.law.tiles import block_text
 
 _TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[+-]?[0-9]{1,4000}|\.\.\.|\S")
 _INTEGER = re.compile(r"[+-]?[0-9]+")

@@ -24,8 +24,8 @@ from qcore.insight.law import (
     to_float32,
 )
 from qcore.insight.statistics import Statistics
-from qcore.law.blocks.tiles import tiles
 from qcore.law.rounding import Rounding
+from qcore.law.tiles import tiles
 from qcore.namespace import Names
 
 

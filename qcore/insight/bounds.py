@@ -14,14 +14,13 @@ from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number
 from qcore.insight.law import Bounds, to_float32
-from qcore.law.blocks.float_scale import float_scales, times
-from qcore.law.blocks.shared_scale import block_grid, lane, shared_scale
-from qcore.law.blocks.tiles import Tiles
-from qcore.law.blocks.two_level import from_working, product, scales, working
 from qcore.law.carrier import CARRIERS, Carrier
+from qcore.law.float_scale import float_scales, from_working, product, scales, times, working
 from qcore.law.grid import Grid
 from qcore.law.program import KINDS
 from qcore.law.rounding import Rounding
+from qcore.law.shared_scale import block_grid, lane, shared_scale
+from qcore.law.tiles import Tiles
 from qcore.namespace import Names
 
 _NO_EXPONENT = -(1 << 16)  # below that of any carrier's numbers

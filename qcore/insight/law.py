@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qcore.law.carrier import FLOAT32, Carrier
-from qcore.law.lanes import field_and_significand
+from qcore.law.carrier import FLOAT32, Carrier, field_and_significand
 
 COUNTS = (
     "elements",

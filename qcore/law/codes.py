@@ -1,11 +1,18 @@
-"""Integer codes, as the formats' standards define their bits, and the numbers they stand for: integers only."""
+"""Integer codes, as the formats' standards define their bits: numbers rounded to codes, and the numbers of codes.
+
+Integers only, as in `qcore.law.grid`.
+
+rounded magnitude      eeeeeeee mmm00000000000000000000     less `base`, see `qcore.law.grid`
+- fields               .... EEEE mmm00000000000000000000    the fields of subnormal numbers, whose hidden bits stay
+>> shift               .... .... .... EEEE mmm              the dropped bits"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from qcore.law.carrier import Carrier
-from qcore.law.lanes import from_count
+from qcore.law.carrier import Carrier, field_and_significand, from_count, quiet
+from qcore.law.grid import GENERAL, SYMMETRIC, Grid, cleared, finish, limit, round_magnitude
+from qcore.law.rounding import Rounding
 from qcore.law.tapered import PositCodes
 from qcore.law.tapered import decode as decode_posit
 
@@ -115,3 +122,150 @@ def fixed_lanes(xp: Any, number: Any, carrier: Carrier, codes: FixedCodes, scale
     sign = number >> carrier.last
     count, normal = (number ^ sign) - sign, isinstance(codes, SmallCodes)
     return from_count(xp, count, codes.exponent, carrier, normal, scale) | (sign & carrier.negative)
+
+
+class FloatEncoding(NamedTuple):
+    """The integers with which `encode` makes a float's codes on a carrier: ints or 0-d arrays.
+
+    Attributes:
+        cap: the most bits that a rounded magnitude is shifted: those dropped from the smallest number, or without
+            subnormal numbers the fewest. Each bit less is one field of subnormal numbers.
+        sign, nan, nan_sign: as in `FloatCodes`.
+
+        For "wide" formats only:
+        fields: the most fields of subnormal numbers that are normal numbers of the carrier.
+        below: the smallest normal number's exponent field minus 1.
+        highest: the same for a number beyond the largest.
+        man, infinity: as in `FloatCodes`.
+        offset: added to codes, if the smallest normal number has not the field 1 and the mantissa 0.
+        most: the upper bound of codes, beyond that of the largest number, so that they fit lanes.
+    """
+
+    cap: Any
+    sign: Any
+    nan: Any
+    nan_sign: Any
+    fields: Any
+    below: Any
+    highest: Any
+    man: Any
+    infinity: Any
+    offset: Any
+    most: Any
+
+
+class PowerEncoding(FloatEncoding):
+    """The same for `PowerCodes`; `offset` is less `below`."""
+
+
+Encoding = FloatEncoding | FixedCodes
+
+
+def encoding(carrier: Carrier, grid: Grid, codes: FloatCodes | FixedCodes) -> tuple[Grid, Encoding]:
+    """The arguments of `encode`: a grid whose limits are codes (fixed point: magnitudes less `base`), and the codes."""
+    limit, lower = min(grid.limit, carrier.infinity - 1), grid.limit + grid.lower
+    if isinstance(codes, FixedCodes):
+        keep = grid.keep - (grid.limit == carrier.infinity)
+        return grid._replace(limit=limit - grid.base, keep=keep), codes
+    largest, least = _code_of(limit, carrier, codes), _code_of(lower, carrier, codes)
+    jump = _code_of(grid.limit + grid.jump, carrier, codes) - largest
+    lower_jump = _code_of(lower + grid.jump + grid.lower_jump, carrier, codes) - least - jump
+    zero = _code_of(grid.zero, carrier, codes)
+    grid = grid._replace(limit=largest, lower=least - largest, jump=jump, lower_jump=lower_jump, zero=zero)
+    cap, fields = grid.finest if grid.slope else min(grid.coarsest, carrier.width), carrier.width
+    if codes.lowest < 1:
+        cap, fields = carrier.width, 0
+    below, offset = codes.lowest - 1, (codes.first - 1) << codes.man
+    highest = codes.lowest + (codes.largest >> codes.man)
+    most = min(codes.largest + 1, (1 << carrier.last) - 1 + offset)
+    specials = codes.sign, codes.nan, codes.nan_sign
+    kind: type[FloatEncoding] = FloatEncoding
+    if isinstance(codes, PowerCodes):
+        kind, offset = PowerEncoding, offset - below
+    return grid, kind(cap, *specials, fields, below, highest, codes.man, codes.infinity, offset, most)
+
+
+def _code_of(lane: int, carrier: Carrier, codes: FloatCodes) -> int:
+    """The code of a magnitude, of infinity, or of NaN; -1 for zero in formats without zero."""
+    if lane >= carrier.infinity:
+        return codes.infinity if lane == carrier.infinity else codes.nan
+    if lane == 0:
+        return codes.first - 1
+    field = lane >> carrier.width or lane.bit_length() - carrier.width
+    significand = lane << 1 - field if lane < carrier.hidden else lane % carrier.hidden + carrier.hidden
+    above = field - codes.lowest
+    count = significand >> carrier.width - codes.man - min(above, 0)
+    return count + (max(above, 0) + codes.first - 1 << codes.man)
+
+
+def encode(
+    xp: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, codes: Encoding, word: Any, kind: str
+) -> Any:
+    """The codes of lanes' roundings; arguments as for `round_to_grid`, with a grid and codes of `encoding`.
+
+    NaN becomes 0 where the format has none.
+    """
+    rounded, drop, below = round_magnitude(xp, bits, carrier, mode, grid, word, kind)
+    sign, magnitude = bits >> carrier.last, bits & carrier.magnitude_mask
+    if kind in GENERAL or isinstance(codes, FixedCodes):  # otherwise `shift` drops them
+        rounded = cleared(rounded, drop, carrier)
+    if isinstance(codes, FixedCodes):
+        value = xp.clip(xp.clip(rounded, None, grid.limit + (sign & grid.lower)), 0, None)
+        small = isinstance(codes, SmallCodes)
+        code = _small_count(xp, value, sign, carrier) if small else _fixed_count(xp, value, sign, carrier, grid.top)
+        return xp.where(magnitude > grid.keep, 0, code & codes.mask)
+    shift, largest = xp.clip(drop, None, codes.cap), grid.limit
+    if kind == "wide":
+        value = _wide_count(xp, rounded, shift, xp.clip(below, codes.below, None), carrier, grid, codes)
+        largest = largest + (sign & grid.lower)
+    else:
+        value = (rounded - ((codes.cap - shift) << carrier.width)) >> shift
+    value = xp.clip(value, 0, None)
+    if kind in SYMMETRIC and mode.stays_finite(sign) is None:  # infinity, or NaN, has the next code
+        value = xp.clip(value, None, largest + grid.jump)
+    else:
+        value = limit(xp, value, largest, bits, carrier, mode, grid, kind)
+    kept = codes.nan | (sign & codes.nan_sign)
+    if kind == "wide":
+        kept = xp.where(magnitude > carrier.infinity, kept, codes.infinity | (sign & codes.sign))
+    return finish(xp, value, bits, sign & codes.sign, kept, carrier, grid, kind)
+
+
+def wrap(
+    xp: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, codes: FixedCodes, word: Any, kind: str
+) -> Any:
+    """Rounded lanes modulo the number of codes; arguments as for `round_to_grid`, infinity becomes a NaN."""
+    rounded, drop, _ = round_magnitude(xp, bits, carrier, mode, grid, word, kind)
+    rounded = cleared(rounded, drop, carrier)
+    sign, magnitude = bits >> carrier.last, bits & carrier.magnitude_mask
+    code = _fixed_count(xp, xp.clip(rounded, 0, None), sign, carrier, grid.top) & codes.mask
+    zero = (rounded - 1) >> carrier.last  # keeps its sign
+    lanes = fixed_lanes(xp, (code ^ codes.half) - codes.half, carrier, codes) | (bits & carrier.negative & zero)
+    return xp.where(magnitude > carrier.infinity - 1, quiet(bits, carrier), lanes)
+
+
+def _wide_count(
+    xp: Any, rounded: Any, shift: Any, below: Any, carrier: Carrier, grid: Grid, codes: FloatEncoding
+) -> Any:
+    """The codes of rounded magnitudes; subnormal numbers of the carrier may be normal ones of the format."""
+    if isinstance(codes, PowerEncoding):
+        return (rounded >> shift) + (below + codes.offset)
+    fields = xp.clip(codes.cap - shift, None, codes.fields)
+    value = (rounded - (fields << carrier.width)) >> shift
+    value = value << xp.clip(shift - grid.finest - below, 0, None)  # the bits below the carrier's last
+    above = ((xp.clip(below, None, codes.highest) - codes.below) << codes.man) + codes.offset
+    return xp.clip(value, None, codes.most - above) + above
+
+
+def _small_count(xp: Any, value: Any, sign: Any, carrier: Carrier) -> Any:
+    """Magnitudes less `base`, counted in steps, with signs: as floats with fields from 1 on, where zero becomes 1/2."""
+    absolute = value + ((carrier.lane_bias - 1) << carrier.width)
+    return xp.integers(absolute | (sign << carrier.last))
+
+
+def _fixed_count(xp: Any, value: Any, sign: Any, carrier: Carrier, top: Any) -> Any:
+    """Magnitudes less `base`, counted in steps, with signs, as far as they fit lanes; `top` is that of the grid."""
+    field, significand = field_and_significand(xp, value, carrier)
+    shift = field - top
+    count = (significand << xp.clip(shift, 0, carrier.last)) >> xp.clip(-shift, 0, carrier.last)
+    return (count ^ sign) - sign

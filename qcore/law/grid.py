@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from qcore.law.carrier import Carrier
-from qcore.law.lanes import field_and_significand
+from qcore.law.carrier import Carrier, field_and_significand
 from qcore.law.rounding import Rounding, increment
 
 

@@ -6,9 +6,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qcore.law.blocks.float_scale import FloatScale, apply_float_scales, run_float_scaled
-from qcore.law.blocks.shared_scale import KINDS as SHARED
-from qcore.law.blocks.shared_scale import (
+from qcore.law.carrier import Carrier
+from qcore.law.codes import (
+    Codes,
+    FixedCodes,
+    FloatCodes,
+    FloatEncoding,
+    NormalCodes,
+    PowerCodes,
+    PowerEncoding,
+    SmallCodes,
+    decode,
+    encode,
+    wrap,
+)
+from qcore.law.float_scale import (
+    FloatScale,
+    Levels,
+    apply_float_scales,
+    apply_two_levels,
+    run_float_scaled,
+    run_two_level,
+    scales,
+    usual_scale,
+    working,
+)
+from qcore.law.grid import Grid, round_to_grid
+from qcore.law.rounding import Rounding
+from qcore.law.shared_scale import KINDS as SHARED
+from qcore.law.shared_scale import (
     Shared,
     block_grid,
     decode_scaled,
@@ -20,12 +46,6 @@ from qcore.law.blocks.shared_scale import (
     usual_to_decode,
     usual_to_unscale,
 )
-from qcore.law.blocks.two_level import Levels, apply_two_levels, run_two_level, scales, usual_scale, working
-from qcore.law.carrier import Carrier
-from qcore.law.codes import Codes, FixedCodes, FloatCodes, NormalCodes, PowerCodes, SmallCodes, decode
-from qcore.law.encoding import FloatEncoding, PowerEncoding, encode, wrap
-from qcore.law.grid import Grid, round_to_grid
-from qcore.law.rounding import Rounding
 from qcore.law.tapered import PositCodes, Taper, round_to_posit
 from qcore.law.tapered import encode as encode_posit
 from qcore.random.threefry import Materialize, identity
@@ -65,7 +85,7 @@ class Program:
         mode: the rounding mode.
         kind: "grid", "overflowing", "deep", "general" or "wide" (see `round_to_grid`); "wrap" (a grid, then modulo its
             range), or "normal_wrap" where the step is a normal number of the carrier; "posit" or "wide_posit" (see
-            `round_to_posit`); for blocks "nvfp4", "float_scaled" or a key of `qcore.law.blocks.shared_scale.KINDS`.
+            `round_to_posit`); for blocks "nvfp4", "float_scaled" or a key of `qcore.law.shared_scale.KINDS`.
         codes: the kind of the results, a key of `CODES`; "" for numbers.
         storage: the width of the integers that store the codes.
         element: the kind with which a block's elements are encoded, or of "float_scaled" rounded.

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from qcore.law.carrier import Carrier
-from qcore.law.lanes import leading_bit, quiet, with_hidden_bits, without_hidden_bits
+from qcore.law.carrier import Carrier, leading_bit, quiet, with_hidden_bits, without_hidden_bits
 from qcore.law.rounding import Rounding, increment
 
 

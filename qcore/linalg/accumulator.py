@@ -15,10 +15,10 @@ from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat
 from qcore.formats.number import Number, check_number, prepare
 from qcore.formats.text import MOST_NESTED, Kind, Reader, choice, parse, register, write
-from qcore.law.blocks.tiles import MOST_ELEMENTS
 from qcore.law.carrier import FLOAT64, Carrier
 from qcore.law.program import Program
 from qcore.law.rounding import MODES, Rounding, check_rounding
+from qcore.law.tiles import MOST_ELEMENTS
 from qcore.random.steps import MOST_HALF_BITS
 
 FLOAT32_NUMBER, FLOAT64_NUMBER = BinaryFloat(8, 23), BinaryFloat(11, 52)

@@ -12,7 +12,7 @@ from typing import Any
 
 from qcore.arguments import check_choice, check_int, quoted
 from qcore.formats.text import Kind, Reader, choice, register
-from qcore.law.blocks.tiles import MOST_ELEMENTS
+from qcore.law.tiles import MOST_ELEMENTS
 from qcore.linalg.product import Product, Products, check_product, check_products
 
 # What is multiplied: a layer's weight by a matrix product or a convolution; the two products of attention; two other

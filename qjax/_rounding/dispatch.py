@@ -13,10 +13,10 @@ from qcore import Number, Rounding
 from qcore.arguments import missing_key
 from qcore.formats.block import check_float_scales, check_scales
 from qcore.formats.number import check_number, prepare, with_overflow
-from qcore.law.blocks.tiles import Sizes, block_counts, tiles
 from qcore.law.carrier import CARRIERS, Carrier, check_result_dtype
 from qcore.law.program import Decoding, Program
 from qcore.law.rounding import check_rounding
+from qcore.law.tiles import Sizes, block_counts, tiles
 from qcore.random.threefry import Noise, leading_bits_mask, rounding_words
 from qjax._namespace import Names
 from qjax._rounding.array_law import arange, from_lanes, materialize, pad, to_lanes

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, PartitionSpec
 
-from qcore.law.blocks.tiles import Sizes
+from qcore.law.tiles import Sizes
 
 
 def over_blocks(function: Callable[..., Any], x: jax.Array, sizes: Sizes | None, scaled: bool = False) -> Any:

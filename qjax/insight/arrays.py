@@ -28,8 +28,8 @@ from qcore.insight.law import (
     to_float32,
 )
 from qcore.insight.statistics import Statistics
-from qcore.law.blocks.tiles import Sizes, tiles
 from qcore.law.carrier import Carrier
+from qcore.law.tiles import Sizes, tiles
 from qjax._namespace import Names
 from qjax._rounding.array_law import pad, to_lanes
 from qjax._rounding.dispatch import quantize

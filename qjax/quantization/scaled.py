@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from qcore import BlockScaled, Number
-from qcore.formats.block_element import check_element
+from qcore.formats.block import check_element
 from qcore.formats.number import check_number
 from qcore.linalg.operands.scaling import round_scaled, scale_for
 from qjax._rounding.dispatch import quantize

@@ -20,7 +20,7 @@ from qcore.affine import (
     QParams,
     law,
 )
-from qcore.law.blocks.tiles import as_matrix
+from qcore.law.tiles import as_matrix
 from qtorch import _namespace as namespace
 from qtorch._kernels import affine, packages
 from qtorch._rounding.paths.choice import are_plain_tensors

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from qcore import BlockScaled, Number
-from qcore.formats.block_element import check_element
+from qcore.formats.block import check_element
 from qcore.formats.number import check_number
 from qcore.linalg.operands.scaling import round_scaled, scale_for
 from qtorch._rounding.dispatch import quantize

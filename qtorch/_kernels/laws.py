@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from qcore.law.blocks.tiles import Matrix
 from qcore.law.carrier import Carrier
 from qcore.law.program import Decoding, Program
 from qcore.law.rounding import Rounding
+from qcore.law.tiles import Matrix
 from qcore.random.threefry import leading_bits, threefry
 from qcore.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, Trace, Value
 from qtorch._kernels.source import Argument, Kernel, Result

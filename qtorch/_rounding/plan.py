@@ -13,10 +13,10 @@ import torch
 from qcore import Number, Rounding, law
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number, prepare
-from qcore.law.blocks.tiles import Matrix, Sizes, as_matrix
 from qcore.law.carrier import CARRIERS, Carrier
 from qcore.law.program import Decoding, Program
 from qcore.law.rounding import check_rounding
+from qcore.law.tiles import Matrix, Sizes, as_matrix
 from qtorch._kernels import laws
 from qtorch._kernels.store import Function
 from qtorch._rounding.cache import cached, literal

@@ -28,7 +28,7 @@ from qcore.insight.law import (
     to_float32,
 )
 from qcore.insight.statistics import Statistics
-from qcore.law.blocks.tiles import Tiles, tiles
+from qcore.law.tiles import Tiles, tiles
 from qtorch._kernels.insight import statistics
 from qtorch._kernels.store import Function
 from qtorch._namespace import Names

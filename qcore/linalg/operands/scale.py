@@ -10,7 +10,7 @@ from typing import Any
 
 from qcore.arguments import check_int, check_type
 from qcore.formats.text import Kind, Reader, register, write
-from qcore.law.blocks.tiles import MOST_ELEMENTS, Sizes
+from qcore.law.tiles import MOST_ELEMENTS, Sizes
 
 _LONGEST = 2**20  # history, which is a row of a state
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from qcore.formats.block_element import largest_number
-from qcore.law.blocks.tiles import tiles
+from qcore.formats.block import largest_number
+from qcore.law.tiles import tiles
 from qcore.linalg.operands.hadamard import transformed
 from qcore.linalg.operands.operand import Operand
 from qcore.linalg.operands.scale import Scale

@@ -17,7 +17,7 @@ import torch
 from torch.nn import Parameter
 
 from qcore import Number
-from qcore.law.blocks.tiles import block_counts, tiles
+from qcore.law.tiles import block_counts, tiles
 from qcore.random.threefry import Noise
 from qtorch._kernels.packages import serve_cpu
 from qtorch._namespace import Names

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from qcore import Number
-from qcore.law.blocks.tiles import Matrix, as_matrix, block_counts
+from qcore.law.tiles import Matrix, as_matrix, block_counts
 from qcore.random.threefry import Noise
 from qtorch._kernels import laws
 from qtorch._namespace import FLOATS

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from qcore.formats.text import parse
-from qcore.law.blocks.tiles import Tiles, tiles
+from qcore.law.tiles import Tiles, tiles
 from qcore.trace import decided
 from qtorch._namespace import FLOATS
 from qtorch._rounding.paths.operations import DTYPES, lane_dtype

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from qcore.law.blocks.tiles import Tiles
 from qcore.law.carrier import CARRIERS, Carrier
 from qcore.law.program import Decoding, Program
+from qcore.law.tiles import Tiles
 from qcore.random.threefry import Noise, rounding_words
 from qtorch._namespace import FLOATS, Names
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from qcore.formats.text import parse
-from qcore.law.blocks.tiles import block_counts
+from qcore.law.tiles import block_counts
 from qcore.random.threefry import Noise
 from qtorch._namespace import FLOATS
 from qtorch._rounding.cache import cached

@@ -12,9 +12,9 @@ import torch
 
 import qcore
 from qcore import Number
-from qcore.law.blocks.tiles import Matrix, Sizes, Tiles, as_matrix, block_counts
 from qcore.law.program import Decoding, Program
 from qcore.law.rounding import Rounding
+from qcore.law.tiles import Matrix, Sizes, Tiles, as_matrix, block_counts
 from qcore.random.threefry import Noise
 from qtorch import _namespace
 from qtorch._kernels import packages

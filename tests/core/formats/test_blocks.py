@@ -14,7 +14,7 @@ from benchmarks.support.inputs import BLOCKS, MODES, hard_inputs
 from qcore import NAMED, NVFP4, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, p3109
 from qcore.arrays import from_lanes
 from qcore.formats.block import RULES
-from qcore.law.blocks import two_level
+from qcore.law import float_scale
 from qcore.law.carrier import CARRIERS
 from qcore.namespace import Names
 
@@ -206,7 +206,7 @@ def test_nvfp4_results_fit_the_dtype_as_casts_do(dtype):
     points = np.concatenate([points, np.nextafter(points, np.float32(np.inf)), np.nextafter(points, np.float32(0))])
     points = points[points >= 2.0**-126]
     carrier = CARRIERS[np.dtype(dtype).name]
-    fitted = from_lanes(two_level.from_working(Names, points.view(np.int32), carrier), carrier, points.astype(dtype))
+    fitted = from_lanes(float_scale.from_working(Names, points.view(np.int32), carrier), carrier, points.astype(dtype))
     assert_same_bits(fitted, np.minimum(points, numbers.max()).astype(dtype))
 
 

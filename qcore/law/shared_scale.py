@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from qcore.law.carrier import Carrier
+from qcore.law.carrier import Carrier, power, with_hidden_bits, without_hidden_bits
 from qcore.law.codes import Codes, decode, normal_scales
 from qcore.law.grid import Grid, uniform_grid
-from qcore.law.lanes import power, with_hidden_bits, without_hidden_bits
 from qcore.random.threefry import Materialize, identity
 
 KINDS = {"block": "grid", "scaled": "deep", "scaled_general": "wide"}  # and the kind that rounds their elements

@@ -1,1 +1,0 @@
-"""Scales that the elements of a block share."""
