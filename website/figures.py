@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 from types import FunctionType
 
-from website import bits, evidence, limits, speed
+from website import bits, evidence, kernels, limits, speed
 
 FIGURES: dict[str, Callable[[], str]] = {
     name.replace("_", "-"): function
-    for module in (bits, evidence, limits, speed)
+    for module in (bits, evidence, kernels, limits, speed)
     for name, function in vars(module).items()
     if isinstance(function, FunctionType) and function.__module__ == module.__name__ and not name.startswith("_")
 }

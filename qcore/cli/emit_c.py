@@ -185,11 +185,11 @@ class Origin(NamedTuple):
     line: str
 
 
-class Reading(Trace):
-    """A trace that keeps each value's origin, and leaves out operations that a format's integers make needless."""
+class Tracked(Trace):
+    """A trace that keeps each value's origin."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, float16: str = "") -> None:
+        super().__init__(float16)
         self.origins: dict[str, Origin] = {}
 
     def value(self, text: str, dtype: str, level: int, operands: tuple[Value, ...] = ()) -> Value:
@@ -197,6 +197,10 @@ class Reading(Trace):
         if found.name not in self.origins:
             self.origins[found.name] = _origin(inspect.currentframe())
         return found
+
+
+class Reading(Tracked):
+    """A trace for one format, whose integers make some operations needless."""
 
     def binary(self, sign: str, a: Any, b: Any) -> Any:
         if sign == "-" and a is b:

@@ -12,6 +12,7 @@ Values of lower levels are handed to it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,13 +74,18 @@ class Kernel:
     usual: Kernel | None = None
     condition: Value | None = None
 
-    def source(self) -> str:
-        """The kernel in C."""
+    def source(self, marked: bool = False) -> str:
+        """The kernel in C.
+
+        Args:
+            marked: whether comments say which name in the template stood for the lines that follow, as `docs` show it.
+        """
         passes, *_ = every = [_Passes(one) for one in (self, self.usual) if one]
         handed = {value.name: value for one in every for value in one.tensor_handed}
         for one in every:
             one.tensor_handed = list(handed.values())
-        results = (_filled("results.c", one.results(end)) for one, end in zip(every, ("", "_usual"), strict=False))
+        ends = zip(every, ("", "_usual"), strict=False)
+        results = (_filled("results.c", one.results(end), marked) for one, end in ends)
         lines = {
             "values": [VALUES.read_text(encoding="utf-8")],
             "definitions": passes.definitions(max(len(one.block_handed) for one in every)),
@@ -88,16 +94,18 @@ class Kernel:
             "results": list(results),
             "tensor_values": passes.tensor_values(),
         }
-        return _filled("kernel.c", lines)
+        return _filled("kernel.c", lines, marked)
 
     def values(self, level: int) -> list[Value]:
         """The results of a level."""
         return [result.value for result in self.results if result.value.level == level]
 
 
-def _filled(template: str, lines: dict[str, list[str]]) -> str:
-    text = Template(Path(__file__).with_name(template).read_text(encoding="utf-8"))
-    return text.substitute({name: "\n            ".join(each) for name, each in lines.items()})
+def _filled(template: str, lines: dict[str, list[str]], marked: bool) -> str:
+    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
+    if marked:  # only a name that has a line of its own
+        text = re.sub(r"^( *)\$(\w+)$", rf"\1// $$\2\n\1$\2\n\1// {template}", text, flags=re.MULTILINE)
+    return Template(text).substitute({name: "\n            ".join(each) for name, each in lines.items()})
 
 
 class _Passes:
