@@ -15,7 +15,7 @@ from qjax.quantization.functional.dynamic import ACTIVATIONS, halves
 from qjax.quantization.integer.packed import PackedTensor, packs
 from qjax.quantization.layers import LayerState, LayerWeight, Use, inverse
 from qjax.quantization.observer import NoopObserver, RangeObserver
-from qjax.quantization.qconfig import QConfigDynamic, output_form, range_observer
+from qjax.quantization.qconfig import QConfigDynamic, input_rounding, output_form, range_observer
 from qjax.quantization.rounding import FormatRounding, rounds_to_format
 from qjax.quantization.tensor import QTensor, quantize_affine
 
@@ -37,8 +37,10 @@ def converted(settings: Any, leaf: Any, own: LayerState) -> LayerWeight:
     """
     weight = _weight(settings.weight, leaf, own)
     if isinstance(settings, QConfigDynamic):
-        in_integers = isinstance(weight, (QTensor, PackedTensor))
-        return LayerWeight(weight, None, ACTIVATIONS if in_integers else _PASSING, own.use, leaf.dtype.name)
+        if (rounding := input_rounding(settings)) is None:
+            in_integers = isinstance(weight, (QTensor, PackedTensor))
+            rounding = ACTIVATIONS if in_integers else _PASSING
+        return LayerWeight(weight, None, rounding, own.use, leaf.dtype.name)
     if isinstance(settings.activation, FormatRounding):
         return LayerWeight(weight, None, settings.activation, own.use, leaf.dtype.name)
     qparams = _stacked(partial(type(settings.activation).qparams, settings.activation), own.use)(own.input)

@@ -15,7 +15,7 @@ from qjax.quant.quantizer import QuantizeFunction, quantizer
 from qjax.quantization import observer as observers
 from qjax.quantization.fake_state import FakeQuantize
 from qjax.quantization.parameters import form_of
-from qjax.quantization.rounding import FormatRounding
+from qjax.quantization.rounding import FormatRounding, rounds_to_format
 
 _KINDS = (observers.ObserverBase, FakeQuantize, FormatRounding)
 
@@ -29,6 +29,8 @@ class _Checked:
 def _description(name: str, value: Any) -> Any:
     if value is None or isinstance(value, (str, Number)):
         number = None if value is None else check_number(value, name)
+        if getattr(number, "history", None) is not None:
+            raise ValueError(f"{name}={number} has a delayed scale; allowed are formats without history")
         scaled = None if number is None else with_scale(number)
         if name == "activation" and scaled is not number:
             return FakeQuantize(observers.MinMaxObserver, number=number)
@@ -83,7 +85,9 @@ class QConfigDynamic(_Checked):
     """What observes the weight of a layer whose activations are quantized at run time.
 
     Args:
-        weight: as for `QConfig`. With a format, activations stay in floats.
+        weight: as for `QConfig`.
+        activation: a format, to which the inputs of products are rounded with a scale of their own at each call; None,
+            which with a format as weight leaves them in floats, and with integers quantizes them by their own range.
 
     Raises:
         TypeError, ValueError: as `QConfig` does.
@@ -94,6 +98,7 @@ class QConfigDynamic(_Checked):
     """
 
     weight: Any
+    activation: Any = None
 
 
 _SYMMETRIC: dict[str, Any] = {"dtype": "qint8", "qscheme": "per_tensor_symmetric"}
@@ -162,6 +167,26 @@ def get_default_qat_qconfig(backend: str = "x86") -> QConfig:
     reduced, channels = engine(backend)
     weight = default_per_channel_weight_fake_quant if channels else default_weight_fake_quant
     return QConfig(FakeQuantize(reduce_range=reduced), weight)
+
+
+def input_rounding(settings: QConfig | QConfigDynamic) -> FormatRounding | None:
+    """What rounds the inputs of products to a format, with a scale of their own at each call; None for integers.
+
+    Raises:
+        TypeError: if settings have integers for what goes in, and a format for the weight.
+    """
+    activation = settings.activation
+    number = getattr(activation, "number", None)
+    if number is None and not rounds_to_format(settings.weight):
+        return None
+    if isinstance(activation, FormatRounding):
+        return activation
+    if number is None:
+        raise TypeError(
+            f"settings have as activation {type(activation).__name__} and as weight a format; allowed are a format or "
+            "None as activation, or integers for both: QConfigDynamic(MinMaxObserver(...))"
+        )
+    return FormatRounding(quantizer(with_scale(number), None, "nearest", "nearest"))
 
 
 def output_form(description: Any) -> AffineInteger:

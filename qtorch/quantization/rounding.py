@@ -15,7 +15,7 @@ from qtorch.nn.qat.layers import QATLayer
 from qtorch.nn.quantized import dynamic
 from qtorch.nn.quantized.common.observed import float_parameters
 from qtorch.nn.quantized.common.weights import rounds, weight_maker, weight_module
-from qtorch.nn.quantized.dynamic.product import product_rounding
+from qtorch.nn.quantized.dynamic.product import dtype_of, product_rounding
 from qtorch.nn.quantized.quantize import Quantize
 from qtorch.nn.rounded import RoundedLayer, with_weight
 from qtorch.quantization.observing import NAME
@@ -35,6 +35,8 @@ def stays_in_floats(layer: nn.Module) -> bool:
     observer = getattr(layer, NAME, None)
     if observer is not None and rounds(observer):
         return True
+    if plain_class(layer) in _RECURRENT and getattr(layer, "qconfig", None) is not None:
+        return dtype_of(layer) is None  # a format for what goes in is enough
     return has_weight(layer) and rounds(weight_maker(layer))
 
 

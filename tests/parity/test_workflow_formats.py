@@ -186,8 +186,8 @@ BAD = {
     "weight has codes of a format; allowed is a qconfig": lambda: qnn.from_torch(
         nnx.Linear(2, 2, rngs=nnx.Rngs(0)), {"weight.codes": np.ones((2, 2), np.uint8)}
     ),
-    "OptimizedLSTMCell, and settings have the format": lambda: qnn.quantize_dynamic(
-        nnx.OptimizedLSTMCell(2, 2, rngs=nnx.Rngs(0)), {"": jq.QConfigDynamic("e5m2")}
+    "activation=.*history=2.* has a delayed scale; allowed are formats without history": lambda: jq.QConfig(
+        "scaled(e4m3fn,{...:None},scale=float32,history=2)", "e5m2"
     ),
 }
 

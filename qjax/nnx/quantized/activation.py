@@ -6,7 +6,8 @@ from typing import Any
 
 from qcore.affine import AffineInteger, QParams, arithmetic
 from qcore.arguments import check_choice
-from qjax.nnx.quantized.base import Quantized, QuantizedWeight, checked
+from qjax.nnx.quantized.base import Quantized, checked
+from qjax.nnx.quantized.weights import QuantizedWeight
 from qjax.quantization import QTensor
 
 LAWS = {

@@ -1,4 +1,4 @@
-"""What all layers that compute with integers are made of: packed weights, the output's parameters, and checks."""
+"""What all layers that compute with integers are made of: variables, the output's parameters, and checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from qcore.arguments import check_type
 from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike
 from qjax.quantization import QTensor
-from qjax.quantization.integer.packed import packed, packs, unpacked
 
 
 class IntegerVariable(nnx.Variable):
@@ -25,52 +24,6 @@ class IntegerVariable(nnx.Variable):
         >>> nnx.state(nnx.Dict(scale=IntegerVariable(jnp.float32(0.5))), nnx.Param)  # optimizers see no parameter
         State({})
     """
-
-
-class QuantizedWeight(nnx.Module):
-    """The integers of a weight in variables, which a call gives as a QTensor.
-
-    Integers of at most 4 bits lie two in a byte, each output's in a row, as `qjax.pack` puts them: the variable is then
-    `packed`, of shape (outputs, bytes), else `int_repr`. Names, shapes and bytes are those of `qtorch.nn.quantized`:
-    dimensions are in torch's order, outputs first.
-
-    Args:
-        weight: what it holds, with one scale for all or along axis 0.
-
-    Raises:
-        TypeError, ValueError: if its arrays do not fit each other, or it is none of these.
-
-    Example:
-        >>> from qcore.affine import AffineInteger
-        >>> from qjax.quantization import quantize_per_tensor
-        >>> weight = QuantizedWeight(quantize_per_tensor(jnp.float32([[-1.0, 0.5]]), 0.5, 0, AffineInteger(-8, 7)))
-        >>> weight.packed[...], weight().int_repr()
-        (Array([[30]], dtype=uint8), Array([[-2,  1]], dtype=int8))
-    """
-
-    channels = 0  # along which dimension scales lie, if there are several
-
-    def __init__(self, weight: QTensor) -> None:
-        check_type("weight", weight, QTensor, "a QTensor")
-        weight.check()
-        if weight.qparams.axis not in (None, self.channels) or weight.form.storage == "int32":
-            raise ValueError(
-                f"weight has axis={weight.qparams.axis} and integers of {weight.form.storage}; allowed are one scale "
-                f"for all or axis={self.channels}, and integers of up to 16 bits"
-            )
-        self.form, self.shape, self.axis = weight.form, tuple(weight.shape), weight.qparams.axis
-        self.is_packed = packs(weight.form)
-        if self.is_packed:
-            self.packed = IntegerVariable(packed(weight.values))
-        else:
-            self.int_repr = IntegerVariable(weight.values)
-        self.scale = IntegerVariable(jnp.asarray(weight.qparams.scale))
-        self.zero_point = IntegerVariable(jnp.asarray(weight.qparams.zero_point))
-
-    def __call__(self) -> QTensor:
-        """The weight."""
-        values = unpacked(self.packed[...], self.form, self.shape) if self.is_packed else self.int_repr[...]
-        return QTensor(values, QParams(self.scale[...], self.zero_point[...], self.axis), self.form)
 
 
 class Quantized(nnx.Module):

@@ -12,8 +12,9 @@ from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic.transposed import filters_of
 from qcore.arguments import check_choice, check_int, check_sizes
 from qjax._rounding.inputs import ArrayLike
-from qjax.nnx.quantized.base import Quantized, QuantizedWeight, float_variable, place_of
+from qjax.nnx.quantized.base import Quantized, float_variable, place_of
 from qjax.nnx.quantized.conv import for_pairs
+from qjax.nnx.quantized.weights import QuantizedWeight
 from qjax.quantization import QTensor
 from qjax.quantization.functional.products import conv_to
 

@@ -8,7 +8,8 @@ import jax
 
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.quantized import check_linear
-from qjax.nnx.quantized.base import Quantized, QuantizedWeight, checked, float_variable
+from qjax.nnx.quantized.base import Quantized, checked, float_variable
+from qjax.nnx.quantized.weights import QuantizedWeight
 from qjax.quantization import QTensor
 from qjax.quantization.functional.products import WIDTHS, linear_to
 

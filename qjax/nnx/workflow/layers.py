@@ -31,7 +31,10 @@ NORMS: dict[type[nnx.Module], Any] = {
 
 PASSING = (ReLU, ReLU6, Identity, nnx.Dropout)
 CELLS = (nnx.OptimizedLSTMCell, nnx.LSTMCell, nnx.GRUCell, nnx.SimpleCell)
-_WHOLE = (Observed, Fused, FloatFunctional, RoundedLayer, quantized.Quantized, quantized.QuantizedWeight)
+_WHOLE = (
+    *(Observed, Fused, FloatFunctional, RoundedLayer),
+    *(quantized.Quantized, quantized.QuantizedWeight, quantized.Embed),
+)
 RECURRENT = {LSTM: dynamic.LSTM, GRU: dynamic.GRU}
 _DYNAMIC = (dynamic.Linear, dynamic.Cell, dynamic.Recurrent)
 
@@ -51,7 +54,7 @@ def why_float(module: nnx.Module) -> str:
         'there is no quantized RMSNorm'
     """
     kind = type(module)
-    if kind in (QuantStub, FloatFunctional) or isinstance(module, (Observed, Activation, PReLU)):
+    if kind in (QuantStub, FloatFunctional, nnx.Embed) or isinstance(module, (Observed, Activation, PReLU)):
         return ""
     if isinstance(module, PASSING):
         return "its result has the scale of its input"
@@ -99,29 +102,6 @@ def _unusual_norm(norm: Any) -> str:
     if isinstance(norm, nnx.GroupNorm) and norm.reduction_axes is not None:
         return f"it has reduction_axes={norm.reduction_axes}"
     return ""
-
-
-def torch_layout(layer: Any) -> jax.Array:
-    """A layer's kernel, outputs first and inputs second, as torch has it; slopes of a PReLU as they are.
-
-    Kernels of transposed convolutions are mirrored: flax's lie as those of the convolution between whose numbers are
-    zeros. In torch inputs are first there.
-    """
-    if isinstance(layer, PReLU):
-        return layer.weight[...]
-    kernel = jnp.moveaxis(layer.kernel[...], (-1, -2), (0, 1))
-    return mirrored(kernel) if isinstance(layer, nnx.ConvTranspose) else kernel
-
-
-def flax_layout(weight: Any, transposed: bool = False) -> Any:
-    """A weight with outputs first in flax's layout, inputs and outputs last; that of a transposed convolution, too."""
-    weight = jnp.asarray(weight)
-    return jnp.moveaxis(mirrored(weight) if transposed else weight, (0, 1), (-1, -2))
-
-
-def mirrored(weight: Any) -> Any:
-    """A weight with its kernels the other way round along all dimensions."""
-    return jnp.flip(weight, range(2, weight.ndim))
 
 
 def bias_of(layer: Any) -> jax.Array | None:

@@ -15,7 +15,7 @@ from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.rounded import CodedWeight, RoundedLayer, ScaledRounding
 from qjax.nnx.workflow.layers import PASSING, UNTRAINED, WEIGHTED, is_whole, why_float
-from qjax.nnx.workflow.observing import Observer
+from qjax.nnx.workflow.observing import FloatFunctional, Observer
 from qjax.nnx.workflow.steps.conversion import observer_name
 from qjax.nnx.workflow.steps.training import Trained
 from qjax.nnx.workflow.stubs import DeQuantStub, Identity
@@ -23,7 +23,7 @@ from qjax.quantization import FakeQuantize
 from qjax.quantization.observer import RangeObserver
 from qjax.quantization.rounding import FormatRounding, code_width
 
-_INTEGERS = (quantized.DeQuantize, dynamic.Linear, dynamic.Cell, dynamic.RNN, dynamic.Recurrent)
+_INTEGERS = (quantized.DeQuantize, quantized.Embed, dynamic.Linear, dynamic.Cell, dynamic.RNN, dynamic.Recurrent)
 
 
 def report(model: nnx.Module) -> Report:
@@ -81,8 +81,11 @@ def _described(path: str, layer: Any) -> LayerReport:
     if isinstance(layer, RoundedLayer):
         return _rounded(row, layer.output, layer.observed_by)
     if isinstance(layer, _INTEGERS):
-        return replace(row, state="quantized")
+        rounded = isinstance(layer, quantized.Embed) and not isinstance(layer.weight, quantized.QuantizedWeight)
+        return replace(row, state="rounded" if rounded else "quantized")
     observer: Any = getattr(layer, "activation_post_process", None)
+    if observer is None and getattr(layer, "qconfig", None) is not None and not isinstance(layer, FloatFunctional):
+        return replace(row, state="observed", weight=_text(layer.qconfig.weight))
     if observer is None:
         return replace(row, state="passing" if isinstance(layer, PASSING) else "float", reason=_why(layer))
     module = getattr(layer, "module", layer)
@@ -152,7 +155,7 @@ def _why(layer: Any) -> str:
 
 def _is_weight(part: Any) -> bool:
     return isinstance(part, (quantized.QuantizedWeight, CodedWeight)) or (
-        isinstance(part, dynamic.Linear) and not isinstance(part.weight, quantized.QuantizedWeight)
+        isinstance(part, dynamic.Linear) and part.is_half
     )
 
 

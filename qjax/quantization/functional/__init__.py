@@ -35,7 +35,7 @@ from qcore.affine.arithmetic import (
     threshold,
 )
 from qjax.quantization.functional.conv_bn import ConvBnParams, ConvBnState, conv_bn, fold_conv_bn
-from qjax.quantization.functional.dynamic import dynamic_linear
+from qjax.quantization.functional.dynamic import RoundedWeight, dynamic_linear
 from qjax.quantization.functional.images import (
     adaptive_avg_pool,
     avg_pool,
@@ -73,6 +73,7 @@ __all__ = [
     "CellWeights",
     "ConvBnParams",
     "ConvBnState",
+    "RoundedWeight",
     "adaptive_avg_pool",
     "add",
     "add_scalar",

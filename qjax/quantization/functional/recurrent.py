@@ -14,9 +14,10 @@ import jax.numpy as jnp
 
 from qcore.affine.arithmetic import recurrent
 from qcore.arguments import check_choice, check_type, quoted
+from qcore.law.carrier import check_dtype
 from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike, as_array
-from qjax.quantization.functional.dynamic import Weight, check_bias, dynamic_linear
+from qjax.quantization.functional.dynamic import Weight, check_bias, product
 
 State = tuple[jax.Array, ...]
 Product = Callable[[Any, Any, Any], jax.Array]
@@ -26,8 +27,9 @@ class CellWeights(NamedTuple):
     """The weights of a recurrent cell, or of one layer of cells in one direction.
 
     Attributes:
-        ih, hh: of the products with the input and with the hidden state: QTensors or float16 arrays of shapes (gates *
-            size, features) and (gates * size, size). Rows are those of i, f, g, o in an LSTM, and of r, z, n in a GRU.
+        ih, hh: of the products with the input and with the hidden state: QTensors, `RoundedWeight`s or float16 arrays
+            of shapes (gates * size, features) and (gates * size, size). Rows are those of i, f, g, o in an LSTM, and of
+            r, z, n in a GRU.
         bias_ih, bias_hh: float32 of shape (gates * size,), or None.
         hr: of an LSTM whose hidden states are projected, of shape (projected, size); hh then has the shape (gates *
             size, projected). None for no projection.
@@ -51,11 +53,11 @@ def lstm_cell(x: ArrayLike, state: State, weights: CellWeights) -> State:
 
     Args:
         x: floats of shape (..., features).
-        state: the hidden and the cell state before, float32 of shape (..., size).
+        state: the hidden and the cell state before, floats of shape (..., size).
         weights: of four gates.
 
     Returns:
-        The hidden and the cell state after it, float32 arrays of shape (..., size).
+        The hidden and the cell state after it, of shape (..., size), each rounded from float32 to its dtype before.
 
     Raises:
         TypeError, ValueError: as `dynamic_linear` does, or if the shapes of states or weights do not fit.
@@ -73,11 +75,11 @@ def gru_cell(x: ArrayLike, hidden: jax.Array, weights: CellWeights) -> jax.Array
 
     Args:
         x: floats of shape (..., features).
-        hidden: the state before, float32 of shape (..., size).
+        hidden: the state before, floats of shape (..., size).
         weights: of three gates.
 
     Returns:
-        A float32 array of shape (..., size).
+        An array of shape (..., size), rounded from float32 to the dtype of the state before.
 
     Raises:
         TypeError, ValueError: as `dynamic_linear` does, or if the shapes of states or weights do not fit.
@@ -95,12 +97,12 @@ def rnn_cell(x: ArrayLike, hidden: jax.Array, weights: CellWeights, nonlinearity
 
     Args:
         x: floats of shape (..., features).
-        hidden: the state before, float32 of shape (..., size).
+        hidden: the state before, floats of shape (..., size).
         weights: of one gate.
         nonlinearity: "tanh" or "relu".
 
     Returns:
-        A float32 array of shape (..., size).
+        An array of shape (..., size), rounded from float32 to the dtype of the state before.
 
     Raises:
         TypeError, ValueError: as `dynamic_linear` does, or if the shapes of states or weights do not fit, or
@@ -129,7 +131,7 @@ def lstm(
 
     Returns:
         The results of all steps, of shape (steps, batch, directions * size), and the hidden and cell states after the
-        last.
+        last, all rounded from float32 to x's dtype.
 
     Raises:
         TypeError, ValueError: if shapes do not fit; see `dynamic_linear`.
@@ -141,7 +143,7 @@ def lstm(
         >>> y.shape, hidden.shape
         ((3, 2, 1), (1, 2, 1))
     """
-    return over_layers("lstm", dynamic_linear, x, layers, state)
+    return over_layers("lstm", product, x, layers, state)
 
 
 def gru(
@@ -155,7 +157,8 @@ def gru(
         state: the first hidden states, of shape (layers * directions, batch, size); None for zeros.
 
     Returns:
-        The results of all steps, of shape (steps, batch, directions * size), and the hidden states after the last.
+        The results of all steps, of shape (steps, batch, directions * size), and the hidden states after the last, all
+        rounded from float32 to x's dtype.
 
     Raises:
         TypeError, ValueError: if shapes do not fit; see `dynamic_linear`.
@@ -166,7 +169,7 @@ def gru(
         >>> y.shape, hidden.shape
         ((3, 2, 1), (1, 2, 1))
     """
-    y, (hidden,) = over_layers("gru", dynamic_linear, x, layers, None if state is None else (state,))
+    y, (hidden,) = over_layers("gru", product, x, layers, None if state is None else (state,))
     return y, hidden
 
 
@@ -196,10 +199,11 @@ def _cell(kind: str, x: Any, states: State, weights: CellWeights) -> State:
     sizes = _sizes_of(kind, weights)
     check_bias("weights.bias_ih", weights.bias_ih, weights.ih)
     check_bias("weights.bias_hh", weights.bias_hh, weights.hh)
-    of_input = dynamic_linear(x, weights.ih, weights.bias_ih)
+    of_input = product(x, weights.ih, weights.bias_ih)
     step, _, names = _STEPS[kind]
     check_states(names, states, [(*of_input.shape[:-1], size) for size in sizes])
-    return step(dynamic_linear, of_input, weights, states)
+    made = step(product, of_input, weights, tuple(Names.astype(one, "float32") for one in states))
+    return tuple(new.astype(one.dtype) for new, one in zip(made, states, strict=True))
 
 
 def over_layers(kind: str, product: Product, x: Any, layers: Any, states: State | None) -> Any:
@@ -224,17 +228,20 @@ def over_layers(kind: str, product: Product, x: Any, layers: Any, states: State 
     shapes = [(len(layers) * len(layers[0]), x.shape[1], size) for size in sizes]
     states = tuple(map(jnp.zeros, shapes)) if states is None else states
     check_states(names, states, shapes)
+    given, x, firsts = x.dtype, Names.astype(x, "float32"), [Names.astype(one, "float32") for one in states]
     last = []
     for layer in layers:
         results = []
         for direction, weights in enumerate(layer):
-            first = tuple(one[len(last)] for one in states)
-            of_input = product(x, weights.ih, weights.bias_ih)
+            first = tuple(one[len(last)] for one in firsts)
+            # Of rows, so that blocks along axes are those of PyTorch, which has the rows of all steps in one matrix.
+            of_rows = product(x.reshape(-1, x.shape[-1]), weights.ih, weights.bias_ih)
+            of_input = of_rows.reshape(*x.shape[:2], of_rows.shape[-1])
             state, y = _over_steps(step, product, of_input, weights, first, direction)
             results.append(y)
             last.append(state)
         x = jnp.concatenate(results, -1)
-    return x, tuple(jnp.stack(one) for one in zip(*last, strict=True))
+    return x.astype(given), tuple(jnp.stack(one).astype(given) for one in zip(*last, strict=True))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 5))
@@ -285,3 +292,4 @@ def check_states(names: tuple[str, ...], states: Any, shapes: Sequence[tuple[int
     for name, state, shape in zip(names, states, shapes, strict=True):
         if (actual := getattr(state, "shape", None)) != shape:
             raise ValueError(f"{name} state has shape {actual}; allowed is {shape}")
+        check_dtype(state.dtype.name, f"{name} state")

@@ -107,7 +107,7 @@ TRAPS = {
     "the entry 3 has no layer to observe": lambda model: qnn.prepare(
         model, {"0": default_qconfig, "3": default_qconfig}
     ),
-    "the entry 'x' is a QConfig; allowed are QConfigDynamic": lambda model: dynamic(model, {"x": default_qconfig}),
+    "the entry 'x' is a int; allowed are QConfigDynamic, QConfig and None": lambda model: dynamic(model, {"x": 3}),
     "dtype='int32'; allowed are qint8, float16": lambda model: dynamic(model, dtype="int32"),
     "qconfig_spec is a str": lambda model: dynamic(model, "0"),
     "model has no layer that is quantized dynamically; .* there are Conv": lambda _: dynamic(

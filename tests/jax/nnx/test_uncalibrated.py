@@ -45,13 +45,16 @@ def test_layers_that_saw_nothing_raise_when_they_are_called(qconfig):
     qnn.convert(prepared, allow_uncalibrated=True).other(inside)
 
 
-def test_weights_that_cannot_have_formats_are_refused_when_they_are_prepared():
-    model = nnx.Sequential(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), qnn.PReLU())
-    with pytest.raises(ValueError, match="layer '1' is a PReLU, and settings have the format of weights mxfp4"):
-        qnn.prepare(model, QConfig("e4m3fn", "mxfp4"))
-    prepared = qnn.prepare(model, {"": QConfig("e4m3fn", "mxfp4"), "1": QConfig("e4m3fn", None)})
-    prepared(jnp.ones((1, 2)))
-    assert jnp.isfinite(qnn.convert(prepared)(jnp.ones((1, 2)))).all()
+def test_settings_that_a_recurrent_layer_cannot_have_are_refused_when_it_is_prepared():
+    model = nnx.Sequential(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), qnn.LSTM(2, 2, rngs=nnx.Rngs(0)))
+    mixed = QConfig(default_qconfig.activation, "mxfp4")
+    for wrong in (lambda: qnn.prepare(model, mixed), lambda: qnn.quantize_dynamic(model, {qnn.LSTM: mixed})):
+        with pytest.raises(
+            TypeError, match=r"layer '1': settings have as activation MinMaxObserver .* allowed are a format"
+        ):
+            wrong()
+    prepared = qnn.prepare(model, {"": mixed, "1": None})
+    assert "there is no quantized LSTM" in qnn.report(prepared)["1"].reason
 
 
 @pytest.mark.parametrize("qconfig", [default_qconfig, QConfig("e4m3fn", "mxfp4")])

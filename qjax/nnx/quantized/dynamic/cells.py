@@ -24,6 +24,7 @@ class Cell(nnx.Module):
 
     Attributes:
         layer_name: where the cell is in a model.
+        dtype: of the states that `initialize_carry` makes; that of the float cell's weights.
         of_products: True in an `RNN`, which computes the products with all inputs at once: a call then gets these.
 
     Raises:
@@ -38,7 +39,7 @@ class Cell(nnx.Module):
 
     gates: ClassVar[int]
     states: ClassVar[tuple[str, ...]] = ("hidden",)
-    layer_name = ""
+    layer_name, dtype = "", "float32"
     num_feature_axes = 1
 
     def __init__(self, ih: Linear, hh: Linear) -> None:
@@ -60,21 +61,26 @@ class Cell(nnx.Module):
     def __call__(self, carry: Any, inputs: jax.Array) -> tuple[Any, jax.Array]:
         """The carry after a step, and the hidden state, as the cells of flax return them.
 
+        States are float32 inside. Each state of the carry keeps its dtype; the hidden state has that of inputs.
+
         Raises:
             TypeError, ValueError: if the carry does not fit the inputs, or these not the weights.
         """
-        of_input = inputs if self.of_products else self.ih(inputs)
+        of_input = inputs if self.of_products else self.ih.product(inputs)
         states = carry if len(self.states) > 1 else (carry,)
         shapes = [(*of_input.shape[:-1], self.hidden_features)] * len(self.states)
         checked(self, check_states, self.states, states, shapes)
-        carry = self._step(carry, of_input)
-        return carry, carry if isinstance(carry, jax.Array) else carry[1]
+        made = self._step(tuple(Names.astype(one, "float32") for one in states), of_input)
+        new = tuple(one.astype(old.dtype) for one, old in zip(made, states, strict=True))
+        return new if len(new) > 1 else new[0], made[-1].astype(inputs.dtype)
 
     def initialize_carry(self, input_shape: tuple[int, ...], rngs: Any = None) -> Any:
         """Zeros, for inputs of a shape."""
-        return jnp.zeros((*input_shape[:-1], self.hidden_features))
+        dtype = "float32" if self.of_products else self.dtype
+        return jnp.zeros((*input_shape[:-1], self.hidden_features), dtype)
 
-    def _step(self, carry: Any, of_input: jax.Array) -> Any:
+    def _step(self, states: tuple[jax.Array, ...], of_input: jax.Array) -> tuple[jax.Array, ...]:
+        """The states after a step, in float32; the hidden one is the last."""
         raise NotImplementedError
 
 
@@ -100,9 +106,9 @@ class LSTMCell(Cell):
         zeros = super().initialize_carry(input_shape)
         return zeros, zeros
 
-    def _step(self, carry: tuple[jax.Array, jax.Array], of_input: jax.Array) -> tuple[jax.Array, jax.Array]:
-        cell, hidden = carry
-        hidden, cell = recurrent.lstm_cell(Names, of_input + self.hh(hidden), cell)
+    def _step(self, states: tuple[jax.Array, ...], of_input: jax.Array) -> tuple[jax.Array, ...]:
+        cell, hidden = states
+        hidden, cell = recurrent.lstm_cell(Names, of_input + self.hh.product(hidden), cell)
         return cell, hidden
 
 
@@ -124,8 +130,8 @@ class GRUCell(Cell):
 
     gates = 3
 
-    def _step(self, carry: jax.Array, of_input: jax.Array) -> jax.Array:
-        return recurrent.gru_cell(Names, of_input, self.hh(carry), carry)
+    def _step(self, states: tuple[jax.Array, ...], of_input: jax.Array) -> tuple[jax.Array, ...]:
+        return (recurrent.gru_cell(Names, of_input, self.hh.product(states[0]), states[0]),)
 
 
 class SimpleCell(Cell):
@@ -152,5 +158,5 @@ class SimpleCell(Cell):
         super().__init__(ih, hh)
         self.nonlinearity = nonlinearity
 
-    def _step(self, carry: jax.Array, of_input: jax.Array) -> jax.Array:
-        return recurrent.rnn_cell(Names, of_input + self.hh(carry), self.nonlinearity)
+    def _step(self, states: tuple[jax.Array, ...], of_input: jax.Array) -> tuple[jax.Array, ...]:
+        return (recurrent.rnn_cell(Names, of_input + self.hh.product(states[0]), self.nonlinearity),)

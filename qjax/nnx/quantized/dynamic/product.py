@@ -8,18 +8,24 @@ import jax
 from flax import nnx
 
 from qjax.nnx.functional import relu
-from qjax.nnx.quantized.base import IntegerVariable, QuantizedWeight, check_real, checked, float_variable
+from qjax.nnx.quantized.base import IntegerVariable, check_real, checked, float_variable
+from qjax.nnx.quantized.weights import QuantizedWeight, rounded_weight
 from qjax.quantization import QTensor
-from qjax.quantization.functional.dynamic import check_weight, dynamic_linear, halves
+from qjax.quantization.functional.dynamic import RoundedWeight, Weight, check_weight, halves, product
+from qjax.quantization.rounding import FormatRounding
 
 
 class Linear(nnx.Module):
-    """x @ weight.T + bias in float32, of a quantized weight and x quantized by its own range, or of a float16 weight.
+    """x @ weight.T + bias of a quantized weight and x quantized by its own range, of a float16 weight, or of formats.
+
+    The product is one of float32, and the result has x's dtype.
 
     Args:
-        weight: QTensor of shape (outputs, features), of up to 16 bits; or floats, which become float16.
+        weight: QTensor of shape (outputs, features), of up to 16 bits; or floats, which become float16. With a
+            rounding a `CodedArray`, a QTensor or floats, whose numbers are multiplied.
         bias: of shape (outputs,), or None.
         relu: True for a ReLU behind it.
+        rounding: rounds what goes in, to a format or to none; None for integers and float16.
 
     Attributes:
         layer_name: where the layer is in a model, for its errors; `quantize_dynamic` writes it.
@@ -35,13 +41,20 @@ class Linear(nnx.Module):
 
     layer_name = ""
 
-    def __init__(self, weight: Any, bias: Any, relu: bool = False) -> None:
-        if not isinstance(weight, QTensor):
+    def __init__(self, weight: Any, bias: Any, relu: bool = False, rounding: FormatRounding | None = None) -> None:
+        self.weight: Any
+        if rounding is not None:
+            self.weight = rounded_weight(weight)
+        elif isinstance(weight, QTensor):
+            check_weight("weight", weight)
+            self.weight = QuantizedWeight(weight)
+        else:
             check_real("weight", weight)
-            weight = halves(weight)
-        check_weight("weight", weight)
-        self.weight: Any = QuantizedWeight(weight) if isinstance(weight, QTensor) else IntegerVariable(weight)
-        self.bias, self.relu = float_variable("bias", bias, weight.shape[:1]), relu
+            self.weight = IntegerVariable(halves(weight))
+        if len(self.weight.shape) != 2:
+            raise ValueError(f"weight has shape {tuple(self.weight.shape)}; allowed is (outputs, features)")
+        self.bias, self.relu = float_variable("bias", bias, self.weight.shape[:1]), relu
+        self.rounding = rounding
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """The product; see `qjax.quantization.functional.dynamic_linear`.
@@ -50,6 +63,20 @@ class Linear(nnx.Module):
             TypeError: if x is no array of floats.
             ValueError: if its shape does not fit.
         """
-        weight = self.weight() if isinstance(self.weight, QuantizedWeight) else self.weight[...]
-        y = checked(self, dynamic_linear, x, weight, None if self.bias is None else self.bias[...])
+        y = self.product(x).astype(x.dtype)
         return relu(y) if self.relu else y
+
+    def product(self, x: jax.Array) -> jax.Array:
+        """The product in float32, whatever x's dtype; without the ReLU."""
+        return checked(self, product, x, self.operand(), None if self.bias is None else self.bias[...])
+
+    @property
+    def is_half(self) -> bool:
+        """True with a weight of float16."""
+        return isinstance(self.weight, IntegerVariable)
+
+    def operand(self) -> Weight:
+        """The weight as `dynamic_linear` takes it."""
+        if self.is_half:
+            return self.weight[...]
+        return self.weight() if self.rounding is None else RoundedWeight(self.weight(), self.rounding)

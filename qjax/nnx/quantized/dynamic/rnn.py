@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from qcore.arguments import check_flag, quoted
-from qjax.nnx.quantized.base import QuantizedWeight, checked
+from qjax._namespace import Names
+from qjax.nnx.quantized.base import checked
 from qjax.nnx.quantized.dynamic.cells import Cell
 from qjax.nnx.quantized.dynamic.product import Linear
 from qjax.nnx.recurrent import run_layers
-from qjax.quantization.functional.dynamic import dynamic_linear
+from qjax.quantization.functional.dynamic import product
 from qjax.quantization.functional.recurrent import CellWeights
 
 
@@ -45,10 +47,25 @@ class RNN(nnx.RNN):
         super().__init__(cell, **settings, rngs=False)  # type: ignore[arg-type]
         cell.of_products = True
 
-    def __call__(self, inputs: jax.Array, **settings: Any) -> Any:
-        """The results of all steps, and the carry if it is asked for; settings as for `nnx.RNN`."""
-        cell: Any = self.cell
-        return super().__call__(cell.ih(inputs), **settings)
+    def __call__(self, inputs: jax.Array, *, initial_carry: Any = None, **settings: Any) -> Any:
+        """The results of all steps, and the carry if it is asked for, in inputs' dtype; arguments as for `nnx.RNN`."""
+        time_major = settings.get("time_major")
+        products = self._products(inputs, self.time_major if time_major is None else time_major)
+        if initial_carry is not None:
+            initial_carry = jax.tree.map(lambda state: Names.astype(state, "float32"), initial_carry)
+        found = super().__call__(products, initial_carry=initial_carry, **settings)
+        return jax.tree.map(lambda state: state.astype(inputs.dtype), found)
+
+    def _products(self, inputs: jax.Array, time_major: bool) -> jax.Array:
+        """The products with the inputs of all steps."""
+        ih: Linear = self.cell.ih  # type: ignore[attr-defined]
+        if ih.rounding is None or inputs.ndim < 2:
+            return ih.product(inputs)
+        # As one matrix with the rows of one step after those of another, as in PyTorch: formats may have blocks in it.
+        axis = 0 if time_major else inputs.ndim - 2
+        steps = jnp.moveaxis(inputs, axis, 0)
+        of_rows = ih.product(steps.reshape(-1, steps.shape[-1]))
+        return jnp.moveaxis(of_rows.reshape(*steps.shape[:-1], of_rows.shape[-1]), 0, axis)
 
 
 class Recurrent(nnx.Module):
@@ -112,16 +129,12 @@ class Recurrent(nnx.Module):
             TypeError: if inputs are no array of floats.
             ValueError: if shapes do not fit.
         """
-        projections = [_weight(one) for one in self.hr] if hasattr(self, "hr") else [None] * len(self.ih)
+        projections = [one.operand() for one in self.hr] if hasattr(self, "hr") else [None] * len(self.ih)
         weights = [
-            CellWeights(_weight(ih), _weight(hh), _bias(ih), _bias(hh), hr)
+            CellWeights(ih.operand(), hh.operand(), _bias(ih), _bias(hh), hr)
             for ih, hh, hr in zip(self.ih, self.hh, projections, strict=True)
         ]
-        return checked(self, run_layers, self, weights, dynamic_linear, inputs, initial_carry, return_carry)
-
-
-def _weight(product: Linear) -> Any:
-    return product.weight() if isinstance(product.weight, QuantizedWeight) else product.weight[...]
+        return checked(self, run_layers, self, weights, product, inputs, initial_carry, return_carry)
 
 
 def _bias(product: Linear) -> Any:

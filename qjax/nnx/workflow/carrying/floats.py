@@ -11,9 +11,10 @@ from flax import nnx
 
 from qjax.nnx.activations import PReLU
 from qjax.nnx.intrinsic import Fused
+from qjax.nnx.layouts import flax_layout, mirrored
 from qjax.nnx.recurrent import Recurrent
 from qjax.nnx.workflow.carrying.entries import Entries
-from qjax.nnx.workflow.layers import CELLS, flax_layout, mirrored
+from qjax.nnx.workflow.layers import CELLS
 from qjax.nnx.workflow.steps.dynamic import LSTM_GATES, parts_of
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -16,30 +15,39 @@ from qcore.arguments import quoted
 from qjax.nnx import quantized
 from qjax.nnx.activations import Activation, PReLU
 from qjax.nnx.intrinsic import Fused, LinearReLU
+from qjax.nnx.layouts import torch_weight
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.recurrent import Recurrent
 from qjax.nnx.workflow.carrying.entries import Entries
-from qjax.nnx.workflow.carrying.rounded import from_rounded
+from qjax.nnx.workflow.carrying.rounded import (
+    arrays_of_rounded,
+    embedding_from,
+    from_rounded,
+    has_numbers,
+    numbers_from,
+)
 from qjax.nnx.workflow.carrying.weights import parameters_from, weight_from
 from qjax.nnx.workflow.layers import NORMS, WEIGHTED, why_float
 from qjax.nnx.workflow.observing import FloatFunctional
 from qjax.nnx.workflow.steps.dynamic import parts_of, why_not_dynamic, with_cell
 from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub
 from qjax.quantization import QConfig
-from qjax.quantization.qconfig import output_form, range_observer
+from qjax.quantization.qconfig import input_rounding, output_form, range_observer
 
 
-def from_integers(name: str, module: Any, entries: Entries, settings: QConfig | None) -> Any:
+def from_integers(name: str, module: Any, entries: Entries, settings: Any) -> Any:
     """The quantized successor of a float module, where there are its integers, or None."""
     if isinstance(module, DeQuantStub):
         return quantized.DeQuantize() if _has_quantized_results(entries.tensors) else None
+    if type(module) is nnx.Embed:
+        return embedding_from(module, entries, settings)
     if not why_float(module) and (made := from_rounded(module, entries, settings)) is not None:
         return made
     if "scale" in entries and not why_float(module):
         form = UINT8 if settings is None else output_form(settings.activation)
         return _static(module, entries, settings, form)
     if not why_not_dynamic(module):
-        return _dynamic(name, module, entries)
+        return _dynamic(name, module, entries, settings)
     return None
 
 
@@ -63,12 +71,13 @@ def _static(module: Any, entries: Entries, settings: QConfig | None, form: Affin
         return _norm(layer, entries, output, form, relu)
     form_of_weight = None if settings is None else range_observer(settings.weight).form
     if isinstance(layer, PReLU):
-        return quantized.PReLU(weight_from(layer.weight, entries.of("weight"), form_of_weight), output, form)
+        return quantized.PReLU(weight_from(layer.weight.shape, entries.of("weight"), form_of_weight), output, form)
+    shape = torch_weight(layer).shape
     if isinstance(layer, nnx.ConvTranspose):
-        weight = weight_from(layer.kernel, entries.of("weight"), form_of_weight, channels=1)
+        weight = weight_from(shape, entries.of("weight"), form_of_weight, channels=1)
         geometry = layer.strides, layer.padding, layer.kernel_dilation
         return quantized.ConvTranspose(weight, entries.maybe("bias"), output, form, *geometry)
-    weight = weight_from(layer.kernel, entries.of("weight"), form_of_weight)
+    weight = weight_from(shape, entries.of("weight"), form_of_weight)
     return WEIGHTED[type(layer)].of(layer, weight, entries.maybe("bias"), output, form, relu)
 
 
@@ -80,39 +89,43 @@ def _norm(layer: Any, entries: Entries, output: QParams, form: AffineInteger, re
     return NORMS[type(layer)](weight, bias, layer.epsilon, output, form, *more)
 
 
-def _dynamic(name: str, module: Any, entries: Entries) -> Any:
+def _dynamic(name: str, module: Any, entries: Entries, settings: Any) -> Any:
     if isinstance(module, nnx.RNN):
-        cell = _cell(name, module.cell, entries, ("ih.0", "hh.0"))
+        cell = _cell(name, module.cell, entries, settings, ("ih.0", "hh.0"))
         return None if cell is None else with_cell(name, module, cell)
-    if isinstance(module, nnx.Linear):
-        return _product(name, module.kernel, entries)
-    if isinstance(module, LinearReLU):
-        layer: Any = module.layer
-        return _product(name, layer.kernel, entries, relu=True)
+    if isinstance(module, (nnx.Linear, LinearReLU)):
+        relu = isinstance(module, LinearReLU)
+        shape = torch_weight(module.layer if relu else module).shape
+        return _product(name, shape, entries, settings, relu)
     if isinstance(module, Recurrent):
         count = len(module.suffixes)
         sides = [f"{side}.{i}" for i in range(count) for side in ("ih", "hh")]
-        return _cell(name, module, entries, [*sides, *(f"hr.{i}" for i in range(count) if module.proj_size)])
-    return _cell(name, module, entries, ("ih", "hh"))
+        return _cell(name, module, entries, settings, [*sides, *(f"hr.{i}" for i in range(count) if module.proj_size)])
+    return _cell(name, module, entries, settings, ("ih", "hh"))
 
 
-def _cell(name: str, cell: Any, entries: Entries, sides: Sequence[str]) -> Any:
+def _cell(name: str, cell: Any, entries: Entries, settings: Any, sides: Sequence[str]) -> Any:
     make, weights = parts_of(cell)
-    products = []
-    for side, (weight, _) in zip(sides, weights, strict=True):
-        products.append(_product(name, jax.ShapeDtypeStruct(weight.shape[::-1], weight.dtype), entries.of(side)))
+    products = [
+        _product(name, weight.shape, entries.of(side), settings)
+        for side, (weight, _) in zip(sides, weights, strict=True)
+    ]
     return None if None in products else make(*products)
 
 
-def _product(name: str, kernel: Any, entries: Entries, relu: bool = False) -> Any:
-    """A dynamic product for a kernel of flax's layout, or None where entries have no such weight."""
-    if _dtype(entries, "weight") == np.float16 and _dtype(entries, "bias") != np.float16:  # else all are halves
-        weight: Any = jnp.asarray(entries.take("weight"))
+def _product(name: str, shape: tuple[int, ...], entries: Entries, settings: Any, relu: bool = False) -> Any:
+    """A dynamic product with a weight of a shape in torch, or None where entries have no such weight."""
+    rounding = None
+    if has_numbers(entries.of("weight")):
+        weight: Any = numbers_from(shape, entries.of("weight"), settings)
+        rounding = input_rounding(settings)
+    elif _dtype(entries, "weight") == np.float16 and _dtype(entries, "bias") != np.float16:  # else all are halves
+        weight = jnp.asarray(entries.take("weight"))
     elif "weight.packed" in entries or "weight.int_repr" in entries:
-        weight = weight_from(kernel, entries.of("weight"), None)
+        weight = weight_from(shape, entries.of("weight"), None)
     else:
         return None
-    made = dynamic.Linear(weight, entries.maybe("bias"), relu)
+    made = dynamic.Linear(weight, entries.maybe("bias"), relu, rounding)
     made.layer_name = name
     return made
 
@@ -134,4 +147,4 @@ def arrays_of_integers(module: Any) -> dict[str, Any]:
     if isinstance(module, quantized.BatchNorm):
         ones = np.ones_like(arrays["running_mean"])
         arrays = {"weight": ones, "bias": 0 * ones} | arrays
-    return arrays
+    return arrays_of_rounded(module, arrays)

@@ -20,8 +20,10 @@ from qjax.nnx.workflow.carrying.rounded import rounds_results, with_rounding
 from qjax.nnx.workflow.layers import is_whole, why_float
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.workflow.steps.conversion import observer_name
+from qjax.nnx.workflow.steps.dynamic import name_of_settings
 from qjax.nnx.workflow.steps.settings import settings_of
 from qjax.nnx.workflow.steps.training import Trained
+from qjax.quantization import QConfig, QConfigDynamic
 
 OBSERVER = "activation_post_process"
 
@@ -38,9 +40,9 @@ def from_torch(model: nnx.Module, tensors: Mapping[str, Any], qconfig: Any = Non
     Args:
         model: the float model, or a prepared one; it stays as it is.
         tensors: NumPy arrays by the names of a `state_dict`, say what `safetensors.numpy.load_file` returns.
-        qconfig: the settings that the model had in PyTorch, as for `prepare`; they say which integers results and
-            weights are, or to which formats they are rounded. None for quint8, and for weights of all integers of their
-            dtype, or of 4 bits where two are in a byte.
+        qconfig: the settings that the model had in PyTorch, as for `prepare`, or a `QConfigDynamic` for layers of
+            `quantize_dynamic`; they say which integers results and weights are, or to which formats they are rounded.
+            None for quint8, and for weights of all integers of their dtype, or of 4 bits where two are in a byte.
 
     Returns:
         The model with these arrays.
@@ -58,11 +60,12 @@ def from_torch(model: nnx.Module, tensors: Mapping[str, Any], qconfig: Any = Non
     check_model("model", model)
     check_tensors(tensors)
     entries = Entries(tensors)
-    settings = {} if qconfig is None else settings_of(model, qconfig)
+    settings = {} if qconfig is None else settings_of(model, qconfig, QConfig, QConfigDynamic)
 
     def change(name: str, module: nnx.Module) -> nnx.Module:
         try:
-            return _carried(module, entries.of(name), settings.get(name), name)
+            wanted = settings.get(name_of_settings(name, module, settings))
+            return _carried(module, entries.of(name), wanted, name)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{shown(name)}: {error}") from error
 
@@ -84,7 +87,7 @@ def _carried(module: nnx.Module, entries: Entries, settings: Any, name: str) -> 
     made = from_integers(name, module, entries, settings)
     if made is None:
         fill(module, entries)
-        if settings is not None and not why_float(module) and rounds_results(entries.tensors):
+        if isinstance(settings, QConfig) and not why_float(module) and rounds_results(entries.tensors):
             return with_rounding(module, settings, entries)
         return module
     made.layer_name = name

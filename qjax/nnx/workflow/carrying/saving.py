@@ -20,7 +20,10 @@ from qjax.nnx.workflow.layers import is_whole
 from qjax.nnx.workflow.observing import FloatFunctional, Observed
 from qjax.nnx.workflow.steps.training import Trained
 
-_INTEGERS = (RoundedLayer, quantized.Quantized, dynamic.Linear, dynamic.Cell, dynamic.RNN, dynamic.Recurrent)
+_INTEGERS = (
+    *(RoundedLayer, quantized.Quantized, quantized.Embed),
+    *(dynamic.Linear, dynamic.Cell, dynamic.RNN, dynamic.Recurrent),
+)
 
 
 def to_torch(model: nnx.Module) -> dict[str, np.ndarray]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
 import jax.numpy as jnp
 
 from qcore.affine import INT8, UINT8, AffineInteger, QParams
@@ -17,24 +14,14 @@ _INT4 = AffineInteger.of_width(4)
 _BY_DTYPE = {"int8": INT8, "uint8": UINT8, "int16": AffineInteger.of_width(16), "uint16": AffineInteger(0, 65535)}
 
 
-def torch_shape(kernel: Any) -> tuple[int, ...]:
-    """The shape in torch's layout of a weight in flax's; slopes of a PReLU have but one dimension."""
-    if kernel.ndim == 1:
-        return tuple(kernel.shape)
-    return jax.eval_shape(lambda kernel: jnp.moveaxis(kernel, (-1, -2), (0, 1)), kernel).shape
-
-
-def weight_from(kernel: Any, entries: Entries, form: AffineInteger | None, channels: int = 0) -> QTensor:
-    """The weight of a layer whose float kernel is given; without a form, that of its dtype, or of 4 bits.
+def weight_from(shape: tuple[int, ...], entries: Entries, form: AffineInteger | None, channels: int = 0) -> QTensor:
+    """The weight in integers that has a shape in torch; without a form, of all integers of its dtype, or of 4 bits.
 
     `channels` is the dimension of outputs in torch: 1 of transposed convolutions.
 
     Raises:
         ValueError: if an array is missing, or has another shape or dtype.
     """
-    shape = torch_shape(kernel)
-    if channels:
-        shape = (shape[1], shape[0], *shape[2:])
     scale, zero_point = entries.take("scale"), entries.take("zero_point")
     qparams = QParams(jnp.asarray(scale), jnp.asarray(zero_point), channels if scale.ndim else None)
     if "packed" in entries:

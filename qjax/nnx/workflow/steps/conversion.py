@@ -16,15 +16,22 @@ from qjax._models.tree import all_names, check_model, is_in, modules_of, name_of
 from qjax.nnx import quantized
 from qjax.nnx.activations import Activation
 from qjax.nnx.intrinsic import Fused
+from qjax.nnx.layouts import torch_layout, torch_weight
 from qjax.nnx.rounded import RoundedLayer
-from qjax.nnx.workflow.layers import NORMS, UNTRAINED, WEIGHTED, bias_of, is_whole, torch_layout
+from qjax.nnx.workflow.layers import NORMS, UNTRAINED, WEIGHTED, bias_of, is_whole
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.workflow.steps.checking import warn_of_repeats
+from qjax.nnx.workflow.steps.dynamic import needs_no_observer, quantized_layer
 from qjax.nnx.workflow.steps.fusion import folded_layer
-from qjax.nnx.workflow.steps.rounding import has_weight, rounded_layer, rounding_output, stays_in_floats
+from qjax.nnx.workflow.steps.rounding import (
+    has_weight,
+    quantized_weight,
+    rounded_layer,
+    rounding_output,
+    stays_in_floats,
+)
 from qjax.nnx.workflow.steps.training import Trained, folded
 from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub
-from qjax.quantization import quantize_affine
 from qjax.quantization.qconfig import output_form, range_observer
 from qjax.quantization.rounding import FormatRounding
 
@@ -150,9 +157,11 @@ def _unseen(model: nnx.Module) -> tuple[list[str], bool]:
     return found, seen
 
 
-def converted(name: str, module: nnx.Module, in_integers: bool) -> nnx.Module:
+def converted(name: str, module: Any, in_integers: bool) -> nnx.Module:
     """A module's successor, or the module; `in_integers` is True if there are integers that a stub dequantizes."""
     made: Any = module
+    if getattr(module, "qconfig", None) is not None and needs_no_observer(name, module, module.qconfig):
+        return quantized_layer(name, module, module.qconfig)
     if isinstance(module, DeQuantStub):
         made = quantized.DeQuantize() if in_integers else module
     elif stays_in_floats(module):
@@ -196,6 +205,8 @@ def _of_observed(observed: Any, output: QParams, form: AffineInteger) -> Any:
 def _of_rounded(observed: Any) -> Any:
     """The successor of a layer that stays in floats."""
     layer, kernel, bias = parameters_of(observed.module, trained := isinstance(observed, Trained))
+    if type(layer) in UNTRAINED:
+        kernel = torch_weight(layer)
     weight = quantized_weight(kernel, observed.weight_fake_quant if trained else observed.qconfig.weight)
     observer = observed.activation_post_process
     return rounded_layer(observed.module, layer, weight, bias, rounding_output(observer, lambda: output_of(observer)))
@@ -238,23 +249,6 @@ def parameters_of(module: Any, trained: bool = False) -> tuple[Any, jax.Array, j
         made = folded_layer(layer, module.bn)
         return layer, torch_layout(made), bias_of(made)
     return layer, torch_layout(layer), bias_of(layer)
-
-
-def quantized_weight(numbers: Any, description: Any) -> Any:
-    """A weight in torch's layout with the parameters of its fake quantization, or that settings choose for it.
-
-    Returns:
-        A QTensor; or what `FormatRounding.coded` returns.
-    """
-    numbers = numbers.astype(jnp.float32)
-    rounding = getattr(description, "description", description)
-    if isinstance(rounding, FormatRounding):
-        return rounding.coded(numbers)
-    if isinstance(description, Observer):
-        return quantize_affine(numbers, description.qparams(), range_observer(description.description).form)
-    observer = range_observer(description)
-    qparams = observer.qparams(observer.update(observer.init(numbers.shape), numbers))
-    return quantize_affine(numbers, qparams, observer.form)
 
 
 def observer_name(description: Any) -> str:

@@ -14,19 +14,21 @@ from qcore.affine import AffineInteger
 from qcore.arguments import quoted
 from qjax._models.tree import check_model, rebuilt, shown
 from qjax.nnx.intrinsic import LinearReLU
-from qjax.nnx.quantized import dynamic
-from qjax.nnx.workflow.layers import CELLS, RECURRENT, bias_of, is_whole, torch_layout
-from qjax.nnx.workflow.steps.conversion import quantized_weight
-from qjax.nnx.workflow.steps.rounding import rounded_layer
+from qjax.nnx.layouts import torch_layout, torch_weight
+from qjax.nnx.quantized import Embed, dynamic
+from qjax.nnx.workflow.layers import CELLS, RECURRENT, bias_of, is_whole
+from qjax.nnx.workflow.steps.rounding import quantized_weight, rounded_layer
 from qjax.nnx.workflow.steps.settings import check_effects, settings_of
 from qjax.nnx.workflow.stubs import Identity
 from qjax.quantization import (
     MinMaxObserver,
     NoopObserver,
+    QConfig,
     QConfigDynamic,
     default_dynamic_qconfig,
     float16_dynamic_qconfig,
 )
+from qjax.quantization.qconfig import input_rounding
 from qjax.quantization.rounding import FormatRounding
 
 _BY_DTYPE = {"qint8": default_dynamic_qconfig, "float16": float16_dynamic_qconfig}
@@ -41,15 +43,17 @@ def quantize_dynamic(
     """A copy of a model whose layers have quantized weights, and quantize what goes in by its own range.
 
     The layers are exactly `nnx.Linear`, also fused with its ReLU, `qjax.nnx.LSTM`, `qjax.nnx.GRU`,
-    `nnx.OptimizedLSTMCell`, `nnx.LSTMCell`, `nnx.GRUCell`, `nnx.SimpleCell`, and `nnx.RNN` of these cells. Layers over
-    sequences quantize their input once, by the range of all steps. All take and return floats, so that nothing else of
-    the model changes. Integers are those of `qtorch.quantization.quantize_dynamic`.
+    `nnx.OptimizedLSTMCell`, `nnx.LSTMCell`, `nnx.GRUCell`, `nnx.SimpleCell`, `nnx.RNN` of these cells, and where
+    qconfig_spec has them the tables of `nnx.Embed`. Layers over sequences quantize their input once, by the range of
+    all steps. All take floats and return floats of the same dtype, so that nothing else of the model changes. Integers
+    are those of `qtorch.quantization.quantize_dynamic`.
 
     Args:
         model: the float model; it stays as it is.
-        qconfig_spec: settings by dotted name or exact type of modules, or a set of names and types; what is in a named
-            module is meant as well. None for all of these layers. Settings with a format make an `nnx.Linear` a
-            `qjax.nnx.rounded.RoundedLayer`, whose activations stay in floats.
+        qconfig_spec: settings, `QConfigDynamic` or `QConfig`, by dotted name or exact type of modules, or a set of
+            names and types; what is in a named module is meant as well. None for all of these layers but tables. With a
+            format as activation, the inputs of products are rounded to it; without, a format as weight leaves them in
+            floats, and makes an `nnx.Linear` a `qjax.nnx.rounded.RoundedLayer`.
         dtype: of weights where qconfig_spec has no settings: "qint8", integers of other widths, or "float16".
 
     Returns:
@@ -65,6 +69,7 @@ def quantize_dynamic(
     """
     check_model("model", model)
     default = _settings_for(dtype)
+    tables = qconfig_spec is not None
     if qconfig_spec is None:
         qconfig_spec = {"": default}
     elif isinstance(qconfig_spec, str) or not isinstance(qconfig_spec, Iterable):
@@ -72,17 +77,18 @@ def quantize_dynamic(
         raise TypeError(f"qconfig_spec is a {kind}; allowed are a mapping or a set of names and types, and None")
     elif not isinstance(qconfig_spec, Mapping):
         qconfig_spec = dict.fromkeys(qconfig_spec, default)
-    settings = settings_of(model, qconfig_spec, QConfigDynamic)
+    settings = settings_of(model, qconfig_spec, QConfigDynamic, QConfig)
     done: set[str] = set()
 
     def change(name: str, module: nnx.Module) -> nnx.Module:
-        part = "cell" if isinstance(module, nnx.RNN) else "layer" if type(module) is LinearReLU else ""
-        inner = ".".join(filter(None, (name, part)))
-        place = inner if inner in settings else name
-        if settings[place] is None or why_not_dynamic(module):
+        place = name_of_settings(name, module, settings)
+        wanted = settings[place]
+        if wanted is None or why_not_dynamic(module) or (type(module) is nnx.Embed and not tables):
+            return module
+        if type(module) is nnx.Embed and isinstance(wanted.weight, NoopObserver):  # halves are for products
             return module
         done.add(place)
-        return _made(name, module, settings[place])
+        return quantized_layer(name, module, wanted)
 
     made: Any = rebuilt(model, change, is_whole)
     check_effects(qconfig_spec, model, done, f"layer that is quantized dynamically; allowed are exactly {_NAMES}")
@@ -123,45 +129,70 @@ def parts_of(module: Any) -> Parts:
         return _recurrent(module)
     if isinstance(module, nnx.LSTMCell):
         of_input, of_hidden = ([getattr(module, name) for name in names] for names in LSTM_GATES)
-        return Parts(_cell(dynamic.LSTMCell), [_gates(of_input), _gates(of_hidden)])
+        return _cell(dynamic.LSTMCell, [_gates(of_input), _gates(of_hidden)])
     kinds = {nnx.OptimizedLSTMCell: dynamic.LSTMCell, nnx.GRUCell: dynamic.GRUCell, nnx.SimpleCell: dynamic.SimpleCell}
     more = {"nonlinearity": _nonlinearity(module)} if isinstance(module, nnx.SimpleCell) else {}
-    return Parts(_cell(kinds[type(module)], **more), [_linear(module.dense_i), _linear(module.dense_h)])
+    return _cell(kinds[type(module)], [_linear(module.dense_i), _linear(module.dense_h)], **more)
 
 
 LSTM_GATES = ("ii", "if_", "ig", "io"), ("hi", "hf", "hg", "ho")
 
 
-def _cell(kind: Any, **more: Any) -> Callable[..., Any]:
+def _cell(kind: Any, weights: list[tuple[jax.Array, jax.Array | None]], **more: Any) -> Parts:
     def make(ih: dynamic.Linear, hh: dynamic.Linear) -> Any:
-        return kind(ih, hh, **more)
+        cell = kind(ih, hh, **more)
+        cell.dtype = str(weights[0][0].dtype)
+        return cell
 
-    return make
+    return Parts(make, weights)
 
 
 def _nonlinearity(cell: nnx.SimpleCell) -> str:
     return "relu" if cell.activation_fn in _RELU else "tanh"
 
 
-def _made(name: str, module: Any, settings: QConfigDynamic) -> Any:
-    """The dynamic layer of one in floats."""
+def name_of_settings(name: str, module: Any, settings: Mapping[str, Any]) -> str:
+    """The name under which a layer's settings are: that of the layer inside it, where settings have one."""
+    part = "cell" if isinstance(module, nnx.RNN) else "layer" if type(module) is LinearReLU else ""
+    inner = ".".join(filter(None, (name, part)))
+    return inner if inner in settings else name
+
+
+def needs_no_observer(name: str, module: nnx.Module, settings: Any) -> bool:
+    """True of layers that `convert` changes by their settings alone: tables, and recurrent layers in formats.
+
+    Raises:
+        TypeError: if settings have a format for a recurrent layer's weights, and integers for what goes in.
+    """
+    if type(module) is nnx.Embed:
+        return True
+    recurrent = not isinstance(module, (nnx.Linear, LinearReLU)) and not why_not_dynamic(module)
+    return recurrent and _input_rounding(name, settings) is not None
+
+
+def _input_rounding(name: str, settings: Any) -> FormatRounding | None:
+    try:
+        return input_rounding(settings)
+    except TypeError as error:
+        raise TypeError(f"{shown(name)}: {error}") from None
+
+
+def quantized_layer(name: str, module: Any, settings: Any) -> Any:
+    """The layer with quantized weights of one in floats."""
     if isinstance(module, nnx.RNN):
-        return with_cell(name, module, _made(name, module.cell, settings))
+        return with_cell(name, module, quantized_layer(name, module.cell, settings))
+    if type(module) is nnx.Embed:
+        return _named(Embed(quantized_weight(torch_weight(module), settings.weight), module.dtype), name)
     make, weights = parts_of(module)
-    linear = isinstance(module, (nnx.Linear, LinearReLU))
-    if isinstance(settings.weight, FormatRounding):
-        if not linear:
-            raise ValueError(
-                f"{shown(name)} is a {type(module).__name__}, and settings have the format of weights "
-                f"{settings.weight.number}; allowed are integers and float16"
-            )
-        ((weight, bias),) = weights
-        layer = module.layer if isinstance(module, LinearReLU) else module
-        return _named(rounded_layer(module, layer, settings.weight.coded(weight), bias, Identity()), name)
+    rounding = _input_rounding(name, settings)
     quantized = [(_weight(weight, settings), bias) for weight, bias in weights]
-    if linear:
-        return _named(make(*quantized[0]), name)
-    return _named(make(*(_named(dynamic.Linear(*one), name) for one in quantized)), name)
+    if not isinstance(module, (nnx.Linear, LinearReLU)):
+        return _named(make(*(_named(dynamic.Linear(*one, rounding=rounding), name) for one in quantized)), name)
+    ((weight, bias),) = quantized
+    if rounding is None or rounding.number is not None:
+        return _named(make(weight, bias, rounding=rounding), name)
+    layer = module.layer if isinstance(module, LinearReLU) else module
+    return _named(rounded_layer(module, layer, weight, bias, Identity()), name)
 
 
 def _recurrent(layer: Any) -> Parts:
@@ -179,7 +210,7 @@ def _recurrent(layer: Any) -> Parts:
     return Parts(make, weights)
 
 
-def _weight(weight: jax.Array, settings: QConfigDynamic) -> Any:
+def _weight(weight: jax.Array, settings: Any) -> Any:
     if isinstance(settings.weight, NoopObserver):
         if settings.weight.dtype != "float16":
             raise ValueError(f"weight is observed by {settings.weight}; allowed is dtype='float16', or a range")
@@ -206,7 +237,7 @@ def why_not_dynamic(module: Any) -> str:
         'there is no dynamic Conv'
     """
     kind = type(module)
-    if kind in (nnx.Linear, LinearReLU, *RECURRENT):
+    if kind in (nnx.Linear, LinearReLU, nnx.Embed, *RECURRENT):
         return ""
     if kind is nnx.RNN:
         return why_not_dynamic(module.cell)
@@ -224,4 +255,7 @@ def why_not_dynamic(module: Any) -> str:
     return ""
 
 
-_NAMES = ", ".join(kind.__name__ for kind in (nnx.Linear, LinearReLU, *RECURRENT, *CELLS)) + " and RNN of these cells"
+_NAMES = (
+    ", ".join(kind.__name__ for kind in (nnx.Linear, LinearReLU, nnx.Embed, *RECURRENT, *CELLS))
+    + " and RNN of these cells"
+)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flax import nnx
 
-from qjax._models.tree import check_model, rebuilt, shown
-from qjax.nnx.workflow.layers import UNTRAINED, is_whole, why_float
+from qjax._models.tree import check_model, rebuilt
+from qjax.nnx.workflow.layers import is_whole, why_float
 from qjax.nnx.workflow.observing import FloatFunctional, Observed
+from qjax.nnx.workflow.steps.dynamic import name_of_settings, needs_no_observer
 from qjax.nnx.workflow.steps.settings import check_effects, settings_of
 from qjax.quantization import QConfig
 
@@ -29,9 +30,9 @@ def prepare(model: nnx.Module, qconfig: Any) -> nnx.Module:
         The prepared model.
 
     Raises:
-        TypeError: if an argument, or settings, have the wrong type.
-        ValueError: if an entry names nothing, nothing would be observed, or weights of a ConvTranspose or PReLU have a
-            format.
+        TypeError: if an argument, or settings, have the wrong type; or if settings of a recurrent layer have a format
+            for weights and integers for what goes in.
+        ValueError: if an entry names nothing, or nothing would be observed.
 
     Example:
         >>> from qjax.quantization import default_qconfig
@@ -43,24 +44,31 @@ def prepare(model: nnx.Module, qconfig: Any) -> nnx.Module:
     return observed_model(model, qconfig, lambda name, module, settings: Observed(module, settings))
 
 
-def observed_model(
-    model: nnx.Module, qconfig: Any, make: Callable[[str, nnx.Module, QConfig], nnx.Module]
-) -> nnx.Module:
+Make = Callable[[str, nnx.Module, QConfig], nnx.Module]
+
+
+def observed_model(model: nnx.Module, qconfig: Any, make: Make) -> nnx.Module:
     """A copy of a model in which `make(name, layer, settings)` takes the place of each layer that has settings."""
-    settings = settings_of(model, qconfig)
+    prepared, done = with_observers(model, settings_of(model, qconfig), make)
+    check_effects(qconfig, model, done, "layer to observe")
+    return prepared
+
+
+def with_observers(model: nnx.Module, settings: Mapping[str, Any], make: Make) -> tuple[nnx.Module, set[str]]:
+    """As `observed_model`, for settings of all modules by name; with the names of the layers."""
     done: set[str] = set()
 
-    def change(name: str, module: nnx.Module) -> nnx.Module:
+    def change(name: str, module: Any) -> nnx.Module:
+        wanted = settings[name_of_settings(name, module, settings)]
+        if wanted is not None and needs_no_observer(name, module, wanted):
+            done.add(name)
+            module.qconfig = getattr(module, "qconfig", wanted)
+            return module
         if settings[name] is None or why_float(module):
             return module
         done.add(name)
         if isinstance(module, Observed):
             return module
-        if type(module) in UNTRAINED and getattr(settings[name].weight, "number", None) is not None:
-            raise ValueError(
-                f"{shown(name)} is a {type(module).__name__}, and settings have the format of weights "
-                f"{settings[name].weight.number}; allowed are integers and None: an entry of its own"
-            )
         made: Any = make(name, module, settings[name])
         if not isinstance(module, FloatFunctional):
             return made
@@ -68,6 +76,4 @@ def observed_model(
             module.activation_post_process, module.qconfig = made.activation_post_process, settings[name]
         return module
 
-    prepared = rebuilt(model, change, is_whole)
-    check_effects(qconfig, model, done, "layer to observe")
-    return prepared
+    return rebuilt(model, change, is_whole), done

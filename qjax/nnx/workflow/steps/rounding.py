@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from qjax.nnx import quantized
 from qjax.nnx.intrinsic import Fused
-from qjax.nnx.rounded import CodedWeight, Dequantized, RoundedLayer, ScaledRounding
-from qjax.nnx.workflow.layers import WEIGHTED
+from qjax.nnx.quantized.weights import rounded_weight
+from qjax.nnx.rounded import RoundedLayer, ScaledRounding
+from qjax.nnx.workflow.layers import UNTRAINED, WEIGHTED
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
-from qjax.quantization import FakeQuantize
-from qjax.quantization.rounding import CodedArray, FormatRounding, rounds_to_format
+from qjax.quantization import FakeQuantize, QConfig, quantize_affine
+from qjax.quantization.qconfig import range_observer
+from qjax.quantization.rounding import FormatRounding, rounds_to_format
 
 
 def stays_in_floats(module: nnx.Module) -> bool:
@@ -23,19 +26,18 @@ def stays_in_floats(module: nnx.Module) -> bool:
         return observer is not None and rounds_to_format(observer.description)
     if not isinstance(module, Observed):
         return False
-    return rounds_to_format(module.qconfig.activation) or (
-        has_weight(module.module) and rounds_to_format(module.qconfig.weight)
-    )
+    return rounds_layer(module.module, module.qconfig)
+
+
+def rounds_layer(layer: Any, settings: QConfig) -> bool:
+    """True if settings have a format that is no range of integers for a layer's result, or its weight."""
+    return rounds_to_format(settings.activation) or (has_weight(layer) and rounds_to_format(settings.weight))
 
 
 def has_weight(module: Any) -> bool:
     """True of layers, fused or not, that become a `RoundedLayer`."""
-    return type(module.layer if isinstance(module, Fused) else module) in WEIGHTED
-
-
-def rounded_weight(weight: Any) -> nnx.Module:
-    """The module that holds a weight: codes, integers, or floats."""
-    return CodedWeight(weight) if isinstance(weight, CodedArray) else Dequantized(weight)
+    layer = module.layer if isinstance(module, Fused) else module
+    return type(layer) in WEIGHTED or type(layer) in UNTRAINED
 
 
 def rounded_layer(module: Any, layer: Any, weight: Any, bias: jax.Array | None, output: nnx.Module) -> RoundedLayer:
@@ -43,13 +45,30 @@ def rounded_layer(module: Any, layer: Any, weight: Any, bias: jax.Array | None, 
 
     Args:
         module: the layer, or a fused one, that says whether a ReLU follows.
-        layer: the linear layer or convolution.
-        weight: what `rounded_weight` takes, in torch's layout.
+        layer: the layer with the weight.
+        weight: what `rounded_weight` takes, as torch stores it.
         bias: float32, or None.
         output: what rounds the result.
     """
     relu = isinstance(module, Fused) and module.has_relu
     return RoundedLayer(layer, rounded_weight(weight), bias, relu, output)
+
+
+def quantized_weight(numbers: Any, description: Any) -> Any:
+    """A weight in torch's layout with the parameters of its fake quantization, or that settings choose for it.
+
+    Returns:
+        A QTensor; or what `FormatRounding.coded` returns.
+    """
+    numbers = numbers.astype(jnp.float32)
+    rounding = getattr(description, "description", description)
+    if isinstance(rounding, FormatRounding):
+        return rounding.coded(numbers)
+    if isinstance(description, Observer):
+        return quantize_affine(numbers, description.qparams(), range_observer(description.description).form)
+    observer = range_observer(description)
+    qparams = observer.qparams(observer.update(observer.init(numbers.shape), numbers))
+    return quantize_affine(numbers, qparams, observer.form)
 
 
 def rounding_output(observer: Observer, qparams: Any) -> nnx.Module:

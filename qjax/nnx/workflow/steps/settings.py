@@ -9,17 +9,17 @@ from flax import nnx
 
 from qcore.arguments import quoted
 from qjax._models.tree import all_names, is_in, modules_of, name_of, shown
-from qjax.quantization import QConfig, QConfigDynamic
+from qjax.quantization import QConfig
 
 
-def settings_of(model: nnx.Module, entries: Any, kind: type = QConfig) -> dict[str, Any]:
+def settings_of(model: nnx.Module, entries: Any, *kinds: type) -> dict[str, Any]:
     """The settings of all modules by name: those of the name, else of the exact type, else the parent's.
 
     Args:
         model: the model.
         entries: settings for all of the model, or a mapping of settings, or None, for names ("" is the model) and
             types.
-        kind: what settings are: `QConfig` or `QConfigDynamic`.
+        kinds: what settings are, of `QConfig` and `QConfigDynamic`; none means `QConfig`.
 
     Raises:
         TypeError: if entries or settings have the wrong type.
@@ -28,7 +28,7 @@ def settings_of(model: nnx.Module, entries: Any, kind: type = QConfig) -> dict[s
     entries = entries if isinstance(entries, Mapping) else {"": entries}
     modules = {path: module for path, module in modules_of(model).items() if not isinstance(module, nnx.List)}
     names = {path: name_of(path, modules) for path in modules}
-    check_entries(entries, all_names(model), kind)
+    check_entries(entries, all_names(model), *(kinds or (QConfig,)))
     found: dict[str, Any] = {}
     for path, module in modules.items():
         outer = next((names[path[:end]] for end in range(len(path) - 1, -1, -1) if path[:end] in names), None)
@@ -37,7 +37,7 @@ def settings_of(model: nnx.Module, entries: Any, kind: type = QConfig) -> dict[s
     return found
 
 
-def check_entries(entries: Mapping[Any, Any], modules: list[tuple[str, nnx.Module]], kind: type) -> None:
+def check_entries(entries: Mapping[Any, Any], modules: list[tuple[str, nnx.Module]], *kinds: type) -> None:
     """Raises unless each entry is of settings, and names a module of the model or the type of one.
 
     Raises:
@@ -45,10 +45,10 @@ def check_entries(entries: Mapping[Any, Any], modules: list[tuple[str, nnx.Modul
     """
     types = {type(module) for _, module in modules}
     names = {name for name, _ in modules}
-    name = "qconfig" if kind is QConfig else "qconfig_spec"
+    name = "qconfig" if kinds[0] is QConfig else "qconfig_spec"
     for key, settings in entries.items():
-        if settings is not None and not isinstance(settings, kind):
-            allowed = "QConfig" if kind is QConfig else QConfigDynamic.__name__
+        if settings is not None and not isinstance(settings, kinds):
+            allowed = ", ".join(kind.__name__ for kind in kinds)
             raise TypeError(
                 f"{name}: the entry {quoted(key)} is a {type(settings).__name__}; allowed are {allowed} and None"
             )
@@ -57,8 +57,8 @@ def check_entries(entries: Mapping[Any, Any], modules: list[tuple[str, nnx.Modul
         if isinstance(key, type) and key not in types:
             derived = [name for name, module in modules if isinstance(module, key)]
             more = f"; {shown(derived[0])} is of a subclass, which needs an entry of its own" if derived else ""
-            kinds = _some(sorted({one.__name__ for one in types}))
-            raise ValueError(f"the entry {key.__name__} is the exact type of no module; there are {kinds}{more}")
+            others = _some(sorted({one.__name__ for one in types}))
+            raise ValueError(f"the entry {key.__name__} is the exact type of no module; there are {others}{more}")
         if not isinstance(key, (str, type)):
             raise TypeError(
                 f"{name}: the entry {quoted(key)} is a {type(key).__name__}; allowed are names and types of modules"

@@ -11,7 +11,8 @@ from flax import nnx
 from qjax._models.tree import check_model, shown, unnamed
 from qjax.nnx.functional import relu
 from qjax.nnx.intrinsic import Fused
-from qjax.nnx.workflow.layers import WEIGHTED, flax_layout, torch_layout
+from qjax.nnx.layouts import flax_layout, torch_layout
+from qjax.nnx.workflow.layers import WEIGHTED
 from qjax.nnx.workflow.observing import Observed, Observer
 from qjax.nnx.workflow.steps.checking import check_training, warn_of_unfused
 from qjax.nnx.workflow.steps.fusion import with_parameters
