@@ -28,6 +28,7 @@ from qjax.nnx.quantizer import Quantizer
 from qjax.nnx.recurrent import GRU, LSTM
 from qjax.nnx.workflow.carrying.loading import from_torch
 from qjax.nnx.workflow.carrying.saving import to_torch
+from qjax.nnx.workflow.front import quantize_model
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer, ObserverState
 from qjax.nnx.workflow.report import report
 from qjax.nnx.workflow.steps.conversion import convert
@@ -86,6 +87,7 @@ __all__ = [
     "prepare",
     "prepare_qat",
     "quantize_dynamic",
+    "quantize_model",
     "quantized",
     "relu",
     "relu6",

@@ -39,8 +39,11 @@ def relu(x: Any) -> Any:
     if isinstance(x, QTensor):
         return x.relu()
     x = as_numbers(x, "x")
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        return jax.nn.relu(x)
+    return _relu(x) if jnp.issubdtype(x.dtype, jnp.floating) else jax.nn.relu(x)
+
+
+@jax.jit  # one equation of a jaxpr, so that quantize_model sees a ReLU
+def _relu(x: jax.Array) -> jax.Array:
     lanes = jax.lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")  # XLA flushes subnormals, and adds 0 to -0.0
     magnitudes = lanes & jnp.iinfo(lanes.dtype).max
     infinity = jax.lax.bitcast_convert_type(jnp.asarray(jnp.inf, x.dtype), lanes.dtype)

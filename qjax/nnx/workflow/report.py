@@ -125,7 +125,7 @@ def _bits(layer: nnx.Module, weights: list[Any]) -> int | None:
     if weights:
         return max(map(_width, weights))
     names = "kernel", "embedding", "scale", "weight"
-    kinds = [8 * value.dtype.itemsize for name, value in _arrays(layer) if name in names]
+    kinds = [8 * value.dtype.itemsize for name, value in arrays_in(layer) if name in names]
     return max(kinds, default=None)
 
 
@@ -137,10 +137,10 @@ def _width(part: Any) -> int:
 
 def _bytes(layer: nnx.Module) -> int:
     """The memory of a layer's parameters and variables, without those of what observes."""
-    return sum(value.nbytes for _, value in _arrays(layer))
+    return sum(value.nbytes for _, value in arrays_in(layer))
 
 
-def _arrays(layer: nnx.Module) -> list[tuple[str, Any]]:
+def arrays_in(layer: nnx.Module) -> list[tuple[str, Any]]:
     """The last names of a layer's arrays, with the arrays; without those of what observes, and of layers in it."""
     whole = is_whole(layer) or not children_of(layer)
     flat = nnx.to_flat_state(nnx.state(layer, nnx.Any(nnx.Param, nnx.BatchStat, quantized.IntegerVariable)))

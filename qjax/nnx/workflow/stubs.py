@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
+from qcore.arguments import check_flag
 from qjax._models.tree import check_model
 
 
@@ -39,11 +40,14 @@ class DeQuantStub(nnx.Module):
 class QuantWrapper(nnx.Module):
     """A module between a `QuantStub` and a `DeQuantStub`, so that it takes and returns floats when it is converted.
 
+    Attributes that it does not have are those of the module: `wrapper.kernel`.
+
     Args:
         module: what is wrapped.
+        quant, dequant: whether there is a `QuantStub`, and a `DeQuantStub`.
 
     Raises:
-        TypeError: if module is no module.
+        TypeError: if an argument has the wrong type.
 
     Example:
         >>> import jax.numpy as jnp
@@ -51,9 +55,18 @@ class QuantWrapper(nnx.Module):
         (1, 3)
     """
 
-    def __init__(self, module: nnx.Module) -> None:
+    def __init__(self, module: nnx.Module, quant: bool = True, dequant: bool = True) -> None:
         check_model("module", module)
-        self.quant, self.dequant, self.module = QuantStub(), DeQuantStub(), module
+        check_flag("quant", quant)
+        check_flag("dequant", dequant)
+        self.quant = QuantStub() if quant else Identity()
+        self.dequant = DeQuantStub() if dequant else Identity()
+        self.module = module
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "module" or name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.module, name)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         module: Any = self.module

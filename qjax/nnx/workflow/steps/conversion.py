@@ -73,7 +73,7 @@ def convert(model: nnx.Module, *, allow_uncalibrated: bool | Collection[str] = F
     if not any(isinstance(one, Observed) or getattr(one, "qconfig", None) is not None for one in modules):
         raise ValueError("model is not prepared: no layer has an observer; call prepare first")
     allowed = _allowed_names(model, allow_uncalibrated)
-    empty, seen = _unseen(model)
+    empty, seen = unseen_layers(model)
     unseen = [name for name in empty if not any(is_in(name, one) for one in allowed)]
     if unseen and not seen:
         raise ValueError(
@@ -134,7 +134,7 @@ def _with_some_range(module: Any) -> nnx.Module:
     return module
 
 
-def _unseen(model: nnx.Module) -> tuple[list[str], bool]:
+def unseen_layers(model: nnx.Module) -> tuple[list[str], bool]:
     """The names of layers whose results need parameters, and whose observers have seen nothing; whether others have."""
     modules = modules_of(model)
     found, seen = [], False

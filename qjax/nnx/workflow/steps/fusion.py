@@ -63,7 +63,8 @@ def fuse_modules(model: nnx.Module, modules_to_fuse: Sequence[Any], relu: bool =
     return rebuilt(copy, lambda name, module: made.get(name, module), lambda module: isinstance(module, Fused))
 
 
-def _fused(parts: list[Any], relu: bool) -> nnx.Module:
+def why_not_fused(parts: Sequence[Any], relu: bool) -> str:
+    """Why layers in a row, with a ReLU as a function behind them or without, do not become one; "" if they do."""
     layer, types = parts[0], tuple(map(type, parts))
     has_norm = len(parts) > 1 and types[1] is nnx.BatchNorm
     rest = types[1 + has_norm :]
@@ -72,25 +73,33 @@ def _fused(parts: list[Any], relu: bool) -> nnx.Module:
     known = alone or types[0] in (nnx.Linear, nnx.Conv) or transposed
     if not known or rest not in ((), (ReLU,)) or (relu and rest):
         names = ", ".join(kind.__name__ for kind in types)
-        raise ValueError(
+        return (
             f"there is no fused layer of ({names}) with relu={relu}; allowed are, in this order and exactly, a Conv "
             "and its BatchNorm, a Conv, Linear or BatchNorm and a ReLU, all three, and in evaluation a Linear or "
             "ConvTranspose and its BatchNorm; ReLU is qjax.nnx's, or relu=True"
         )
-    bn = parts[1] if has_norm else None
-    if bn is not None:
-        outputs = layer.kernel.shape[-1]
-        if bn.num_features != outputs:
-            raise ValueError(f"the batch norm has num_features={bn.num_features}; allowed is {outputs}")
-        if bn.use_running_average:
-            layer, bn = folded_layer(layer, bn), None
-        elif types[0] is nnx.Linear or bn.scale is None or bn.bias is None:
-            raise ValueError(
-                "the batch norm is in training; allowed is use_running_average=True (model.eval()), or a Conv before a "
-                "batch norm with scale and bias"
-            )
-    relu = relu or bool(rest)
-    return layer if bn is None and not relu else FUSED[types[0], bn is not None, relu](layer, bn)
+    if not has_norm:
+        return ""
+    bn, outputs = parts[1], layer.kernel.shape[-1]
+    if bn.num_features != outputs:
+        return f"the batch norm has num_features={bn.num_features}; allowed is {outputs}"
+    if not bn.use_running_average and (types[0] is nnx.Linear or bn.scale is None or bn.bias is None):
+        return (
+            "the batch norm is in training; allowed is use_running_average=True (model.eval()), or a Conv before a "
+            "batch norm with scale and bias"
+        )
+    return ""
+
+
+def _fused(parts: list[Any], relu: bool) -> nnx.Module:
+    if reason := why_not_fused(parts, relu):
+        raise ValueError(reason)
+    layer, kind = parts[0], type(parts[0])
+    bn = parts[1] if len(parts) > 1 and type(parts[1]) is nnx.BatchNorm else None
+    if bn is not None and bn.use_running_average:
+        layer, bn = folded_layer(layer, bn), None
+    relu = relu or type(parts[-1]) is ReLU
+    return layer if bn is None and not relu else FUSED[kind, bn is not None, relu](layer, bn)
 
 
 def folded_layer(layer: Any, bn: nnx.BatchNorm) -> Any:
@@ -125,14 +134,14 @@ def _check_row(model: nnx.Module, row: Sequence[str], modules: dict[str, nnx.Mod
     if len(set(row)) < len(row):
         raise ValueError(f"modules_to_fuse has {list(row)}; allowed are different layers")
     paths = modules_of(model)
-    shared = _aliases(model)
+    shared = aliases(model)
     for name in row:
         path = next(path for path in paths if name_of(path, paths) == name)
         if len(names := shared[id(paths[path])]) > 1:
             raise ValueError(f"modules_to_fuse has {quoted(name)}, which is one layer with the names {sorted(names)}")
 
 
-def _aliases(model: nnx.Module) -> dict[int, set[str]]:
+def aliases(model: nnx.Module) -> dict[int, set[str]]:
     """All names of each module, by its id."""
     found: dict[int, set[str]] = {}
 

@@ -11,8 +11,10 @@ from qjax._models.tree import check_model, rebuilt
 from qjax.nnx.workflow.layers import is_whole, why_float
 from qjax.nnx.workflow.observing import FloatFunctional, Observed
 from qjax.nnx.workflow.steps.dynamic import name_of_settings, needs_no_observer
+from qjax.nnx.workflow.steps.rounding import has_weight
 from qjax.nnx.workflow.steps.settings import check_effects, settings_of
 from qjax.quantization import QConfig
+from qjax.quantization.rounding import FormatRounding
 
 
 def prepare(model: nnx.Module, qconfig: Any) -> nnx.Module:
@@ -64,7 +66,7 @@ def with_observers(model: nnx.Module, settings: Mapping[str, Any], make: Make) -
             done.add(name)
             module.qconfig = getattr(module, "qconfig", wanted)
             return module
-        if settings[name] is None or why_float(module):
+        if settings[name] is None or why_float(module) or _rounds_nothing(module, settings[name]):
             return module
         done.add(name)
         if isinstance(module, Observed):
@@ -77,3 +79,9 @@ def with_observers(model: nnx.Module, settings: Mapping[str, Any], make: Make) -
         return module
 
     return rebuilt(model, change, is_whole), done
+
+
+def _rounds_nothing(module: nnx.Module, settings: QConfig) -> bool:
+    """True of a layer without a weight where settings leave results in floats."""
+    rounding = settings.activation
+    return isinstance(rounding, FormatRounding) and rounding.number is None and not has_weight(module)

@@ -123,20 +123,25 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
     """
     check_model("model", model)
     check_training(model)
-
-    def make(name: str, module: nnx.Module, settings: QConfig) -> nnx.Module:
-        for part, description in (("activation", settings.activation), ("weight", settings.weight)):
-            if not isinstance(description, (FakeQuantize, FormatRounding)):
-                raise TypeError(
-                    f"{shown(name)} has a QConfig whose {part} is {type(description).__name__}; allowed are "
-                    "FakeQuantize, as in get_default_qat_qconfig(), and formats"
-                )
-        layer = module.layer if isinstance(module, Fused) else module
-        return (Trained if type(layer) in WEIGHTED else Observed)(module, settings)
-
-    prepared = observed_model(model, qconfig, make)
+    prepared = observed_model(model, qconfig, trained_layer)
     warn_of_unfused(model)
     return prepared
+
+
+def trained_layer(name: str, module: nnx.Module, settings: QConfig) -> nnx.Module:
+    """What takes the place of a layer in training.
+
+    Raises:
+        TypeError: if its settings do not fake-quantize.
+    """
+    for part, description in (("activation", settings.activation), ("weight", settings.weight)):
+        if not isinstance(description, (FakeQuantize, FormatRounding)):
+            raise TypeError(
+                f"{shown(name)} has a QConfig whose {part} is {type(description).__name__}; allowed are "
+                "FakeQuantize, as in get_default_qat_qconfig(), and formats"
+            )
+    layer = module.layer if isinstance(module, Fused) else module
+    return (Trained if type(layer) in WEIGHTED else Observed)(module, settings)
 
 
 def disable_observer(model: nnx.Module) -> nnx.Module:

@@ -1,0 +1,271 @@
+"""What flows between the layers of a model: a traced run says what can be fused and where integers can stay.
+
+The model is traced once, with marks before and after each layer. What stands in the jaxpr between the marks of one
+layer is the layer's own; every other equation is a function between layers. A jaxpr inside an equation (of jit, scan,
+remat) has a flow of its own, so that its arguments and results stay floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+from jax.extend import core
+
+from qjax._models.tree import rebuilt, shown
+from qjax.auto_low.arrays import take_arrays
+from qjax.auto_low.evaluate import bind
+from qjax.nnx.workflow.layers import is_whole
+from qjax.quantization import QTensor, quantize_per_tensor
+
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+_IN, _OUT = "qjax takes: ", "qjax gives: "
+
+
+@dataclass
+class Call:
+    """One call of a layer, or one equation outside of all layers.
+
+    Attributes:
+        path: the layer's name; None for an equation.
+        takes, gives: variables of the jaxpr.
+        equation: the equation, or None.
+    """
+
+    path: str | None
+    takes: list[Any]
+    gives: list[Any]
+    equation: Any = None
+
+    def is_relu(self) -> bool:
+        """True of an equation that computes max(x, 0), by its results for some numbers.
+
+        The name of a function says too little: `jax.nn.relu`, `qjax.nnx.relu` and `jnp.maximum(x, 0)` are all the same.
+        """
+        if self.path is not None or self.equation.primitive.name not in _CHOOSING or len(self.gives) != 1:
+            return False
+        (result,) = self.gives
+        if len(self.takes) != 1 or self.takes[0].aval.shape != result.aval.shape:
+            return False
+        probe = jnp.asarray(np.resize(_PROBE, result.aval.shape), result.aval.dtype)
+        operands = [probe if isinstance(atom, core.Var) else atom.val for atom in self.equation.invars]
+        return bool((bind(self.equation, operands)[0] == jnp.maximum(probe, 0)).all())
+
+
+_PROBE = np.float32([-1e4, -8, -1, -0.5, 0, 0.5, 1, 3, 8, 1e4])
+_CHOOSING = ("max", "jit", "pjit", "custom_jvp_call")  # what a ReLU may be in a jaxpr
+
+
+class Flow:
+    """A traced run.
+
+    Attributes:
+        calls: in order.
+        returned: the variables that a jaxpr returns.
+        by_path: the calls of each layer.
+    """
+
+    def __init__(self, jaxpr: Any) -> None:
+        self.calls: list[Call] = []
+        self.returned: set[Any] = set()
+        self._read(jaxpr)
+        self.by_path: dict[str, list[Call]] = {}
+        self._takers: dict[Any, list[Call]] = {}
+        for call in self.calls:
+            if call.path is not None:
+                self.by_path.setdefault(call.path, []).append(call)
+            for variable in call.takes:
+                self._takers.setdefault(variable, []).append(call)
+
+    def _read(self, jaxpr: Any) -> None:
+        layer: Call | None = None
+        for equation in jaxpr.eqns:
+            takes = [atom for atom in equation.invars if isinstance(atom, core.Var)]
+            name = equation.params.get("name", "") if equation.primitive.name == "name" else ""
+            if name.startswith(_IN):
+                layer = Call(name.removeprefix(_IN), takes, [])
+                self.calls.append(layer)
+            elif name.startswith(_OUT) and layer is not None:
+                layer.gives, layer = list(equation.outvars), None
+            elif layer is None:
+                self.calls.append(Call(None, takes, list(equation.outvars), equation))
+                for inner in _jaxprs_in(equation):
+                    self._read(inner)
+        self.returned.update(atom for atom in jaxpr.outvars if isinstance(atom, core.Var))
+
+    def only_next(self, call: Call) -> Call | None:
+        """The call that alone takes what a call gives."""
+        if len(call.gives) != 1 or call.gives[0] in self.returned:
+            return None
+        takers = self._takers.get(call.gives[0], [])
+        return takers[0] if len(takers) == 1 else None
+
+    def integers(self, takes: Callable[[Call], bool], passes: Callable[[Call], bool]) -> set[Any]:
+        """The variables that may be integers: layers in integers give them, and all that take them can.
+
+        Args:
+            takes: True of a layer in integers.
+            passes: True of what takes and gives both floats and integers.
+        """
+        suited = {variable for variable in self._takers if variable not in self.returned}
+        changed = True
+        while changed:  # what passes an array on takes integers if its result may be integers
+            fit = {
+                variable
+                for variable in suited
+                if all(takes(call) or (passes(call) and suited.issuperset(call.gives)) for call in self._takers[variable])
+            }
+            changed, suited = fit != suited, fit
+        found: set[Any] = set()
+        for call in self.calls:  # a giver comes before all takers
+            if takes(call) or (passes(call) and found.issuperset(call.takes)):
+                found |= suited.intersection(call.gives)
+        return found
+
+
+def _jaxprs_in(equation: Any) -> Iterator[Any]:
+    kinds = core.Jaxpr, core.ClosedJaxpr
+    for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda node: isinstance(node, kinds)):
+        if isinstance(value, kinds):
+            yield getattr(value, "jaxpr", value)
+
+
+class _Around(nnx.Module):
+    """A module around another, whose attributes it has as well."""
+
+    def __init__(self, module: nnx.Module) -> None:
+        self.module = module
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "module" or name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.module, name)
+
+
+class _Marked(_Around):
+    """A layer between two marks in the jaxpr."""
+
+    def __init__(self, module: nnx.Module, path: str, has_settings: bool) -> None:
+        super().__init__(module)
+        self.path, self.has_settings = path, has_settings
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        module: Any = self.module
+        if (len(arguments) != 1 or settings) and not self.has_settings:
+            return module(*arguments, **settings)
+        if len(arguments) != 1 or settings:
+            more = ", ".join([*("its input" for _ in arguments[:1]), *("another" for _ in arguments[1:]), *settings])
+            raise ValueError(
+                f"{shown(self.path)} is called with {more or 'no input'}; a quantized layer takes its input alone: "
+                "leave out the others (model.eval() and model.train() say what use_running_average and deterministic "
+                "are), or give the layer the settings None"
+            )
+        return checkpoint_name(module(checkpoint_name(arguments[0], _IN + self.path)), _OUT + self.path)
+
+
+class _Rehearsed(_Around):
+    """A layer that takes floats and integers, and gives integers of some scale where it is asked to."""
+
+    def __init__(self, module: nnx.Module, gives_integers: bool) -> None:
+        super().__init__(module)
+        self.gives_integers = gives_integers
+
+    def __call__(self, x: Any) -> Any:
+        module: Any = self.module
+        y = module(x.dequantize() if isinstance(x, QTensor) else x)
+        return quantize_per_tensor(y, 1.0, 0, "quint8") if self.gives_integers else y
+
+
+def record(model: nnx.Module, paths: Mapping[str, bool], arguments: Arguments) -> Flow:
+    """The flow of a model's forward pass in evaluation.
+
+    Args:
+        model: it stays as it is.
+        paths: for the name of each layer, whether it has settings, so that it must be called with its input alone.
+        arguments: of the call; of arrays only shapes and dtypes count.
+
+    Raises:
+        ValueError: if a layer is called with more than its input.
+    """
+
+    def change(path: str, module: nnx.Module) -> nnx.Module:
+        return _Marked(module, path, paths[path]) if path in paths else module
+
+    run, *inputs = _program(rebuilt(model, change, is_whole), arguments)
+    return Flow(jax.make_jaxpr(run)(*inputs).jaxpr)
+
+
+def takes_integers(model: nnx.Module, paths: Mapping[str, bool], arguments: Arguments) -> bool:
+    """True if a model runs, in evaluation, where some of its layers give integers.
+
+    Code between two layers may need floats and leave no equation, as `x.astype(x.dtype)` does.
+
+    Args:
+        model: it stays as it is.
+        paths: for the name of each layer that takes integers, whether it gives integers.
+        arguments: as for `record`.
+    """
+
+    def change(path: str, module: nnx.Module) -> nnx.Module:
+        return _Rehearsed(module, paths[path]) if path in paths else module
+
+    run, *inputs = _program(rebuilt(model, change, is_whole), arguments)
+    try:
+        jax.eval_shape(run, *inputs)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _program(model: nnx.Module, arguments: Arguments) -> tuple[Callable[..., Any], Any, list[Any]]:
+    """A model's call as a function of its state and the arrays in its arguments, with both."""
+    model.eval()
+    graph, state = nnx.split(model)
+    arrays, put = take_arrays(arguments, jax.ShapeDtypeStruct)
+
+    def run(state: Any, arrays: list[Any]) -> list[Any]:
+        args, kwargs = put(arrays)
+        return take_arrays(nnx.merge(graph, state)(*args, **kwargs))[0]
+
+    return run, state, arrays
+
+
+class _HasRunError(BaseException):
+    """Ends a run at the model's first call; handlers of exceptions let it through."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        super().__init__()
+        self.arguments = arguments
+
+
+class _Stopping(_Around):
+    """A model that ends a run when it is called."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        arrays, put = take_arrays((args, kwargs))
+        raise _HasRunError(put([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]))
+
+
+def first_arguments(model: nnx.Module, run: Callable[[nnx.Module], Any], name: str) -> Arguments:
+    """The arguments, with shapes in the place of arrays, of the first call of a model in a function that runs it.
+
+    Args:
+        model: it stays as it is.
+        run: the function.
+        name: what the user calls it.
+
+    Raises:
+        ValueError: if the function does not call the model.
+    """
+    try:
+        run(_Stopping(nnx.clone(model)))
+    except _HasRunError as stopped:
+        return stopped.arguments
+    raise ValueError(f"{name} has not run the model; allowed is a function that calls the model it gets")

@@ -1,0 +1,273 @@
+"""A whole model quantized by one call: layers are fused, observed, calibrated and converted, and nobody names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+import jax
+from flax import nnx
+
+from qcore.arguments import check_type, quoted
+from qcore.notices import warn
+from qjax._models.tree import all_names, check_model, names_of, rebuilt, shown
+from qjax.auto_low.arrays import is_array
+from qjax.nnx.workflow.flow import Arguments, Call, Flow, first_arguments, record, takes_integers
+from qjax.nnx.workflow.layers import PASSING, is_whole, why_float
+from qjax.nnx.workflow.observing import FloatFunctional, Observed
+from qjax.nnx.workflow.report import arrays_in, report
+from qjax.nnx.workflow.steps.conversion import convert, unseen_layers
+from qjax.nnx.workflow.steps.dynamic import quantize_dynamic, why_not_dynamic
+from qjax.nnx.workflow.steps.fusion import aliases, fuse_modules, why_not_fused
+from qjax.nnx.workflow.steps.preparation import with_observers
+from qjax.nnx.workflow.steps.rounding import rounds_layer
+from qjax.nnx.workflow.steps.settings import check_effects, settings_of
+from qjax.nnx.workflow.steps.training import trained_layer
+from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub, QuantWrapper
+from qjax.quantization import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
+
+Settings = dict[str, Any]
+
+
+def quantize_model(
+    model: nnx.Module, qconfig: Any = None, calibrate: Any = None, *, train: Callable[[nnx.Module], Any] | None = None
+) -> nnx.Module:
+    """A quantized copy of a float model.
+
+    The model is traced once for the first calibration data, which shows what follows what; it must be one that runs
+    under `jax.jit`. Convolutions and linear layers are fused with batch norms and ReLUs behind them; layers in integers
+    quantize floats that come in, and dequantize what goes to layers or functions of floats. Then the model is
+    calibrated, or trained, and converted. `report` says of the result what is quantized, and what is in floats and why.
+
+    Args:
+        model: the float model; it stays as it is.
+        qconfig: the settings, or a mapping of settings by names and exact types of modules, where "" is the model and
+            None leaves a part in floats. A `QConfig` of observers quantizes weights and activations, of formats rounds
+            to them, and with None as activation quantizes weights alone; a `QConfigDynamic` quantizes activations by
+            their own range at each call. None is `get_default_qconfig()`, and with train `get_default_qat_qconfig()`.
+        calibrate: inputs, each of them an array, a tuple of the model's arguments or a dictionary of them by name; or a
+            function that runs the model it gets, and is called twice, the first time until the model is called. None
+            where the settings need no data.
+        train: a function that trains the model it gets, with the rounding of the result; called twice as well. It takes
+            the place of calibrate, and the settings are of `FakeQuantize` and formats.
+
+    Returns:
+        The converted model, in evaluation.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the settings need data and there are none, an entry names nothing, nothing is quantized, or a
+            layer to quantize is called with more than its input.
+
+    Warns:
+        UserWarning: of layers with matrices as weights that stay in floats though they have settings, of layers that
+            saw no data, and of layers that ran several times with one observer.
+
+    Example:
+        >>> from qjax.nnx import ReLU
+        >>> rngs = nnx.Rngs(0)
+        >>> layers = nnx.Conv(1, 4, (3, 3), rngs=rngs), nnx.BatchNorm(4, rngs=rngs), ReLU(), nnx.Linear(4, 3, rngs=rngs)
+        >>> small = quantize_model(nnx.Sequential(*layers), calibrate=[jax.random.normal(jax.random.key(0), (8, 4, 4, 1))])
+        >>> [row.path for row in report(small) if row.state == "quantized"]
+        ['0.quant', '0.module', '3.dequant', '3.module']
+    """
+    check_model("model", model)
+    if train is not None:
+        check_type("train", train, Callable, "a function that trains the model it gets")
+        if calibrate is not None:
+            raise TypeError("calibrate and train are given; allowed is one of them")
+    entries = _entries(qconfig, train)
+    settings = settings_of(model, entries, QConfig, QConfigDynamic)
+    dynamic = {key: one for key, one in entries.items() if isinstance(one, QConfigDynamic)}
+    made = nnx.clone(model)
+    if any(isinstance(one, QConfig) for one in entries.values()):
+        static = {key: None if key in dynamic else one for key, one in entries.items()}
+        own = {path: one if isinstance(one, QConfig) else None for path, one in settings.items()}
+        made = _static(made, static, own, calibrate, train)
+    made.eval()
+    if dynamic:
+        kinds = {type(module) for _, module in all_names(made)}
+        off = {key: None for key, one in entries.items() if one is None and (isinstance(key, str) or key in kinds)}
+        made = quantize_dynamic(made, off | dynamic)
+    _warn_of_floats(made, settings)
+    return made
+
+
+def _entries(qconfig: Any, train: Any) -> dict[Any, Any]:
+    """The settings by names and types."""
+    if qconfig is None:
+        return {"": get_default_qconfig() if train is None else get_default_qat_qconfig()}
+    if not isinstance(qconfig, Mapping):
+        check_type("qconfig", qconfig, (QConfig, QConfigDynamic), "a QConfig, a QConfigDynamic, or a mapping of them")
+        return {"": qconfig}
+    if not any(one is not None for one in qconfig.values()):
+        raise ValueError("qconfig has no settings but None; allowed are a QConfig or a QConfigDynamic for some layer")
+    return dict(qconfig)
+
+
+def _static(model: nnx.Module, entries: Mapping[Any, Any], settings: Settings, calibrate: Any, train: Any) -> Any:
+    """The model fused, observed or trained, and converted.
+
+    Args:
+        model: the float model.
+        entries: the settings as they were given, for errors.
+        settings: the settings of all modules by name.
+        calibrate, train: as for `quantize_model`.
+    """
+    original, fused, make = model, set[str](), _observed_layer
+    if train is not None:
+        arguments, run, make = first_arguments(model, train, "train"), train, trained_layer
+    else:
+        arguments, run = _calibration(model, calibrate)
+    if run is not None:
+        model.eval()
+        flow = record(model, _marks(model, settings), arguments)
+        if train is not None:
+            model.train()
+        model, fused = _fused(model, settings, flow)
+        if not any(isinstance(module, (QuantStub, DeQuantStub)) for _, module in all_names(model)):
+            model, settings = _with_stubs(model, settings, arguments)
+    prepared, done = with_observers(model, settings, make)
+    check_effects(entries, original, done | fused, "layer to observe")
+    if run is not None:
+        run(prepared)
+    elif missing := unseen_layers(prepared)[0]:
+        raise ValueError(
+            f"calibrate=None; {shown(missing[0])} needs the range of its results: allowed are inputs, a function that "
+            "runs the model, and settings that need no data (QConfig(None, ...))"
+        )
+    prepared.eval()
+    return convert(prepared)
+
+
+def _observed_layer(name: str, module: nnx.Module, settings: QConfig) -> nnx.Module:
+    return Observed(module, settings)
+
+
+def _calibration(model: nnx.Module, calibrate: Any) -> tuple[Any, Any]:
+    """The arguments of the model's first call, and a function that runs a model on all data; None without data."""
+    if calibrate is None:
+        return None, None
+    if callable(calibrate) and not isinstance(calibrate, nnx.Module):
+        return first_arguments(model, calibrate, "calibrate"), calibrate
+    if not isinstance(calibrate, Iterable) or is_array(calibrate) or isinstance(calibrate, (str, Mapping)):
+        raise TypeError(
+            f"calibrate is a {type(calibrate).__name__}; allowed are None, a list of inputs ([x]), and a function that "
+            "runs the model it gets"
+        )
+    batches = iter(calibrate)
+    try:
+        first = next(batches)
+    except StopIteration:
+        raise ValueError("calibrate has no inputs; allowed are one or more") from None
+
+    def run(model: nnx.Module) -> None:
+        for batch in chain([first], batches):
+            args, kwargs = _arguments(batch)
+            only_arrays = all(map(is_array, jax.tree.leaves((args, kwargs))))
+            (_compiled if only_arrays else _call)(model, args, kwargs)
+
+    return _arguments(first), run
+
+
+def _arguments(batch: Any) -> Arguments:
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    return (tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)), {}
+
+
+def _call(model: Any, args: Any, kwargs: Any) -> None:
+    model(*args, **kwargs)
+
+
+_compiled = nnx.jit(_call)
+
+
+def _marks(model: nnx.Module, settings: Settings) -> dict[str, bool]:
+    """The layers that a flow needs by name, and whether each has settings of its own."""
+    own = {path: settings.get(path) is not None and not why_float(module) for path, module in all_names(model)}
+    kinds = (*PASSING, nnx.BatchNorm)
+    return {path: own[path] for path, module in all_names(model) if own[path] or isinstance(module, kinds)}
+
+
+def _fused(model: nnx.Module, settings: Settings, flow: Flow) -> tuple[nnx.Module, set[str]]:
+    """The model with layers fused by the settings of the first of each row, and the names of all in rows."""
+    modules, names, used = names_of(model), aliases(model), set[str]()
+    rows: dict[bool, list[list[str]]] = {False: [], True: []}
+
+    def layer_of(call: Call) -> Any:
+        """The layer, where it is one that may go into another."""
+        if not call.path or len(flow.by_path[call.path]) > 1 or len(names[id(modules[call.path])]) > 1:
+            return None
+        return modules[call.path]
+
+    for first in flow.calls:
+        if layer_of(first) is None or settings.get(str(first.path)) is None:
+            continue
+        calls, after = [first], flow.only_next(first)
+        while after is not None and len(calls) < 3 and layer_of(after) is not None:
+            calls.append(after)
+            after = flow.only_next(after)
+        for count in range(len(calls), 0, -1):
+            follows = count == len(calls) and after is not None and after.is_relu()
+            parts, row = [layer_of(call) for call in calls[:count]], [str(call.path) for call in calls[:count]]
+            relu = follows and not why_not_fused(parts, True)
+            if used.isdisjoint(row) and (relu or (count > 1 and not why_not_fused(parts, False))):
+                rows[relu].append(row)
+                used |= set(row)
+                break
+    for relu, some in rows.items():
+        model = fuse_modules(model, some, relu) if some else model
+    return model, used
+
+
+def _with_stubs(model: nnx.Module, settings: Settings, arguments: Arguments) -> tuple[nnx.Module, Settings]:
+    """The model with layers in integers that quantize what comes as floats, and dequantize what leaves as floats.
+
+    Returns:
+        The model, and the settings of all its modules by name.
+    """
+    modules, settings = names_of(model), dict(settings)
+    for path, module in modules.items():
+        if isinstance(module, FloatFunctional):
+            settings[path] = None  # between floats, as in a model without stubs all functions are
+    marks = _marks(model, settings)
+    layers = {path for path, own in marks.items() if own and not rounds_layer(modules[path], settings[path])}
+    flow = record(model, marks, arguments)
+
+    def takes(call: Call) -> bool:
+        return call.path in layers and len(flow.by_path[call.path]) == 1
+
+    def passes(call: Call) -> bool:
+        return call.path is not None and isinstance(modules[call.path], PASSING)
+
+    integers = flow.integers(takes, passes)
+    stubs = {}
+    for path in layers:
+        calls = flow.by_path.get(path, [])
+        alone = len(calls) != 1
+        stubs[path] = alone or not integers.issuperset(calls[0].takes), alone or not integers.issuperset(calls[0].gives)
+    if not takes_integers(model, {path: not dequant for path, (_, dequant) in stubs.items()}, arguments):
+        stubs = dict.fromkeys(layers, (True, True))
+    for path in layers:
+        settings |= {".".join(filter(None, (path, part))): settings[path] for part in ("quant", "dequant", "module")}
+
+    def change(path: str, module: nnx.Module) -> nnx.Module:
+        return QuantWrapper(module, *stubs[path]) if any(stubs.get(path, ())) else module
+
+    return rebuilt(model, change, is_whole), settings
+
+
+def _warn_of_floats(model: nnx.Module, settings: Settings) -> None:
+    """Warns of layers that have settings and matrices as weights, and stay in floats."""
+    modules, left = names_of(model), []
+    for row in report(model):
+        layer, chosen = modules[row.path], settings.get(row.path)
+        if row.state != "float" or chosen is None or all(value.ndim < 2 for _, value in arrays_in(layer)):
+            continue
+        reason = why_not_dynamic(layer) if isinstance(chosen, QConfigDynamic) else row.reason
+        left.append(f"{shown(row.path)} ({row.layer}): {reason}")
+    if left:
+        more = f"; and {len(left) - 12} more, see report(model)" if len(left) > 12 else ""
+        warn(f"these layers stay in floats: {'; '.join(left[:12])}{more}")
