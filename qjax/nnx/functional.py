@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import index
 from typing import Any
 
 import jax
@@ -18,6 +20,12 @@ from qjax.quantization import QTensor, functional
 __all__ = ["avg_pool", "hard_tanh", "leaky_relu", "max_pool", "relu", "relu6", "softmax"]
 
 Padding = Any  # a str, or pairs: flax says str alone
+
+
+@partial(jax.jit, static_argnums=(0, 2))
+def keeps_scale(function: Callable[..., Any], x: jax.Array, settings: tuple[Any, ...] = ()) -> jax.Array:
+    """function(x, *settings), as one equation of a jaxpr, by whose name `quantize_model` finds what takes integers."""
+    return function(x, *settings)
 
 
 def relu(x: Any) -> Any:
@@ -39,10 +47,9 @@ def relu(x: Any) -> Any:
     if isinstance(x, QTensor):
         return x.relu()
     x = as_numbers(x, "x")
-    return _relu(x) if jnp.issubdtype(x.dtype, jnp.floating) else jax.nn.relu(x)
+    return keeps_scale(_relu, x) if jnp.issubdtype(x.dtype, jnp.floating) else jax.nn.relu(x)
 
 
-@jax.jit  # one equation of a jaxpr, so that quantize_model sees a ReLU
 def _relu(x: jax.Array) -> jax.Array:
     lanes = jax.lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")  # XLA flushes subnormals, and adds 0 to -0.0
     magnitudes = lanes & jnp.iinfo(lanes.dtype).max
@@ -68,7 +75,7 @@ def relu6(x: Any) -> Any:
         >>> relu6(jnp.float32([-1, 2, 8]))
         Array([0., 2., 6.], dtype=float32)
     """
-    return arithmetic.clamp(x, 0, 6) if isinstance(x, QTensor) else jax.nn.relu6(as_numbers(x, "x"))
+    return arithmetic.clamp(x, 0, 6) if isinstance(x, QTensor) else keeps_scale(jax.nn.relu6, as_numbers(x, "x"))
 
 
 def hard_tanh(x: Any) -> Any:
@@ -88,7 +95,7 @@ def hard_tanh(x: Any) -> Any:
         >>> hard_tanh(jnp.float32([-3, 0.5, 2]))
         Array([-1. ,  0.5,  1. ], dtype=float32)
     """
-    return arithmetic.clamp(x, -1, 1) if isinstance(x, QTensor) else jax.nn.hard_tanh(as_numbers(x, "x"))
+    return arithmetic.clamp(x, -1, 1) if isinstance(x, QTensor) else keeps_scale(jax.nn.hard_tanh, as_numbers(x, "x"))
 
 
 def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
@@ -158,7 +165,7 @@ def max_pool(
     """
     settings = _checked(inputs, window_shape, strides, padding)
     if not isinstance(inputs, QTensor):
-        return nnx.max_pool(jnp.asarray(inputs), *settings)
+        return keeps_scale(nnx.max_pool, jnp.asarray(inputs), settings)
     return functional.max_pool(*_padded(inputs, *settings, inputs.form.qmin), channels_last=True)
 
 
@@ -203,6 +210,8 @@ def _checked(inputs: Any, window: Any, strides: Any, padding: Any) -> tuple[Any,
         check_choice("padding", padding.upper(), ("VALID", "SAME", "SAME_LOWER"))
     elif np.shape(padding) != (dims, 2):
         raise ValueError(f"padding={quoted(padding)}; allowed are VALID, SAME, SAME_LOWER and {dims} pairs of ints")
+    else:
+        padding = tuple((index(low), index(high)) for low, high in padding)
     return window, check_sizes("strides", 1 if strides is None else strides, 1, dims), padding
 
 

@@ -19,10 +19,10 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core
 
 from qjax._models.tree import rebuilt, shown
-from qjax.auto_low.arrays import take_arrays
-from qjax.auto_low.evaluate import bind
 from qjax.nnx.workflow.layers import is_whole
 from qjax.quantization import QTensor, quantize_per_tensor
+from qjax.recipes.arrays import take_arrays
+from qjax.recipes.evaluate import bind
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
@@ -44,6 +44,11 @@ class Call:
     gives: list[Any]
     equation: Any = None
 
+    @property
+    def keeps(self) -> bool:
+        """True of a function of `qjax.nnx` that takes integers as well, whose results have the scale of its input."""
+        return self.path is None and self.equation.params.get("name") == "keeps_scale"  # of qjax.nnx.functional
+
     def is_relu(self) -> bool:
         """True of an equation that computes max(x, 0), by its results for some numbers.
 
@@ -59,7 +64,7 @@ class Call:
         return bool((bind(self.equation, operands)[0] == jnp.maximum(probe, 0)).all())
 
 
-_PROBE = np.float32([-1e4, -8, -1, -0.5, 0, 0.5, 1, 3, 8, 1e4])
+_PROBE = np.array([-1e4, -8, -1, -0.5, 0, 0.5, 1, 3, 8, 1e4], np.float32)
 _CHOOSING = ("max", "jit", "pjit", "custom_jvp_call")  # what a ReLU may be in a jaxpr
 
 
@@ -120,7 +125,9 @@ class Flow:
             fit = {
                 variable
                 for variable in suited
-                if all(takes(call) or (passes(call) and suited.issuperset(call.gives)) for call in self._takers[variable])
+                if all(
+                    takes(call) or (passes(call) and suited.issuperset(call.gives)) for call in self._takers[variable]
+                )
             }
             changed, suited = fit != suited, fit
         found: set[Any] = set()

@@ -9,10 +9,9 @@ from typing import Any
 import jax
 from flax import nnx
 
-from qcore.arguments import check_type, quoted
+from qcore.arguments import check_type
 from qcore.notices import warn
 from qjax._models.tree import all_names, check_model, names_of, rebuilt, shown
-from qjax.auto_low.arrays import is_array
 from qjax.nnx.workflow.flow import Arguments, Call, Flow, first_arguments, record, takes_integers
 from qjax.nnx.workflow.layers import PASSING, is_whole, why_float
 from qjax.nnx.workflow.observing import FloatFunctional, Observed
@@ -26,6 +25,7 @@ from qjax.nnx.workflow.steps.settings import check_effects, settings_of
 from qjax.nnx.workflow.steps.training import trained_layer
 from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qjax.quantization import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
+from qjax.recipes.arrays import is_array
 
 Settings = dict[str, Any]
 
@@ -68,9 +68,10 @@ def quantize_model(
         >>> from qjax.nnx import ReLU
         >>> rngs = nnx.Rngs(0)
         >>> layers = nnx.Conv(1, 4, (3, 3), rngs=rngs), nnx.BatchNorm(4, rngs=rngs), ReLU(), nnx.Linear(4, 3, rngs=rngs)
-        >>> small = quantize_model(nnx.Sequential(*layers), calibrate=[jax.random.normal(jax.random.key(0), (8, 4, 4, 1))])
+        >>> data = jax.random.normal(jax.random.key(0), (8, 4, 4, 1))
+        >>> small = quantize_model(nnx.Sequential(*layers), calibrate=[data])
         >>> [row.path for row in report(small) if row.state == "quantized"]
-        ['0.quant', '0.module', '3.dequant', '3.module']
+        ['0.module', '0.quant', '3.dequant', '3.module']
     """
     check_model("model", model)
     if train is not None:
@@ -240,7 +241,7 @@ def _with_stubs(model: nnx.Module, settings: Settings, arguments: Arguments) -> 
         return call.path in layers and len(flow.by_path[call.path]) == 1
 
     def passes(call: Call) -> bool:
-        return call.path is not None and isinstance(modules[call.path], PASSING)
+        return call.keeps if call.path is None else isinstance(modules[call.path], PASSING)
 
     integers = flow.integers(takes, passes)
     stubs = {}

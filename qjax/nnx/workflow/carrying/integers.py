@@ -18,6 +18,7 @@ from qjax.nnx.intrinsic import Fused, LinearReLU
 from qjax.nnx.layouts import torch_weight
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.recurrent import Recurrent
+from qjax.nnx.rounded import RoundedLayer
 from qjax.nnx.workflow.carrying.entries import Entries
 from qjax.nnx.workflow.carrying.rounded import (
     arrays_of_rounded,
@@ -26,13 +27,18 @@ from qjax.nnx.workflow.carrying.rounded import (
     has_numbers,
     numbers_from,
 )
-from qjax.nnx.workflow.carrying.weights import parameters_from, weight_from
+from qjax.nnx.workflow.carrying.weights import check_range, parameters_from, weight_from
 from qjax.nnx.workflow.layers import NORMS, WEIGHTED, why_float
 from qjax.nnx.workflow.observing import FloatFunctional
 from qjax.nnx.workflow.steps.dynamic import parts_of, why_not_dynamic, with_cell
 from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub
 from qjax.quantization import QConfig
 from qjax.quantization.qconfig import input_rounding, output_form, range_observer
+
+INTEGERS = (
+    *(RoundedLayer, quantized.Quantized, quantized.Embed),
+    *(dynamic.Linear, dynamic.Cell, dynamic.RNN, dynamic.Recurrent),
+)
 
 
 def from_integers(name: str, module: Any, entries: Entries, settings: Any) -> Any:
@@ -135,16 +141,40 @@ def _dtype(entries: Entries, name: str) -> Any:
     return numbers_of(f"tensors[{quoted(whole)}]", entries.tensors[whole]).dtype if name in entries else None
 
 
+def fill_integers(module: Any, entries: Entries) -> None:
+    """Takes the arrays of a layer that is quantized already.
+
+    Raises:
+        ValueError: if one is missing, has another shape or dtype, or has integers out of range.
+    """
+    variables = _variables(module)
+    for name, own in arrays_of_integers(module).items():
+        array, shown = entries.take(name, size=own.size), f"tensors[{quoted(entries.prefix + name)}]"
+        if array.dtype != own.dtype or (own.ndim > 1 and array.shape != own.shape):
+            raise ValueError(
+                f"{shown} is {array.dtype} of shape {array.shape}; allowed is {own.dtype} of shape {own.shape}"
+            )
+        if name in variables:
+            variables[name].set_value(jnp.asarray(array).reshape(own.shape))
+        elif (array != own).any():  # a batch norm without them
+            raise ValueError(f"{shown} has other numbers than {own[0]}; allowed are none, as the layer has none")
+    for _, part in nnx.iter_modules(module):
+        if isinstance(part, quantized.QuantizedWeight):
+            check_range(part().values, part.form, entries.prefix[:-1])
+
+
 def arrays_of_integers(module: Any) -> dict[str, Any]:
-    """The arrays of a quantized layer by PyTorch's names, which are its own but in an RNN."""
-    if isinstance(module, dynamic.RNN):
-        return {
-            name.replace("h.", "h.0.", 1): array  # of ih and hh
-            for name, array in arrays_of_integers(module.cell).items()
-        }
-    flat = nnx.to_flat_state(nnx.state(module, quantized.IntegerVariable))
-    arrays = {".".join(map(str, path)): np.asarray(variable.get_value()) for path, variable in flat}
+    """The arrays of a quantized layer by PyTorch's names."""
+    arrays = {name: np.asarray(variable.get_value()) for name, variable in _variables(module).items()}
     if isinstance(module, quantized.BatchNorm):
         ones = np.ones_like(arrays["running_mean"])
         arrays = {"weight": ones, "bias": 0 * ones} | arrays
-    return arrays_of_rounded(module, arrays)
+    return arrays
+
+
+def _variables(module: Any) -> dict[str, nnx.Variable]:
+    """The variables of a quantized layer by PyTorch's names, which are its own but in an RNN."""
+    if isinstance(module, dynamic.RNN):
+        return {name.replace("h.", "h.0.", 1): one for name, one in _variables(module.cell).items()}  # of ih and hh
+    flat = nnx.to_flat_state(nnx.state(module, quantized.IntegerVariable))
+    return arrays_of_rounded(module, {".".join(map(str, path)): variable for path, variable in flat})

@@ -12,13 +12,13 @@ from flax import nnx
 from qcore.affine import checkpoint
 from qjax._models.tree import check_model, rebuilt, shown
 from qjax.nnx import quantized
-from qjax.nnx.rounded import RoundedLayer
+from qjax.nnx.rounded import RoundedLayer, ScaledRounding
 from qjax.nnx.workflow.carrying.entries import Entries, check_tensors
 from qjax.nnx.workflow.carrying.floats import fill
-from qjax.nnx.workflow.carrying.integers import from_integers
+from qjax.nnx.workflow.carrying.integers import INTEGERS, fill_integers, from_integers
 from qjax.nnx.workflow.carrying.rounded import rounds_results, with_rounding
 from qjax.nnx.workflow.layers import is_whole, why_float
-from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
+from qjax.nnx.workflow.observing import FloatFunctional, Observed
 from qjax.nnx.workflow.steps.conversion import observer_name
 from qjax.nnx.workflow.steps.dynamic import name_of_settings
 from qjax.nnx.workflow.steps.settings import settings_of
@@ -34,11 +34,12 @@ def from_torch(model: nnx.Module, tensors: Mapping[str, Any], qconfig: Any = Non
     Modules are found by their dotted names, in which a Sequential's places are "0", "1", ... as in PyTorch. Kernels are
     transposed, and the two biases of a recurrent cell added. Where `tensors` has integers, as qtorch's `convert` and
     `quantize_dynamic` leave them, the layer becomes that of `qjax.nnx.quantized`, and gives the integers that it gives
-    in PyTorch. Where it has the ranges of an observer, `model` must be prepared in the same way. An `nnx.RNN` is an
-    LSTM, a GRU or an RNN of one layer and direction.
+    in PyTorch. Where it has the ranges of an observer, `model` must be prepared in the same way; a model that is
+    converted takes the integers of one that was converted in the same way. An `nnx.RNN` is an LSTM, a GRU or an RNN of
+    one layer and direction.
 
     Args:
-        model: the float model, or a prepared one; it stays as it is.
+        model: the float model, or a prepared or converted one; it stays as it is.
         tensors: NumPy arrays by the names of a `state_dict`, say what `safetensors.numpy.load_file` returns.
         qconfig: the settings that the model had in PyTorch, as for `prepare`, or a `QConfigDynamic` for layers of
             `quantize_dynamic`; they say which integers results and weights are, or to which formats they are rounded.
@@ -75,6 +76,9 @@ def from_torch(model: nnx.Module, tensors: Mapping[str, Any], qconfig: Any = Non
 
 
 def _carried(module: nnx.Module, entries: Entries, settings: Any, name: str) -> nnx.Module:
+    if isinstance(module, INTEGERS):
+        fill_integers(module, entries)
+        return module
     if isinstance(module, Observed):
         fill(module.module, entries)
         _fill_observer(module.activation_post_process, entries.of(OBSERVER))
@@ -96,8 +100,11 @@ def _carried(module: nnx.Module, entries: Entries, settings: Any, name: str) -> 
     return made
 
 
-def _fill_observer(observer: Observer, entries: Entries) -> None:
+def _fill_observer(observer: Any, entries: Entries) -> None:
     """An observer's state; its arrays may have other shapes of as many elements."""
+    if isinstance(observer, ScaledRounding):
+        fill_integers(observer, entries)
+        return
     state = checkpoint.restore(observer.state.get_value(), entries.tensors, entries.prefix[:-1])
     entries.used.update(name for name in entries.tensors if name.startswith(entries.prefix))
     observer.load(jax.tree.map(jnp.asarray, state))

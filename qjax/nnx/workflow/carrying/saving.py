@@ -10,20 +10,13 @@ from flax import nnx
 
 from qcore.affine import checkpoint
 from qjax._models.tree import check_model, modules_of, name_of
-from qjax.nnx import quantized
-from qjax.nnx.quantized import dynamic
-from qjax.nnx.rounded import RoundedLayer, ScaledRounding
+from qjax.nnx.rounded import ScaledRounding
 from qjax.nnx.workflow.carrying.floats import arrays_of
-from qjax.nnx.workflow.carrying.integers import arrays_of_integers
+from qjax.nnx.workflow.carrying.integers import INTEGERS, arrays_of_integers
 from qjax.nnx.workflow.carrying.loading import OBSERVER
 from qjax.nnx.workflow.layers import is_whole
 from qjax.nnx.workflow.observing import FloatFunctional, Observed
 from qjax.nnx.workflow.steps.training import Trained
-
-_INTEGERS = (
-    *(RoundedLayer, quantized.Quantized, quantized.Embed),
-    *(dynamic.Linear, dynamic.Cell, dynamic.RNN, dynamic.Recurrent),
-)
 
 
 def to_torch(model: nnx.Module) -> dict[str, np.ndarray]:
@@ -59,7 +52,7 @@ def to_torch(model: nnx.Module) -> dict[str, np.ndarray]:
 
 
 def _arrays_of(module: Any) -> dict[str, Any]:
-    if isinstance(module, _INTEGERS):
+    if isinstance(module, INTEGERS):
         return arrays_of_integers(module)
     if isinstance(module, Observed):
         trained = isinstance(module, Trained)

@@ -42,9 +42,14 @@ def weight_from(shape: tuple[int, ...], entries: Entries, form: AffineInteger | 
         weight.check()
     except (TypeError, ValueError) as error:
         raise ValueError(f"{quoted(entries.prefix[:-1])} of tensors: {error}") from error
-    if ((values < form.qmin) | (values > form.qmax)).any():
-        raise ValueError(f"{quoted(entries.prefix[:-1])} of tensors has integers outside of {form}; allowed are none")
+    check_range(values, form, entries.prefix[:-1])
     return weight
+
+
+def check_range(values: Any, form: AffineInteger, name: str) -> None:
+    """Raises ValueError if the integers of a weight are out of range."""
+    if ((values < form.qmin) | (values > form.qmax)).any():
+        raise ValueError(f"{quoted(name)} of tensors has integers outside of {form}; allowed are none")
 
 
 def parameters_from(entries: Entries) -> QParams:

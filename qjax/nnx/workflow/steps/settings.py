@@ -45,7 +45,7 @@ def check_entries(entries: Mapping[Any, Any], modules: list[tuple[str, nnx.Modul
     """
     types = {type(module) for _, module in modules}
     names = {name for name, _ in modules}
-    name = "qconfig" if QConfig in kinds else "qconfig_spec"
+    name = "qconfig" if kinds[0] is QConfig else "qconfig_spec"
     for key, settings in entries.items():
         if settings is not None and not isinstance(settings, kinds):
             allowed = ", ".join(kind.__name__ for kind in kinds)

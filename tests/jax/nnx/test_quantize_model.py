@@ -1,0 +1,239 @@
+"""quantize_model: networks of flax that were not written for quantization, by one call."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from support import assert_same_bits
+
+import qjax.nnx as qnn
+from qjax._models.tree import all_names, names_of
+from qjax.nnx import quantized
+from qjax.nnx.rounded import RoundedLayer
+from qjax.quantization import (
+    QConfig,
+    default_dynamic_qconfig,
+    default_per_channel_weight_observer,
+    default_qconfig,
+)
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+X = jax.random.normal(jax.random.key(0), (8, 4))
+
+
+class Functions(nnx.Module):
+    """Linear layers with functions between them, as people have them."""
+
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        for name in ("one", "two", "three", "four", "five", "six", "twice"):
+            setattr(self, name, nnx.Linear(4, 4, rngs=rngs))
+        self.norm, self.act = nnx.BatchNorm(4, rngs=rngs), qnn.ReLU6()
+
+    def __call__(self, x):
+        x = nnx.relu(self.norm(self.one(x)))  # fused
+        x = self.four(self.act(self.three(jnp.maximum(self.two(x), 0))))  # from three to four in integers
+        x = x + jax.nn.leaky_relu(self.five(qnn.relu6(x)))
+        return self.twice(self.twice(self.six(x)))
+
+
+def kinds(model, *types):
+    return sorted(name for name, module in all_names(model) if isinstance(module, types))
+
+
+@pytest.fixture(scope="module")
+def floats():
+    model = Functions()
+    model.eval()
+    return model
+
+
+@pytest.fixture(scope="module")
+def small(floats):
+    with pytest.warns(UserWarning, match=r"layer 'twice\.\w+' ran 2 times"):
+        return qnn.quantize_model(floats, default_qconfig, [X])
+
+
+def test_what_is_fused_and_where_integers_begin_and_end(floats, small):
+    assert {name for name in kinds(small, quantized.Linear) if names_of(small)[name].relu} == {
+        "one.module",
+        "two.module",
+    }
+    assert kinds(small, nnx.BatchNorm) == []
+    stubs = kinds(small, quantized.Quantize, quantized.DeQuantize)
+    both = [f"{name}.{stub}" for name in ("five", "one", "twice", "two") for stub in ("dequant", "quant")]
+    assert stubs == sorted([*both, "three.quant", "four.dequant", "six.quant", "six.dequant"])
+    assert kinds(floats, qnn.QuantWrapper) == []
+    exact = floats(X)
+    assert jnp.linalg.norm(small(X) - exact) < 0.1 * jnp.linalg.norm(exact)
+
+
+def test_code_between_layers_that_needs_floats():
+    """A cast that leaves no equation in the jaxpr cannot take integers."""
+
+    class Casts(nnx.Module):
+        def __init__(self):
+            self.one, self.two = (nnx.Linear(4, 4, rngs=nnx.Rngs(0)) for _ in range(2))
+
+        def __call__(self, x):
+            return self.two(self.one(x).astype(jnp.float32))
+
+    class Plain(Casts):
+        def __call__(self, x):
+            return self.two(self.one(x))
+
+    cast, plain = (qnn.quantize_model(kind(), default_qconfig, [X]) for kind in (Casts, Plain))
+    assert kinds(cast, quantized.Quantize) == ["one.quant", "two.quant"]
+    assert kinds(plain, quantized.Quantize) == ["one.quant"]
+    assert_same_bits(cast(X), plain(X))
+
+
+def test_copies_files_and_exports_have_the_same_bits(floats, small, recwarn):
+    y = small(X)
+    exported = jax.export.export(jax.jit(lambda x: small(x)))(X)
+    other = qnn.quantize_model(floats, default_qconfig, [X / 2])
+    again = qnn.from_torch(other, qnn.to_torch(small))
+    graph, state = nnx.split(small)
+    nnx.update(other, state)
+    for model in (nnx.clone(small), again, other, nnx.merge(graph, state), exported.call, nnx.jit(lambda x: small(x))):
+        assert_same_bits(model(X), y)
+
+
+def train(model):
+    optimizer = nnx.Optimizer(model, optax.sgd(0.01), wrt=nnx.Param)
+    optimizer.update(model, nnx.jit(nnx.grad(lambda model: (model(X) ** 2).mean()))(model))
+
+
+def convolutions():
+    rngs = nnx.Rngs(0)
+    parts = nnx.Conv(4, 4, (3,), rngs=rngs), nnx.BatchNorm(4, rngs=rngs), qnn.ReLU(), nnx.Linear(4, 2, rngs=rngs)
+    return nnx.Sequential(*parts)
+
+
+@pytest.mark.parametrize(
+    ("qconfig", "data"),
+    [
+        (None, {"train": train}),
+        (QConfig(None, default_per_channel_weight_observer), {}),
+        (QConfig(None, default_per_channel_weight_observer), {"calibrate": [X]}),
+        (QConfig("e4m3fn", default_per_channel_weight_observer), {"calibrate": [X]}),
+        pytest.param(QConfig("e4m3fn", "mxfp8_e4m3"), {"calibrate": [X]}, marks=pytest.mark.heavy),
+        pytest.param(QConfig("e4m3fn", "mxfp8_e4m3"), {"train": train}, marks=pytest.mark.heavy),
+    ],
+    ids=["training", "weights", "fused weights", "a format", "formats", "training of formats"],
+)
+def test_settings(qconfig, data):
+    model = convolutions()
+    made = qnn.quantize_model(model, qconfig, **data)
+    model.eval()
+    exact, found = model(X), made(X)
+    assert jnp.linalg.norm(exact - found) < 0.3 * jnp.linalg.norm(exact)
+    states = {row.path: row.state for row in qnn.report(made)}
+    assert set(states.values()) <= {"quantized", "rounded", "passing", "float"}
+    if qconfig is not None:
+        assert states["0"] == states["3"] == "rounded"
+        assert isinstance(made.layers[3], RoundedLayer)
+    assert ("1" in states) is not bool(data)  # the batch norm, where nothing shows what follows what
+
+
+def test_dynamic_settings_and_parts(floats):
+    model = convolutions()
+    with pytest.warns(UserWarning, match=r"stay in floats: layer '0' \(Conv\): there is no dynamic Conv"):
+        made = qnn.quantize_model(model, default_dynamic_qconfig)
+    assert kinds(made, quantized.dynamic.Linear) == ["3"]
+    mixed = qnn.quantize_model(model, {"": default_qconfig, "3": default_dynamic_qconfig, nnx.BatchNorm: None}, [X])
+    assert kinds(mixed, quantized.dynamic.Linear) == ["3"]
+    assert kinds(mixed, quantized.Conv) == ["0.module"]
+    by_type = qnn.quantize_model(model, {nnx.Linear: default_qconfig}, [X])
+    assert kinds(by_type, nnx.BatchNorm, quantized.Linear) == ["1", "3.module"]
+
+
+def test_functions_that_calibrate_and_arguments_by_name(floats, small, recwarn):
+    def run(model):
+        nnx.jit(lambda model, x: model(x))(model, X)
+
+    for data in (run, [{"x": X}], ((x,) for x in [np.asarray(X)])):
+        assert_same_bits(qnn.quantize_model(floats, default_qconfig, data)(X), small(X))
+    layer = qnn.quantize_model(nnx.Linear(4, 2, rngs=nnx.Rngs(0)), default_qconfig, [X])
+    assert isinstance(layer.module, quantized.Linear)
+    assert layer.weight is layer.module.weight
+
+
+class Conv1D(nnx.Module):
+    """A linear layer that someone wrote."""
+
+    def __init__(self):
+        self.weight = nnx.Param(jnp.ones((4, 4)))
+
+    def __call__(self, x):
+        return x @ self.weight[...]
+
+
+class SameConv(nnx.Conv):
+    """A convolution that pads in a child and calls its base class."""
+
+    def __init__(self):
+        super().__init__(4, 4, (2,), padding="VALID", rngs=nnx.Rngs(0))
+        self.pad = nnx.Dropout(0.5)
+
+    def __call__(self, x):
+        return super().__call__(jnp.pad(self.pad(x, deterministic=True), ((0, 1), (0, 0))))
+
+
+def test_layers_that_stay_in_floats():
+    model = nnx.Sequential(SameConv(), Conv1D(), nnx.MultiHeadAttention(2, 4, decode=False, rngs=nnx.Rngs(0)))
+    model = nnx.Sequential(model, nnx.Linear(4, 4, rngs=nnx.Rngs(0)))
+    with pytest.warns(UserWarning, match="these layers stay in floats") as found:
+        made = qnn.quantize_model(model, {"": default_qconfig, "0.2.out": None}, [X])
+    text = str(found[0].message)
+    assert "layer '0.0' (SameConv): it is of a subclass of Conv, and only exact types are swapped" in text
+    assert "layer '0.1' (Conv1D): there is no quantized Conv1D" in text
+    assert "layer '0.2.query' (LinearGeneral): there is no quantized LinearGeneral" in text
+    assert "0.2.out" not in text
+    assert kinds(made, quantized.Linear) == ["1.module"]
+
+
+class Calls(nnx.Module):
+    """A batch norm that is called with a flag."""
+
+    def __init__(self):
+        self.conv, self.bn = nnx.Conv(4, 4, (3,), rngs=nnx.Rngs(0)), nnx.BatchNorm(4, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        return self.bn(self.conv(x), use_running_average=True)
+
+
+LAYER = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ((3,), TypeError, "model is a int"),
+        ((LAYER, 3), TypeError, "qconfig is a int"),
+        ((LAYER, {"": 3}), TypeError, "the entry '' is a int; allowed are QConfig, QConfigDynamic and None"),
+        ((LAYER, {"": None}), ValueError, "no settings but None"),
+        ((LAYER,), ValueError, "calibrate=None; the model itself needs the range"),
+        ((LAYER, None, X), TypeError, r"calibrate is a ArrayImpl; allowed are None, a list of inputs"),
+        ((LAYER, None, []), ValueError, "calibrate has no inputs"),
+        ((LAYER, None, lambda model: None), ValueError, "calibrate has not run the model"),
+        ((LAYER, {"fc": default_qconfig}, [X]), ValueError, "names no module"),
+        ((LAYER, {nnx.Conv: default_qconfig}, [X]), ValueError, "the entry Conv is the exact type of no module"),
+        ((nnx.Sequential(nnx.relu), None, [X]), ValueError, "model has no layer to observe"),
+        ((Calls(), None, [X]), ValueError, "layer 'bn' is called with its input, use_running_average; a quantized"),
+    ],
+)
+def test_wrong_calls(arguments, error, text):
+    with pytest.raises(error, match=text):
+        qnn.quantize_model(*arguments)
+
+
+def test_wrong_functions():
+    with pytest.raises(TypeError, match="train is a int"):
+        qnn.quantize_model(LAYER, train=3)
+    with pytest.raises(TypeError, match="calibrate and train are given"):
+        qnn.quantize_model(LAYER, None, [X], train=train)
+    kept = qnn.quantize_model(Calls(), {"": default_qconfig, "bn": None}, [X])
+    assert kinds(kept, nnx.BatchNorm) == ["bn"]

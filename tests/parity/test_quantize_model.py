@@ -1,0 +1,99 @@
+"""quantize_model in PyTorch and in JAX: the same layers are quantized to the same bits."""
+
+import numpy as np
+import optax
+import pytest
+import torch
+from carrying_support import channels_last, same_at_every_layer, tensors_of
+from flax import nnx
+from front_pairs import IMAGES, FlaxConvs, FlaxGPT2, TorchGPT2, torch_convs
+from support import assert_same_bits
+
+import qjax.nnx as qnn
+import qjax.quantization as jq
+import qtorch.quantization as tq
+from qcore import BlockScaled
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*seen nothing")
+
+
+def states(report):
+    """The states of layers by name; PyTorch has a row for a pool, which is a function in flax."""
+    return {row.path: (row.state, row.weight) for row in report if row.layer != "MaxPool2d"}
+
+
+def train_torch(model):
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    model(torch.from_numpy(IMAGES)).square().mean().backward()
+    optimizer.step()
+
+
+def train_flax(model):
+    optimizer = nnx.Optimizer(model, optax.sgd(0.01), wrt=nnx.Param)
+    gradient = nnx.grad(lambda model: (model(channels_last(IMAGES)) ** 2).mean())
+    optimizer.update(model, nnx.jit(gradient)(model))
+
+
+WAYS = {"calibrated": "default_qconfig", "histograms": None, "trained": "default_qat_qconfig"}
+
+
+@pytest.mark.parametrize(
+    "way", ["calibrated", *(pytest.param(way, marks=pytest.mark.heavy) for way in ("histograms", "trained"))]
+)
+def test_convolutions(way):
+    """Blocks of MobileNetV2, GoogLeNet, ShuffleNet and U-Net: JAX finds PyTorch's layers, stubs and scales, and has its
+    integers after each layer."""
+    settings, floats = WAYS[way], torch_convs()
+    ours, theirs = (None if settings is None else getattr(package, settings) for package in (tq, jq))
+    own = qnn.from_torch(FlaxConvs(), tensors_of(floats))
+    if way == "trained":
+        small = tq.quantize_model(floats, ours, train=train_torch)
+        own = qnn.quantize_model(own, theirs, train=train_flax)
+    else:
+        small = tq.quantize_model(floats, ours, [torch.from_numpy(IMAGES)])
+        own = qnn.quantize_model(own, theirs, [channels_last(IMAGES)])
+    assert states(tq.report(small)) == states(qnn.report(own))
+    arrays, expected = qnn.to_torch(own), tensors_of(small)
+    assert arrays.keys() == expected.keys()
+    if way == "calibrated":  # sums of floats differ in their last bits
+        for name in arrays:
+            if name.endswith("scale"):
+                np.testing.assert_allclose(arrays[name].ravel(), expected[name].ravel(), 1e-4)
+    same_at_every_layer(small, qnn.from_torch(own, expected), IMAGES[::-1].copy())
+
+
+def gpt2():
+    """The block in PyTorch, and with its weights in flax."""
+    torch.manual_seed(0)
+    model = TorchGPT2().eval()
+    arrays = {name: array.T.copy() if array.ndim == 2 else array for name, array in tensors_of(model).items()}
+    return model, qnn.from_torch(FlaxGPT2(), arrays)
+
+
+TOKENS = np.random.default_rng(2).normal(size=(2, 3, 8)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        lambda package: package.default_dynamic_qconfig,
+        lambda package: package.QConfig(None, package.default_per_channel_weight_observer),
+        lambda package: package.QConfig(None, BlockScaled("int4", {-1: 4}, scale="float32")),
+        lambda package: {"": package.default_dynamic_qconfig, "proj": None, "fc": package.QConfig(None, "mxfp4")},
+    ],
+    ids=["dynamic", "int8 weights", "int4 weights", "parts"],
+)
+def test_linear_layers(settings):
+    """A block of GPT-2 without data: the same arrays, and where sums are of integers the same result."""
+    model, own = gpt2()
+    small, served = tq.quantize_model(model, settings(tq)), qnn.quantize_model(own, settings(jq))
+    arrays, expected = qnn.to_torch(served), tensors_of(small)
+    assert arrays.keys() == expected.keys()
+    for name, array in arrays.items():
+        assert array.reshape(-1).tobytes() == expected[name].reshape(-1).tobytes(), name
+    assert states(tq.report(small)) == states(qnn.report(served))
+    x = torch.from_numpy(TOKENS)
+    y, expected = nnx.jit(lambda model, x: model(x))(served, TOKENS), small(x)
+    np.testing.assert_allclose(y, expected.detach(), rtol=1e-5, atol=1e-5)
+    if settings(tq) is tq.default_dynamic_qconfig:
+        assert_same_bits(np.asarray(y), expected)
