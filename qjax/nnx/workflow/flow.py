@@ -25,6 +25,7 @@ from qjax.recipes.arrays import take_arrays
 from qjax.recipes.evaluate import bind
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+Bounds = tuple[float | None, float | None]
 
 _IN, _OUT = "qjax takes: ", "qjax gives: "
 
@@ -49,23 +50,27 @@ class Call:
         """True of a function of `qjax.nnx` that takes integers as well, whose results have the scale of its input."""
         return self.path is None and self.equation.params.get("name") == "keeps_scale"  # of qjax.nnx.functional
 
-    def is_relu(self) -> bool:
-        """True of an equation that computes max(x, 0), by its results for some numbers.
+    @property
+    def bounds(self) -> Bounds:
+        """What an equation clamps to, by its results for some numbers; (None, None) where it does something else.
 
         The name of a function says too little: `jax.nn.relu`, `qjax.nnx.relu` and `jnp.maximum(x, 0)` are all the same.
         """
-        if self.path is not None or self.equation.primitive.name not in _CHOOSING or len(self.gives) != 1:
-            return False
-        (result,) = self.gives
-        if len(self.takes) != 1 or self.takes[0].aval.shape != result.aval.shape:
-            return False
-        probe = jnp.asarray(np.resize(_PROBE, result.aval.shape), result.aval.dtype)
+        if self.path is not None or self.equation.primitive.name not in _CHOOSING:
+            return None, None
+        if len(self.takes) != 1 or len(self.gives) != 1 or self.takes[0].aval.shape != self.gives[0].aval.shape:
+            return None, None
+        probe = jnp.asarray(np.resize(_PROBE, self.gives[0].aval.shape), self.gives[0].aval.dtype)
         operands = [probe if isinstance(atom, core.Var) else atom.val for atom in self.equation.invars]
-        return bool((bind(self.equation, operands)[0] == jnp.maximum(probe, 0)).all())
+        result = bind(self.equation, operands)[0]
+        least, most = float(result.min()), float(result.max())
+        clamps = bool((result == jnp.clip(probe, least, most)).all())
+        bounds = None if least == probe.min() else least, None if most == probe.max() else most
+        return bounds if clamps else (None, None)
 
 
 _PROBE = np.array([-1e4, -8, -1, -0.5, 0, 0.5, 1, 3, 8, 1e4], np.float32)
-_CHOOSING = ("max", "jit", "pjit", "custom_jvp_call")  # what a ReLU may be in a jaxpr
+_CHOOSING = ("max", "min", "clamp", "jit", "pjit", "custom_jvp_call")  # what a clamp may be in a jaxpr
 
 
 class Flow:

@@ -12,7 +12,8 @@ from flax import nnx
 from qcore.arguments import check_type
 from qcore.notices import warn
 from qjax._models.tree import all_names, check_model, names_of, rebuilt, shown
-from qjax.nnx.workflow.flow import Arguments, Call, Flow, first_arguments, record, takes_integers
+from qjax.nnx.activations import ReLU, ReLU6
+from qjax.nnx.workflow.flow import Arguments, Bounds, Call, Flow, first_arguments, record, takes_integers
 from qjax.nnx.workflow.layers import PASSING, is_whole, why_float
 from qjax.nnx.workflow.observing import FloatFunctional, Observed
 from qjax.nnx.workflow.report import arrays_in, report
@@ -36,9 +37,10 @@ def quantize_model(
     """A quantized copy of a float model.
 
     The model is traced once for the first calibration data, which shows what follows what; it must be one that runs
-    under `jax.jit`. Convolutions and linear layers are fused with batch norms and ReLUs behind them; layers in integers
-    quantize floats that come in, and dequantize what goes to layers or functions of floats. Then the model is
-    calibrated, or trained, and converted. `report` says of the result what is quantized, and what is in floats and why.
+    under `jax.jit`. Convolutions and linear layers are fused with batch norms and ReLUs behind them; where something
+    else clamps their results, as ReLU6 does, they get the range of what is left. Layers in integers quantize floats
+    that come in, and dequantize what goes to layers or functions of floats. Then the model is calibrated, or trained,
+    and converted. `report` says of the result what is quantized, and what is in floats and why.
 
     Args:
         model: the float model; it stays as it is.
@@ -116,7 +118,7 @@ def _static(model: nnx.Module, entries: Mapping[Any, Any], settings: Settings, c
         settings: the settings of all modules by name.
         calibrate, train: as for `quantize_model`.
     """
-    original, fused, make = model, set[str](), _observed_layer
+    original, fused, bounds, make = model, set[str](), dict[str, Bounds](), _observed_layer
     if train is not None:
         arguments, run, make = first_arguments(model, train, "train"), train, trained_layer
     else:
@@ -127,10 +129,21 @@ def _static(model: nnx.Module, entries: Mapping[Any, Any], settings: Settings, c
         if train is not None:
             model.train()
         model, fused = _fused(model, settings, flow)
-        if not any(isinstance(module, (QuantStub, DeQuantStub)) for _, module in all_names(model)):
-            model, settings = _with_stubs(model, settings, arguments)
+        modules = names_of(model)
+        without_stubs = not any(isinstance(module, (QuantStub, DeQuantStub)) for module in modules.values())
+        if without_stubs:  # then sums and products are between floats, as all functions are
+            settings |= {path: None for path, module in modules.items() if isinstance(module, FloatFunctional)}
+        flow = record(model, _marks(model, settings), arguments)
+        bounds = _bounds(model, settings, flow)
+        if without_stubs:
+            model, settings = _with_stubs(model, settings, flow, arguments)
     prepared, done = with_observers(model, settings, make)
     check_effects(entries, original, done | fused, "layer to observe")
+    modules = names_of(prepared)
+    for path, ends in bounds.items():
+        layer: Any = modules[path]
+        observed: Any = layer.module if isinstance(layer, QuantWrapper) else layer
+        observed.bounds = ends
     if run is not None:
         run(prepared)
     elif missing := unseen_layers(prepared)[0]:
@@ -188,7 +201,7 @@ _compiled = nnx.jit(_call)
 def _marks(model: nnx.Module, settings: Settings) -> dict[str, bool]:
     """The layers that a flow needs by name, and whether each has settings of its own."""
     own = {path: settings.get(path) is not None and not why_float(module) for path, module in all_names(model)}
-    kinds = (*PASSING, nnx.BatchNorm)
+    kinds = ReLU, ReLU6, nnx.Dropout, nnx.BatchNorm  # an Identity leaves no trace
     return {path: own[path] for path, module in all_names(model) if own[path] or isinstance(module, kinds)}
 
 
@@ -211,7 +224,7 @@ def _fused(model: nnx.Module, settings: Settings, flow: Flow) -> tuple[nnx.Modul
             calls.append(after)
             after = flow.only_next(after)
         for count in range(len(calls), 0, -1):
-            follows = count == len(calls) and after is not None and after.is_relu()
+            follows = count == len(calls) and after is not None and after.bounds == (0.0, None)
             parts, row = [layer_of(call) for call in calls[:count]], [str(call.path) for call in calls[:count]]
             relu = follows and not why_not_fused(parts, True)
             if used.isdisjoint(row) and (relu or (count > 1 and not why_not_fused(parts, False))):
@@ -223,19 +236,39 @@ def _fused(model: nnx.Module, settings: Settings, flow: Flow) -> tuple[nnx.Modul
     return model, used
 
 
-def _with_stubs(model: nnx.Module, settings: Settings, arguments: Arguments) -> tuple[nnx.Module, Settings]:
+def _in_integers(model: nnx.Module, settings: Settings) -> set[str]:
+    """The names of layers that become layers in integers."""
+    modules, marks = names_of(model), _marks(model, settings)
+    return {path for path, own in marks.items() if own and not rounds_layer(modules[path], settings[path])}
+
+
+def _bounds(model: nnx.Module, settings: Settings, flow: Flow) -> dict[str, Bounds]:
+    """The layers in integers whose results are clamped and go nowhere else, with the bounds.
+
+    Integers saturate: with the range of what is left (0 to 6 behind a ReLU6), none of them stands for what is cut off.
+    """
+    modules, found = names_of(model), {}
+    for path in _in_integers(model, settings):
+        calls = flow.by_path.get(path, [])
+        after = flow.only_next(calls[0]) if len(calls) == 1 else None
+        if after is not None:
+            kind = None if after.path is None else type(modules[after.path])
+            ends = after.bounds if kind is None else _CLAMPS.get(kind, (None, None))
+            if ends != (None, None):
+                found[path] = ends
+    return found
+
+
+_CLAMPS: dict[type[nnx.Module], Bounds] = {ReLU: (0.0, None), ReLU6: (0.0, 6.0)}
+
+
+def _with_stubs(model: nnx.Module, settings: Settings, flow: Flow, arguments: Arguments) -> tuple[nnx.Module, Settings]:
     """The model with layers in integers that quantize what comes as floats, and dequantize what leaves as floats.
 
     Returns:
         The model, and the settings of all its modules by name.
     """
-    modules, settings = names_of(model), dict(settings)
-    for path, module in modules.items():
-        if isinstance(module, FloatFunctional):
-            settings[path] = None  # between floats, as in a model without stubs all functions are
-    marks = _marks(model, settings)
-    layers = {path for path, own in marks.items() if own and not rounds_layer(modules[path], settings[path])}
-    flow = record(model, marks, arguments)
+    modules, layers = names_of(model), _in_integers(model, settings)
 
     def takes(call: Call) -> bool:
         return call.path in layers and len(flow.by_path[call.path]) == 1
@@ -251,6 +284,7 @@ def _with_stubs(model: nnx.Module, settings: Settings, arguments: Arguments) -> 
         stubs[path] = alone or not integers.issuperset(calls[0].takes), alone or not integers.issuperset(calls[0].gives)
     if not takes_integers(model, {path: not dequant for path, (_, dequant) in stubs.items()}, arguments):
         stubs = dict.fromkeys(layers, (True, True))
+    settings = dict(settings)
     for path in layers:
         settings |= {".".join(filter(None, (path, part))): settings[path] for part in ("quant", "dequant", "module")}
 

@@ -157,6 +157,7 @@ class Observed(nnx.Module):
 
     Attributes:
         activation_post_process: the observer.
+        bounds: results are clamped to these before they are observed, since a layer behind clamps them; None for none.
 
     Example:
         >>> from qjax.quantization import default_qconfig
@@ -173,10 +174,15 @@ class Observed(nnx.Module):
         check_type("qconfig", qconfig, QConfig, "a QConfig")
         self.module, self.qconfig = module, qconfig
         self.activation_post_process = Observer(qconfig.activation)
+        self.bounds: tuple[float | None, float | None] = (None, None)
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         module: Any = self.module
-        return self.activation_post_process(module(*arguments, **settings))
+        return self.observed(module(*arguments, **settings))
+
+    def observed(self, y: Any) -> Any:
+        """A result as its observer sees and rounds it."""
+        return self.activation_post_process(y if self.bounds == (None, None) else jnp.clip(y, *self.bounds))
 
 
 unnamed(Observed, "module")

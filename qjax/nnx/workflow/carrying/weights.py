@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 
 from qcore.affine import INT8, UINT8, AffineInteger, QParams
@@ -46,7 +47,7 @@ def weight_from(shape: tuple[int, ...], entries: Entries, form: AffineInteger | 
     return weight
 
 
-def check_range(values: Any, form: AffineInteger, name: str) -> None:
+def check_range(values: jax.Array, form: AffineInteger, name: str) -> None:
     """Raises ValueError if the integers of a weight are out of range."""
     if ((values < form.qmin) | (values > form.qmax)).any():
         raise ValueError(f"{quoted(name)} of tensors has integers outside of {form}; allowed are none")

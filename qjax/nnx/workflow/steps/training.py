@@ -63,7 +63,7 @@ class Trained(Observed):
             y = self._run(layer, *folded(layer, bn), x)
         else:
             y = self._normalized(layer, bn, x)
-        return self.activation_post_process(relu(y) if isinstance(module, Fused) and module.has_relu else y)
+        return self.observed(relu(y) if isinstance(module, Fused) and module.has_relu else y)
 
     def _run(self, layer: Any, weight: jax.Array, bias: Any, x: jax.Array) -> jax.Array:
         return with_parameters(layer, flax_layout(self.weight_fake_quant(weight)), bias)(x)
