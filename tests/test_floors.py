@@ -39,7 +39,7 @@ FLOORS = {
     ],
     "qjax": [
         "_namespace",
-        "_rounding _models",
+        "_rounding _models _jaxprs",
         "linalg",
         "quant",
         "optim",

@@ -1,1 +1,1 @@
-"""What happens to an array that is rounded."""
+"""Rounding of arrays."""

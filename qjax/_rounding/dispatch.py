@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, PartitionSpec
 
 from qcore import Number, Rounding
 from qcore.arguments import missing_key
@@ -23,7 +25,6 @@ from qjax._rounding.array_law import arange, from_lanes, materialize, pad, to_la
 from qjax._rounding.inputs import ArrayLike, as_array, as_integers
 from qjax._rounding.keys import Key, key_words, window_words
 from qjax._rounding.scopes import ROUND
-from qjax._rounding.sharded import over_blocks
 
 
 def quantize(
@@ -131,7 +132,7 @@ def _decode(
 ) -> jax.Array:
     if codes.size == 0:
         return jnp.empty(codes.shape, dtype)
-    decoded = over_blocks(partial(_decode_blocks, decoding, sizes, dtype), codes, sizes)
+    decoded = _over_blocks(partial(_decode_blocks, decoding, sizes, dtype), codes, sizes)
     return decoded(codes, constants, scales, scale)
 
 
@@ -157,7 +158,7 @@ def _lanes_of(carrier: Carrier, constants: Any) -> tuple[Any, ...]:
 
 
 class _Plan(NamedTuple):
-    """What follows from a format, a mode, a dtype and a number of dimensions: what is traced, and its integers."""
+    """The program and constants of a format, a mode and a dtype, and the sizes of blocks in so many dimensions."""
 
     program: Program
     sizes: Sizes
@@ -241,7 +242,7 @@ def same_bits(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _law(program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...], noise: Noise | None) -> Any:
-    law = over_blocks(partial(_law_of_blocks, program, sizes), x, sizes, scaled=bool(program.codes))
+    law = _over_blocks(partial(_law_of_blocks, program, sizes), x, sizes, scaled=bool(program.codes))
     return law(x, constants, noise)
 
 
@@ -282,3 +283,21 @@ def _derivative(program: Program, sizes: Sizes, primals: Any, tangents: Any) -> 
 
 _round = jax.jit(_straight_through, static_argnums=(0, 1))
 _encode = jax.jit(_law, static_argnums=(0, 1))
+
+
+def _over_blocks(function: Callable[..., Any], x: jax.Array, sizes: Sizes | None, scaled: bool = False) -> Any:
+    """A function of arrays like x with blocks of these sizes, where axes of x may be sharded explicitly.
+
+    Where shards cut blocks, the compiler chooses the shardings inside. The result is sharded like x; of a `scaled`
+    function it is a pair, and the second part is the same everywhere.
+    """
+    sharding = jax.typeof(x).sharding
+    if not sizes or AxisType.Explicit not in sharding.mesh.axis_types:
+        return function
+    parts = sharding.shard_shape(x.shape)
+    if not any(
+        size and part < length and part % size for size, part, length in zip(sizes, parts, x.shape, strict=True)
+    ):
+        return function
+    same = sharding.update(spec=PartitionSpec())
+    return jax.sharding.auto_axes(function, out_sharding=(sharding, same) if scaled else sharding)

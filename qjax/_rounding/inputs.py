@@ -36,7 +36,7 @@ def as_integers(x: Any, name: str) -> jax.Array:
 
 
 def as_numbers(x: Any, name: str) -> jax.Array:
-    """What `jnp.asarray` makes an array of; an int that no array holds is a ValueError."""
+    """`jnp.asarray`; an int that no array holds is a ValueError."""
     try:
         return jnp.asarray(x)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Name scopes that say what a traced program rounds, and where; `qjax.insight.watch` reads them.
+"""Name scopes that mark the roundings of a traced program; `qjax.insight.watch` reads them.
 
 They cost nothing where a compiled program runs. The scopes around a rounding are read from the outside:
 
@@ -26,7 +26,7 @@ def kind_scope(kind: str, role: str = "", path: str = "") -> Any:
 
 
 def mark(x: Any, y: Any, text: str) -> Any:
-    """y, which x was rounded to, as what a traced program shows."""
+    """y, the rounded x, as the result of a call that a traced program shows."""
     if not isinstance(y, Tracer):
         return y
     with jax.named_scope(f"{ROUND}{text}"):

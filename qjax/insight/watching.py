@@ -12,24 +12,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
-from jax.extend.source_info_util import current_name_stack, user_context
 
 from qcore.arguments import quoted
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
 from qcore.insight import Site, Statistics
+from qjax import _jaxprs as jaxprs
 from qjax._rounding.inputs import varying
-from qjax._rounding.scopes import PRODUCT
 from qjax.insight.arrays import digest_of, over_mesh, statistics_between
 from qjax.insight.merging import flat, merged, none_like, over_axes
 from qjax.insight.sites import Rounded, has_sites, is_product, product_site, site_of, stack_of
-from qjax.linalg.call import compute
-from qjax.recipes.programs import scan_parts
+from qjax.linalg.operator import compute
 
 Found = dict[Site, Statistics]
 
 _digests: ContextVar[bool] = ContextVar("digests", default=False)  # True while a watch that keeps them is traced
-_INLINED = ("jit", "pjit", "closed_call", "core_call", core.primitives.remat_p.name)
 
 
 def watch(fn: Callable[..., Any], digests: bool = False) -> Callable[..., tuple[Any, Found]]:
@@ -101,40 +98,89 @@ def watch(fn: Callable[..., Any], digests: bool = False) -> Callable[..., tuple[
 
 def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], outer: str) -> tuple[list[Any], Found]:
     """The results of a program that runs in a name stack, and its statistics."""
-    values = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
     found: Found = {}
 
-    def read(atom: Any) -> Any:
-        return values[atom] if isinstance(atom, core.Var) else atom.val
-
-    for equation in jaxpr.eqns:
-        scope = current_name_stack() + equation.source_info.name_stack
-        with user_context(equation.source_info.traceback, name_stack=scope), equation.ctx.manager:
-            results, more = _run(equation, [read(atom) for atom in equation.invars], stack_of(outer, equation))
+    def step(_: int, equation: Any, operands: list[Any]) -> Sequence[Any]:
+        results, more = _run(equation, operands, stack_of(outer, equation))
         for site, statistics in more.items():
             found[site] = merged(found[site], statistics) if site in found else statistics
-        values.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars], found
+        return results
+
+    return jaxprs.evaluate(jaxpr, consts, args, step), found
 
 
 def _run(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Found]:
+    """The results of an equation, and the statistics of all that it rounds."""
     name = equation.primitive.name
     rounded = site_of(stack, equation)
     if rounded is not None:
-        results = _bind(equation, operands)
+        results = jaxprs.bind(equation, operands)
         return results, {rounded.site: _statistics(rounded, operands[0], results[0])}
-    inside = any(has_sites(inner, stack) for inner in core.jaxprs_in_params(equation.params))
-    if not inside and not is_product(equation):
-        return _bind(equation, operands), {}
-    if name not in _CALLS:
-        raise ValueError(f"fn rounds within {name}, out of which no statistics come; allowed are {', '.join(_CALLS)}")
-    return _CALLS[name](equation, operands, stack)
+    if is_product(equation):
+        return _product(equation, operands, stack)
+    if not any(has_sites(inner, stack) for inner in core.jaxprs_in_params(equation.params)):
+        return jaxprs.bind(equation, operands), {}
+    allowed = (*jaxprs.REBUILT, *jaxprs.CUSTOM)
+    if name not in allowed:
+        raise ValueError(f"fn rounds within {name}, out of which no statistics come; allowed are {', '.join(allowed)}")
+    programs = jaxprs.inner_programs(equation, operands)
+    assert programs is not None
+
+    def run(which: int, operands: Sequence[Any], carried: Any, _: Any) -> tuple[Sequence[Any], Any, Found]:
+        results, found = evaluate(programs[which].jaxpr, programs[which].consts, operands, stack)
+        return results, carried, found
+
+    if name in jaxprs.CUSTOM:  # the function keeps its own derivative; its statistics are computed beside it
+        return jaxprs.bind(equation, operands), run(0, [jax.lax.stop_gradient(x) for x in operands], None, None)[2]
+    if name == "while":
+        if has_sites(programs[0].jaxpr, stack):
+            raise ValueError("fn rounds within the condition of a while_loop; allowed is its body")
+        return _while(equation, operands, run)
+    inside = {"cond": _same_sites, "shard_map": _over_shards}.get(name, lambda equation, operands, run: run)
+    results, _, found = jaxprs.rebuild(equation, operands, inside(equation, operands, run))
+    return results, found
 
 
-def _bind(equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
-    primitive = equation.primitive
-    results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
-    return results if primitive.multiple_results else [results]
+def _while(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> tuple[Sequence[Any], Found]:
+    """A while_loop, which carries the statistics of all its iterations together."""
+    of_body = operands[equation.params["cond_nconsts"] :]
+    kinds = jax.eval_shape(lambda *args: run(1, args, None, None)[2], *of_body)
+
+    def step(which: int, operands: Sequence[Any], found: Found, _: Any) -> tuple[Sequence[Any], Found, None]:
+        results, _, more = run(which, operands, None, None)
+        return results, {site: merged(one, flat(more[site])) for site, one in found.items() if site in more}, None
+
+    start = {site: none_like(one) for site, one in kinds.items()}
+    return jaxprs.rebuild(equation, operands, step, start)[:2]
+
+
+def _same_sites(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> jaxprs.Run:
+    """The branches of a cond with the statistics of the sites of all branches, as these must return alike."""
+    kinds: Found = {}
+    for which in range(len(equation.params["branches"])):
+        kinds |= jax.eval_shape(lambda *args, which=which: run(which, args, None, None)[2], *operands[1:])
+
+    def branch(which: int, operands: Sequence[Any], carried: Any, _: Any) -> tuple[Sequence[Any], Any, Found]:
+        results, _, found = run(which, operands, None, None)
+        whole = {site: flat(found[site]) if site in found else none_like(one) for site, one in kinds.items()}
+        return results, carried, whole
+
+    return branch
+
+
+def _over_shards(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> jaxprs.Run:
+    """Of shards that hold the same numbers one counts; that they do is known if the axes of arrays are checked."""
+    params = equation.params
+    axes = tuple(name for name in params["mesh"].axis_names if name in params["newly_manual_axes"])
+
+    def shard(which: int, operands: Sequence[Any], carried: Any, _: Any) -> tuple[Sequence[Any], Any, Found]:
+        results, _, found = run(which, operands, None, None)
+        for site, one in found.items():
+            along = set(axes) & varying(one.lanes) if params["check_vma"] else axes
+            found[site] = Statistics(one.number, over_axes(one.lanes, tuple(along)))
+        return results, carried, found
+
+    return shard
 
 
 def _statistics(rounded: Rounded, x: Any, y: Any) -> Statistics:
@@ -151,19 +197,12 @@ def _statistics(rounded: Rounded, x: Any, y: Any) -> Statistics:
     return found
 
 
-def _inlined(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Found]:
-    inner = equation.params["jaxpr"] if "jaxpr" in equation.params else equation.params["call_jaxpr"]
-    closed = isinstance(inner, core.ClosedJaxpr)
-    jaxpr, consts = (inner.jaxpr, inner.consts) if closed else (inner, ())
-    return evaluate(jaxpr, consts, operands, stack)
-
-
 def _product(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Found]:
     """A product with the statistics of its operands, and of its accumulator beside the exact sum."""
     params = equation.params
     traced = jax.make_jaxpr(partial(compute, **params))(*operands)
     _, found = evaluate(traced.jaxpr, traced.consts, operands, stack)
-    results = _bind(equation, operands)
+    results = jaxprs.bind(equation, operands)
     products, which = params["products"], params["which"]
     how = products.of(which)
     if how.unrounded != how:
@@ -172,94 +211,3 @@ def _product(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[A
         rounded = Rounded(product_site(stack, which), how.accumulator.number.text, False)
         found[rounded.site] = _statistics(rounded, wide, results[0])
     return results, found
-
-
-def _custom(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Found]:
-    """The function with its own derivative, and apart from it the statistics of its values."""
-    inner = equation.params["call_jaxpr"]
-    _, found = evaluate(inner.jaxpr, inner.consts, [jax.lax.stop_gradient(x) for x in operands], stack)
-    return _bind(equation, operands), found
-
-
-def _scan(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Found]:
-    params = equation.params
-    count, split = scan_parts(equation)
-    inner = params["jaxpr"]
-
-    def body(carry: Sequence[Any], xs: Any) -> tuple[Any, Any]:
-        results, found = evaluate(inner.jaxpr, inner.consts, [*operands[:count], *carry, *xs], stack)
-        return results[: split - count], (results[split - count :], found)
-
-    options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    carry, (stacked, found) = jax.lax.scan(body, operands[count:split], operands[split:], **options)
-    return [*carry, *stacked], found
-
-
-def _while(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Found]:
-    first = equation.params["cond_nconsts"]
-    second = first + equation.params["body_nconsts"]
-    condition, inner = equation.params["cond_jaxpr"], equation.params["body_jaxpr"]
-    if has_sites(condition.jaxpr, stack):
-        raise ValueError("fn rounds within the condition of a while_loop; allowed is its body")
-    step = partial(evaluate, inner.jaxpr, inner.consts, outer=stack)
-    kinds = jax.eval_shape(lambda *carry: step([*operands[first:second], *carry])[1], *operands[second:])
-    start = {site: none_like(one) for site, one in kinds.items()}
-
-    def body(state: Any) -> Any:
-        carry, found = state
-        carry, more = step([*operands[first:second], *carry])
-        return carry, {site: merged(one, flat(more[site])) for site, one in found.items()}
-
-    def goes_on(state: Any) -> Any:
-        return evaluate(condition.jaxpr, condition.consts, [*operands[:first], *state[0]], stack)[0][0]
-
-    return jax.lax.while_loop(goes_on, body, (operands[second:], start))
-
-
-def _cond(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Found]:
-    index, *rest = operands
-    branches = [partial(evaluate, one.jaxpr, one.consts, outer=stack) for one in equation.params["branches"]]
-    kinds: Found = {}
-    for branch in branches:
-        kinds |= jax.eval_shape(lambda *args, branch=branch: branch(args)[1], *rest)
-
-    def whole(branch: Any, *args: Any) -> Any:
-        results, found = branch(args)
-        return results, {site: flat(found[site]) if site in found else none_like(one) for site, one in kinds.items()}
-
-    return jax.lax.switch(index, [partial(whole, branch) for branch in branches], *rest)
-
-
-def _shard_map(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Found]:
-    """Of shards that hold the same numbers one counts; that they do is known if the axes of arrays are checked."""
-    params = equation.params
-    axes = tuple(name for name in params["mesh"].axis_names if name in params["newly_manual_axes"])
-
-    def body(*args: Any) -> Any:
-        results, found = evaluate(params["jaxpr"], (), args, stack)
-        for site, one in found.items():
-            along = set(axes) & varying(one.lanes) if params["check_vma"] else axes
-            found[site] = Statistics(one.number, over_axes(one.lanes, tuple(along)))
-        return results, found
-
-    mapped = jax.shard_map(
-        body,
-        mesh=params["mesh"],
-        in_specs=params["in_specs"],
-        out_specs=(list(params["out_specs"]), jax.sharding.PartitionSpec()),
-        axis_names=params["newly_manual_axes"],
-        check_vma=params["check_vma"],
-    )
-    return mapped(*operands)
-
-
-_CALLS: dict[str, Callable[[Any, list[Any], str], tuple[Sequence[Any], Found]]] = {
-    **dict.fromkeys(_INLINED, _inlined),
-    "scan": _scan,
-    "while": _while,
-    "cond": _cond,
-    "shard_map": _shard_map,
-    PRODUCT: _product,
-    "custom_jvp_call": _custom,
-    "custom_vjp_call": _custom,
-}

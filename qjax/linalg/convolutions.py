@@ -9,8 +9,7 @@ import jax
 from qcore.linalg.convolution import convolution_form
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.keys import Key
-from qjax.linalg.bias import add_bias
-from qjax.linalg.call import call
+from qjax.linalg.call import add_bias, call
 
 
 def conv1d(

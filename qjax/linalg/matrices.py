@@ -9,8 +9,7 @@ import jax
 from qcore.linalg.forms import MatrixForm, check_batches
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.keys import Key
-from qjax.linalg.bias import add_bias
-from qjax.linalg.call import call, float32_array
+from qjax.linalg.call import add_bias, call, float32_array
 
 _MATMUL, _LINEAR = MatrixForm(), MatrixForm(transposed=True)
 

@@ -1,4 +1,4 @@
-"""What the law of products uses of an array namespace: JAX's, within `jax.enable_x64`."""
+"""The array namespaces of products, for arrays within `jax.enable_x64`: sums in float64, or in float32 if exact."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _scanned(step: Callable[..., Any], total: Any, chunks: Any) -> Any:
 
 
 class Float32(Float64):
-    """The same in float32, for sums of which `Sums.narrow` says that they have the same bits.
+    """`Float64` in float32, for sums that have the same bits there, see `Sums.narrow`.
 
     Args:
         key: as above.

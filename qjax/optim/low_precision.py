@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -14,19 +16,20 @@ from jax.tree_util import keystr
 
 from qcore import Number, Rounding
 from qcore.arguments import quoted
+from qcore.formats.block import BlockScaled
 from qcore.formats.number import check_number
-from qcore.linalg.operands.delayed import check_row, is_delayed
-from qjax._rounding.dispatch import same_bits
+from qcore.linalg.operands.delayed import check_row, is_delayed, next_rows, round_each_delayed
+from qjax._rounding.dispatch import quantize, quantize_rows, same_bits
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax._rounding.scopes import UNWATCHED, kind_scope, mark
-from qjax.optim.exact import difference, prevent_fma
-from qjax.optim.momentum import state_tensors
-from qjax.optim.multi_tensor import quantize_arrays, quantize_delayed
-from qjax.optim.state import LowPrecisionState
+from qjax.linalg.namespace import Float64
+from qjax.optim.state import LowPrecisionState, state_tensors
 from qjax.quant.quantizer import QuantizeFunction
 
 Quantizer = Number | str | Callable[[jax.Array], jax.Array] | None
 
+_SMALL = 2**16  # arrays of so many elements are cheap to copy
+_COLUMNS = 256
 _ROLES = "gradient", "accumulator", "weight", "momentum"
 _GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles, from which the keys follow
 
@@ -190,7 +193,7 @@ class _LowPrecision(NamedTuple):
         accumulators = _copy(stepped) if self.accumulator.active else None
         inner = self.tx.init(stepped)
         if self.momentum.active:
-            state_tensors(self.tx, inner, params)  # raises where there is no way to find them
+            state_tensors(self.tx, inner, params)  # raises if they cannot be found
         scaling = {role: self._first_rows(role, inner, params) for role in self._delayed()} or None
         return LowPrecisionState(jnp.zeros((), jnp.int32), key, weights, written, accumulators, inner, scaling)
 
@@ -265,12 +268,12 @@ class _LowPrecision(NamedTuple):
         return changes, LowPrecisionState(state.step + 1, state.key, weights, written, accumulators, inner, scaling)
 
     def _widened(self, x: jax.Array) -> jax.Array:
-        """x in float32 if it has 16 bits and what follows from it is rounded; else as it is."""
+        """x in float32 if it has 16 bits and weights, accumulators or momenta are rounded; else x itself."""
         rounds = self.weight.active or self.momentum.active or self.accumulator.active
         return x.astype(jnp.float32) if rounds and x.dtype in (jnp.bfloat16, jnp.float16) else x
 
     def _start(self, param: jax.Array, weight: jax.Array, written: jax.Array, kept: jax.Array) -> jax.Array:
-        """What a step starts from: the accumulator, or the parameter where somebody has changed it."""
+        """The numbers that a step starts from: the accumulator, or the parameter where it was changed from outside."""
         unchanged = same_bits(param, weight) | same_bits(param, written)
         return jnp.where(unchanged, self._widened(kept), self._widened(param))
 
@@ -303,7 +306,7 @@ def _scaled(grad: jax.Array, scaling: float) -> jax.Array:
 
 
 def _last(state: LowPrecisionState) -> tuple[Any, Any, Any]:
-    """The exact parameters after the last step, those that optax's function wrote, and those to continue from."""
+    """Three sets of parameters: exact after the last step, as optax's function wrote them, and to continue from."""
     kept = state.weights if state.accumulators is None else state.accumulators
     return state.weights, state.written, kept
 
@@ -340,3 +343,86 @@ def _check_scaling(scaling: Any) -> float:
     if not 0 < factor < float("inf"):
         raise ValueError(f"grad_scaling={scaling}; allowed is a number above 0")
     return factor
+
+
+def quantize_arrays(arrays: list[Any], number: Number, mode: Rounding, keys: Any) -> list[Any]:
+    """`[quantize(x, number, mode, key=key) for x, key in zip(arrays, keys)]`, with one call for all small arrays.
+
+    XLA takes far longer to compile a rounding than to run it. `keys` is a uint32 array of shape (len(arrays), 2).
+    """
+    groups = defaultdict(list)
+    for index, x in enumerate(arrays):
+        blocks = x.shape if number.axes(x.ndim) else None
+        groups[(x.dtype, blocks) if 0 < x.size <= _SMALL else index].append(index)
+    results = list(arrays)
+    for indices in groups.values():
+        own = None if keys is None else keys[np.array(indices)]
+        rounded = _quantize_group([arrays[index] for index in indices], number, mode, own)
+        for index, result in zip(indices, rounded, strict=True):
+            results[index] = result
+    return results
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def quantize_delayed(
+    arrays: list[Any], number: BlockScaled, mode: Rounding, keys: Any, rows: list[Any]
+) -> tuple[list[Any], list[Any]]:
+    """float32 arrays rounded with the delayed scales of their rows, and the next rows.
+
+    Args:
+        arrays, number, mode, keys: as for `quantize_arrays`.
+        rows: of each array, its scale and the past largest magnitudes.
+    """
+
+    def round_elements(scaled: list[Any], element: Number) -> list[Any]:
+        with jax.enable_x64(False):
+            return quantize_arrays(scaled, element, mode, keys)
+
+    with jax.enable_x64(True):
+        rounded = round_each_delayed(Float64, arrays, number, [row[0] for row in rows], round_elements)
+        return rounded, next_rows(Float64, rows, tuple(arrays), (number,) * len(arrays))
+
+
+def _quantize_group(arrays: list[Any], number: Number, mode: Rounding, keys: Any) -> list[Any]:
+    if len(arrays) == 1:
+        return [quantize(arrays[0], number, mode, key=None if keys is None else keys[0])]
+    if number.axes(arrays[0].ndim):  # blocks lie within each array; all arrays have one shape
+        return list(_quantize_unfused(number, mode, jnp.stack(arrays), keys, np.zeros(len(arrays), np.int32)))
+    parts = [jnp.pad(x.reshape(-1), (0, -x.size % _COLUMNS)).reshape(-1, _COLUMNS) for x in arrays]
+    counts = np.array([len(part) for part in parts])
+    starts = np.concatenate([np.arange(count, dtype=np.int32) * _COLUMNS for count in counts])
+    keys = None if keys is None else jnp.repeat(keys, counts, axis=0, total_repeat_length=len(starts))
+    rounded = _quantize_unfused(number, mode, jnp.concatenate(parts), keys, starts)
+    parts = jnp.split(rounded, np.cumsum(counts)[:-1])
+    return [part.reshape(-1)[: x.size].reshape(x.shape) for part, x in zip(parts, arrays, strict=True)]
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _quantize_unfused(number: Number, mode: Rounding, rows: jax.Array, keys: Any, starts: Any) -> jax.Array:
+    """`quantize_rows` inside a conditional, across which XLA does not fuse.
+
+    Otherwise XLA would repeat the whole rounding in each kernel that uses one of the rows.
+    """
+    first = rows.reshape(-1)[0]
+    always = (first == first) | (first != first)
+    return jax.lax.cond(always, lambda: quantize_rows(rows, number, mode, keys, starts), lambda: rows)
+
+
+def prevent_fma(x: jax.Array) -> jax.Array:
+    """x itself; XLA does not contract a product that gives x and a sum that uses x to one FMA."""
+    return jnp.where(x == x, x, jnp.full_like(x, jnp.nan))
+
+
+def difference(p: jax.Array, q: jax.Array) -> jax.Array:
+    """The d nearest to q - p such that p + d has the bits of q; where no float d does, q - p rounded.
+
+    All sums within half a step of q are rounded to q. So if any float d leads to q, the one nearest to q - p does; only
+    where q is a power of two, whose steps toward zero are half as long, it may be the next one away from zero. (If d
+    and q have different signs, d is shorter than p, both are multiples of d's step, and d is exact or none is.) No d
+    leads to q where q's steps are finer than those of q - p (p = 1, q = 1e-9); to -0.0 from another number; from
+    infinity to a number; nor, where XLA flushes subnormal numbers, to or from these.
+    """
+    nearest = q - p
+    beyond = (nearest.view(f"int{8 * p.dtype.itemsize}") + 1).view(p.dtype)
+    d = jnp.where(same_bits(p + beyond, q) & ~same_bits(p + nearest, q), beyond, nearest)
+    return jnp.where(same_bits(p, q), jnp.full_like(p, -0.0), d)  # adding -0.0 changes nothing, not even -0.0

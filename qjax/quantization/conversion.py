@@ -29,7 +29,7 @@ def has_not_seen(settings: Any, own: LayerState) -> bool:
 
 
 def converted(settings: Any, leaf: Any, own: LayerState) -> LayerWeight:
-    """What takes a parameter's place.
+    """The quantized form of a parameter.
 
     Raises:
         TypeError: if an observer chooses no parameters.

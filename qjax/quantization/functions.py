@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -11,16 +11,19 @@ import jax.numpy as jnp
 
 from qcore.arguments import quoted
 from qcore.notices import warn
+from qjax import _jaxprs as jaxprs
+from qjax._jaxprs import Program, bind, is_array, take_arrays
 from qjax.quantization.conversion import converted, has_not_seen
 from qjax.quantization.fake_state import FakeQuantize
-from qjax.quantization.layers import Layer, LayerState, LayerWeight, Source, Use, inverse, result_of
+from qjax.quantization.layers import Layer, LayerState, LayerWeight, Source, Use, inverse, layer_of, result_of
 from qjax.quantization.qconfig import QConfig, QConfigDynamic
 from qjax.quantization.rounding import FormatRounding
-from qjax.quantization.walk import States, Walk, find_layers
-from qjax.recipes.arrays import is_array, take_arrays
-from qjax.recipes.evaluate import bind
+
+States = dict[str, Any]
+Replace = Callable[[Any, Layer, list[Any], Any], tuple[Any, Any]]
 
 ROUNDS = FakeQuantize, FormatRounding
+_CASTS = ("convert_element_type", "copy", "stop_gradient", "sharding_constraint", "reshard", "pvary")
 Rules = Mapping[str, QConfig | QConfigDynamic | None] | QConfig | QConfigDynamic
 
 
@@ -84,7 +87,7 @@ def prepare_fn(apply_fn: Callable[..., Any], rules: Rules) -> tuple[Callable[...
 
 
 def convert_params(params: Any, state: States, rules: Rules) -> Any:
-    """Parameters with integers in the place of those of layers.
+    """Replaces the parameters of layers by integers.
 
     Args:
         params: the function's parameters.
@@ -224,11 +227,12 @@ class _Traced:
             computed, self.results = take_arrays(fn(params, *args, **kwargs))
             return computed
 
-        self.program = jax.make_jaxpr(flat)(*map(_abstract, self.arrays))
+        traced = jax.make_jaxpr(flat)(*map(_abstract, self.arrays))
         named = [(path, leaf) for path, leaf in self.params() if is_array(leaf, LayerWeight)]
-        self.sources: list[Any] = [Source(path, Use(tuple(range(len(leaf.shape))))) for path, leaf in named]
         self.shapes = {path: tuple(leaf.shape) for path, leaf in named}
-        self.sources += [None] * (len(self.arrays) - len(self.sources))
+        sources: list[Any] = [Source(path, Use(tuple(range(len(leaf.shape))))) for path, leaf in named]
+        sources += [None] * (len(self.arrays) - len(sources))
+        self.program = Program(traced.jaxpr, traced.consts, sources)
 
     def params(self) -> list[tuple[str, Any]]:
         """The leaves of the parameters by name."""
@@ -237,7 +241,7 @@ class _Traced:
 
     def layers(self, settings: _Settings) -> list[tuple[str, tuple[int, ...], Use]]:
         """The names, shapes and uses of the layers with settings."""
-        found = find_layers(self.program.jaxpr, self.sources)
+        found = _find_layers(self.program)
         settings.check_used(list(found))
         for path, uses in found.items():
             if len(uses) > 1 and isinstance(settings.of(path), QConfig):
@@ -246,8 +250,7 @@ class _Traced:
 
     def run(self, replace: Any, uses: dict[str, Use], states: States) -> tuple[Any, States]:
         """The results with layers replaced, and the states after it."""
-        walk = Walk(replace, uses)
-        results, states = walk.run(self.program.jaxpr, self.program.consts, self.arrays, self.sources, states)
+        results, states = _Walk(replace, uses).run(self.program, self.arrays, states)
         return self.results(results), states
 
 
@@ -279,7 +282,7 @@ def _first_state(settings: Any, shape: tuple[int, ...], use: Use) -> LayerState:
 
 
 def _observed(settings: Any, layer: Layer, operands: list[Any], own: LayerState) -> tuple[list[Any], LayerState]:
-    """A layer's operands, rounded where settings say so, and its next state."""
+    """A layer's operands, observed or rounded by its settings, and its next state."""
     if isinstance(settings, QConfigDynamic):
         return operands, own
     x, weight = operands[1 - layer.weight], operands[layer.weight]
@@ -292,3 +295,139 @@ def _observed(settings: Any, layer: Layer, operands: list[Any], own: LayerState)
         rounded, of_weight = settings.weight.apply(own.weight, jnp.transpose(weight, layer.axes))
         weight = jnp.transpose(rounded, inverse(layer.axes))
     return [weight, x] if layer.weight == 0 else [x, weight], LayerState(seen, of_weight, own.use)
+
+
+def _find_layers(program: Program) -> dict[str, list[Use]]:
+    """The parameters of a program's layers, and their uses in order; of branches, the uses of the longest.
+
+    The program's inputs are `Source`s, or None for inputs that are no parameters.
+    """
+    found: dict[str, list[Use]] = {}
+
+    def step(_: int, equation: Any, sources: list[Any]) -> list[Any]:
+        layer = layer_of(equation, sources)
+        if layer is not None:
+            found.setdefault(layer.source.path, []).append(layer.source.use)
+        inside: dict[str, list[Use]] = {}
+        for one in _programs(equation, sources):
+            uses = _find_layers(one)
+            if uses and equation.primitive.name == "shard_map":
+                raise ValueError(
+                    f"shard_map holds layers, of {', '.join(uses)}; allowed are jit with shardings, scan, while_loop, "
+                    "cond, checkpoint and functions with their own derivative"
+                )
+            for path, more in uses.items():
+                before = inside.get(path, [])
+                # One branch of a cond runs; both programs of a while_loop do.
+                inside[path] = max(before, more, key=len) if equation.primitive.name == "cond" else before + more
+        for path, more in inside.items():
+            found.setdefault(path, []).extend(more)
+        return _results(equation, sources)
+
+    jaxprs.walk(program.jaxpr, [None] * len(program.consts), program.inputs, step, lambda literal: None)
+    return found
+
+
+def _results(equation: Any, sources: Sequence[Any]) -> list[Any]:
+    """The sources of an equation's results: a parameter stays one behind a transposition or a cast."""
+    name = equation.primitive.name
+    first = sources[0] if sources else None
+    if name == "transpose" and first is not None:
+        first = first.transposed(equation.params["permutation"])
+    elif name not in _CASTS:
+        first = None
+    return [first] * len(equation.outvars)
+
+
+def _programs(equation: Any, sources: Sequence[Any]) -> list[Program]:
+    """The programs that an equation runs, with the sources of their inputs."""
+    found = jaxprs.inner_programs(equation, sources) or []
+    if equation.primitive.name == "scan":
+        _, first = jaxprs.scan_parts(equation)
+        found[0].inputs[first:] = [None if one is None else one.sliced() for one in found[0].inputs[first:]]
+    return found
+
+
+class _Walk:
+    """Runs programs with layers replaced. A value is a pair: the array or `LayerWeight`, and its `Source` or None.
+
+    Args:
+        replace: replace(equation, layer, operands, state) returns a layer's result and its next state. Operands that
+            are parameters are what the caller passed for them.
+        layers: the parameters whose layers are replaced, and how they are used.
+    """
+
+    def __init__(self, replace: Replace, layers: dict[str, Use]) -> None:
+        self.replace, self.layers = replace, layers
+
+    def run(self, program: Program, args: Sequence[Any], states: States) -> tuple[list[Any], States]:
+        """The results of a program for its flat arguments, and the states after it."""
+        states = dict(states)
+
+        def step(_: int, equation: Any, pairs: list[Any]) -> list[tuple[Any, Any]]:
+            operands, sources = [x for x, _ in pairs], [source for _, source in pairs]
+            results, changed = self._equation(equation, operands, sources, states)
+            states.update(changed)
+            return list(zip(results, _results(equation, sources), strict=True))
+
+        consts = [(x, None) for x in program.consts]
+        pairs = list(zip(args, program.inputs, strict=True))
+        found = jaxprs.evaluate(program.jaxpr, consts, pairs, step, lambda literal: (literal.val, None))
+        outputs = [_floats(x, source, atom) for (x, source), atom in zip(found, program.jaxpr.outvars, strict=True)]
+        return outputs, states
+
+    def _equation(
+        self, equation: Any, operands: list[Any], sources: list[Any], states: States
+    ) -> tuple[Sequence[Any], States]:
+        """An equation's results, and the states that it changes."""
+        layer = layer_of(equation, sources)
+        if layer is not None and self.layers.get(layer.source.path) == layer.source.use:
+            path = layer.source.path
+            result, state = self.replace(equation, layer, operands, states.get(path))
+            return [result], {path: state}
+        programs = _programs(equation, sources)
+        inside = {path for program in programs for path in _find_layers(program)} & self.layers.keys()
+        if inside:
+            return self._inside(equation, programs, operands, sources, {path: states[path] for path in inside})
+        # A quantized parameter passes through transpositions and casts as it is: its source keeps the order of axes.
+        name = equation.primitive.name
+        if operands and isinstance(operands[0], LayerWeight) and (name == "transpose" or name in _CASTS):
+            return [operands[0]], {}
+        return bind(equation, list(map(_floats, operands, sources, equation.invars))), {}
+
+    def _inside(
+        self, equation: Any, programs: list[Program], operands: list[Any], sources: list[Any], states: States
+    ) -> tuple[Sequence[Any], States]:
+        """The results of an equation whose programs hold layers, and the states of these layers after it."""
+        name = equation.primitive.name
+        if name in jaxprs.CUSTOM:  # without its own rule, which would not see the layers
+            return self.run(programs[0], operands, states)
+        entering, along = sources, set()
+        if name == "scan":
+            entering = programs[0].inputs
+            _, first = jaxprs.scan_parts(equation)
+            # Stacked parameters have a state for each slice, which the scan takes and returns slice by slice.
+            along = {source.path for source in entering[first:] if source is not None} & states.keys()
+        elif name == "while":
+            entering = [*programs[0].inputs[: equation.params["cond_nconsts"]], *programs[1].inputs]
+        operands = [
+            x if inner is not None else _floats(x, source, atom)  # the state of a loop holds numbers
+            for x, source, inner, atom in zip(operands, sources, entering, equation.invars, strict=True)
+        ]
+
+        def run(which: int, operands: Any, kept: States, sliced: States | None) -> tuple[Any, States, States]:
+            results, after = self.run(programs[which], operands, kept | (sliced or {}))
+            return results, {path: after[path] for path in kept}, {path: after[path] for path in sliced or {}}
+
+        kept = {path: state for path, state in states.items() if path not in along}
+        results, kept, stacked = jaxprs.rebuild(equation, operands, run, kept, {path: states[path] for path in along})
+        return results, kept | (stacked or {})
+
+
+def _floats(value: Any, source: Any, atom: Any) -> Any:
+    """A parameter for an equation that is not a layer: its numbers, with the axes and dtype of the variable."""
+    if not isinstance(value, LayerWeight):
+        return value
+    numbers, order = value.dequantize(), source.use.order
+    left = numbers.ndim - len(order)
+    return numbers.transpose((*range(left), *(left + axis for axis in order))).astype(atom.aval.dtype)

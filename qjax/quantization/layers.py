@@ -1,4 +1,4 @@
-"""Layers of a traced program: products of an activation with a parameter, and what they have in the place of floats."""
+"""Layers of a traced program: products of an activation with a parameter, and their quantized parameters."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.arithmetic import recurrent
+from qjax._jaxprs import bind
 from qjax._namespace import Names
 from qjax.quantization.affine import fake_quantize
 from qjax.quantization.fake_state import FakeQuantize
@@ -21,7 +22,6 @@ from qjax.quantization.integer.products import sums_of_products
 from qjax.quantization.rounding import CodedArray, FormatRounding
 from qjax.quantization.scaled import round_with_scale
 from qjax.quantization.tensor import QTensor
-from qjax.recipes.evaluate import bind
 
 _FLOATS = ("float32", "bfloat16", "float16")
 
@@ -39,7 +39,7 @@ class Use(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What a variable of a program is: a parameter, with its axes in some order.
+    """The parameter that a variable of a program is, with its axes in some order.
 
     Attributes:
         path: of the parameter.
@@ -54,7 +54,7 @@ class Source(NamedTuple):
         return self._replace(use=self.use._replace(order=tuple(self.use.order[axis] for axis in order)))
 
     def sliced(self) -> Source | None:
-        """One slice along the first axis, if that is the first of what is left of the parameter's."""
+        """One slice along the first axis; None if that is not the parameter's first axis."""
         if not self.use.order or self.use.order[0] != 0:
             return None
         return Source(self.path, Use(tuple(axis - 1 for axis in self.use.order[1:]), self.use.stacked + 1))
@@ -63,7 +63,7 @@ class Source(NamedTuple):
 @partial(jax.tree_util.register_dataclass, data_fields=["input", "weight"], meta_fields=["use"])
 @dataclass(frozen=True)
 class LayerState:
-    """What was observed of a layer: a pytree.
+    """The state of a layer's observers: a pytree.
 
     Attributes:
         input: the state of the observer, or of the `FakeQuantize`, of what goes into the layer; None if it is quantized
@@ -86,7 +86,7 @@ class LayerState:
 @partial(jax.tree_util.register_dataclass, data_fields=["weight", "input"], meta_fields=["form", "use", "dtype"])
 @dataclass(frozen=True)
 class LayerWeight:
-    """What `convert_params` puts in a parameter's place: a pytree.
+    """A quantized parameter, which `convert_params` puts in a parameter's place: a pytree.
 
     Attributes:
         weight: the quantized parameter. A QTensor or an array of float16 has its axes in their places; integers of up
@@ -234,7 +234,7 @@ def _in_integers(
 
 
 def _quantized(x: jax.Array, qparams: QParams | None, form: AffineInteger) -> tuple[QTensor, jax.Array]:
-    """The integers of what goes in, and their scale, which may be NaN; without parameters by its own range."""
+    """The integers of a layer's input, and their scale, which may be NaN; without parameters by its own range."""
     x = Names.astype(x, "float32")
     if qparams is None:
         q, qparams = recurrent.quantize_dynamic(Names, x, form)

@@ -21,7 +21,7 @@ from qcore.report import ProductReport, RunReport
 from qjax import linalg
 from qjax._rounding.keys import Key, key_words
 from qjax.recipes.call import TracedCall
-from qjax.recipes.groups import GROUPS
+from qjax.recipes.layers import GROUPS
 from qjax.recipes.plan import Found, Plan, Planner
 
 __all__ = ["GROUPS", "first_scaling", "lower", "report"]
@@ -157,7 +157,7 @@ def lower(
 
 
 class _Settings:
-    """What the arguments of `lower` ask for.
+    """The checked arguments of `lower`.
 
     Args:
         given: the rules of the argument `rules`.
@@ -172,7 +172,7 @@ class _Settings:
         self.delayed = self.delayed or (recipe is not None and recipe.delayed)
 
     def plan(self, call: TracedCall, warned: set[str]) -> Plan:
-        """The plan of a call; what cannot be done is said by a warning once, or raises."""
+        """The plan of a call; warns once of products that cannot be lowered, and raises where nothing can."""
         planner = Planner([*self.given, *self.made], self.recipe)
         plan = call.plan(planner)
         if self.recipe is None:
@@ -317,7 +317,7 @@ def first_scaling(lowered: Callable[..., Any], *args: Any, **kwargs: Any) -> tup
 
 
 def _check_states(states: Sequence[Any], scaling: Any) -> Sequence[Any]:
-    """The states of the layers with delayed scales; what multiplies or rounds checks each."""
+    """The states of the layers with delayed scales; their shapes are checked where they are used."""
     given = () if scaling is None else tuple(scaling)
     if len(given) != len(states):
         came = "None" if scaling is None else f"{len(given)} arrays"

@@ -10,9 +10,9 @@ from typing import Any
 import jax
 from jax.tree_util import tree_flatten_with_path
 
-from qjax.recipes.arrays import is_array, take_arrays
+from qjax._jaxprs import is_array, take_arrays
 from qjax.recipes.evaluate import evaluate
-from qjax.recipes.origins import BARE, Origin, Place, part_of
+from qjax.recipes.layers import BARE, Origin, Place, part_of
 from qjax.recipes.plan import SCOPE, Plan, Planner
 
 _VALUE = "value"  # of a variable of flax
@@ -42,7 +42,7 @@ class TracedCall:
         self.captured, more = _captured(fn)
         self.layers = layers | more
         self.results: Any = None
-        self.count = 0  # of the arrays of the result, before those of changed state
+        self.count = 0  # how many arrays the result has; the arrays of changed state come behind them
         self.changes: Callable[[Sequence[Any]], None] = lambda arrays: None
 
         def flat(*arrays: Any) -> Sequence[Any]:
@@ -92,7 +92,7 @@ class TracedCall:
         return planner.plan(self.program.jaxpr, self.program.consts, self.origins)
 
     def run(self, plan: Plan, words: Any) -> Any:
-        """What the function returns, by a plan; objects of flax get their new state."""
+        """The function's result by a plan; objects of flax get their new state."""
         with jax.named_scope(SCOPE):
             found = evaluate(plan, self.arrays, words)
         self.changes(found[self.count :])
@@ -134,7 +134,7 @@ def _check_unchanged(before: Any, after: Any) -> None:
 
 
 def _origins(state: Any, args: Any, kwargs: Any) -> tuple[list[Origin], set[Place]]:
-    """The origins of a call's arrays, those of objects' state, then all others; and the owners that are layers."""
+    """The origins of a call's arrays (first the state of objects, then all others), and the owners that are layers."""
     leaves = tree_flatten_with_path((args, kwargs), is_leaf=_is_object)[0]
     arguments = list(dict.fromkeys(path[:2] for path, _ in leaves))
     objects = [path for path, leaf in leaves if _is_object(leaf)]
@@ -157,7 +157,7 @@ def _owners(paths: Sequence[Any]) -> tuple[list[Place], set[Place]]:
 
 
 def _captured(fn: Callable[..., Any]) -> tuple[dict[int, Place], set[Place]]:
-    """The owners of the arrays of a module that is the function, or whose method it is; and those that are layers."""
+    """The owners of the arrays that a module as function, or its method, captures; and the owners that are layers."""
     leaves = tree_flatten_with_path(getattr(fn, "__self__", fn))[0]
     found = [(path, leaf) for path, leaf in leaves if path and is_array(leaf)]
     owners, layers = _owners([path for path, _ in found])

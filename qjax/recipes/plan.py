@@ -14,22 +14,27 @@ from qcore import Recipe, Rounding, Rule
 from qcore.arguments import quoted
 from qcore.linalg.product import Products
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
-from qjax.recipes.groups import function_name, group_of, is_carrier
-from qjax.recipes.origins import (
+from qjax._jaxprs import CUSTOM, INLINED, inner_programs, walk
+from qjax.recipes.layers import (
     CAPTURED,
     COMPUTED,
     CONSTANT,
     Origin,
     Place,
     common_place,
+    function_name,
+    group_of,
+    is_backward,
     is_bare,
+    is_carrier,
     is_constant,
     is_input,
+    name_of,
     result_origin,
+    trips,
     weight_among,
 )
 from qjax.recipes.products import is_product, last_factor, multiply_adds, why_not
-from qjax.recipes.programs import INLINED, inner_programs, is_backward, name_of, trips
 
 SCOPE = "qjax.lower"  # the name scope of all operations of a lowered function
 
@@ -62,7 +67,7 @@ class Found:
         weight: the operand that is the second factor: of a layer the weight.
         shapes: those of the operands.
         size: how many numbers a layer's weight has, else 0.
-        multiply_adds: how many the product has, in all iterations; None if nobody knows.
+        multiply_adds: how many the product has in all iterations; None if that follows from values.
         reason: why no recipe can lower it, or "".
     """
 
@@ -76,7 +81,7 @@ class Found:
 
 
 class ProductSite(NamedTuple):
-    """A layer that multiplies as a recipe says.
+    """A layer whose product a recipe lowers.
 
     Attributes:
         number: the number that is folded into the key for its products.
@@ -151,6 +156,7 @@ class _Layer:
             return self.primitive == "reduce_window_sum" and equation.primitive.name == "div" and position == 0
         if equation.primitive.name != "add" or not is_input(origins[1 - position]):
             return False
+        # A bias is smaller than the result, or has one axis. An input of the same shape is a residual connection.
         shape, bias = equation.outvars[0].aval.shape, equation.invars[1 - position].aval.shape
         return prod(bias) < prod(shape) or sum(size > 1 for size in bias) <= 1
 
@@ -169,14 +175,14 @@ class Planner:
         scaling: the states of the layers with delayed scales, while a program runs.
         states: how many rows each of these states has, and how many past tensors.
         place, limit: the number of the next product; from the limit on `chosen` does not say what becomes of it.
-        around: the primitives around what is planned: derivatives, and those that are not inlined.
-        times: how often what is planned runs; None if nobody knows.
+        around: the primitives around the planned program: derivatives, and those that are not inlined.
+        times: how often the planned program runs; None if that follows from values.
     """
 
     def __init__(
         self, rules: Sequence[Rule], recipe: Recipe | None = None, found: Sequence[Found] | None = None
     ) -> None:
-        """A recipe is planned twice: first for what is `found`, then with it, as it counts from both ends."""
+        """A recipe needs two passes: the first finds the products, as entries may count them from the end."""
         self.rules, self.recipe = rules, recipe
         self.stochastic = any(map(_is_stochastic, rules)) if recipe is None else recipe.stochastic
         self.found = [] if found is None else list(found)
@@ -222,12 +228,12 @@ class Planner:
         return rule if rule.weight_number is not None or rounds_outputs(rule) else None
 
     def name_scores(self, place: int | None) -> None:
-        """Says of a product before that it is attention's: softmax of its result is a factor of another."""
+        """Marks an earlier product as attention's scores: softmax of its result is a factor of another product."""
         if self.chosen is None and place is not None:
             self.found[place].kind = SCORES
 
     def next_product(self, found: Found) -> Products | None:
-        """What becomes of the next product, which is as `found` says unless the first plan knows more of it."""
+        """The recipe's products for the next product of the program; None leaves it as it is."""
         place, self.place = self.place, self.place + 1
         if self.chosen is None:
             self.found.append(found)
@@ -261,10 +267,6 @@ class _Walk:
     def __init__(self, planner: Planner, plan: Plan) -> None:
         self.planner, self.plan = planner, plan
         jaxpr = plan.jaxpr
-        captured = [CAPTURED._replace(place=planner.captured.get(id(const))) for const in plan.consts]
-        self.origins = dict(zip(jaxpr.constvars, captured, strict=True)) | dict(
-            zip(jaxpr.invars, plan.origins, strict=True)
-        )
         operands = [atom for equation in jaxpr.eqns for atom in equation.invars] + list(jaxpr.outvars)
         self.uses = Counter(atom for atom in operands if isinstance(atom, core.Var))
         self.moves = {eqn.invars[0]: eqn for eqn in jaxpr.eqns if eqn.primitive.name == "transpose"}
@@ -272,16 +274,11 @@ class _Walk:
         self.open: dict[Any, _Layer] = {}  # layers by the variable that may become their output
 
     def run(self) -> None:
-        for index, equation in enumerate(self.plan.jaxpr.eqns):
-            origins = [self.origin(atom) for atom in equation.invars]
-            results = self.equation(index, equation, origins)
-            self.origins.update(zip(equation.outvars, results, strict=True))
+        plan, places = self.plan, self.planner.captured
+        captured = [CAPTURED._replace(place=places.get(id(const))) for const in plan.consts]
+        plan.results = walk(plan.jaxpr, captured, plan.origins, self.equation, lambda literal: CONSTANT)
         for layer in self.layers:
-            self.plan.outputs[layer.output] = layer.site
-        self.plan.results = [self.origin(atom) for atom in self.plan.jaxpr.outvars]
-
-    def origin(self, atom: Any) -> Origin:
-        return self.origins[atom] if isinstance(atom, core.Var) else CONSTANT
+            plan.outputs[layer.output] = layer.site
 
     def equation(self, index: int, equation: Any, origins: Sequence[Origin]) -> Sequence[Origin]:
         """Plans an equation and returns the origins of its results."""
@@ -306,7 +303,7 @@ class _Walk:
     def layer(
         self, index: int, equation: Any, origins: Sequence[Origin], group: str | None, rule: Rule, name: str
     ) -> None:
-        """Plans the outputs of a layer, and its weight, as a rule says."""
+        """Plans the roundings of a layer's outputs and weight by a rule."""
         outputs = [variable for variable in equation.outvars if is_carrier(variable)]
         if group in ("conv", "linear") and rule.weight_number is not None:
             operand = weight_among(origins[0], origins[1], 1)
@@ -320,6 +317,7 @@ class _Walk:
             layer = _Layer(Site(self.plan.end, rule, state), equation.primitive.name, variable)
             self.plan.end += 1
             self.layers.append(layer)
+            # An output that something else reads as well is rounded where it is.
             if group in ("conv", "linear", "pool") and self.uses[variable] == 1:
                 self.open[variable] = layer
 
@@ -330,13 +328,15 @@ class _Walk:
         products = planner.next_product(found)
         if products is not None:
             self.lower(index, equation, found, products)
+        # Results of a layer belong to the module around it, in which the next product without a weight is named.
         outside = owner[:-1] if owner in planner.owners else owner
+        # A product with a bare argument may be one of activations: of such results softmax makes attention's scores.
         weak = found.kind == MATMUL or (found.kind == LINEAR and is_bare(origins[found.weight]))
         result = result_origin(equation, origins[:2])
         return Origin(result.order, outside, place if weak else None)
 
     def describe(self, equation: Any, origins: Sequence[Origin], name: str) -> tuple[Found, Place | None]:
-        """What a product is, and which module multiplies."""
+        """The description of a product, and the place of the module that multiplies."""
         factors, kind = origins[:2], LINEAR
         if equation.primitive.name == "conv_general_dilated":
             kind, weight = CONV, 1
@@ -346,6 +346,7 @@ class _Walk:
             tie = last_factor(equation, self.order_behind(equation.outvars[0]))
             weight = weight_among(factors[0], factors[1], tie)
             softmax = [one.is_exponential and one.scores is not None for one in factors]
+            # A factor that came through softmax is attention's weights, unless the other one is a parameter.
             if any(softmax) and (weight is None or is_bare(factors[weight])):
                 kind, weight = OUTPUT, 1 - softmax.index(True)
                 self.planner.name_scores(factors[1 - weight].scores)
@@ -374,7 +375,7 @@ class _Walk:
         return order
 
     def lower(self, index: int, equation: Any, found: Found, products: Products) -> None:
-        """Plans an equation's product as a recipe says."""
+        """Plans an equation's product by a recipe."""
         if is_backward(equation) or BACKWARD in self.planner.around:
             raise ValueError(
                 f"fn has a derivative, whose product {quoted(found.name)} a recipe would take for a forward "
@@ -420,7 +421,8 @@ class _Walk:
                 self.leave(jaxpr, name, primitive)
             return None
         inlined = primitive in INLINED
-        programs = inner_programs(equation, origins)
+        carried = CONSTANT if all(map(is_constant, origins)) else COMPUTED
+        programs = inner_programs(equation, origins, carried)
         if programs is None:
             opaque = ((jaxpr, (), [COMPUTED] * len(jaxpr.invars)) for jaxpr in core.jaxprs_in_params(equation.params))
             if any(planner.plan(*program, name) for program in opaque):
@@ -431,6 +433,8 @@ class _Walk:
                     "this name and says nothing leaves it as it is"
                 )
             return None
+        # An inlined program goes on with the numbers of layers here; any other one counts as one layer, with numbers
+        # from 0 inside.
         plans, first = [], self.plan.end if inlined else 0
         around = [BACKWARD] if is_backward(equation) else [] if inlined else [primitive]
         planner.around += around
@@ -438,14 +442,14 @@ class _Walk:
         planner.times = None if outer is None or more is None else outer * more
         for jaxpr, consts, inputs in programs:
             plans.append(planner.plan(jaxpr, consts, inputs, name, first))
-            if primitive == "while":
+            if primitive == "while":  # the body's layers come after the condition's
                 first = plans[-1].end
         planner.times = outer
         del planner.around[len(planner.around) - len(around) :]
         if any(plans):
             self.plan.inner[index] = None if inlined else self.plan.end, plans
             self.plan.end = plans[0].end if inlined else self.plan.end + 1
-        own = primitive in ("custom_jvp_call", "custom_vjp_call")
+        own = primitive in CUSTOM
         if own and any(plan.holds_products for plan in plans):
             planner.own_derivatives.append(function_name(equation) or primitive)
         return plans[0].results if inlined or own else None

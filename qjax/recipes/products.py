@@ -1,19 +1,24 @@
-"""Products of a traced program as those of `qjax.linalg`: an input and a weight, in the layouts of torch's layers."""
+"""Products of a traced program by `qjax.linalg`: of an input and a weight, in the layouts of torch's layers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from qcore.linalg.product import Products
+from qjax._rounding.dispatch import quantize
 from qjax.linalg import conv1d, conv2d, conv3d, linear
-from qjax.recipes.casts import DTYPES, cast
 
+_NARROW = ("bfloat16", "float16")
+DTYPES = ("float32", *_NARROW)
 _PRODUCTS = frozenset(("dot_general", "ragged_dot_general", "conv_general_dilated"))
 _FUNCTIONS = {1: conv1d, 2: conv2d, 3: conv3d}
 
@@ -47,7 +52,7 @@ def why_not(equation: Any) -> str:
 
 
 def multiply_adds(equation: Any) -> int:
-    """How many products of two numbers a product has; those of the zeros in a dilated input do not count."""
+    """The multiply-adds of a product, without those of the zeros in a dilated input."""
     result, second = equation.outvars[0].aval.shape, equation.invars[1].aval.shape
     if equation.primitive.name == "conv_general_dilated":
         outputs = second[equation.params["dimension_numbers"].rhs_spec[0]]
@@ -65,9 +70,7 @@ def _terms(equation: Any) -> Sequence[int]:
 def last_factor(equation: Any, moved: Sequence[int] | None) -> int:
     """The factor, 0 or 1, that the last axis of a result belongs to: of input @ weight that is the weight.
 
-    Args:
-        equation: the product.
-        moved: the order of the result's axes behind transpositions that follow it, or None if none do.
+    `moved` is the order of the result's axes behind transpositions that follow the product, or None.
     """
     if equation.primitive.name != "dot_general":
         return 1
@@ -75,7 +78,7 @@ def last_factor(equation: Any, moved: Sequence[int] | None) -> int:
     rows = equation.invars[0].aval.ndim - len(contracted) - len(batch)
     shape = equation.outvars[0].aval.shape
     free = [axis for axis in moved or range(len(shape)) if axis >= len(batch)]
-    # Axes of length 1, as einsum adds them, say nothing.
+    # Axes of length 1, as einsum adds them, belong to neither factor.
     last = next((axis for axis in reversed(free) if shape[axis] != 1), free[-1] if free else len(batch) + rows)
     return int(last >= len(batch) + rows)
 
@@ -103,7 +106,7 @@ def multiply(
 
 
 def _contract(params: Any, x: jax.Array, w: jax.Array, weight: int, arguments: dict[str, Any]) -> jax.Array:
-    """A general product of two arrays as `linear`: batch axes first, then rows or columns, then what is summed."""
+    """A general product of two arrays as `linear`: batch axes first, then rows or columns, then the summed axes."""
     terms, batches = params["dimension_numbers"]
     order = np.argsort(terms[1 - weight], kind="stable")  # sums run in the order of the input's axes
     arrays, free = [], []
@@ -145,3 +148,38 @@ def _convolve(params: Any, x: jax.Array, w: jax.Array, arguments: dict[str, Any]
     steps, gaps = tuple(params["window_strides"]), tuple(params["rhs_dilation"])
     y = _FUNCTIONS[dims](x, w, None, steps, padding, gaps, params["feature_group_count"], **arguments)
     return jnp.transpose(y, tuple(np.argsort(layout.out_spec)))
+
+
+def cast(x: Any, dtype: Any) -> jax.Array:
+    """x as numbers of another dtype of `DTYPES`, to nearest; gradients are cast back in the same way."""
+    x = jnp.asarray(x)
+    return x if x.dtype == dtype else _cast.bind(x, dtype=jnp.dtype(dtype))
+
+
+def _law(x: jax.Array, dtype: Any) -> jax.Array:
+    """The cast, with the rounding of the narrower dtype in integers.
+
+    XLA may drop a pair of casts to a narrow dtype and back, and with it the rounding, under jit alone. Integers round
+    what comes anew, which changes nothing where it is rounded already.
+    """
+    wide, narrow = x.astype(jnp.float32), [one.name for one in (x.dtype, dtype) if one.name in _NARROW]
+    for name in narrow:
+        wide = quantize(wide, name, "nearest")
+    return wide.astype(dtype)
+
+
+@lru_cache(maxsize=16)
+def _compiled(dtype: Any) -> Any:
+    return jax.jit(partial(_law, dtype=dtype))
+
+
+def _transposed(gradient: Any, x: Any, *, dtype: Any) -> list[jax.Array]:
+    return [cast(gradient, x.aval.dtype)]
+
+
+_cast = Primitive("qjax_cast")
+_cast.def_impl(lambda x, *, dtype: _compiled(dtype)(x))
+_cast.def_abstract_eval(lambda x, *, dtype: x.update(dtype=dtype, weak_type=False))
+mlir.register_lowering(_cast, mlir.lower_fun(_law, multiple_results=False))
+ad.deflinear2(_cast, _transposed)
+batching.defvectorized(_cast)

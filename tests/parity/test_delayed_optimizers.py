@@ -302,10 +302,10 @@ def test_tensors_without_a_scale_in_float32(dtype):
 
 
 def test_sharded_parameters_are_refused(monkeypatch):
-    import qtorch.optim.scalings as scalings
+    import qtorch.optim.quantizers as quantizers
 
     optimizer, params = stepped(weight_quant=TEXTS["weight"])
-    monkeypatch.setattr(scalings, "is_sharded", lambda x: True)
+    monkeypatch.setattr(quantizers, "is_sharded", lambda x: True)
     with pytest.raises(TypeError, match=r"weight_quant=.* and parameter 0 is a DTensor; allowed are tensors of one"):
         step_of(optimizer, params, next(gradients()))
 

@@ -46,20 +46,26 @@ UNDEFINED = {
     "slice": lambda x: x[:, :2],  # its gradient is added to others
     "broadcast_in_dim": lambda x: jnp.broadcast_to(x[None], (2, *x.shape)),  # whose gradient is a sum
     "convert_element_type": lambda x: x.astype(jnp.bfloat16),
-    "body": jax.jit(lambda x: jax.lax.scan(lambda c, y: (c, c * y), x[0, 0], x)[1]),
+}
+
+INSIDE = {
+    "a body": jax.jit(lambda x: jax.lax.scan(lambda c, y: (c, c * y), x[0, 0], x)[1]),
+    # The state of a loop begins as a constant and does not stay one.
+    "a state": lambda x: jax.lax.scan(lambda c, y: (y, jnp.broadcast_to(c, (2, 3))), jnp.zeros(3), x)[1],
 }
 
 
-@pytest.mark.parametrize("name", [name for name in UNDEFINED if name != "body"])
+@pytest.mark.parametrize("name", UNDEFINED)
 def test_jax_names_the_layer(name):
     model = room.convert(Model(UNDEFINED[name]))
     with pytest.raises(ValueError, match=rf"layer 'blocks\.1' calls _?{name}.*allowed are"):
         model(X)
 
 
-def test_jax_looks_into_inner_programs():
+@pytest.mark.parametrize("name", INSIDE)
+def test_jax_looks_into_inner_programs(name):
     with pytest.raises(ValueError, match=r"layer 'blocks\.1' calls .*not defined"):
-        room.convert(Model(UNDEFINED["body"]))(X)
+        room.convert(Model(INSIDE[name]))(X)
 
 
 def moved(x):

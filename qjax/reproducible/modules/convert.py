@@ -114,15 +114,15 @@ def _check(name: str, layer: Any) -> None:
 
 
 def _switched(layer: Any, products: Products | None) -> nnx.Module:
-    said: Any = None if products is None else products.texts
-    if said is None and isinstance(layer, rounded.Linear | rounded.Conv):
-        said = layer.products[2:]
+    texts: Any = None if products is None else products.texts
+    if texts is None and isinstance(layer, rounded.Linear | rounded.Conv):
+        texts = layer.products[2:]
     kind, successor = _SWITCHED[kind_of(layer)]
     made: Any = object.__new__(successor)
     vars(made).update(vars(layer))
     if successor is layers.Dropout:
         made.key = nnx.data(new_key())
     elif kind is not None:
-        stochastic = said is not None and any(parse(text).stochastic for text in said)
-        made.products, made.key = nnx.static(said), nnx.data(new_key() if stochastic else None)
+        stochastic = texts is not None and any(parse(text).stochastic for text in texts)
+        made.products, made.key = nnx.static(texts), nnx.data(new_key() if stochastic else None)
     return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.extend import core
 
+from qjax._jaxprs import Program, inner_programs, walk
 from qjax._models.tree import names_of, shown
 from qjax._rounding.scopes import LAW, PRODUCT
 
@@ -44,8 +45,8 @@ def guarded(kind: type[nnx.Module]) -> type[nnx.Module]:
             _check(self, arguments, options)
         return kind.__call__(self, *arguments, **options)  # type: ignore[operator]
 
-    said = {"__call__": call, "guarded": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
-    return type(kind.__name__, (kind,), said)
+    members = {"__call__": call, "guarded": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), members)
 
 
 def kind_of(layer: nnx.Module) -> type[nnx.Module]:
@@ -83,7 +84,7 @@ def _check_program(graph: Any, tree: Any, kinds: tuple[Any, ...]) -> None:
         program_ = jax.make_jaxpr(program)(*arrays)
     finally:
         _tracing.reset(token)
-    for layer, name in _undefined(program_.jaxpr, "", (), set()):
+    for layer, name in _undefined(program_.jaxpr, "", (), [False] * len(arrays)):
         raise ValueError(
             f"{shown(layer)} calls {name}, whose order of operations is not defined; allowed are the functions of "
             "qjax.reproducible, and what moves numbers only"
@@ -101,46 +102,48 @@ def _scoped(kind: type[nnx.Module], name: str) -> type[nnx.Module]:
     return type(kind.__name__, (kind,), {"__call__": call})
 
 
-def _undefined(jaxpr: Any, layer: str, names: tuple[str, ...], fixed: set[Any]) -> Iterator[tuple[str, str]]:
+def _undefined(jaxpr: Any, layer: str, names: tuple[str, ...], fixed: Sequence[bool]) -> list[tuple[str, str]]:
     """The layers that call functions of floats without defined bits, with these functions' names.
 
     Args:
         jaxpr: a traced program.
-        layer: that calls it.
+        layer: the layer that calls it.
         names: of the functions that call it, outermost first.
-        fixed: its arguments that are constants.
+        fixed: for each of its arguments, True if it is a constant.
     """
-    fixed = {*fixed, *jaxpr.constvars}
+    found: list[tuple[str, str]] = []
 
-    def is_fixed(x: Any) -> bool:
-        return isinstance(x, core.Literal) or x in fixed
-
-    for equation in jaxpr.eqns:
+    def step(_: int, equation: Any, fixed: list[bool]) -> list[bool]:
+        results = [False] * len(equation.outvars)
         scopes = str(equation.source_info.name_stack).split("/")
         if equation.primitive.name == PRODUCT or any(LAW in scope for scope in scopes):
-            continue
+            return results
         where = [scope.partition(_LAYER)[2] for scope in scopes if scope.startswith(_LAYER)]
         inside, name = where[-1] if where else layer, equation.primitive.name
-        inner = list(core.jaxprs_in_params(equation.params))
-        if inner:
+        programs = inner_programs(equation, fixed, carried=False)
+        if programs is None:
+            inner = core.jaxprs_in_params(equation.params)
+            programs = [Program(one, (), [False] * len(one.invars)) for one in inner]
+        if programs:
             called = equation.params.get("name", "")
-            for one in inner:
-                same = len(inner) == 1 and len(one.invars) == len(equation.invars)
-                pairs = zip(one.invars, equation.invars, strict=True) if same else ()
-                constants = {x for x, given in pairs if is_fixed(given)}
-                yield from _undefined(one, inside, (*names, called) if called else names, constants)
-        elif _is_exact(name, equation, is_fixed):
-            fixed |= set(equation.outvars) if all(map(is_fixed, equation.invars)) else set()
+            for one in programs:
+                found.extend(_undefined(one.jaxpr, inside, (*names, called) if called else names, one.inputs))
+        elif _is_exact(name, equation, fixed):
+            return [all(fixed)] * len(results)
         else:
-            yield inside, names[0] if names else name
+            found.append((inside, names[0] if names else name))
+        return results
+
+    walk(jaxpr, [True] * len(jaxpr.constvars), fixed, step, lambda literal: True)
+    return found
 
 
-def _is_exact(name: str, equation: Any, is_fixed: Callable[[Any], bool]) -> bool:
+def _is_exact(name: str, equation: Any, fixed: Sequence[bool]) -> bool:
     given, made = ([x.aval for x in side] for side in (equation.invars, equation.outvars))
     if name in _EXACT or not any(_is_float(aval) for aval in given):
         return True
     if name == "broadcast_in_dim":  # else its gradient is a sum
-        return given[0].size == made[0].size or is_fixed(equation.invars[0])
+        return given[0].size == made[0].size or fixed[0]
     return name == "convert_element_type" and given[0].dtype == made[0].dtype
 
 

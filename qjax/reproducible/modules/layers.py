@@ -31,21 +31,21 @@ class _Products:
     products: Any
     key: LayerKey | None
 
-    def said(self) -> dict[str, Any]:
+    def product_arguments(self) -> dict[str, Any]:
         """The keyword arguments of products."""
         if self.products is None:
             return {}
         forward, grad_input, grad_weight = self.products
         product = parse(forward)
-        said = {"operands": product.operands, "accumulator": product.accumulator}
-        return said | {"grad_input": grad_input, "grad_weight": grad_weight, "key": value(self.key)}
+        arguments = {"operands": product.operands, "accumulator": product.accumulator}
+        return arguments | {"grad_input": grad_input, "grad_weight": grad_weight, "key": value(self.key)}
 
 
 class Linear(_Products, nnx.Linear):
     """`nnx.Linear` by `qjax.reproducible.linear`."""
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        return FUNCTIONS.linear(inputs, self.kernel[...].T, value(self.bias), **self.said())
+        return FUNCTIONS.linear(inputs, self.kernel[...].T, value(self.bias), **self.product_arguments())
 
 
 class LinearGeneral(_Products, nnx.LinearGeneral):
@@ -56,7 +56,7 @@ class LinearGeneral(_Products, nnx.LinearGeneral):
         kernel = self.kernel[...].reshape((prod(self.in_features), -1))
         bias = None if self.bias is None else self.bias[...].reshape(-1)
         flat = inputs.reshape((*inputs.shape[: inputs.ndim - count], -1))
-        y = FUNCTIONS.linear(flat, kernel.T, bias, **self.said())
+        y = FUNCTIONS.linear(flat, kernel.T, bias, **self.product_arguments())
         return y.reshape((*y.shape[:-1], *self.out_features))
 
 
@@ -72,7 +72,7 @@ class Conv(_Products, nnx.Conv):
         images, padding = self._padded(images, dims)
         window: Any = (self.strides or 1, padding, self.kernel_dilation or 1, self.feature_group_count)
         weight = jnp.moveaxis(kernel, (-1, -2), (0, 1))
-        y = jnp.moveaxis(function(images, weight, value(self.bias), *window, **self.said()), 1, -1)
+        y = jnp.moveaxis(function(images, weight, value(self.bias), *window, **self.product_arguments()), 1, -1)
         return y.reshape((*batch, *y.shape[1:]))
 
     def _padded(self, images: jax.Array, dims: int) -> tuple[jax.Array, Any]:

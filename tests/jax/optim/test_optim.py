@@ -12,8 +12,7 @@ from support import assert_same_bits, assert_same_trees, bits
 import qcore
 from qjax import BlockFloatingPoint, Rounding, quantizer
 from qjax.optim import accumulators, low_precision
-from qjax.optim.exact import difference
-from qjax.optim.multi_tensor import quantize_arrays
+from qjax.optim.low_precision import difference, quantize_arrays
 
 random = np.random.default_rng(1)
 NEAREST = {"weight_quant": "e5m2", "grad_quant": F8, "momentum_quant": quantizer(F16, None, "nearest")}

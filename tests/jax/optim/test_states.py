@@ -16,7 +16,7 @@ import qcore
 import qjax
 from qjax import quantizer
 from qjax.optim import LowPrecisionState, accumulators, apply_updates, low_precision
-from qjax.optim.momentum import state_tensors
+from qjax.optim.state import state_tensors
 
 
 def with_counts(params):

@@ -10,8 +10,7 @@ from jax_auto_low_support import NEAREST, B, F, G, W, X, by_hand, identity, inte
 from support import assert_same_bits
 
 import qjax
-from qjax.recipes import lower
-from qjax.recipes.groups import GROUPS
+from qjax.recipes import GROUPS, lower
 
 IMAGE = 1.37 * integers((1, 6, 6, 2), 4)
 

@@ -10,7 +10,7 @@ from support import assert_same_bits
 from qcore import RECIPES, Entry, Product, Recipe
 from qjax import linalg
 from qjax.recipes import lower, report
-from qjax.recipes.casts import cast
+from qjax.recipes.products import cast
 
 LOW = Product("e5m2", "e4m3fn")
 KINDS = "linear", "conv", "attention_scores", "attention_output", "matmul"

@@ -1,6 +1,6 @@
-"""The origin of a value of a traced program: it distinguishes weights and biases from activations.
+"""Layers of a traced program: their names, their groups, and the origins of the values that they compute with.
 
-Origins have an order:
+The origin of a value distinguishes weights and biases from activations. Origins have an order:
 
     2 n         part of the program's argument number n, a container such as a module or dictionary
     2 n + 1     computed from parts of that argument and constants alone, such as a normalized weight
@@ -14,8 +14,14 @@ Reshaping, casting and slicing keep the origin. Of two weights, the one with the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+from qcore.law.carrier import CARRIERS
+from qjax._jaxprs import CUSTOM
+
+_TRANSFORMATION = re.compile(r"\w+\(|\)")
 
 _CAPTURED, _BARE, _COMPUTED, _CONSTANT = ((1 << 30) + 2 * step for step in range(4))
 
@@ -101,3 +107,76 @@ def common_place(origins: Sequence[Origin]) -> Place | None:
         return None
     depth = next((depth for depth, parts in enumerate(zip(*places, strict=False)) if len(set(parts)) > 1), None)
     return min(places, key=len) if depth is None else places[0][:depth]
+
+
+class Group(NamedTuple):
+    """The names of JAX's primitives, and of functions under jit, custom_jvp or custom_vjp, that are layers."""
+
+    primitives: frozenset[str] = frozenset()
+    functions: frozenset[str] = frozenset()
+
+
+def _group(primitives: str = "", functions: str = "") -> Group:
+    return Group(frozenset(primitives.split()), frozenset(functions.split()))
+
+
+GROUPS = {
+    "conv": _group("conv_general_dilated"),
+    "linear": _group("dot_general ragged_dot_general"),
+    "embedding": _group("gather dynamic_slice"),
+    "pool": _group("reduce_window reduce_window_max reduce_window_min reduce_window_sum"),
+    "pad": _group("pad", "_pad"),
+    "activation": _group(
+        "tanh logistic",
+        "celu elu gelu glu hard_sigmoid hard_silu hard_swish hard_tanh leaky_relu log_sigmoid log_softmax mish relu "
+        "relu6 selu sigmoid silu soft_sign softmax softplus sparse_plus sparse_sigmoid squareplus swish",
+    ),
+    "normalization": _group("", "batch_norm group_norm instance_norm layer_norm rms_norm standardize"),
+}
+
+_BY_PRIMITIVE = {name: label for label, group in GROUPS.items() for name in group.primitives}
+_BY_FUNCTION = {name: label for label, group in GROUPS.items() for name in group.functions}
+
+
+def group_of(equation: Any, origins: Sequence[Origin]) -> str | None:
+    """The group of an equation whose operands have these origins; None if it is not a layer."""
+    label = _BY_PRIMITIVE.get(equation.primitive.name) or _BY_FUNCTION.get(function_name(equation) or "")
+    if label is None or all(map(is_constant, origins)) or not any(map(is_carrier, equation.outvars)):
+        return None
+    if label == "embedding" and (not is_input(origins[0]) or all(map(is_constant, origins[1:]))):
+        return None  # a part of a computed value, such as the logits of labels, or at constant indices
+    return label
+
+
+def function_name(equation: Any) -> str | None:
+    """The name of the Python function that an equation calls; None if it calls none."""
+    params = equation.params
+    if equation.primitive.name in CUSTOM:
+        return params["call_jaxpr"].jaxpr.debug_info.func_name
+    return params.get("name") if "jaxpr" in params else None
+
+
+def is_carrier(variable: Any) -> bool:
+    """True if values of a variable of a jaxpr can be rounded."""
+    return getattr(getattr(variable.aval, "dtype", None), "name", None) in CARRIERS
+
+
+def is_backward(equation: Any) -> bool:
+    """True if an equation is a part of a reverse-mode derivative."""
+    return "transpose(" in str(equation.source_info.name_stack)
+
+
+def name_of(scope: str, equation: Any) -> str:
+    """The dotted name scope of an equation of a jaxpr that runs in a scope.
+
+    Without the names of transformations, and the formulas that `jnp.einsum` has as names.
+    """
+    own = _TRANSFORMATION.sub("", str(equation.source_info.name_stack))
+    return ".".join(part for part in (scope, *own.split("/")) if part and "->" not in part)
+
+
+def trips(equation: Any) -> int | None:
+    """How often the programs in an equation run; None if that follows from values."""
+    if equation.primitive.name == "while":
+        return None
+    return equation.params["length"] if equation.primitive.name == "scan" else 1
