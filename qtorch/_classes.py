@@ -65,8 +65,8 @@ def _without(kind: type, role: str) -> Any:
     if vars(kind).get("made_role") == role:
         return vars(kind)["made_from"]
     if "made_role" in vars(kind):
-        said = vars(kind)
-        return _subclass(_without(said["made_from"], role), said["made_role"], said["made_members"].__func__)
+        known = vars(kind)
+        return _subclass(_without(known["made_from"], role), known["made_role"], known["made_members"].__func__)
     return _changed(kind, lambda base: _without(base, role))
 
 
@@ -77,9 +77,9 @@ def _subclass(base: type, role: str, members: Members) -> type:
         arguments = tuple(base if argument is made else argument for argument in arguments)
         return _remade, (function, arguments, role, members), *rest
 
-    said = {"made_from": base, "made_role": role, "made_members": staticmethod(members)}
+    made_as = {"made_from": base, "made_role": role, "made_members": staticmethod(members)}
     names = {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
-    made = type(base)(base.__name__, (base,), {**members(base), **said, **names, "__reduce_ex__": reduce})
+    made = type(base)(base.__name__, (base,), {**members(base), **made_as, **names, "__reduce_ex__": reduce})
     return made
 
 

@@ -1,4 +1,4 @@
-"""Where in a model of torch an error comes from."""
+"""The layer of a torch model in which an error is raised."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import nn
 
 
 def running_layer() -> str:
-    """The innermost module whose code runs, as errors begin with it: "layer 'fc': "; "" where no module's does.
+    """The beginning of an error message: "layer 'fc': " for the innermost module whose code runs; "" outside of all.
 
-    Its name is that in the outermost module around it.
+    The name is the one in the outermost module around it.
 
     Example:
         >>> running_layer()
         ''
     """
-    if torch.compiler.is_dynamo_compiling():  # the frames are Dynamo's
+    if torch.compiler.is_dynamo_compiling():  # the frames are Dynamo's own
         return ""
     modules = list(running_modules())
     for model in reversed(modules):

@@ -1,5 +1,5 @@
 // Steps of a law, one after the other: functions in C of other libraries, and arrays that only they see. See
-// `qtorch.linalg.direct.program`.
+// `qtorch.linalg.native`.
 
 $values
 

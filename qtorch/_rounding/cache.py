@@ -1,4 +1,4 @@
-"""Keeping Python out of the way: of small calls, which it would slow down, and of traced programs."""
+"""Caches that make small calls fast, and constants of traced programs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ T = TypeVar("T")
 def cached(function: Callable[..., T]) -> Callable[..., T]:
     """A function of positional, hashable arguments with a cache.
 
-    Arguments without a hash, or with an equality that raises, as tensors', reach the function as well, which refuses
-    them in its own words. Not for traced programs.
-    What it returns has an attribute `known`, which takes a step less and has no words for unhashable arguments.
+    Arguments without a hash, or whose equality raises as that of tensors does, reach the function itself, which refuses
+    them with its own message. Not for traced programs. The attribute `known` is the cache alone: a step less, and
+    Python's own message for arguments without a hash.
     """
     known = lru_cache(maxsize=1024, typed=True)(function)
 

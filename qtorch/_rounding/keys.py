@@ -33,6 +33,17 @@ def draw_opaquely() -> torch.Tensor:
     return torch.ops.qtorch.draw_key(_serial(), (), device="cpu")
 
 
+def given_or_drawn(key: Key, stochastic: bool, plain: bool) -> torch.Tensor | None:
+    """The words of the user's key, or of one that is drawn, beside a plain or another tensor; None if none are read."""
+    if not stochastic:
+        if key is not None:
+            check_noise(key, 24, 0)
+        return None
+    if key is not None:
+        return key_tensor(key)
+    return draw() if plain else draw_opaquely()
+
+
 @constant
 def _serial() -> int:
     """A number that is no other call's: torch's partitioner takes equal calls for one, whatever their tags."""

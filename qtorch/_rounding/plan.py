@@ -1,4 +1,4 @@
-"""What can be worked out once for a format, a rounding mode and a dtype."""
+"""Plans: all that follows from a format, a rounding mode and a dtype, worked out once."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _MOST_SHAPES = 1024  # that a plan keeps
 
 
 class _Kernels(dict[str, "tuple[Function, int] | None"]):
-    """The CPU's kernels of a law by layout (a key of `laws.LAYOUTS`), each with where its constants are, or None."""
+    """The CPU's kernels of a law by layout (a key of `laws.LAYOUTS`), with the address of their constants, or None."""
 
     def __init__(self, number: Number, program: Program, constants: tuple[int, ...], overflow: Any) -> None:
         self.number, self.law, self.overflow = number, (program, constants), overflow
 
     @cached_property
     def compiled(self) -> tuple[Program, torch.Tensor]:
-        """What is compiled, in lanes as narrow as suffices, and its constants."""
+        """The program that is compiled, in the narrowest lanes that suffice, and its constants."""
         program, constants = self.law
         if program.narrows:
             carrier = program.carrier.narrow
@@ -42,7 +42,7 @@ class _Kernels(dict[str, "tuple[Function, int] | None"]):
         return program, torch.tensor(constants, dtype=lane_dtype(program.carrier), device="cpu")
 
     def step(self, layout: str) -> tuple[int, int] | None:
-        """The same as a step of a program: where it is, and where its constants are."""
+        """The kernel as a step of a program: the addresses of the function and of its constants; None without one."""
         program, constants = self.compiled
         function = laws.rounding_step(program, layout)
         return None if function is None else (function, constants.data_ptr())
@@ -55,7 +55,7 @@ class _Kernels(dict[str, "tuple[Function, int] | None"]):
 
 
 class _Matrices(dict[torch.Size, "tuple[Matrix | None, str]"]):
-    """See `Plan.matrices`; to hash a format for a cache of all would take longer than the look."""
+    """See `Plan.matrices`. A cache for all formats would have to hash the format, which takes longer than the rest."""
 
     def __init__(self, number: Number) -> None:
         self.number = number
@@ -116,10 +116,10 @@ def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, cod
     carrier = check_dtype(dtype, "x")
     if not torch.compiler.is_dynamo_compiling():
         return Plan(number, *prepare(number, mode, carrier, overflow, coded), dtype, overflow)
-    described = _description(number)
-    fields, constants = _prepare(mode.value, carrier.name, overflow, coded, *described)
+    name = text_of(number)
+    fields, constants = _prepare(name, mode.value, carrier.name, overflow, coded)
     program = Program(Carrier(*fields[0]), mode, *fields[1:])
-    text = () if torch.compiler.is_exporting() else (_text(*described), mode.value, overflow or "", law_digest())
+    text = () if torch.compiler.is_exporting() else (name, mode.value, overflow or "", law_digest())
     return Plan(number, program, constants, dtype, overflow, text)
 
 
@@ -135,12 +135,12 @@ def check_dtype(dtype: Any, argument: str) -> Carrier:
 
 def text_of(number: Number) -> str:
     """`number.text`, as a literal where a program is traced."""
-    return _text(*_description(number))
+    return _text(*_description(number)) if torch.compiler.is_dynamo_compiling() else number.text
 
 
 def block_sizes(number: Number, ndim: int) -> Sizes:
     """`number.block_sizes(ndim)`, as literals where a program is traced."""
-    return _sizes(ndim, *_description(number)) if torch.compiler.is_dynamo_compiling() else number.block_sizes(ndim)
+    return _sizes(text_of(number), ndim) if torch.compiler.is_dynamo_compiling() else number.block_sizes(ndim)
 
 
 def decoder(number: Number, dtype: Any) -> tuple[Decoding, tuple[int, ...]]:
@@ -148,7 +148,7 @@ def decoder(number: Number, dtype: Any) -> tuple[Decoding, tuple[int, ...]]:
     carrier = check_dtype(dtype, "the result")
     if not torch.compiler.is_dynamo_compiling():
         return number.decoding(carrier)
-    fields, constants = _decoding(carrier.name, *_description(number))
+    fields, constants = _decoding(text_of(number), carrier.name)
     return Decoding(Carrier(*fields[0]), *fields[1:]), constants
 
 
@@ -159,43 +159,49 @@ def decoder_for(number: Number, dtype: torch.dtype) -> tuple[Decoding, torch.Ten
     return decoding, torch.tensor(constants, dtype=lane_dtype(decoding.carrier), device="cpu")
 
 
-# Where a program is traced, formats are objects that it cannot hold. What follows takes and returns literals.
+# A traced program cannot hold a format, only numbers and texts. So Dynamo works out the text of a format, and runs all
+# else that follows from a format as Python, whose results it takes as constants.
 
 
 def _description(number: Number) -> tuple[Any, ...]:
-    """A format as its class and fields, in place of a field that is a format its own."""
+    """A format's class and fields; a field that is a format is described in the same way."""
     fields = (getattr(number, name) for name in type(number).__match_args__)  # type: ignore[attr-defined]
     described = (_description(field) if isinstance(field, Number) else literal(field) for field in fields)
     return type(number), *described
 
 
-def _described(make: type[Number], *fields: Any) -> Number:
-    """The inverse of `_description`."""
-    return make(*(_described(*field) if _describes(field) else field for field in fields))
+@constant
+def _text(*description: Any) -> str:
+    return _made(*description).text
 
 
-def _describes(field: Any) -> bool:
-    return isinstance(field, tuple) and bool(field) and isinstance(field[0], type)
+def _made(kind: type[Number], *fields: Any) -> Number:
+    """The format of a description."""
+    return kind(*(_made(*x) if isinstance(x, tuple) and x and isinstance(x[0], type) else x for x in fields))
 
 
 @constant
-def _prepare(
-    mode: str, carrier: str, overflow: Any, coded: bool, *description: Any
-) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    program, constants = prepare(_described(*description), Rounding(mode), CARRIERS[carrier], overflow, coded)
+def _prepare(text: str, mode: str, carrier: str, overflow: Any, coded: bool) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """The fields of a format's `Program`, and its constants."""
+    program, constants = prepare(check_number(text), Rounding(mode), CARRIERS[carrier], overflow, coded)
     fields = program.kind, program.codes, program.storage, program.element, program.unscaled
     return (_fields(program.carrier), *fields), tuple(constants)
 
 
 @constant
-def _decoding(carrier: str, *description: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    decoding, constants = _described(*description).decoding(CARRIERS[carrier])
+def _decoding(text: str, carrier: str) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """The fields of a format's `Decoding`, and its constants."""
+    decoding, constants = check_number(text).decoding(CARRIERS[carrier])
     return (_fields(decoding.carrier), decoding.codes, decoding.scales), tuple(constants)
 
 
 @constant
-def _text(*description: Any) -> str:
-    return _described(*description).text
+def _sizes(text: str, ndim: int) -> Sizes:
+    return check_number(text).block_sizes(ndim)
+
+
+def _fields(carrier: Carrier) -> tuple[Any, ...]:
+    return tuple(getattr(carrier, name) for name in Carrier.__match_args__)
 
 
 @cache
@@ -215,12 +221,3 @@ def files_of_law() -> list[Path]:
 def law_digest() -> str:
     """`digest_of_law`, as a literal where a program is traced."""
     return digest_of_law()
-
-
-@constant
-def _sizes(ndim: int, *description: Any) -> Sizes:
-    return _described(*description).block_sizes(ndim)
-
-
-def _fields(carrier: Carrier) -> tuple[Any, ...]:
-    return tuple(getattr(carrier, name) for name in Carrier.__match_args__)

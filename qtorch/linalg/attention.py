@@ -14,8 +14,7 @@ from qtorch._rounding.gradients import refuse_recording
 from qtorch._rounding.keys import Key, fold_in, key_tensor
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._torch_internals import check_one_tangent
-from qtorch.linalg.call import check_operand
-from qtorch.linalg.dtypes import in_float32
+from qtorch.linalg.call import check_operand, in_float32
 from qtorch.linalg.matrices import matmul
 from qtorch.linalg.namespace import Float64
 
@@ -152,12 +151,12 @@ def attention(
     output: Multiply,
     dropout_p: float = 0.0,
 ) -> torch.Tensor:
-    """`scaled_dot_product_attention` by any two products.
+    """`scaled_dot_product_attention` with any two products.
 
     Args:
         query, key, value, attn_mask, is_causal, scale: as there.
-        scores: of the scaled query, and the key, the product query @ key^T.
-        output: of the weights and the value, their product.
+        scores: a function of the scaled query and the key: query @ key^T.
+        output: a function of the weights and the value: weights @ value.
         dropout_p: the probability with which a weight becomes zero.
     """
     for name, x in (("query", query), ("key", key), ("value", value)):
@@ -179,7 +178,7 @@ def attention(
 
 
 def settings_of(name: str, settings: Any) -> Any:
-    """A product's keyword arguments; none where they are None."""
+    """Checks keyword arguments of a product; None is an empty dictionary."""
     settings = {} if settings is None else settings
     check_type(name, settings, Mapping, "a dict")
     return settings

@@ -1,10 +1,16 @@
-"""A call of a product with its gradients: arguments, checked, and the function that autograd knows."""
+"""A call of a product with its gradients: the checks of its arguments, and the functions that autograd differentiates.
+
+Programs of other dtypes, and `torch.autocast`, call a product through `in_float32`. `prepare` checks the arguments;
+`differentiable_product` multiplies, and `add_bias` adds a bias to the product.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, wraps
+from math import prod
+from typing import Any, TypeVar
 
 import torch
 
@@ -12,40 +18,146 @@ from qcore import Accumulator, Number, Operand, Product
 from qcore.arguments import check_type
 from qcore.linalg import arrays
 from qcore.linalg.convolution import Form
-from qcore.linalg.forms import FORWARD, GRAD_A, derivatives
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm, check_bias, derivatives
 from qcore.linalg.product import check_products, check_scaling
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.gradients import apart, is_differentiated, refuse_recording
-from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, key_tensor
-from qtorch._rounding.paths.choice import check_device, is_plain_tensor
+from qtorch._rounding.keys import Key, given_or_drawn
+from qtorch._rounding.paths.choice import are_plain_tensors, check_device, is_plain_tensor
 from qtorch._rounding.plan import text_of
 from qtorch._rounding.sharded import is_sharded
-from qtorch._torch_internals import apply_directly, check_one_tangent, check_passes, constant
-from qtorch.linalg.operator import OBSERVER, multiply_tensors, observed_by
-from qtorch.linalg.sharded import check_placed
+from qtorch._torch_internals import apply_directly, check_one_tangent, check_passes, constant, unseen_by_modes
+from qtorch.linalg.native import ProductSpec
+from qtorch.linalg.operator import OBSERVER, check_placed, multiply_tensors, observed_by
+
+Function = TypeVar("Function", bound=Callable[..., torch.Tensor])
+HALVES = (torch.bfloat16, torch.float16)
+_MATMUL, _SUM = MatrixForm().text, Product().text  # of a bias's gradient
 
 
 def first_scaling(history: int, device: torch.device | str | None = None) -> torch.Tensor:
     """The state of delayed scales before the first call, see `qcore.linalg.first_scaling`.
 
     Args:
-        history: of the scales, how many past tensors they follow from.
+        history: how many past tensors a scale follows from.
         device: of the tensor; None is the CPU.
 
     Returns:
         A float32 tensor of shape (3, 1 + history).
 
     Raises:
-        TypeError: if history is no int.
+        TypeError: if history is not an int.
         ValueError: if history is less than 1.
-        RuntimeError: if device names none.
+        RuntimeError: if torch has no device of that name.
 
     Example:
         >>> first_scaling(2)[0]
         tensor([1., 0., 0.])
     """
     return torch.from_numpy(arrays.first_scaling(history)).to(torch.device("cpu" if device is None else device))
+
+
+def in_float32(function: Function) -> Function:
+    """A product that takes bfloat16 and float16 tensors, and may run under `torch.autocast`.
+
+    Operands are the float32 numbers that the given tensors hold. The result in float32 is rounded once, to nearest, to
+    the tensors' dtype or, under autocast, to autocast's.
+    """
+
+    @wraps(function)
+    def call(*arguments: Any, **options: Any) -> torch.Tensor:
+        first = arguments[0] if arguments else next(iter(options.values()), None)
+        refuse_tracers(first)
+        if not isinstance(first, torch.Tensor):
+            return function(*arguments, **options)  # which raises
+        with unseen_by_modes():  # a mode that lowers functions must not see the functions that a product is made of
+            return call_in_float32(function, first, arguments, options)
+
+    return call  # type: ignore[return-value]
+
+
+def refuse_tracers(x: Any) -> None:
+    """Raises RuntimeError in `torch.jit.trace` and `torch.fx.symbolic_trace`, whose programs cannot hold products."""
+    if torch.jit.is_tracing() or isinstance(x, torch.fx.Proxy):  # type: ignore[attr-defined]
+        tracer = "torch.jit.trace" if torch.jit.is_tracing() else "torch.fx.symbolic_trace"  # type: ignore[attr-defined]
+        raise RuntimeError(
+            f"{tracer} of a model with low-precision products; allowed are torch.export.export(model, inputs) and "
+            "torch.compile"
+        )
+
+
+def call_in_float32(
+    function: Callable[..., Any], first: torch.Tensor, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
+    """A call of a function that computes in float32, see `in_float32`; it returns a tensor, or a tuple of tensors.
+
+    `first` among its arguments has the device and, without autocast, the result's dtype.
+    """
+    device = first.device.type
+    automatic = device != "meta" and torch.is_autocast_enabled(device)  # which torch does not answer for meta
+    if not automatic and first.dtype not in HALVES:
+        return function(*arguments, **options)
+    dtype = torch.get_autocast_dtype(device) if automatic else first.dtype
+    # The state of delayed scales is float32, whatever the operands' dtype.
+    state = {"scaling": options["scaling"]} if "scaling" in options else {}
+    options = {name: x for name, x in options.items() if name != "scaling"}
+    _check_dtypes(first, (*arguments, *options.values()), automatic)
+    arguments = tuple([_wide(x) for x in arguments])
+    options = {name: _wide(x) for name, x in options.items()} | state
+    if not automatic:
+        return _narrow(function(*arguments, **options), dtype)
+    with torch.autocast(device, enabled=False):
+        return _narrow(function(*arguments, **options), dtype)
+
+
+def _check_dtypes(first: torch.Tensor, others: tuple[Any, ...], automatic: bool) -> None:
+    """Refuses tensors of different dtypes where no autocast brings them together."""
+    for x in others:
+        if isinstance(x, tuple | list):
+            _check_dtypes(first, tuple(x), automatic)
+        if isinstance(x, torch.Tensor) and x.dtype is torch.float64:
+            raise TypeError(
+                "a tensor has dtype torch.float64; allowed are torch.float32, torch.bfloat16, torch.float16"
+            )
+        if not automatic and isinstance(x, torch.Tensor) and x.dtype is torch.float32 and x.dim() > 0:
+            raise TypeError(
+                f"tensors have the dtypes {first.dtype} and torch.float32; allowed is one for all, or torch.autocast"
+            )
+
+
+def _wide(x: Any) -> Any:
+    if isinstance(x, tuple | list):  # the weights and states of recurrent layers
+        return tuple([_wide(one) for one in x])
+    return x.to(torch.float32) if isinstance(x, torch.Tensor) and x.dtype in HALVES else x
+
+
+def _narrow(y: Any, dtype: torch.dtype) -> Any:
+    return tuple([one.to(dtype) for one in y]) if isinstance(y, tuple) else y.to(dtype)
+
+
+@dataclass(slots=True)
+class Call:
+    """A product with its gradients, checked. It is not a tuple, whose numbers torch.func would take as arguments.
+
+    Attributes:
+        form: the form as text.
+        products: the forward product, and those of the gradients of a and b, as text.
+        a, b, result: the shapes.
+    """
+
+    form: str
+    products: tuple[str, str, str]
+    a: Any
+    b: Any
+    result: Any
+
+    def spec(self, which: str) -> ProductSpec:
+        """The forward product, or that of a gradient."""
+        if which == FORWARD:
+            return ProductSpec(self.b, self.result, self.form, which, self.products[0])
+        shape, product = (self.a, self.products[1]) if which == GRAD_A else (self.b, self.products[2])
+        return ProductSpec(shape, shape, self.form, which, product)
 
 
 def prepare(
@@ -59,8 +171,8 @@ def prepare(
     names: tuple[str, str],
     key: Key,
     scaling: torch.Tensor | None = None,
-) -> tuple[Any, ...]:
-    """A call's key, state of delayed scales, result's shape, form and products, checked.
+) -> tuple[torch.Tensor | None, torch.Tensor | None, Call]:
+    """Checks the arguments of a product; returns the key's words, the state of delayed scales, and the call.
 
     Args:
         form: the form.
@@ -68,29 +180,29 @@ def prepare(
         operands, accumulator, grad_a, grad_b, names: see `qcore.linalg.product.check_products`.
         key, scaling: as the user gives them.
     """
-    for name, x in zip(form.names, (a, b), strict=True):
-        check_operand(name, x)
-    check_placed(form.names, a, b)
-    check_device(form.names[1], b, a.device, form.names[0])
+    name_a, name_b = form.names
+    check_operand(name_a, a)
+    check_operand(name_b, b)
+    if is_sharded(a, b):
+        check_placed(name_a, name_b, a, b)
+    check_device(name_b, b, a.device, name_a)
+    # A traced program holds texts in the place of formats. Eager calls look up texts as well: their hashes are faster.
     if torch.compiler.is_dynamo_compiling():
         shape = _shape(form, a.shape, b.shape)
         pair = tuple(map(_literal, operands)) if isinstance(operands, tuple | list) else _literal(operands)
-        *texts, stochastic, history, plain = _checked_texts(pair, *map(_literal, (accumulator, grad_a, grad_b)), names)
+        described = _described_constant(pair, *map(_literal, (accumulator, grad_a, grad_b)), names)
     else:
         shape = _shape_once(form, a.shape, b.shape)
         pair = tuple([_text(x, Operand) for x in operands]) if isinstance(operands, tuple | list) else operands
-        said = pair, _text(accumulator, Accumulator), _text(grad_a, Product), _text(grad_b, Product), names
-        *texts, stochastic, history, plain = _described(*said)
+        gradients = _text(grad_a, Product), _text(grad_b, Product)
+        described = _described(pair, _text(accumulator, Accumulator), *gradients, names)
+    products, stochastic, history, plain = described
     if not plain and is_sharded(a, b):
-        raise TypeError(f"{form.names[0]} or {form.names[1]} is a DTensor; allowed are operands without scales there")
-    shapes = None
-    if scaling is not None:
-        check_passes()
-        check_type("scaling", scaling, torch.Tensor, "a torch.Tensor of float32")
-        check_dense("scaling", scaling)
-        shapes = tuple(scaling.shape), str(scaling.dtype)
-    check_scaling(history, shapes)
-    return _key_words(key, stochastic, is_plain_tensor(a)), scaling, shape, form.text, *texts
+        raise TypeError(f"{name_a} or {name_b} is a DTensor; allowed are operands without scales there")
+    if history is not None or scaling is not None:
+        _check_scaling(history, scaling)
+    words = given_or_drawn(key, stochastic, is_plain_tensor(a))
+    return words, scaling, Call(form.text, products, a.shape, b.shape, shape)
 
 
 def check_operand(name: str, x: Any) -> None:
@@ -106,10 +218,13 @@ def _shape(form: Form, a: torch.Size, b: torch.Size) -> tuple[int, ...]:
     return form.result(tuple(a), tuple(b))
 
 
-def _describe(*arguments: Any) -> tuple[str, str, str, bool, int | None, bool]:
-    """What a call needs of its products, once they are checked."""
+def _describe(*arguments: Any) -> tuple[tuple[str, str, str], bool, int | None, bool]:
+    """The three products as text, and whether they are stochastic, the history of their scales, and if they have none.
+
+    Their arguments are checked.
+    """
     products = check_products(*arguments)
-    return *products.texts, products.stochastic, products.history, products.plain
+    return products.texts, products.stochastic, products.history, products.plain
 
 
 _shape_once = lru_cache(maxsize=1024)(_shape)
@@ -117,69 +232,53 @@ _described = cached(_describe)
 
 
 @constant
-def _checked_texts(*arguments: Any) -> tuple[str, str, str, bool, int | None, bool]:
+def _described_constant(*arguments: Any) -> tuple[tuple[str, str, str], bool, int | None, bool]:
     return _described(*arguments)
 
 
+def _check_scaling(history: int | None, scaling: Any) -> None:
+    given = None
+    if scaling is not None:
+        check_passes()
+        check_type("scaling", scaling, torch.Tensor, "a torch.Tensor of float32")
+        check_dense("scaling", scaling)
+        given = tuple(scaling.shape), str(scaling.dtype)
+    check_scaling(history, given)
+
+
 def _text(argument: Any, kind: type[Any]) -> Any:
-    """What takes less time to look up than an argument of that kind, and means the same."""
+    """The text of an argument of that kind, which takes less time to look up."""
     return argument.text if type(argument) is kind else argument
 
 
 def _literal(argument: Any) -> Any:
-    """What a traced program can hold in the place of a format, an accumulator or a product."""
+    """The text or constant that a traced program holds in the place of a format, an accumulator or a product."""
     if isinstance(argument, Number):
         return text_of(argument)
     return literal(getattr(argument, "text", argument))
 
 
-def _key_words(key: Key, stochastic: bool, plain: bool) -> torch.Tensor | None:
-    if not stochastic:
-        if key is not None:
-            check_noise(key, 24, 0)
-        return None
-    if key is not None:
-        return key_tensor(key)
-    return draw() if plain else draw_opaquely()
-
-
-@dataclass(slots=True)
-class Shapes:
-    """Shapes of a, b and the result. It is no tuple, whose numbers torch.func would take for arguments each."""
-
-    a: Any
-    b: Any
-    result: Any
-
-
 class _Product(torch.autograd.Function):
-    """(first, second, key words, state, shapes of a, b and the result, which, form, the three products as text).
+    """(first, second, key words, state, which, call) -> the product; `which` is FORWARD but in second derivatives.
 
-    State is that of delayed scales for the forward product, and its first column for the others.
+    The state is that of delayed scales for the forward product, and its first column for the others.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        first: torch.Tensor,
-        second: torch.Tensor,
-        key: torch.Tensor | None,
-        state: Any,
-        shapes: Shapes,
-        which: str,
-        form: str,
-        *products: str,
+        first: torch.Tensor, second: torch.Tensor, key: torch.Tensor | None, state: Any, which: str, call: Call
     ) -> torch.Tensor:
-        return _multiply(first, second, key, state, shapes, which, form, *products)
+        return multiply_tensors(first, second, key, state, call.spec(which))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        first, second, key, state, ctx.shapes, ctx.which, ctx.form, *ctx.products = inputs
+        first, second, key, state, ctx.which, ctx.call = inputs
         ctx.state = state
-        ctx.observer = (
-            None if torch.compiler.is_dynamo_compiling() else OBSERVER.get()
-        )  # Dynamo cannot trace a ContextVar
+        # Dynamo cannot trace a ContextVar.
+        ctx.observer = None if torch.compiler.is_dynamo_compiling() else OBSERVER.get()
+        # The backward pass advances the state at its end: a second one must read the scales of this call.
         ctx.save_for_backward(first, second, key, None if state is None else state[:, :1].clone())
 
     @staticmethod
@@ -205,7 +304,7 @@ class _WithTangent(_Product):
         check_one_tangent()
         first, second, key, _ = ctx.saved_tensors
         pairs = [(x, y) for x, y in ((of_first, second), (first, of_second)) if x is not None and y is not None]
-        found = [_apply(x, y, key, None, ctx.shapes, ctx.which, ctx.form, *ctx.products) for x, y in pairs]
+        found = [_apply(x, y, key, None, ctx.which, ctx.call) for x, y in pairs]
         return found[0] if len(found) == 1 else found[0] + found[1]
 
 
@@ -217,19 +316,19 @@ _DELAYED = (
 
 def _gradients(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
     first, second, key, scales = ctx.saved_tensors
+    call: Call = ctx.call
     if scales is not None and ctx.which != FORWARD:
         raise NotImplementedError(_DELAYED.format("second"))
     if ctx.state is not None:
         operands = first.detach(), second.detach(), gradient.detach()
-        scales = torch.ops.qtorch.gather(ctx.state, scales, *operands, *ctx.products)
-    # AOTAutograd refuses a second derivative of a compiled program; tracing another function would cost only time.
-    multiply = _apply if torch.is_grad_enabled() and not torch.compiler.is_dynamo_compiling() else _multiply
-    pairs = zip(derivatives(ctx.which, gradient, first, second), ctx.needs_input_grad, strict=False)
-    of_first, of_second = (
-        multiply(x, y, key, scales, ctx.shapes, which, ctx.form, *ctx.products) if needed else None
-        for (x, y, which), needed in pairs
+        scales = torch.ops.qtorch.gather(ctx.state, scales, *operands, *call.products)
+    of_first, of_second = derivatives(ctx.which, gradient, first, second)
+    need_first, need_second, *_ = ctx.needs_input_grad
+    return (
+        _multiply(*of_first[:2], key, scales, of_first[2], call) if need_first else None,
+        _multiply(*of_second[:2], key, scales, of_second[2], call) if need_second else None,
+        *(None,) * 4,
     )
-    return of_first, of_second, None, None, None, None, None, None, None, None
 
 
 _apply_plain = apply_directly(_Product)
@@ -237,49 +336,81 @@ _apply_plain = apply_directly(_Product)
 
 def _apply(first: torch.Tensor, second: torch.Tensor, *call: Any) -> torch.Tensor:
     """A product that autograd differentiates, in eager programs."""
-    if is_plain_tensor(first) and is_plain_tensor(second):
+    if are_plain_tensors((first, second)):
         return _apply_plain(first, second, *call)
     return _WithTangent.apply(first, second, *call)
 
 
-def _multiply(
-    first: torch.Tensor,
-    second: torch.Tensor,
-    key: torch.Tensor | None,
-    state: Any,
-    shapes: Shapes,
-    which: str,
-    form: str,
-    *products: str,
-) -> torch.Tensor:
-    """A product without derivatives."""
-    if which == FORWARD:
-        return multiply_tensors(first, second, key, state, shapes.b, shapes.result, form, which, products[0])
-    shape, product = (shapes.a, products[1]) if which == GRAD_A else (shapes.b, products[2])
-    return multiply_tensors(first, second, key, state, shape, shape, form, which, product)
+def _multiply(first: torch.Tensor, second: torch.Tensor, key: Any, state: Any, which: str, call: Call) -> torch.Tensor:
+    """A product of a backward pass, which autograd differentiates where that pass is recorded."""
+    # AOTAutograd refuses a second derivative of a compiled program; tracing another function would cost only time.
+    if torch.is_grad_enabled() and not torch.compiler.is_dynamo_compiling():
+        return _apply(first, second, key, state, which, call)
+    return multiply_tensors(first, second, key, state, call.spec(which))
 
 
 def differentiable_product(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    key: torch.Tensor | None,
-    state: Any,
-    shape: Any,
-    form: str,
-    *products: str,
+    a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, state: torch.Tensor | None, call: Call
 ) -> torch.Tensor:
     """The product; its gradients are those of the other two products, and advance the state of delayed scales."""
-    shapes = Shapes(a.shape, b.shape, shape)
     if not torch.compiler.is_dynamo_compiling():
-        return _apply(a, b, key, state, shapes, FORWARD, form, *products)
-    multiply = _Product.apply if is_differentiated(a) or is_differentiated(b) else _multiply
+        return _apply(a, b, key, state, FORWARD, call)
+    differentiated = is_differentiated(a) or is_differentiated(b)
     a, b = apart(a, b)
-    return multiply(a, b, key, state, shapes, FORWARD, form, *products)
+    if differentiated:
+        return _Product.apply(a, b, key, state, FORWARD, call)
+    return multiply_tensors(a, b, key, state, call.spec(FORWARD))
 
 
-def gradient_product(
-    gradient: torch.Tensor, other: torch.Tensor, shapes: Shapes, which: str, form: str, product: str
-) -> torch.Tensor:
-    """A product of a backward pass, which autograd differentiates where that pass is recorded."""
-    recorded = torch.is_grad_enabled() and not torch.compiler.is_dynamo_compiling()
-    return (_apply if recorded else _multiply)(gradient, other, None, None, shapes, which, form, *(product,) * 3)
+def gradient_product(gradient: torch.Tensor, other: torch.Tensor, which: str, call: Call) -> torch.Tensor:
+    """A product of a backward pass that reads no random words and has no delayed scales."""
+    return _multiply(gradient, other, None, None, which, call)
+
+
+class _AddBias(torch.autograd.Function):
+    """(x, bias, the dimension of outputs) -> their sum."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, bias: torch.Tensor, dim: int) -> torch.Tensor:
+        return x + bias.reshape(-1, *(1,) * (-1 - dim))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.dim, ctx.shape = inputs[2], output.shape
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        refuse_recording(gradient)
+        rows = gradient.movedim(ctx.dim, -1)
+        rows = rows.reshape(prod(rows.shape[:-1]), rows.shape[-1])
+        ones = torch.ones_like(rows[:, :1])
+        call = Call(_MATMUL, (_SUM, _SUM, _SUM), ones.shape, (1, rows.shape[1]), rows.shape)
+        return gradient, gradient_product(rows, ones, GRAD_B, call)[0], None
+
+
+class _AddBiasWithTangent(_AddBias):
+    @staticmethod
+    def jvp(ctx: Any, of_x: Any, of_bias: Any, *_: Any) -> torch.Tensor:  # type: ignore[override]
+        if of_bias is None:
+            return of_x.clone()  # a tangent of its own: the result may be changed in place
+        of_bias = of_bias.reshape(-1, *(1,) * (-1 - ctx.dim))
+        return of_bias.expand(ctx.shape).clone() if of_x is None else of_x + of_bias
+
+
+def add_bias(x: torch.Tensor, bias: torch.Tensor | None, outputs: int, dim: int) -> torch.Tensor:
+    """x + bias in float32, along a dimension counted from the end.
+
+    The bias's gradient is the float64 sum of the gradient's other elements, in ascending order, rounded to float32.
+    """
+    if bias is None:
+        return x
+    if not isinstance(bias, torch.Tensor):
+        raise TypeError(f"bias is a {type(bias).__name__}; allowed are a torch.Tensor of float32 and None")
+    check_dense("bias", bias)
+    check_device("bias", bias, x.device, "input")
+    check_bias(tuple(bias.shape), str(bias.dtype).removeprefix("torch."), outputs)
+    # Dynamo cannot trace a function with forward-mode derivatives.
+    apply = _AddBias.apply if torch.compiler.is_dynamo_compiling() else _AddBiasWithTangent.apply
+    return apply(x, bias, dim)

@@ -9,9 +9,7 @@ import torch
 from qcore.arguments import quoted
 from qcore.linalg.convolution import convolution_form
 from qtorch._rounding.keys import Key
-from qtorch.linalg.bias import add_bias
-from qtorch.linalg.call import check_operand, differentiable_product, prepare
-from qtorch.linalg.dtypes import in_float32
+from qtorch.linalg.call import add_bias, check_operand, differentiable_product, in_float32, prepare
 
 
 @in_float32
@@ -139,15 +137,9 @@ def conv3d(
 
 
 def padding_sizes(padding: Any, kernel: Any, dilation: Any) -> list[int]:
-    """What a convolution pads, as `torch.nn.functional.pad` takes it: the last dimension first, before and after.
+    """The padding of a convolution for `torch.nn.functional.pad`: the last dimension first, before and after.
 
-    Args:
-        padding: a size for each dimension, "valid", or "same", which keeps the input's sizes: an odd rest is after.
-        kernel: the sizes of the weight.
-        dilation: an int, or one for each dimension.
-
-    Raises:
-        ValueError: if padding is another text.
+    "same" keeps the input's sizes; an odd rest is behind.
     """
     if padding == "valid":
         return [0] * (2 * len(kernel))

@@ -1,9 +1,9 @@
 """The states of delayed scales: a backward pass gathers largest magnitudes, and advances each state once, at its end.
 
-All that reads a state until then reads the same scales: layers that are used several times, and layers that
-checkpointing computes again. A pass begins with the first product of a state that runs inside of a backward pass, and
-ends with the backward pass that ran it; those that run inside of one another, as `torch.utils.checkpoint` with
-`use_reentrant=True` makes them, are one.
+Until then all products read the same scales, also those of layers that are used several times or that checkpointing
+computes again. A pass begins with the first product with a state that runs in a backward pass, and ends with that
+backward pass. Backward passes inside of one another, as `torch.utils.checkpoint` with `use_reentrant=True` makes
+them, are one pass.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from qcore.linalg.operands.operand import Operand
 from qcore.linalg.operands.scaling import newest_magnitude, next_row
 from qcore.linalg.product import Products
 from qtorch._torch_internals import at_end_of_backward, in_backward, unseen_by_modes
-from qtorch.linalg.direct.products import product_of
 from qtorch.linalg.namespace import Float64
+from qtorch.linalg.native import product_of
 
 
 @dataclass
 class _Advance:
-    """What a state is advanced by: how its rows are rounded, and the bits of their largest magnitudes so far."""
+    """A state to be advanced: how its rows are rounded, and the bits of their largest magnitudes so far."""
 
     state: torch.Tensor
     rows: tuple[Operand, ...]
@@ -35,7 +35,7 @@ class _Advance:
 
 
 class _Pass:
-    """A backward pass: what advances each state, by the address of its memory. It lives as long as torch's own."""
+    """A backward pass: its states to be advanced, by the address of their memory. It lives as long as torch's pass."""
 
     def __init__(self) -> None:
         self.advances: dict[int, _Advance] = {}
@@ -63,7 +63,7 @@ class _Pass:
                         row.copy_(next_row(Float64, row, newest, operand))
 
 
-# The pass that runs in this thread; devices have threads of their own. A pass that fails is let go by torch.
+# The pass that runs in this thread; devices have threads of their own. Torch drops a pass that fails.
 _RUNNING: ContextVar[ReferenceType[_Pass] | None] = ContextVar("running", default=None)
 
 
@@ -96,12 +96,9 @@ def enter_pass() -> _Pass | None:
 
 
 def gather(state: torch.Tensor, rows: tuple[Operand, ...], tensors: Iterable[torch.Tensor]) -> None:
-    """Has the backward pass that runs now advance a state, at its end, by the largest magnitudes of tensors.
+    """Notes largest magnitudes of tensors, by which the backward pass that runs now advances a state at its end.
 
-    Args:
-        state: a row for each tensor.
-        rows: how the tensors are rounded.
-        tensors: of float32.
+    The state has a row for each tensor, which is rounded as `rows` says.
     """
     found = enter_pass()
     if found is None:
@@ -117,16 +114,16 @@ def gather(state: torch.Tensor, rows: tuple[Operand, ...], tensors: Iterable[tor
 def gather_product(
     state: torch.Tensor, scales: torch.Tensor, a: torch.Tensor, b: torch.Tensor, gradient: torch.Tensor, *products: str
 ) -> torch.Tensor:
-    """Lets the backward pass that runs now advance a state by a product's tensors; returns the scales as they are.
+    """`gather` for a product's tensors; returns a copy of the scales.
 
-    Products of gradients take the scales from here, so that compilers keep the call.
+    The products of gradients use this copy, so that compilers keep the call.
     """
     gather(state, Products(*map(product_of, products)).rows, (a, b, gradient))
     return scales.clone()
 
 
 def given_scales(operands: Any, rows: Any, state: torch.Tensor | None) -> list[torch.Tensor | None]:
-    """The delayed scales of a product's operands, of which some have none; a product computed again begins a pass."""
+    """The delayed scales of a product's operands, None for operands without; a recomputed product begins a pass."""
     pairs = list(zip(operands, rows, strict=True))
     if state is not None and any(operand.delayed for operand, _ in pairs):
         enter_pass()

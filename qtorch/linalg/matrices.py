@@ -8,9 +8,7 @@ import torch
 
 from qcore.linalg.forms import MatrixForm, check_batches
 from qtorch._rounding.keys import Key
-from qtorch.linalg.bias import add_bias
-from qtorch.linalg.call import check_operand, differentiable_product, prepare
-from qtorch.linalg.dtypes import in_float32
+from qtorch.linalg.call import add_bias, check_operand, differentiable_product, in_float32, prepare
 
 MATMUL, LINEAR = MatrixForm(), MatrixForm(transposed=True)
 

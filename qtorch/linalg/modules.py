@@ -20,7 +20,7 @@ _NAMES = ("operands", "accumulator", "grad_input", "grad_weight")
 
 
 class _Layer:
-    """What the layers share: the products, as keyword arguments after torch's own.
+    """The base of the layers: their products are keyword arguments after torch's own.
 
     Attributes:
         products: operands, accumulator, grad_input and grad_weight, as for `linear`.
@@ -63,7 +63,7 @@ class _Layer:
 
 
 def apply_but_states(layer: Any, names: Iterable[str], apply: Any, *arguments: Any) -> Any:
-    """What `nn.Module._apply` does, such as a change of dtype, but these states of delayed scales stay in float32."""
+    """`nn.Module._apply`, such as a change of dtype, after which these states of delayed scales are float32 again."""
     before = {name: state for name in names if (state := getattr(layer, name, None)) is not None}
     changed = apply(*arguments)
     for name, state in before.items():
@@ -74,7 +74,7 @@ def apply_but_states(layer: Any, names: Iterable[str], apply: Any, *arguments: A
 
 
 def reset_states(layer: Any, names: Iterable[str]) -> None:
-    """Initializes states of delayed scales; before a layer has its products there are none."""
+    """Initializes states of delayed scales; a layer without products has no states yet."""
     with torch.no_grad():
         for name in names:
             if (state := getattr(layer, name, None)) is not None:
@@ -82,7 +82,7 @@ def reset_states(layer: Any, names: Iterable[str]) -> None:
 
 
 def keep_states(layer: Any, names: Iterable[str], state_dict: dict[str, Any], prefix: str) -> None:
-    """Adds states of delayed scales to a checkpoint that has none, as that of a model before `lower`."""
+    """Adds the states of delayed scales to a checkpoint without them, such as one from before `lower`."""
     for name in names:
         if (state := getattr(layer, name, None)) is not None:
             state_dict.setdefault(f"{prefix}{name}", state)
@@ -114,7 +114,7 @@ class Linear(_Layer, torch.nn.Linear):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if isinstance(input, torch.Tensor) and input.dim() == 1:  # its blocks are those of a batch of one
+        if isinstance(input, torch.Tensor) and input.dim() == 1:  # blocks along examples: those of a batch of one
             return self.forward(input[None])[0]
         return linear(input, self.weight, self.bias, **self.products, scaling=self.scaling)
 

@@ -24,15 +24,20 @@ from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor
 from qtorch._rounding.sharded import is_sharded
 from qtorch._torch_internals import unseen_by_modes
 from qtorch.linalg.delayed import gather_product, given_scales
-from qtorch.linalg.direct.products import Multiplied, direct_product, multiply_directly, product_of, sums_for
-from qtorch.linalg.namespace import (
-    Float64,
+from qtorch.linalg.namespace import Float64
+from qtorch.linalg.native import (
+    ProductSpec,
     convolution_product,
+    direct_product,
     matrix_product,
+    multiply_directly,
+    product_of,
+    sums_for,
 )
-from qtorch.linalg.sharded import multiply_shards
 
-BLOCK = 1 << 21  # numbers of which there are float64 copies at a time
+Axes = dict[int, int]
+
+BLOCK = 1 << 21  # so many numbers have float64 copies at a time
 _SIDE = 1024  # rows and columns of a result
 
 _library = torch.library.Library("qtorch", "FRAGMENT")
@@ -46,8 +51,7 @@ _library.define(
     tags=(torch.Tag.cudagraph_unsafe,),  # it leaves the state to the end of the backward pass
 )
 
-
-# Is told of the kind and role of a site (see `qcore.insight.Site`), the tensor before and after, and the format.
+# Called with (kind, role, before, after, format) for every rounding; kind and role are those of `qcore.insight.Site`.
 Observer = Callable[[str, str, torch.Tensor, torch.Tensor, Number], None]
 _OPERANDS = {
     FORWARD: {FIRST: "input", SECOND: "weight"},
@@ -56,14 +60,13 @@ _OPERANDS = {
 }
 _GRADIENTS = {FORWARD: "", GRAD_A: "grad_input", GRAD_B: "grad_weight"}
 
-
 # The observer of the products that are computed now; None unless a model is watched.
 OBSERVER: ContextVar[Observer | None] = ContextVar("observer", default=None)
 
 
 @contextmanager
 def observed_by(observer: Observer | None) -> Iterator[None]:
-    """Products within, and those of their gradients, whenever these are computed, are told to an observer."""
+    """Calls an observer for the roundings of products within, and of their gradients whenever these are computed."""
     token = OBSERVER.set(observer)
     try:
         yield
@@ -72,102 +75,83 @@ def observed_by(observer: Observer | None) -> Iterator[None]:
 
 
 def multiply_tensors(
-    first: torch.Tensor,
-    second: torch.Tensor,
-    key: torch.Tensor | None,
-    state: torch.Tensor | None,
-    other: Sequence[int],
-    shape: Sequence[int],
-    form: str,
-    which: str,
-    product: str,
+    first: torch.Tensor, second: torch.Tensor, key: torch.Tensor | None, state: torch.Tensor | None, spec: ProductSpec
 ) -> torch.Tensor:
-    """One of a form's products, as a float32 tensor of a shape.
+    """One of a form's products, as a float32 tensor without a gradient.
 
     Args:
-        first, second, other, which: see `qcore.linalg.forms.MatrixForm.matrices`.
-        key: int32 tensor of two words, of the forward product; None where nothing is stochastic.
-        state: of delayed scales, of which the first column counts; None where there are none.
-        shape: of the result.
-        form, product: the form and the `Product` as text.
+        first, second: the operands, see `qcore.linalg.forms.MatrixForm.matrices`.
+        key: int32 tensor of two words, of the forward product; None if nothing is stochastic.
+        state: of delayed scales, in the first column; None if there are none.
+        spec: the product.
     """
     if are_plain_tensors((first, second)):
-        return _multiply_plain(first, second, key, state, other, shape, form, which, product)
+        return _multiply_plain(first, second, key, state, spec)
     if is_sharded(first, second):
-        return _multiply_shards(first, second, key, other, shape, form, which, product)
-    return torch.ops.qtorch.product(first, second, key, state, other, shape, form, which, product)
+        return _multiply_shards(first, second, key, spec)
+    return torch.ops.qtorch.product(first, second, key, state, *spec)
 
 
-def _multiply(first: torch.Tensor, second: torch.Tensor, *others: Any) -> torch.Tensor:
-    """The operator."""
-    multiply_them = _multiply_plain if are_plain_tensors((first, second)) else _multiply_by_operations
-    return multiply_them(first, second, *others)
-
-
-def _multiply_plain(
-    first: torch.Tensor,
-    second: torch.Tensor,
-    key: Any,
-    state: Any,
-    other: Any,
-    shape: Any,
-    form: str,
-    which: str,
-    product: str,
+def _operator(
+    first: torch.Tensor, second: torch.Tensor, key: Any, state: Any, other: Any, shape: Any, *texts: str
 ) -> torch.Tensor:
+    """`qtorch::product`, which compiled and transformed programs hold."""
+    spec = ProductSpec(tuple(other), tuple(shape), *texts)
+    multiply_them = _multiply_plain if are_plain_tensors((first, second)) else _multiply_by_operations
+    return multiply_them(first, second, key, state, spec)
+
+
+def _multiply_plain(first: torch.Tensor, second: torch.Tensor, key: Any, state: Any, spec: ProductSpec) -> torch.Tensor:
+    # An observer sees operands and sums apart, which one kernel for all does not have.
     if OBSERVER.get() is None and first.is_cpu:
-        how = Multiplied(tuple(other), tuple(shape), form, which, product)
-        direct = direct_product(how, first.shape, second.shape)
-        found = direct and multiply_directly(direct, how, first, second)
+        direct = direct_product(spec, first.shape, second.shape)
+        found = direct and multiply_directly(direct, spec, first, second)
         if found is not None:
-            return found if found.shape == shape else found.reshape(shape)
-    return _multiply_by_operations(first, second, key, state, other, shape, form, which, product)
+            return found if found.shape == spec.shape else found.reshape(spec.shape)
+    return _multiply_by_operations(first, second, key, state, spec)
 
 
 def _multiply_by_operations(
-    first: torch.Tensor,
-    second: torch.Tensor,
-    key: Any,
-    state: Any,
-    other: Any,
-    shape: Any,
-    form: str,
-    which: str,
-    product: str,
+    first: torch.Tensor, second: torch.Tensor, key: Any, state: Any, spec: ProductSpec
 ) -> torch.Tensor:
     with unseen_by_modes():  # a mode that lowers functions would find these products as well
-        made, how = form_of(form), product_of(product)
-        if key is not None and which != FORWARD:
-            key = fold_in(key, ROLES[which], True)
-        multiply_rounded = _with_operands(made, which, how, (first.detach(), second.detach()), state, tuple(other), key)
-        sums = sums_for(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
-        result = multiply_rounded(key, sums).reshape(shape)
+        form, product, which = form_of(spec.form), product_of(spec.product), spec.which
+        key = _key_of_role(key, which)
+        multiply_rounded = _with_operands(form, product, (first.detach(), second.detach()), state, spec, key)
+        sums = sums_for(form, which, product, tuple(first.shape), tuple(second.shape), spec.other)
+        result = multiply_rounded(key, sums).reshape(spec.shape)
         observer = OBSERVER.get()
-        if observer is not None and how.unrounded != how:
-            sums = sums_for(made, which, how.unrounded, tuple(first.shape), tuple(second.shape), tuple(other))
-            wide = multiply_rounded(None, sums).reshape(shape)
-            observer("accumulator", _GRADIENTS[which], wide, result, how.accumulator.number)
+        if observer is not None and product.unrounded != product:
+            sums = sums_for(form, which, product.unrounded, tuple(first.shape), tuple(second.shape), spec.other)
+            wide = multiply_rounded(None, sums).reshape(spec.shape)
+            observer("accumulator", _GRADIENTS[which], wide, result, product.accumulator.number)
         return result
 
 
+def _key_of_role(key: torch.Tensor | None, which: str) -> torch.Tensor | None:
+    """The key of a product: the forward product has the caller's, the gradients' follow from it."""
+    return key if key is None or which == FORWARD else fold_in(key, ROLES[which], True)
+
+
 def _with_operands(
-    form: Form, which: str, product: Product, tensors: tuple[Any, Any], state: Any, other: Any, key: Any
+    form: Form, product: Product, tensors: tuple[Any, Any], state: Any, spec: ProductSpec, key: Any
 ) -> Callable[[Any, Sums], torch.Tensor]:
-    """Rounds both operands, and returns what multiplies them with a key and an accumulator."""
+    """Rounds both operands, and returns a function that multiplies them with a key and sums."""
+    which, other = spec.which, spec.other
     given = given_scales(product.operands, ROWS[which], state)
     round_ = partial(_rounded, key, which)
+    # Scales of blocks along what is summed over, and transforms, are those of the matrices that are multiplied; all
+    # other operands of a convolution are rounded as they are, so that a kernel can read them without columns.
     if product.as_matrices or not isinstance(form, ConvolutionForm):
         return partial(_multiply_matrices, matrices(Float64, form, which, product, tensors, other, round_, given))
-    pair, inverses = rounded_tensors(product, tensors, round_, given)
+    (x, y), inverses = rounded_tensors(product, tensors, round_, given)
     factor = of_both(Float64, *inverses)
 
     def multiply_rounded(key: Any, sums: Sums) -> torch.Tensor:
-        found = convolution_product(form, which, pair[0], pair[1], other, sums, key)
+        found = convolution_product(form, which, x, y, other, sums, key)
         if found is not None:
             return found if factor is None else _one_nan(rescaled(Float64, found, factor).to(torch.float32))
-        return _multiply_matrices(
-            Matrices(*form.matrices(Float64, which, pair[0], pair[1], other), None, factor), key, sums
-        )
+        return _multiply_matrices(Matrices(*form.matrices(Float64, which, x, y, other), None, factor), key, sums)
 
     return multiply_rounded
 
@@ -189,7 +173,7 @@ def _multiply_matrices(found: Matrices, key: Any, sums: Sums) -> torch.Tensor:
 
 
 def _one_nan(x: torch.Tensor) -> torch.Tensor:
-    """x with the same NaN for all."""
+    """x, in place, with one pattern of bits for all NaN."""
     return torch.nan_to_num_(x, nan=torch.nan, posinf=torch.inf, neginf=-torch.inf)
 
 
@@ -217,31 +201,59 @@ def _blocks(result: torch.Tensor, operands: Sequence[Any], whole: bool) -> Itera
                 )
 
 
-def _multiply_shards(
-    first: torch.Tensor, second: torch.Tensor, key: Any, other: Any, shape: Any, form: str, which: str, product: str
-) -> torch.Tensor:
-    """The same of DTensors; stochastic accumulators need the whole, as their words count its elements."""
-    made, how = form_of(form), product_of(product)
-    if key is not None and which != FORWARD:
-        key = fold_in(key, ROLES[which], True)
-    pairs = zip((first, second), how.operands, (FIRST, SECOND), strict=True)
-    operands = [_rounded(key, which, x.detach(), operand, None, role)[0] for x, operand, role in pairs]
-    sums = sums_for(made, which, how, tuple(first.shape), tuple(second.shape), tuple(other))
+def _multiply_shards(first: Any, second: Any, key: Any, spec: ProductSpec) -> Any:
+    """The product of DTensors, of which each process computes its part of the result."""
+    from torch.distributed.tensor import DTensor
+
+    form, product, which = form_of(spec.form), product_of(spec.product), spec.which
+    key = _key_of_role(key, which)
+    pairs = zip((first, second), product.operands, (FIRST, SECOND), strict=True)
+    operands: list[Any] = [_rounded(key, which, x.detach(), operand, None, role)[0] for x, operand, role in pairs]
+    sums = sums_for(form, which, product, tuple(first.shape), tuple(second.shape), spec.other)
+    # Axes that are summed over are gathered, so that sums keep their order. A stochastic accumulator needs the whole,
+    # as its random words are counted by the elements of the result.
     whole = sums.accumulator.stochastic
-    kept = ({}, {}) if whole else made.kept_axes(which, first.dim(), second.dim(), len(other))
+    kept = ({}, {}) if whole else form.kept_axes(which, first.dim(), second.dim(), len(spec.other))
+    mesh = first.device_mesh
+    placements = zip(operands[0].placements, operands[1].placements, strict=True)
+    *placed, results = zip(*[_placement(*both, kept) for both in placements], strict=True)
+    x, y = (one.redistribute(mesh, p).to_local() for one, p in zip(operands, placed, strict=True))
+    part = list(spec.shape)
+    for local, whole_operand, axes in zip((x, y), operands, kept, strict=True):
+        for axis, of_result in axes.items():
+            if local.shape[axis] != whole_operand.shape[axis]:
+                part[of_result] = local.shape[axis]
+    other = tuple(y.shape) if which == FORWARD else tuple(part)
+    left, right = form.matrices(Float64, which, x, y, other)
+    found = _multiply_matrices(Matrices(left, right, None, None), key, sums).reshape(part)
+    strides = torch.empty(spec.shape, device="meta").stride()
+    return DTensor.from_local(found, mesh, results, run_check=False, shape=torch.Size(spec.shape), stride=strides)
 
-    def multiply_parts(x: torch.Tensor, y: torch.Tensor, part: Any) -> torch.Tensor:
-        others = tuple(y.shape) if which == FORWARD else tuple(part)
-        left, right = made.matrices(Float64, which, x, y, others)
-        return _multiply_matrices(Matrices(left, right, None, None), key, sums).reshape(part)
 
-    return multiply_shards(operands[0], operands[1], shape, kept, multiply_parts)
+def _placement(first: Any, second: Any, kept: tuple[Axes, Axes]) -> tuple[Any, Any, Any]:
+    """The placements of both operands and the result along a dimension of the mesh.
+
+    Args:
+        first, second: the operands' placements now.
+        kept: for each operand, the axes along which it may stay sharded, and the result's axis for each.
+    """
+    from torch.distributed.tensor import Replicate, Shard
+
+    for index, placement in enumerate((first, second)):
+        if type(placement) is not Shard or placement.dim not in kept[index]:
+            continue
+        of_result = kept[index][placement.dim]
+        same = [axis for axis, target in kept[1 - index].items() if target == of_result]  # of batches
+        other = Shard(same[0]) if same else Replicate()
+        left, right = (placement, other) if index == 0 else (other, placement)
+        return left, right, Shard(of_result)
+    return Replicate(), Replicate(), Replicate()
 
 
 def _rounded(
     key: torch.Tensor | None, which: str, x: torch.Tensor, operand: Operand, given: Any, role: int
 ) -> tuple[torch.Tensor, Any]:
-    """An operand rounded, and r of its scales."""
+    """An operand rounded, and the inverse of its scale or None."""
     x, inverse = prepared(Float64, x, operand, given)
     if operand.number is None:
         return x, inverse
@@ -267,7 +279,16 @@ def _batched(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any,
     return torch.stack([torch.ops.qtorch.product(*each, *rest) for each in zip(*tensors, strict=True)]), 0
 
 
-_library.impl("product", _multiply, "CompositeExplicitAutograd")
+def check_placed(name_a: str, name_b: str, a: torch.Tensor, b: torch.Tensor) -> None:
+    """Refuses a DTensor beside a tensor of one process, on another mesh, or in a traced program."""
+    if torch.compiler.is_dynamo_compiling():
+        raise TypeError(f"{name_a} or {name_b} is a DTensor in torch.compile; allowed there are plain tensors")
+    meshes = [getattr(x, "device_mesh", None) for x in (a, b)]
+    if meshes[0] != meshes[1]:
+        raise TypeError(f"{name_a} and {name_b} lie on {meshes[0]} and {meshes[1]}; allowed are DTensors of one mesh")
+
+
+_library.impl("product", _operator, "CompositeExplicitAutograd")
 _library.impl("gather", gather_product, "CompositeExplicitAutograd")
 torch.library.register_fake("qtorch::gather", lambda state, scales, *others: torch.empty_like(scales), lib=_library)
 torch.library.register_fake("qtorch::product", _shape, lib=_library)

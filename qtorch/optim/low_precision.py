@@ -2,36 +2,95 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from numbers import Real
 from textwrap import indent
 from typing import Any, TypeVar
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from qcore import Number
 from qcore.arguments import check_seed, check_type, quoted
 from qcore.random.keys import fold_words
 from qtorch._rounding.keys import Key, draw, key_tensor
-from qtorch.optim import scalings
-from qtorch.optim.hooks import StateHooks
-from qtorch.optim.masters import NARROW, Masters
-from qtorch.optim.quantizers import Function, Quantizers, check_quantizer, describe, is_stochastic
+from qtorch.optim.quantizers import (
+    Function,
+    Quantizers,
+    Rows,
+    Scalings,
+    check_quantizer,
+    check_saved,
+    delayed_numbers,
+    describe,
+    is_entry,
+    is_stochastic,
+    load_rows,
+)
 from qtorch.optim.step import Observer, Step
-from qtorch.optim.trained import ENTRIES, Pair, Trained
+from qtorch.optim.trained import ENTRIES, NARROW, Masters, Pair, Trained
 from qtorch.quant import Quantizer
 
 QUANTIZERS = ("weight_quant", "grad_quant", "momentum_quant", "acc_quant")
 
 _STEPS, _KEY = "low_precision_steps", "low_precision_key"  # entries of param groups
 
-Told = Function | Quantizer | Number | str | None
+Hook = Callable[..., Any]
+QuantizerLike = Function | Quantizer | Number | str | None
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _run_eagerly(function: Method) -> Method:
     """Makes programs for `torch.compile` call a function, not trace it: compilers contract and reorder sums."""
     return torch.compiler.disable(function)  # type: ignore[return-value]
+
+
+class Hooks(OrderedDict[int, Hook]):
+    """Hooks of one kind, in the order in which they are called."""
+
+    def add(self, hook: Hook, prepend: bool) -> RemovableHandle:
+        """Adds a hook after the others, or before them; the handle removes it."""
+        handle = RemovableHandle(self)
+        self[handle.id] = hook
+        if prepend:
+            self.move_to_end(handle.id, last=False)
+        return handle
+
+    def apply(self, optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
+        """The state after all hooks, each of which may return another one."""
+        for hook in self.values():
+            state = hook(optimizer, state) or state
+        return state
+
+    def call(self, optimizer: Any) -> None:
+        for hook in self.values():
+            hook(optimizer)
+
+
+class StateHooks:
+    """`torch.optim.Optimizer`'s four methods that register functions to call when state is saved or loaded."""
+
+    _before_saving: Hooks
+    _after_saving: Hooks
+    _before_loading: Hooks
+    _after_loading: Hooks
+
+    def _forget_hooks(self) -> None:
+        self._before_saving, self._after_saving = Hooks(), Hooks()
+        self._before_loading, self._after_loading = Hooks(), Hooks()
+
+    def register_state_dict_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
+        return self._before_saving.add(hook, prepend)
+
+    def register_state_dict_post_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
+        return self._after_saving.add(hook, prepend)
+
+    def register_load_state_dict_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
+        return self._before_loading.add(hook, prepend)
+
+    def register_load_state_dict_post_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
+        return self._after_loading.add(hook, prepend)
 
 
 class OptimLP(StateHooks, torch.optim.Optimizer):
@@ -117,11 +176,11 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
     def __init__(
         self,
         optim: torch.optim.Optimizer,
-        weight_quant: Told = None,
+        weight_quant: QuantizerLike = None,
         grad_scaling: float = 1.0,
-        grad_quant: Told = None,
-        momentum_quant: Told = None,
-        acc_quant: Told = None,
+        grad_quant: QuantizerLike = None,
+        momentum_quant: QuantizerLike = None,
+        acc_quant: QuantizerLike = None,
         key: Key = None,
     ) -> None:
         if not isinstance(optim, torch.optim.Optimizer):
@@ -144,7 +203,7 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         self._trained = Trained(self.param_groups, self.state, acc_quant is not None)
 
     # These stay the inner optimizer's when it loads others, and schedulers of either see both. Accumulators, number of
-    # steps and key are in them too, where torch.distributed.checkpoint finds what it saves.
+    # steps and key are in them too, where torch.distributed.checkpoint saves them.
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -163,7 +222,7 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
 
     @property
     def weight_acc(self) -> dict[torch.Tensor, torch.Tensor]:
-        """The accumulators by parameter, of those that were trained; empty without `acc_quant`."""
+        """The accumulators of the trained parameters, by parameter; empty without `acc_quant`."""
         trained = self._current()
         trained.follow_weights()
         return dict(zip(trained.parameters, trained.accumulators, strict=False))  # if there are any
@@ -182,14 +241,14 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
             What the inner optimizer's step returns: the loss if there is a closure.
         """
         quantizers, trained = self._quantizers(), self._current()
-        numbers = scalings.delayed_numbers(quantizers)
+        numbers = delayed_numbers(quantizers)
         only_initializes = closure is None and self._only_initializes()
         if only_initializes:
             quantizers = dict.fromkeys(quantizers)
         key = self._step_key() if any(map(is_stochastic, quantizers.values())) else None
         self._masters = self._new_masters()
         try:
-            rows = scalings.Scalings(numbers, trained) if numbers else None
+            rows = Scalings(numbers, trained) if numbers else None
             one = Step(trained, quantizers, self.grad_scaling, key, self.observer, self._masters, rows)
             loss = one.run(self.optim, closure)
         finally:
@@ -240,7 +299,7 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
                 delayed scales, just if this one has some. A plain optimizer's can be loaded into `optim`.
 
         Raises:
-            TypeError: if it is no dictionary.
+            TypeError: if it is not a dictionary.
             ValueError: if it is another's.
         """
         check_type("state_dict", state_dict, dict, "a dict")
@@ -249,10 +308,10 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         trained.check(pairs, steps)
         states = dict(enumerate(map(inner["state"].get, _names(inner))))
         states = {number: entries for number, entries in states.items() if entries}
-        scalings.check_saved(scalings.delayed_numbers(self._quantizers()), trained, rows, states, steps)
+        check_saved(delayed_numbers(self._quantizers()), trained, rows, states, steps)
         masters = self._new_masters()
         try:
-            if masters is not None:  # torch casts what it loads to the dtypes of parameters
+            if masters is not None:  # torch casts loaded state to the dtypes of the parameters
                 masters.put_in(trained.parameters)
             self.optim.load_state_dict(inner)
         finally:
@@ -260,7 +319,7 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
                 masters.take_out()
         self.steps, self.key = steps, key
         trained.load(pairs, self.state)
-        scalings.load(trained, rows, self.state)
+        load_rows(trained, rows, self.state)
         self._after_loading.call(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -286,13 +345,13 @@ def _words(key: Key) -> tuple[int, int]:
 
 
 def _names(state: dict[str, Any]) -> list[Any]:
-    """What a state has the parameters' entries by, in the parameters' order: numbers, or names."""
+    """The keys of the parameters' entries in a state, in the parameters' order: numbers, or names."""
     return [name for group in state["param_groups"] for name in group["params"]]
 
 
 def _split(
     state: dict[str, Any],
-) -> tuple[int, tuple[int, int] | None, dict[int, Pair], dict[int, scalings.Rows], dict[str, Any]]:
+) -> tuple[int, tuple[int, int] | None, dict[int, Pair], dict[int, Rows], dict[str, Any]]:
     """Number of steps and key; pairs of accumulators, and rows of delayed scales, by parameters' numbers; the rest."""
     groups = state.get("param_groups", [])
     if "low_precision" in state:  # as it was until accumulators got into `state`
@@ -307,7 +366,7 @@ def _split(
     pairs, rows = {}, {}
     for number, name in enumerate(_names(state)):
         own = entries.get(name, {})
-        if found := {entry: own.pop(entry) for entry in list(filter(scalings.is_entry, own))}:
+        if found := {entry: own.pop(entry) for entry in list(filter(is_entry, own))}:
             rows[number] = found
         if ENTRIES[0] in entries.get(name, {}):
             pairs[number] = tuple(entries[name].pop(entry) for entry in ENTRIES)

@@ -1,4 +1,4 @@
-"""One step of `OptimLP`: what comes before the inner optimizer's step, and what comes after it."""
+"""One step of `OptimLP`: the roundings before and after the inner optimizer's step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from qcore import Number, Quantization
 from qcore.formats.number import check_number
 from qcore.random.keys import fold_in_each
 from qtorch._rounding.many import Tensors, copy_each, round_each, scale_each
-from qtorch.optim.masters import Masters
-from qtorch.optim.quantizers import Quantizers, apply_function, is_stochastic
-from qtorch.optim.scalings import Scalings, is_entry
-from qtorch.optim.trained import Trained, is_momentum
+from qtorch.optim.quantizers import Quantizers, Scalings, apply_function, is_entry, is_stochastic
+from qtorch.optim.trained import Masters, Trained, is_momentum
 
 _GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles; a parameter's i-th momentum has the role 3 + i
 _TENSORS = {"grad_quant": "gradient", "acc_quant": "accumulator", "weight_quant": "weight"}
-_ROLES = 4  # whose keys are worked out at once, which takes as long as for one
+_ROLES = 4  # keys of so many roles are worked out at once, in the time of one
 
 Observer = Callable[[torch.Tensor, str, torch.Tensor, torch.Tensor, Number], None]
 
@@ -29,7 +27,7 @@ class Step:
 
     Args:
         trained: the parameters.
-        quantizers: for each of OptimLP's arguments what `check_quantizer` made of it.
+        quantizers: the result of `check_quantizer` for each of OptimLP's arguments.
         grad_scaling: see `OptimLP`.
         key: the two words of the step's key; None where nothing is stochastic.
         observer: see `OptimLP`.
@@ -56,14 +54,14 @@ class Step:
         self._scalings = scalings
         self._folded = np.empty((0, len(trained.parameters), 2), np.uint32)  # keys by role and parameter
         self._chosen: list[int] = []  # which of the trained parameters have gradients
-        self._stepped: list[torch.Tensor] = []  # for each of them what the inner optimizer steps
+        self._stepped: list[torch.Tensor] = []  # the tensors that the inner optimizer steps in their places
         self._hidden: list[tuple[torch.Tensor, torch.Tensor]] = []  # frozen parameters and the gradients they had
 
     def run(self, inner: torch.optim.Optimizer, closure: Callable[[], Any] | None) -> Any:
-        """Takes the step, once; returns what the inner optimizer's step returns."""
+        """Takes the step, once; returns the result of the inner optimizer's step."""
 
         def evaluate() -> Any:
-            if self._masters is not None:  # the model, and the closure's zero_grad, know the parameters only
+            if self._masters is not None:  # the model and the closure's zero_grad have the parameters only
                 self._masters.show()
                 self._masters.take_out()
             loss = closure() if closure else None
@@ -130,7 +128,7 @@ class Step:
             self._scalings.advance()
 
     def _end(self, state: MutableMapping[torch.Tensor, dict[str, Any]]) -> None:
-        """Restores what only the inner step should see, also after an error."""
+        """Takes back all that only the inner step should see, also after an error."""
         if self._masters is not None:
             self._masters.take_out()
         self._trained.restore_weights()
@@ -161,7 +159,7 @@ class Step:
         chosen: list[int],
         tensor: str = "",
     ) -> None:
-        """Rounds tensors of the chosen parameters onto others or themselves; `tensor` names those of a state."""
+        """Rounds tensors of the chosen parameters, in place or onto others; `tensor` is the name of a state tensor."""
         quantizer = self._quantizers[name]
         if self._observer is not None and isinstance(quantizer, Quantization):
             before = [x.clone() if x is y else x for x, y in zip(sources, targets, strict=True)]
@@ -205,5 +203,5 @@ def _values(p: torch.Tensor) -> torch.Tensor:
     gradient: Any = p.grad
     if gradient.layout is torch.strided:
         return gradient
-    p.grad = gradient.coalesce()  # what belongs to one element is added up before it is rounded
+    p.grad = gradient.coalesce()  # several gradients of one element are added up before they are rounded
     return p.grad.values()  # type: ignore[union-attr]

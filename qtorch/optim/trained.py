@@ -1,4 +1,4 @@
-"""The parameters that an optimizer trains, and their accumulators."""
+"""The parameters that an optimizer trains, their accumulators, and float32 copies of 16-bit ones."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from qtorch._rounding.many import copy_each, follow_each
-from qtorch.optim.masters import NARROW
 
 Groups = Sequence[dict[str, Any]]
 State = MutableMapping[torch.Tensor, dict[str, Any]]
-Pair = tuple[torch.Tensor, torch.Tensor]  # an accumulator, and what was last written to its weight
+Pair = tuple[torch.Tensor, torch.Tensor]  # an accumulator, and the numbers last written to its weight
 
+NARROW = frozenset((torch.bfloat16, torch.float16))  # updates are often less than half a step of a weight
 ENTRIES = ("low_precision_accumulator", "low_precision_weight")  # of a pair, in the inner optimizer's state
 
 _SCHEDULES = frozenset(("step", "eta", "mu", "mu_product"))  # scalars in the states of torch's optimizers
@@ -28,15 +28,15 @@ class Trained:
     Args:
         groups: the optimizer's.
         state: the optimizer's, in which accumulators are kept between the steps, once there was one.
-        accumulate: whether there are accumulators; a new one is a copy of its weight, in float32 if that has 16 bits.
-        before: what this replaces; parameters keep their accumulators, unless they have got another shape.
+        accumulate: True for accumulators; a new one is a copy of its weight, in float32 if that has 16 bits.
+        before: the object that this replaces; parameters keep their accumulators, unless their shape has changed.
 
     Attributes:
         parameters: those that require gradients, or did before, in the groups' order.
         numbers: their places among all parameters.
-        frozen: those that require no gradients.
+        frozen: the parameters that require no gradients.
         accumulators: one for each of `parameters`, or none.
-        written: what was last written to the weights, for each accumulator.
+        written: the numbers last written to the weights, for each accumulator.
     """
 
     def __init__(self, groups: Groups, state: State, accumulate: bool, before: Trained | None = None) -> None:
@@ -49,6 +49,7 @@ class Trained:
         self.parameters: list[torch.Tensor] = [self._all[number] for number in self.numbers]
         self.frozen = [p for p in self._all if not p.requires_grad]
         self.accumulates = accumulate
+        # A pair comes from the object before, else from the state, as after `copy.deepcopy` or unpickling.
         kept_pairs = {p: pairs.get(p) or _pair(state.get(p) or {}) for p in self.parameters}
         copies = [_copies(p, pair) for p, pair in kept_pairs.items()] if accumulate else []
         self.accumulators = [value for value, _ in copies]
@@ -59,11 +60,11 @@ class Trained:
         self.put_in(state, [])
 
     def _pairs(self) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
-        """Each accumulator with what was written to its weight."""
+        """Each accumulator with the numbers last written to its weight."""
         return zip(self.accumulators, self.written, strict=True)
 
     def is_current(self, groups: Groups) -> bool:
-        """True if parameters and their properties are what they were when this was made."""
+        """True if parameters and their properties have not changed since this was made."""
         found = _parameters(groups)
         return (
             len(found) == len(self._all)
@@ -77,7 +78,7 @@ class Trained:
         follow_each(_pick(self.accumulators, idle), _pick(self.parameters, idle), _pick(self.written, idle))
 
     def use_accumulators(self, chosen: list[int], stepped: list[torch.Tensor]) -> None:
-        """Writes accumulators onto what is stepped for the chosen weights, until these are rounded or restored."""
+        """Writes accumulators onto the stepped tensors of the chosen weights, until these are rounded or restored."""
         if self.accumulates and not self._in_use.issuperset(chosen):
             self.follow_weights()
             new = {i: x for i, x in zip(chosen, stepped, strict=True) if i not in self._in_use}
@@ -85,7 +86,7 @@ class Trained:
             copy_each(list(new.values()), _pick(self.accumulators, list(new)))
 
     def write_weights(self, chosen: list[int]) -> None:
-        """Writes onto the chosen weights what `written` has."""
+        """Writes `written` onto the chosen weights."""
         copy_each(_pick(self.parameters, chosen), _pick(self.written, chosen))
         self._in_use.difference_update(chosen)
 
@@ -95,7 +96,7 @@ class Trained:
             self.write_weights(sorted(self._in_use))
 
     def put_in(self, state: State, chosen: list[int]) -> None:
-        """Puts accumulators into the optimizer's state: of the chosen parameters, and of those that had been there."""
+        """Puts accumulators into the optimizer's state: of the chosen parameters, and where they were before."""
         if self.accumulates:
             self._kept.update(chosen)
             for i in self._kept:
@@ -134,6 +135,53 @@ class Trained:
         self.put_in(state, [])
 
 
+class Masters:
+    """Puts float32 parameters in the places of bfloat16 and float16 ones, in an optimizer's groups and its state.
+
+    The optimizer keeps its lists and dictionaries, since optimizers such as LBFGS hold on to them.
+
+    Args:
+        optimizer: the inner optimizer.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._of: dict[torch.Tensor, torch.nn.Parameter] = {}
+        self._in_place = False
+
+    def put_in(self, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns the tensors that the optimizer steps from now on: parameters, or float32 copies of 16-bit ones."""
+        for p in parameters:
+            if p.dtype in NARROW and p not in self._of:
+                self._of[p] = torch.nn.Parameter(p.detach().to(torch.float32))
+        if not self._in_place:
+            self._exchange(dict(self._of))
+            self._in_place = True
+        return [self._of.get(p, p) for p in parameters]
+
+    def take_out(self) -> None:
+        """Puts the parameters back."""
+        if self._in_place:
+            self._exchange({master: p for p, master in self._of.items()})
+            self._in_place = False
+
+    @torch.no_grad()
+    def show(self) -> None:
+        """Writes the float32 numbers onto the parameters, rounded to nearest."""
+        for p, master in self._of.items():
+            p.copy_(master)
+
+    def _exchange(self, others: dict[torch.Tensor, torch.Tensor]) -> None:
+        if not others:
+            return
+        for group in self._optimizer.param_groups:
+            group["params"][:] = [others.get(p, p) for p in group["params"]]
+        state = self._optimizer.state
+        for p, other in others.items():
+            if p in state:
+                state[other] = state.pop(p)
+
+
 def is_momentum(value: Any, name: str, p: torch.Tensor) -> bool:
     """True for floating tensors in a parameter's state, scalars that are no parameter's aside."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
@@ -156,7 +204,7 @@ def _pair(entries: Mapping[str, Any]) -> Pair | None:
 
 @torch.no_grad()
 def _copies(p: torch.Tensor, pair: Pair | None) -> Pair:
-    """A parameter's new accumulator and what was written to it: those that it had, unless it has got another shape."""
+    """A parameter's accumulator and the numbers last written to it: the given pair, unless the shape has changed."""
     dtype = torch.float32 if p.dtype in NARROW else p.dtype
     with torch.inference_mode(False):  # steps outside of that mode write these, too
         if pair is None or pair[0].shape != p.shape:

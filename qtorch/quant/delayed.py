@@ -1,4 +1,4 @@
-"""Delayed scales of a `Quantizer`: a state that backward passes advance, as those of products."""
+"""Delayed scales of a `Quantizer`: a state that backward passes advance, as the states of products."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _round_delayed(
 def _gather_rows(
     state: torch.Tensor, scale: torch.Tensor, x: torch.Tensor, gradient: torch.Tensor, numbers: list[str]
 ) -> torch.Tensor:
-    """Lets the backward pass that runs now advance a state by a tensor and its gradient; returns the scale as it is.
+    """`gather` for a tensor and its gradient; returns a copy of the scale.
 
     The gradient's rounding takes the scale from here, so that compilers keep the call.
     """
@@ -82,12 +82,12 @@ class Delayed(torch.autograd.Function):
     """(x, key words, state, hooks of the backward pass, both formats and roundings as text) -> x rounded."""
 
     @staticmethod
-    def forward(x: torch.Tensor, words: Any, state: torch.Tensor, hooks: Any, *told: str) -> torch.Tensor:
-        return torch.ops.qtorch.round_delayed(x, words, state[0, 0], told[0], told[2])
+    def forward(x: torch.Tensor, words: Any, state: torch.Tensor, hooks: Any, *texts: str) -> torch.Tensor:
+        return torch.ops.qtorch.round_delayed(x, words, state[0, 0], texts[0], texts[2])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        x, words, ctx.state, ctx.hooks, *ctx.told = inputs
+        x, words, ctx.state, ctx.hooks, *ctx.texts = inputs
         ctx.save_for_backward(x, words, ctx.state[1, 0].clone())
 
     @staticmethod
@@ -98,7 +98,7 @@ class Delayed(torch.autograd.Function):
                 "a Quantizer with a delayed scale has no second derivatives; allowed are formats without history"
             )
         x, words, scale = ctx.saved_tensors
-        forward, backward, _, rounding = ctx.told
+        forward, backward, _, rounding = ctx.texts
         for hook in ctx.hooks:
             grad = hook(grad)
         words = None if words is None else fold_in(words, 1, is_plain_tensor(words))

@@ -11,7 +11,7 @@ import torch
 from qcore import Number, Quantization, Rounding
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.gradients import for_transforms, refuse_recording
-from qtorch._rounding.keys import Key, check_noise, draw, draw_opaquely, fold_in, key_tensor
+from qtorch._rounding.keys import Key, fold_in, given_or_drawn
 from qtorch._rounding.paths.choice import is_plain_tensor, round_tensor
 from qtorch._rounding.plan import Plan, plan_for
 from qtorch._torch_internals import apply_directly
@@ -53,7 +53,7 @@ class Quantizer(torch.nn.Module):
     """
 
     scaling: torch.Tensor
-    told: tuple[str, ...]  # both formats and roundings, as text for a traced program
+    texts: tuple[str, ...]  # both formats and roundings, as text for a traced program
     _plans: _Plans | None = None
 
     def __init__(
@@ -72,9 +72,9 @@ class Quantizer(torch.nn.Module):
         history = self.quantization.history
         if history is not None:
             self.register_buffer("scaling", first_state(history))
-            told = self.quantization
-            texts = ["" if one is None else one.text for one in (told.forward_number, told.backward_number)]
-            self.told = *texts, told.forward_rounding.value, told.backward_rounding.value
+            one = self.quantization
+            numbers = ["" if number is None else number.text for number in (one.forward_number, one.backward_number)]
+            self.texts = *numbers, one.forward_rounding.value, one.backward_rounding.value
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         states = () if self.quantization.history is None else ("scaling",)
@@ -107,23 +107,25 @@ class Quantizer(torch.nn.Module):
         Raises:
             TypeError, ValueError: if an argument is not as above.
         """
-        quantization, plain, plans = self.quantization, is_plain_tensor(x), None
-        if quantization.history is not None:
+        quantization, plain, plans, words = self.quantization, is_plain_tensor(x), None, None
+        delayed = quantization.history is not None
+        if delayed:
             check_call(x, self.training)
-            words = _key_words(quantization, key, plain) if quantization.stochastic or key is not None else None
-            return Delayed.apply(x, words, self.scaling, quantization.backward_hooks, *self.told)
+        recorded = delayed or not plain or (x.requires_grad and torch.is_grad_enabled())
+        # Where only the forward pass is rounded, `quantize` draws its key itself. A key that no forward rounding reads
+        # is drawn as well: later keys must not depend on whether gradients are recorded.
+        if (quantization.stochastic or key is not None) and (recorded or not _draws_forward(quantization)):
+            words = given_or_drawn(key, quantization.stochastic, plain)
+        if delayed:
+            return Delayed.apply(x, words, self.scaling, quantization.backward_hooks, *self.texts)
         if plain:
             plans = self._plans
             if plans is None or plans.quantization is not quantization or plans.dtype is not x.dtype:
                 plans = self._plans = _make_plans(quantization, x.dtype)
-        if not plain or (x.requires_grad and torch.is_grad_enabled()):
-            words = _key_words(quantization, key, plain) if quantization.stochastic or key is not None else None
+        if recorded:
             apply = _apply if plain else for_transforms(_Rounding, _WithTangent)
             result = apply(x, words, quantization, plans)
             return result if quantization.unclamped is None else result[0]
-        if not _draws_forward(quantization):
-            _key_words(quantization, key, plain)
-            key = None
         return _round(x, quantization.forward_number, quantization.forward_rounding, key, plans and plans.forward)
 
     def extra_repr(self) -> str:
@@ -263,14 +265,3 @@ def _needing_key(x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
     """
     zero = (words[0] & 1) >> 1
     return (x.view(_LANES[x.element_size()]) | zero).view(x.dtype)
-
-
-def _key_words(quantization: Quantization, key: Key, plain: bool) -> torch.Tensor | None:
-    """The key, passed or drawn, as a tensor; None where nothing is stochastic."""
-    if not quantization.stochastic:
-        if key is not None:
-            check_noise(key, 24, 0)
-        return None
-    if key is not None:
-        return key_tensor(key)
-    return draw() if plain else draw_opaquely()

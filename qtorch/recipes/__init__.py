@@ -16,13 +16,14 @@ from qcore.notices import warn
 from qcore.recipes.published import recipe_hint
 from qcore.recipes.recipe import check_alone
 from qtorch.quant import Quantizer
-from qtorch.recipes.groups import GROUPS, named_layers
 from qtorch.recipes.layers import (
+    GROUPS,
     Lowered,
     RoundingHook,
     check_weights,
     is_lowered,
     keep_encoders_dense,
+    named_layers,
     round_weights,
 )
 from qtorch.recipes.listing import report
@@ -182,7 +183,7 @@ def _choose(
     overflow: Any,
     rules: Any,
 ) -> tuple[Rule, ...]:
-    """The rules that the arguments make, or are; those without a valid layer type are refused."""
+    """The given rules, then one for each layer type of the other arguments. All are checked."""
     rule = Rule("*", None, outputs, weight_number, weight_rounding, overflow)
     made = _tuple("layer_types", layer_types) + _tuple("layer_type", layer_type)
     given = _tuple("rules", rules)
@@ -233,11 +234,7 @@ def _matches(
 ) -> dict[nn.Module, tuple[str, Rule]]:
     """The layers to be lowered, and the name and the rule of each.
 
-    Args:
-        model: the model.
-        chosen: all rules in order.
-        given: those that the user gave as rules.
-        says: True if the arguments beside them have a format.
+    `chosen` are all rules in order, `given` the user's among them; `says` is True if other arguments have a format.
     """
     matches, matched = {}, False
     inside_pairs = {module[0] for module in model.modules() if isinstance(module, Lowered)}

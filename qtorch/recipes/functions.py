@@ -17,11 +17,15 @@ import torch.nn.functional as F
 
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
 from qtorch.linalg.attention import attention
-from qtorch.recipes.recurrent import RECURRENT
+
+Linear = Callable[..., torch.Tensor]  # of an input, a weight, and a bias or None
+State = tuple[torch.Tensor, ...]  # the result of a step, and the cell of an LSTM
+# (the input's part of the gates, the weight's linear layer of the result before, the state before) -> the state after
+Step = Callable[[torch.Tensor, torch.Tensor, State], State]
 
 
 class Multiplier(Protocol):
-    """What computes the products of a function."""
+    """An object that computes the products of a function, or lists them."""
 
     def is_weight(self, x: torch.Tensor) -> bool:
         """True if a tensor is a parameter, or was computed from parameters only."""
@@ -101,7 +105,8 @@ def _einsum(m: Multiplier, equation: Any, *operands: Any) -> torch.Tensor:
     if len(tensors) < 2:
         raise UnknownCallError("einsum of one operand")
     y, of_y = tensors[0], inputs[0]
-    for number in range(1, len(tensors)):  # from the left, two at a time
+    # From the left, two operands at a time: torch's own order depends on opt_einsum, whether it is installed or not.
+    for number in range(1, len(tensors)):
         later = {index for each in inputs[number + 1 :] for index in each}
         last = number == len(tensors) - 1
         both = dict.fromkeys((*of_y, *inputs[number]))
@@ -166,7 +171,7 @@ def _contract(m: Multiplier, a: Any, b: Any, of_a: list[str], of_b: list[str], o
 
 
 def _summed(x: Any, of_x: list[str], kept: Sequence[str]) -> tuple[Any, list[str]]:
-    """An operand, and its indices, without those that nothing else has."""
+    """An operand and its indices, summed over the indices that nothing else has."""
     alone = [axis for axis, index in enumerate(of_x) if index not in kept]
     return (x.sum(alone), [index for index in of_x if index in kept]) if alone else (x, of_x)
 
@@ -243,7 +248,7 @@ def _bilinear(m: Multiplier, input1: Any, input2: Any, weight: Any, bias: Any = 
 
 
 def _chain(m: Multiplier, *matrices: Any) -> torch.Tensor:
-    """A product of many matrices, in the order with the least work."""
+    """A product of many matrices, in the order with the fewest multiply-adds."""
     given = matrices[0] if len(matrices) == 1 and isinstance(matrices[0], list | tuple) else matrices
     parts = list(given)
     parts[0] = parts[0][None] if (is_row := parts[0].dim() == 1) else parts[0]
@@ -276,7 +281,7 @@ def _addbmm(m: Multiplier, input: Any, batch1: Any, batch2: Any, *, beta: Any = 
 
 
 def _grouped(m: Multiplier, mat_a: Any, mat_b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
-    """A product with a weight for each group of rows: of all rows, in which those of other groups are zeros."""
+    """A product with a weight for each group of rows: each weight multiplies all rows, other groups' being zeros."""
     if mat_a.dim() != 2 or mat_b.dim() != 3 or offs is None or bias is not None or out_dtype is not None:
         raise UnknownCallError("a grouped product of other than groups of rows and a weight for each, or with a bias")
     place = torch.arange(len(mat_a), device=mat_a.device)
@@ -319,6 +324,114 @@ def _attention(
     return attention(query, key, value, attn_mask, is_causal, scale, scores, output, dropout_p)
 
 
+def _lstm_step(of_input: torch.Tensor, of_result: torch.Tensor, state: State) -> State:
+    enter, forget, new, leave = (of_input + of_result).chunk(4, -1)
+    cell = forget.sigmoid() * state[1] + enter.sigmoid() * new.tanh()
+    return leave.sigmoid() * cell.tanh(), cell
+
+
+def _gru_step(of_input: torch.Tensor, of_result: torch.Tensor, state: State) -> State:
+    (reset, update, new), (of_reset, of_update, of_new) = of_input.chunk(3, -1), of_result.chunk(3, -1)
+    candidate = (new + (reset + of_reset).sigmoid() * of_new).tanh()
+    kept = (update + of_update).sigmoid()
+    return ((state[0] - candidate) * kept + candidate,)
+
+
+def _tanh_step(of_input: torch.Tensor, of_result: torch.Tensor, state: State) -> State:
+    return ((of_input + of_result).tanh(),)
+
+
+def _relu_step(of_input: torch.Tensor, of_result: torch.Tensor, state: State) -> State:
+    return ((of_input + of_result).relu(),)
+
+
+def _cell(step: Step, linear: Linear, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None):
+    """`torch.lstm_cell`, and the functions of the other cells: one step."""
+    state: Any = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
+    found: Any = step(linear(input, w_ih, b_ih), linear(state[0], w_hh, b_hh), state)
+    return found if len(found) > 1 else found[0]
+
+
+def _layer(step: Step, linear: Linear, *arguments: Any) -> tuple[torch.Tensor, ...]:
+    """`torch.lstm`, and the functions of other layers: (steps, batch, features), batches first, or packed sequences.
+
+    The first product of a layer multiplies the inputs of all steps. Each step then multiplies the result before it.
+    """
+    is_packed = isinstance(arguments[3], tuple | list)
+    if is_packed:
+        x, batch_sizes, hx, weights, has_biases, layers, dropout, training, both_ways = arguments
+        counts, is_batch_first = batch_sizes.tolist(), False
+    else:
+        x, hx, weights, has_biases, layers, dropout, training, both_ways, is_batch_first = arguments
+        x = x.transpose(0, 1) if is_batch_first else x
+        counts = [x.shape[1]] * x.shape[0]
+    first = hx if isinstance(hx, tuple | list) else (hx,)
+    ways = 2 if both_ways else 1
+    size = len(weights) // (layers * ways)
+    shape, rows = x.shape[:-1], x.flatten(0, -2)
+    last: list[State] = []
+    for layer in range(layers):
+        if layer > 0 and dropout > 0:
+            rows = F.dropout(rows, dropout, training)
+        results = []
+        for way in range(ways):
+            number = layer * ways + way
+            own = weights[number * size : (number + 1) * size]
+            given = tuple(part[number] for part in first)
+            found, state = _run_layer(step, linear, rows, counts, given, own, has_biases, way == 1)
+            results.append(found)
+            last.append(state)
+        rows = torch.cat(results, -1)
+    y = rows if is_packed else rows.reshape(*shape, -1)
+    y = y.transpose(0, 1) if is_batch_first else y
+    return y, *(torch.stack(parts) for parts in zip(*last, strict=True))
+
+
+def _run_layer(
+    step: Step,
+    linear: Linear,
+    rows: torch.Tensor,
+    counts: Sequence[int],
+    state: State,
+    weights: Sequence[Any],
+    has_biases: bool,
+    is_reversed: bool,
+) -> tuple[torch.Tensor, State]:
+    """One layer in one direction: the results of all steps, and the last state of each sequence.
+
+    `rows` are the inputs of all steps, one after the other, and `counts` how many sequences have each step; longer
+    sequences come first. `weights` are those of the input and of the result, their biases, and an LSTM's projection.
+    """
+    w_ih, w_hh = weights[:2]
+    b_ih, b_hh = weights[2:4] if has_biases else (None, None)
+    projection = weights[-1] if len(weights) == (5 if has_biases else 3) else None
+    gates = linear(rows, w_ih, b_ih).split(list(counts))
+    results: list[Any] = [None] * len(counts)
+    for place in reversed(range(len(counts))) if is_reversed else range(len(counts)):
+        count = counts[place]
+        now = tuple(part[:count] for part in state)
+        found = step(gates[place], linear(now[0], w_hh, b_hh), now)
+        if projection is not None:
+            found = linear(found[0], projection, None), *found[1:]
+        results[place] = found[0]
+        # Sequences that have no such step keep their state: they have ended, or, in reverse, not begun.
+        rest = tuple(part[count:] for part in state)
+        state = tuple(torch.cat(pair) if len(pair[1]) else pair[0] for pair in zip(found, rest, strict=True))
+    return torch.cat(results), state
+
+
+RECURRENT: dict[str, tuple[Callable[..., Any], Step]] = {
+    "lstm": (_layer, _lstm_step),
+    "gru": (_layer, _gru_step),
+    "rnn_tanh": (_layer, _tanh_step),
+    "rnn_relu": (_layer, _relu_step),
+    "lstm_cell": (_cell, _lstm_step),
+    "gru_cell": (_cell, _gru_step),
+    "rnn_tanh_cell": (_cell, _tanh_step),
+    "rnn_relu_cell": (_cell, _relu_step),
+}
+
+
 def _recurrent(law: Any, step: Any, m: Multiplier, *args: Any) -> Any:
     return law(step, partial(m.rows, LINEAR), *args)
 
@@ -342,7 +455,7 @@ LAWS: dict[str, Callable[..., Any]] = {
     **{name: partial(_recurrent, *law) for name, law in RECURRENT.items()},
 }
 
-# torch's functions that multiply, and of which there is no law: their kinds, by which entries of recipes match them.
+# The kinds of torch's functions that multiply and have no law here; entries of recipes match them by kind.
 LEFT = {
     **dict.fromkeys(("cdist", "_scaled_mm", "mm.default", "bmm.default", "baddbmm.default"), MATMUL),
     **dict.fromkeys(("linear_cross_entropy", "linear.default", "addmm.default"), LINEAR),
@@ -365,7 +478,7 @@ def left_work(name: str, shapes: Sequence[Any], y: Any) -> int | None:
 
 
 def _open(function: Any) -> Any:
-    """A Python function of torch that holds products, which runs as it is where a mode would get it as a whole."""
+    """A copy of a Python function of torch that runs its statements where a mode would get the call as a whole."""
     global_names = {**function.__globals__, "has_torch_function": lambda tensors: False}
     made = types.FunctionType(
         function.__code__, global_names, function.__name__, function.__defaults__, function.__closure__

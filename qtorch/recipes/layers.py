@@ -1,12 +1,18 @@
-"""What becomes of one layer: outputs that are rounded by a hook or a module around it, and weights that are rounded."""
+"""The layers of a model, by group, and how one is lowered.
+
+Its outputs are rounded by a hook or by a module around it, its weights by a parametrization or where they are
+multiplied.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import modules
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -18,15 +24,73 @@ from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._torch_internals import forward_hooks, map_tree, own_parameters, unseen_by_modes
 from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear
 from qtorch.quant import Quantizer
-from qtorch.recipes.groups import GROUPS
 from qtorch.recipes.modes import LOWERED, Place, enter_forward, entering
 
 ROUNDED = "rounded"  # the role of the classes of layers whose outputs or weights are rounded
 
 
-def _quantizer(told: Quantization) -> Quantizer:
-    numbers = (told.forward_number, told.backward_number, told.forward_rounding, told.backward_rounding)
-    return Quantizer(*numbers, told.clamping_grad_zero, told.backward_hooks)
+def _all(*sources: ModuleType, without: tuple[str, ...] = ()) -> tuple[type[nn.Module], ...]:
+    """All layers of some of torch's modules, also those that torch adds later."""
+    return tuple(getattr(source, name) for source in sources for name in source.__all__ if name not in without)
+
+
+GROUPS: dict[str, tuple[type[nn.Module], ...]] = {
+    "conv": _all(modules.conv, modules.fold),
+    "linear": _all(modules.linear, without=("Identity",)),
+    "pool": _all(modules.pooling),
+    "pad": _all(modules.padding),
+    "activation": _all(modules.activation, modules.adaptive, without=("MultiheadAttention",)),
+    "normalization": _all(modules.batchnorm, modules.instancenorm, modules.normalization),
+    "dropout": _all(modules.dropout),
+    "loss": _all(modules.loss),
+    "embedding": _all(modules.sparse),
+    "attention": (nn.MultiheadAttention,),
+    "rnn": _all(modules.rnn),
+}
+
+# The attributes by which wrappers hold a model, and the wrappers' classes: layers are named as in the model itself.
+_WRAPPED = {
+    "_orig_mod": None,  # torch.compile
+    "_checkpoint_wrapped_module": None,
+    "_fsdp_wrapped_module": None,
+    "module": {"DistributedDataParallel", "DataParallel", "AveragedModel", "FullyShardedDataParallel"},
+}
+
+
+def named_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """All modules of a model once, with the dotted names that they have in the model without wrappers.
+
+    Without the wrappers themselves, and without the modules that compute parametrized weights.
+    """
+    found, seen = [], set()
+
+    def visit(name: str, module: nn.Module) -> None:
+        if module in seen:
+            return
+        seen.add(module)
+        inside = [key for key, _ in module.named_children() if _wraps(module, key)]
+        if not inside:
+            found.append((name, module))
+        for key, child in module.named_children():
+            if key in inside:
+                visit(name, child)
+            elif key != "parametrizations":
+                visit(f"{name}.{key}" if name else key, child)
+
+    visit("", model)
+    return found
+
+
+def _wraps(module: nn.Module, key: str) -> bool:
+    """True if a module is a wrapper around a child."""
+    kinds = _WRAPPED.get(key, set())
+    return kinds is None or any(kind.__name__ in kinds for kind in type(module).__mro__)
+
+
+def _quantizer(outputs: Quantization) -> Quantizer:
+    numbers = outputs.forward_number, outputs.backward_number
+    roundings = outputs.forward_rounding, outputs.backward_rounding
+    return Quantizer(*numbers, *roundings, outputs.clamping_grad_zero, outputs.backward_hooks)
 
 
 def _round_outputs(outputs: Any, quantizer: Quantizer) -> Any:
@@ -42,9 +106,9 @@ def _round_outputs(outputs: Any, quantizer: Quantizer) -> Any:
 class RoundingHook:
     """Rounds the outputs of the layer on which it registers itself."""
 
-    def __init__(self, layer: nn.Module, told: Quantization) -> None:
-        self.quantizer = _quantizer(told)
-        if told.history is not None:  # a state, which moves with the layer, and is saved
+    def __init__(self, layer: nn.Module, quantization: Quantization) -> None:
+        self.quantizer = _quantizer(quantization)
+        if quantization.history is not None:  # a state, which moves with the layer, and is saved
             if hasattr(layer, "rounding"):
                 raise ValueError(
                     f"{type(layer).__name__} has an attribute 'rounding', which is the name of the quantizer of a "
@@ -66,8 +130,8 @@ class Lowered(nn.Sequential):
     Parameters are saved under the pair's names, "0.weight", and loaded under these or the layer's own, "weight".
     """
 
-    def __init__(self, layer: nn.Module, told: Quantization) -> None:
-        super().__init__(layer, _quantizer(told))
+    def __init__(self, layer: nn.Module, quantization: Quantization) -> None:
+        super().__init__(layer, _quantizer(quantization))
         mark_called(self)
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
@@ -89,7 +153,7 @@ class Lowered(nn.Sequential):
 
 
 def mark_called(layer: nn.Module) -> None:
-    """Makes transformers call a layer, which they do not where it has no hooks and they can go a shorter way."""
+    """Makes transformers call a layer: they take a shorter path around layers without hooks."""
     layer.register_forward_hook(_called)
 
 
@@ -104,7 +168,7 @@ def _mark(layer: nn.Module) -> None:
 
 
 def _members(base: Any) -> dict[str, Any]:
-    """What the class of a rounded layer defines: a text with its formats, in one line."""
+    """The members of the class of a rounded layer: a text with its formats, in one line."""
 
     def extra_repr(self: nn.Module) -> str:
         return ", ".join(filter(None, [base.extra_repr(self), *_texts(self)]))
@@ -121,11 +185,11 @@ def _members(base: Any) -> dict[str, Any]:
 
 
 def _texts(layer: nn.Module) -> Iterator[str]:
-    """What a layer rounds to which formats."""
+    """The tensors that a layer rounds, with their formats."""
     hook = vars(layer).get("rounding_hook")
     if isinstance(hook, RoundingHook):
-        told = hook.quantizer.quantization
-        for name, number in (("output", told.forward_number), ("gradient", told.backward_number)):
+        quantization = hook.quantizer.quantization
+        for name, number in (("output", quantization.forward_number), ("gradient", quantization.backward_number)):
             if number is not None:
                 yield f"{name}={number.text}"
     for name, quantizer in weight_quantizers(layer):
@@ -202,6 +266,8 @@ def round_weights(path: str, layer: nn.Module, rule: Rule) -> None:
         change_class(layer, LOWERED, entering)
         _mark(layer)
         return
+    # torch's older weight_norm and spectral_norm compute a weight in a pre-hook, from parameters such as weight_g. A
+    # hook behind theirs rounds the result.
     computed = [hook.name for hook, _ in forward_hooks(layer, True) if isinstance(hook, WeightNorm | SpectralNorm)]
     parts = tuple(f"{name}_" for name in computed)
     names = [name for name, _ in layer.named_parameters(recurse=False) if not name.startswith(parts or "-")]
@@ -225,7 +291,7 @@ def _weight_quantizer(rule: Rule) -> Quantizer:
 
 
 def _multiplies_by_own_code(layer: nn.Module) -> bool:
-    """True of layers whose forward is not torch's, which may multiply by what it computes of weights."""
+    """True of layers whose forward is not torch's, and which may multiply by results computed from weights."""
     forward = vars(layer).get("forward", plain_class(layer).forward)
     if forward.__module__.startswith("torch."):
         return False
@@ -235,14 +301,14 @@ def _multiplies_by_own_code(layer: nn.Module) -> bool:
 
 
 def _load_plain_weights(layer: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Lets checkpoints in that have a layer's weights under their names before it computed with rounded ones."""
+    """Loads checkpoints that have a layer's weights under the names from before they were rounded."""
     for name in layer.parametrizations:  # type: ignore[union-attr]
         if prefix + name in state_dict:
             state_dict[f"{prefix}parametrizations.{name}.original"] = state_dict.pop(prefix + name)
 
 
 def weight_quantizers(layer: nn.Module) -> Iterator[tuple[str, Quantizer]]:
-    """What rounds a layer's weights, with their names."""
+    """The quantizers of a layer's weights, with the weights' names."""
     if parametrize.is_parametrized(layer):
         for name, roundings in layer.parametrizations.items():  # type: ignore[union-attr, operator]
             yield from ((name, rounding) for rounding in roundings if isinstance(rounding, Quantizer))
@@ -261,19 +327,19 @@ def check_weights(name: str, layer: nn.Module) -> None:
 
 
 def is_lowered(layer: nn.Module) -> bool:
-    """Whether a layer's outputs are rounded after it, its weights before, or its own products are lowered."""
+    """True if a layer's outputs or weights are rounded, or its own products are lowered."""
     return isinstance(layer, Lowered) or has_role(layer, ROUNDED) or has_role(layer, LOWERED)
 
 
 def multiplies(layer: nn.Module) -> bool:
-    """Whether a layer has products with a defined accumulator."""
+    """True if a layer has products with a defined accumulator."""
     return isinstance(layer, (Linear, Conv1d, Conv2d, Conv3d))
 
 
 def keep_encoders_dense(model: nn.Module) -> None:
-    """Makes encoders of lowered layers pass padding on to these.
+    """Makes encoders of lowered layers pass padding on to them.
 
-    In evaluation they would make nested tensors without it, which only layers that are not really called understand.
+    In evaluation an encoder would make nested tensors without padding, which its layers cannot take when called.
     """
     for encoder in model.modules():
         if isinstance(encoder, nn.TransformerEncoder) and any(

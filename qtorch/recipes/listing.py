@@ -13,8 +13,7 @@ from qcore.recipes.recipe import CONV, LINEAR, OUTPUT, SCORES
 from qcore.report import RunReport
 from qtorch.linalg.modules import products_of
 from qtorch.recipes.functions import LAWS, LEFT, OPENED
-from qtorch.recipes.groups import named_layers
-from qtorch.recipes.layers import multiplies
+from qtorch.recipes.layers import multiplies, named_layers
 from qtorch.recipes.modes import KINDS, Listing, Place, ProductMode, list_wide, listing, tensors_in
 
 

@@ -27,7 +27,7 @@ from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
 from qcore.report import ProductReport, short_product
 from qtorch import linalg
 from qtorch._torch_internals import base_of, constant, map_tree, own_parameters, show_to_modes, unseen_by_modes
-from qtorch.linalg.dtypes import HALVES, call_in_float32, refuse_tracers
+from qtorch.linalg.call import HALVES, call_in_float32, refuse_tracers
 from qtorch.linalg.modules import apply_but_states, keep_states, reset_states
 from qtorch.quant import Quantizer
 from qtorch.recipes.functions import (
@@ -61,15 +61,15 @@ _WEIGHT_SECOND = ("linear", *_CONVOLVING)
 
 @dataclass
 class Place:
-    """What becomes of the products that a module computes itself.
+    """How the products are computed that a module computes itself.
 
     Attributes:
         path: the module's dotted name.
         products: by kind; None leaves products of the kind wide.
         reasons: by kind, why they stay wide.
-        weight: what rounds the weights that are multiplied; None where a recipe says the products.
-        states: for each own weight the name of the buffer that has the state of its delayed scales.
-        warned: the functions of which a warning was given.
+        weight: the quantizer of the weights that are multiplied; None if a recipe gives the products.
+        states: for each own weight the name of the buffer with the state of its delayed scales.
+        warned: the functions that a warning has named.
     """
 
     path: str
@@ -80,10 +80,10 @@ class Place:
     warned: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.said = {kind: None if one is None else said_of(one) for kind, one in self.products.items()}
+        self.arguments = {kind: None if one is None else product_arguments(one) for kind, one in self.products.items()}
 
 
-def said_of(products: Products) -> dict[str, Any]:
+def product_arguments(products: Products) -> dict[str, Any]:
     """Products as keyword arguments of `linalg.linear` and of the convolutions."""
     return {
         "operands": products.forward.operands,
@@ -124,10 +124,10 @@ class ProductMode(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.place, self.states = place, states or {}
-        # The module's own, and what is computed of weights alone, with the name of its first one.
+        # The module's own weights, and tensors computed from weights alone under the name of the first of these.
         self.names, self.weights = list(names), list(weights)
         self.heads: list[str] = []  # the kinds of the next two products of an attention layer
-        self.rounded = 0  # how many weights were
+        self.rounded = 0  # how many weights were rounded
         self.has_gradients = torch.is_grad_enabled()
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -142,20 +142,20 @@ class ProductMode(TorchFunctionMode):
         if name == "unflatten":  # torch.compile cannot trace Tensor.unflatten in a mode
             return torch.unflatten(*args, **kwargs)
         if name in BODIES:
-            said = self.place, self.names, self.weights, self.states
-            args = tuple([partial(_in_mode, x, *said) if callable(x) else x for x in args])
+            mode = self.place, self.names, self.weights, self.states
+            args = tuple([partial(_in_mode, x, *mode) if callable(x) else x for x in args])
         if name in LOOPS:
             _warn_once(self.place, name, "the products of its functions cannot be lowered, but those of modules are")
         y = func(*args, **kwargs)
-        # In compiled programs attributes such as x.T are no functions; `is_weight` looks at what they are views of.
+        # In compiled programs x.T is not a function; `is_weight` finds the weight behind such a view.
         if name != "__get__":
             self.note(args, y)
         return y
 
     def note(self, args: Any, y: Any) -> None:
-        """Keeps a result that is computed of weights alone.
+        """Keeps a result that is computed from weights alone, which then counts as a weight.
 
-        What a torch.autograd.Function computes inside, without gradients, is not: torch.compile lets nothing out of it.
+        Not inside a torch.autograd.Function, where gradients are off: torch.compile cannot keep tensors from in there.
         """
         if len(args) == 0 or not isinstance(y, torch.Tensor) or (name := self.name_of(args[0])) is None:
             return
@@ -170,7 +170,7 @@ class ProductMode(TorchFunctionMode):
         return self.name_of(x) is not None
 
     def name_of(self, x: Any) -> str | None:
-        """The module's name of a weight; "" for those of other modules, and None for what is none."""
+        """The module's name of a weight, "" for a weight of another module, None for all other tensors."""
         for one in (x, base_of(x) if isinstance(x, torch.Tensor) else None):
             for name, weight in zip(self.names, self.weights, strict=True):
                 if weight is one:
@@ -195,8 +195,9 @@ class ProductMode(TorchFunctionMode):
             args, kwargs = self.with_rounded_weights(name, args, kwargs)
             return func(*args, **kwargs)
         found = self.kinds_of(name, args)
+        # A product that a recipe names and that cannot be lowered stays wide, with a warning: nothing is silent.
         reason = ""
-        if any(self.place.said[kind] is not None for kind in found):
+        if any(self.place.arguments[kind] is not None for kind in found):
             reason = NO_LAW if name in LEFT else _refused(first)
             if not reason:
                 self.refuse_checkpoint(name)
@@ -295,7 +296,8 @@ class _Lowered:
         return self.name_of(x) is not None
 
     def name_of(self, x: torch.Tensor) -> str | None:
-        """The module's name of a weight among the arguments, or of what is a view of one; None for all else."""
+        """The module's name of a weight, or of the weight that a tensor is a view of; None for all other tensors."""
+        # `given` are the arguments in float32, which may be copies: the mode itself knows the originals only.
         base = base_of(x)
         for one, name in zip(self.given, self.names, strict=True):
             if one is x or one is base:
@@ -303,20 +305,20 @@ class _Lowered:
         return self.mode.name_of(x)
 
     def rows(self, kind: str, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        if len(self.kinds) == 1:  # which knows more: the products of an attention layer
+        if len(self.kinds) == 1:  # the mode has found the kind, as of the products of an attention layer
             kind = self.kinds[0]
-        said = self.mode.place.said[kind]
-        # Without products it is one of attention's two, of which the other one has some.
-        y = a @ b.mT if said is None else linalg.linear(a, b, bias, **said, scaling=self.state(kind, b))
+        arguments = self.mode.place.arguments[kind]
+        # One of attention's two products may stay wide while the other is lowered.
+        y = a @ b.mT if arguments is None else linalg.linear(a, b, bias, **arguments, scaling=self.state(kind, b))
         self.list(kind, (a.shape, b.shape), y.numel() * a.shape[-1])
         return y
 
     def convolve(
         self, x: torch.Tensor, weight: torch.Tensor, bias: Any, *settings: Any, zeros: int = 1
     ) -> torch.Tensor:
-        said: Any = self.mode.place.said[CONV]
+        arguments: Any = self.mode.place.arguments[CONV]
         scaling = self.state(CONV, weight)
-        y = _CONVOLUTIONS[weight.dim() - 2](x, weight, bias, *settings, **said, scaling=scaling)
+        y = _CONVOLUTIONS[weight.dim() - 2](x, weight, bias, *settings, **arguments, scaling=scaling)
         self.list(CONV, (x.shape, weight.shape), y.numel() * weight[0].numel() // zeros)
         return y
 
@@ -426,7 +428,7 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
 
 
 def _refused(x: torch.Tensor) -> str:
-    """Why numbers of a dtype are not multiplied; "" if they are."""
+    """Why numbers of a dtype cannot be lowered; "" if they can."""
     return "" if x.dtype is torch.float32 or x.dtype in HALVES else f"its numbers are of {x.dtype}"
 
 
@@ -461,7 +463,7 @@ def _warn(where: str, reason: str) -> int:
 
 
 def weights_of(module: nn.Module) -> tuple[list[str], list[Any]]:
-    """The names and tensors of what a module multiplies by itself; of a parametrized weight all that it is made of."""
+    """The names and tensors of a module's own weights; of a parametrized weight, the parameters that it is made of."""
     found = list(own_parameters(module).items())
     if parametrize.is_parametrized(module):
         for name, one in module.parametrizations.items():  # type: ignore[union-attr, operator]
@@ -472,7 +474,7 @@ def weights_of(module: nn.Module) -> tuple[list[str], list[Any]]:
 
 
 def entering(base: type) -> dict[str, Any]:
-    """What the class of a module with a `Place` defines: its methods, within the mode.
+    """The members of the class of a module with a `Place`: its methods, run within the mode.
 
     Methods other than forward are among them, as checkpoints and programs call them directly.
     """
@@ -512,7 +514,7 @@ def _resetting(base: Any) -> Callable[[Any], None]:
 
 
 def _is_inherited(name: str) -> bool:
-    """True of names that torch's modules have: what they do is not the model's arithmetic."""
+    """True of names that torch's modules have: such methods are not the model's arithmetic."""
     return name.startswith("__") or hasattr(nn.Module, name)
 
 
@@ -522,7 +524,7 @@ def _entered(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)  # programs read the signature
     def entered(self: Any, *args: Any, **kwargs: Any) -> Any:
         place = getattr(self, "lowered_place", None)
-        if place is None:  # a new module, whose class a registry of classes has taken over
+        if place is None:  # a new module, made from a class that a registry has kept
             return method(self, *args, **kwargs)
         refuse_tracers(args[0] if args else None)
         if torch.compiler.is_dynamo_compiling():

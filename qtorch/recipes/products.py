@@ -1,4 +1,4 @@
-"""Models whose products are those of a recipe."""
+"""Lowers the products of a model as a recipe says."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from qcore.recipes.recipe import CONV, LINEAR
 from qtorch._classes import change_class, plain_class
 from qtorch._torch_internals import check_modes, own_parameters
 from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear, first_scaling
-from qtorch.recipes.groups import named_layers
-from qtorch.recipes.layers import check_weights, is_lowered, multiplies
-from qtorch.recipes.modes import KINDS, LOWERED, Place, enter_forward, entering, said_of, weights_of
+from qtorch.recipes.layers import check_weights, is_lowered, multiplies, named_layers
+from qtorch.recipes.modes import KINDS, LOWERED, Place, enter_forward, entering, product_arguments, weights_of
 
 _LAYERS: dict[type[nn.Module], tuple[str, Any]] = {
     nn.Linear: (LINEAR, Linear),
@@ -39,14 +38,14 @@ def product_sites(model: nn.Module) -> dict[str, int]:
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """True of layers that become those of `qtorch.linalg`: torch's own, with torch's own forward."""
+    """True of layers that become layers of `qtorch.linalg`: torch's own, with torch's own forward."""
     return type(layer) in _LAYERS and "forward" not in vars(layer)
 
 
 def layer_kind(layer: nn.Module) -> str | None:
-    """What a layer multiplies its weight by, as recipes count layers; None of modules that own no weight to multiply.
+    """The kind of a layer in a recipe; None for modules that own no weight to multiply by.
 
-    Layers of programs are modules without children that own a parameter of two dimensions or more.
+    A module of a program is a layer if it has no children and owns a parameter of two dimensions or more.
     """
     if isinstance(layer, _CONVOLUTIONS):
         return CONV
@@ -59,7 +58,7 @@ def layer_kind(layer: nn.Module) -> str | None:
 
 
 def has_functions(layer: nn.Module) -> bool:
-    """True of modules that may multiply by functions: those of programs, and some of torch's."""
+    """True of modules whose own code may multiply: all modules of programs, and some of torch's."""
     kind = plain_class(layer)
     is_torchs = kind.__module__.startswith(("torch.", "qtorch."))
     return isinstance(layer, _MULTIPLYING) if is_torchs else True
@@ -95,7 +94,7 @@ def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> 
             found = chosen.get((name, layer_kind(layer) or ""))
             if found is not None:
                 layer.__class__ = _LAYERS[type(layer)][1]
-                layer.set_products(said_of(found))  # type: ignore[operator]
+                layer.set_products(product_arguments(found))  # type: ignore[operator]
         elif has_functions(layer):
             check_modes()
             _enter(name, layer, recipe, chosen)

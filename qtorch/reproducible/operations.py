@@ -15,16 +15,16 @@ from qtorch._kernels import products
 from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor
 from qtorch._rounding.paths.cpu import aligned
 from qtorch._rounding.sharded import is_sharded
-from qtorch.linalg.direct.products import Multiplied
+from qtorch.linalg.native import ProductSpec
 from qtorch.linalg.operator import multiply_tensors
 
 _library = torch.library.Library("qtorch", "FRAGMENT")
 _library.define("sums(Tensor a, Tensor? b, int[] axes) -> Tensor")
 
 
-def tensor_product(first: torch.Tensor, second: torch.Tensor, how: Multiplied) -> torch.Tensor:
+def tensor_product(first: torch.Tensor, second: torch.Tensor, spec: ProductSpec) -> torch.Tensor:
     """A product of tensors that need no gradients."""
-    return multiply_tensors(first, second, None, None, how.other, how.shape, how.form, how.which, how.product)
+    return multiply_tensors(first, second, None, None, spec)
 
 
 class Names(operations.Names, namespace.Names):

@@ -8,7 +8,7 @@ from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B
 from qcore.reproducible.differentiable import Differentiable
 from qcore.reproducible.elementary.arithmetic import ADD
 from qcore.reproducible.training.parts import SETTLE
-from qtorch.linalg.direct.products import Multiplied
+from qtorch.linalg.native import ProductSpec
 
 
 class _Composed(Differentiable):
@@ -24,7 +24,7 @@ class _Composed(Differentiable):
 def _forward(
     xp: Any, a: Any, b: Any, bias: Any, shape: tuple[int, ...], form: str, products: tuple[str, ...]
 ) -> tuple[Any, tuple[Any, ...]]:
-    y = xp.multiplied(a, b, Multiplied(tuple(b.shape), shape, form, FORWARD, products[0]))
+    y = xp.multiplied(a, b, ProductSpec(tuple(b.shape), shape, form, FORWARD, products[0]))
     found, of_sum = SETTLE.run(xp, (y,), {}) if bias is None else ADD.run(xp, (y, bias), {})
     return found, (a, b, *of_sum)
 
@@ -35,8 +35,8 @@ def _backward(
     a, b, *of_sum = saved
     of_y, *of_bias = (ADD if of_sum else SETTLE).gradients(xp, tuple(of_sum), gradient, {})
     shapes = tuple(a.shape), tuple(b.shape)
-    of_a = xp.multiplied(of_y, b, Multiplied(shapes[0], shapes[0], form, GRAD_A, products[1]))
-    of_b = xp.multiplied(of_y, a, Multiplied(shapes[1], shapes[1], form, GRAD_B, products[2]))
+    of_a = xp.multiplied(of_y, b, ProductSpec(shapes[0], shapes[0], form, GRAD_A, products[1]))
+    of_b = xp.multiplied(of_y, a, ProductSpec(shapes[1], shapes[1], form, GRAD_B, products[2]))
     return of_a, of_b, *(of_bias or (None,))
 
 

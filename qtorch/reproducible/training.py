@@ -11,7 +11,7 @@ from qcore.reproducible.reductions import SUM
 from qtorch import linalg
 from qtorch._rounding.keys import key_tensor
 from qtorch._rounding.paths.choice import are_plain_tensors
-from qtorch.linalg.call import Shapes, differentiable_product, gradient_product, prepare
+from qtorch.linalg.call import Call, differentiable_product, gradient_product, prepare
 from qtorch.linalg.matrices import LINEAR, MATMUL
 from qtorch.linalg.operator import OBSERVER
 from qtorch.reproducible.call import Tensors, differentiable
@@ -24,13 +24,13 @@ def _recorded(
     gradient: torch.Tensor,
     shape: tuple[int, ...],
     form: str,
-    products: tuple[str, ...],
+    products: tuple[str, str, str],
 ) -> tuple[Any, ...]:
     """The gradients of `PRODUCT` by two products and a sum, each a function that autograd knows."""
     a, b, _ = arrays
-    shapes, of_y = Shapes(a.shape, b.shape, shape), FUNCTIONS.settle(gradient)
-    of_a = gradient_product(of_y, b, shapes, GRAD_A, form, products[1]) if needed[0] else None
-    of_b = gradient_product(of_y, a, shapes, GRAD_B, form, products[2]) if needed[1] else None
+    call, of_y = Call(form, products, a.shape, b.shape, shape), FUNCTIONS.settle(gradient)
+    of_a = gradient_product(of_y, b, GRAD_A, call) if needed[0] else None
+    of_b = gradient_product(of_y, a, GRAD_B, call) if needed[1] else None
     rows = tuple(range(gradient.ndim - 1))
     return of_a, of_b, FUNCTIONS.call(SUM, gradient, axes=rows, keepdims=False) if needed[2] else None
 
@@ -51,15 +51,15 @@ class TrainingTensors(Tensors):
         plain = not torch.compiler.is_dynamo_compiling() and are_plain_tensors((a, b, bias)) and a.is_cpu
         if not plain or OBSERVER.get() is not None or not products.keys() <= known:
             return super()._product(name, a, b, bias, products)
-        said = products.get
-        gradients = said(of_a), said(of_b), (of_a, of_b)
-        call = prepare(form, a, b, said("operands"), said("accumulator"), *gradients, said("key"), said("scaling"))
-        key, scaling, shape, text, *texts = call
+        operands, accumulator, grad_a, grad_b, key, scaling = map(
+            products.get, ("operands", "accumulator", of_a, of_b, "key", "scaling")
+        )
+        key, scaling, call = prepare(form, a, b, operands, accumulator, grad_a, grad_b, (of_a, of_b), key, scaling)
         if key is not None or scaling is not None:
-            return self._plus(differentiable_product(a, b, *call), bias, 0)
+            return self._plus(differentiable_product(a, b, key, scaling, call), bias, 0)
         if bias is not None:
-            self._check_bias(bias, shape[-1])
-        return _product(a, b, bias, shape=shape, form=text, products=tuple(texts))
+            self._check_bias(bias, call.result[-1])
+        return _product(a, b, bias, shape=call.result, form=call.form, products=call.products)
 
     def key_words(self, key: Any) -> torch.Tensor:
         return key_tensor(key)

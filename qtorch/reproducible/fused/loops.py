@@ -13,7 +13,7 @@ import numpy as np
 
 from qcore.trace import C_TYPES
 from qtorch._kernels import products, source, store
-from qtorch.linalg.direct.program import Native, NoKernelError
+from qtorch.linalg.native import Native, NoKernelError
 from qtorch.reproducible.fused.recording import Node, Number, Shape, in_order
 
 TEMPLATE = Path(store.__file__).with_name("loops.c")

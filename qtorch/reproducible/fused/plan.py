@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from qcore.reproducible.differentiable import Differentiable
-from qtorch.linalg.direct.products import product_steps
-from qtorch.linalg.direct.program import Native, NoKernelError, Slots, program
+from qtorch.linalg.native import Native, NoKernelError, Slots, product_steps, program
 from qtorch.reproducible.fused.loops import loop_for, sums_of
 from qtorch.reproducible.fused.recording import Multiplication, Names, Node, Recording, Sums, View, in_order
 

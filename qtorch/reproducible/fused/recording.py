@@ -13,7 +13,7 @@ import torch
 
 from qcore.reproducible import operations
 from qcore.trace import ELEMENT, Trace, Value, literal
-from qtorch.linalg.direct.products import Multiplied
+from qtorch.linalg.native import ProductSpec
 from qtorch.reproducible.operations import tensor_product, tensor_sums
 
 Shape = tuple[int, ...]
@@ -48,7 +48,7 @@ class Sums(NamedTuple):
         return tensor_sums(x, y, self.axes)
 
 
-class Multiplication(Multiplied):
+class Multiplication(ProductSpec):
     """The step of a product, which C can do by itself."""
 
     def __call__(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -221,8 +221,8 @@ class Names(operations.Names):
         return x.made_by(partial(torch.amax, dim=axes, keepdim=True), _without(x.shape, axes))
 
     @staticmethod
-    def multiplied(first: Node, second: Node, how: Multiplied) -> Node:
-        return first.made_by(Multiplication(*how), how.shape, second)
+    def multiplied(first: Node, second: Node, spec: ProductSpec) -> Node:
+        return first.made_by(Multiplication(*spec), spec.shape, second)
 
     @classmethod
     def sums(cls, a: Any, b: Any, axes: tuple[int, ...]) -> Any:

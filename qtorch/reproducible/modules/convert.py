@@ -129,5 +129,5 @@ def _guarded(kind: type[nn.Module]) -> type[nn.Module]:
         with resumed(), Guard(self):
             return kind.forward(self, *arguments, **options)
 
-    said = {"forward": forward, "guarded": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
-    return type(kind.__name__, (kind,), said)
+    members = {"forward": forward, "guarded": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), members)

@@ -37,7 +37,7 @@ STATE = _State()
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """While it is entered functions are ours: the guard lets them be."""
+    """Functions within are ours, and the guard leaves them as they are."""
     STATE.depth += 1
     try:
         yield
@@ -45,8 +45,8 @@ def paused() -> Iterator[None]:
         STATE.depth -= 1
 
 
-def let_be(function: Callable[..., Any], *tensors: torch.Tensor) -> Any:
-    """function(*tensors), which is ours: the guard lets it be, and is asked about it once, not at each step within."""
+def run_unguarded(function: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+    """function(*tensors), one of ours, without the guard, which then looks at one call and not at each step within."""
     STATE.depth += 1  # as in `paused`, which takes longer
     try:
         if torch.compiler.is_dynamo_compiling() or not has_torch_function(tensors):
@@ -58,7 +58,7 @@ def let_be(function: Callable[..., Any], *tensors: torch.Tensor) -> Any:
 
 @contextmanager
 def resumed() -> Iterator[None]:
-    """While it is entered functions are the guard's again, as the model's own code runs."""
+    """The guard replaces functions within again: the model's own code runs."""
     before, STATE.depth = STATE.depth, 0
     try:
         yield

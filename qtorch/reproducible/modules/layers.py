@@ -13,7 +13,7 @@ from qcore.linalg.product import check_products
 from qcore.random.keys import fold_in
 from qcore.random.threefry import as_lane
 from qtorch import linalg
-from qtorch.reproducible.modules.guard import let_be
+from qtorch.reproducible.modules.guard import run_unguarded
 from qtorch.reproducible.training import FUNCTIONS
 
 
@@ -55,30 +55,30 @@ class _Products:
     products: dict[str, Any]
     key: torch.Tensor
 
-    def said(self) -> dict[str, Any]:
+    def product_arguments(self) -> dict[str, Any]:
         """The products, with a key where one needs it."""
         return self.products | ({"key": self.key} if hasattr(self, "key") else {})
 
 
 def is_stochastic(products: dict[str, Any]) -> bool:
     """True if products need a key."""
-    said = (products.get(name) for name in ("operands", "accumulator", "grad_input", "grad_weight"))
-    return check_products(*said, names=("grad_input", "grad_weight")).stochastic
+    parts = (products.get(name) for name in ("operands", "accumulator", "grad_input", "grad_weight"))
+    return check_products(*parts, names=("grad_input", "grad_weight")).stochastic
 
 
 class Linear(_Products, linalg.Linear):
     """`qtorch.linalg.Linear` by `qtorch.reproducible.linear`."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return let_be(self._product, input)
+        return run_unguarded(self._product, input)
 
     def _product(self, input: torch.Tensor) -> torch.Tensor:
-        return FUNCTIONS.linear(input, self.weight, self.bias, **self.said())
+        return FUNCTIONS.linear(input, self.weight, self.bias, **self.product_arguments())
 
 
 class _Convolution(_Products):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return let_be(self._product, input)
+        return run_unguarded(self._product, input)
 
     def _product(self, input: torch.Tensor) -> torch.Tensor:
         one: Any = self
@@ -88,7 +88,9 @@ class _Convolution(_Products):
             input, padding = FUNCTIONS.pad(input, self._widths(), one.padding_mode), 0
         batch = input.ndim == len(one.stride) + 2
         images = input if batch else input.unsqueeze(0)
-        y = function(images, one.weight, one.bias, one.stride, padding, one.dilation, one.groups, **self.said())
+        y = function(
+            images, one.weight, one.bias, one.stride, padding, one.dilation, one.groups, **self.product_arguments()
+        )
         return y if batch else y.squeeze(0)
 
     def _widths(self) -> list[tuple[int, int]]:
@@ -126,7 +128,7 @@ class Dropout(nn.Dropout):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if not self.training:
             return input
-        return let_be(self._dropped, input)
+        return run_unguarded(self._dropped, input)
 
     def _dropped(self, input: torch.Tensor) -> torch.Tensor:
         return FUNCTIONS.dropout(input, self.p, self.key)

@@ -181,8 +181,8 @@ def _interpolate(
     """Modes that copy numbers; torch has them for floating numbers only."""
     if mode not in ("nearest", "nearest-exact"):
         raise ValueError(f"mode={quoted(mode)} has no defined bits; allowed are 'nearest' and 'nearest-exact'")
-    said = (size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
-    return FUNCTIONS.moved(x, lambda places: F.interpolate(places.to(torch.float64), *said).to(torch.int64))
+    settings = (size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
+    return FUNCTIONS.moved(x, lambda places: F.interpolate(places.to(torch.float64), *settings).to(torch.int64))
 
 
 @defines(torch.where, Tensor.where)

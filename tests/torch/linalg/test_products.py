@@ -1,5 +1,7 @@
 """Torch's kernels of products against the law in NumPy, on hard inputs of many shapes."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,9 @@ from qcore import Accumulator, Product
 from qcore.linalg.arrays import multiply_arrays
 from qcore.linalg.convolution import ConvolutionForm
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qtorch import linalg
 from qtorch._rounding.keys import key_tensor
+from qtorch.linalg.native import ProductSpec
 from qtorch.linalg.operator import multiply_tensors
 
 KEY = 5 << 32 | 7
@@ -28,7 +32,7 @@ def check(form, which, accumulator, operands, first, second, other, name=""):
     expected = multiply_arrays(form, which, product, first, second, other, KEY)
     tensors = torch.from_numpy(first), torch.from_numpy(second)
     key = key_tensor(KEY) if product.stochastic else None
-    found = multiply_tensors(*tensors, key, None, other, expected.shape, form.text, which, product.text)
+    found = multiply_tensors(*tensors, key, None, ProductSpec(other, expected.shape, form.text, which, product.text))
     assert_same_bits(found, expected, name)
 
 
@@ -55,7 +59,7 @@ def test_matrices_of_all_strides():
     x, y = (torch.from_numpy(rng.standard_normal((2, 3, 20, 20)).astype(np.float32)) for _ in range(2))
     for a, b in ((x, y), (x.mT, y), (x, y.mT), (x.transpose(0, 1), y.transpose(0, 1)), (x[..., ::2], y[..., ::2, 3:4])):
         product, shape = Product(None, None, PLAIN["chunks"]), (*a.shape[:-1], b.shape[-1])
-        found = multiply_tensors(a, b, None, None, b.shape, shape, "matmul", FORWARD, product.text)
+        found = multiply_tensors(a, b, None, None, ProductSpec(b.shape, shape, "matmul", FORWARD, product.text))
         expected = multiply_arrays(MatrixForm(), FORWARD, product, a.numpy(), b.numpy(), tuple(b.shape), None)
         assert_same_bits(found, expected.reshape(found.shape))
 
@@ -82,3 +86,23 @@ def test_convolutions(name):
         check(form, FORWARD, accumulator, ("e5m2", "e4m3fn"), x, w, weight)
         check(form, GRAD_A, accumulator, (None, None), gradient, w, shape)
         check(form, GRAD_B, accumulator, (None, "e5m2"), gradient, x, weight)
+
+
+def test_a_product_and_its_gradients_enter_few_functions():
+    """Of Python's, torch's own among them; a third of these are `backward`'s."""
+    a, b = (torch.ones(8, 8, requires_grad=True) for _ in range(2))
+    accumulator = Accumulator("float(6,9)", chunk=4)
+
+    def step():
+        y = linalg.matmul(a, b, operands=("e4m3fn", "e4m3fn"), accumulator=accumulator)
+        y.backward(torch.ones_like(y))
+
+    entered = []
+    for _ in range(3):  # compiles and remembers
+        step()
+    sys.setprofile(lambda frame, event, _: entered.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        step()
+    finally:
+        sys.setprofile(None)
+    assert len(entered) <= 110, entered

@@ -13,13 +13,13 @@ from qcore import RECIPES, Entry, Product, Recipe
 from qtorch import linalg
 from qtorch.recipes import lower, report
 from qtorch.recipes.functions import LAWS, LEFT
-from qtorch.recipes.modes import said_of
+from qtorch.recipes.modes import product_arguments
 
 KINDS = (None, "attention", "matmul")
 WIDE = Recipe([Entry("*", kind, Product(), Product(), Product()) for kind in KINDS])
 NARROW = Product("e4m3fn", "e5m2")
 ALL = Recipe([Entry("*", kind, NARROW, NARROW, NARROW) for kind in KINDS])
-SAID = said_of(ALL.entries[0].products)
+SAID = product_arguments(ALL.entries[0].products)
 
 
 class Do(nn.Module):

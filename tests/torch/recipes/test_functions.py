@@ -14,11 +14,11 @@ import qtorch
 from qcore import RECIPES, Entry, Product, Recipe
 from qtorch import _torch_internals, insight, linalg
 from qtorch.recipes import lower, report
-from qtorch.recipes.modes import said_of
+from qtorch.recipes.modes import product_arguments
 
 NARROW = Product("e4m3fn", "e5m2")
 ALL = Recipe([Entry("*", kind, NARROW, NARROW, NARROW) for kind in (None, "attention", "matmul")])
-SAID = said_of(ALL.entries[0].products)
+SAID = product_arguments(ALL.entries[0].products)
 
 
 class Conv1D(nn.Module):

@@ -14,7 +14,7 @@ from qcore.reproducible import operations
 from qcore.reproducible.differentiable import without_gradients
 from qtorch import linalg, reproducible
 from qtorch._kernels import products
-from qtorch.linalg.direct.products import direct_product, product_steps
+from qtorch.linalg.native import direct_product, product_steps
 from qtorch.linalg.operator import observed_by
 from qtorch.reproducible import call, optimizers
 from qtorch.reproducible.fused import loops, plan

@@ -1,0 +1,345 @@
+"""Products that C computes: kernels of sums in chunks, and programs of several kernels in one call.
+
+A product without scales and random words needs the same steps at each call: round the operands, multiply them.
+`direct_product` looks them up once for its formats and shapes. Where both operands have no gaps, `program` makes the
+steps one call of C; `qtorch.reproducible` puts further steps into such programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from qcore import Accumulator
+from qcore.formats.text import parse
+from qcore.linalg.convolution import ConvolutionForm, Form, form_of
+from qcore.linalg.forms import GRAD_B
+from qcore.linalg.law import Sums, batch_shape
+from qcore.linalg.places import Axis, Places, convolution_places
+from qcore.linalg.product import Product
+from qtorch._kernels import products
+from qtorch._rounding.paths.choice import round_tensor
+from qtorch._rounding.paths.cpu import aligned
+from qtorch._rounding.plan import Plan, plan_for
+from qtorch.linalg.namespace import Float64
+
+Slots = list[Any]
+_ALIGNMENT = 64  # bytes, of a program's own arrays
+
+
+class ProductSpec(NamedTuple):
+    """One of a form's products, in the order in which the operator `qtorch::product` has it.
+
+    Attributes:
+        other: the shape of the operand that is not given; see `qcore.linalg.forms.MatrixForm.matrices`.
+        shape: of the result.
+        form: the form as text.
+        which: FORWARD, GRAD_A or GRAD_B.
+        product: the `Product` as text.
+    """
+
+    other: tuple[int, ...]
+    shape: tuple[int, ...]
+    form: str
+    which: str
+    product: str
+
+
+@lru_cache(maxsize=1024)
+def product_of(text: str) -> Product:
+    return parse(text)
+
+
+@lru_cache(maxsize=1024)
+def sums_for(form: Form, which: str, product: Product, first: Any, second: Any, other: Any) -> Sums:
+    """How a product of operands with these shapes is summed."""
+    return product.sums(first, second, form.contraction(which, first, second, other))
+
+
+class NoKernelError(Exception):
+    """There is no kernel for these arrays."""
+
+
+class Array(NamedTuple):
+    """An array of a program: its name, its shape, and its dtype by name."""
+
+    name: str
+    shape: Sequence[int]
+    dtype: str
+
+
+class Native(NamedTuple):
+    """A step in C, of arrays by their names.
+
+    Attributes:
+        function: the address of the C function.
+        sizes, numbers: its integers and floats, see `steps.c`.
+        reads: the arrays that it reads; None for an array that it does without.
+        makes: the arrays that it writes: each an `Array`, or an object with these attributes.
+        kept: objects whose memory sizes or numbers point to; the step keeps them alive.
+    """
+
+    function: int
+    sizes: np.ndarray
+    numbers: np.ndarray
+    reads: Sequence[str | None]
+    makes: Sequence[Any]
+    kept: Any = None
+
+
+def program(steps: Sequence[Native], places: Mapping[str, int]) -> Callable[[Slots], None]:
+    """A function that runs steps in one call of C, on a list of tensors, in which it puts results where None is.
+
+    Args:
+        steps: the steps in order.
+        places: the index in the list of each array that is a tensor, by name. The program has memory for the others.
+
+    Raises:
+        NoKernelError: if there is no compiler.
+    """
+    function = products.steps()
+    if function is None:
+        raise NoKernelError
+    names = [name for one in steps for name in (*one.reads, *(made.name for made in one.makes)) if name is not None]
+    given = list(dict.fromkeys(places[name] for name in names if name in places))
+    all_made = [made for one in steps for made in one.makes]
+    own = [made for made in all_made if made.name not in places]
+    fresh = [(places[made.name], made.shape, getattr(torch, made.dtype)) for made in all_made if made.name in places]
+    # C finds an array by its number: first the tensors that it is given, then the program's own, -1 for none.
+    at: dict[Any, int] = {name: given.index(places[name]) for name in names if name in places}
+    at |= {made.name: len(given) + index for index, made in enumerate(own)} | {None: -1}
+    begins = np.cumsum(
+        [0, *(-(-prod(one.shape) * np.dtype(one.dtype).itemsize // _ALIGNMENT) * _ALIGNMENT for one in own)]
+    )
+    most = max(len(one.reads) + len(one.makes) for one in steps)
+    words = [len(given), len(own), begins[-1], len(steps), most, *begins[:-1]]
+    for one in steps:
+        arrays = [*one.reads, *(made.name for made in one.makes)]
+        addresses = one.function, one.sizes.ctypes.data, one.numbers.ctypes.data
+        words += [*addresses, len(arrays), *(at[name] for name in arrays)]
+    table = np.array(words, np.int64)
+    address = table.ctypes.data
+
+    def run(slots: Slots, kept: Any = (table, steps)) -> None:  # the table holds addresses of both
+        for place, shape, dtype in fresh:
+            if slots[place] is None:
+                slots[place] = torch.empty(shape, dtype=dtype, device="cpu")
+        function(address, *[slots[place].data_ptr() for place in given])
+
+    return run
+
+
+def convolution_product(
+    form: Any, which: str, first: torch.Tensor, second: torch.Tensor, other: Any, sums: Sums, key: torch.Tensor | None
+) -> torch.Tensor | None:
+    """A convolution's product in float32, without a matrix of columns; None if no kernel has its sums."""
+    if not (isinstance(form, ConvolutionForm) and _has_kernel(first, sums)):
+        return None
+    first, second = aligned(first.contiguous()), aligned(second.contiguous())
+    windows = form.windows(Float64, which, first, second, other)
+    places = convolution_places(form, which, tuple(first.shape), tuple(second.shape), windows)
+    x = windows.x.contiguous()
+    return _from_places(places, *((second, x) if which != GRAD_B else (first, x)), sums, key)
+
+
+def matrix_product(a: torch.Tensor, b: torch.Tensor, sums: Sums, key: torch.Tensor | None) -> torch.Tensor | None:
+    """A product of matrices, or of batches of them, in float32; None if no kernel has its sums."""
+    if not _has_kernel(a, sums):
+        return None
+    a, b = aligned(a), aligned(b)
+    places, batch = _matrix_places(a.shape, a.stride(), b.shape, b.stride())
+    # The kernel has one axis of batches, whose matrices may lie anywhere; the result gets the batch's shape back.
+    result = _from_places(places, a, b, sums, key)
+    return None if result is None else result.reshape(*batch, *result.shape[1:])
+
+
+@lru_cache(maxsize=1024)
+def _matrix_places(
+    shape_a: tuple[int, ...], strides_a: tuple[int, ...], shape_b: tuple[int, ...], strides_b: tuple[int, ...]
+) -> tuple[Places, tuple[int, ...]]:
+    """Where the elements of batches of matrices lie, and the shape of the batches."""
+    a, b = (torch.empty_strided(*one, device="meta") for one in ((shape_a, strides_a), (shape_b, strides_b)))
+    batch = batch_shape(a, b)
+    of_a, of_b = (_batch_places(x.expand(*batch, *x.shape[-2:])) for x in (a, b))
+    sizes = prod(batch), a.shape[-2], b.shape[-1], a.shape[-1]
+    return Places(sizes, (of_a, of_b, a.stride(-2), a.stride(-1), b.stride(-2), b.stride(-1))), tuple(batch)
+
+
+def _has_kernel(x: torch.Tensor, sums: Sums) -> bool:
+    return x.is_cpu and has_chunk_kernel(sums)
+
+
+def has_chunk_kernel(sums: Sums) -> bool:
+    """True for chunks that are plain sums; a sequential accumulator that rounds has a kernel of its own."""
+    accumulator = sums.accumulator
+    return accumulator.plain and not (accumulator.sequential and accumulator.rounds)
+
+
+def _from_places(
+    places: Places, a: torch.Tensor, b: torch.Tensor, sums: Sums, key: torch.Tensor | None
+) -> torch.Tensor | None:
+    result = torch.empty(places.sizes[:3], dtype=torch.float32, device="cpu")
+    if result.numel() == 0:
+        return result
+    function = products.chunked(_of_chunks(sums.accumulator))
+    if function is None:
+        return None
+    sizes, axes = _arguments(places, sums.accumulator)
+    function(*sizes, a.data_ptr(), b.data_ptr(), 0 if key is None else key.data_ptr(), result.data_ptr(), *axes)
+    return result
+
+
+def _of_chunks(accumulator: Accumulator) -> Accumulator | None:
+    """The accumulator that `products.chunked` has a kernel for; None is one sum of all terms."""
+    return None if accumulator.converts or (accumulator.sequential and not accumulator.rounds) else accumulator
+
+
+def _arguments(places: Places, accumulator: Accumulator) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The arguments of a kernel of chunks: the sizes, and how to step along the axes of both operands."""
+    axes = [(0, axis) if isinstance(axis, int) else (axis.ctypes.data, 0) for axis in places.axes]
+    return (*places.sizes, accumulator.length(places.sizes[3])), tuple(chain(*axes))
+
+
+def multiplication(
+    operands: Sequence[torch.Tensor], matrices: Sequence[torch.Tensor], sums: Sums, names: Sequence[str], result: Array
+) -> Native:
+    """The step of a program that multiplies matrices which lie in two operands without gaps.
+
+    Args:
+        operands: contiguous tensors without memory.
+        matrices: the matrices, in general views of the operands.
+        sums: how products are summed.
+        names: the names of the operands.
+        result: the array of the product.
+
+    Raises:
+        NoKernelError: if a matrix is not a view from an operand's first element on, or is empty, or no kernel has the
+            sums.
+    """
+    # A step has the addresses of the operands alone: a matrix that is a copy, or begins elsewhere, has none of its own.
+    views = [matrix.untyped_storage() is x.untyped_storage() for matrix, x in zip(matrices, operands, strict=True)]
+    if not all(views) or any(matrix.storage_offset() for matrix in matrices) or prod(result.shape) == 0:
+        raise NoKernelError
+    function = products.chunked_step(_of_chunks(sums.accumulator))
+    if function is None:
+        raise NoKernelError
+    a, b = matrices
+    places, _ = _matrix_places(a.shape, a.stride(), b.shape, b.stride())
+    sizes, axes = _arguments(places, sums.accumulator)
+    return Native(function, np.array([*sizes, *axes], np.int64), np.zeros(0), names, [result], places)
+
+
+def _batch_places(x: torch.Tensor) -> Axis:
+    """Where the first element of each matrix lies."""
+    if x.dim() <= 3:
+        return x.stride(0) if x.dim() == 3 else 0
+    places = np.zeros((), np.int64)
+    for size, stride in zip(x.shape[:-2], x.stride()[:-2], strict=True):
+        places = np.add.outer(places, np.arange(size) * stride)
+    return places.ravel()
+
+
+class Direct(NamedTuple):
+    """The steps of a product whose operands have no scales and read no random words.
+
+    Attributes:
+        form: the form.
+        plans: how the operands are rounded; None for an operand that stays as it is.
+        sums: how products are summed.
+        program: runs on [first, second, None] if both have no gaps, and puts the product in the third place; None if
+            no program can, and for convolutions.
+    """
+
+    form: Any
+    plans: tuple[Plan | None, Plan | None]
+    sums: Sums
+    program: Callable[[Slots], None] | None
+
+
+@lru_cache(maxsize=4096)
+def direct_product(spec: ProductSpec, first: tuple[int, ...], second: tuple[int, ...]) -> Direct | None:
+    """The steps of a product of operands with these shapes; None if it has scales or random words, or no kernel."""
+    form, product = form_of(spec.form), product_of(spec.product)
+    sums = sums_for(form, spec.which, product, first, second, spec.other)
+    if product.stochastic or not has_chunk_kernel(sums) or any(one.scale or one.transform for one in product.operands):
+        return None
+    of_first, of_second = (
+        None if one.number is None else plan_for(one.number, one.rounding, torch.float32, None, False)
+        for one in product.operands
+    )
+    direct = Direct(form, (of_first, of_second), sums, None)
+    try:
+        steps = _steps(direct, spec, (first, second), ("first", "second"), Array("result", spec.shape, "float32"))
+        return direct._replace(program=program(steps, {"first": 0, "second": 1, "result": 2}))
+    except NoKernelError:
+        return direct
+
+
+def product_steps(
+    spec: ProductSpec, shapes: Sequence[tuple[int, ...]], names: Sequence[str], result: Any
+) -> list[Native]:
+    """The steps in C of a product of arrays without gaps.
+
+    Args:
+        spec: the product.
+        shapes, names: those of the operands.
+        result: an `Array`, or an object with its attributes.
+
+    Raises:
+        NoKernelError: if the product has none.
+    """
+    direct = direct_product(spec, *shapes)
+    if direct is None:
+        raise NoKernelError
+    return _steps(direct, spec, shapes, names, result)
+
+
+def _steps(direct: Direct, spec: ProductSpec, shapes: Sequence[Any], names: Sequence[str], result: Any) -> list[Native]:
+    if isinstance(direct.form, ConvolutionForm):
+        raise NoKernelError
+    steps, read = [], list(names)
+    for index, (name, plan, shape) in enumerate(zip(names, direct.plans, shapes, strict=True)):
+        if plan is not None:
+            read[index] = f"{result.name} of {index}"
+            steps.append(_rounding(plan, name, Array(read[index], shape, "float32")))
+    operands = [torch.empty(shape, device="meta") for shape in shapes]
+    matrices = direct.form.matrices(Float64, spec.which, operands[0], operands[1], spec.other)
+    order = -1 if direct.form.is_swapped(spec.which) else 1  # the left matrix may be the second operand's
+    return [*steps, multiplication(operands[::order], matrices, direct.sums, read[::order], result)]
+
+
+def _rounding(plan: Plan, name: str, result: Array) -> Native:
+    """The step that rounds an array without gaps to a result."""
+    shape = torch.Size(result.shape)
+    if shape.numel() == 0:
+        raise NoKernelError
+    sizes, layout = ((shape.numel(),), "flat") if plan.elementwise else plan.matrices[shape]
+    found = None if sizes is None else plan.kernels.step(layout)
+    if sizes is None or found is None:
+        raise NoKernelError
+    function, constants = found
+    return Native(function, np.array([*sizes, constants], np.int64), np.zeros(0), [name], [result], plan)
+
+
+def multiply_directly(
+    direct: Direct, spec: ProductSpec, first: torch.Tensor, second: torch.Tensor
+) -> torch.Tensor | None:
+    """The product of plain tensors; None if there is no compiler."""
+    if direct.program is not None and first.is_contiguous() and second.is_contiguous():
+        slots: Slots = [first, second, None]
+        direct.program(slots)
+        return slots[2]
+    form, (of_first, of_second), sums, _ = direct
+    x, y = first.detach(), second.detach()
+    x = x if of_first is None else round_tensor(x, of_first, None, True)
+    y = y if of_second is None else round_tensor(y, of_second, None, True)
+    if isinstance(form, ConvolutionForm):
+        return convolution_product(form, spec.which, x, y, spec.other, sums, None)
+    left, right = form.matrices(Float64, spec.which, x, y, spec.other)
+    return matrix_product(left, right, sums, None)
