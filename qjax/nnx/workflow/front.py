@@ -11,6 +11,7 @@ from flax import nnx
 
 from qcore.arguments import check_type
 from qcore.notices import warn
+from qjax._jaxprs import is_array
 from qjax._models.tree import all_names, check_model, names_of, rebuilt, shown
 from qjax.nnx.activations import ReLU, ReLU6
 from qjax.nnx.workflow.flow import Arguments, Bounds, Call, Flow, first_arguments, record, takes_integers
@@ -26,7 +27,6 @@ from qjax.nnx.workflow.steps.settings import check_effects, settings_of
 from qjax.nnx.workflow.steps.training import trained_layer
 from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qjax.quantization import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
-from qjax.recipes.arrays import is_array
 
 Settings = dict[str, Any]
 
