@@ -18,11 +18,10 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core
 
-from qjax._jaxprs import take_arrays
+from qjax._jaxprs import bind, take_arrays
 from qjax._models.tree import rebuilt, shown
 from qjax.nnx.workflow.layers import is_whole
 from qjax.quantization import QTensor, quantize_per_tensor
-from qjax.recipes.evaluate import bind
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 Bounds = tuple[float | None, float | None]
