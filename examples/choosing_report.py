@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qcore.insight.showing.style import BAR, INK, MARK, page
+from qcore.insight.pictures import BAR, INK, MARK, page
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

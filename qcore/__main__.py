@@ -91,22 +91,14 @@ def _insight(options: argparse.Namespace) -> int:
 
     record = Record.load(options.file)
     if options.plot:
-        from qcore.insight.showing.pictures import draw
+        from qcore.insight.pictures import draw
 
         draw(record, options.plot)
         print(f"{options.plot}: {len(record.sites)} sites, {len(record.steps)} steps")
     else:
-        from qcore.insight.showing.table import print_worst
+        from qcore.insight.advice import print_worst
 
         print_worst(record)
-    return 0
-
-
-def _docs(options: argparse.Namespace) -> int:
-    from qcore.cli.pages import write_pages
-
-    for path in write_pages(options.folder):
-        print(path)
     return 0
 
 
@@ -148,9 +140,6 @@ def _parser() -> argparse.ArgumentParser:
     insight = _command(commands, "insight", _insight, "the worst sites of a recorded run, with advice")
     insight.add_argument("file", metavar="FILE", type=Path, help="a record, as Record.save wrote it")
     insight.add_argument("--plot", metavar="FILE", type=Path, help="instead of the table, a page of pictures: FILE.svg")
-
-    docs = _command(commands, "docs", _docs, "write the page of named formats and its pictures")
-    docs.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=Path("docs"), help="default docs")
     return parser
 
 

@@ -32,7 +32,7 @@ def check_int(name: str, value: Any, low: int | None = None, high: int | None = 
 
 
 def _digits(number: int) -> str:
-    """An int in a message: Python refuses to write very long ones."""
+    """The text of an int in a message; Python refuses to write very long ones."""
     return str(number) if abs(number) < 10**40 else f"an int of {number.bit_length()} bits"
 
 
@@ -56,7 +56,7 @@ def check_sizes(name: str, value: Any, least: int, dimensions: int) -> tuple[int
 def check_float(
     name: str, value: Any, allowed: str = "a number >= 0", fits: Callable[[float], bool] = lambda number: number >= 0
 ) -> float:
-    """A number that fits as a float; text, bool and what has no one value are refused."""
+    """A number that fits, as a float; text, bools and arrays of several values are refused."""
     try:
         number = None if isinstance(value, bool | str) else float(value)
     except (TypeError, ValueError, RuntimeError):  # torch raises any of them for tensors without one value

@@ -195,12 +195,12 @@ def _lane(carrier: Carrier) -> str:
 
 
 def _float(carrier: Carrier) -> str:
-    """The float as wide as a lane, in which an array's scale is."""
+    """The dtype of an array's scale: the float as wide as a lane."""
     return f"f{carrier.lane_bits // 8}"
 
 
 def _scale_lanes(scales: Any, decoding: Decoding, dtype: Any) -> np.ndarray:
-    """Blocks' scales as lanes: of their codes, or of floats."""
+    """The lanes of blocks' scales, which are codes or floats."""
     if decoding.scales != "floats":
         return check_codes(scales, "scales").astype(dtype)
     array = cast("np.ndarray[Any, np.dtype[Any]]", scales)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 @contextmanager
 def replaced(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> Iterator[Path]:
-    """Gives a fresh file beside a path, which takes the path's place at the end; after an error the old one stays.
+    """Yields a fresh file beside a path. At the end it replaces the path; after an error the old file stays.
 
-    A device or a pipe, say /dev/stdout, is written itself, and of a link the file that it points to. The file has the
-    mode of the old one, or the usual one.
+    A device or a pipe, say /dev/stdout, is written directly; of a link, the file that it points to is replaced. The new
+    file has the mode of the old one, or the default mode.
 
     Raises:
         OSError: if the fresh file cannot be made, written or renamed; the error of opening names the path.

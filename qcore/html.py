@@ -1,4 +1,4 @@
-"""Tables in HTML, which notebooks show."""
+"""Tables in HTML, for notebooks."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def unpack_lanes(lanes: Any, bits: int, size: int, positions: Any) -> Any:
 
 
 def _spread(lanes: Any, width: int, positions: Any) -> Any:
-    """The lowest bits of all lanes, in a row."""
+    """The lowest `width` bits of all lanes, one after the other."""
     planes = (lanes[..., None] >> positions[:width]) & 1
     return planes.reshape(*lanes.shape[:-1], lanes.shape[-1] * width)
 

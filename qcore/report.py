@@ -1,4 +1,4 @@
-"""Tables of what is quantized in a model, and of what a run multiplies; qtorch and qjax fill them."""
+"""Reports: a table of a model's layers and their formats, and one of a run's products; qtorch and qjax fill them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LayerReport:
         bytes: of the layer's weights, biases, scales and statistics in memory.
         output: the result's format, as for weight.
         scale, zero_point: of the output, or None where there is none, or none for the whole.
-        observer: what chose them.
+        observer: the observer that chose them.
         reason: why the layer is in floats, or what is missing.
 
     Example:

@@ -20,7 +20,7 @@ C_TYPES = {
 
 
 class Value:
-    """What an operation gives, as a variable of C.
+    """The result of an operation, as a variable of C.
 
     Attributes:
         name: of the variable.
@@ -94,7 +94,7 @@ class Trace:
 
     Attributes:
         values: by what they are.
-        maxima: those of blocks and of the tensor.
+        maxima: the maxima of blocks and of the tensor.
     """
 
     quotient_error = 0  # division is IEEE 754's, see `compiler`
@@ -105,7 +105,7 @@ class Trace:
         self.maxima: list[Value] = []
 
     def value(self, text: str, dtype: str, level: int, operands: tuple[Value, ...] = ()) -> Value:
-        """The value of C of which the operands' names are known already; without operands an argument."""
+        """The value of a text of C with the operands' names in it; without operands it is an argument."""
         key = text or operands[0].name, dtype, level
         if key not in self.values:
             self.values[key] = Value(self, f"v{len(self.values)}", text, dtype, level, operands)
@@ -191,7 +191,7 @@ class Trace:
         return self.note(f"bits{a.width}(to_float{a.width}({{}}) / to_float{a.width}({{}}))", a, b)
 
     def rotate_left(self, x: Value, distance: int) -> Value:
-        """See `qcore.random.threefry.rotate_left`: compilers know a rotation of integers without a sign."""
+        """See `qcore.random.threefry.rotate_left`: compilers recognize the rotation of unsigned integers."""
         return self.note(f"rotate({{}}, {distance})", x)
 
 
@@ -202,7 +202,7 @@ _BOTH_WAYS = "+|^&*"
 
 
 def decided(sign: str, a: Any, b: Any) -> Any:
-    """What an operation gives if a number among its operands decides it: one of the operands. None otherwise."""
+    """The operand that an operation returns if a constant operand decides that, as in x + 0 or x & 0; else None."""
     if isinstance(b, int) and (sign, b) in _NEUTRAL | _DECIDED:
         return a if (sign, b) in _NEUTRAL else b
     if isinstance(a, int) and sign in _BOTH_WAYS and (sign, a) in _NEUTRAL | _DECIDED:
@@ -220,7 +220,7 @@ def literal(number: Any, dtype: str) -> str:
 
 
 def needed(targets: Iterable[Value], level: int) -> list[Value]:
-    """What a pass of a level needs for its targets, in an order in which it can be computed."""
+    """The values that a pass of a level computes for its targets, each after its operands."""
     found: dict[str, Value] = {}
 
     def visit(value: Value) -> None:

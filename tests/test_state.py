@@ -28,13 +28,13 @@ MAKING = {"__init__", "__post_init__", "__new__", "__setstate__"}
 
 ALLOWED = {
     # Caches and what must not be freed: what is kept depends on its key alone.
-    "qcore/formats/text.py: TextForm.known": "a cache: the formats of texts, in a dictionary that Dynamo can look into",
+    "qcore/formats/text.py: FormatTexts.known": "a cache: formats by text, in a dictionary that Dynamo can look into",
     "qtorch/_kernels/store.py: _methods": "memory that Python's functions point to; nobody looks there",
     "qtorch/insight/tensors.py: _kept": "memory that kernels point to; nobody looks there",
     # Tables that are filled while the module is imported that has what they name.
-    "qcore/formats/text.py: TextForm.learn": "the parser of formats needs all formats; qcore.formats imports both",
-    "qcore/formats/text.py: TextForm.write": "the same",
-    "qcore/formats/text.py: TextForm.name_of_dtype": "the same",
+    "qcore/formats/text.py: FormatTexts.learn": "the parser of formats needs all formats; qcore.formats imports both",
+    "qcore/formats/text.py: FormatTexts.write": "the same",
+    "qcore/formats/text.py: FormatTexts.name_of_dtype": "the same",
     "qcore/formats/text.py: _KINDS": "a kind of text is registered by the module that defines the kind",
     "qcore/formats/text.py: _KIND_OF": "the same",
     "qjax/_models/tree.py: _UNNAMED": "a class is registered where it is defined",

@@ -1,8 +1,8 @@
 """`python -m website`: writes what is generated in docs, from the formats and from `benchmarks/results`."""
 
-from qcore.cli.pages import write_pages
 from qcore.files import write_text
 from website.figures import with_figures
+from website.named_formats import write_pages
 from website.records import ROOT
 
 for path in write_pages(ROOT / "docs"):

@@ -1,4 +1,4 @@
-"""Checkpoints of quantized arrays and of observers' states: one layout, which all packages write and read.
+"""Checkpoints of quantized arrays and of observers' states: one layout for all packages.
 
 A checkpoint is a flat dict of arrays, in a safetensors file. A state is one array for each field, "name.field"; a field
 that is a state has fields in turn. Names, shapes and dtypes are those in the `state_dict` of a torch module: scales,
@@ -91,7 +91,7 @@ def _arrays_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def unflatten(arrays: Mapping[str, Any], metadata: Mapping[str, str] | None) -> dict[str, Any]:
-    """The inverse of `flatten`, save that states stay arrays until `restore` is told what they are.
+    """The inverse of `flatten`, but states stay arrays; `restore` gives them their types.
 
     Args:
         arrays: by name.
@@ -114,7 +114,7 @@ def unflatten(arrays: Mapping[str, Any], metadata: Mapping[str, str] | None) -> 
 
 
 def _descriptions(metadata: Any) -> dict[str, Any]:
-    """What the metadata says of quantized arrays, by their names."""
+    """The descriptions of quantized arrays in the metadata, by name."""
     text = (metadata or {}).get(_METADATA, "{}")
     try:
         found = json.loads(text)
@@ -155,7 +155,7 @@ def _take(entries: Mapping[str, Any], name: str) -> Any:
 
 
 def wrapped(value: Any, kind: Callable[[Any, QParams, AffineInteger], Any]) -> Any:
-    """A framework's quantized array in place of a `Quantized`; anything else as it is."""
+    """Turns a `Quantized` into a framework's quantized array; returns anything else as it is."""
     if not isinstance(value, Quantized):
         return value
     return kind(value.int_repr, QParams(value.scale, value.zero_point, value.axis), value.form)
@@ -224,7 +224,7 @@ def save_file(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
 
 
 def load_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What `save_file`, or anyone else, wrote to a safetensors file: NumPy arrays and `Quantized` by name.
+    """The contents of a safetensors file, from `save_file` or another program: NumPy arrays and `Quantized`.
 
     Raises:
         ImportError: if safetensors is missing.
@@ -245,7 +245,7 @@ def check_path(path: Any) -> None:
 
 
 def installed(module: str) -> Any:
-    """safetensors, or a module of it, or an error that says how to get it."""
+    """Imports safetensors, or a module of it; the error says how to install it."""
     try:
         return import_module(module)
     except ImportError as error:

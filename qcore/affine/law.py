@@ -59,14 +59,14 @@ def requantize(
     """
     product = without_subnormals(xp, input_scale * weight_scale)
     total = xp.astype(accumulator, "float32")
-    if bias is not None:
+    if bias is not None:  # in units of the sums; fbgemm adds it before the one product with the ratio
         total = total + along(without_subnormals(xp, xp.divide(bias, product)), axis, total.ndim)
     ratio = along(without_subnormals(xp, xp.divide(product, scale)), axis, total.ndim)
     return integers(xp, xp.rint(total * ratio) + xp.astype(zero_point, "float32"), form)
 
 
 def mean(xp: Any, sums: Any, count: int) -> Any:
-    """The means of `count` integers each, of which these are the sums: int32, rounded in float64 to nearest even."""
+    """The means of `count` integers each, from their sums: int32, rounded in float64 to nearest even."""
     return xp.astype(xp.rint(xp.divide(xp.astype(sums, "float64"), float(count))), "int32")
 
 
@@ -76,7 +76,7 @@ def integers(xp: Any, steps: Any, form: AffineInteger) -> Any:
 
 
 def without_subnormals(xp: Any, x: Any) -> Any:
-    """x with 0 in the place of subnormals, which XLA takes for 0 by itself."""
+    """x with zeros in the place of subnormal numbers; XLA takes them for zeros anyway."""
     return xp.where(abs(x) < _SMALLEST, xp.full_like(x, 0, "float32"), x)
 
 
@@ -93,9 +93,11 @@ def _wide(xp: Any, x: Any) -> Any:
 
 def _steps(xp: Any, x: Any, scale: Any, zero_point: Any, axis: int | None) -> Any:
     """rint(x * (1 / scale)) + zero_point: the zero point is added to an integer, and so decides no tie."""
+    # A product with the inverse, as torch does it: a division would round differently.
     inverse = along(xp.divide(xp.full_like(scale, 1, "float32"), scale), axis, x.ndim)
     return xp.rint(x * inverse) + xp.astype(along(zero_point, axis, x.ndim), "float32")
 
 
 def _clipped(xp: Any, steps: Any, form: AffineInteger) -> Any:
+    # Clipped as floats: the conversion of what is beyond int32 is not defined, nor is that of NaN.
     return xp.clip(xp.where(steps == steps, steps, form.low), form.low, form.high)

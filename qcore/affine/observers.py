@@ -1,4 +1,4 @@
-"""Observers: what they remember of the arrays seen so far, and the parameters that follow from it.
+"""Observers: states that follow from the arrays seen so far, and parameters that follow from a state.
 
 An observer is an immutable description. Its state is a tuple of arrays that the caller keeps: `init` makes it, `update`
 returns the next one, and `qparams` turns it into parameters. All three can be traced: only an array's shape decides
@@ -125,7 +125,7 @@ class MinMax(RangeRule):
         return widened(xp, state, low, high)
 
     def qparams(self, state: Extremes, xp: Any = Names) -> QParams:
-        """The parameters that cover what was seen.
+        """The parameters that cover the range that was seen.
 
         Raises:
             ValueError: if nothing was seen, as far as that is known.

@@ -1,4 +1,4 @@
-"""Quantization parameters, and the rules that choose them from a range."""
+"""Quantization parameters: scales, zero points, and the rules that choose them from a range."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def engine(backend: Any) -> tuple[bool, bool]:
 
 @dataclass(frozen=True, eq=False)
 class QParams:
-    """What integers of an `AffineInteger` stand for: (q - zero_point) * scale.
+    """The scale and the zero point of quantized integers q, which stand for (q - zero_point) * scale.
 
     Attributes:
         scale: float32, of shape () for the whole array, or (channels,).
@@ -130,7 +130,7 @@ def _check_values(qparams: QParams, form: AffineInteger, xp: Any) -> None:
 
 
 def dtype_of(array: Any, xp: Any) -> str:
-    """The name of an array's dtype, or of the type of what is no array."""
+    """The name of an array's dtype; of another object, the name of its type."""
     check_namespace(xp)
     return xp.dtype(array) if hasattr(array, "dtype") and not isinstance(array, type) else type(array).__name__
 

@@ -16,7 +16,7 @@ from qcore.namespace import Names
 
 
 def moving(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """A method that only moves integers, of arrays that have parameters for the whole, which its results have too.
+    """Makes a method that only moves integers; array and result have one scale for the whole array.
 
     Args:
         name: of the method.
@@ -34,7 +34,7 @@ def moving(name: str, function: Callable[..., Any] | None = None) -> Callable[..
 
 
 def comparison(name: str) -> Callable[..., Any]:
-    """A method that compares numbers, not integers."""
+    """Makes a method that compares the numbers, not the integers."""
 
     def method(self: QuantizedArray, other: Any) -> Any:
         numbers = other.dequantize() if isinstance(other, QuantizedArray) else other
@@ -44,7 +44,7 @@ def comparison(name: str) -> Callable[..., Any]:
 
 
 def parameter(name: str, field: str, about: str, returned: str) -> Callable[..., Any]:
-    """A method that returns a field of the parameters: the channels', or those of the whole, as its name says."""
+    """Makes a method that returns a field of the parameters, per channel or for the whole array, as its name says."""
     channels = "per_channel" in name
 
     def method(self: QuantizedArray) -> Any:
@@ -87,7 +87,7 @@ def _named(method: Callable[..., Any], name: str, about: str) -> Callable[..., A
 
 
 class QuantizedArray:
-    """Integers `values`, and what they stand for; a framework's class adds how it makes and shows them.
+    """Integers `values` with their parameters; a framework's class adds how arrays are made and shown.
 
     Since scales are above 0, integers are in the order of their numbers. Methods that may mix channels need parameters
     for the whole array; their results have the same parameters.
@@ -168,7 +168,7 @@ class QuantizedArray:
         return self._made(values, self.qparams, self.form)
 
     def _moved(self, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
-        """The arrays that a function makes of the integers, with the same parameters."""
+        """Applies a function to the integers; the arrays that it returns get the same parameters."""
         moved = function(self.values, *arguments, **settings)
         return tuple(map(self._with, moved)) if isinstance(moved, (tuple, list)) else self._with(moved)
 

@@ -176,12 +176,12 @@ class Origin(NamedTuple):
 
     Attributes:
         name: of the variable that it is assigned to, or else of the function.
-        whole: true if the value is all that is assigned.
-        line: the statement, after the name of its function.
+        complete: true if the statement assigns this value, not an expression around it.
+        line: the name of the function and the statement.
     """
 
     name: str
-    whole: bool
+    complete: bool
     line: str
 
 
@@ -334,12 +334,12 @@ def _assigned(statement: ast.stmt, node: ast.expr | None, index: int | None) -> 
 
 
 def _results(value: ast.expr | None) -> list[ast.expr | None]:
-    """The expressions of which one is the value of another."""
+    """The expressions that an expression may evaluate to: the branches of a conditional."""
     return [*_results(value.body), *_results(value.orelse)] if isinstance(value, ast.IfExp) else [value]
 
 
 def _parameter(statement: ast.stmt, node: ast.expr | None) -> str | None:
-    """The parameter that an expression is, of a function of the law that the statement calls."""
+    """The name of the parameter to which a statement passes an expression, in a call of a function of the law."""
     for call in ast.walk(statement):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and node in call.args:
             names = _parameters().get(call.func.id, [])
@@ -352,7 +352,7 @@ class _Unit:
     """A format under a mode as C.
 
     Attributes:
-        name: what the names of all functions begin with.
+        name: the prefix of all functions' names.
     """
 
     def __init__(self, number: Any, mode: Rounding) -> None:
@@ -386,7 +386,7 @@ class _Unit:
         return leading_bits(y0 ^ y1, Field(leading_bits_mask(24), "RANDOM_BITS"))
 
     def _values(self) -> list[Value]:
-        """What the result needs: the law also computes what a kind of formats does not read."""
+        """The values that the result depends on; the law also computes values that a kind does not read."""
         found: dict[str, Value] = {}
         left = [self.result]
         while left:
@@ -399,11 +399,11 @@ class _Unit:
     def _variables(self) -> set[str]:
         """The values that are variables of C; the others are parts of expressions.
 
-        They are what the law assigns, what several expressions or other levels read, and what is not computed here.
+        These are the values that the law assigns, values that several expressions or other levels read, and arguments.
         """
         values = self.values
         readers = [(one, operand) for one in values for operand in one.operands]
-        found = {one.name for one in values if not one.parts or self.trace.origins[one.name].whole}
+        found = {one.name for one in values if not one.parts or self.trace.origins[one.name].complete}
         found |= {operand.name for one, operand in readers if one.level != operand.level}
         counts: dict[str, int] = {}
         for _, operand in readers:
@@ -444,7 +444,7 @@ class _Unit:
         return (called or pattern).format(*operands), bool(called)
 
     def _statements(self, targets: Iterable[Value], level: int, indent: str) -> list[str]:
-        """What computes the targets, of variables of lower levels and of those that a loop has."""
+        """The statements that compute the targets from variables of lower levels and of the loop."""
         lines, said = [], ""
         for value in needed(targets, level):
             if value.level == level and value.parts and value.name in self.variables:
@@ -530,7 +530,7 @@ class _Unit:
         return [*lines, f"            result[i] = number_of({self._name(self.result)});", "        }", "    }", "}"]
 
     def _handed(self, level: int) -> list[Value]:
-        """The values of a level that higher ones read."""
+        """The values of a level that higher levels read."""
         return [one for value in self.values if value.level > level for one in value.operands if one.level == level]
 
     def _loop(self, indent: str, begin: str, end: str) -> list[str]:
@@ -759,7 +759,7 @@ def _table(x: np.ndarray) -> list[str]:
 
 @cache
 def _notes(part: type[Any]) -> dict[str, str]:
-    """What a class's docstring says of its attributes."""
+    """The sentences of a class's docstring on its attributes, by name."""
     found: dict[str, str] = {}
     names: list[str] = []
     for line in inspect.cleandoc(part.__doc__ or "").splitlines():

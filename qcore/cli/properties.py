@@ -1,4 +1,4 @@
-"""What there is to know about a format, worked out from its description, exactly."""
+"""The properties of a format, computed exactly from its description."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class Properties:
         largest, lowest: the ends of the range.
         smallest: the smallest number above zero, if there is any.
         min_normal, min_subnormal: the smallest ones above zero, if there are any.
-        specials: what there is besides numbers, or is missing among them.
-        overflow: what numbers beyond the range become.
+        specials: the codes besides numbers, and the numbers that are missing.
+        overflow: the result of numbers beyond the range.
     """
 
     number: Number
@@ -123,7 +123,7 @@ def properties(number: Number) -> Properties:
 
 
 def why_no_codes(number: Number) -> str:
-    """Why there are no codes for the numbers of a format, or float64 has not these numbers; empty if all is well."""
+    """The reason why a format has no codes, or float64 lacks some of its numbers; empty if neither is so."""
     try:
         number.check_exact(FLOAT64)
         number.codes(FLOAT64)

@@ -96,7 +96,7 @@ def _properties_lines(known: Properties, defined: str) -> Iterator[tuple[str, st
 
 
 def _print_all(console: Console, known: Properties) -> None:
-    """All codes, in as many columns as there is room for; one in a pipe, where lines are searched."""
+    """Prints all codes, in as many columns as fit; in a pipe in one column, as lines are searched there."""
     codes = np.arange(1 << known.bits)
     cells = [_cells(known, int(code), float(value)) for code, value in zip(codes, _decode(known, codes), strict=True)]
     room = console.width // (sum(max(map(len, column)) for column in zip(*cells, strict=True)) + 8)
@@ -116,7 +116,7 @@ def _print_special_values(console: Console, known: Properties) -> None:
 
 
 def special_values(known: Properties) -> dict[int, tuple[list[str], float]]:
-    """The codes that say most about a format: for each code its names and its number."""
+    """The codes that show most of a format: for each code its names and its number."""
 
     def of(number: Dyadic | None) -> float:
         return math.nan if number is None else float(number)

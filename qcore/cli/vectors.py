@@ -27,7 +27,7 @@ from qcore.formats.number import Number, check_number
 
 @dataclass(frozen=True)
 class Header:
-    """What decides the results.
+    """The first line of a file: all that decides the results.
 
     Attributes:
         format: the format's text.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from qcore.arguments import check_flag, check_int
-from qcore.formats.number import TextForm
+from qcore.formats.number import FormatTexts
 from qcore.html import html_table
 
 SCHEMES = ("affine", "symmetric")
@@ -87,19 +87,19 @@ class AffineInteger:
             >>> INT8.text
             'affine(-128,127)'
         """
-        return TextForm.write(self)
+        return FormatTexts.write(self)
 
     def __str__(self) -> str:
         return self.text
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """The HTML that notebooks show."""
         rows = [("qmin", self.qmin), ("qmax", self.qmax), ("middle", self.middle)]
         return html_table([type(self).__name__, self.text], [*rows, ("bits", self.bits), ("storage", self.storage)])
 
     @property
     def bits(self) -> int:
-        """How many bits tell the integers of the range apart.
+        """The width of the integers in bits: enough to give each integer of the range its own code.
 
         Example:
             >>> AffineInteger(-8, 7).bits, AffineInteger(0, 127).bits
@@ -144,7 +144,7 @@ class AffineInteger:
         return AffineInteger(self.qmin // 2, self.qmax // 2, self.signed)
 
     def unreduced(self, whole: AffineInteger) -> AffineInteger:
-        """The range that `reduced` made this one from, within that of its type.
+        """The inverse of `reduced`, within the range of the storage type.
 
         Example:
             >>> INT8.reduced().unreduced(INT8) == INT8
@@ -154,7 +154,7 @@ class AffineInteger:
         return whole if (form.qmin, form.qmax) == (whole.qmin, whole.qmax) else form
 
     def part(self, quant_min: int | None, quant_max: int | None, reduce_range: bool) -> AffineInteger:
-        """What an observer's arguments leave of the range.
+        """The part of the range that an observer's arguments allow.
 
         Args:
             quant_min, quant_max: the ends of a part of it; both, or neither for all of it.

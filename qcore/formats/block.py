@@ -205,7 +205,7 @@ class BlockScaled(_TiledNumber):
 
     @property
     def scales(self) -> str:
-        """What scales are."""
+        """The kind of the scales, see `Decoding.scales`."""
         return "2^k" if self.scale == "e8m0" else self.scale
 
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
@@ -361,7 +361,7 @@ def check_scales(number: Number, shape: tuple[int, ...], scales: Any) -> tuple[A
 
 
 def check_float_scales(scales: Any, floats: bool, kind: str) -> None:
-    """Refuses scales of blocks that are no array of floats."""
+    """Raises unless scales of blocks are an array of floats."""
     if not floats:
         dtype = getattr(scales, "dtype", None)
         given = type(scales).__name__ + (f" of {dtype}" if dtype is not None else "")
@@ -384,7 +384,7 @@ RULES: dict[str, Callable[[Carrier, int, int], int]] = {
 
 
 def _from_root(carrier: Carrier) -> int:
-    """What carries mantissas above that of the square root of 2, whose logarithms round up."""
+    """The number that, added, carries mantissas above that of sqrt(2): their base-2 logarithms round up."""
     return 2 * carrier.hidden - 1 - isqrt(2 * carrier.hidden**2)
 
 
@@ -483,6 +483,6 @@ def generalized(shared: Shared, element: Any, carrier: Carrier) -> Shared:
 
 
 def _mantissa(count: int, exponent: int, carrier: Carrier) -> tuple[int, int]:
-    """The exponent of count * 2^exponent, and its mantissa in a lane, rounded toward zero."""
+    """The exponent field and the mantissa in a lane of count * 2^exponent, rounded toward zero."""
     above = count.bit_length() - 1
     return exponent + above, (count << carrier.width >> above) - carrier.hidden

@@ -18,7 +18,7 @@ SPECIALS = ("ieee", "fn", "fnuz", "finite", "p3109", "p3109_finite")
 
 
 def _check_bias(bias: object, exp: int) -> int:
-    """A bias with which numbers stay near those of dtypes: farther ones would be integers of gigabytes."""
+    """Checks a bias: far from those of dtypes, exact numbers would be integers of gigabytes."""
     return check_int("bias", bias, -_FARTHEST, max(_FARTHEST, 1 << exp))
 
 
@@ -283,7 +283,7 @@ class Magnitudes:
 
     @property
     def smallest(self) -> tuple[int, int]:
-        """The smallest magnitude above zero, in the same form."""
+        """The smallest magnitude above zero, as count and exponent."""
         return 1, self.lowest - (self.man if self.subnormals else 0)
 
     @property

@@ -1,4 +1,4 @@
-"""Formats by name, and those that IEEE P3109 numbers by width and precision."""
+"""Formats with names, and `p3109`, which makes the formats that IEEE P3109 numbers by width and precision."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def dtype_name(value: Any) -> str | None:
 
 
 def nearest_names(name: str) -> list[str]:
-    """The names most like one that is none; first its meanings, where it has several."""
+    """The known names most like an unknown one, for messages; first its meanings, where it has several."""
     name = name.lower()
     known = [*NAMED, *SPELLINGS]
     return [*SPELLINGS.get(name, get_close_matches(name, known, 4, 0.6))]

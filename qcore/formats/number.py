@@ -1,4 +1,4 @@
-"""What every number format is: an immutable description that reduces itself to a few integers for each carrier."""
+"""The base of all formats: an immutable description that reduces itself to a few integers for each carrier."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from qcore.packing import storage
 OVERFLOWS = ("saturate", "inf", "nan", "wrap")
 
 
-class TextForm:
-    """The functions that read and write the text form of formats.
+class FormatTexts:
+    """The functions that read and write formats as text.
 
     `qcore.formats.text` imports the formats, so they cannot import it. It registers its functions here.
 
     Attributes:
-        known: has the formats of all texts that were read, as attributes. Dynamo cannot trace a parser; of a dictionary
-            it sees the texts that a program began with, of an object each attribute when it is read.
+        known: an object whose attributes are the formats of all texts that were read. Dynamo cannot trace a parser;
+            of a dictionary it sees the texts at the start of a program, of an object each attribute when it is read.
         learn: reads a text into `known`; its second argument is the name for messages.
         write: the text of a format.
         name_of_dtype: the name of a dtype, None for other objects.
@@ -55,13 +55,13 @@ class Number(ABC):
     @property
     def text(self) -> str:
         """The format as text, which `parse` reads."""
-        return TextForm.write(self)
+        return FormatTexts.write(self)
 
     def __str__(self) -> str:
         return self.text
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the format's fields and, where it has codes, what follows from them."""
+        """The HTML that notebooks show: the format's fields and, where it has codes, its properties."""
         rows: list[tuple[str, object]] = [(one.name, getattr(self, one.name)) for one in fields(self)]  # type: ignore[arg-type]
         with suppress(ValueError):
             significant, step, largest = self.span
@@ -149,14 +149,14 @@ def check_number(number: Any, argument: str = "number") -> Number:
     """A format, given as an object, as text, or as a dtype."""
     if isinstance(number, Number):
         return number
-    text = number if isinstance(number, str) else TextForm.name_of_dtype(number)
+    text = number if isinstance(number, str) else FormatTexts.name_of_dtype(number)
     if text is None:
         raise TypeError(
             f"{argument}={quoted(number)} is a {type(number).__name__}; allowed is a Number, a text such as "
             "'float(5,2)', or a dtype"
         )
-    TextForm.learn(text, argument)
-    return getattr(TextForm.known, text)
+    FormatTexts.learn(text, argument)
+    return getattr(FormatTexts.known, text)
 
 
 def prepare(

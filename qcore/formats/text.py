@@ -1,4 +1,4 @@
-"""The text form of formats: written and read.
+"""Formats as text: written, and read by a parser.
 
     format   = ( name | kind "(" [ argument { "," argument } ] ")" ) [ ":" overflow ]
     overflow = "saturate" | "inf" | "nan" | "wrap"
@@ -32,7 +32,7 @@ from qcore.formats.block import NVFP4, RULES, BlockFloatingPoint, BlockScaled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import SPECIALS, BinaryFloat, FloatingPoint
 from qcore.formats.names import NAMED, SPELLINGS, dtype_name, nearest_names, p3109
-from qcore.formats.number import OVERFLOWS, Number, TextForm
+from qcore.formats.number import OVERFLOWS, FormatTexts, Number
 from qcore.formats.posit import Posit
 from qcore.law.tiles import block_text
 
@@ -75,9 +75,9 @@ def parse(text: str) -> Any:
 
 
 def learn(text: str, argument: str) -> None:
-    """Reads a text into `TextForm.known`; messages call it `argument`."""
-    if text not in vars(TextForm.known):
-        vars(TextForm.known)[text] = _parsed(text, argument, _NUMBER_KINDS)
+    """Reads a text into `FormatTexts.known`; messages call it `argument`."""
+    if text not in vars(FormatTexts.known):
+        vars(FormatTexts.known)[text] = _parsed(text, argument, _NUMBER_KINDS)
 
 
 def _parsed(text: str, argument: str, kinds: Mapping[str, Kind]) -> Any:
@@ -89,7 +89,7 @@ def _parsed(text: str, argument: str, kinds: Mapping[str, Kind]) -> Any:
 
 
 class Reader:
-    """Reads a text, which messages call `argument`, token by token: `index` were read, and `depth` kinds are open."""
+    """Reads a text token by token. `index` tokens were read, `depth` parentheses are open; messages name `argument`."""
 
     def __init__(self, text: str, argument: str) -> None:
         self.text, self.argument, self.index, self.depth = text, argument, 0, 0
@@ -191,14 +191,14 @@ class Reader:
         return parse(meanings[0])
 
     def _unknown(self, name: str, kinds: Mapping[str, Kind], start: int) -> ValueError:
-        """The error at a name that is none: those most like it come first."""
+        """The error at an unknown name; the names most like it come first."""
         nearest = nearest_names(name) if name not in _KINDS else []
         hint = f"{name} may mean {' or '.join(nearest)}; " if nearest else ""
         allowed = f"{', '.join(map(_signature, kinds))}, and the names {', '.join(NAMED)}"
         return self.error(f"{hint}allowed here are {allowed}", start)
 
     def _made(self, make: Callable[..., Any], values: dict[str, Any], positions: dict[str, int], start: int) -> Any:
-        """What a function makes of arguments; its errors point at the argument that they name."""
+        """Calls a function with the arguments that were read; its errors point at the argument that they name."""
         try:
             return make(**values)
         except (TypeError, ValueError) as error:  # its message begins with the argument's name
@@ -292,7 +292,7 @@ _KIND_OF: dict[Any, str] = {kind.make: name for name, kind in _KINDS.items()}
 
 
 def _names() -> dict[Number, str]:
-    """The names of formats, alone and with an overflow policy; float(5,2) says more than qpytorch8."""
+    """The names of formats, alone and with an overflow policy; QPyTorch's are left out, as float(5,2) says more."""
     names = {number: name for name, (number, _) in NAMED.items() if not isinstance(number, FloatingPoint)}
     for number, name in list(names.items()):
         for overflow in OVERFLOWS:
@@ -312,7 +312,7 @@ _QPYTORCH_NAMES = {  # of classes and arguments, as QPyTorch prints them
 
 
 def register(name: str, kind: Kind) -> None:
-    """Adds a kind whose class lies on a higher floor than formats."""
+    """Adds a kind whose class is defined on a higher floor than formats."""
     _KINDS[name], _KIND_OF[kind.make] = kind, name
 
 
@@ -372,4 +372,4 @@ def _value(value: Any) -> str:
     return write(value) if type(value) in _KIND_OF else str(getattr(value, "value", value))  # an Enum's
 
 
-TextForm.learn, TextForm.write, TextForm.name_of_dtype = learn, write, dtype_name
+FormatTexts.learn, FormatTexts.write, FormatTexts.name_of_dtype = learn, write, dtype_name

@@ -1,13 +1,10 @@
-"""What roundings did to tensors: statistics, records of runs, pictures of these, and formats by site."""
+"""Statistics of roundings: of one tensor, of whole runs as records and pictures, and the search for formats by site."""
 
+from qcore.insight.advice import Finding, findings, print_worst
 from qcore.insight.arrays import statistics_between, statistics_of
-from qcore.insight.choosing.search import Choice, Point, Sensitivity, choose_formats, sensitivity
-from qcore.insight.compare import Difference, compare
-from qcore.insight.record import Entry, Record, Site
-from qcore.insight.showing.advice import Finding, findings
-from qcore.insight.showing.outputs import send
-from qcore.insight.showing.pictures import draw
-from qcore.insight.showing.table import print_worst
+from qcore.insight.choosing import Choice, Point, Sensitivity, choose_formats, sensitivity
+from qcore.insight.pictures import draw
+from qcore.insight.record import Difference, Entry, Record, Site, compare, send
 from qcore.insight.statistics import Statistics
 
 __all__ = [

@@ -10,16 +10,17 @@ from qcore.arguments import check_type
 from qcore.arrays import Key, as_array, quantize, to_lanes
 from qcore.formats.number import Number, check_number, with_overflow
 from qcore.insight.bounds import bounds, check_carrier, range_of
-from qcore.insight.lanes import LENGTH, lanes_of
 from qcore.insight.law import (
     ERROR_FIELDS,
     ERROR_KEYS,
     FIELDS,
+    LENGTH,
     NUMBER_KEYS,
     Bounds,
     Effects,
     effects,
     error_weights,
+    lanes_of,
     number_weights,
     to_float32,
 )
@@ -39,7 +40,7 @@ def statistics_of(
     start: int = 0,
     overflow: str | None = None,
 ) -> Statistics:
-    """What `quantize` with the same arguments does to an array.
+    """The statistics of `quantize` with the same arguments.
 
     Args:
         x: array of any shape; float32, float16 or ml_dtypes.bfloat16.
@@ -62,7 +63,7 @@ def statistics_of(
 
 
 def statistics_between(x: np.ndarray, y: np.ndarray, number: Number | str) -> Statistics:
-    """What a rounding did that made y of x.
+    """The statistics of a rounding of x to y.
 
     Args:
         x: array of any shape; float32, float16 or ml_dtypes.bfloat16.

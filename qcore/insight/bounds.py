@@ -1,4 +1,4 @@
-"""The range of a format, or of each block, within which numbers are neither saturated nor subnormal."""
+"""Bounds of a format, or of each block: numbers within them are neither saturated nor subnormal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rounding did to each element, in integers; and the sums that statistics are made of.
+"""The law of statistics: the effect of a rounding on each element, in integers, and the sums of effects.
 
 Numbers before and after are int32 lanes of float32, in which all numbers of float16 and bfloat16 are exact.
 
@@ -10,13 +10,13 @@ Sums are exact and have no order: elements are counted by keys, and what is summ
 An error is the result minus the number, rounded to 24 bits, as float32's subtraction does, and then to 5 bits. No error
 has the field 0, whose first key is that of zero.
 
-Most elements are plain: finite, within bounds and not tiny. Their errors are the differences of the floats, and number
-and error are counted by their upper bits, from which 5 bits are rounded when sums are made.
+Most elements are plain: finite, within bounds and not tiny. Their errors are differences of floats. Number and error
+are counted by their upper bits, which are rounded to 5 bits when sums are made.
 
     sign | field | 4 bits of the significand | the next bit | 1 if there is any more       all but the sign: plain key
 
-Functions take an array namespace `xp`, see `qcore.namespace`, of which they use `where`, `clip` and `float_bits`; what
-is plain also `float32_from` and `float32_bits`.
+Functions take an array namespace `xp` (`qcore.namespace`). They use `where`, `clip` and `float_bits`; the functions of
+plain elements use `float32_from` and `float32_bits` as well.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class Bounds(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """What happened to each element: lanes.
+    """The effect of a rounding on each element: lanes.
 
     Attributes:
         flags: -1 or 0 for each name of `COUNTS` but the first.
-        magnitudes: for each name of `MAGNITUDES`; where there is no nonzero finite number 0, and the smallest ones
-            subtracted from infinity, so that maxima are wanted of all.
+        magnitudes: for each name of `MAGNITUDES`; 0 where there is no nonzero finite number. The smallest ones are
+            subtracted from infinity, so that the maximum of each is what statistics keep.
         number_key, error_key: by which elements are counted; see `number_weights` and `error_weights`.
     """
 
@@ -88,13 +88,13 @@ class Effects(NamedTuple):
 
 
 class PlainEffects(NamedTuple):
-    """What happened to each plain element: lanes.
+    """The effect of a rounding on each plain element: lanes.
 
     Attributes:
         special: below zero where an element is not plain.
-        underflowed, subnormal: 1 or 0; plain elements are neither of what else `COUNTS` has, but for zeros.
-        ends: the numbers' and results' magnitudes, of which maxima are wanted, and each subtracted from the least
-            int32, which leaves zero the smallest.
+        underflowed, subnormal: 1 or 0; of the other names of `COUNTS`, plain elements can only be zeros.
+        ends: the magnitudes of numbers and results, and each subtracted from the least int32, where zero stays the
+            smallest; statistics keep the maxima of all four.
         number_key, error_key: plain keys; the fields 0 are those of zeros and of no errors.
     """
 
@@ -107,7 +107,7 @@ class PlainEffects(NamedTuple):
 
 
 def effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> Effects:
-    """What a rounding of lanes `before` to lanes `after` did."""
+    """The effects of a rounding of lanes `before` to lanes `after`."""
     a, b = before & _MASK, after & _MASK
     # -1 where it is so, else 0
     finite, result_finite = (a - _INFINITY) >> 31, (b - _INFINITY) >> 31
@@ -127,7 +127,7 @@ def effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> Effects:
     )
     counted, result_counted = finite & nonzero, result_finite & result_nonzero
     magnitudes = (_INFINITY - a) & counted, a & counted, (_INFINITY - b) & result_counted, b & result_counted
-    both = finite & result_finite
+    both = finite & result_finite  # sums of errors are over these
     field, significand = field_and_significand(xp, a, FLOAT32)
     number_key = (field << 6) | (_rounded(significand) & both)
     error_key = _error_key(xp, before, after, field, significand, b) & both
@@ -135,10 +135,10 @@ def effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> Effects:
 
 
 def plain_effects(xp: Any, before: Any, after: Any, bounds: Bounds) -> PlainEffects:
-    """What a rounding of plain elements did, and which elements are not plain.
+    """The effects of a rounding on plain elements, and which elements are not plain.
 
-    Those are numbers within bounds, and results that are finite; neither is in the highest exponent of finite numbers,
-    so that errors are finite, nor below `PLAIN_SMALLEST`, which `ends` say, unless it is zero.
+    A plain element is a number within bounds with a finite result. Neither has the highest exponent of finite numbers,
+    so that errors are finite; neither is below `PLAIN_SMALLEST` (see `ends`) unless it is zero.
     """
     a, b = before & _MASK, after & _MASK
     finite = _INFINITY - 1 - _HIDDEN
@@ -161,6 +161,7 @@ def _error_key(xp: Any, before: Any, after: Any, field: Any, significand: Any, b
     """An error's field, the lower four bits of its significand, and 1 if it is negative; 0 for no error."""
     result_field, result_significand = field_and_significand(xp, b, FLOAT32)
     top = xp.where(field > result_field, field, result_field)
+    # Both significands in units of the larger exponent; the guard bits keep the difference rounding correctly.
     x = _shifted(significand << _GUARD, xp.clip(top - field, None, 31))
     y = _shifted(result_significand << _GUARD, xp.clip(top - result_field, None, 31))
     sign, result_sign = before >> 31, after >> 31
@@ -183,19 +184,19 @@ def _rounded(bits: Any) -> Any:
 
 
 def number_weights() -> np.ndarray:
-    """What an element of each key of a field adds to `NUMBER_COLUMNS`."""
+    """For each key of a field, the numbers that an element adds to `NUMBER_COLUMNS`."""
     significands = np.arange(NUMBER_KEYS)
     return np.stack([np.ones_like(significands), significands**2], -1)
 
 
 def error_weights() -> np.ndarray:
-    """What an element of each key of a field adds to `ERROR_COLUMNS`."""
+    """For each key of a field, the numbers that an element adds to `ERROR_COLUMNS`."""
     sizes, signs = 16 + np.arange(ERROR_KEYS) // 2, 1 - 2 * (np.arange(ERROR_KEYS) % 2)
     return np.stack([sizes, signs * sizes, sizes**2], -1)
 
 
 def plain_weights() -> tuple[np.ndarray, np.ndarray]:
-    """The same for plain keys: of numbers, and of errors that are positive; of no element whose field is 0."""
+    """The same for plain keys, of numbers and of positive errors; elements of field 0 add nothing."""
     keys = np.arange(PLAIN_KEYS)
     significands = 16 + (keys >> 2) + ((keys >> 1) & (keys | (keys >> 2)) & 1)
     sizes = np.where(keys < PLAIN_CARRY, significands, 16)
@@ -212,3 +213,45 @@ def to_float32(xp: Any, lanes: Any, carrier: Carrier) -> Any:
     wide = xp.where(magnitude < _HIDDEN, xp.where(magnitude > 0, subnormal, 0), normal)
     special = magnitude - carrier.infinity + _INFINITY
     return xp.where(magnitude < carrier.infinity, wide, special) | (lanes & -0x80000000)
+
+
+DIGIT = 30  # bits of the lower half of a sum
+NUMBERS, ERRORS = FIELDS * len(NUMBER_COLUMNS), ERROR_FIELDS * len(ERROR_COLUMNS)
+SUMS = len(COUNTS) + NUMBERS + ERRORS
+LENGTH = 2 * SUMS + len(MAGNITUDES)
+
+
+class Packed(NamedTuple):
+    """Lanes that are mostly zeros: the indices of the others, and their values."""
+
+    places: np.ndarray
+    values: np.ndarray
+
+
+def merge_lanes(xp: Any, a: Any, b: Any) -> Any:
+    """The lanes of two statistics merged, in an array namespace that has `maximum` and `concatenate`."""
+    low = a[..., SUMS : 2 * SUMS] + b[..., SUMS : 2 * SUMS]
+    high = a[..., :SUMS] + b[..., :SUMS] + (low >> DIGIT)
+    magnitudes = xp.maximum(a[..., 2 * SUMS : LENGTH], b[..., 2 * SUMS : LENGTH])
+    return xp.concatenate([high, low & ((1 << DIGIT) - 1), magnitudes, a[..., LENGTH:] + b[..., LENGTH:]], -1)
+
+
+def lanes_of(sums: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
+    """Lanes from sums in int64."""
+    halves = sums >> DIGIT, sums & ((1 << DIGIT) - 1)
+    return np.concatenate([*halves, magnitudes], -1).astype(np.int32)
+
+
+def sums_of(lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The sums in int64, and the magnitudes."""
+    high, low = lanes[..., :SUMS].astype(np.int64), lanes[..., SUMS : 2 * SUMS]
+    return (high << DIGIT) + low, lanes[..., 2 * SUMS : LENGTH]
+
+
+def as_numpy(lanes: Any) -> np.ndarray:
+    """The lanes of any package, or packed ones, as a NumPy array."""
+    if isinstance(lanes, Packed):
+        whole = np.zeros(LENGTH, np.int32)
+        whole[lanes.places] = lanes.values
+        return whole
+    return np.asarray(lanes.cpu() if hasattr(lanes, "cpu") else lanes)

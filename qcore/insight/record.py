@@ -1,4 +1,4 @@
-"""The statistics of a run: what every rounding site did at every step; made by `watch`, kept as JSON."""
+"""The statistics of a run, what every rounding site did at every step: kept as JSON, compared, and sent to logs."""
 
 # pyright: reportUnnecessaryIsInstance=false
 # Callers need not check types; wrong ones raise here.
@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from qcore.arguments import check_choice, check_int, check_type, quoted
 from qcore.files import write_text
-from qcore.insight.digest import merged
-from qcore.insight.statistics import Statistics
+from qcore.insight.statistics import COUNTS, MAGNITUDES, Statistics, merged_digests
 
 VERSION = 1
 KINDS = ("output", "gradient", "weight", "operand", "accumulator", "state")
@@ -54,7 +56,7 @@ class Entry:
         step: the number of the step, from 0.
         site: where.
         statistics: what all roundings at this site in this step did, together.
-        digest: of the results' bits, see `qcore.insight.digest`, as hexadecimal digits; None if not kept.
+        digest: of the results' bits, see `qcore.insight.statistics`, as hexadecimal digits; None if not kept.
 
     Example:
         >>> import numpy as np
@@ -147,7 +149,7 @@ class Record:
             return
         before = self.entries[place]
         together = before.statistics.merge(statistics).pack()
-        self.entries[place] = Entry(step, site, together, merged(before.digest, digest))
+        self.entries[place] = Entry(step, site, together, merged_digests(before.digest, digest))
 
     def add_all(self, step: int, found: Mapping[Site, Statistics]) -> None:
         """Adds what several sites did at a step: what a function of `qjax.insight.watch` returns beside its result."""
@@ -233,3 +235,207 @@ class Record:
                 f"path={quoted(str(path))} is no JSON ({error}); allowed is what Record.save wrote"
             ) from None
         return cls.from_json(fields, model)
+
+
+# What optimizers of PyTorch and optax call the same tensor.
+_STATES = {
+    "momentum_buffer": "trace",
+    **dict.fromkeys(("exp_avg", "grad_avg"), "mu"),
+    **dict.fromkeys(("exp_avg_sq", "square_avg", "exp_inf", "e_g"), "nu"),
+    "max_exp_avg_sq": "nu_max",
+    "sum": "sum_of_squares",
+    "acc_delta": "e_x",
+}
+_WEIGHTS = ("kernel", "scale", "embedding")  # flax's names of what torch calls weight
+_SUMS = ("signal", "error_absolute", "error_squared", "error_signed")
+
+
+class Difference(NamedTuple):
+    """The first difference of two runs.
+
+    Attributes:
+        step, site: where it is.
+        fields: the names of what differs: fields of `Statistics`, "digest", or "missing" if only one run has the site.
+        first, second: the two entries; None for a missing one.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.insight import statistics_of
+        >>> runs = [Record("digits"), Record("digits")]
+        >>> for run, site in zip(runs, ("conv1", "conv2"), strict=True):
+        ...     run.add(0, Site(site, "output"), statistics_of(np.float32([1]), "e4m3fn"))
+        >>> found = compare(*runs)
+        >>> str(found.site), found.fields, found.second
+        ('conv1:output', ('missing',), None)
+    """
+
+    step: int
+    site: Site
+    fields: tuple[str, ...]
+    first: Entry | None
+    second: Entry | None
+
+
+def compare(run_a: Record, run_b: Record, tolerance: float | None = None) -> Difference | None:
+    """The first step and site at which two recorded runs differ.
+
+    Steps are compared in ascending order; the sites of a step in the order in which run_a has them, then those that
+    only run_b has. So the first difference is the first rounding that went another way, if the runs had the same sites.
+
+    A site of run_b that run_a lacks is compared with run_a's site for the same tensor by another name: an optimizer's
+    state as PyTorch and optax call it ("exp_avg" and "mu"), a parameter as torch and flax call it ("weight" and
+    "kernel"). Digests of kernels differ if one framework keeps them transposed.
+
+    Args:
+        run_a, run_b: records of one model, perhaps of different frameworks.
+        tolerance: None for bits: all statistics must be equal, and digests where both have them. A number from 0 on:
+            counts, magnitudes and sums may differ by so much, relative to the larger one; digests do not matter.
+
+    Returns:
+        The difference; None if there is none.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the records are of different models, one is empty, or the tolerance is negative or NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore.insight import statistics_of
+        >>> runs = [Record("digits"), Record("digits")]
+        >>> for run, x in zip(runs, ([1, 2], [1, 500]), strict=True):
+        ...     run.add(0, Site("conv1", "output"), statistics_of(np.float32(x), "e4m3fn"))
+        >>> found = compare(*runs)
+        >>> found.step, str(found.site), "overflowed" in found.fields
+        (0, 'conv1:output', True)
+    """
+    _check(run_a, run_b, tolerance)
+    pairs: dict[tuple[int, Site], list[Entry | None]] = {}
+    names = _same_sites(run_a.sites, run_b.sites)
+    for place, run in enumerate((run_a, run_b)):
+        for one in run.entries:
+            site = names.get(one.site, one.site) if place else one.site
+            pairs.setdefault((one.step, site), [None, None])[place] = one
+    for (step, site), (first, second) in sorted(pairs.items(), key=lambda pair: pair[0][0]):
+        fields = _differing(first, second, tolerance)
+        if fields:
+            return Difference(step, site, fields, first, second)
+    return None
+
+
+def _same_sites(first: list[Site], second: list[Site]) -> dict[Site, Site]:
+    """The sites of the first run for those of the second that it calls otherwise."""
+    free = {_plain(site): site for site in reversed(first) if site not in second}
+    found = {}
+    for site in second:
+        if site not in first and _plain(site) in free:
+            found[site] = free.pop(_plain(site))
+    return found
+
+
+def _plain(site: Site) -> Site:
+    """A site of an optimizer by the names that stand for those of all frameworks."""
+    if site.kind != "state":
+        return site
+    path, dot, last = site.path.rpartition(".")
+    return Site(path + dot + ("weight" if last in _WEIGHTS else last), site.kind, _STATES.get(site.role, site.role))
+
+
+def _check(run_a: Any, run_b: Any, tolerance: Any) -> None:
+    for name, run in (("run_a", run_a), ("run_b", run_b)):
+        if not isinstance(run, Record):
+            raise TypeError(f"{name} is a {type(run).__name__}; allowed is a Record")
+        if not run.entries:
+            raise ValueError(f"{name} has no entries; allowed is the record of at least one step")
+    if run_a.model != run_b.model:
+        raise ValueError(f"run_b is of model {quoted(run_b.model)}; allowed is that of run_a, {quoted(run_a.model)}")
+    if tolerance is None:
+        return
+    if not isinstance(tolerance, Real) or isinstance(tolerance, bool):
+        raise TypeError(f"tolerance={quoted(tolerance)} is a {type(tolerance).__name__}; allowed are None and a number")
+    if not float(tolerance) >= 0:
+        raise ValueError(f"tolerance={tolerance}; allowed is a number from 0 on")
+
+
+def _differing(first: Entry | None, second: Entry | None, tolerance: float | None) -> tuple[str, ...]:
+    if first is None or second is None:
+        return ("missing",)
+    mine, its = first.statistics, second.statistics
+    if tolerance is None:
+        digests = first.digest, second.digest
+        digest = ["digest"] if None not in digests and digests[0] != digests[1] else []
+        return (*mine.differing(its), *digest)
+    if mine.number != its.number:
+        return ("number",)
+    found = [(name, getattr(mine, name), getattr(its, name)) for name in (*COUNTS, *MAGNITUDES, *_SUMS)]
+    return tuple(name for name, a, b in found if abs(a - b) > tolerance * max(abs(a), abs(b)))
+
+
+SCALARS = ("saturated", "overflowed", "underflowed", "nan_results", "subnormal")
+SAMPLES = 4096  # of a histogram
+
+
+class Writer(Protocol):
+    """What is needed of `torch.utils.tensorboard.SummaryWriter`, tensorboardX's, or one's own."""
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: Any = None) -> Any: ...
+
+    def add_histogram(self, tag: str, values: Any, global_step: Any = None) -> Any: ...
+
+
+def send(record: Record, to: Writer | Callable[[dict[str, Any]], Any], step: int | None = None) -> None:
+    """Sends a record's numbers to a writer of logs, or to a function.
+
+    A writer gets under `site/name` the counts saturated, overflowed, underflowed, nan_results and subnormal as parts
+    of all elements, and the SQNR in dB; and under `site/exponents` a histogram of the exponents before rounding:
+    floor(log2 |x|) of about 4,096 elements, each exponent as often as the nearest integer to its part of them, at
+    least once. A function gets the rows of `Record.rows`, one for each site and step.
+
+    Args:
+        record: of a run.
+        to: an object with add_scalar and add_histogram, or a function of a dictionary.
+        step: sends this step only; None sends all.
+
+    Returns:
+        Nothing; the numbers are handed to the writer, or to the function.
+
+    Raises:
+        TypeError: if record is no Record, or to is neither.
+        ValueError: if record has no such step.
+
+    Example:
+        >>> from qcore.insight import Site, statistics_of
+        >>> record = Record("mlp")
+        >>> record.add(0, Site("0", "output"), statistics_of(np.float32([1.0, 4000.0]), "e4m3fn"))
+        >>> send(record, lambda row: print(row["path"], row["step"], row["overflowed"]))
+        0 0 1
+    """
+    if not isinstance(record, Record):
+        raise TypeError(f"record={record!r:.80} is a {type(record).__name__}; allowed is a Record")
+    if step is not None and step not in record.steps:
+        raise ValueError(
+            f"step={quoted(step)}; allowed are the record's steps: {', '.join(map(str, record.steps)) or 'none'}"
+        )
+    chosen = [step in (None, one.step) for one in record.entries]
+    if hasattr(to, "add_scalar") and hasattr(to, "add_histogram"):
+        for entry, is_chosen in zip(record.entries, chosen, strict=True):
+            if is_chosen:
+                _write(entry, to)
+    elif callable(to):
+        for row, is_chosen in zip(record.rows(), chosen, strict=True):
+            if is_chosen:
+                to(row)
+    else:
+        allowed = "allowed are a function and an object with add_scalar and add_histogram"
+        raise TypeError(f"to={to!r:.80} is a {type(to).__name__}; {allowed}")
+
+
+def _write(entry: Entry, writer: Any) -> None:
+    told, site = entry.statistics, str(entry.site)
+    for name in SCALARS:
+        writer.add_scalar(f"{site}/{name}", told.rate(name), entry.step)
+    if np.isfinite(told.sqnr):
+        writer.add_scalar(f"{site}/sqnr", told.sqnr, entry.step)
+    if told.exponents:
+        exponents, counts = (np.array(list(one)) for one in (told.exponents, told.exponents.values()))
+        repeated = np.maximum(np.rint(counts * (SAMPLES / counts.sum())).astype(int), 1)
+        writer.add_histogram(f"{site}/exponents", np.repeat(exponents, repeated), entry.step)

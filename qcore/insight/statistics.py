@@ -1,4 +1,4 @@
-"""What a rounding did to a tensor: counts, extremes, exponents and errors, the same integers in all packages."""
+"""Statistics of a rounding: counts, extremes, exponents and errors, the same integers in all packages."""
 
 from __future__ import annotations
 
@@ -12,9 +12,21 @@ import numpy as np
 
 from qcore.arguments import check_int, quoted
 from qcore.formats.number import check_number
-from qcore.insight.digest import text_of
-from qcore.insight.lanes import LENGTH, NUMBERS, SUMS, Packed, as_numpy, lanes_of, sums_of
-from qcore.insight.law import COUNTS, ERROR_FIELDS, ERROR_UNIT, FIELDS, MAGNITUDES, NUMBER_UNIT
+from qcore.insight.law import (
+    COUNTS,
+    ERROR_FIELDS,
+    ERROR_UNIT,
+    FIELDS,
+    LENGTH,
+    MAGNITUDES,
+    NUMBER_UNIT,
+    NUMBERS,
+    SUMS,
+    Packed,
+    as_numpy,
+    lanes_of,
+    sums_of,
+)
 
 _INFINITY = 0x7F800000
 _MOST = 2**60 - 1  # of a sum, which is kept in two lanes of 30 bits
@@ -83,7 +95,7 @@ class Statistics:
     def digest(self) -> str | None:
         if isinstance(self.lanes, Packed) or self.lanes.shape[-1] == LENGTH:
             return None
-        return text_of(as_numpy(self.lanes)[..., LENGTH:])
+        return digest_text(as_numpy(self.lanes)[..., LENGTH:])
 
     def pack(self) -> Statistics:
         """The same statistics in a tenth of the memory; reading them takes longer."""
@@ -291,3 +303,43 @@ def _log10(x: Fraction) -> float:
     """log10 of a positive fraction of any size."""
     shift = x.numerator.bit_length() - x.denominator.bit_length()
     return log10(float(x / Fraction(2) ** shift)) + shift * log10(2)
+
+
+WORDS = 2
+_SECOND = 0x3C6EF372  # what the second word adds to the index
+
+
+def hashes(lanes: Any, index: Any) -> tuple[Any, Any]:
+    """A number for each element and word, from its bits, which are lanes, and its row-major index."""
+    return _mixed(_mixed(index) ^ lanes), _mixed(_mixed(index + _SECOND) ^ lanes)
+
+
+def _mixed(x: Any) -> Any:
+    """A bijection of int32, Wellons' lowbias32; every bit depends on all bits."""
+    x = (x ^ ((x >> 16) & 0xFFFF)) * 0x7FEB352D
+    x = (x ^ ((x >> 15) & 0x1FFFF)) * -0x7B935975
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+def digest_text(words: np.ndarray) -> str:
+    """Words, int32 of shape (..., WORDS), added up, as hexadecimal digits.
+
+    Example:
+        >>> digest_text(np.int32([[1, -1], [1, 2]]))
+        '0000000200000001'
+    """
+    totals = words.reshape(-1, WORDS).sum(0, dtype=np.int32)
+    return "".join(f"{word:08x}" for word in totals.view(np.uint32))
+
+
+def merged_digests(a: str | None, b: str | None) -> str | None:
+    """The digest of two parts together, from their digests; None if one is missing.
+
+    Example:
+        >>> merged_digests("00000002ffffffff", "0000000100000003")
+        '0000000300000002'
+    """
+    if a is None or b is None:
+        return None
+    words = np.array([[int(one[i : i + 8], 16) for i in range(0, 8 * WORDS, 8)] for one in (a, b)], np.uint32)
+    return digest_text(words.view(np.int32))

@@ -1,1 +1,1 @@
-"""What every backend traces: integers only."""
+"""The law that every package runs on arrays of integers; it knows programs and constants, no formats."""

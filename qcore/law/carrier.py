@@ -1,4 +1,4 @@
-"""The floating point types that hold the numbers, and how the law takes their bits apart and builds them."""
+"""Carriers: the floating point types that hold the numbers, and the functions that take their bits apart."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Carrier:
 
     @property
     def last(self) -> int:
-        """The index of a lane's highest bit. A shift to the right by it makes -1 of negative lanes, and else 0."""
+        """The index of a lane's highest bit. A shift to the right by it gives -1 for negative lanes, else 0."""
         return self.lane_bits - 1
 
     @property
@@ -62,7 +62,7 @@ class Carrier:
 
     @property
     def narrow(self) -> Carrier:
-        """The same type in lanes that are no wider: vectors hold twice as many of 16 bits. Random words do not fit."""
+        """The same type in lanes of its own width: vectors hold twice as many of 16 bits. Random words do not fit."""
         return replace(self, lane_bits=self.stored_bits)
 
     @property
@@ -76,7 +76,7 @@ class Carrier:
 
     @property
     def negative(self) -> int:
-        """The bits above the magnitude, which negative numbers have: the sign, extended to the lane's highest bit."""
+        """The bits above the magnitude, all set in negative numbers: the sign, extended to the lane's highest bit."""
         return ~self.magnitude_mask
 
     @property
@@ -151,10 +151,11 @@ def from_count(
         count, exponent: of magnitudes that the carrier represents.
         carrier: their layout.
         normal: for magnitudes that are all zero or normal numbers of the carrier.
-        scale: what `power` makes of exponents by which magnitudes are scaled: those beyond the carrier's range become
-            infinity, and those below its smallest step are rounded toward zero. Without the first of the two, for
+        scale: the results of `power` for exponents by which magnitudes are scaled: beyond the carrier's range they
+            become infinity, below its smallest step they are rounded toward zero. None as the first result is for
             magnitudes that are all zero or normal numbers.
     """
+    # The conversion of an integer to a float normalizes it; the exponent is then a plain sum.
     absolute = xp.float_bits(count) + ((exponent + (carrier.bias - carrier.lane_bias)) << carrier.width)
     if scale is not None:
         most, shift = scale
@@ -163,13 +164,16 @@ def from_count(
 
 
 def power(xp: Any, exponent: Any, carrier: Carrier) -> tuple[Any, Any]:
-    """The largest magnitude, of those whose fields may lie below 1, that 2^exponent times gives infinity; and what
-    the multiplication adds to the others."""
+    """To multiply by 2^exponent: the magnitude from which on the result is infinity, and the number to add below it.
+
+    Magnitudes are those of `with_hidden_bits`, whose fields may lie below 1.
+    """
     return carrier.infinity - (xp.clip(exponent, 0, None) << carrier.width), exponent << carrier.width
 
 
 def with_hidden_bits(xp: Any, magnitude: Any, carrier: Carrier) -> Any:
     """Magnitudes with subnormal numbers normalized: they get the fields 0, -1, ... Zero is below all of them."""
+    # A subnormal magnitude is an integer in units of the smallest step, and its conversion finds the leading bit.
     subnormal = xp.float_bits(magnitude) + ((1 - carrier.width - carrier.lane_bias) << carrier.width)
     return xp.where(magnitude < carrier.hidden, subnormal, magnitude)
 
@@ -183,6 +187,6 @@ def without_hidden_bits(xp: Any, absolute: Any, carrier: Carrier) -> Any:
 
 
 def quiet(bits: Any, carrier: Carrier) -> Any:
-    """Infinities as NaNs, and NaNs as they are; `bits` are nothing else."""
+    """Turns infinities into NaNs; `bits` are infinities and NaNs only."""
     infinite = ((bits & carrier.magnitude_mask) - (carrier.infinity + 1)) >> carrier.last
     return bits | (infinite & (carrier.hidden >> 1))

@@ -4,7 +4,8 @@ Integers only, as in `qcore.law.grid`.
 
 rounded magnitude      eeeeeeee mmm00000000000000000000     less `base`, see `qcore.law.grid`
 - fields               .... EEEE mmm00000000000000000000    the fields of subnormal numbers, whose hidden bits stay
->> shift               .... .... .... EEEE mmm              the dropped bits"""
+>> shift               .... .... .... EEEE mmm              the dropped bits
+"""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ Scale = tuple[Any, Any] | None
 
 
 def normal_scales(exponent: Any, carrier: Carrier, codes: FloatCodes | FixedCodes) -> Any:
-    """True for exponents by which all numbers with codes can be scaled to normal numbers of the carrier, or zero."""
+    """True for exponents k where every number of the codes times 2^k is zero or a normal number of the carrier."""
     if isinstance(codes, FloatCodes):
         least, most = codes.lowest - codes.man, codes.lowest + (codes.largest >> codes.man)
     else:
@@ -88,7 +89,7 @@ def normal_scales(exponent: Any, carrier: Carrier, codes: FloatCodes | FixedCode
 
 
 def decode(xp: Any, code: Any, carrier: Carrier, codes: Codes, scale: Scale = None) -> Any:
-    """The lanes of the numbers with these codes, of floats and fixed point times a scale (see `from_count`).
+    """The lanes of the numbers with these codes; floats and fixed point may be scaled (see `from_count`).
 
     Bits above a code's highest are ignored.
     """
@@ -106,7 +107,7 @@ def _decode_float(xp: Any, code: Any, carrier: Carrier, codes: FloatCodes, scale
     exponent = field + (codes.lowest - codes.first - codes.man - carrier.bias)
     lanes = from_count(xp, count, exponent, carrier, isinstance(codes, NormalCodes), scale)
     unused = (magnitude > codes.largest) | ((magnitude < codes.least) & (magnitude > 0))
-    lanes = xp.where(unused, carrier.quiet_nan, lanes)
+    lanes = xp.where(unused, carrier.quiet_nan, lanes)  # codes that stand for no number
     lanes = xp.where((magnitude == codes.infinity) & (magnitude > codes.largest), carrier.infinity, lanes)
     lanes = xp.where(negative, lanes | carrier.negative, lanes)
     return xp.where((code & (codes.mask | codes.sign)) == codes.nan_zero, carrier.quiet_nan, lanes)
@@ -201,7 +202,9 @@ def _code_of(lane: int, carrier: Carrier, codes: FloatCodes) -> int:
 def encode(
     xp: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, codes: Encoding, word: Any, kind: str
 ) -> Any:
-    """The codes of lanes' roundings; arguments as for `round_to_grid`, with a grid and codes of `encoding`.
+    """Rounds lanes and returns the codes of the results.
+
+    Arguments as for `round_to_grid`; the grid and the codes are the results of `encoding`.
 
     NaN becomes 0 where the format has none.
     """
@@ -218,9 +221,10 @@ def encode(
     if kind == "wide":
         value = _wide_count(xp, rounded, shift, xp.clip(below, codes.below, None), carrier, grid, codes)
         largest = largest + (sign & grid.lower)
-    else:
+    else:  # a bit less to shift is a field less to keep: subnormal numbers have the field 0 in codes
         value = (rounded - ((codes.cap - shift) << carrier.width)) >> shift
     value = xp.clip(value, 0, None)
+    # A carry may have led beyond the largest code, where other codes have other meanings.
     if kind in SYMMETRIC and mode.stays_finite(sign) is None:  # infinity, or NaN, has the next code
         value = xp.clip(value, None, largest + grid.jump)
     else:
@@ -258,7 +262,10 @@ def _wide_count(
 
 
 def _small_count(xp: Any, value: Any, sign: Any, carrier: Carrier) -> Any:
-    """Magnitudes less `base`, counted in steps, with signs: as floats with fields from 1 on, where zero becomes 1/2."""
+    """Magnitudes less `base`, counted in steps, with signs.
+
+    They are converted as floats with fields from 1 on, where zero becomes 1/2, which is converted to 0.
+    """
     absolute = value + ((carrier.lane_bias - 1) << carrier.width)
     return xp.integers(absolute | (sign << carrier.last))
 

@@ -20,7 +20,8 @@ One level, the operations of `qcore.linalg`'s scales, which a product does on it
     result = y * r, rounded to nearest, ties to even, in the array's dtype
 
 Blocks whose largest magnitude is zero, infinite or NaN have s = 1. r and s are normal numbers of the working float, so
-codes and r together are the whole result."""
+codes and r together are the whole result.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +42,11 @@ _ELEMENTS = {  # those above zero as lanes of the working floats
 
 
 class Levels(NamedTuple):
-    """What NVFP4 needs besides its two formats: ints or 0-d arrays.
+    """The integers of NVFP4 besides those of its two formats: ints or 0-d arrays.
 
     Attributes:
         least: the smallest scale of a block, as bits of the working float.
-        full: the largest scale of a block times the largest element, in the same form.
+        full: the largest scale of a block times the largest element, as bits of the working float.
     """
 
     least: Any
@@ -71,13 +72,14 @@ def usual_scale(full_scale: Any, carrier: Carrier) -> Any:
 
 
 def quotient(xp: Any, a: Any, b: Any, carrier: Carrier) -> Any:
-    """a / b. Where the backend's division may be off, integers correct it; they may wrap, as remainders are small."""
+    """a / b. Where a backend's division may be inexact, integers correct it; they may wrap, as remainders are small."""
     width, hidden, last = carrier.width, carrier.hidden, carrier.last
     x, y = (a & (hidden - 1)) | hidden, (b & (hidden - 1)) | hidden
     nearest = xp.quotient_bits(x, y)  # of the significands, between 1/2 and 2
     if xp.quotient_error:
         less = (x - y) >> last  # -1 where it is below 1: it needs one more bit
         fields = (carrier.lane_bias + less - 1) << width
+        # From the least possible quotient up, the remainder decides each step; then it decides the rounding.
         guess = nearest - fields - xp.quotient_error
         rest = (x << (width - less)) - guess * y
         for _ in range(2 * xp.quotient_error):
@@ -98,7 +100,7 @@ def product(xp: Any, small: Any, b: Any, carrier: Carrier) -> Any:
 def from_working(xp: Any, lanes: Any, carrier: Carrier, normal: bool = False) -> Any:
     """Working floats rounded to magnitudes of the carrier: to nearest, ties to even, at most the largest finite one.
 
-    `normal` is for those that are not below the smallest normal number of the carrier.
+    `normal` says that no float is below the smallest normal number of the carrier.
     """
     width, hidden = carrier.width, carrier.hidden
     lanes = lanes - ((working(carrier).bias - carrier.bias) << width)
@@ -126,13 +128,13 @@ def run_two_level(
 ) -> Any:
     """Rounds lanes, or encodes them; arguments as for `Program.run`.
 
-    `parts` are the grids of elements and of scales on the working float, `Levels`, and to encode the grid and codes
-    that `encode` takes of scales.
+    `parts` are the grids of elements and of scales on the working float, `Levels`, and for codes the grid and the codes
+    with which `encode` encodes scales.
     """
     element, _, _, *coded = parts
     work, magnitude, last = working(carrier), bits & carrier.magnitude_mask, carrier.last
     array_scale, block, full_scale, nan = scales(xp, bits, carrier, parts, axes, materialize)
-    if mode is Rounding.NEAREST:
+    if mode is Rounding.NEAREST:  # eight comparisons of the element itself cost less than its quotient
         compared, most = magnitude, [materialize(one) for one in _rounded_down(xp, full_scale, carrier, usual)]
     else:
         y = quotient(xp, to_working(xp, bits, carrier), full_scale, work)
@@ -152,7 +154,7 @@ def run_two_level(
 
 
 def pick(xp: Any, compared: Any, bounds: Sequence[Any], values: Iterable[Any], below: Any) -> Any:
-    """The value of the last of increasing bounds that a lane is above, or `below`."""
+    """For each lane the value that belongs to the last bound below it; `below` where no bound is. Bounds increase."""
     for bound, value in zip(bounds, values, strict=True):
         below = xp.where(compared > bound, value, below)
     return below
@@ -183,7 +185,7 @@ def _rounded_down(xp: Any, scale: Any, carrier: Carrier, usual: bool) -> Iterato
 
 
 def _values(xp: Any, scale: Any, carrier: Carrier, usual: bool = False) -> Iterator[Any]:
-    """The magnitudes of the carrier that the elements above zero are, times the scale."""
+    """The elements above zero times the scale, as magnitudes of the carrier."""
     work = working(carrier)
     for element in _ELEMENTS[work]:
         yield from_working(xp, product(xp, element, scale, work), carrier, usual)
@@ -214,7 +216,7 @@ def _array_scale(xp: Any, magnitude: Any, carrier: Carrier, full: Any) -> Any:
 
 
 def apply_two_levels(xp: Any, codes: Any, block: Any, array_scale: Any, carrier: Carrier) -> Any:
-    """The lanes of elements with these codes times their blocks' scales, lanes of working floats, and the array's."""
+    """The lanes of the elements with these codes, times the scales of blocks and array, which are working floats."""
     work, last = working(carrier), carrier.last
     block, whole = block & work.magnitude_mask, array_scale & work.magnitude_mask
     zero = (-block & -array_scale) >> last  # 0 where either is, else -1
@@ -226,7 +228,7 @@ def apply_two_levels(xp: Any, codes: Any, block: Any, array_scale: Any, carrier:
 
 
 class FloatScale(NamedTuple):
-    """What a scale follows from: ints or 0-d arrays.
+    """The integers that decide a block's float32 scale: ints or 0-d arrays.
 
     Attributes:
         full: the largest element as bits of the working float.
@@ -283,7 +285,7 @@ def run_float_scaled(
 ) -> Any:
     """Rounds lanes, or encodes them with r of each block; arguments as for `Program.run`.
 
-    `element` and its kind are those of the working float, `coded` is empty or has what `encode` takes of codes.
+    `element` and its kind are those of the working float; `coded` is empty, or has the codes for `encode`.
     """
     work, magnitude, last = working(carrier), bits & carrier.magnitude_mask, carrier.last
     scale, inverse = float_scales(xp, bits, carrier, levels, axes, materialize)

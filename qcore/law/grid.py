@@ -112,6 +112,7 @@ def round_to_grid(
     rounded = cleared(rounded, drop, carrier)
     if kind in DEEP:
         rounded = xp.clip(rounded, grid.floor, None)
+    # From 0 down nothing was carried into the quantum's field: the result is zero, not `base`.
     value = xp.where(rounded > 0, rounded + grid.base, 0)
     largest = grid.limit if kind in SYMMETRIC else grid.limit + ((bits >> carrier.last) & grid.lower)
     value = limit(xp, value, largest, bits, carrier, mode, grid, kind)
@@ -135,22 +136,24 @@ def round_magnitude(
         m = xp.clip(m, (significand >> xp.clip(-(m >> width), 0, last)) - hidden, None)
     elif mode.directed:  # below one half it only matters if the number is zero
         m = xp.clip(m, xp.clip(magnitude, None, 1) - hidden, None)
+    # A field more drops a bit less. Without subnormals all bits are dropped below the first field, so there a field
+    # counts 2^slope times: the clips below turn any step away from it into `coarsest`.
     field, below = m >> width, None
     drop = grid.top - (field << grid.slope if kind in GENERAL else field)
-    kept = xp.clip(m, 0, None) if mode is Rounding.ODD else m
+    kept = xp.clip(m, 0, None) if mode is Rounding.ODD else m  # the bits of a negative m are not those of a number
     if kind in DEEP:
         drop, below = _deep(xp, magnitude, xp.clip(drop, None, grid.coarsest), carrier, grid, kind)
     else:
         drop = xp.clip(xp.clip(drop, grid.finest, None), None, grid.coarsest)
     odd, power = None, 1 << drop
     if mode in (Rounding.NEAREST, Rounding.ODD):
-        if kind == "wide":
+        if kind == "wide":  # without a mantissa the last kept bit is the hidden one, which is not stored
             kept = kept | xp.clip(kept, None, grid.unit)
         odd = xp.clip(kept & power, None, 1)
         if kind == "wide":
             normal = ~(magnitude - grid.lowest >> last)  # below it, ties are with zero, which is even
             odd = odd ^ ((below + grid.shift) & normal & grid.coded & 1)
-    top_bits = word >> (last - drop) if mode is Rounding.STOCHASTIC else None
+    top_bits = word >> (last - drop) if mode is Rounding.STOCHASTIC else None  # as many as are dropped
     step = increment(mode, power - 1, odd, sign, top_bits)
     if mode is Rounding.STOCHASTIC or mode.directed:  # below one quantum, the result is at most one quantum
         step = xp.clip(step, None, hidden - xp.clip(m, None, 0))
@@ -183,7 +186,7 @@ def limit(xp: Any, value: Any, largest: Any, bits: Any, carrier: Carrier, mode: 
     if kind == "wide":
         jump = jump + (sign & grid.lower_jump)
     stays = mode.stays_finite(sign)
-    if stays is not None:
+    if stays is not None:  # only finite numbers saturate so: infinity overflows in every mode
         finite = ((bits & carrier.magnitude_mask) - carrier.infinity) >> carrier.last
         jump = jump & ~(stays & finite & ~(sign & grid.unsigned))
     return xp.where(value > largest, largest + jump, value)
@@ -201,7 +204,7 @@ def finish(xp: Any, value: Any, bits: Any, negative: Any, kept: Any, carrier: Ca
     if kind == "wide":
         nonzero = -magnitude >> carrier.last
         value = (value & nonzero) | (grid.zero & ~nonzero)
-    if kind in GENERAL:
+    if kind in GENERAL:  # -1 for a value above zero, whose sign always stays
         negative = negative & ((-value >> carrier.last) | grid.signed_zero)
     if kind == "wide":
         keep = xp.clip(keep - ((bits >> carrier.last) & grid.unsigned), None, carrier.infinity)

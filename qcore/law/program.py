@@ -1,4 +1,4 @@
-"""What is traced or compiled: the law, and codes, for all formats of a kind at once."""
+"""Programs: rounding, encoding and decoding for all formats of a kind at once, as they are traced or compiled."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ ENCODINGS = CODES | {"power": PowerEncoding, "normal": FloatEncoding, "float": F
 
 @dataclass(frozen=True)
 class Program:
-    """What is fixed when the law is traced or compiled; formats of one kind differ in constants only.
+    """A rounding, with or without codes, as it is traced or compiled; formats of one kind differ in constants only.
 
     Attributes:
         carrier: the layout of the input, and of results that are numbers.
@@ -114,7 +114,7 @@ class Program:
 
     @property
     def float_scales(self) -> bool:
-        """True if codes come with scales of blocks that are floats as wide as a lane, False if these are codes."""
+        """True if the scales of blocks are floats as wide as a lane, False if they are codes."""
         return self.kind == "float_scaled"
 
     def count(self) -> int:
@@ -170,7 +170,7 @@ class Program:
         return operation(xp, bits, self.carrier, self.mode, parts[0], parts[-1], word, kind)
 
     def usual(self, xp: Any, bits: Any, constants: Sequence[Any], axes: tuple[int, ...]) -> Any:
-        """True for the blocks that `run` rounds by fewer operations if all are such; None if it never does.
+        """True for usual blocks: if all are, `run` takes fewer operations. None if the program has no such case.
 
         Arguments as for `run`.
         """
@@ -221,7 +221,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Decoding:
-    """What is fixed when decoding is traced or compiled.
+    """A decoding, as it is traced or compiled; formats of one kind differ in constants only.
 
     Attributes:
         carrier: the layout of the result.
@@ -242,7 +242,7 @@ class Decoding:
         return (CODES[self.codes],)
 
     def usual(self, constants: Sequence[Any], scales: Any) -> Any:
-        """True for blocks' scales with which `run` takes fewer operations if all are such; None if it never does."""
+        """True for usual scales: if all are, `run` takes fewer operations. None if there is no such case."""
         return (
             usual_to_decode(scales, self.carrier, *_filled(self._parts(), constants))
             if self.scales == "powers"
@@ -279,7 +279,7 @@ class Decoding:
 
 
 def _filled(parts: Sequence[type[Any]], constants: Sequence[Any]) -> list[Any]:
-    """The tuples of these types, with the constants as their fields."""
+    """Distributes the constants over the fields of these types."""
     remaining = iter(constants)
     return [part(*(next(remaining) for _ in part._fields)) for part in parts]
 

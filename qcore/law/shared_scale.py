@@ -77,7 +77,7 @@ def shared_scale(
     if kind == "block":  # here NaN does not count
         magnitude = xp.where(magnitude > infinity, 0, magnitude)
     largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
-    finite = xp.clip(largest, None, infinity - 1)
+    finite = xp.clip(largest, None, infinity - 1)  # QPyTorch's blocks take infinity for the largest number
     exponent = (with_hidden_bits(xp, finite, carrier) + shared.carry) >> width
     if kind == "block":
         return exponent - shared.top, None
@@ -99,6 +99,7 @@ def block_grid(
     limit = _held(xp, limit, end, carrier)
     lower = _held(xp, lane(xp, scale + shared.lower_top, shared.lower_ones, carrier), end, carrier) & shared.negative
     nan_lane, floor = nan & quiet, nan & (quiet - base)  # all elements of such a block become NaN
+    # With floor and limit at NaN's magnitude, the rounding itself makes NaN of all elements of such a block.
     lower, limit = (lower - limit) & ~nan, (limit & ~nan) | nan_lane
     below = materialize(base), materialize(top), materialize(coarsest), shared.finest
     grid = Grid(*below, materialize(limit), keep, materialize(lower))
@@ -121,7 +122,7 @@ def block_grid(
 
 
 def usual_blocks(grid: Grid, nan: Any, largest: Any) -> Any:
-    """True for blocks that `round_to_grid` rounds as it does to formats of the kind "grid", by fewer operations.
+    """True for usual blocks: `round_to_grid` rounds them with the kind "grid", in fewer operations.
 
     Their grids are symmetric, and not finer for subnormal numbers of the carrier than for others; or all is zero.
     """
@@ -135,7 +136,8 @@ def lane(xp: Any, field: Any, ones: Any, carrier: Carrier) -> Any:
 
 
 def _held(xp: Any, magnitude: Any, end: Any, carrier: Carrier) -> Any:
-    """The largest magnitude up to this one that the carrier holds: what it takes for 0 is 0 before zeros get signs."""
+    """The largest magnitude up to this one that the carrier can store: a result that would be stored as 0 is 0 here,
+    before zeros get signs."""
     return xp.clip(magnitude, None, end) & (-1 << carrier.padding)
 
 
@@ -157,9 +159,9 @@ def rescale(xp: Any, bits: Any, exponent: Any, carrier: Carrier) -> Any:
 
 
 def usual_to_unscale(scale: Any, nan: Any, carrier: Carrier, shared: Shared) -> Any:
-    """True for blocks without NaN of whose elements all below the carrier's normal numbers become zero, as zero does.
+    """True for usual blocks: without NaN, and all elements below the carrier's normal numbers are rounded to zero.
 
-    So they may be taken for others there. In directed modes they do not become zero.
+    Subnormal numbers need no normalization there. In directed modes they are not rounded to zero.
     """
     return (nan == 0) & (scale + shared.step > carrier.width + 2)
 
@@ -167,9 +169,9 @@ def usual_to_unscale(scale: Any, nan: Any, carrier: Carrier, shared: Shared) -> 
 def unscale(
     xp: Any, bits: Any, scale: Any, nan: Any, carrier: Carrier, shared: Shared, materialize: Materialize, usual: bool
 ) -> Any:
-    """Lanes over their blocks' scales, at most the largest number that times the scale is the carrier's.
+    """Lanes divided by their blocks' scales, clipped so that the result times the scale is a number of the carrier.
 
-    What is below the carrier's normal numbers becomes another such number above zero.
+    A quotient below the carrier's normal numbers may become another such number above zero.
     """
     magnitude, nans = bits & carrier.magnitude_mask, nan & carrier.quiet_nan
     shift = (scale - carrier.bias) << carrier.width
@@ -190,7 +192,7 @@ def scale_codes(scale: Any, nan: Any, carrier: Carrier) -> Any:
 
 
 def usual_to_decode(scales: Any, carrier: Carrier, codes: Any) -> Any:
-    """True for scales that are no NaN, and by which numbers with codes stay normal numbers of the carrier, or zero."""
+    """True for usual scales: not NaN, and every element times the scale is zero or a normal number of the carrier."""
     scales = scales & 255
     return (scales < 255) & normal_scales(scales - E8M0_BIAS, carrier, codes)
 

@@ -1,4 +1,4 @@
-"""Posits, numbers of tapered precision, rounded, encoded and decoded: integers only, as in `qcore.law.grid`.
+"""Posits: rounding, encoding and decoding of numbers with tapered precision. Integers only, as in `qcore.law.grid`.
 
 A posit is the leading bits of an endless string: regime | exponent | fraction, where the regime k is a run of k + 1
 ones, or of -k zeros, and the bit that ends it.
@@ -62,14 +62,15 @@ def round_magnitude(
     """Magnitudes less the bias, rounded.
 
     Returns:
-        Them, how many bits were dropped, and the regimes before rounding.
+        The magnitudes, how many bits were dropped, and the regimes before rounding.
     """
     sign, magnitude = bits >> carrier.last, bits & carrier.magnitude_mask
     if wide:
         magnitude = with_hidden_bits(xp, magnitude, carrier)
+    # Clipped first: beyond the largest posit the regime would leave no bits, and no posit rounds to zero.
     m = xp.clip(magnitude, taper.least, taper.largest) - (carrier.bias << carrier.width)
     regime = m >> taper.below
-    length = regime ^ (regime >> carrier.last)
+    length = regime ^ (regime >> carrier.last)  # the regimes k and -k - 1 are runs of the same length
     drop = xp.clip(xp.clip(length + taper.drop, 0, None), None, taper.most)
     power = 1 << drop
     odd = xp.clip((m + taper.parity) & power, None, 1) if mode in (Rounding.NEAREST, Rounding.ODD) else None
@@ -85,7 +86,7 @@ def round_to_posit(
     `wide` is for posits that are subnormal numbers of the carrier.
     """
     rounded, *_ = round_magnitude(xp, bits, carrier, mode, taper, word, wide)
-    value = rounded + (carrier.bias << carrier.width)
+    value = rounded + (carrier.bias << carrier.width)  # a carry into the regime is one into the exponent, too
     if wide:
         value = without_hidden_bits(xp, value, carrier)
     magnitude = bits & carrier.magnitude_mask
@@ -96,7 +97,7 @@ def round_to_posit(
 def encode(
     xp: Any, bits: Any, carrier: Carrier, mode: Rounding, taper: Taper, codes: PositCodes, word: Any, wide: bool
 ) -> Any:
-    """The codes of lanes' roundings; arguments as for `round_to_posit`."""
+    """Rounds lanes and returns the codes of the results; arguments as for `round_to_posit`."""
     rounded, drop, regime = round_magnitude(xp, bits, carrier, mode, taper, word, wide)
     sign, magnitude, zeros = bits >> carrier.last, bits & carrier.magnitude_mask, regime >> carrier.last
     length = regime ^ zeros

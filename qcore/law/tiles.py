@@ -41,7 +41,7 @@ def _name(axis: Any) -> str:
 
 
 def block_sizes(block: Block, ndim: int) -> Sizes:
-    """The size of a block along each axis of an array of `ndim` dimensions; None is all of the axis."""
+    """The size of a block along each axis of an array of `ndim` dimensions; None is the whole axis."""
     sizes, named = [dict(block).get(..., 1)] * ndim, set()
     for axis, size in block:
         if axis is ...:

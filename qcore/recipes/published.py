@@ -1,4 +1,4 @@
-"""Published recipes. Sections are from memory; a dagger marks what was not read again in the paper.
+"""Published recipes. A dagger marks statements from memory that were not checked in the paper again.
 
 They say what the products of layers do. Optimizers' formats, loss scales and what a model computes between its layers
 are the program's.
@@ -176,5 +176,5 @@ RECIPES: dict[str, Recipe] = {
 
 
 def recipe_hint(value: Any) -> str:
-    """What a message about layer types adds for the name of a recipe."""
+    """The hint that a message about layer types has if the text is the name of a recipe."""
     return f'; the recipe is RECIPES["{value}"]' if isinstance(value, str) and value in RECIPES else ""

@@ -1,4 +1,4 @@
-"""Recipes: which layers of a model have which three products."""
+"""Recipes: the formats of the three products of each layer of a model, as data."""
 
 # pyright: reportUnnecessaryIsInstance=false
 # Callers need not check types; wrong ones raise here.
@@ -222,7 +222,7 @@ class Recipe:
 
 
 def check_alone(others: dict[str, Any]) -> None:
-    """Refuses arguments of `lower` that stand beside a recipe."""
+    """Raises if `lower` has other arguments beside a recipe."""
     given = [name for name, is_given in others.items() if is_given]
     if given:
         raise ValueError(

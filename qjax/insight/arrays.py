@@ -13,12 +13,12 @@ from qcore import Number, Rounding
 from qcore.arguments import check_type
 from qcore.formats.number import check_number
 from qcore.insight.bounds import Range, bounds, check_carrier, range_of
-from qcore.insight.digest import hashes
-from qcore.insight.lanes import DIGIT, LENGTH
 from qcore.insight.law import (
+    DIGIT,
     ERROR_FIELDS,
     ERROR_KEYS,
     FIELDS,
+    LENGTH,
     NUMBER_KEYS,
     Bounds,
     Effects,
@@ -27,7 +27,7 @@ from qcore.insight.law import (
     number_weights,
     to_float32,
 )
-from qcore.insight.statistics import Statistics
+from qcore.insight.statistics import Statistics, hashes
 from qcore.law.carrier import Carrier
 from qcore.law.tiles import Sizes, tiles
 from qjax._namespace import Names
@@ -55,7 +55,7 @@ def statistics_of(
     start: int = 0,
     overflow: str | None = None,
 ) -> Statistics:
-    """What `quantize` with the same arguments does to an array; see `qcore.insight.statistics_of`.
+    """The statistics of `quantize` with the same arguments; see `qcore.insight.statistics_of`.
 
     The statistics are a pytree with one leaf, and can be results of jit, scan and vmap. They are read outside.
 
@@ -81,7 +81,7 @@ def statistics_of(
 
 
 def statistics_between(x: ArrayLike, y: ArrayLike, number: Number | str) -> Statistics:
-    """What a rounding did that made y of x; see `qcore.insight.statistics_between`.
+    """The statistics of a rounding of x to y; see `qcore.insight.statistics_between`.
 
     Args:
         x: JAX or NumPy array of any shape; float32, float16 or bfloat16.
@@ -124,7 +124,7 @@ def digest_of(y: jax.Array) -> jax.Array:
 
 
 def over_mesh(function: Any, x: jax.Array) -> Any:
-    """A function of arrays like x, of which the compiler shards what is inside; its result is everywhere the same."""
+    """A function of arrays like x that the compiler may shard inside; its result is the same on all devices."""
     sharding = jax.typeof(x).sharding
     if jax.sharding.AxisType.Explicit not in sharding.mesh.axis_types:
         return function

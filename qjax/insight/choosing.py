@@ -1,4 +1,4 @@
-"""Formats for the layers of a function, by what its loss becomes."""
+"""The search for the formats of a function's layers, by its loss."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore import Number
-from qcore.insight.choosing import search
-from qcore.insight.choosing.batches import Batch, check_batches, mean_over
-from qcore.insight.choosing.formats import recipe_of
-from qcore.insight.choosing.search import Choice, Evaluate, Formats, Sensitivity
+from qcore.insight import choosing
+from qcore.insight.choosing import Batch, Choice, Evaluate, Formats, Sensitivity, check_batches, mean_over, recipe_of
 from qcore.reproducible.softmax import IGNORED
 from qjax._rounding.inputs import as_numbers
 from qjax.recipes import lower, product_sites
@@ -25,7 +23,7 @@ Loss = Callable[[Any, Any], Any]
 
 
 def cross_entropy(logits: Any, targets: Any) -> jax.Array:
-    """The mean cross entropy of logits, whose last axis is that of classes, and classes.
+    """The mean cross entropy of logits, with classes along the last axis, and of target classes.
 
     Args:
         logits: array of shape (..., classes), of any float dtype.
@@ -81,7 +79,7 @@ def sensitivity(
         [('first', 'e4m3fn', 29), ('first', 'e2m1fn', 10)]
     """
     batches = check_batches(data)
-    return search.sensitivity(product_sites(model, batches[0][0]), candidates, _evaluate(model, batches, loss))
+    return choosing.sensitivity(product_sites(model, batches[0][0]), candidates, _evaluate(model, batches, loss))
 
 
 def choose_formats(
@@ -116,7 +114,7 @@ def choose_formats(
     """
     batches = check_batches(data)
     sites = product_sites(model, batches[0][0])
-    return search.choose_formats(sites, candidates, _evaluate(model, batches, loss), budget_bits)
+    return choosing.choose_formats(sites, candidates, _evaluate(model, batches, loss), budget_bits)
 
 
 def _evaluate(model: Model, batches: list[Batch], loss: Loss) -> Evaluate:

@@ -1,12 +1,13 @@
-"""Functions that return the statistics of all that they round beside their results."""
+"""The watch over a function: it returns the statistics of all its roundings beside its result."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial, wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,12 @@ from qcore.arguments import quoted
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
 from qcore.insight import Site, Statistics
+from qcore.insight.law import DIGIT, LENGTH, SUMS, merge_lanes
+from qcore.insight.record import KINDS
 from qjax import _jaxprs as jaxprs
 from qjax._rounding.inputs import varying
+from qjax._rounding.scopes import MARK, PREFIX, PRODUCT, ROUND, ROUNDING, UNWATCHED
 from qjax.insight.arrays import digest_of, over_mesh, statistics_between
-from qjax.insight.merging import flat, merged, none_like, over_axes
-from qjax.insight.sites import Rounded, has_sites, is_product, product_site, site_of, stack_of
 from qjax.linalg.operator import compute
 
 Found = dict[Site, Statistics]
@@ -211,3 +213,118 @@ def _product(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[A
         rounded = Rounded(product_site(stack, which), how.accumulator.number.text, False)
         found[rounded.site] = _statistics(rounded, wide, results[0])
     return results, found
+
+
+_TRANSFORMATION = re.compile(r"\w+\(|\)")
+_INNER = ("checkpoint", "rematted_computation", "while", "body", "closed_call")  # scopes of JAX itself
+
+
+class Rounded(NamedTuple):
+    """What an equation rounds.
+
+    Attributes:
+        site: where.
+        number: the text of the format.
+        batched: True under vmap, where the array's first axis is that of the examples.
+    """
+
+    site: Site
+    number: str
+    batched: bool
+
+
+def stack_of(outer: str, equation: Any) -> str:
+    """The name stack of an equation in a program that runs in another stack."""
+    return "/".join(part for part in (outer, str(equation.source_info.name_stack)) if part)
+
+
+def site_of(stack: str, equation: Any) -> Rounded | None:
+    """What an equation rounds; None if it is no rounding, or none to be watched."""
+    name = equation.params.get("name") if equation.primitive.name in ("jit", "pjit") else None
+    if name not in (ROUNDING, MARK) or len(equation.invars) < 2 or len(equation.outvars) != 1:
+        return None
+    if ROUND not in stack or (UNWATCHED in stack and name == ROUNDING):
+        return None
+    number = stack.rpartition(ROUND)[2]
+    number = number.partition("/")[0]
+    return Rounded(_site(stack), number.rstrip(")") if "(" not in number else _balanced(number), "vmap(" in stack)
+
+
+def is_product(equation: Any) -> bool:
+    """True if an equation is a product of `qjax.linalg`."""
+    return equation.primitive.name == PRODUCT
+
+
+def path_of(stack: str) -> str:
+    """The dotted path of the scopes that users and modules name."""
+    plain = _TRANSFORMATION.sub("", "/".join(part for part in stack.split("/") if PREFIX not in part))
+    return ".".join(part for part in plain.split("/") if part and part not in _INNER)
+
+
+def product_site(stack: str, which: str) -> Site:
+    role = {"forward": "", "grad_a": "grad_input", "grad_b": "grad_weight"}[which]
+    return Site(path_of(stack), "accumulator", role)
+
+
+def _site(stack: str) -> Site:
+    kinds = [part.partition(PREFIX)[2].split(":") for part in stack.split("/") if PREFIX in part]
+    found = [kind for kind in kinds if kind[0] in KINDS]
+    if not found:
+        return Site(path_of(stack), "output")
+    kind, role, path = found[-1]
+    return Site(path or path_of(stack), kind, role)
+
+
+def _balanced(text: str) -> str:
+    """A text without closing brackets that transformations left behind it."""
+    while text.count(")") > text.count("("):
+        text = text[: text.rindex(")")]
+    return text
+
+
+def has_sites(jaxpr: Any, outer: str) -> bool:
+    """True if a program, or one within it, has a site."""
+    for equation in jaxpr.eqns:
+        stack = stack_of(outer, equation)
+        if site_of(stack, equation) or is_product(equation):
+            return True
+        if any(has_sites(inner, stack) for inner in core.jaxprs_in_params(equation.params)):
+            return True
+    return False
+
+
+def merged(a: Statistics, b: Statistics) -> Statistics:
+    """Those of a site: one, or an entry for each iteration if one is a scan's."""
+    if a.number != b.number:
+        raise ValueError(
+            f"fn rounds to {a.number} and {b.number} at one site; allowed are names of their own, by scopes"
+        )
+    if a.lanes.ndim == b.lanes.ndim == 1:
+        return Statistics(a.number, merge_lanes(jnp, a.lanes, b.lanes))
+    return Statistics(a.number, jnp.concatenate([one.lanes.reshape(-1, one.lanes.shape[-1]) for one in (a, b)]))
+
+
+def none_like(one: Statistics) -> Statistics:
+    """Those of no elements."""
+    return Statistics(one.number, jnp.zeros(one.lanes.shape[-1], jnp.int32))
+
+
+def flat(one: Statistics) -> Statistics:
+    """All together, of statistics that a scan within made."""
+    lanes = one.lanes.reshape(-1, one.lanes.shape[-1])
+    total = lanes[0]
+    for i in range(1, len(lanes)):
+        total = merge_lanes(jnp, total, lanes[i])
+    return Statistics(one.number, total)
+
+
+def over_axes(lanes: Any, axes: tuple[str, ...]) -> Any:
+    """The lanes of all devices along axes of a mesh merged, of which there are at most 2^15."""
+    if not axes:
+        return lanes
+    half, mask = DIGIT // 2, (1 << DIGIT // 2) - 1
+    low = lanes[..., SUMS : 2 * SUMS]
+    high, middle, low, digest = jax.lax.psum((lanes[..., :SUMS], low >> half, low & mask, lanes[..., LENGTH:]), axes)
+    middle = middle + (low >> half)
+    magnitudes = jax.lax.pmax(lanes[..., 2 * SUMS : LENGTH], axes)
+    return jnp.concatenate([high + (middle >> half), (middle & mask) << half | (low & mask), magnitudes, digest], -1)

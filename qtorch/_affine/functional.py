@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from qcore.affine import AffineInteger, QParams
-from qcore.affine.arithmetic.padding import pad_images
+from qcore.affine.arithmetic.convolutions import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
 from qcore.arguments import check_type
 from qtorch._affine.affine import make_qparams

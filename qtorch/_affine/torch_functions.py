@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from qcore.affine import QParams, arithmetic
+from qcore.affine.arithmetic.convolutions import pad_values
 from qcore.affine.arithmetic.operands import check_operand, integer_of
-from qcore.affine.arithmetic.padding import pad_values
 from qcore.affine.quantized import moving
 from qcore.arguments import check_choice, check_flag, check_float, check_int, quoted
 from qtorch._affine.affine import make_qparams

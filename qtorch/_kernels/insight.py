@@ -8,9 +8,9 @@ from string import Template
 
 import numpy as np
 
-from qcore.insight.lanes import DIGIT
 from qcore.insight.law import (
     COUNTS,
+    DIGIT,
     ERROR_FIELDS,
     ERROR_KEYS,
     FIELDS,

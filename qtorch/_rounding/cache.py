@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from qcore.formats.number import TextForm
+from qcore.formats.number import FormatTexts
 from qtorch._torch_internals import constant
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ def cached(function: Callable[..., T]) -> Callable[..., T]:
     return call
 
 
-constant(TextForm.learn)  # Dynamo cannot trace a parser
+constant(FormatTexts.learn)  # Dynamo cannot trace a parser
 
 
 def literal(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What roundings did to tensors: statistics, the watch over a model's, and formats by what the loss becomes."""
+"""Statistics of roundings: of tensors, of a watched model's run; and the search for formats by layer."""
 
 from qcore.insight import (
     Choice,

@@ -1,4 +1,4 @@
-"""Formats for the layers of a model, by what its loss becomes."""
+"""The search for the formats of a model's layers, by the model's loss."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from torch import nn
 
 from qcore import Number
 from qcore.arguments import check_type
-from qcore.insight.choosing import search
-from qcore.insight.choosing.batches import Batch, check_batches, mean_over
-from qcore.insight.choosing.formats import recipe_of
-from qcore.insight.choosing.search import Choice, Evaluate, Formats, Sensitivity
+from qcore.insight import choosing
+from qcore.insight.choosing import Batch, Choice, Evaluate, Formats, Sensitivity, check_batches, mean_over, recipe_of
 from qtorch._rounding.dense import check_dense
 from qtorch.recipes import lower
 from qtorch.recipes.products import product_sites
@@ -26,7 +24,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The mean cross entropy of logits, whose last axis is that of classes, and classes.
+    """The mean cross entropy of logits, with classes along the last axis, and of target classes.
 
     Args:
         logits: tensor of shape (..., classes), with at least two dimensions, of any float dtype.
@@ -91,7 +89,7 @@ def sensitivity(
         >>> rows[0].sqnr > rows[1].sqnr + 6
         True
     """
-    return search.sensitivity(_sites(model, loss), candidates, _evaluate(model, data, loss))
+    return choosing.sensitivity(_sites(model, loss), candidates, _evaluate(model, data, loss))
 
 
 def choose_formats(
@@ -125,7 +123,7 @@ def choose_formats(
         True
         >>> lowered = lower(copy.deepcopy(model), choice.recipe)
     """
-    return search.choose_formats(_sites(model, loss), candidates, _evaluate(model, data, loss), budget_bits)
+    return choosing.choose_formats(_sites(model, loss), candidates, _evaluate(model, data, loss), budget_bits)
 
 
 def _sites(model: Any, loss: Any) -> dict[str, int]:

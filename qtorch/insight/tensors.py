@@ -13,21 +13,22 @@ from qcore.arguments import check_type
 from qcore.formats.number import check_number
 from qcore.formats.text import parse
 from qcore.insight.bounds import Range, bounds, check_carrier, range_of
-from qcore.insight.digest import hashes
-from qcore.insight.lanes import DIGIT, LENGTH, Packed
 from qcore.insight.law import (
+    DIGIT,
     ERROR_FIELDS,
     ERROR_KEYS,
     FIELDS,
+    LENGTH,
     NUMBER_KEYS,
     Bounds,
     Effects,
+    Packed,
     effects,
     error_weights,
     number_weights,
     to_float32,
 )
-from qcore.insight.statistics import Statistics
+from qcore.insight.statistics import Statistics, hashes
 from qcore.law.tiles import Tiles, tiles
 from qtorch._kernels.insight import statistics
 from qtorch._kernels.store import Function
@@ -55,7 +56,7 @@ def statistics_of(
     start: int = 0,
     overflow: str | None = None,
 ) -> Statistics:
-    """What `quantize` with the same arguments does to a tensor; see `qcore.insight.statistics_of`.
+    """The statistics of `quantize` with the same arguments; see `qcore.insight.statistics_of`.
 
     Args:
         x: tensor of any shape, strides and device; float32, float16 or bfloat16. Of a DTensor the whole is gathered.
@@ -79,7 +80,7 @@ def statistics_of(
 
 
 def statistics_between(x: torch.Tensor, y: torch.Tensor, number: Number | str) -> Statistics:
-    """What a rounding did that made y of x; see `qcore.insight.statistics_between`.
+    """The statistics of a rounding of x to y; see `qcore.insight.statistics_between`.
 
     Args:
         x: tensor of any shape, strides and device; float32, float16 or bfloat16. Of a DTensor the whole is gathered.
@@ -119,7 +120,7 @@ def lanes_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Ten
 
 
 def packed_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> Statistics:
-    """These statistics, packed if both tensors are the CPU's: a GPU is not waited for."""
+    """These statistics, packed if both tensors are on the CPU; a GPU is not waited for."""
     if is_plain_tensor(x) and is_plain_tensor(y) and x.is_cpu and y.is_cpu and x.numel():
         told = _flat(number, x.dtype) if (x.dtype, x.shape) == (y.dtype, y.shape) else None
         if told is not None and x.is_contiguous() and y.is_contiguous():
@@ -134,7 +135,7 @@ def packed_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> Statisti
 
 @lru_cache(maxsize=1024)
 def _flat(number: Number, dtype: torch.dtype) -> tuple[Function, list[int]] | None:
-    """The kernel of a format without blocks, and where its bounds are."""
+    """The kernel of a format without blocks, and the address of its bounds."""
     found = range_of(number, check_carrier(check_dtype(dtype, "x").name))
     function = None if found.kind else statistics(found.carrier, False)
     return None if function is None else (function, _addresses(found.constants))
@@ -198,7 +199,7 @@ def _by_kernel(x: torch.Tensor, y: torch.Tensor, found: Range, ends: Any) -> tor
 
 @cache
 def _addresses(ends: tuple[int, ...]) -> list[int]:
-    """Where constants are, in memory that is kept."""
+    """The address of constants, in memory that is kept."""
     constants = torch.tensor(ends, dtype=torch.int32, device="cpu")
     _kept.append(constants)
     return [constants.data_ptr() + 4 * i for i in range(len(ends))]
@@ -221,7 +222,7 @@ def _counts(key: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _sums(counts: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
-    """By fields; no matrix product, as CUDA has none of integers."""
+    """The sums of each field. Not by a matrix product: CUDA has none for integers."""
     return (counts.reshape(-1, len(weights), 1) * torch.from_numpy(weights).to(counts.device)).sum(1).reshape(-1)
 
 

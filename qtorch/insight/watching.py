@@ -1,4 +1,4 @@
-"""The watch over a model: statistics of all that it rounds, by hooks that are removed again.
+"""The watch over a model: statistics of all its roundings, by hooks that `close` removes.
 
 Hooks and watched products are no part of compiled programs, of which each quantizer is then one of its own.
 """
@@ -34,7 +34,7 @@ class Watch:
 
     Attributes:
         record: the statistics of all steps that have ended.
-        steps: how many have.
+        steps: how many steps have ended.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), Quantizer("e4m3fn", forward_rounding="nearest"))
@@ -90,7 +90,7 @@ class Watch:
             self._optimizer.observer = self._observe_state if self._looks else None
 
     def close(self) -> None:
-        """Ends the watch: what came after the last `step` is dropped; the record stays."""
+        """Ends the watch: roundings after the last `step` are dropped; the record stays."""
         for end in reversed(self._handles):
             end()
         self._handles.clear()
@@ -195,15 +195,15 @@ def watch(
     digests: bool = False,
     every: int = 1,
 ) -> Watch:
-    """Watches all that a model rounds, until the watch is closed.
+    """Collects statistics of all roundings of a model, until the watch is closed.
 
     The sites are: outputs and gradients of `Quantizer`s and of layers that `qtorch.recipes` lowered, by the modules'
     dotted paths; weights that are rounded; operands and accumulators of the layers of `qtorch.linalg`; gradients,
     accumulators, weights and states in an `OptimLP`, by the parameters' names. An accumulator's error is its distance
     from the exact sum, rounded to float32, which is computed beside it.
 
-    A model that is not watched does not know of it: nothing is slower. A watched one runs as before, with the same
-    bits. A forward pass that a checkpoint repeats is counted again.
+    A model that is not watched is not slower. A watched model has the same bits. A forward pass that a checkpoint
+    repeats is counted again.
 
     A model may be compiled, before the watch or in it. Each site ends a graph, so that fullgraph=True is refused by
     torch while a model is watched.
@@ -212,7 +212,7 @@ def watch(
         model: the model, or what torch.compile made of it.
         optimizer: its optimizer, if that rounds.
         name: of the record's model; None is the model's class.
-        digests: True keeps digests of the bits of all results, for `qcore.insight.compare`.
+        digests: True keeps digests of the bits of all results, for `qcore.insight.record`.
         every: the record has the steps 0, every, 2 * every, ...; the others cost next to nothing.
 
     Returns:
@@ -234,7 +234,7 @@ def watch(
 
 
 def _checked(model: Any, optimizer: Any) -> nn.Module:
-    """The model, or that within what torch.compile returned."""
+    """The model, or the model inside the result of torch.compile."""
     check_type("model", model, nn.Module, "a torch.nn.Module")
     check_type("optimizer", optimizer, (OptimLP, NoneType), "an OptimLP")
     is_compiled = "OptimizedModule" in {kind.__name__ for kind in type(model).__mro__}
@@ -242,7 +242,7 @@ def _checked(model: Any, optimizer: Any) -> nn.Module:
 
 
 def _multiplies(layer: nn.Module) -> bool:
-    """True of modules whose own products have formats."""
+    """True for modules whose own products have formats."""
     place = vars(layer).get("lowered_place")
     return multiplies(layer) or (isinstance(place, Place) and any(place.products.values()))
 

@@ -7,9 +7,9 @@ import pytest
 from documents import DOCS, NAMES, ROOT, text_of
 
 from examples import choosing_report, pictures, recipes_report
-from qcore.cli.pages import PICTURES
 from website import notebooks
 from website.figures import FIGURES, with_figures
+from website.named_formats import PICTURES
 
 MOST_WORDS, MOST_LINES_OF_README = 1500, 150
 # Measured, with units; times a number that is no format's, such as "3x" or "2 times".

@@ -25,7 +25,7 @@ from qcore.affine import (
     choose_qparams_dynamic,
     fake_quantize,
 )
-from qcore.affine.search import error_of_part
+from qcore.affine.histogram import error_of_part
 
 FORMS = [AffineInteger.of_width(bits, signed) for bits in range(2, 17) for signed in (True, False)]
 FORMS += [INT8.reduced(), UINT8.reduced()]

@@ -1,4 +1,4 @@
-"""What the arithmetic of quantized arrays starts and ends with: checked operands, their numbers, and the result."""
+"""The first and the last steps of arithmetic on quantized arrays: checked operands, their numbers, and the result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def differences(q: Any) -> Any:
 
 
 def numbers(q: Any) -> Any:
-    """What the integers stand for, (q - zero_point) * scale, in float32."""
+    """The numbers (q - zero_point) * scale, in float32."""
     xp, qparams = q.names, q.qparams
     return law.dequantize(xp, xp.astype(q.values, "int32"), qparams.scale, qparams.zero_point, None, "float32")
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from functools import reduce
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from qcore.affine import law
 from qcore.affine.arithmetic.operands import check_operand, differences, wrapped
-from qcore.affine.arithmetic.windows import Windows, check_images, make_windows
-from qcore.arguments import check_flag, check_int, check_type
+from qcore.arguments import check_flag, check_int, check_sizes, check_type
 
 
 def max_pool(
@@ -22,7 +22,7 @@ def max_pool(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> Any:
-    """The greatest integer of each window; what lies around the array never is.
+    """The greatest integer of each window; padding never is the greatest.
 
     Args:
         input: quantized array of shape (batch, channels, *sizes), or (channels, *sizes).
@@ -62,7 +62,7 @@ def avg_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Any:
-    """rint(sum of (input - zero_point) / count) + zero_point of each window; what lies around the array counts as 0.
+    """rint(sum of (input - zero_point) / count) + zero_point of each window; padding counts as 0.
 
     Args:
         input, dimensions, kernel_size, stride, padding, ceil_mode: as for `max_pool`.
@@ -190,7 +190,7 @@ def _counts(windows: Windows, shape: tuple[int, ...], with_padding: bool) -> lis
 
 
 def _product(q: Any, counts: list[list[int]]) -> Any:
-    """The counts of all windows, of those along each dimension: float64, or a number that is that of all."""
+    """The product of the counts along all dimensions, for each window: float64, or one number where all are equal."""
     xp = q.names
     if all(min(line) == max(line) for line in counts):
         return float(prod([line[0] for line in counts]))
@@ -202,3 +202,85 @@ def _product(q: Any, counts: list[list[int]]) -> Any:
 def _rounded(q: Any, quotients: Any, offset: Any) -> Any:
     xp = q.names
     return xp.clip(xp.astype(xp.rint(quotients), "int32") + offset, q.form.qmin, q.form.qmax)
+
+
+class Windows(NamedTuple):
+    """The windows along the last dimensions of an array.
+
+    Attributes:
+        kernel, stride, dilation, before: of each dimension; `before` is the padding at its start.
+        after: how much is added at its end, so that all windows are inside.
+        counts: how many windows there are.
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    def padded(self, xp: Any, x: Any, value: int) -> Any:
+        """The array with a value around it, without the elements at the end that no window reaches."""
+        inner = [min(0, end) for end in self.after]
+        sizes = x.shape[x.ndim - len(inner) :]
+        x = x[(..., *(slice(0, size + end) for size, end in zip(sizes, inner, strict=True)))]
+        rest = [(0, 0)] * (x.ndim - len(inner))
+        widths = [(start, max(0, end)) for start, end in zip(self.before, self.after, strict=True)]
+        return xp.pad(x, [*rest, *widths], value) if any(map(any, widths)) else x
+
+    def reduced(self, x: Any, combine: Callable[[Any, Any], Any]) -> Any:
+        """Combines the elements of each window of the padded array by an associative function, by dimensions."""
+        for number, size in enumerate(self.kernel):
+            rest = (slice(None),) * (x.ndim - len(self.kernel) + number)
+            step, gap, count = self.stride[number], self.dilation[number], self.counts[number]
+            cuts = [slice(place * gap, place * gap + step * (count - 1) + 1, step) for place in range(size)]
+            x = reduce(combine, [x[(*rest, cut)] for cut in cuts])
+        return x
+
+    def inside(self, sizes: tuple[int, ...], number: int, margin: int) -> list[int]:
+        """How many of each window's elements along a dimension are within the array and so much of its padding."""
+        start, step, size = self.before[number], self.stride[number], self.kernel[number]
+        low, high = -margin, sizes[number] + margin
+        begins = [place * step - start for place in range(self.counts[number])]
+        return [min(begin + size, high) - max(begin, low) for begin in begins]
+
+
+def make_windows(
+    shape: tuple[int, ...], kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any, dimensions: int
+) -> Windows:
+    """The windows of a pool over the last dimensions of a shape, as `torch.nn.functional` places them.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if it is out of range, padding is above half a kernel, or there is no place for one.
+    """
+    check_flag("ceil_mode", ceil_mode)
+    check_images(shape, dimensions)
+    kernel = check_sizes("kernel_size", kernel_size, 1, dimensions)
+    as_kernel = stride is None or (isinstance(stride, (tuple, list)) and not stride)
+    steps = check_sizes("stride", kernel if as_kernel else stride, 1, dimensions)
+    margins = check_sizes("padding", padding, 0, dimensions)
+    gaps = check_sizes("dilation", dilation, 1, dimensions)
+    places, after = [], []
+    sizes = shape[-dimensions:]
+    for size, count, step, margin, gap in zip(sizes, kernel, steps, margins, gaps, strict=True):
+        extent, room = gap * (count - 1) + 1, size + 2 * margin
+        if 2 * margin > count or room < extent:
+            raise ValueError(
+                f"input has shape {shape} with kernel_size={kernel}, padding={margins} and dilation={gaps}; allowed "
+                "are paddings of at most half a kernel, and inputs that hold one"
+            )
+        number = -(-(room - extent) // step) + 1 if ceil_mode else (room - extent) // step + 1
+        if (number - 1) * step >= size + margin:  # a window that would lie in the padding alone
+            number -= 1
+        places.append(number)
+        after.append((number - 1) * step + extent - size - margin)
+    return Windows(kernel, steps, gaps, margins, tuple(after), tuple(places))
+
+
+def check_images(shape: tuple[int, ...], dimensions: Any) -> None:
+    """Raises unless a shape has this many dimensions after the channels, with a batch or without."""
+    dimensions = check_int("dimensions", dimensions, 1, 3)
+    if len(shape) not in (dimensions + 1, dimensions + 2):
+        raise ValueError(f"input has shape {shape}; allowed are {dimensions + 1} or {dimensions + 2} dimensions")

@@ -1,4 +1,4 @@
-"""Layers whose activations are quantized when they are there: their parameters, results, and recurrent cells.
+"""Dynamic quantization: activations are quantized by their own range in each call; and the recurrent cells.
 
 Results are float32. Products are rounded before they are added; exponentials are computed in float64 and rounded once.
 """

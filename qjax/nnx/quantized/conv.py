@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
-from qcore.affine.arithmetic.padding import pad_images
+from qcore.affine.arithmetic.convolutions import pad_images
 from qcore.arguments import check_size, check_sizes, check_type, quoted
 from qjax.nnx.quantized.base import Quantized, checked, float_variable, place_of
 from qjax.nnx.quantized.weights import QuantizedWeight

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
-from qcore.affine.arithmetic.transposed import filters_of
+from qcore.affine.arithmetic.convolutions import filters_of
 from qcore.arguments import check_choice, check_int, check_sizes
 from qjax._rounding.inputs import ArrayLike
 from qjax.nnx.quantized.base import Quantized, float_variable, place_of

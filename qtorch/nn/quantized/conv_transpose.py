@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from qcore.affine import QParams
-from qcore.affine.arithmetic.transposed import filters_of, margins_of
+from qcore.affine.arithmetic.convolutions import filters_of, margins_of
 from qcore.affine.quantized import check_convolution, check_convolution_sizes
 from qcore.arguments import check_choice, check_flag, check_sizes
 from qtorch._affine.dtypes import integers

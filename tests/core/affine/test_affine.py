@@ -254,10 +254,10 @@ BAD = {
     "axis=5; allowed is an int from 0 to 1": lambda: requantize(
         X.astype(np.int32), ONE, ONE, None, QParams.of(0.1, 0), INT8, 5
     ),
-    "q is a int; allowed is a QTensor": lambda: unit_qparams(3, INT8, False),
+    "input is a int; allowed is a QTensor": lambda: unit_qparams(3, INT8, False),
     "form is a NoneType; allowed is an AffineInteger": lambda: unit_qparams(Q, None, False),
     "signed=1 is a int; allowed are True and False": lambda: unit_qparams(Q, INT8, 1),
-    "q has axis=0; allowed is a QTensor with one scale": lambda: unit_qparams(
+    "input has axis=0; allowed is a QTensor with one scale": lambda: unit_qparams(
         QArray(Q.values, CHANNELS, INT8), INT8, False
     ),
     "path is a int; allowed is a str or os.PathLike": lambda: checkpoint.save_file(3, {}),

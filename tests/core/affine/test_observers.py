@@ -23,7 +23,7 @@ from qcore.affine import (
     Recording,
     choose_qparams,
 )
-from qcore.affine.search import total
+from qcore.affine.histogram import total
 
 RANGES = [MinMax(), MovingAverageMinMax(), PerChannelMinMax(axis=1), MovingAveragePerChannelMinMax(axis=1), Histogram()]
 

@@ -8,9 +8,7 @@ import pytest
 
 from qcore import Recipe, parse
 from qcore.insight import choose_formats, sensitivity
-from qcore.insight.choosing.batches import check_batches, mean_over
-from qcore.insight.choosing.formats import bits_per_element, recipe_of
-from qcore.insight.choosing.search import sqnr
+from qcore.insight.choosing import bits_per_element, check_batches, mean_over, recipe_of, sqnr
 
 BITS = {"e4m3fn": 8, "e3m2fn": 6, "e2m1fn": 4}
 SITES = {"a": 100, "b": 300, "c": 50}

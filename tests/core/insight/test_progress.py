@@ -5,7 +5,7 @@ import sys
 import numpy as np
 
 from qcore.insight import choose_formats
-from qcore.insight.choosing.progress import progress
+from qcore.insight.choosing import progress
 
 LOSSES = {"e4m3fn": 0.25, "e2m1fn": 0.5}
 

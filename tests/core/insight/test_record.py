@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from qcore.insight import Entry, Record, Site, Statistics, compare, statistics_between, statistics_of
-from qcore.insight.digest import hashes
-from qcore.insight.statistics import MAGNITUDES
+from qcore.insight.statistics import MAGNITUDES, hashes
 
 SITE = Site("features.0", "output")
 

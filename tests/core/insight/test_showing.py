@@ -10,7 +10,7 @@ import pytest
 
 from qcore.__main__ import main
 from qcore.insight import Record, Site, draw, findings, print_worst, send, statistics_of
-from qcore.insight.showing.style import MARK, SCALE
+from qcore.insight.pictures import MARK, SCALE
 
 X = np.random.default_rng(0).standard_normal(2000).astype(np.float32)
 SITES = {  # the format, the numbers' scale, and the start of the advice

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import qcore.insight
-from qcore.insight.lanes import LENGTH, SUMS
+from qcore.insight.law import LENGTH, SUMS
 from qjax import quantize, quantizer
 from qjax.insight import Site, statistics_of, watch
-from qjax.insight.merging import over_axes
+from qjax.insight.watching import over_axes
 
 X = np.random.default_rng(1).normal(size=(8, 32)).astype(np.float32) * 200
 SITE = Site("a", "output")

@@ -1,25 +1,31 @@
-"""Which format each site of a model can do with: measured by what the model's loss becomes."""
+"""Formats by site: which format each site of a model can have, measured by the model's loss."""
+
+# pyright: reportUnnecessaryIsInstance=false
+# Callers need not check types; wrong ones raise here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import inf, isfinite, log10, nan
+from math import inf, isfinite, log10, nan, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from qcore.formats.number import Number
-from qcore.insight.choosing.formats import check_budget, check_candidates, check_sites, recipe_of
-from qcore.insight.choosing.progress import progress
-from qcore.recipes import Recipe
+from qcore.arguments import check_type, quoted
+from qcore.formats.block import NVFP4, BlockScaled
+from qcore.formats.number import Number, check_number
+from qcore.linalg.product import Product
+from qcore.recipes import Entry, Recipe
 
 Formats = Mapping[str, str]  # formats' texts by site; sites that are missing are not rounded
 Evaluate = Callable[[Formats], tuple[float, Any]]
 
 
 class Sensitivity(NamedTuple):
-    """What a format does to a model if one site alone has it.
+    """The effect of a format on a model if one site alone has it.
 
     Attributes:
         site: the site's name.
@@ -46,7 +52,7 @@ class Sensitivity(NamedTuple):
 
 @dataclass(frozen=True)
 class Point:
-    """Formats by site, and what they came to.
+    """Formats by site, with the bits and the loss that were measured.
 
     Attributes:
         bits: mean over all weights of the sites.
@@ -65,7 +71,7 @@ class Point:
 
     @property
     def recipe(self) -> Recipe:
-        """What `lower` takes; `recipe.text` is its text."""
+        """The formats as a recipe for `lower`; `recipe.text` is its text."""
         return recipe_of(self.formats)
 
 
@@ -137,7 +143,7 @@ def sensitivity(
 
 
 def sqnr(wide: Any, rounded: Any) -> float:
-    """The ratio of a signal to what rounding changed of it, in dB; see `Sensitivity`."""
+    """The ratio of a signal to the change by rounding, in dB; see `Sensitivity`."""
     y, z = (np.asarray(one, np.float64).ravel() for one in (wide, rounded))
     if not (np.isfinite(y).all() and np.isfinite(z).all()):
         return nan
@@ -155,7 +161,8 @@ def choose_formats(
     The search narrows one site at a time, always where loss grows least per bit saved:
 
     1. Measure all sites in one format, for each candidate, and each site alone in each candidate.
-    2. Begin with each site in the widest candidate; of several that whose loss alone is least, then the first.
+    2. Begin with each site in the widest candidate; if several are as wide, in the one whose loss alone is least, then
+       the first.
     3. A move gives a site a narrower candidate. Its price is the growth of loss divided by the bits that it saves, a
        mean over all weights. At first the growth is estimated from the losses of step 1, later from where it was last
        measured.
@@ -163,10 +170,10 @@ def choose_formats(
        search stands. If its price is still the least, make it; else look for the least again. A move whose loss is
        not finite is never made.
     5. Where no move is left, go to the narrowest point, the best of several. Give each site in turn the candidate of
-       the same bits with which the loss is least; of several the one it has, then the first.
+       the same bits with the least loss; at equal loss the one it has, then the first.
 
-    The front has the best of all points that were measured, those of one format among them, so it is never worse than
-    these. The result depends on nothing but the arguments and what `evaluate` returns.
+    The front has the best of all measured points, uniform ones among them, so it is never worse than one format for
+    all sites. The result depends on nothing but the arguments and the results of `evaluate`.
 
     Args:
         sites, candidates, evaluate: as for `sensitivity`.
@@ -195,7 +202,7 @@ def choose_formats(
     uniform = tuple(search.point(dict.fromkeys(sites, text)) for text in search.bits)
     with progress("narrower, site by site") as done:
         widest = max(search.bits.values())
-        for part in search.narrow(alone):
+        for part in search.descend(alone):
             done(part / (widest - min(search.bits.values())) if part else 0.0)
         search.exchange()
     front = search.front()
@@ -222,7 +229,7 @@ class _Search:
 
     Attributes:
         bits: of the candidates.
-        points: what was measured, by the formats of the sites.
+        points: the measured points, by the formats of the sites.
     """
 
     def __init__(self, sites: Mapping[str, int], bits: dict[str, float], evaluate: Evaluate) -> None:
@@ -239,7 +246,7 @@ class _Search:
             self.points[key] = Point(bits, _finite(self.evaluate(formats)[0]), formats)
         return self.points[key]
 
-    def narrow(self, alone: Mapping[tuple[str, str], float]) -> Iterator[float]:
+    def descend(self, alone: Mapping[tuple[str, str], float]) -> Iterator[float]:
         """Goes from the widest formats to the narrowest; yields after each step how many bits it has saved."""
         widest = [text for text, bits in self.bits.items() if bits == max(self.bits.values())]
         now = self.point({site: min(widest, key=lambda text: alone[site, text]) for site in self.sites})
@@ -289,3 +296,137 @@ class _Search:
 
 def _finite(loss: float) -> float:
     return float(loss) if isfinite(loss) else inf
+
+
+SCALE_BITS = {"2^k": 8, "e4m3": 8, "float32": 32}  # of a block's scale
+_SPECIAL = re.compile(r"([*?[])")
+
+
+def bits_per_element(number: Number) -> float:
+    """The width of a format's codes; for blocks of a fixed size with their share of the block's scale.
+
+    Raises:
+        ValueError: if the format has no codes.
+
+    Example:
+        >>> from qcore import parse
+        >>> [bits_per_element(parse(text)) for text in ("e4m3fn", "mxfp4", "nvfp4", "block(8,dim=0)")]
+        [8, 4.25, 4.5, 8]
+    """
+    width = getattr(number, "element", number).bits
+    if not isinstance(number, BlockScaled | NVFP4) or any(size is None for _, size in number.block):
+        return width
+    return width + SCALE_BITS[number.scales] / prod(size for _, size in number.block)
+
+
+def check_candidates(candidates: Iterable[Number | str]) -> dict[str, float]:
+    """The texts of formats, and their bits.
+
+    Raises:
+        TypeError: if they are no list of formats.
+        ValueError: if there is none, one twice, or one that is unknown or has no codes.
+    """
+    if isinstance(candidates, str | Number) or not isinstance(candidates, Iterable):
+        raise TypeError(
+            f"candidates={quoted(candidates)} is a {type(candidates).__name__}; allowed is a list of formats"
+        )
+    found: dict[str, float] = {}
+    for candidate in candidates:
+        number = check_number(candidate, "candidates")
+        if number.text in found:
+            raise ValueError(f"candidates has {quoted(number.text)} twice; allowed are different formats")
+        found[number.text] = bits_per_element(number)
+    if not found:
+        raise ValueError("candidates is empty; allowed is at least one format, such as 'e4m3fn'")
+    return found
+
+
+def check_sites(sites: Mapping[str, int]) -> None:
+    """Raises if a model has no sites, or a site no weights."""
+    check_type("sites", sites, Mapping, "a dict of names and numbers of weights")
+    if not sites:
+        raise ValueError("model has no sites; allowed are models with linear layers or convolutions that lower finds")
+    for name, size in sites.items():
+        if size < 1:
+            raise ValueError(f"site {quoted(name)} has {size} weights; allowed are sites that have some")
+
+
+def check_budget(budget_bits: float, candidates: Mapping[str, float]) -> float:
+    """Checks the mean of bits, which must be at least that of the narrowest candidate."""
+    if isinstance(budget_bits, bool) or not isinstance(budget_bits, int | float):
+        raise TypeError(
+            f"budget_bits={quoted(budget_bits)} is a {type(budget_bits).__name__}; allowed is a number of bits"
+        )
+    least = min(candidates.values())
+    if not isfinite(budget_bits) or budget_bits < least:
+        raise ValueError(f"budget_bits={budget_bits}; allowed are at least {least:g}, the narrowest candidate's bits")
+    return budget_bits
+
+
+def recipe_of(formats: Mapping[str, str]) -> Recipe:
+    """The recipe by which sites round their inputs and weights, to nearest, to formats; sums are exact.
+
+    Example:
+        >>> recipe_of({"head": "e4m3fn"}).products_for("head", "linear").forward.text
+        'product(operand(e4m3fn),operand(e4m3fn),accumulator=accumulator())'
+    """
+    return Recipe([Entry(_SPECIAL.sub(r"[\1]", site), None, Product(text, text)) for site, text in formats.items()])
+
+
+Batch = tuple[Any, Any]
+
+
+def check_batches(data: Iterable[Batch]) -> list[Batch]:
+    """The batches as a list.
+
+    Raises:
+        TypeError: if data is no iterable of pairs.
+        ValueError: if there is no batch, or an empty one.
+    """
+    allowed = "allowed is a list of batches, pairs (inputs, targets)"
+    if not isinstance(data, Iterable) or hasattr(data, "dtype"):
+        raise TypeError(f"data={quoted(data)} is a {type(data).__name__}; {allowed}")
+    batches = list(data)
+    for batch in batches:
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise TypeError(f"data has a {type(batch).__name__}; {allowed}")
+        if len(batch[1]) == 0:
+            raise ValueError(f"data has a batch without targets; {allowed} with at least one example")
+    if not batches:
+        raise ValueError(f"data is empty; {allowed}, at least one")
+    return [(inputs, targets) for inputs, targets in batches]
+
+
+def mean_over(batches: Sequence[Batch], step: Callable[[Any, Any], tuple[float, Any]]) -> tuple[float, np.ndarray]:
+    """The mean loss of all examples and all outputs; `step` returns both for the inputs and targets of a batch.
+
+    Example:
+        >>> mean_over([([1, 2], [0, 0]), ([5], [0])], lambda x, y: (sum(x) / len(x), x))
+        (2.6666666666666665, array([1., 2., 5.]))
+    """
+    total, examples, outputs = 0.0, 0, []
+    for inputs, targets in batches:
+        loss, found = step(inputs, targets)
+        total += float(loss) * len(targets)
+        examples += len(targets)
+        outputs.append(np.asarray(found, np.float64).ravel())
+    return total / examples, np.concatenate(outputs)
+
+
+@contextmanager
+def progress(text: str) -> Iterator[Callable[[float], None]]:
+    """Shows a bar on standard error while it is entered.
+
+    Yields:
+        A function that says which part of the work is done, from 0 to 1.
+    """
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ModuleNotFoundError:
+        yield lambda part: None
+        return
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(text, total=1.0)
+        yield lambda part: bar.update(task, completed=part)

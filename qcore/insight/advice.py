@@ -1,14 +1,14 @@
-"""The worst sites of a record, and what would help each of them."""
+"""Findings: the sites of a record, the worst first, each with advice; and a table of them for terminals."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, floor, isnan, log2, log10
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from qcore.arguments import quoted
+from qcore.arguments import check_int, quoted
 from qcore.arrays import quantize
 from qcore.formats.block import BlockNumber, BlockScaled
 from qcore.formats.fixed import FixedPoint
@@ -16,12 +16,15 @@ from qcore.formats.number import Number, check_number
 from qcore.insight.record import Entry, Record, Site
 from qcore.insight.statistics import Statistics
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 # From which part of the elements on, and below which ratio in dB, something is said about them.
 SATURATED, UNDERFLOWED, SQNR = 0.001, 0.05, 15.0
 
 
 class Finding(NamedTuple):
-    """What a format did at a site.
+    """The effect of a format at a site, with advice.
 
     Attributes:
         site: the site.
@@ -53,7 +56,7 @@ class Finding(NamedTuple):
 
     @property
     def badness(self) -> tuple[bool, bool, bool, bool, float]:
-        """What findings are sorted by: first in the run with NaN; NaN; infinity; overflow; the part that is lost."""
+        """The sort key of findings: source of NaN, NaN, infinity, overflow, and the part that is lost."""
         sqnr = self.statistics.sqnr
         noise = 0.0 if isnan(sqnr) else min(10 ** (-sqnr / 10), 1.0)
         lost = self.saturated + self.underflowed + noise
@@ -61,7 +64,7 @@ class Finding(NamedTuple):
 
 
 def findings(record: Record) -> list[Finding]:
-    """All sites of a record, the worst first; those with several formats stand there with each.
+    """All sites of a record, the worst first; a site with several formats appears once for each.
 
     The first site of the run with NaN among its results is the worst, then others with NaN, then those that get
     infinities, then those where numbers overflow. Else a site is worse than another if the sum of three parts is
@@ -112,7 +115,7 @@ def percent(part: float) -> str:
 def ends_of(number: Number, told: Statistics) -> tuple[int, float]:
     """The exponent of a format's smallest number above zero, and the base-2 logarithm of its largest number.
 
-    Those of blocks are relative to the largest number there was, which the scales follow.
+    For blocks they are relative to the largest number that occurred, as scales follow it.
     """
     _, step, exponent = getattr(number, "element", number).span
     if isinstance(number, BlockNumber):
@@ -132,10 +135,11 @@ def _is_finite(told: Statistics) -> bool:
 
 
 def _source(entries: Sequence[Entry]) -> Entry | None:
-    """Where NaN is first in the run; without any NaN, where infinity is.
+    """The site where NaN first appears in the run; without any NaN, where infinity does.
 
-    That is in the first step that has it the first site with NaN out and none in. Entries of a step need not be in the
-    order of the program (JAX's are not), so a site that only gets NaN counts where no other makes it.
+    This is the first site, of the first step that has any, with NaN among its results and none among its numbers.
+    Entries of a step need not be in the order of the program (in JAX they are not), so a site that only receives NaN
+    counts if no site makes it.
     """
     for is_one in (_has_nan, lambda told: told.infinite > 0):
         found = [entry for entry in entries if is_one(entry.statistics)]
@@ -173,7 +177,7 @@ def _finding(site: Site, told: Statistics, source: Entry | None) -> Finding:
 
 
 def _origin(site: Site, source: Entry | None) -> str:
-    """Where NaN or infinity comes in, of a run that has it."""
+    """A sentence that names the site where NaN or infinity first appears."""
     if source is None:
         return ""
     what = "NaN" if _has_nan(source.statistics) else "infinity"
@@ -185,7 +189,7 @@ def _origin(site: Site, source: Entry | None) -> str:
 
 
 def _less_large(number: Number, told: Statistics) -> str:
-    """What keeps numbers within the range."""
+    """Advice against numbers beyond the range."""
     if isinstance(number, BlockNumber):
         scales = "scales that are rounded up (rule=rceil)" if isinstance(number, BlockScaled) else "smaller blocks"
         return f"numbers are beyond the largest of their block; take {scales} or more significand bits"
@@ -199,7 +203,7 @@ def _less_large(number: Number, told: Statistics) -> str:
 
 
 def _less_small(number: Number, told: Statistics) -> str:
-    """What keeps numbers from becoming zero."""
+    """Advice against numbers that become zero."""
     low, top = ends_of(number, told)
     smallest, reach = floor(log2(told.smallest_before)), log2(told.largest_before)
     ends = f"the numbers go down to 2^{smallest}, those of {number.text} to 2^{low}"
@@ -215,7 +219,61 @@ def _less_small(number: Number, told: Statistics) -> str:
 
 
 def _less_noise(number: Number, told: Statistics) -> str:
-    """What makes errors smaller: a bit is worth 6 dB."""
+    """Advice against errors: each bit of precision is worth 6 dB."""
     bits = ceil((SQNR - told.sqnr) / (20 * log10(2)))
     kind = "fractional" if isinstance(number, FixedPoint) else "significand"
     return f"take {bits} more {kind} bit{'s' if bits > 1 else ''}"
+
+
+COLUMNS = ("site", "format", "overflowed", "saturated", "became zero", "SQNR", "advice")
+
+
+def print_worst(record: Record, count: int = 10, console: Console | None = None) -> None:
+    """Prints the worst sites, worst first, each with a sentence of advice; rich is needed.
+
+    Args:
+        record: of a run.
+        count: how many sites to print at most.
+        console: rich's; standard output if None, where lines are as long as they need to be if it is no terminal.
+
+    Returns:
+        Nothing; the table is printed.
+
+    Raises:
+        TypeError: if record is no Record, or count no int.
+        ValueError: if record has no entries, or count is less than 1.
+        ImportError: if rich is missing.
+
+    Example:
+        >>> from qcore.insight import Site, statistics_of
+        >>> import numpy as np
+        >>> record = Record("mlp")
+        >>> record.add(0, Site("0", "output"), statistics_of(np.float32([1.0, 4000.0]), "e4m3fn"))
+        >>> print_worst(record)  # doctest: +SKIP
+    """
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    found, count = findings(record), check_int("count", count, 1)
+    steps = record.steps
+    span = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+    title = f"{record.model}, {span}: {min(count, len(found))} of {len(found)} sites, the worst first"
+    table = Table(box=SIMPLE, title=title, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column in ("site", "format", "advice") else "right")
+    for one in found[:count]:
+        parts = (_part(part) for part in (one.overflowed, one.saturated, one.underflowed))
+        table.add_row(str(one.site), one.statistics.number, *parts, _ratio(one.statistics.sqnr), one.advice)
+    console = console or Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    console.print(table, markup=False)
+
+
+def _ratio(sqnr: float) -> str:
+    return "-" if isnan(sqnr) else f"{sqnr:.1f} dB"
+
+
+def _part(part: float) -> str:
+    return percent(part) if part else "-"

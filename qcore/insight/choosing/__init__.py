@@ -1,1 +1,0 @@
-"""Formats by site: how a search is done and what it takes."""
