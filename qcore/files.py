@@ -16,9 +16,6 @@ def replaced(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> Itera
 
     A device or a pipe, say /dev/stdout, is written directly; of a link, the file that it points to is replaced. The new
     file has the mode of the old one, or the default mode.
-
-    Raises:
-        OSError: if the fresh file cannot be made, written or renamed; the error of opening names the path.
     """
     target = Path(os.path.realpath(os.fsdecode(path)))
     before = target.stat() if target.exists() else None
@@ -35,7 +32,7 @@ def replaced(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> Itera
     try:
         yield fresh
         fresh.chmod(mode)  # writers that put another file in the fresh one's place give it their own
-        with fresh.open("rb+") as file:  # some disks say that they are full only now
+        with fresh.open("rb+") as file:  # some disks report only now that they are full
             os.fsync(file.fileno())
         os.replace(fresh, target)
     except BaseException:

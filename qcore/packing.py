@@ -23,7 +23,7 @@ def pack(codes: np.ndarray, bits: int) -> np.ndarray:
         A uint8 array of shape (..., ceil(n * bits / 8)).
 
     Raises:
-        TypeError: if codes is no array of integers, or bits no integer.
+        TypeError: if codes is not an array of integers, or bits not an integer.
         ValueError: if bits is out of range, or codes has no dimension.
 
     Example:
@@ -46,7 +46,7 @@ def unpack(packed: np.ndarray, bits: int, size: int) -> np.ndarray:
         An array of shape (..., size), uint8, uint16 or uint32 by the width.
 
     Raises:
-        TypeError: if packed is no array of integers, or bits or size no integer.
+        TypeError: if packed is not an array of integers, or bits or size not an integer.
         ValueError: if bits or size is out of range, or packed has another length than they ask for.
 
     Example:

@@ -108,7 +108,7 @@ class Names(namespace.Names):
 
     @staticmethod
     def concrete(x: Any) -> np.ndarray | None:
-        """None also for an array of which another host has a part."""
+        """None also for an array with a part on another host."""
         if isinstance(x, Tracer) or (isinstance(x, jax.Array) and not x.is_fully_addressable):
             return None
         return np.asarray(x)

@@ -46,11 +46,7 @@ def flatten(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
         entries: by name arrays, quantized arrays, and states: named tuples of NumPy arrays and of states.
 
     Returns:
-        A flat dict of arrays, and the strings that say the rest.
-
-    Raises:
-        TypeError: if entries is no dictionary, an entry something else, or a name no text.
-        ValueError: if two arrays would have the same name.
+        A flat dict of arrays, and a dict of strings that describe them.
 
     Example:
         >>> w = Quantized(np.int8([5]), np.float32(0.5), np.int32(0), None, AffineInteger(-8, 7))
@@ -96,10 +92,6 @@ def unflatten(arrays: Mapping[str, Any], metadata: Mapping[str, str] | None) -> 
     Args:
         arrays: by name.
         metadata: strings by name, or None, as in files that nobody wrote for this purpose.
-
-    Raises:
-        ValueError: if the metadata is none of this library's, an array that it speaks of is missing, or an array's
-            format, axis, scale, zero point or integers are none.
     """
     entries = dict(arrays)
     for name, description in _descriptions(metadata).items():
@@ -172,10 +164,6 @@ def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
     Returns:
         A state of NumPy arrays.
 
-    Raises:
-        TypeError: if the state is no named tuple.
-        ValueError: if an array is missing, or has another number of elements.
-
     Example:
         >>> from qcore.affine import MinMax
         >>> restore(MinMax().init(), {"x.min_val": np.float32([-1]), "x.max_val": np.float32([2])}, "x")
@@ -211,10 +199,6 @@ def save_file(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
     Args:
         path: of the file.
         entries: as for `flatten`.
-
-    Raises:
-        TypeError, ValueError: as `flatten` does.
-        ImportError: if safetensors is missing.
     """
     check_path(path)
     arrays, metadata = flatten(entries)
@@ -224,12 +208,7 @@ def save_file(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
 
 
 def load_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The contents of a safetensors file, from `save_file` or another program: NumPy arrays and `Quantized`.
-
-    Raises:
-        ImportError: if safetensors is missing.
-        FileNotFoundError: if there is no file of this name.
-    """
+    """The contents of a safetensors file, from `save_file` or another program: NumPy arrays and `Quantized`."""
     return unflatten(*read_file(path, "numpy"))
 
 

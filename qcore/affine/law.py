@@ -1,6 +1,6 @@
 """The affine law: quantize, dequantize, both at once, and requantize; on arrays of any framework, without checks.
 
-Arithmetic is in float32, save that a float64 x is not rounded before it is multiplied. Scales are float32 and zero
+Arithmetic is in float32, but a float64 x is not rounded before it is multiplied. Scales are float32 and zero
 points int32, and have no dimension, or one dimension and an axis of x along which they lie.
 """
 

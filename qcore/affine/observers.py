@@ -70,7 +70,7 @@ class RangeRule:
 class MinMax(RangeRule):
     """The extremes of all elements.
 
-    An infinity or a NaN stays for ever. Arrays without elements change nothing. A zero has no sign.
+    An infinity or a NaN is kept. Arrays without elements change nothing. A zero has no sign.
 
     Args:
         form: the integers to choose parameters for.

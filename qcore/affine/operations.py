@@ -26,7 +26,7 @@ _SUMS = ("int32", "float32", "float64")
 def quantize_affine(x: Any, qparams: QParams, form: AffineInteger, xp: Any = Names) -> Any:
     """The integers clip(rint(x * (1 / scale)) + zero_point, qmin, qmax); rint rounds ties to even.
 
-    All arithmetic is in float32, save that the elements of float64 arrays are multiplied in float64. NaN becomes qmin,
+    All arithmetic is in float32, but the elements of float64 arrays are multiplied in float64. NaN becomes qmin,
     infinities the ends.
 
     Args:
@@ -68,7 +68,7 @@ def dequantize(q: Any, qparams: QParams, form: AffineInteger, dtype: str = "floa
         An array of q's shape, and of the dtype that is asked for.
 
     Raises:
-        TypeError: if an argument has the wrong type, or NumPy knows no "bfloat16", as before ml_dtypes is imported.
+        TypeError: if an argument has the wrong type, or dtype is "bfloat16" before ml_dtypes is imported.
         ValueError: if the parameters do not fit q or the integers, or dtype is none of these.
 
     Example:

@@ -21,7 +21,7 @@ _ENGINES = {"x86": (True, True), "fbgemm": (True, True), "qnnpack": (False, Fals
 
 
 def engine(backend: Any) -> tuple[bool, bool]:
-    """What torch's default settings for an engine are.
+    """torch's default settings for an engine.
 
     Returns:
         True if activations have 7 bits only, so that sums of products in int16 do not overflow; and True if each
@@ -85,7 +85,7 @@ def check_qparams(qparams: Any, form: Any, shape: tuple[int, ...], xp: Any = Nam
         None, if the parameters fit.
 
     Raises:
-        TypeError: if qparams is no QParams of float32 and int32, or form no AffineInteger.
+        TypeError: if qparams is not a QParams of float32 and int32, or form not an AffineInteger.
         ValueError: if shapes or axis do not fit, a scale is not from 2^-125 to 2^125, or a zero point is outside of the
             range.
 
@@ -228,7 +228,7 @@ def choose_qparams(
 def covering(xp: Any, low: Any, high: Any, form: Any, scheme: str, eps: Any) -> tuple[Any, Any]:
     """The scale and the zero point of `choose_qparams` without checks, within `xp.arithmetic()`.
 
-    A kernel's form has numbers of its own, with the names of an `AffineInteger`'s.
+    A kernel passes a form of its own: an object with the attributes of an `AffineInteger`.
     """
     low, high = xp.clip(low, None, 0), xp.clip(high, 0, None)
     if scheme == "symmetric":

@@ -137,11 +137,7 @@ class QuantizedArray:
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raises unless the arrays fit each other and the form, which transformations of pytrees may change.
-
-        Raises:
-            TypeError, ValueError: if they do not.
-        """
+        """Raises unless the arrays fit each other and the form, which transformations of pytrees may change."""
         if not hasattr(self.values, "shape"):
             raise TypeError(f"values is a {type(self.values).__name__}; allowed is an array of integers")
         check_qparams(self.qparams, self.form, tuple(self.shape), self.names)
@@ -222,10 +218,6 @@ def check_linear(input: Any, weight: Any, widths: tuple[int, ...] = (8,)) -> Non
     Args:
         input, weight: quantized arrays.
         widths: of their integers in memory.
-
-    Raises:
-        TypeError: if one is no quantized array of such integers.
-        ValueError: if an axis or a shape does not fit.
     """
     _check_operands(input, weight, 2, widths)
     if input.ndim == 0 or input.shape[-1] != weight.shape[1]:
@@ -249,10 +241,6 @@ def check_convolution(
         input, weight, stride, padding, dilation, groups, padding_mode: of the convolution.
         dimensions: of images: 1, 2 or 3.
         widths: as for `check_linear`.
-
-    Raises:
-        TypeError, ValueError: as `check_linear` does, and if a setting is wrong, the kernel larger than the image, or
-            the image smaller than what is to be reflected or repeated around it.
     """
     _check_operands(input, weight, dimensions + 2, widths)
     check_int("groups", groups, 1)
@@ -286,11 +274,7 @@ def check_convolution(
 def check_convolution_sizes(
     inputs: Any, outputs: Any, kernel_size: Any, stride: Any, dilation: Any, groups: Any, dimensions: int
 ) -> list[tuple[int, ...]]:
-    """The kernel's sizes, strides and dilations of a convolution in so many dimensions, whose sizes are checked.
-
-    Raises:
-        TypeError, ValueError: if one is no size, or groups does not divide inputs and outputs.
-    """
+    """The kernel's sizes, strides and dilations of a convolution in so many dimensions, whose sizes are checked."""
     check_size("in_channels", inputs)
     check_size("out_channels", outputs)
     check_size("groups", groups)

@@ -38,12 +38,7 @@ class Vectors:
 
 
 def read(path: Path) -> Vectors:
-    """Reads a file of vectors.
-
-    Raises:
-        ValueError: if it is none; the message names the line.
-        OSError: if there is no such file.
-    """
+    """Reads a file of vectors."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         lines = [line.strip() for line in file]
     while lines and not lines[-1]:

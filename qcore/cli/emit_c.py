@@ -227,10 +227,6 @@ def emit(number: Any, rounding: Any, folder: Path | None) -> dict[str, str]:
 
     Returns:
         The texts of NAME.c, NAME.h and NAME.sv.
-
-    Raises:
-        TypeError, ValueError: if number or rounding is not as above.
-        OSError: if a file cannot be written.
     """
     number, mode = check_number(number), check_rounding(rounding)
     unit = _Unit(number, mode)
@@ -302,7 +298,7 @@ def _parameters() -> dict[str, list[str]]:
 
 
 def _place(frame: FrameType) -> tuple[_Module, ast.stmt, ast.expr | None]:
-    """The statement that a frame executes, and the expression of which it computes the value."""
+    """The statement that a frame executes, and the expression that it evaluates."""
     module = _module(frame.f_code.co_filename)
     place = _positions(frame.f_code)[frame.f_lasti // 2]
     statement = next(one for one in module.statements if one.lineno <= frame.f_lineno <= (one.end_lineno or 0))
@@ -445,14 +441,14 @@ class _Unit:
 
     def _statements(self, targets: Iterable[Value], level: int, indent: str) -> list[str]:
         """The statements that compute the targets from variables of lower levels and of the loop."""
-        lines, said = [], ""
+        lines, last = [], ""
         for value in needed(targets, level):
             if value.level == level and value.parts and value.name in self.variables:
                 line = self.trace.origins[value.name].line
                 text = f"const int32_t {self._name(value)} = {self._expression(value)[0]};"
-                lines += [] if line == said else [f"{indent}/* {line} */"]
+                lines += [] if line == last else [f"{indent}/* {line} */"]
                 lines.append(indent + text)
-                said = line
+                last = line
         return lines
 
     def _fits(self, value: Value) -> bool:

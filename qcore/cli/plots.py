@@ -146,11 +146,7 @@ class Drawing(NamedTuple):
 
 
 def drawing(number: Number) -> Drawing:
-    """From two binades below a format's range to two above it, of blocks to 1.
-
-    Raises:
-        ValueError: if it has no positive numbers, or some that float64 has not.
-    """
+    """From two binades below a format's range to two above it, of blocks to 1."""
     known = properties(number)
     known.number.check_exact(FLOAT64)
     if known.smallest is None:

@@ -91,10 +91,6 @@ class Properties:
 def properties(number: Number) -> Properties:
     """The properties of a format; of blocks, those of their elements.
 
-    Raises:
-        TypeError: if it is of a class that this library does not have.
-        ValueError: if its numbers have no end, or too many digits to be printed.
-
     Example:
         >>> known = properties(BinaryFloat(exp=4, man=3, specials="fn"))
         >>> str(known.largest), known.min_subnormal.exact, known.specials

@@ -47,19 +47,11 @@ class Header:
 
     @property
     def number(self) -> Number:
-        """The format.
-
-        Raises:
-            ValueError: if there is none of this text.
-        """
+        """The format that the text stands for."""
         return check_number(self.format, "format")
 
     def law(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The outputs for inputs; their codes if the format has any; the codes of each one's scale if it is of blocks.
-
-        Raises:
-            ValueError: if there is no such law.
-        """
+        """The outputs for inputs, their codes if the format has any, and for blocks the codes of their scales."""
         number = self.number
         outputs = quantize(x, number, self.mode, key=self.key, overflow=self.overflow)
         if why_no_codes(number):
@@ -99,12 +91,7 @@ class Header:
 
 
 def write(path: Path, header: Header, count: int, seed: int) -> int:
-    """Writes the vectors for a law; returns how many lines of them there are.
-
-    Raises:
-        ValueError: if there is no such law.
-        OSError: if the file cannot be written.
-    """
+    """Writes the vectors for a law; returns how many lines of them there are."""
     dtype = dtype_of(header.dtype)
     header.law(np.empty(0, dtype))  # refuses what is wrong before the work begins
     x = vector_inputs(header.number, dtype, count, seed)

@@ -29,7 +29,7 @@ class AffineInteger:
         steps: qmax - qmin, as a float.
 
     Raises:
-        TypeError: if qmin, qmax or middle is no integer, or signed no bool.
+        TypeError: if qmin, qmax or middle is not an integer, or signed not a bool.
         ValueError: if the range is none of these, signed is False for a range with negative integers, or middle is
             outside the range.
 
@@ -121,7 +121,7 @@ class AffineInteger:
             signed: whether there are negative integers.
 
         Raises:
-            TypeError: if bits is no integer, or signed no bool.
+            TypeError: if bits is not an integer, or signed not a bool.
             ValueError: if bits is out of range.
 
         Example:

@@ -71,7 +71,7 @@ class BlockFloatingPoint(BlockNumber):
         dim: -1: the whole array is one block; d from 0 to 63: one block for each index along dimension d.
 
     Raises:
-        TypeError: if wl or dim is no integer.
+        TypeError: if wl or dim is not an integer.
         ValueError: if wl or dim is out of range.
 
     Example:
@@ -304,7 +304,7 @@ class NVFP4(_TiledNumber):
 
     block: Any = ((-1, 16),)
 
-    element: ClassVar[Number] = FP4  # pyright: ignore[reportIncompatibleVariableOverride]  # no field: it is no choice
+    element: ClassVar[Number] = FP4  # pyright: ignore[reportIncompatibleVariableOverride]  # not a field: it is fixed
     scales: ClassVar[str] = "e4m3"
 
     def __post_init__(self) -> None:
@@ -389,11 +389,7 @@ def _from_root(carrier: Carrier) -> int:
 
 
 def check_element(element: Any) -> Number:
-    """The format that a block's `element` argument stands for, saturating.
-
-    Raises:
-        TypeError, ValueError: if elements cannot have this format, or it has no numbers above zero.
-    """
+    """The format that a block's `element` argument stands for, saturating."""
     if isinstance(element, str):
         element = check_number(element, "element")
     if not isinstance(element, FixedPoint | FloatingPoint | BinaryFloat):

@@ -32,7 +32,7 @@ class FixedPoint(Number):
             NaN. wl is at most 31, unsigned at most the carrier's significant bits.
 
     Raises:
-        TypeError: if wl or fl is no integer, or another argument no bool.
+        TypeError: if wl or fl is not an integer, or another argument not a bool.
         ValueError: if wl or fl is out of range, or the flags exclude each other.
 
     Example:

@@ -24,7 +24,7 @@ def _check_bias(bias: object, exp: int) -> int:
 
 @dataclass(frozen=True, repr=False)
 class BinaryFloat(Number):
-    """Binary floating point of which every property is given: fields, bias, special codes, overflow.
+    """Binary floating point with every property given: fields, bias, special codes, overflow.
 
     Codes are sign | exponent field | mantissa. Field f > 0 stands for (1 + mantissa / 2^man) * 2^(f - bias), field 0
     for zero and the subnormal numbers. `specials` gives the last codes their meaning:
@@ -188,7 +188,7 @@ class FloatingPoint(Number):
         bit: instead of exp and man: 8 is (5, 2) and 16 is (6, 9), QPyTorch's 8- and 16-bit formats.
 
     Raises:
-        TypeError: if exp, man or bias is no integer, or subnormals no bool.
+        TypeError: if exp, man or bias is not an integer, or subnormals not a bool.
         ValueError: if exp, man or bias is out of range, or bit is not 8 or 16 or comes with exp or man.
 
     Example:

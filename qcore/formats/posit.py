@@ -34,7 +34,7 @@ class Posit(Number):
         es: the most exponent bits, 0 to 64.
 
     Raises:
-        TypeError: if bits or es is no integer.
+        TypeError: if bits or es is not an integer.
         ValueError: if bits or es is out of range.
 
     Example:

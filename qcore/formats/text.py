@@ -39,7 +39,7 @@ from qcore.law.tiles import block_text
 _TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[+-]?[0-9]{1,4000}|\.\.\.|\S")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _WORD = re.compile(r"\w+")
-MOST_NESTED = 24  # kinds inside each other, each of which takes a few of Python's frames
+MOST_NESTED = 24  # kinds inside each other; each takes a few frames of Python
 _make_signature = cache(inspect.signature)  # reading one takes longer than writing a text
 
 
@@ -58,7 +58,7 @@ def parse(text: str) -> Any:
         A `Number`; for other kinds an object of their class.
 
     Raises:
-        TypeError: if text is no str.
+        TypeError: if text is not a str.
         ValueError: if it stands for no format. The message shows the position, and what is allowed.
 
     Example:

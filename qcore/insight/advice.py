@@ -19,7 +19,7 @@ from qcore.insight.statistics import Statistics
 if TYPE_CHECKING:
     from rich.console import Console
 
-# From which part of the elements on, and below which ratio in dB, something is said about them.
+# A site has a problem from these parts of the elements on, and below this ratio in dB.
 SATURATED, UNDERFLOWED, SQNR = 0.001, 0.05, 15.0
 
 
@@ -77,7 +77,7 @@ def findings(record: Record) -> list[Finding]:
         A finding for each site and format.
 
     Raises:
-        TypeError: if record is no Record.
+        TypeError: if record is not a Record.
         ValueError: if it has no entries.
 
     Example:
@@ -99,11 +99,11 @@ def findings(record: Record) -> list[Finding]:
         raise ValueError(
             f"record of {quoted(record.model)} has no entries; allowed is one of a run with a rounding site"
         )
-    told: dict[tuple[Site, str], list[Statistics]] = {}
+    statistics: dict[tuple[Site, str], list[Statistics]] = {}
     for one in record.entries:
-        told.setdefault((one.site, one.statistics.number), []).append(one.statistics)
+        statistics.setdefault((one.site, one.statistics.number), []).append(one.statistics)
     source = _source(record.entries)
-    found = [_finding(site, first.merge(*others), source) for (site, _), (first, *others) in told.items()]
+    found = [_finding(site, first.merge(*others), source) for (site, _), (first, *others) in statistics.items()]
     return sorted(found, key=lambda one: one.badness, reverse=True)
 
 
@@ -112,26 +112,26 @@ def percent(part: float) -> str:
     return f"{100 * part:.2g} %" if part < 0.995 else "100 %"
 
 
-def ends_of(number: Number, told: Statistics) -> tuple[int, float]:
+def ends_of(number: Number, statistics: Statistics) -> tuple[int, float]:
     """The exponent of a format's smallest number above zero, and the base-2 logarithm of its largest number.
 
     For blocks they are relative to the largest number that occurred, as scales follow it.
     """
     _, step, exponent = getattr(number, "element", number).span
     if isinstance(number, BlockNumber):
-        top = log2(told.largest_before) if told.largest_before else 0.0
+        top = log2(statistics.largest_before) if statistics.largest_before else 0.0
         return floor(top) - (exponent - step), top
     largest = quantize(np.full(1, np.finfo(np.float32).max), number, "toward_zero")[0]
     return step, float(np.log2(largest))
 
 
-def _has_nan(told: Statistics) -> bool:
-    return told.nan_results + told.nan > 0
+def _has_nan(statistics: Statistics) -> bool:
+    return statistics.nan_results + statistics.nan > 0
 
 
-def _is_finite(told: Statistics) -> bool:
+def _is_finite(statistics: Statistics) -> bool:
     """True if all numbers before rounding were finite."""
-    return told.nan == told.infinite == 0
+    return statistics.nan == statistics.infinite == 0
 
 
 def _source(entries: Sequence[Entry]) -> Entry | None:
@@ -141,7 +141,7 @@ def _source(entries: Sequence[Entry]) -> Entry | None:
     Entries of a step need not be in the order of the program (in JAX they are not), so a site that only receives NaN
     counts if no site makes it.
     """
-    for is_one in (_has_nan, lambda told: told.infinite > 0):
+    for is_one in (_has_nan, lambda statistics: statistics.infinite > 0):
         found = [entry for entry in entries if is_one(entry.statistics)]
         first = min((entry.step for entry in found), default=0)
         found = [entry for entry in found if entry.step == first]
@@ -150,30 +150,31 @@ def _source(entries: Sequence[Entry]) -> Entry | None:
     return None
 
 
-def _finding(site: Site, told: Statistics, source: Entry | None) -> Finding:
-    number, nonzero = check_number(told.number), max(told.elements - told.zeros - told.nan - told.infinite, 1)
-    parts = [getattr(told, name) / nonzero for name in ("overflowed", "saturated", "underflowed")]
+def _finding(site: Site, statistics: Statistics, source: Entry | None) -> Finding:
+    number = check_number(statistics.number)
+    nonzero = max(statistics.elements - statistics.zeros - statistics.nan - statistics.infinite, 1)
+    parts = [getattr(statistics, name) / nonzero for name in ("overflowed", "saturated", "underflowed")]
     problem, amount, words = "", "", ""
     is_source = source is not None and source.site == site
     made_here = source is not None and is_source and _is_finite(source.statistics)  # by rounding, not before it
-    if _has_nan(told) and not (made_here and parts[0]):
+    if _has_nan(statistics) and not (made_here and parts[0]):
         problem, amount, words = (
             "is NaN",
-            percent(max(told.rate("nan_results"), told.rate("nan"))),
+            percent(max(statistics.rate("nan_results"), statistics.rate("nan"))),
             _origin(site, source),
         )
-    elif told.infinite and not made_here:
-        problem, amount, words = "is infinite", percent(told.rate("infinite")), _origin(site, source)
+    elif statistics.infinite and not made_here:
+        problem, amount, words = "is infinite", percent(statistics.rate("infinite")), _origin(site, source)
     elif parts[0]:
-        problem, amount, words = "overflows", percent(parts[0]), _less_large(number, told)
+        problem, amount, words = "overflows", percent(parts[0]), _less_large(number, statistics)
     elif parts[1] >= SATURATED:
-        problem, amount, words = "saturates", percent(parts[1]), _less_large(number, told)
+        problem, amount, words = "saturates", percent(parts[1]), _less_large(number, statistics)
     elif parts[2] >= UNDERFLOWED:
-        problem, amount, words = "underflows", percent(parts[2]), _less_small(number, told)
-    elif told.sqnr < SQNR:
-        problem, amount, words = "is noisy", f"{told.sqnr:.1f} dB", _less_noise(number, told)
+        problem, amount, words = "underflows", percent(parts[2]), _less_small(number, statistics)
+    elif statistics.sqnr < SQNR:
+        problem, amount, words = "is noisy", f"{statistics.sqnr:.1f} dB", _less_noise(number, statistics)
     advice = f"{problem} ({amount}): {words}" if problem else "fine"
-    return Finding(site, told, parts[0], parts[1], parts[2], problem, advice, is_source)
+    return Finding(site, statistics, parts[0], parts[1], parts[2], problem, advice, is_source)
 
 
 def _origin(site: Site, source: Entry | None) -> str:
@@ -188,24 +189,24 @@ def _origin(site: Site, source: Entry | None) -> str:
     return f"{what} is first here, at step {source.step}, before rounding; look at the operation before it"
 
 
-def _less_large(number: Number, told: Statistics) -> str:
+def _less_large(number: Number, statistics: Statistics) -> str:
     """Advice against numbers beyond the range."""
     if isinstance(number, BlockNumber):
         scales = "scales that are rounded up (rule=rceil)" if isinstance(number, BlockScaled) else "smaller blocks"
         return f"numbers are beyond the largest of their block; take {scales} or more significand bits"
-    top, reach = ends_of(number, told)[1], log2(told.largest_before)
+    top, reach = ends_of(number, statistics)[1], log2(statistics.largest_before)
     bits = "integer bits" if isinstance(number, FixedPoint) else "exponent bits"
     ends = f"the numbers reach 2^{floor(reach)}, those of {number.text} 2^{floor(top)}"
     scaled = f"scale by 2^{-max(ceil(reach - top), 1)}"
-    if told.nan_results > told.nan:
+    if statistics.nan_results > statistics.nan:
         return f'{ends}, and become NaN; {scaled}, saturate (overflow="saturate") or take more {bits}'
     return f"{ends}; {scaled} or take more {bits}"
 
 
-def _less_small(number: Number, told: Statistics) -> str:
+def _less_small(number: Number, statistics: Statistics) -> str:
     """Advice against numbers that become zero."""
-    low, top = ends_of(number, told)
-    smallest, reach = floor(log2(told.smallest_before)), log2(told.largest_before)
+    low, top = ends_of(number, statistics)
+    smallest, reach = floor(log2(statistics.smallest_before)), log2(statistics.largest_before)
     ends = f"the numbers go down to 2^{smallest}, those of {number.text} to 2^{low}"
     if isinstance(number, BlockNumber):
         return f"{ends}; take smaller blocks or more bits"
@@ -218,9 +219,9 @@ def _less_small(number: Number, told: Statistics) -> str:
     return f"{ends}; scale by 2^{room}, for which there is room, and take more {bits}"
 
 
-def _less_noise(number: Number, told: Statistics) -> str:
+def _less_noise(number: Number, statistics: Statistics) -> str:
     """Advice against errors: each bit of precision is worth 6 dB."""
-    bits = ceil((SQNR - told.sqnr) / (20 * log10(2)))
+    bits = ceil((SQNR - statistics.sqnr) / (20 * log10(2)))
     kind = "fractional" if isinstance(number, FixedPoint) else "significand"
     return f"take {bits} more {kind} bit{'s' if bits > 1 else ''}"
 
@@ -234,13 +235,13 @@ def print_worst(record: Record, count: int = 10, console: Console | None = None)
     Args:
         record: of a run.
         count: how many sites to print at most.
-        console: rich's; standard output if None, where lines are as long as they need to be if it is no terminal.
+        console: rich's; standard output if None, where lines are as long as they need to be if it is not a terminal.
 
     Returns:
         Nothing; the table is printed.
 
     Raises:
-        TypeError: if record is no Record, or count no int.
+        TypeError: if record is not a Record, or count not an int.
         ValueError: if record has no entries, or count is less than 1.
         ImportError: if rich is missing.
 

@@ -305,9 +305,6 @@ _SPECIAL = re.compile(r"([*?[])")
 def bits_per_element(number: Number) -> float:
     """The width of a format's codes; for blocks of a fixed size with their share of the block's scale.
 
-    Raises:
-        ValueError: if the format has no codes.
-
     Example:
         >>> from qcore import parse
         >>> [bits_per_element(parse(text)) for text in ("e4m3fn", "mxfp4", "nvfp4", "block(8,dim=0)")]
@@ -320,12 +317,7 @@ def bits_per_element(number: Number) -> float:
 
 
 def check_candidates(candidates: Iterable[Number | str]) -> dict[str, float]:
-    """The texts of formats, and their bits.
-
-    Raises:
-        TypeError: if they are no list of formats.
-        ValueError: if there is none, one twice, or one that is unknown or has no codes.
-    """
+    """The texts of formats, and their bits."""
     if isinstance(candidates, str | Number) or not isinstance(candidates, Iterable):
         raise TypeError(
             f"candidates={quoted(candidates)} is a {type(candidates).__name__}; allowed is a list of formats"
@@ -377,12 +369,7 @@ Batch = tuple[Any, Any]
 
 
 def check_batches(data: Iterable[Batch]) -> list[Batch]:
-    """The batches as a list.
-
-    Raises:
-        TypeError: if data is no iterable of pairs.
-        ValueError: if there is no batch, or an empty one.
-    """
+    """The batches as a list."""
     allowed = "allowed is a list of batches, pairs (inputs, targets)"
     if not isinstance(data, Iterable) or hasattr(data, "dtype"):
         raise TypeError(f"data={quoted(data)} is a {type(data).__name__}; {allowed}")

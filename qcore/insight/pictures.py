@@ -51,11 +51,11 @@ class _Map(NamedTuple):
 
 
 def _level_of_rate(*names: str) -> Callable[[Statistics], int]:
-    return lambda told: sum(sum(told.rate(name) for name in names) > bound for bound in _RATES)
+    return lambda statistics: sum(sum(statistics.rate(name) for name in names) > bound for bound in _RATES)
 
 
-def _level_of_sqnr(told: Statistics) -> int:
-    return -1 if isnan(told.sqnr) else sum(told.sqnr < bound for bound in _SQNR)
+def _level_of_sqnr(statistics: Statistics) -> int:
+    return -1 if isnan(statistics.sqnr) else sum(statistics.sqnr < bound for bound in _SQNR)
 
 
 _MAPS = (
@@ -79,7 +79,7 @@ def draw(record: Record, path: str | Path) -> None:
         Nothing; the file is written, over one that is there.
 
     Raises:
-        TypeError: if record is no Record, or path no path.
+        TypeError: if record is not a Record, or path not a path.
         ValueError: if record has no entries, or path does not end in .svg.
         ImportError: if matplotlib is missing.
         OSError: if the file cannot be written.
@@ -119,8 +119,8 @@ def _draw_maps(figure: FigureBase, record: Record, sites: Sequence[Site]) -> Non
 
     groups = np.array_split(np.array(record.steps), min(COLUMNS, len(record.steps)))
     cells = _cells(record, sites, groups)
-    for axes, told in zip(figure.subplots(1, len(_MAPS), sharey=True), _MAPS, strict=True):
-        level = partial(_level, told)
+    for axes, drawn in zip(figure.subplots(1, len(_MAPS), sharey=True), _MAPS, strict=True):
+        level = partial(_level, drawn)
         levels = np.array([[max(map(level, cell), default=-1) for cell in row] for row in cells])
         edges = [*(group[0] for group in groups), groups[-1][-1] + 1]
         rows = np.arange(len(sites) + 1) - 0.5
@@ -130,12 +130,12 @@ def _draw_maps(figure: FigureBase, record: Record, sites: Sequence[Site]) -> Non
         axes.set_ylim(len(sites) - 0.5, -0.5)
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_title(told.title)
-        _draw_key(axes, told.names)
+        axes.set_title(drawn.title)
+        _draw_key(axes, drawn.names)
 
 
-def _level(told: _Map, one: Statistics) -> int:
-    return len(SCALE) if one.nan_results + one.nan + one.infinite else told.level(one)
+def _level(drawn: _Map, one: Statistics) -> int:
+    return len(SCALE) if one.nan_results + one.nan + one.infinite else drawn.level(one)
 
 
 def _cells(record: Record, sites: Sequence[Site], groups: Sequence[np.ndarray]) -> list[list[list[Statistics]]]:

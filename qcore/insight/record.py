@@ -137,7 +137,7 @@ class Record:
             digest: of the results' bits; None is that of the statistics, if they have one.
 
         Raises:
-            TypeError, ValueError: if the step is no int of at least 0, the kind is unknown, or the site had another
+            TypeError, ValueError: if the step is not an int of at least 0, the kind is unknown, or the site had another
                 format at this step.
         """
         step, place = check_int("step", step, 0), self._places.get((step, site))
@@ -185,7 +185,7 @@ class Record:
         """The entries of both, for example of two processes that each had a part of the data.
 
         Raises:
-            TypeError: if other is no Record.
+            TypeError: if other is not a Record.
             ValueError: if it is one of another model, or a site has different formats.
         """
         if not isinstance(other, Record):
@@ -226,7 +226,7 @@ class Record:
             model: the name of the model that it must be of; None takes any.
 
         Raises:
-            ValueError: if the file is no record, or one of another version or model.
+            ValueError: if the file is not a record, or one of another version or model.
         """
         try:
             fields = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -399,7 +399,7 @@ def send(record: Record, to: Writer | Callable[[dict[str, Any]], Any], step: int
         Nothing; the numbers are handed to the writer, or to the function.
 
     Raises:
-        TypeError: if record is no Record, or to is neither.
+        TypeError: if record is not a Record, or to is neither.
         ValueError: if record has no such step.
 
     Example:
@@ -430,12 +430,12 @@ def send(record: Record, to: Writer | Callable[[dict[str, Any]], Any], step: int
 
 
 def _write(entry: Entry, writer: Any) -> None:
-    told, site = entry.statistics, str(entry.site)
+    statistics, site = entry.statistics, str(entry.site)
     for name in SCALARS:
-        writer.add_scalar(f"{site}/{name}", told.rate(name), entry.step)
-    if np.isfinite(told.sqnr):
-        writer.add_scalar(f"{site}/sqnr", told.sqnr, entry.step)
-    if told.exponents:
-        exponents, counts = (np.array(list(one)) for one in (told.exponents, told.exponents.values()))
+        writer.add_scalar(f"{site}/{name}", statistics.rate(name), entry.step)
+    if np.isfinite(statistics.sqnr):
+        writer.add_scalar(f"{site}/sqnr", statistics.sqnr, entry.step)
+    if statistics.exponents:
+        exponents, counts = (np.array(list(one)) for one in (statistics.exponents, statistics.exponents.values()))
         repeated = np.maximum(np.rint(counts * (SAMPLES / counts.sum())).astype(int), 1)
         writer.add_histogram(f"{site}/exponents", np.repeat(exponents, repeated), entry.step)

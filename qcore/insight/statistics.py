@@ -233,7 +233,7 @@ class Statistics:
         """What `to_json` made a dictionary of.
 
         Raises:
-            ValueError: if it is no such dictionary.
+            ValueError: if it is not such a dictionary.
         """
         try:
             if not isinstance(fields, Mapping) or set(fields) != set(_JSON):

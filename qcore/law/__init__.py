@@ -1,1 +1,1 @@
-"""The law that every package runs on arrays of integers; it knows programs and constants, no formats."""
+"""The law that every package runs on arrays of integers; it has programs and constants, no formats."""

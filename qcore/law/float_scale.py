@@ -301,7 +301,7 @@ def run_float_scaled(
 
 
 def _unscaled(xp: Any, y: Any, inverse: Any, carrier: Carrier) -> Any:
-    """The magnitudes y * r of the carrier; NaN for elements that are no numbers."""
+    """The magnitudes y * r of the carrier; NaN for elements that are NaN or infinite."""
     work = working(carrier)
     result = from_working(xp, times(xp, y, inverse, work), carrier) & (-y >> carrier.last)
     return xp.where(y > work.infinity - 1, carrier.quiet_nan, result)

@@ -1,6 +1,6 @@
 """Published recipes. A dagger marks statements from memory that were not checked in the paper again.
 
-They say what the products of layers do. Optimizers' formats, loss scales and what a model computes between its layers
+They define the products of layers. Formats of optimizers, loss scales and the operations of a model between its layers
 are the program's.
 """
 

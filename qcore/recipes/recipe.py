@@ -199,7 +199,7 @@ class Recipe:
         return next((entry for entry in self.entries if not entry.counts and entry.matches(name, layer_type)), None)
 
     def check(self, layers: Layers, places: Sequence[str] = ()) -> None:
-        """Refuses a recipe of which no entry matches, and patterns other than "*" that match nothing.
+        """Raises if no entry of the recipe matches, and for patterns other than "*" that match nothing.
 
         Args:
             layers: those of the model.

@@ -92,8 +92,8 @@ def statistics_between(x: ArrayLike, y: ArrayLike, number: Number | str) -> Stat
         `Statistics` with the counts that NumPy has for the same arrays, a pytree with one leaf.
 
     Raises:
-        TypeError: if x or y is no array of such a dtype, or number is neither a `Number` nor text.
-        ValueError: if y has another shape or dtype than x, a text is no format, or x has 2^30 elements or more.
+        TypeError: if x or y is not an array of such a dtype, or number is neither a `Number` nor text.
+        ValueError: if y has another shape or dtype than x, a text is not a format, or x has 2^30 elements or more.
 
     Example:
         >>> statistics_between(jnp.float32([0.1, 900]), jnp.float32([0, 448]), "e4m3fn")

@@ -30,10 +30,10 @@ def cross_entropy(logits: Any, targets: Any) -> jax.Array:
         targets: int array of the shape without the last axis, of numbers from 0 to classes - 1; -100 does not count.
 
     Returns:
-        An array of shape () and the logits' dtype, in nats; NaN if no target counts, or one is no class.
+        An array of shape () and the logits' dtype, in nats; NaN if no target counts, or one is not a class.
 
     Raises:
-        TypeError: if logits is no array of numbers, or targets are no ints.
+        TypeError: if logits is not an array of numbers, or targets are not ints.
         ValueError: if logits has no dimension, the shape of targets does not fit, or no array holds an int.
 
     Example:

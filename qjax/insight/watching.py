@@ -41,9 +41,9 @@ def watch(fn: Callable[..., Any], digests: bool = False) -> Callable[..., tuple[
 
     It works under jit and grad, and through jit, checkpoint, cond, while_loop, scan, vmap and shard_map within fn.
     Statistics of a scan have one entry for each iteration (`Statistics.parts`); those of a while_loop, and of a
-    shard_map's shards, are of all together. Of shards that are copies one counts, unless check_vma=False hides it; in
-    digests shards have indices of their own. Gradients that are taken of the watched function are not seen: watch the
-    function that takes them. Under vmap blocks must be defined from the last axis on.
+    shard_map's shards, are of all together. Of shards that are copies only one counts, unless check_vma=False hides
+    that they are copies; in digests shards have indices of their own. Gradients of the watched function itself are not
+    seen: watch the function that takes them. Under vmap blocks must be defined from the last axis on.
 
     Args:
         fn: a function of pytrees of arrays.
@@ -54,7 +54,7 @@ def watch(fn: Callable[..., Any], digests: bool = False) -> Callable[..., tuple[
         Call it under jit, because it traces fn at each call.
 
     Raises:
-        TypeError: if fn is no function.
+        TypeError: if fn is not a function.
         ValueError: in a call: if fn rounds nothing, or rounds where no statistics can come out: in a Pallas kernel.
 
     Example:

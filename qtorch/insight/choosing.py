@@ -35,9 +35,9 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         A tensor without dimensions of the logits' dtype, in nats.
 
     Raises:
-        TypeError: if an argument is no tensor, or has another dtype.
+        TypeError: if an argument is not a tensor, or has another dtype.
         ValueError: if logits has one dimension or none, or targets another shape.
-        IndexError: if a target is no class, on the CPU.
+        IndexError: if a target is not a class, on the CPU.
 
     Example:
         >>> cross_entropy(torch.zeros(2, 3, 4), torch.ones(2, 3, dtype=torch.int64)).exp()

@@ -91,7 +91,7 @@ def statistics_between(x: torch.Tensor, y: torch.Tensor, number: Number | str) -
         The counts, as those of NumPy for the same arrays.
 
     Raises:
-        TypeError: if x is no tensor of such a dtype, y is no tensor, or number is neither a format nor text.
+        TypeError: if x is not a tensor of such a dtype, y is not a tensor, or number is neither a format nor text.
         ValueError: if y has another shape or dtype than x, or number is unknown or too wide for x's dtype.
 
     Example:
@@ -122,9 +122,9 @@ def lanes_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Ten
 def packed_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> Statistics:
     """These statistics, packed if both tensors are on the CPU; a GPU is not waited for."""
     if is_plain_tensor(x) and is_plain_tensor(y) and x.is_cpu and y.is_cpu and x.numel():
-        told = _flat(number, x.dtype) if (x.dtype, x.shape) == (y.dtype, y.shape) else None
-        if told is not None and x.is_contiguous() and y.is_contiguous():
-            function, addresses = told
+        kernel = _flat(number, x.dtype) if (x.dtype, x.shape) == (y.dtype, y.shape) else None
+        if kernel is not None and x.is_contiguous() and y.is_contiguous():
+            function, addresses = kernel
             places, values = np.empty(LENGTH, np.int16), np.empty(LENGTH, np.int32)
             room = values.ctypes.data, places.ctypes.data
             count = function(x.numel(), x.data_ptr(), y.data_ptr(), *addresses, *room)

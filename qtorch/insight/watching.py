@@ -1,6 +1,6 @@
 """The watch over a model: statistics of all its roundings, by hooks that `close` removes.
 
-Hooks and watched products are no part of compiled programs, of which each quantizer is then one of its own.
+Hooks and watched products are not part of compiled programs; each watched quantizer is a program of its own.
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ class Watch:
             self._optimizer.observer = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The record and how many steps have ended, in lists, numbers and texts, which `torch.save` keeps."""
+        """The record and the number of ended steps, as lists, numbers and texts that `torch.save` can keep."""
         return {"steps": self.steps, "record": self.record.to_json()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where the watch was of which `state_dict` came.
+        """Continues the watch whose `state_dict` this is.
 
         Raises:
             ValueError: if it is not what `state_dict` returns, or that of another model's watch.
@@ -150,14 +150,14 @@ class Watch:
         forward, backward = quantizer.quantization.forward_number, quantizer.quantization.backward_number
         gradient = Site(site.path, "gradient", site.role)
 
-        @torch.compiler.disable  # so that a compiled quantizer is a program of its own
+        @torch.compiler.disable  # a compiled quantizer is then a program of its own
         def see(_: Any, inputs: tuple[Any, ...], y: torch.Tensor) -> None:
             if not (self._handles and self._looks):  # compiled programs call hooks that are removed
                 return
             if forward is not None:
                 self._observe(site, inputs[0], y, forward)
             if backward is not None and y.grad_fn is not None:
-                # The rounding's own node, or that of a compiled quantizer: its gradients are what becomes of which.
+                # The node of the rounding, or of a compiled quantizer: its hook has the gradients before and after.
                 y.grad_fn.register_hook(see_gradient)
 
         def see_gradient(after: tuple[Any, ...], before: tuple[Any, ...]) -> None:

@@ -286,7 +286,7 @@ def unit_qparams(input: Any, form: AffineInteger, signed: bool) -> QParams:
         A `QParams` without an axis: a float32 scale and an int32 zero point, of shape ().
 
     Raises:
-        TypeError: if input is no quantized array, form no `AffineInteger`, or signed neither True nor False.
+        TypeError: if input is not a quantized array, form not an `AffineInteger`, or signed neither True nor False.
         ValueError: if input has a scale for each channel.
 
     Example:

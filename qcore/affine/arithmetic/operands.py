@@ -12,12 +12,7 @@ from qcore.formats.affine import AffineInteger
 
 
 def check_operand(name: str, q: Any) -> None:
-    """Raises unless an operand is a quantized array with one scale for the whole.
-
-    Raises:
-        TypeError: if it is no quantized array.
-        ValueError: if it has a scale for each channel.
-    """
+    """Raises unless an operand is a quantized array with one scale for the whole."""
     if not isinstance(q, QuantizedArray):
         raise TypeError(f"{name} is a {type(q).__name__}; allowed is a QTensor: insert QuantStub (Quantize) before it")
     if q.qparams.axis is not None:

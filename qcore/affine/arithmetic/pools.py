@@ -249,12 +249,7 @@ class Windows(NamedTuple):
 def make_windows(
     shape: tuple[int, ...], kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any, dimensions: int
 ) -> Windows:
-    """The windows of a pool over the last dimensions of a shape, as `torch.nn.functional` places them.
-
-    Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if it is out of range, padding is above half a kernel, or there is no place for one.
-    """
+    """The windows of a pool over the last dimensions of a shape, as `torch.nn.functional` places them."""
     check_flag("ceil_mode", ceil_mode)
     check_images(shape, dimensions)
     kernel = check_sizes("kernel_size", kernel_size, 1, dimensions)
