@@ -50,7 +50,11 @@ def averaged(xp: Any, state: Extremes, low: Any, high: Any, share: Any) -> Extre
     first = state.min_val > state.max_val
     pairs = ((state.min_val, low), (state.max_val, high))
     steps = ((old, new, xp.rounded(share * (new - old))) for old, new in pairs)
-    return Extremes(*(xp.where(first, new, old + step) for old, new, step in steps))
+    least, most = (xp.where(first, new, old + step) for old, new, step in steps)
+    # A large old end cancels: 1e8 + 1.0 * (0.3 - 1e8) is 0, below a least of 0.3. Ends that have crossed change places,
+    # since such a range would count as one that has seen nothing.
+    crossed = least > most
+    return Extremes(xp.where(crossed, most, least), xp.where(crossed, least, most))
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,9 @@ class MinMax(RangeRule):
 @dataclass(frozen=True)
 class MovingAverageMinMax(MinMax):
     """Moving averages of each array's extremes: m + averaging_constant * (extreme - m), the first array's at first.
+
+    Sums are float32's, as in torch.ao: after an end that is larger by many powers of ten they may cross. Then the ends
+    change places; in torch.ao such an observer raises.
 
     Args:
         form, scheme, eps: as for `MinMax`.

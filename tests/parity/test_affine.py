@@ -110,6 +110,18 @@ def test_observers(name, options):
             assert_same_parameters(own.qparams(state), *other.calculate_qparams())
 
 
+def test_averages_that_cross():
+    """The range of the first array is so large that the averages of the second cancel."""
+    own = jaxq.FakeQuantize(jaxq.MovingAverageMinMaxObserver, averaging_constant=1.0)
+    other = torchq.FakeQuantize(torchq.MovingAverageMinMaxObserver, averaging_constant=1.0)
+    state = own.init(())
+    for x in np.float32([[0.25, 1e8], [0.3, 0.3], [0.3, 0.7]]):
+        y, state = own.apply(state, jnp.asarray(x))
+        assert_same_bits(y, other(torch.from_numpy(x)))
+        assert_same_state(state.activation_post_process, other.activation_post_process)
+    assert (state.scale > 0.001).all()
+
+
 @pytest.mark.parametrize(("name", "options"), OBSERVERS, ids=[name for name, _ in OBSERVERS])
 def test_fake_quantize(name, options, tmp_path):
     """Training, with switches; then the state goes to the other package and back, which go on alike."""

@@ -162,7 +162,7 @@ def conv_bn(
         channels_last: True for images of shape (batch, *sizes, channels), of input and output; the weight stays.
 
     Returns:
-        The result, and the next state.
+        The result in x's dtype, and the next state.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -197,9 +197,11 @@ def conv_bn(
         return y
 
     if training and not freeze_bn:
-        return normalized(convolve, params, observe, rounded, eps, axis), after[0]
-    weight, shift = folded_in_training(params, state.mean, state.var, eps)
-    return convolve(rounded(weight)) + _along(shift, axis, x.ndim), after[0]
+        result = normalized(convolve, params, observe, rounded, eps, axis)
+    else:
+        weight, shift = folded_in_training(params, state.mean, state.var, eps)
+        result = convolve(rounded(weight)) + _along(shift, axis, x.ndim)
+    return result.astype(x.dtype), after[0]
 
 
 def _check(fake_quant: Any, momentum: Any, **flags: Any) -> None:
@@ -260,7 +262,7 @@ def _convolution(x: jax.Array, params: ConvBnParams, settings: Any, last: bool) 
     def convolve(weight: jax.Array) -> jax.Array:
         return jax.lax.conv_general_dilated(
             x,
-            weight,
+            weight.astype(x.dtype),
             stride,
             [(place, place) for place in padding],
             rhs_dilation=dilation,

@@ -68,6 +68,17 @@ def test_moving_averages(constant):
         assert_same_bits(after(observer, arrays).min_val, np.float32(average))
 
 
+def test_averages_that_cross_change_places():
+    """A large old end cancels; torch.ao's observer then raises. Ends that do not cross stay, NaN too."""
+    observer = MovingAveragePerChannelMinMax(averaging_constant=1.0)
+    arrays = np.float32(
+        [[[0.25, 1e8], [-1e8, -0.25], [0.25, 0.5], [0, np.nan]], [[0.3, 0.3], [-0.3, -0.3], [1, 2], [1, 2]]]
+    )
+    state = after(observer, arrays)
+    assert_same_bits(state.min_val, np.float32([0, -0.3, 1, np.nan]))
+    assert_same_bits(state.max_val, np.float32([0.3, 0, 2, np.nan]))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("observer", RANGES, ids=lambda observer: type(observer).__name__)
 def test_dtypes(observer, dtype):

@@ -6,6 +6,7 @@ from flax import nnx
 
 import qjax.nnx as qnn
 from qjax.quantization import QConfig, default_qat_qconfig, default_qconfig
+from qjax.quantization.functional import ConvBnParams, ConvBnState, conv_bn
 
 
 class Two(nnx.Module):
@@ -63,3 +64,16 @@ def test_models_of_bfloat16(qconfig):
     prepared(x)
     with pytest.warns(UserWarning, match="seen nothing"):
         assert qnn.convert(prepared)(x).dtype == jnp.bfloat16
+
+
+def test_batch_norms_trained_in_bfloat16():
+    rngs, x = nnx.Rngs(0), jnp.ones((2, 3, 2), jnp.bfloat16)
+    parts = nnx.Conv(2, 4, (1,), param_dtype=jnp.bfloat16, rngs=rngs), nnx.BatchNorm(4, rngs=rngs)
+    model = qnn.prepare_qat(qnn.fuse_modules(nnx.Sequential(*parts), ["0", "1"]), QConfig(None, None))
+    results = [model(x)]
+    model.eval()
+    results.append(model(x))
+    params = ConvBnParams(jnp.ones((4, 2, 1), jnp.bfloat16), None, jnp.ones(4), jnp.zeros(4))
+    state = ConvBnState(jnp.zeros(4), jnp.ones(4))
+    results += [conv_bn(x, params, state, channels_last=True, training=training)[0] for training in (True, False)]
+    assert [y.dtype for y in results] == [jnp.bfloat16] * 4

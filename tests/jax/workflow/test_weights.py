@@ -101,17 +101,22 @@ def test_packed_integers_compute_as_unpacked_ones():
 
 
 def test_rounded_operands():
-    """What goes in is rounded to its format, and weights in torch's layout to theirs, in blocks along the inputs."""
-    w, x = PARAMS["out"], X
-    params = {"w": w}
-    init, apply = prepare_fn(lambda params, x: x @ params["w"].T, QConfig("e4m3fn", "mxfp4"))
-    largest = np.float32(np.float64(np.abs(x).max()) / 448)
-    inverse = np.float32(1) / largest
-    expected = (qjax.quantize(x * inverse, "e4m3fn") * largest) @ qjax.quantize(w, "mxfp4").T
-    y, state = jax.jit(apply)(params, init(params, x), x)
-    np.testing.assert_allclose(np.asarray(y), np.asarray(expected), rtol=1e-5, atol=1e-4)  # sums in another order
-    codes = convert_params(params, state, QConfig("e4m3fn", "mxfp4"))["w"]
-    assert_same_bits(np.asarray(codes.dequantize()), np.asarray(qjax.quantize(w, "mxfp4")))
+    """What goes in is rounded to its format, and weights in torch's layout to theirs, in blocks along the inputs.
+
+    One operand is a multiple of the identity, so that sums have one term. Other sums have no defined bits: a compiled
+    program folds the transpose into the product, and adds in another order than the eager product with an array w.T.
+    """
+    settings = QConfig("e4m3fn", "mxfp4")
+    scale = np.float32(np.float64(np.abs(X).max()) / 448)
+    rounded = np.asarray(qjax.quantize(X * (np.float32(1) / scale), "e4m3fn") * scale)
+    weight = np.asarray(qjax.quantize(PARAMS["out"], "mxfp4"))
+    eye = jnp.eye(64)
+    for w, x, expected in ((eye, X, rounded), (PARAMS["out"], 3.5 * eye, 3.5 * weight.T)):  # 3.5 = 448 / 2**7
+        init, apply = prepare_fn(lambda params, x: x @ params["w"].T, settings)
+        y, state = jax.jit(apply)({"w": w}, init({"w": w}, x), x)
+        assert_same_bits(np.asarray(y) + 0, expected + 0)
+    codes = convert_params({"w": w}, state, settings)["w"]
+    assert_same_bits(np.asarray(codes.dequantize()), weight)
 
 
 BAD = {

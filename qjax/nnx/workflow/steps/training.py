@@ -63,6 +63,7 @@ class Trained(Observed):
             y = self._run(layer, *folded(layer, bn), x)
         else:
             y = self._normalized(layer, bn, x)
+        y = y.astype(x.dtype)  # a batch norm's statistics are float32 in models of bfloat16, too
         return self.observed(relu(y) if isinstance(module, Fused) and module.has_relu else y)
 
     def _run(self, layer: Any, weight: jax.Array, bias: Any, x: jax.Array) -> jax.Array:
