@@ -30,7 +30,7 @@ from qtorch.quantization.quantization_mappings import (
     is_unobserved,
     is_whole,
 )
-from qtorch.quantization.reasons import ROUNDING
+from qtorch.quantization.reasons import ROUNDING, is_conv1d
 from qtorch.quantization.reporting import report
 from qtorch.quantization.rounding import rounds_only
 from qtorch.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
@@ -116,7 +116,7 @@ def _entries(qconfig: Any, train: Any) -> dict[Any, Any]:
 
 def _as_linear(layer: Any) -> nn.Module:
     """A linear layer in the place of transformers' Conv1D; other layers as they are."""
-    if plain_class(layer).__name__ != "Conv1D" or not hasattr(layer, "nf"):
+    if not is_conv1d(layer):
         return layer
     inputs, outputs = layer.weight.shape
     made = skip_init(nn.Linear, inputs, outputs, device=layer.weight.device, dtype=layer.weight.dtype)

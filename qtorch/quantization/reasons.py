@@ -30,6 +30,11 @@ ROUNDING = (
 )
 
 
+def is_conv1d(module: Any) -> bool:
+    """True of transformers' linear layer of GPT-2, whose weight has the inputs first."""
+    return plain_class(module).__name__ == "Conv1D" and hasattr(module, "nf")
+
+
 def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
     """Why `convert` leaves a layer as it is.
 
@@ -43,6 +48,8 @@ def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
         return "it has no qconfig"
     if module.qconfig is None:
         return "its qconfig is None"
+    if is_conv1d(module):
+        return "it is transformers' Conv1D, with its weight the other way round: quantize_model makes it a Linear"
     if isinstance(module, nn.MultiheadAttention):
         return "attention is not quantized"
     bases = [kind.__name__ for kind in mapping if isinstance(module, kind)]

@@ -2,12 +2,27 @@
 
 import pytest
 import torch
+from front_models import Conv1D, Transformer, decibels
 from support import assert_same_bits
 from torch import nn
 from workflow_support import with_qconfig
 
 from qtorch.nn.quantized import FloatFunctional
-from qtorch.quantization import DeQuantStub, QuantStub, convert, get_default_qconfig, prepare, quantize_dynamic
+from qtorch.quantization import (
+    DeQuantStub,
+    QConfig,
+    QuantStub,
+    convert,
+    default_dynamic_qconfig,
+    float16_dynamic_qconfig,
+    get_default_qat_qconfig,
+    get_default_qconfig,
+    prepare,
+    prepare_qat,
+    quantize_dynamic,
+    quantize_model,
+    report,
+)
 
 
 class Mixed(nn.Module):
@@ -49,3 +64,106 @@ def test_exported(model):
         assert_same_bits(program.module()(X), model(X))
         assert_same_bits(program.module()(3 * X), model(3 * X))
     assert {"conv.weight.int_repr", "head.weight.int_repr"} <= program.state_dict.keys()
+
+
+SETTINGS = {
+    "8 bits": default_dynamic_qconfig,
+    "float16": float16_dynamic_qconfig,
+    "formats": QConfig("e4m3fn", "mxfp4"),
+    "blocks": QConfig("mxfp8_e4m3", "mxfp4"),
+    "weights": QConfig(None, "e4m3fn"),
+}
+
+
+RECURRENT = {
+    "LSTM": nn.LSTM(5, 4, proj_size=3),
+    "GRU": nn.GRU(5, 4, bias=False),
+    "layers": nn.LSTM(5, 4, 2, bidirectional=True),
+}
+CASES = [
+    pytest.param(
+        kind, name, marks=[] if (kind, name) in (("LSTM", "formats"), ("GRU", "8 bits")) else pytest.mark.heavy
+    )
+    for kind in RECURRENT
+    for name in SETTINGS
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_recurrent_layers_are_one_node(kind, name):
+    """Exported and compiled, a program does not grow with the steps; the bits are those of the eager layer."""
+    torch.manual_seed(0)
+    layer, x = RECURRENT[kind], torch.randn(12, 3, 5)
+    made = quantize_model(layer.eval(), SETTINGS[name])
+    program = torch.export.export(made, (x,))
+    nodes = [node for node in program.graph.nodes if "qtorch.recurrent" in str(node.target)]
+    assert len(nodes) == len(made.ih)
+    steps = [node for node in program.graph.nodes if "tanh" in str(node.target)]
+    assert not steps
+    with torch.no_grad():
+        compiled = torch.compile(made, fullgraph=True, backend="eager")
+        for one in (program.module(), compiled):
+            for found, expected in zip(one(x)[1], made(x)[1], strict=True):
+                assert_same_bits(found, expected)
+            assert_same_bits(one(-x)[0], made(-x)[0])
+
+
+@pytest.mark.heavy
+def test_gradients_go_through_the_steps():
+    """A layer of formats is trained operation by operation, also where its program is compiled."""
+    torch.manual_seed(0)
+    made = quantize_model(nn.LSTM(5, 4).eval(), QConfig("e4m3fn", "mxfp4"))
+    x = torch.randn(2, 2, 5, requires_grad=True)
+    gradients = []
+    for run in (made, torch.compile(made, backend="aot_eager")):
+        (gradient,) = torch.autograd.grad(run(x)[0].square().sum(), x)
+        gradients.append(gradient)
+    assert gradients[0].abs().sum() > 0
+    assert_same_bits(*gradients)
+
+
+def train(model):
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for seed in range(2):
+        optimizer.zero_grad()
+        model(words(seed)).square().mean().backward()
+        optimizer.step()
+
+
+def words(seed):
+    return torch.randint(50, (2, 7), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(
+    ("qconfig", "data"),
+    [
+        (None, {"train": train}),
+        pytest.param(QConfig("e4m3fn", "mxfp8_e4m3"), {"train": train}, marks=pytest.mark.heavy),
+        pytest.param(None, {"calibrate": [words(5)]}, marks=pytest.mark.heavy),
+        (default_dynamic_qconfig, {}),
+    ],
+    ids=["trained", "trained with formats", "calibrated", "dynamic"],
+)
+def test_blocks_of_gpt2(qconfig, data):
+    """transformers' Conv1D in a block with attention, trained, converted and exported with equal bits."""
+    model = Transformer().eval()
+    made = quantize_model(model, qconfig, **data)
+    rows = report(made)
+    assert not [row.path for row in rows if row.layer == "Conv1D"]
+    assert all(rows[path].state != "float" for path in rows_of(rows, ("attn", "proj", "fc", "out")))
+    x = words(9)
+    with torch.no_grad():
+        program = torch.export.export(made, (x,))
+        for seed in (9, 10):
+            assert_same_bits(program.module()(words(seed)), made(words(seed)))
+    assert data.get("train") or decibels(model(x), made(x)) > 20
+
+
+def rows_of(rows, names):
+    return [row.path for row in rows if row.path.split(".")[0] in names and row.state != "passing"]
+
+
+def test_conv1d_alone_is_listed_with_the_remedy():
+    model = with_qconfig(nn.Sequential(Conv1D(4, 3), nn.Linear(4, 2)).train(), get_default_qat_qconfig())
+    made = convert(prepare_qat(model).eval(), allow_uncalibrated=True)
+    assert "quantize_model makes it a Linear" in report(made)["0"].reason

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from qcore import Rounding
 from qcore.affine import UINT8, AffineInteger, QParams
 from qcore.affine.arithmetic import recurrent
 from qcore.affine.parameters import check_input
@@ -41,6 +42,8 @@ class DynamicProduct(KeepsMade):
     Attributes:
         weight: `weight()` is a quantized weight, or the numbers of one in a format; a float16 one is a tensor.
         rounding: rounds what goes in, with a weight in a format.
+        rounding_text: the same as an operator takes it, or None where it cannot: the mode and the format; "floats" for
+            no rounding, "" with a quantized weight. It is a text since programs are traced, and formats are not.
         bias: float32 of shape (outputs,), or None.
         layer_name: where the layer is in a model, for its errors; `quantize_dynamic` writes it.
     """
@@ -57,6 +60,7 @@ class DynamicProduct(KeepsMade):
             self.weight = QuantizedWeight(empty_weight(shape, torch.qint8 if dtype is None else dtype))
         self.register_buffer("bias", torch.zeros(shape[0]) if bias_ else None)
         self.rounding: torch.nn.Module = torch.nn.Identity()
+        self.rounding_text: str | None = "floats" if dtype is torch.float16 else ""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The product of a float tensor of shape (..., features), whose range is that of all of it, in its dtype.
@@ -110,13 +114,27 @@ class DynamicProduct(KeepsMade):
         numbers = weight.detach().to(torch.float32)
         if dtype is torch.float16:
             largest = torch.finfo(torch.float16).max
-            self.weight = numbers.clamp(-largest, largest).to(torch.float16)
+            self.weight, self.rounding_text = numbers.clamp(-largest, largest).to(torch.float16), "floats"
         elif dtype is None:
             self.weight = weight_module(weight_maker(owner), owner, weight.detach())
             self.rounding = product_rounding(owner)
+            self.rounding_text = _text(self.rounding)
         else:
-            self.weight = QuantizedWeight(weight_of(owner, numbers), weight.dtype)
+            self.weight, self.rounding_text = QuantizedWeight(weight_of(owner, numbers), weight.dtype), ""
         self.bias = None if bias is None else bias.detach().to(torch.float32).clone()
+
+
+def _text(rounding: torch.nn.Module) -> str | None:
+    """A rounding of floats as a text; None of what draws random bits, or has a state."""
+    if isinstance(rounding, torch.nn.Identity):
+        return "floats"
+    if not isinstance(rounding, Quantizer):
+        return None
+    quantization = rounding.quantization
+    mode, number = quantization.forward_rounding, quantization.forward_number
+    if number is None or mode is Rounding.STOCHASTIC or quantization.history is not None:
+        return None
+    return f"{mode.value} {number.text}"
 
 
 def multiplied(x: torch.Tensor, weight: QTensor, bias: torch.Tensor | None, activations: AffineInteger) -> torch.Tensor:

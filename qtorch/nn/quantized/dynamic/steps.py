@@ -12,6 +12,8 @@ from qcore.affine.arithmetic import recurrent
 from qtorch._affine.integer.dynamic import DynamicKernel, kernel_of
 from qtorch._affine.namespace import Names
 from qtorch._affine.tensor import QTensor
+from qtorch._rounding.dispatch import quantize
+from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch.nn.quantized.common.weights import QuantizedWeight
 from qtorch.nn.quantized.dynamic.product import multiplied
 
@@ -20,7 +22,7 @@ Product = Callable[[torch.Tensor], torch.Tensor]
 _library = torch.library.Library("qtorch", "FRAGMENT")
 _library.define(
     "recurrent(Tensor x, SymInt[] sizes, Tensor[] state, Tensor[] of_input, Tensor[] of_hidden, Tensor[] projection, "
-    "int[] forms, str law, bool reverse) -> Tensor[]",
+    "int[] forms, str[] roundings, str law, bool reverse) -> Tensor[]",
 )
 
 
@@ -57,14 +59,25 @@ def run_steps(
     """
     of_input, of_hidden = products
     every = [*products, *([] if projection is None else [projection])]
-    differentiated = torch.is_grad_enabled() and any(one.requires_grad for one in state)
-    integers = all(isinstance(one.weight, QuantizedWeight) for one in every)
-    if torch.compiler.is_dynamo_compiling() and integers and not differentiated:
+    roundings = [one.rounding_text for one in every]
+    if _is_traced(x) and None not in roundings and not _is_differentiated(x, state, roundings):
         tensors = [*(_tensors(one) for one in every), *([[]] if projection is None else [])]
-        forms = [number for one in every for form in (one.weight.form, one.activations) for number in _numbers(form)]
-        made = torch.ops.qtorch.recurrent(x.detach(), list(sizes), list(state), *tensors, forms, law, reverse)
+        forms = [number for one in every for number in _forms(one)]
+        arguments = x.detach(), list(sizes), list(state), *tensors, forms, roundings, law, reverse
+        made = torch.ops.qtorch.recurrent(*arguments)
         return made[0], made[1:]
     return _run(law, of_input, of_hidden, of_hidden.kernel(), x, sizes, state, reverse, projection)
+
+
+def _is_traced(x: torch.Tensor) -> bool:
+    """True in a program for `torch.compile`, and of tensors that `torch.export` traces without it."""
+    return torch.compiler.is_dynamo_compiling() or (torch.compiler.is_exporting() and not is_plain_tensor(x))
+
+
+def _is_differentiated(x: torch.Tensor, state: State, roundings: list[Any]) -> bool:
+    """True if gradients are asked for; products of integers have none for x."""
+    sources = [*state, *([x] if any(roundings) else [])]
+    return torch.is_grad_enabled() and any(one.requires_grad for one in sources)
 
 
 def _run(
@@ -97,19 +110,27 @@ def _run(
 
 
 def _tensors(product: Any) -> list[torch.Tensor]:
-    """The weight's integers, scale and zero point, and the bias where there is one."""
-    weight: Any = product.weight()
-    parts = weight.values, weight.qparams.scale, weight.qparams.zero_point
+    """The weight's integers, scale and zero point, or its numbers, and the bias where there is one."""
+    weight: Any = product.weight if isinstance(product.weight, torch.Tensor) else product.weight()
+    integers = isinstance(weight, QTensor)
+    parts = [weight.values, weight.qparams.scale, weight.qparams.zero_point] if integers else [weight.float()]
     return [*parts, *([] if product.bias is None else [product.bias])]
 
 
-def _numbers(form: Any) -> tuple[int, ...]:
-    """An `AffineInteger` as numbers, which an operator takes."""
-    return form.qmin, form.qmax, int(form.signed), form.middle
+def _forms(product: Any) -> tuple[int, ...]:
+    """The integers of a weight and of what goes in, as numbers, which an operator takes; zeros where there are none."""
+    if not isinstance(product.weight, QuantizedWeight):
+        return (0,) * 8
+    both = product.weight.form, product.activations
+    return tuple(number for form in both for number in (form.qmin, form.qmax, int(form.signed), form.middle))
 
 
-def _product_of(tensors: list[torch.Tensor], forms: Sequence[int]) -> tuple[Product, DynamicKernel | None]:
-    """The product with a weight, of `_tensors`, and its kernel; `forms` are those of weight and activations."""
+def _product_of(
+    tensors: list[torch.Tensor], forms: Sequence[int], rounding: str
+) -> tuple[Product, DynamicKernel | None]:
+    """The product with a weight, of `_tensors`, `_forms` and `rounding_text`, and its kernel."""
+    if rounding:
+        return _product_of_floats(*tensors, rounding=rounding), None
     form, activations = (AffineInteger(forms[at], forms[at + 1], bool(forms[at + 2]), forms[at + 3]) for at in (0, 4))
     values, scale, zero_point, *bias = tensors
     weight = QTensor._made(values, QParams(scale, zero_point, 0 if scale.dim() else None), form)
@@ -123,6 +144,17 @@ def _product_of(tensors: list[torch.Tensor], forms: Sequence[int]) -> tuple[Prod
     return product, kernel
 
 
+def _product_of_floats(weight: torch.Tensor, bias: torch.Tensor | None = None, *, rounding: str) -> Product:
+    """The product of floats with a weight in float32, after a rounding."""
+    mode, _, text = rounding.partition(" ")
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        x = x.to(torch.float32)
+        return torch.nn.functional.linear(quantize(x, text, mode) if text else x, weight, bias)
+
+    return product
+
+
 def _recurrent(
     x: torch.Tensor,
     sizes: Sequence[int],
@@ -131,11 +163,13 @@ def _recurrent(
     of_hidden: list[torch.Tensor],
     of_state: list[torch.Tensor],
     forms: Sequence[int],
+    roundings: Sequence[str],
     law: str,
     reverse: bool,
 ) -> list[torch.Tensor]:
-    (input_product, _), (hidden_product, kernel) = _product_of(of_input, forms[:8]), _product_of(of_hidden, forms[8:16])
-    projection = _product_of(of_state, forms[16:])[0] if of_state else None
+    input_product, _ = _product_of(of_input, forms[:8], roundings[0])
+    hidden_product, kernel = _product_of(of_hidden, forms[8:16], roundings[1])
+    projection = _product_of(of_state, forms[16:], roundings[2])[0] if of_state else None
     result, last = _run(law, input_product, hidden_product, kernel, x, sizes, state, reverse, projection)
     return [result, *(one.clone() if one is old else one for one, old in zip(last, state, strict=True))]
 
