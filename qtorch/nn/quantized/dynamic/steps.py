@@ -121,7 +121,7 @@ def _forms(product: Any) -> tuple[int, ...]:
     """The integers of a weight and of what goes in, as numbers, which an operator takes; zeros where there are none."""
     if not isinstance(product.weight, QuantizedWeight):
         return (0,) * 8
-    both = product.weight.form, product.activations
+    both: Any = product.weight.form, product.activations
     return tuple(number for form in both for number in (form.qmin, form.qmax, int(form.signed), form.middle))
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from qcore.affine import INT8, UINT8, AffineInteger, QParams
+from qtorch._affine import launch
 from qtorch._affine.integer import dynamic as dynamic_kernels
 from qtorch._affine.integer import kernel
 from qtorch.nn.intrinsic.quantized import ConvReLU2d
@@ -22,7 +23,6 @@ from qtorch.quantization import (
     convert,
     fuse_modules,
     get_default_qconfig,
-    launch,
     prepare,
 )
 
