@@ -10,8 +10,10 @@ what the library does without being asked. Seconds of compiling are those of all
 compiler's, in an empty cache of Inductor's and after a program that warms up.
 
 The last rows are training steps of PreResNet20 (see `benchmarks.training`), compiled in fp32 and rounded to nearest,
-with all threads: seconds a step, and of compiling, forward and backward. They are not for AVX-512, with which torch
-2.13's own compiled convolutions may write past their buffers (docs/speed.md).
+with all threads: seconds a step, and of compiling, forward and backward. "emptied" is the rounded step with operations
+that compilers drop in the law's place: it has the loops and tensors of a rounded step, so what it takes beyond fp32 are
+passes over memory, and what a rounded step takes beyond it is arithmetic. These rows are not for AVX-512, with which
+torch 2.13's own compiled convolutions may write past their buffers (docs/speed.md).
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from benchmarks import training
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import by_turns, clock_for, keep_pages, machine, usable_cores, versions
 from benchmarks.support.vectors import instruction_sets
+from qcore.law.program import Program
 from qtorch._rounding.paths import inductor
 from qtorch._rounding.plan import plan_for
 
@@ -114,17 +117,26 @@ def measure(seconds: float) -> Iterator[dict[str, Any]]:
 
 
 def network(seconds: float) -> Iterator[dict[str, Any]]:
-    """A training step in fp32 and one that is rounded to nearest: the time, and that of compiling."""
+    """A training step in fp32, and rounded to nearest with the law and without its arithmetic: times, and compiling."""
     torch.set_num_threads(usable_cores())
+    config.fx_graph_cache = False  # which would find the step with the law where it is without, as Dynamo would by mode
     steps, spent = {}, {}
-    for name, rounding in (("fp32", None), ("rounded", "nearest")):
+    for name, rounding in (("fp32", None), ("rounded", "nearest"), ("emptied", "nearest_away")):
         step = training.torch_step(BATCH, rounding, compiled=True)
         begin = sum(os.times()[:4])
-        step()
+        with patch.object(Program, "run", _emptied if name == "emptied" else Program.run):
+            step()
         steps[name], spent[name] = step, sum(os.times()[:4]) - begin
     times = by_turns(list(steps.values()), clock_for("cpu"), 40 * seconds)
     for name, one in zip(steps, times, strict=True):
         yield {"step": name, "seconds": one.median, "fastest": one.fastest, "compile": spent[name]}
+
+
+def _emptied(program: Program, xp: Any, bits: Any, *others: Any) -> Any:
+    """In the law's place: as many operations, so that Inductor makes the same loops; compilers drop them."""
+    for number in (*range(1, 14), *range(1, 14)):
+        bits = bits ^ number
+    return bits
 
 
 def network_table(rows: list[dict[str, Any]], vectors: str) -> Table:
