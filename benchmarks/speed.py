@@ -44,7 +44,7 @@ from benchmarks.support.timing import (
 )
 from benchmarks.support.vectors import instruction_sets, measure_apart
 from qcore import parse
-from qtorch._rounding.paths.packages import round_by_package
+from qtorch._rounding.paths.kernels import round_by_package
 from qtorch._rounding.plan import plan_for
 from qtorch.quantization import quantize_per_tensor
 

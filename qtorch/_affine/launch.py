@@ -23,9 +23,8 @@ from qcore.affine import (
 from qcore.law.tiles import as_matrix
 from qtorch import _namespace as namespace
 from qtorch._kernels import affine, packages
+from qtorch._kernels.launch import LIMIT, VECTOR, aligned, memory_order, ordered, restored
 from qtorch._rounding.paths.choice import are_plain_tensors
-from qtorch._rounding.paths.cpu import aligned
-from qtorch._rounding.paths.packages import LIMIT
 
 # Whether there is one parameter for all ("x"), or channels ("c") between other axes, and sizes of an example.
 _EXAMPLES = {"x": (1 << 20,), "c": (1 << 10,), "xc": (1 << 10, 1 << 10), "cx": (1 << 10, 1 << 10), "xcx": (64, 64, 256)}
@@ -137,7 +136,7 @@ def observer_on_cpu(
     for buffer, dtype in zip(buffers, _STATE, strict=True):
         if buffer.numel() != count or buffer.dtype is not dtype or not buffer.is_cpu or not buffer.is_contiguous():
             return None
-    order = _memory_order(x)
+    order = memory_order(x)
     layout = _layout(x, order, axis)
     function = layout and affine.observe(averages, rule.scheme, layout[1])
     if not layout or function is None:
@@ -154,7 +153,7 @@ def _run_on_cpu(
     dtypes: tuple[torch.dtype, ...],
 ) -> tuple[torch.Tensor, ...] | None:
     """The results of the kernel for a layout, of x's shape and memory format; None where there is no kernel."""
-    order = _memory_order(x)
+    order = memory_order(x)
     layout = _layout(x, order, axis)
     function = layout and kernel(layout[1])
     if not layout or function is None:
@@ -183,10 +182,10 @@ def _call(
     written: Sequence[torch.Tensor] = (),
 ) -> tuple[torch.Tensor, ...]:
     """New tensors, which a kernel fills in, like those that it writes after them."""
-    source = _ordered(x, order)
+    source = ordered(x, order)
     results = [torch.empty_like(source, dtype=dtype) for dtype in dtypes]  # a generator would take a call each time
     function(*sizes, *[one.data_ptr() for one in (source, *read, *results, *written)])
-    return tuple(results) if order is None else tuple([_restored(result, order) for result in results])
+    return tuple(results) if order is None else tuple([restored(result, order) for result in results])
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -198,28 +197,11 @@ def straight_through_on_cpu(gradient: torch.Tensor, mask: torch.Tensor) -> torch
     kernel = affine.straight_through(8 * gradient.element_size())
     if kernel is None:
         return None
-    order = _memory_order(mask)
-    gradient, mask = _ordered(gradient, order), _ordered(mask, order)
+    order = memory_order(mask)
+    gradient, mask = ordered(gradient, order), ordered(mask, order)
     result = torch.empty_like(gradient)
     kernel(mask.numel(), *(one.data_ptr() for one in (gradient, mask, result)))
-    return _restored(result, order)
-
-
-def _memory_order(x: torch.Tensor) -> list[int] | None:
-    """The dimensions from the outermost, as torch lays out results of operations on x; None where none is moved."""
-    if x.is_contiguous():
-        return None
-    return sorted(range(x.dim()), key=torch.empty_like(x, device="meta").stride, reverse=True)
-
-
-def _ordered(x: torch.Tensor, order: list[int] | None) -> torch.Tensor:
-    """x with its dimensions in another order, without gaps."""
-    return (x if order is None else x.permute(order)).contiguous()
-
-
-def _restored(result: torch.Tensor, order: list[int] | None) -> torch.Tensor:
-    """The inverse of `_ordered`."""
-    return result if order is None else result.permute(sorted(range(len(order)), key=order.__getitem__))
+    return restored(result, order)
 
 
 def fake_quantize_by_package(
@@ -228,8 +210,8 @@ def fake_quantize_by_package(
     """The same as `fake_quantize_on_cpu`, by a package; None where there is none."""
     if not 1 < x.numel() < LIMIT or scale.device != x.device or zero_point.device != x.device:
         return None
-    order = _memory_order(x)
-    source = packages.aligned(_ordered(x, order))
+    order = memory_order(x)
+    source = aligned(ordered(x, order), VECTOR)
     pattern, shape = "x", (source.numel(),)
     if axis is not None:
         axis = axis if order is None else order.index(axis)
@@ -244,7 +226,7 @@ def fake_quantize_by_package(
     results = torch.empty_like(source), torch.empty_like(source, dtype=torch.uint8)
     parameters = scale.contiguous(), zero_point.contiguous(), _ends(bounds, x.device)
     kernel([source.view(shape), *parameters, *(result.view(shape) for result in results)])
-    return tuple(_restored(result, order) for result in results)
+    return tuple(restored(result, order) for result in results)
 
 
 class _Names(namespace.Names):

@@ -8,8 +8,8 @@ import torch
 import qcore.namespace
 from qtorch import _namespace as namespace
 from qtorch._kernels.affine import extremes as kernel_of_extremes
+from qtorch._kernels.launch import is_dense
 from qtorch._rounding.paths.choice import is_plain_tensor
-from qtorch._rounding.paths.cpu import is_dense
 
 _LARGE = 1 << 15  # elements, from which a kernel finds extremes sooner than torch
 

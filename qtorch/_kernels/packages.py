@@ -107,12 +107,6 @@ class _Onto(torch.nn.Module):
             memory.copy_(result if result.shape == memory.shape else result.reshape(-1))
 
 
-def aligned(x: torch.Tensor) -> torch.Tensor:
-    """x without gaps, and where kernels can load whole vectors."""
-    x = x.contiguous()
-    return x.clone() if x.data_ptr() % 16 else x
-
-
 def several(results: Any) -> tuple[torch.Tensor, ...]:
     return results if isinstance(results, tuple) else (results,)
 

@@ -14,10 +14,10 @@ from qcore.linalg.law import batch_shape
 from qcore.random.steps import MOST_HALF_BITS, block_of_step, words_of_step
 from qcore.random.threefry import Noise
 from qtorch._kernels import products
+from qtorch._kernels.launch import addresses, aligned
 from qtorch._namespace import Names
 from qtorch._rounding.keys import window_tensor
 from qtorch._rounding.paths.choice import round_tensor
-from qtorch._rounding.paths.cpu import aligned
 from qtorch._rounding.plan import Plan, plan_for
 
 
@@ -39,7 +39,7 @@ def sequential_product(
     if function is None:
         return None
     sizes = prod(batch), a.shape[-2], b.shape[-1], a.shape[-1]
-    function(*sizes, a.data_ptr(), b.data_ptr(), 0 if key is None else key.data_ptr(), result.data_ptr())
+    function(*sizes, *addresses(a, b, key, result))
     return result
 
 

@@ -24,8 +24,8 @@ from qcore.linalg.law import Sums, batch_shape
 from qcore.linalg.places import Axis, Places, convolution_places
 from qcore.linalg.product import Product
 from qtorch._kernels import products
+from qtorch._kernels.launch import addresses, aligned
 from qtorch._rounding.paths.choice import round_tensor
-from qtorch._rounding.paths.cpu import aligned
 from qtorch._rounding.plan import Plan, plan_for
 from qtorch.linalg.namespace import Float64
 
@@ -191,7 +191,7 @@ def _from_places(
     if function is None:
         return None
     sizes, axes = _arguments(places, sums.accumulator)
-    function(*sizes, a.data_ptr(), b.data_ptr(), 0 if key is None else key.data_ptr(), result.data_ptr(), *axes)
+    function(*sizes, *addresses(a, b, key, result), *axes)
     return result
 
 

@@ -12,8 +12,8 @@ from qcore.reproducible.operations import SMALLEST
 from qcore.reproducible.sums import tree_sums
 from qtorch import _namespace as namespace
 from qtorch._kernels import products
+from qtorch._kernels.launch import addresses, aligned
 from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor
-from qtorch._rounding.paths.cpu import aligned
 from qtorch._rounding.sharded import is_sharded
 from qtorch.linalg.native import ProductSpec
 from qtorch.linalg.operator import multiply_tensors
@@ -106,8 +106,7 @@ def tensor_sums(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) ->
         return tree_sums(Names, a, b, tuple(axes))
     a, b = aligned(a.contiguous()), None if b is None else aligned(b.expand(a.shape).contiguous())
     result = _shape(a, b, axes)
-    addresses = a.data_ptr(), 0 if b is None else b.data_ptr(), result.data_ptr()
-    kernel(*addresses, a.dim(), len(axes), *a.shape, *axes)
+    kernel(*addresses(a, b, result), a.dim(), len(axes), *a.shape, *axes)
     return result
 
 

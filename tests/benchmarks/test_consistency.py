@@ -73,11 +73,11 @@ def test_compiled_programs_are_all_pairs():
 @pytest.mark.heavy
 @pytest.mark.parametrize("broken", [False, True])
 def test_compiled_programs_that_differ_are_found(broken, monkeypatch):
-    monkeypatch.setattr(torch._inductor.config, "fx_graph_cache", False)
     if broken:
         monkeypatch.setattr(inductor.Body, "store", lambda self, lane: (-lane).value)
     program = compiled.Program("fixed(8,4)", "float32", "contiguous", ("nearest", "stochastic"))
-    cases = compiled.compare(program)
+    with torch._inductor.config.patch(fx_graph_cache=False):
+        cases = compiled.compare(program)
     assert [case.backend for case in cases] == ["numpy", "torch compiled"] * 2
     assert [case.differing > 0 for case in cases] == [False, broken, False, False]  # stochastic rounding is a call
 

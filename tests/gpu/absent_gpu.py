@@ -28,7 +28,7 @@ import torch
 
 from qtorch._affine import launch as affine
 from qtorch._kernels import packages
-from qtorch._rounding.paths import packages as rounding
+from qtorch._rounding.paths import kernels as rounding
 
 GPU = torch.device("cuda", 0)
 CAPABILITY = 90

@@ -10,7 +10,7 @@ import qcore
 from qcore import affine
 from qtorch._affine.launch import Bounds, fake_quantize_by_package
 from qtorch._rounding.keys import make_noise
-from qtorch._rounding.paths.packages import decode_by_package, round_by_package
+from qtorch._rounding.paths.kernels import decode_by_package, round_by_package
 from qtorch._rounding.plan import digest_of_law, make_plan
 
 pytestmark = pytest.mark.triton

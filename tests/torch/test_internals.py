@@ -17,21 +17,20 @@ from support import assert_all_same_bits, assert_same_bits
 import qcore
 import qtorch
 from qtorch import _torch_internals as internals
+from qtorch._affine import affine, functional
 from qtorch._affine.integer import convolution, products
 from qtorch._kernels import store
 from qtorch._rounding import dispatch, many
-from qtorch._rounding.paths import packages
+from qtorch._rounding.paths import kernels
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.plan import make_plan
 from qtorch.quant import Quantizer, module
 from qtorch.quantization import (
     DeQuantStub,
     QuantStub,
-    affine,
     convert,
     default_qconfig,
     fake_quantize_per_tensor_affine,
-    functional,
     fuse_modules,
     prepare,
     quantize_dynamic,
@@ -221,13 +220,13 @@ def test_without_packages(monkeypatch, tmp_path):
 
     monkeypatch.setattr(store, "folder", lambda: nullcontext(store.Folder(tmp_path, tmp_path)))
     monkeypatch.setitem(sys.modules, "torch._inductor", None)
-    packages.load.cache_clear()
+    kernels.load.cache_clear()
     plan = make_plan(F, "nearest", X.dtype, None, False)
     try:
         with pytest.warns(RuntimeWarning, match="operation by operation"):
-            assert packages.round_by_package(X, plan, None) is None
+            assert kernels.round_by_package(X, plan, None) is None
     finally:
-        packages.load.cache_clear()
+        kernels.load.cache_clear()
 
 
 def test_without_interpreters(monkeypatch):

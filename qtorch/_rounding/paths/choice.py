@@ -19,10 +19,11 @@ from torch.nn import Parameter
 from qcore import Number
 from qcore.law.tiles import block_counts, tiles
 from qcore.random.threefry import Noise
+from qtorch._kernels.launch import with_strides_of
 from qtorch._kernels.packages import serve_cpu
 from qtorch._namespace import Names
 from qtorch._rounding.dense import check_dense
-from qtorch._rounding.paths.cpu import decode_on_cpu, round_on_cpu, with_strides_of
+from qtorch._rounding.paths.kernels import decode_by_package, decode_on_cpu, round_by_package, round_on_cpu
 from qtorch._rounding.paths.operations import (
     DTYPES,
     FLOATS,
@@ -35,7 +36,6 @@ from qtorch._rounding.paths.operations import (
     scale_dtype,
     stored_scales,
 )
-from qtorch._rounding.paths.packages import decode_by_package, round_by_package
 from qtorch._rounding.plan import Plan, block_sizes, decoder, law_digest, text_of
 from qtorch._rounding.sharded import check_not_transformed, is_sharded, round_shards
 from qtorch._torch_internals import is_memory

@@ -14,11 +14,11 @@ import torch
 from qcore.formats.text import parse
 from qcore.law.tiles import block_counts
 from qcore.random.threefry import Noise
+from qtorch._kernels.launch import with_strides_of
 from qtorch._namespace import FLOATS
 from qtorch._rounding.cache import cached
 from qtorch._rounding.paths import inductor
 from qtorch._rounding.paths.choice import are_plain_tensors, decode_tensor, is_plain_tensor, round_tensor
-from qtorch._rounding.paths.cpu import with_strides_of
 from qtorch._rounding.paths.operations import lane_dtype, scale_dtype
 from qtorch._rounding.plan import Plan, plan_for
 from qtorch._torch_internals import map_tree

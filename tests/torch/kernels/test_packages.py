@@ -10,8 +10,8 @@ from qtorch._affine import launch
 from qtorch._kernels import packages
 from qtorch._rounding.keys import make_noise
 from qtorch._rounding.many import round_each
-from qtorch._rounding.paths import packages as rounding
-from qtorch._rounding.paths.packages import round_by_package
+from qtorch._rounding.paths import kernels as rounding
+from qtorch._rounding.paths.kernels import round_by_package
 from qtorch._rounding.plan import make_plan
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from torch._inductor.utils import fresh_cache
 import qcore
 import qtorch
 from qcore import FloatingPoint
-from qtorch._rounding.paths import cpu
+from qtorch._rounding.paths import kernels
 
 F = FloatingPoint(5, 2)
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -18,14 +18,14 @@ FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 @pytest.fixture
 def seen(monkeypatch):
     """What the kernel was called for, and what came of it."""
-    found, round_places = [], cpu._round_places
+    found, round_places = [], kernels._round_places
 
     def watched(x, plan, noise):
         result = round_places(x, plan, noise)
         found.append((x, None) if result is None else (x.clone(), result.clone()))  # which programs write over
         return result
 
-    monkeypatch.setattr(cpu, "_round_places", watched)
+    monkeypatch.setattr(kernels, "_round_places", watched)
     return found
 
 

@@ -1,9 +1,13 @@
-"""Tensors as calls of packages (`qtorch._kernels.packages`), which Inductor compiles from the law on tensors."""
+"""Tensors of any shape, strides and memory format as calls of the kernels that round and decode.
+
+On the CPU these are in C: a tensor is memory, or a matrix whose blocks are tiles (`qtorch._kernels.laws`). On GPUs, and
+on the CPU where a user asks, they are packages: a tensor is an array in which blocks have axes of their own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,10 +21,10 @@ from qcore.law.rounding import Rounding
 from qcore.law.tiles import Matrix, Sizes, Tiles, as_matrix, block_counts
 from qcore.random.threefry import Noise
 from qtorch import _namespace
-from qtorch._kernels import packages
+from qtorch._kernels import laws, packages
+from qtorch._kernels.launch import LIMIT, VECTOR, aligned, is_dense, with_strides_of
 from qtorch._namespace import Names
 from qtorch._rounding.paths import operations
-from qtorch._rounding.paths.cpu import with_strides_of
 from qtorch._rounding.paths.operations import (
     DTYPES,
     FLOATS,
@@ -30,9 +34,10 @@ from qtorch._rounding.paths.operations import (
     scale_dtype,
     stored_scales,
 )
-from qtorch._rounding.plan import Plan
+from qtorch._rounding.plan import Plan, decoder_for
 
-LIMIT = 1 << 31  # elements, whose indices kernels count in 31 bits
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
+_RUN = 1 << 12  # elements of channels_last tensors that share a table of indices
 _SMALL = 1024  # elements of a block that a kernel is made for; it reads them once
 
 # Which axes of a tensor lie inside of blocks ("r") and which outside ("k"), and sizes of an example; "" has no blocks.
@@ -47,6 +52,120 @@ _EXAMPLES = {
 }
 
 
+def round_on_cpu(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
+    """Rounds, or encodes, a plain tensor that has elements; None where there is no kernel. See `operations.run`.
+
+    The usual case comes first and in few steps: between a network's operations Python's code has left the caches.
+    """
+    if not plan.elementwise:
+        return _round_blocks(x, plan, noise)
+    if not x.is_contiguous():
+        return _round_strided(x, plan, noise)
+    kernel = plan.kernels["flat"]
+    if kernel is None:
+        return None
+    function, constants = kernel
+    result = torch.empty_like(x) if plan.dtype is x.dtype else torch.empty_like(x, dtype=plan.dtype)
+    if noise is None:
+        function(x.numel(), x.data_ptr(), constants, result.data_ptr())
+    else:
+        key, window = noise
+        function(x.numel(), x.data_ptr(), constants, key.data_ptr(), window.data_ptr(), result.data_ptr())
+    return result
+
+
+def _round_strided(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
+    """Where nothing depends on indices, memory without gaps is rounded as it is."""
+    if noise is not None:
+        result = _round_places(x, plan, noise)
+        if result is not None:
+            return result
+    elif is_dense(x):
+        flat = x.as_strided((x.numel(),), (1,))
+        result = round_on_cpu(flat, plan, None)
+        return None if result is None else result.as_strided(x.shape, x.stride())
+    result = round_on_cpu(x.contiguous(), plan, noise)
+    return None if result is None else with_strides_of(x, result)
+
+
+def _round_places(x: torch.Tensor, plan: Plan, noise: Noise) -> torch.Tensor | None:
+    """Stochastic rounding where channels lie side by side in memory: elements' indices come from a table."""
+    if x.dim() not in _CHANNELS_LAST or not x.is_contiguous(memory_format=_CHANNELS_LAST[x.dim()]):
+        return None
+    examples, channels = x.shape[:2]
+    positions = x.numel() // (examples * channels)
+    if channels * positions >= 2**31 or (kernel := plan.kernels["places"]) is None:
+        return None
+    count, places = _places(channels, positions)
+    runs = positions // count
+    sizes = examples * runs, count * channels, 1, 1, runs, count, channels * positions
+    result = torch.empty_like(x, dtype=plan.dtype)
+    function, constants = kernel
+    key, window = noise
+    addresses = (one.data_ptr() for one in (key, window, places, result))
+    function(*sizes, x.data_ptr(), constants, *addresses)
+    return result
+
+
+@lru_cache(maxsize=256)
+def _places(channels: int, positions: int) -> tuple[int, torch.Tensor]:
+    """How many positions a run has, and the indices of its elements in their order of memory, less the first one."""
+    most = max(1, _RUN // channels)
+    count = next(count for count in range(min(most, positions), 0, -1) if positions % count == 0)
+    position, channel = (torch.arange(size, dtype=torch.int32, device="cpu") for size in (count, channels))
+    return count, (position[:, None] + channel * positions).flatten()
+
+
+def _round_blocks(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
+    matrix, layout = plan.matrices[x.shape]
+    if matrix is None or (kernel := plan.kernels[layout]) is None:
+        return None
+    function, constants = kernel
+    lanes = x.contiguous()
+    results = [torch.empty_like(lanes, dtype=plan.dtype), *_scales(plan, x)]
+    addresses = [] if noise is None else [one.data_ptr() for one in noise]
+    addresses += [result.data_ptr() for result in results]
+    function(*matrix, lanes.data_ptr(), constants, *addresses)
+    result = results[0] if lanes is x else with_strides_of(x, results[0])
+    return (result, *results[1:]) if plan.program.codes else result
+
+
+def _scales(plan: Plan, x: torch.Tensor) -> list[torch.Tensor]:
+    """Memory for the blocks' scales, and for the tensor's scale where there is one."""
+    if not (plan.program.codes and plan.program.shared):
+        return []
+    counts = block_counts(tuple(x.shape), plan.number.block_sizes(x.dim()))
+    scales = [torch.empty(counts, dtype=scale_dtype(plan.program), device=x.device)]
+    if plan.program.kind == "nvfp4":
+        scales.append(torch.empty((), dtype=FLOATS[lane_dtype(plan.program.carrier)], device=x.device))
+    return scales
+
+
+@lru_cache(maxsize=1024)
+def _matrix(number: Number, shape: torch.Size) -> Matrix | None:
+    return as_matrix(tuple(shape), number.block_sizes(len(shape)))
+
+
+def decode_on_cpu(
+    codes: torch.Tensor, number: Number, dtype: torch.dtype, scales: torch.Tensor | None, scale: torch.Tensor | None
+) -> torch.Tensor | None:
+    """Decodes a plain tensor that has elements; None where there is no kernel."""
+    decoding, constants = decoder_for(number, dtype)
+    codes = codes.contiguous()
+    storage, result = str(codes.dtype).removeprefix("torch."), torch.empty_like(codes, dtype=dtype)
+    if scales is None:
+        function, sizes, others = laws.decoding(decoding, storage, "flat"), (codes.numel(),), []
+    elif (matrix := _matrix(number, codes.shape)) is None:
+        return None
+    else:
+        function, sizes = laws.decoding(decoding, storage, laws.layout_of(matrix)), matrix
+        others = [aligned(stored_scales(scales, decoding).contiguous()), *([] if scale is None else [aligned(scale)])]
+    if function is None:
+        return None
+    function(*sizes, codes.data_ptr(), constants.data_ptr(), *(one.data_ptr() for one in others), result.data_ptr())
+    return result
+
+
 def round_by_package(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     """Rounds, or encodes, a plain tensor that has elements; None where there is no kernel. See `operations.run`."""
     sizes = plan.number.block_sizes(x.dim())
@@ -54,13 +173,8 @@ def round_by_package(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     kernel = load(plan.program, pattern, block, x.device) if pattern in _EXAMPLES else None
     if kernel is None:
         return None
-    lanes = packages.aligned(x)
-    results = [torch.empty_like(lanes, dtype=plan.dtype)]
-    if plan.program.shared and plan.program.codes:
-        counts, dtype = block_counts(tuple(x.shape), sizes), scale_dtype(plan.program)
-        results.append(torch.empty(counts, dtype=dtype, device=x.device))
-    if plan.program.codes and plan.program.kind == "nvfp4":
-        results.append(torch.empty((), dtype=FLOATS[lane_dtype(plan.program.carrier)], device=x.device))
+    lanes = aligned(x.contiguous(), VECTOR)
+    results = [torch.empty_like(lanes, dtype=plan.dtype), *_scales(plan, x)]
     constants = torch.tensor(plan.constants, dtype=lane_dtype(plan.program.carrier), device=x.device)
     memory = [_bits(results[0]).view(shape), *(result.view(-1) for result in results[1:])]
     kernel([_bits(lanes).view(shape), constants, *(noise or ()), *memory])
@@ -78,11 +192,12 @@ def decode_by_package(
     kernel = load_decoder(decoding, codes.dtype, pattern, block, codes.device) if pattern in _EXAMPLES else None
     if kernel is None:
         return None
-    source = packages.aligned(codes)
+    source = aligned(codes.contiguous(), VECTOR)
     result = torch.empty_like(source, dtype=dtype)
     arguments = [source.view(shape), torch.tensor(constants, dtype=lane_dtype(decoding.carrier), device=codes.device)]
     if scales is not None:
-        arguments.append(packages.aligned(stored_scales(scales, decoding)).view(_outside(pattern, shape)))
+        stored = aligned(stored_scales(scales, decoding).contiguous(), VECTOR)
+        arguments.append(stored.view(_outside(pattern, shape)))
     if scale is not None:
         arguments.append(scale.reshape(()))
     kernel([*arguments, _bits(result).view(shape)])

@@ -1,0 +1,62 @@
+"""Tensors as what kernels read and write: memory without gaps, at addresses that vectors may have, in one order.
+
+Kernels that go through elements know no strides: they read memory from one end to the other. Their results lie in
+memory as those of torch's own operations on the same tensor do. There are two kinds of kernels:
+
+    C, on the CPU       a function of sizes and addresses, all integers (`source.Kernel`); it refuses another number
+    a package           a function of tensors without gaps; the last ones are results
+
+What calls them says which kernel serves a tensor, and with which parameters: `qtorch._rounding.paths.kernels` for
+rounding and codes, `qtorch._affine.launch` for scales and zero points, namespaces for products and sums.
+"""
+
+from __future__ import annotations
+
+import torch
+
+LIMIT = 1 << 31  # elements, which packages count in 31 bits
+VECTOR = 16  # bytes, to which packages want tensors aligned
+
+
+def aligned(x: torch.Tensor, to: int = 0) -> torch.Tensor:
+    """x, or a copy where x begins at an odd address; `torch.frombuffer` takes any offset.
+
+    Args:
+        to: what addresses must be a multiple of; by default the size of an element.
+    """
+    return x.clone() if x.data_ptr() % (to or x.element_size()) else x
+
+
+def is_dense(x: torch.Tensor) -> bool:
+    """True if x's elements lie in memory without gaps, in any order: results of operations on x have its strides."""
+    return torch.empty_like(x, device="meta").stride() == x.stride()
+
+
+def with_strides_of(x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """A fresh result in the memory format that operations on x keep."""
+    if result.stride() == x.stride():
+        return result
+    kept = torch.empty_like(x, dtype=result.dtype)
+    return result if result.stride() == kept.stride() else kept.copy_(result)
+
+
+def memory_order(x: torch.Tensor) -> list[int] | None:
+    """The dimensions from the outermost, as torch lays out results of operations on x; None where none is moved."""
+    if x.is_contiguous():
+        return None
+    return sorted(range(x.dim()), key=torch.empty_like(x, device="meta").stride, reverse=True)
+
+
+def ordered(x: torch.Tensor, order: list[int] | None) -> torch.Tensor:
+    """x with its dimensions in another order, without gaps."""
+    return (x if order is None else x.permute(order)).contiguous()
+
+
+def restored(result: torch.Tensor, order: list[int] | None) -> torch.Tensor:
+    """The inverse of `ordered`."""
+    return result if order is None else result.permute(sorted(range(len(order)), key=order.__getitem__))
+
+
+def addresses(*tensors: torch.Tensor | None) -> list[int]:
+    """Where tensors begin, for a kernel in C; 0 for None."""
+    return [0 if x is None else x.data_ptr() for x in tensors]
