@@ -78,7 +78,7 @@ def _check(options: argparse.Namespace) -> int:
         text, wrong = report_functions(options.functions)
         print(text)
         return int(wrong > 0)
-    from qcore.cli.check import compare, read, report
+    from qcore.cli.vectors import compare, read, report
 
     vectors = read(options.file)
     differing = compare(vectors, options.any_nan)

@@ -23,7 +23,7 @@ import numpy as np
 
 from qcore import law, random
 from qcore.arrays import quantize
-from qcore.cli.inputs import bits_of, vector_inputs
+from qcore.cli.vectors import bits_of, vector_inputs
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number, prepare
 from qcore.law.carrier import FLOAT32

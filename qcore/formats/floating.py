@@ -1,5 +1,8 @@
 """Binary floating point numbers."""
 
+# pyright: reportUnnecessaryIsInstance=false
+# Callers need not check types; wrong ones raise here.
+
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, InitVar, dataclass, replace

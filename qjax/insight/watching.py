@@ -32,7 +32,7 @@ _digests: ContextVar[bool] = ContextVar("digests", default=False)  # True while 
 
 
 def watch(fn: Callable[..., Any], digests: bool = False) -> Callable[..., tuple[Any, Found]]:
-    """A function that returns fn's result, with the same bits, and the statistics of all that fn rounds.
+    """A function that returns fn's result, with the same bits, and the statistics of all its roundings.
 
     The sites are: calls of `quantize` and of `quantizer`s, and what `qjax.recipes.lower` rounds, by the dotted name
     scope; the gradients of these, if fn computes them; operands and accumulators of the products of `qjax.linalg`;
@@ -157,7 +157,7 @@ def _while(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> tuple[Seq
 
 
 def _same_sites(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> jaxprs.Run:
-    """The branches of a cond with the statistics of the sites of all branches, as these must return alike."""
+    """A cond, whose branches all return the statistics of the sites of all branches."""
     kinds: Found = {}
     for which in range(len(equation.params["branches"])):
         kinds |= jax.eval_shape(lambda *args, which=which: run(which, args, None, None)[2], *operands[1:])
@@ -171,7 +171,7 @@ def _same_sites(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> jaxp
 
 
 def _over_shards(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> jaxprs.Run:
-    """Of shards that hold the same numbers one counts; that they do is known if the axes of arrays are checked."""
+    """A shard_map. Of shards that hold the same numbers only one counts, which is known if check_vma is True."""
     params = equation.params
     axes = tuple(name for name in params["mesh"].axis_names if name in params["newly_manual_axes"])
 
@@ -220,7 +220,7 @@ _INNER = ("checkpoint", "rematted_computation", "while", "body", "closed_call") 
 
 
 class Rounded(NamedTuple):
-    """What an equation rounds.
+    """The rounding of an equation.
 
     Attributes:
         site: where.
@@ -239,7 +239,7 @@ def stack_of(outer: str, equation: Any) -> str:
 
 
 def site_of(stack: str, equation: Any) -> Rounded | None:
-    """What an equation rounds; None if it is no rounding, or none to be watched."""
+    """The rounding of an equation; None if it does not round, or is not watched."""
     name = equation.params.get("name") if equation.primitive.name in ("jit", "pjit") else None
     if name not in (ROUNDING, MARK) or len(equation.invars) < 2 or len(equation.outvars) != 1:
         return None
@@ -294,7 +294,7 @@ def has_sites(jaxpr: Any, outer: str) -> bool:
 
 
 def merged(a: Statistics, b: Statistics) -> Statistics:
-    """Those of a site: one, or an entry for each iteration if one is a scan's."""
+    """Merges two statistics of a site: into one, or into an entry for each iteration if one is from a scan."""
     if a.number != b.number:
         raise ValueError(
             f"fn rounds to {a.number} and {b.number} at one site; allowed are names of their own, by scopes"
@@ -305,12 +305,12 @@ def merged(a: Statistics, b: Statistics) -> Statistics:
 
 
 def none_like(one: Statistics) -> Statistics:
-    """Those of no elements."""
+    """Statistics of no elements."""
     return Statistics(one.number, jnp.zeros(one.lanes.shape[-1], jnp.int32))
 
 
 def flat(one: Statistics) -> Statistics:
-    """All together, of statistics that a scan within made."""
+    """Merges the entries that an inner scan made."""
     lanes = one.lanes.reshape(-1, one.lanes.shape[-1])
     total = lanes[0]
     for i in range(1, len(lanes)):
@@ -319,7 +319,7 @@ def flat(one: Statistics) -> Statistics:
 
 
 def over_axes(lanes: Any, axes: tuple[str, ...]) -> Any:
-    """The lanes of all devices along axes of a mesh merged, of which there are at most 2^15."""
+    """Merges the lanes of all devices along axes of a mesh; at most 2^15 devices."""
     if not axes:
         return lanes
     half, mask = DIGIT // 2, (1 << DIGIT // 2) - 1

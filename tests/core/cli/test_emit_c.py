@@ -15,7 +15,7 @@ import qcore
 from qcore import Rounding
 from qcore.__main__ import main
 from qcore.cli.emit_c import emit
-from qcore.cli.inputs import vector_inputs
+from qcore.cli.vectors import vector_inputs
 
 KEY, START = 0xFEDC_BA98_7654_3210, 2**33 - 100
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
