@@ -85,7 +85,7 @@ class Histogram(RangeRule):
             return self._update(state, xp.astype(x.reshape(-1), "float32"), xp)
 
     def _update(self, state: Counts, x: Any, xp: Any) -> Counts:
-        finite = x - x == 0
+        finite = x - x == 0  # not so for infinities and NaN
         infinity = float("inf")
         low = xp.minimum(state.min_val, xp.unsigned(xp.extremes(xp.where(finite, x, infinity), (0,))[0]))
         high = xp.maximum(state.max_val, xp.unsigned(xp.extremes(xp.where(finite, x, -infinity), (0,))[1]))
@@ -175,11 +175,11 @@ def best_range(xp: Any, histogram: Any, low: Any, high: Any, levels: int) -> tup
     def step(part: _Part) -> _Part:
         first = xp.clip(lowest[part.below + 1], part.first, part.last)
         last = xp.clip(highest[part.above + 1], part.first, part.last)
-        forward = first - part.first > part.last - last
+        forward = first - part.first > part.last - last  # the end that loses more bins goes first, as in torch
         moved = forward | (last < part.last)
         first, last = xp.where(forward, first, part.first), xp.where(forward, part.last, last)
         error = xp.cond(moved, error_of, lambda first, last: part.error, first, last)
-        worse = error > part.error
+        worse = error > part.error  # ends the search: the part before it is the result
         # where nothing moves, only `above` grows, until the last bin goes
         above = xp.where(moved, part.above + 1, xp.searchsorted(-highest, -part.last, True) - 1)
         return _Part(
@@ -209,6 +209,7 @@ def _quantiles(xp: Any, histogram: Any) -> tuple[Any, Any]:
 
 def error_of_part(xp: Any, histogram: Any, width: Any, first: Any, last: Any, levels: int) -> Any:
     """The error if the bins from `first` to `last` are cut into as many intervals as there are levels; float32."""
+    # A bin covers intervals from that of its begin to that of its end: two in part, those between as a whole.
     interval = xp.divide(width * xp.astype(last - first + 1, "float64"), float(levels))
     width, interval = xp.astype(width, "float32"), xp.astype(interval, "float32")
     half = interval / 2

@@ -230,7 +230,7 @@ def covering(xp: Any, low: Any, high: Any, form: Any, scheme: str, eps: Any) -> 
 
     A kernel passes a form of its own: an object with the attributes of an `AffineInteger`.
     """
-    low, high = xp.clip(low, None, 0), xp.clip(high, 0, None)
+    low, high = xp.clip(low, None, 0), xp.clip(high, 0, None)  # 0 must be a number of the result
     if scheme == "symmetric":
         scale = xp.clip(xp.divide(xp.maximum(-low, high), form.steps * 0.5), eps, None)
         return scale, xp.full_like(scale, form.middle, "int32")
@@ -280,6 +280,7 @@ def dynamic_qparams(xp: Any, low: Any, high: Any, form: AffineInteger) -> QParam
     scale = xp.where(scale < _NORMAL, xp.full_like(scale, 0.1, "float64"), scale)
     low, high, scale = _cut_off(xp, low, high, scale)
     below, above = xp.divide(xp.astype(low, "float64"), scale), xp.divide(xp.astype(high, "float64"), scale)
+    # Both ends give a zero point; the one from the end with smaller terms has the smaller rounding error.
     nearer = abs(form.qmin) - abs(below) < abs(form.qmax) - abs(above)
     offset = xp.where(nearer, form.qmin - below, form.qmax - above)
     return QParams(xp.astype(scale, "float32"), law.integers(xp, xp.rint(offset), form))

@@ -57,10 +57,11 @@ def range_of(number: Number, carrier: Carrier) -> Range:
         element = getattr(number, "element", None)
         low = 0 if isinstance(number, NVFP4) else _low(element)
         return Range(carrier, program.kind, (_NO_EXPONENT if low is None else low, *constants))
-    if isinstance(number, FixedPoint):
+    if isinstance(number, FixedPoint):  # what wraps around is beyond the range, too
         number = replace(number, wrap=False)
     program, constants = number.program(Rounding.TOWARD_ZERO, carrier, coded=False)
     largest = (carrier.infinity >> carrier.padding) - 1 << carrier.padding
+    # The law itself says where the range ends: it saturates the carrier's largest numbers.
     ends = program.run(Names, np.array([largest, largest | carrier.negative], np.int32), constants, ())
     normal = 0 if _low(number) is None else number.magnitudes.lowest_lane(carrier)  # type: ignore[attr-defined]
     lanes = np.array([*(ends & carrier.magnitude_mask), normal], np.int32)

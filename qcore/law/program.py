@@ -204,12 +204,12 @@ class Program:
                 xp, bits, carrier, self.mode, levels, element, self.element, coded, axes, word, materialize
             )
         scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind)
-        if self.unscaled:
+        if self.unscaled:  # the element's own law then rounds and encodes in one step
             lanes = unscale(xp, bits, scale, nan, carrier, parts[0], materialize, usual)
             codes = encode(xp, lanes, carrier, self.mode, parts[1], parts[2], word, self.element)
             return codes, scale_codes(scale, nan, carrier)
         grid, kind = block_grid(xp, scale, nan, carrier, parts[0], self.kind, materialize), SHARED[self.kind]
-        if usual:
+        if usual:  # symmetric and without NaN: rounding needs neither field
             grid, kind = grid._replace(lower=0, floor=0), "grid"
         rounded = round_to_grid(xp, bits, carrier, self.mode, grid, word, kind)
         if not self.codes:

@@ -110,7 +110,7 @@ def increment(mode: Rounding, mask: Any, odd: Any, sign: Any, top_bits: Any) -> 
             return (mask + 1) >> 1
         case Rounding.NEAREST_ZERO:
             return mask >> 1
-        case Rounding.NEAREST_UP:
+        case Rounding.NEAREST_UP:  # a magnitude: up is away from zero for positive numbers, toward it for negative
             return (mask + (sign + 1)) >> 1
         case Rounding.NEAREST_DOWN:
             return (mask - sign) >> 1
@@ -122,5 +122,5 @@ def increment(mode: Rounding, mask: Any, odd: Any, sign: Any, top_bits: Any) -> 
             return mask & ~sign
         case Rounding.DOWN:
             return mask & sign
-        case Rounding.ODD:
+        case Rounding.ODD:  # all ones where the last kept bit is 0: any dropped bit then carries into it
             return mask & (odd - 1)

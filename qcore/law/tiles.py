@@ -100,7 +100,7 @@ def tiles(shape: Shape, sizes: Sizes) -> Tiles:
         count = -(-length // size)
         padded.append(count * size)
         counts.append(count)
-        if count > 1 or size == 1:
+        if count > 1 or size == 1:  # no axis of length 1 that only says that there is one block
             tiled.append(count)
         if size > 1:
             axes.append(len(tiled))

@@ -268,7 +268,8 @@ def softmax(input: Any, axis: int, output: QParams | None = None, form: AffineIn
     form, xp = check_output(input, output, form), input.names
     with xp.arithmetic():
         steps = xp.astype(input.values, "float64")
-        below = steps - _greatest(xp, steps, axis)
+        below = steps - _greatest(xp, steps, axis)  # exact, and independent of the zero point
+        # Integers, so that their sum has no order; an exponential below 2^-33 of the greatest counts as 0.
         parts = xp.rint(xp.exp(below * xp.astype(input.qparams.scale, "float64")) * 2.0**32)
         sums = xp.astype(xp.total(xp.astype(parts, "int64"), (axis,)), "float64")
         return quantized(input, xp.astype(xp.divide(parts, sums), "float32"), output, form)
@@ -309,6 +310,7 @@ def sigmoid_of(xp: Any, x: Any) -> Any:
     numbers, where the last bit of an exponential decided. An exact product a little smaller than x/4 does so there.
     """
     wide = xp.astype(x, "float64")
+    # Away from 0 no sum is so near to the middle of two float32 numbers that the last bit of exp decides.
     beyond = xp.divide(xp.full_like(x, 1, "float64"), 1.0 + xp.exp(-wide))
     return xp.astype(xp.where(abs(wide) < _NEAR, 0.5 + wide * _QUARTER, beyond), "float32")
 

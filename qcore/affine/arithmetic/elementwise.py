@@ -137,7 +137,7 @@ def einsum(equation: str, a: Any, b: Any, output: QParams, form: AffineInteger |
     xp, largest = a.names, 1
     for q in (a, b):
         largest *= q.form.qmax - q.form.qmin
-    if largest * min(_size(a), _size(b)) > _MOST:
+    if largest * min(_size(a), _size(b)) > _MOST:  # no sum has more terms than the smaller array has elements
         raise ValueError(f"operands have shapes {tuple(a.shape)} and {tuple(b.shape)}, whose sums may pass 2^53")
     with xp.arithmetic():
         sums = xp.einsum(equation, *(xp.astype(differences(q), "float64") for q in (a, b)))
@@ -328,11 +328,12 @@ def add_scalar(input: Any, number: float) -> Any:
     with xp.arithmetic():
         wide = xp.astype(scale, "float64")
         steps = xp.rint(xp.divide(xp.full_like(wide, number, "float64"), wide))
-        zero = xp.astype(input.qparams.zero_point, "float64") - steps
+        zero = xp.astype(input.qparams.zero_point, "float64") - steps  # the zero point, if integers had no ends
         factor = xp.where(zero > high, xp.divide(zero - low, span), xp.divide(high - zero, span))
         stretched = xp.astype(factor * wide, "float32")
         inside = (zero >= low) & (zero <= high)
         output = QParams(xp.where(inside, scale, stretched), law.integers(xp, zero, form))
+        # Differences are exact in float64, also from a zero point far outside of the range.
         shifted = xp.astype(xp.astype(input.values, "float64") - zero, "float32")
         return quantized(input, xp.rounded(shifted * scale), output, form)
 
@@ -352,8 +353,7 @@ def mul_scalar(input: Any, number: float) -> Any:
     Raises:
         TypeError: if an argument has the wrong type; number is an int or a float of Python's.
         ValueError: if number is not finite, input has a scale for each channel, or the result's scale is not from
-            2^-125 to
-            2^125; in JAX that is found when the result is dequantized.
+            2^-125 to 2^125; in JAX that is found when the result is dequantized.
 
     Example:
         >>> from qcore.affine import UINT8, QArray
@@ -369,7 +369,7 @@ def mul_scalar(input: Any, number: float) -> Any:
         if number == 0:
             output = QParams(xp.full_like(scale, 1, "float32"), xp.full_like(zero, 0, "int32"))
             return wrapped(input, xp.full_like(integers, 0, "int32"), output, form)
-        if number < 0:
+        if number < 0:  # scales are above 0, so the integers turn around the middle of the range
             integers, zero = form.qmin + form.qmax - integers, form.qmin + form.qmax - zero
         factor = xp.full_like(xp.astype(scale, "float64"), abs(number), "float64")
         output = QParams(xp.astype(xp.astype(scale, "float64") * factor, "float32"), zero)

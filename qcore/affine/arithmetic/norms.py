@@ -156,6 +156,7 @@ def batch_norm(
         alpha = factor * xp.divide(input.qparams.scale, output.scale)
         shift = -xp.rounded(mean * factor) if bias is None else bias - xp.rounded(mean * factor)
         beta = xp.divide(shift, output.scale)
+        # Scales of input and output are part of alpha and beta: one product and one sum for each element.
         steps = xp.rounded(xp.astype(differences(input), "float32") * law.along(alpha, 1, input.ndim))
         steps = xp.rint(steps + law.along(beta, 1, input.ndim)) + xp.astype(output.zero_point, "float32")
         result = wrapped(input, law.integers(xp, steps, form), output, form)
@@ -177,6 +178,7 @@ def _normalized(
     count = prod([shape[axis] for axis in axes])
     with xp.arithmetic():
         d, scale = xp.astype(differences(q), "int64").reshape(shape), xp.astype(q.qparams.scale, "float64")
+        # n * sum(d^2) - sum(d)^2 is exact in integers; float sums of squares would cancel.
         first, second = xp.total(d, axes), xp.total(d * d, axes)
         spread = xp.divide(xp.astype(count * second - first * first, "float64"), float(count * count))
         variance = xp.astype(spread * scale * scale, "float32")
@@ -191,7 +193,7 @@ def _normalized(
 
 
 def _root(xp: Any, x: Any) -> Any:
-    """The square root of float32 numbers, rounded once, which a compiler makes no reciprocal of."""
+    """The square root of float32 numbers, rounded once; by way of float64, so that no compiler uses rsqrt."""
     return xp.astype(xp.sqrt(xp.astype(x, "float64")), "float32")
 
 

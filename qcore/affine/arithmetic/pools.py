@@ -48,7 +48,7 @@ def max_pool(
     windows = make_windows(tuple(input.shape), kernel_size, stride, padding, dilation, ceil_mode, dimensions)
     xp = input.names
     with xp.arithmetic():
-        x = windows.padded(xp, xp.astype(input.values, "int32"), input.form.qmin)
+        x = windows.padded(xp, xp.astype(input.values, "int32"), input.form.qmin)  # never greater than an element
         return wrapped(input, windows.reduced(x, xp.maximum), input.qparams, input.form)
 
 
@@ -90,7 +90,7 @@ def avg_pool(
     windows = make_windows(tuple(input.shape), kernel_size, stride, padding, 1, ceil_mode, dimensions)
     xp = input.names
     with xp.arithmetic():
-        x = windows.padded(xp, xp.astype(differences(input), "int64"), 0)
+        x = windows.padded(xp, xp.astype(differences(input), "int64"), 0)  # sums are exact, whatever the window
         sums = windows.reduced(x, operator.add)
         counts = [[divisor_override]] if divisor_override else _counts(windows, tuple(input.shape), count_include_pad)
         quotients = xp.divide(xp.astype(sums, "float64"), _product(input, counts))
