@@ -48,7 +48,7 @@ class TorchConvs(nn.Module):
         x = self.first(x + self.mobile(x))
         if self.training:
             self.aux(x.amax((2, 3)))
-        x = torch.cat([self.one(x)[:, :, 1:7, 1:7], self.other(self.pool(x))], 1)
+        x = torch.cat([self.one(x)[:, :, :7, :7], self.other(self.pool(F.pad(x, (0, 1, 0, 1))))], 1)[:, :, 1:, 1:]
         left, right = x.chunk(2, 1)
         x = F.channel_shuffle(torch.cat([left, self.branch(right)], 1), 2)
         x = torch.cat([x, self.norm(self.up(self.down(x[:, :, ::2, ::2])))], 1)
@@ -72,7 +72,8 @@ class FlaxConvs(nnx.Module):
     def __call__(self, x):
         x = self.stem(x)
         x = self.first(x + self.mobile(x))
-        x = jnp.concatenate([self.one(x)[:, 1:7, 1:7], self.other(qnn.max_pool(x, (2, 2)))], -1)
+        y = qnn.max_pool(functional.pad(x, ((0, 0), (0, 1), (0, 1), (0, 0))), (2, 2))
+        x = jnp.concatenate([self.one(x)[:, :7, :7], self.other(y)], -1)[:, 1:, 1:]
         left, right = jnp.split(x, 2, -1)
         x = functional.channel_shuffle(jnp.concatenate([left, self.branch(right)], -1), 2, channels_last=True)
         x = jnp.concatenate([x, self.norm(self.up(self.down(x[:, ::2, ::2])))], -1)

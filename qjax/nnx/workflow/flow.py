@@ -7,7 +7,7 @@ remat) has a flow of its own, so that its arguments and results stay floats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ Bounds = tuple[float | None, float | None]
 _IN, _OUT = "qjax takes: ", "qjax gives: "
 
 
-@dataclass
+@dataclass(eq=False)
 class Call:
     """One call of a layer, or one equation outside of all layers.
 
@@ -46,8 +46,13 @@ class Call:
 
     @property
     def keeps(self) -> bool:
-        """True of a function of `qjax.nnx` that takes integers as well, whose results have the scale of its input."""
-        return self.path is None and self.equation.params.get("name") == "keeps_scale"  # of qjax.nnx.functional
+        """True of an equation whose results have the scale of its input, if its function takes integers at all.
+
+        These are the equations of qjax.nnx.functional.keeps_scale, and those that only move numbers.
+        """
+        if self.path is not None or len(self.takes) != 1:
+            return False
+        return self.equation.params.get("name") == "keeps_scale" or _moves(self.equation)
 
     @property
     def bounds(self) -> Bounds:
@@ -66,6 +71,27 @@ class Call:
         clamps = bool((result == jnp.clip(probe, least, most)).all())
         bounds = None if least == probe.min() else least, None if most == probe.max() else most
         return bounds if clamps else (None, None)
+
+
+_MOVES = {
+    *("reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "rev", "slice", "dynamic_slice", "split"),
+    *("gather", "concatenate", "pad", "copy"),
+}
+
+
+def _moves(equation: Any) -> bool:
+    """True of an equation whose arrays of floats are the numbers of its one array in other places, and zeros."""
+    if any(isinstance(atom, core.Literal) and _is_float(atom) and np.any(atom.val) for atom in equation.invars):
+        return False  # a pad with another number, which integers would round
+    if inner := list(_jaxprs_in(equation)):
+        jitted = equation.primitive.name in ("jit", "pjit")
+        return jitted and all(_moves(one) for jaxpr in inner for one in jaxpr.eqns)
+    arrays = [result for result in equation.outvars if _is_float(result) and result.aval.ndim]
+    return not arrays or equation.primitive.name in _MOVES
+
+
+def _is_float(atom: Any) -> bool:
+    return jnp.issubdtype(atom.aval.dtype, jnp.inexact)
 
 
 _PROBE = np.array([-1e4, -8, -1, -0.5, 0, 0.5, 1, 3, 8, 1e4], np.float32)
@@ -95,8 +121,9 @@ class Flow:
 
     def _read(self, jaxpr: Any) -> None:
         layer: Call | None = None
+        constants = set(jaxpr.constvars)
         for equation in jaxpr.eqns:
-            takes = [atom for atom in equation.invars if isinstance(atom, core.Var)]
+            takes = [atom for atom in equation.invars if isinstance(atom, core.Var) and atom not in constants]
             name = equation.params.get("name", "") if equation.primitive.name == "name" else ""
             if name.startswith(_IN):
                 layer = Call(name.removeprefix(_IN), takes, [])
@@ -116,14 +143,17 @@ class Flow:
         takers = self._takers.get(call.gives[0], [])
         return takers[0] if len(takers) == 1 else None
 
-    def integers(self, takes: Callable[[Call], bool], passes: Callable[[Call], bool]) -> set[Any]:
+    def integers(
+        self, takes: Callable[[Call], bool], passes: Callable[[Call], bool], giving: Collection[Call]
+    ) -> set[Any]:
         """The variables that may be integers: layers in integers give them, and all that take them can.
 
         Args:
             takes: True of a layer in integers.
             passes: True of what takes and gives both floats and integers.
+            giving: the calls that may give integers.
         """
-        suited = {variable for variable in self._takers if variable not in self.returned}
+        suited = {variable for call in giving for variable in call.gives if variable in self._takers} - self.returned
         changed = True
         while changed:  # what passes an array on takes integers if its result may be integers
             fit = {
@@ -216,7 +246,8 @@ def record(model: nnx.Module, paths: Mapping[str, bool], arguments: Arguments) -
 def takes_integers(model: nnx.Module, paths: Mapping[str, bool], arguments: Arguments) -> bool:
     """True if a model runs, in evaluation, where some of its layers give integers.
 
-    Code between two layers may need floats and leave no equation, as `x.astype(x.dtype)` does.
+    Code between two layers may need floats and leave no equation, as `x.astype(x.dtype)` does, or the same equation as
+    code that takes integers: `jnp.reshape(x, shape)` and `x.reshape(shape)`.
 
     Args:
         model: it stays as it is.

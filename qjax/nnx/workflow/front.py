@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -29,6 +29,7 @@ from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qjax.quantization import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
 
 Settings = dict[str, Any]
+Stubs = dict[str, tuple[bool, ...]]
 
 
 def quantize_model(
@@ -276,14 +277,29 @@ def _with_stubs(model: nnx.Module, settings: Settings, flow: Flow, arguments: Ar
     def passes(call: Call) -> bool:
         return call.keeps if call.path is None else isinstance(modules[call.path], PASSING)
 
-    integers = flow.integers(takes, passes)
-    stubs = {}
-    for path in layers:
-        calls = flow.by_path.get(path, [])
-        alone = len(calls) != 1
-        stubs[path] = alone or not integers.issuperset(calls[0].takes), alone or not integers.issuperset(calls[0].gives)
-    if not takes_integers(model, {path: not dequant for path, (_, dequant) in stubs.items()}, arguments):
-        stubs = dict.fromkeys(layers, (True, True))
+    def stubs_if(giving: Collection[Call]) -> Stubs:
+        """Whether each layer quantizes and dequantizes, if some calls may give integers."""
+        integers, found = flow.integers(takes, passes, giving), {}
+        for path in layers:
+            calls = flow.by_path.get(path, [])
+            ends = (calls[0].takes, calls[0].gives) if len(calls) == 1 else ()
+            found[path] = tuple(not integers.issuperset(end) for end in ends) or (True, True)
+        return found
+
+    giving: list[Call] = []
+    stubs = stubs_if(giving)
+
+    def admit(calls: list[Call]) -> None:
+        """Adds calls that may give integers: all, or those whose results nothing needs as floats, by halves."""
+        nonlocal giving, stubs
+        more = stubs_if([*giving, *calls])
+        if more == stubs or takes_integers(model, {path: not ends[1] for path, ends in more.items()}, arguments):
+            giving, stubs = [*giving, *calls], more
+        elif len(calls) > 1:
+            admit(calls[: len(calls) // 2])
+            admit(calls[len(calls) // 2 :])
+
+    admit([call for call in flow.calls if takes(call) or passes(call)])
     settings = dict(settings)
     for path in layers:
         settings |= {".".join(filter(None, (path, part))): settings[path] for part in ("quant", "dequant", "module")}

@@ -17,6 +17,7 @@ from qjax.quantization import (
     default_dynamic_qconfig,
     default_per_channel_weight_observer,
     default_qconfig,
+    functional,
 )
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
@@ -70,24 +71,33 @@ def test_what_is_fused_and_where_integers_begin_and_end(floats, small):
     assert jnp.linalg.norm(small(X) - exact) < 0.1 * jnp.linalg.norm(exact)
 
 
-def test_code_between_layers_that_needs_floats():
-    """A cast that leaves no equation in the jaxpr cannot take integers."""
+class Between(nnx.Module):
+    """Layers with functions between them that move numbers."""
 
-    class Casts(nnx.Module):
-        def __init__(self):
-            self.one, self.two = (nnx.Linear(4, 4, rngs=nnx.Rngs(0)) for _ in range(2))
+    def __init__(self, first, second):
+        self.one, self.two, self.three = (nnx.Linear(4, 4, rngs=nnx.Rngs(0)) for _ in range(3))
+        self.first, self.second = first, second
 
-        def __call__(self, x):
-            return self.two(self.one(x).astype(jnp.float32))
+    def __call__(self, x):
+        return self.three(self.second(self.two(self.first(self.one(x)))))
 
-    class Plain(Casts):
-        def __call__(self, x):
-            return self.two(self.one(x))
 
-    cast, plain = (qnn.quantize_model(kind(), default_qconfig, [X]) for kind in (Casts, Plain))
-    assert kinds(cast, quantized.Quantize) == ["one.quant", "two.quant"]
-    assert kinds(plain, quantized.Quantize) == ["one.quant"]
-    assert_same_bits(cast(X), plain(X))
+@pytest.mark.parametrize(
+    ("first", "second", "needing"),
+    [
+        (lambda x: x, lambda x: x[:, ::-1].reshape(8, 2, 2).swapaxes(1, 2).reshape(8, 4), []),
+        (lambda x: x.astype(jnp.float32), lambda x: functional.flip(x, 1), ["two"]),  # a cast without an equation
+        (lambda x: functional.flip(x, 1), lambda x: jnp.flip(x, 1), ["three"]),  # equal in the jaxpr
+        (lambda x: functional.pad(x, ((0, 0), (2, 2)))[:, 2:6], lambda x: jnp.pad(x, ((0, 0), (0, 0))), ["three"]),
+        (lambda x: functional.pad(x, ((0, 0), (2, 2)), constant_values=0.3)[:, 2:6], lambda x: x, ["two"]),
+    ],
+)
+def test_functions_that_move_numbers_take_integers_where_they_can(first, second, needing):
+    small = qnn.quantize_model(Between(first, second), default_qconfig, [X])
+    assert kinds(small, quantized.Quantize) == sorted(f"{name}.quant" for name in ["one", *needing])
+    floats = qnn.quantize_model(Between(lambda x: first(x) + 0, lambda x: second(x) + 0), default_qconfig, [X])
+    assert kinds(floats, quantized.Quantize) == ["one.quant", "three.quant", "two.quant"]
+    assert_same_bits(small(X), floats(X))
 
 
 def test_copies_files_and_exports_have_the_same_bits(floats, small, recwarn):
