@@ -15,7 +15,6 @@ DIFFS = ROOT / "tests" / "contributing"
 BEFORE = """
 import jax.numpy as jnp, numpy as np, torch, qcore, qjax, qtorch
 import oracle, oracle_products
-from arithmetic_support import in_jax, params_in_jax
 from pathlib import Path
 from support import assert_same_bits, spec
 from qtorch._rounding.plan import plan_for
@@ -68,6 +67,7 @@ for number, one, another in zip((expected.scale, expected.zero_point), (by_jax.s
     assert_same_bits(another.reshape(()), number)
 """,
     "module": """
+from arithmetic_support import in_jax, params_in_jax
 from qcore.affine import QArray, QParams
 from qcore.affine.arithmetic.activations import softsign
 from qtorch import quantization as tq

@@ -168,6 +168,12 @@ def test_every_room_has_a_floor():
     assert [floor(name) for name in FILES]
 
 
+def test_contributing_has_the_picture():
+    picture = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The floors")[2].split("```")[1]
+    rooms = {room for floors in FLOORS.values() for rooms in floors for room in rooms.split()} - {"__main__"}
+    assert rooms <= set(picture.split())
+
+
 def test_imports_go_down():
     inside = {(name, other) for name, others in EDGES.items() for other in others if other in FILES}
     same_package = {pair for pair in inside if pair[0].split(".")[0] == pair[1].split(".")[0]}
