@@ -2,19 +2,13 @@
 
 import sys
 
-ROOMS = (
-    "qtorch._kernels",
-    "qtorch._rounding.plan",
-    "qtorch._affine",
-    "qtorch.linalg.direct",
-    "qtorch.reproducible.fused",
-)
+ROOMS = tuple(f"qtorch.{room}" for room in ("_kernels", "_rounding.plan", "_affine", "linalg", "reproducible.fused"))
 
 
 def forget_kernels():
     """Clears all caches of kernels, of plans that hold them, and of what was found out about compiler and folders."""
     for name, module in list(sys.modules.items()):
-        if name.startswith(tuple(f"qtorch.{room}" for room in ROOMS)):
+        if name.startswith(ROOMS):
             for value in list(vars(module).values()):
                 getattr(value, "cache_clear", lambda: None)()
 
