@@ -58,6 +58,9 @@ def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
             f"it is of a subclass of {bases[0]}, and only exact types are swapped: add it to the mapping, round it "
             "to a format, or quantize its weight alone (QConfig(None, ...))"
         )
+    own = [name for name, _ in module.named_parameters(recurse=False)]
+    if own and next(module.children(), None) is not None:
+        return f"code of its own uses its {', '.join(own)}"
     return f"there is no quantized {type(module).__name__}"
 
 

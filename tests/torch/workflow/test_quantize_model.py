@@ -223,3 +223,20 @@ def test_wrong_functions():
         quantize_model(nn.Linear(1, 1), train=3)
     with pytest.raises(TypeError, match="calibrate and train are given"):
         quantize_model(nn.Linear(1, 1), None, [torch.ones(1, 1)], train=train)
+
+
+class Positions(nn.Sequential):
+    """A model that owns a table itself, as vision transformers do."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(3, 4))
+        self.table = nn.Parameter(torch.randn(1, 3))
+
+    def forward(self, x):
+        return super().forward(x + self.table)
+
+
+def test_tables_of_models_are_named():
+    with pytest.warns(UserWarning, match=r"the model itself \(Positions\): code of its own uses its table"):
+        small = quantize_model(Positions().eval(), calibrate=[torch.randn(2, 3)])
+    assert isinstance(small[0].module, quantized.Linear)

@@ -118,7 +118,7 @@ def test_static_layers(name):
         if name == "Sigmoid":  # which torch.ao's convert leaves, with its own fixed scale
             theirs.module = torch.ao.nn.quantized.Sigmoid(1.0, 0)
         theirs.load_state_dict(tq.to_torch_ao(ours.state_dict(), theirs))
-        if name.startswith("PReLU"):  # whose kernel in torch 2.13 multiplies numbers above 0, too, by slopes of 255
+        if name.startswith("PReLU"):  # for torch's kernel docs/from-torch-ao.md
             own, loaded = ours.module, theirs.module
             assert (loaded.scale, loaded.zero_point) == (own.scale.item(), own.zero_point.item())
             assert_same_bits(own.weight().dequantize(), loaded.weight.dequantize())
