@@ -54,7 +54,7 @@ def why_float(module: nnx.Module) -> str:
         'there is no quantized RMSNorm'
     """
     kind = type(module)
-    if kind in (QuantStub, FloatFunctional, nnx.Embed) or isinstance(module, (Observed, Activation, PReLU)):
+    if kind in (QuantStub, FloatFunctional) or isinstance(module, (Observed, Activation, PReLU)):
         return ""
     if isinstance(module, PASSING):
         return "its result has the scale of its input"
@@ -64,6 +64,8 @@ def why_float(module: nnx.Module) -> str:
         return _unusual_norm(module)
     if kind is nnx.ConvTranspose:
         return _unusual_transposed(module)
+    if kind is nnx.Embed:
+        return "its results are floats"
     if kind is nnx.PReLU:
         return "there is no quantized nnx.PReLU: qjax.nnx.PReLU is its quantized twin"
     if kind not in WEIGHTED:

@@ -150,7 +150,7 @@ def arrays_in(layer: nnx.Module) -> list[tuple[str, Any]]:
 def _why(layer: Any) -> str:
     if isinstance(layer, DeQuantStub):
         return "it is for integers"
-    return why_float(layer) or "it has no settings, or is not prepared"
+    return ("" if type(layer) is nnx.Embed else why_float(layer)) or "it has no settings, or is not prepared"
 
 
 def _is_weight(part: Any) -> bool:

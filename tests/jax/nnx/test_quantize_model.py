@@ -247,3 +247,12 @@ def test_wrong_functions():
         qnn.quantize_model(LAYER, None, [X], train=train)
     kept = qnn.quantize_model(Calls(), {"": default_qconfig, "bn": None}, [X])
     assert kinds(kept, nnx.BatchNorm) == ["bn"]
+
+
+def test_words_go_into_a_table_that_is_quantized():
+    """The words are no numbers of a layer in integers, and the rows are floats, which a QuantStub takes."""
+    model, words = nnx.Sequential(nnx.Embed(8, 4, rngs=nnx.Rngs(0)), nnx.Linear(4, 4, rngs=nnx.Rngs(1))), jnp.arange(8)
+    made = qnn.quantize_model(model, calibrate=[words])
+    rows = {row.path: (row.state, row.bits) for row in qnn.report(made)}
+    assert (rows["0"], rows["1.module"]) == (("quantized", 8), ("quantized", 8))
+    assert jnp.abs(made(words) - model(words)).max() < 0.05

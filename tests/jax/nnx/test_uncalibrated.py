@@ -60,7 +60,9 @@ def test_settings_that_a_recurrent_layer_cannot_have_are_refused_when_it_is_prep
 
 @pytest.mark.parametrize("qconfig", [default_qconfig, QConfig("e4m3fn", "mxfp4")])
 def test_models_of_bfloat16(qconfig):
-    prepared, x = qnn.prepare(Two(jnp.bfloat16), qconfig), jnp.ones((2, 4), jnp.bfloat16)
+    model, x = Two(jnp.bfloat16), jnp.ones((2, 4), jnp.bfloat16)
+    model.a_norm = nnx.LayerNorm(4, rngs=nnx.Rngs(0))  # of float32
+    prepared = qnn.prepare(model, qconfig)
     prepared(x)
     with pytest.warns(UserWarning, match="seen nothing"):
         assert qnn.convert(prepared)(x).dtype == jnp.bfloat16

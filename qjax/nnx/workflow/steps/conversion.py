@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -88,8 +89,7 @@ def convert(model: nnx.Module, *, allow_uncalibrated: bool | Collection[str] = F
     warn_of_repeats(model)
     in_integers = any(isinstance(one, (Observed, FloatFunctional)) and not stays_in_floats(one) for one in modules)
 
-    floats = (leaf.dtype for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
-    dtype = next((one for one in floats if jnp.issubdtype(one, jnp.floating)), jnp.float32)
+    dtype = _dtype_of(model)
 
     def change(name: str, module: nnx.Module) -> nnx.Module:
         try:
@@ -105,6 +105,15 @@ def convert(model: nnx.Module, *, allow_uncalibrated: bool | Collection[str] = F
             ) from error
 
     return rebuilt(model, change, is_whole)
+
+
+def _dtype_of(model: nnx.Module) -> Any:
+    """The dtype that most numbers of a model have: norms may be float32 in a model of bfloat16."""
+    sizes = Counter[Any]()
+    for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)):
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            sizes[leaf.dtype] += leaf.size
+    return max(sizes, key=lambda dtype: sizes[dtype], default=jnp.dtype("float32"))
 
 
 def _allowed_names(model: nnx.Module, allowed: Any) -> Collection[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from qtorch.nn import qat
-from qtorch.nn.intrinsic import fused
+from qtorch.nn import intrinsic, qat
 
 
 class LinearReLU(qat.Linear):
@@ -25,7 +24,7 @@ class LinearReLU(qat.Linear):
         True
     """
 
-    floats = fused.LinearReLU
+    floats = intrinsic.LinearReLU
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input).relu_()
@@ -49,7 +48,7 @@ class ConvReLU1d(qat.Conv1d):
         True
     """
 
-    floats = fused.ConvReLU1d
+    floats = intrinsic.ConvReLU1d
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input).relu_()
@@ -73,7 +72,7 @@ class ConvReLU2d(qat.Conv2d):
         True
     """
 
-    floats = fused.ConvReLU2d
+    floats = intrinsic.ConvReLU2d
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input).relu_()
@@ -97,7 +96,7 @@ class ConvReLU3d(qat.Conv3d):
         True
     """
 
-    floats = fused.ConvReLU3d
+    floats = intrinsic.ConvReLU3d
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input).relu_()
