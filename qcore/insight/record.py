@@ -50,12 +50,12 @@ class Site(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """What one site did at one step.
+    """The statistics of one site at one step.
 
     Attributes:
         step: the number of the step, from 0.
         site: where.
-        statistics: what all roundings at this site in this step did, together.
+        statistics: of all roundings at this site in this step together.
         digest: of the results' bits, see `qcore.insight.statistics`, as hexadecimal digits; None if not kept.
 
     Example:
@@ -129,11 +129,11 @@ class Record:
         return list(dict.fromkeys(one.site for one in self.entries))
 
     def add(self, step: int, site: Site, statistics: Statistics, digest: str | None = None) -> None:
-        """Adds what a site did at a step; statistics and digests of the same site and step are merged.
+        """Adds the statistics of a site at a step; those of the same site and step are merged, digests too.
 
         Args:
             step, site: where.
-            statistics: what it did.
+            statistics: of the roundings.
             digest: of the results' bits; None is that of the statistics, if they have one.
 
         Raises:
@@ -152,7 +152,7 @@ class Record:
         self.entries[place] = Entry(step, site, together, merged_digests(before.digest, digest))
 
     def add_all(self, step: int, found: Mapping[Site, Statistics]) -> None:
-        """Adds what several sites did at a step: what a function of `qjax.insight.watch` returns beside its result."""
+        """Adds the statistics of several sites at a step, as a function of `qjax.insight.watch` returns them."""
         for site, statistics in found.items():
             self.add(step, site, statistics)
 
@@ -186,7 +186,7 @@ class Record:
 
         Raises:
             TypeError: if other is not a Record.
-            ValueError: if it is one of another model, or a site has different formats.
+            ValueError: if it is of another model, or a site has different formats.
         """
         if not isinstance(other, Record):
             raise TypeError(f"other is a {type(other).__name__}; allowed is a Record")
@@ -202,7 +202,7 @@ class Record:
 
     @classmethod
     def from_json(cls, fields: Any, model: str | None = None) -> Record:
-        """What `to_json` made a dictionary of; see `load`."""
+        """The inverse of `to_json`; see `load`."""
         if not isinstance(fields, Mapping) or set(fields) != set(_FIELDS):
             raise ValueError(f"record={fields!r:.80}; allowed is a record, with {', '.join(_FIELDS)}")
         if fields["version"] != VERSION:
@@ -219,7 +219,7 @@ class Record:
 
     @classmethod
     def load(cls, path: str | PathLike[str], model: str | None = None) -> Record:
-        """Reads what `save` wrote.
+        """Reads a file of `save`.
 
         Args:
             path: of the file.
@@ -255,7 +255,7 @@ class Difference(NamedTuple):
 
     Attributes:
         step, site: where it is.
-        fields: the names of what differs: fields of `Statistics`, "digest", or "missing" if only one run has the site.
+        fields: the fields of `Statistics` that differ, "digest", or "missing" if only one run has the site.
         first, second: the two entries; None for a missing one.
 
     Example:
@@ -280,7 +280,7 @@ def compare(run_a: Record, run_b: Record, tolerance: float | None = None) -> Dif
     """The first step and site at which two recorded runs differ.
 
     Steps are compared in ascending order; the sites of a step in the order in which run_a has them, then those that
-    only run_b has. So the first difference is the first rounding that went another way, if the runs had the same sites.
+    only run_b has. If both runs have the same sites, the first difference is the first rounding with another result.
 
     A site of run_b that run_a lacks is compared with run_a's site for the same tensor by another name: an optimizer's
     state as PyTorch and optax call it ("exp_avg" and "mu"), a parameter as torch and flax call it ("weight" and
@@ -375,7 +375,7 @@ SAMPLES = 4096  # of a histogram
 
 
 class Writer(Protocol):
-    """What is needed of `torch.utils.tensorboard.SummaryWriter`, tensorboardX's, or one's own."""
+    """The methods that `send` needs of a writer, such as `torch.utils.tensorboard.SummaryWriter`."""
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: Any = None) -> Any: ...
 

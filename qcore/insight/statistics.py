@@ -35,7 +35,7 @@ _JSON = ("number", *COUNTS, *MAGNITUDES, "numbers", "errors")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Statistics:
-    """What a rounding did to a tensor, in integers: `==` holds between packages, and for any order of summation.
+    """Statistics of a rounding, in integers: `==` holds between packages, and for any order of summation.
 
     Statistics are made by `statistics_of`. Those of parts, `merge`d in any order, are those of the whole. All numbers
     below refer to numbers before rounding, if they do not name results.
@@ -186,7 +186,7 @@ class Statistics:
         """The statistics of all elements of these together.
 
         Raises:
-            ValueError: if they are those of different formats.
+            ValueError: if they are of different formats.
         """
         for one in others:
             if one.number != self.number:
@@ -221,7 +221,7 @@ class Statistics:
         return f"Statistics (number={self.number}, elements={self.elements}{text}, sqnr={self.sqnr:.1f} dB)"
 
     def to_json(self) -> dict[str, Any]:
-        """All fields as what JSON has; tables list their entries that are not zero: [entry, sums]."""
+        """All fields as JSON types; tables list their entries that are not zero: [entry, sums]."""
         sums, magnitudes = self._whole
         counts = {name: int(count) for name, count in zip(COUNTS, sums, strict=False)}
         lanes = dict(zip(MAGNITUDES, map(int, magnitudes), strict=True))
@@ -230,7 +230,7 @@ class Statistics:
 
     @classmethod
     def from_json(cls, fields: Any) -> Statistics:
-        """What `to_json` made a dictionary of.
+        """The inverse of `to_json`.
 
         Raises:
             ValueError: if it is not such a dictionary.
@@ -310,7 +310,7 @@ _SECOND = 0x3C6EF372  # what the second word adds to the index
 
 
 def hashes(lanes: Any, index: Any) -> tuple[Any, Any]:
-    """A number for each element and word, from its bits, which are lanes, and its row-major index."""
+    """Hashes of elements, one for each word of the digest, from their lanes and their row-major indices."""
     return _mixed(_mixed(index) ^ lanes), _mixed(_mixed(index + _SECOND) ^ lanes)
 
 
@@ -322,7 +322,7 @@ def _mixed(x: Any) -> Any:
 
 
 def digest_text(words: np.ndarray) -> str:
-    """Words, int32 of shape (..., WORDS), added up, as hexadecimal digits.
+    """The sum of words, int32 of shape (..., WORDS), as hexadecimal digits.
 
     Example:
         >>> digest_text(np.int32([[1, -1], [1, 2]]))

@@ -276,11 +276,11 @@ def softmax(input: Any, axis: int, output: QParams | None = None, form: AffineIn
 
 
 def unit_qparams(input: Any, form: AffineInteger, signed: bool) -> QParams:
-    """The parameters of numbers from 0 to 1: scale 1 / levels, zero point qmin; or of ones from -1 to 1.
+    """The parameters of numbers from 0 to 1: scale 1 / levels, zero point qmin; or of numbers from -1 to 1.
 
     Args:
-        input: quantized array, beside which they are.
-        form: the integers, of which there are so many levels.
+        input: quantized array on whose device the parameters are made.
+        form: the integers; their number is levels.
         signed: True for numbers from -1 to 1: scale 2 / levels and the zero point in the middle.
 
     Returns:
@@ -306,11 +306,11 @@ def unit_qparams(input: Any, form: AffineInteger, signed: bool) -> QParams:
 def sigmoid_of(xp: Any, x: Any) -> Any:
     """1 / (1 + exp(-x)) of float32 numbers, computed in float64 and rounded once.
 
-    Next to 0 it is 1/2 + x/4 - x^3/48, whose cube float64 loses: many of these sums are the middle of two float32
-    numbers, where the last bit of an exponential decided. An exact product a little smaller than x/4 does so there.
+    Next to 0 it is 1/2 + x/4 - x^3/48. The cube is too small for float64, and many sums of the other two terms lie in
+    the middle of two float32 numbers, where the last bit of exp would decide. Libraries differ in that bit, so there
+    the result is 1/2 plus an exact product a little smaller than x/4.
     """
     wide = xp.astype(x, "float64")
-    # Away from 0 no sum is so near to the middle of two float32 numbers that the last bit of exp decides.
     beyond = xp.divide(xp.full_like(x, 1, "float64"), 1.0 + xp.exp(-wide))
     return xp.astype(xp.where(abs(wide) < _NEAR, 0.5 + wide * _QUARTER, beyond), "float32")
 

@@ -180,7 +180,7 @@ def _size(q: Any) -> int:
 
 
 def cat(arrays: Sequence[Any], axis: int, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
-    """The arrays one after the other, each requantized; integers with the result's parameters stay as they are.
+    """Joins arrays along an axis; each is requantized, unless it has the result's parameters.
 
     Args:
         arrays: quantized arrays, at least one, of equal sizes but along the axis.
@@ -211,7 +211,7 @@ def cat(arrays: Sequence[Any], axis: int, output: QParams | None = None, form: A
 
 
 def stack(arrays: Sequence[Any], axis: int, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
-    """The arrays beside each other along a new axis, each requantized as by `cat`.
+    """Joins arrays along a new axis, each requantized as by `cat`.
 
     Args:
         arrays: quantized arrays, at least one, of one shape.
@@ -295,7 +295,7 @@ def _requantized(q: Any, output: QParams, form: AffineInteger) -> Any:
 
 
 def add_scalar(input: Any, number: float) -> Any:
-    """input + number, with a zero point less number / scale, and a larger scale where that is out of the range.
+    """input + number: the zero point moves by -number / scale; where it would leave the range, the scale grows.
 
     With n = zero_point - rint(number / scale) in float64, the result has zero point n; where n is below qmin, zero
     point qmin and scale * (qmax - n) / (qmax - qmin); where n is above qmax, zero point qmax and scale * (n - qmin) /
@@ -339,7 +339,7 @@ def add_scalar(input: Any, number: float) -> Any:
 
 
 def mul_scalar(input: Any, number: float) -> Any:
-    """input * number by its parameters: the scale times abs(number); for negative numbers integers are mirrored.
+    """input * number: the scale is multiplied by abs(number); for negative numbers the integers are mirrored.
 
     A product with 0 has integers 0, scale 1 and zero point 0.
 
@@ -377,7 +377,7 @@ def mul_scalar(input: Any, number: float) -> Any:
 
 
 def clamp(input: Any, low: float | None = None, high: float | None = None) -> Any:
-    """Integers no less than the law's for `low` and no greater than the law's for `high`; the parameters stay.
+    """The integers clipped to those of `low` and `high`; the parameters stay.
 
     `relu6` is clamp(input, 0, 6), and `hardtanh` clamp(input, -1, 1). Where low is above high, all are the law's for
     `high`.
@@ -411,7 +411,7 @@ def clamp(input: Any, low: float | None = None, high: float | None = None) -> An
 
 
 def threshold(input: Any, threshold: float, value: float) -> Any:
-    """The integers that stand for more than `threshold`, and the law's for `value` in place of the others.
+    """Keeps the integers of numbers above `threshold`, and puts that of `value` in the place of the others.
 
     The parameters stay.
 
@@ -444,7 +444,7 @@ def threshold(input: Any, threshold: float, value: float) -> Any:
 
 
 def masked_fill(input: Any, mask: Any, value: float) -> Any:
-    """The law's integer for a number where a mask is true; the parameters stay.
+    """Puts the integer of a number where a mask is true; the parameters stay.
 
     Args:
         input: quantized array.

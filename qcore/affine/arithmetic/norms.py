@@ -67,7 +67,7 @@ def group_norm(
 
     Args:
         input: quantized array of shape (batch, channels, *sizes).
-        groups: into how many the channels are split.
+        groups: the number of groups of channels.
         weight, bias: float32 arrays of shape (channels,), or None.
         eps, output, form: as for `layer_norm`.
 
@@ -111,7 +111,7 @@ def batch_norm(
     form: AffineInteger | None = None,
     relu: bool = False,
 ) -> Any:
-    """rint((input - zero_point) * alpha + beta) + the result's zero point, with numbers alpha and beta of each channel.
+    """rint((input - zero_point) * alpha + beta) + the result's zero point, with alpha and beta for each channel.
 
     In float32, each operation rounded: factor = weight / sqrt(variance + eps), alpha = factor * (its scale / the
     result's), beta = (bias - mean * factor) / the result's scale.

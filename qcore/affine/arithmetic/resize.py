@@ -11,7 +11,7 @@ from qcore.arguments import check_choice, check_flag, check_size, quoted
 def interpolate(
     input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None
 ) -> Any:
-    """The array in another size: the nearest integers, or rint of the bilinear mean of integers.
+    """Resizes images: to the nearest integers, or to the rounded bilinear mean of integers.
 
     The bilinear mean is in float32, h0 * (w0 * a + w1 * b) + h1 * (w0 * c + w1 * d), every operation rounded. The
     parameters stay.
@@ -67,17 +67,17 @@ class _Along(NamedTuple):
     step: float | None
 
     def distance(self, aligned: bool) -> float:
-        """What was asked for, or the quotient of both sizes, which is rounded to float32 where it is used."""
+        """The given step, or the quotient of both sizes; it is rounded to float32 where it is used."""
         if aligned:
             return (self.old - 1) / max(self.new - 1, 1)
         return self.old / self.new if self.step is None else self.step
 
     def nearest(self, xp: Any, like: Any) -> Any:
-        """For each place of the result the nearest one here."""
+        """For each index of the result the nearest index here."""
         return self._index(xp, _times(xp, xp.arange(self.new, like), self.distance(False)))
 
     def neighbours(self, xp: Any, like: Any, aligned: bool) -> tuple[Any, Any, Any]:
-        """For each place of the result the two around it here, and the weight of the second."""
+        """For each index of the result the two indices around it here, and the weight of the second."""
         places, step = xp.arange(self.new, like), self.distance(aligned)
         sources = _times(xp, places, step) if aligned else _times(xp, 2 * places + 1, step / 2) - 0.5
         sources = xp.clip(sources, 0.0, None)
