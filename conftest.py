@@ -20,15 +20,17 @@ SLOW = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much]
 hypothesis.settings.register_profile("any machine", deadline=None, derandomize=True, suppress_health_check=SLOW)
 hypothesis.settings.load_profile("any machine")
 
-# Tests of models, rules and modules: XLA compiles hundreds of small programs for them, and most of the time goes into
-# LLVM. The laws inside are compared elsewhere, under all optimizations (tests/parity/test_bits.py, test_affine.py,
-# test_arithmetic.py, test_products.py), and so are all programs whose floats a compiler might contract.
+# XLA compiles hundreds of small programs for these tests, most of the time in LLVM's passes and in its newer emitters.
+# They are about what programs become, about messages and about integers. Where floats could be contracted or reordered,
+# in laws and in whole models, tests take all optimizations: in tests/parity test_bits.py, test_affine.py,
+# test_arithmetic.py, test_products.py, test_reproducible.py, test_workflow_models.py and test_workflow_layers.py.
 QUICK = (
     "qjax/",
-    *(f"tests/jax/{room}/" for room in ("insight", "nnx", "quantization", "recipes", "workflow")),
-    "tests/parity/test_workflow",
-    "tests/parity/test_insight.py",
-    "tests/parity/test_watch.py",
+    *(f"tests/jax/{room}/" for room in ("insight", "nnx", "recipes", "workflow")),
+    *(f"tests/jax/quantization/test_{name}" for name in ("bad_functions", "layouts", "moves", "tensor")),
+    *(f"tests/jax/{file}.py" for file in ("linalg/test_second_derivatives", "rounding/test_derivatives")),
+    *(f"tests/parity/test_workflow{rest}.py" for rest in ("", "_architectures", "_formats", "_paddings")),
+    *(f"tests/parity/test_{name}" for name in ("bad", "hostile", "insight", "watch", "wrong_calls")),
 )
 
 
@@ -37,7 +39,7 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(autouse=True)
-def compile_quickly(request):
+def compile_quickly(request, monkeypatch):
     """Less time in XLA for tests of QUICK that are not heavy."""
     if (
         not request.node.nodeid.startswith(QUICK)
@@ -47,7 +49,15 @@ def compile_quickly(request):
         yield
         return
     import jax
+    from jax._src import compiler
 
+    of_jax = compiler.get_compile_options
+
+    def with_older_emitters(*given, env_options_overrides=None, **named):
+        options = {**(env_options_overrides or {}), "xla_cpu_use_fusion_emitters": False}
+        return of_jax(*given, env_options_overrides=options, **named)
+
+    monkeypatch.setattr(compiler, "get_compile_options", with_older_emitters)
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)

@@ -70,28 +70,92 @@ def modules():
 
 FILES = dict(modules())
 
-
-def statements(tree):
-    """All nodes that run: a lazy room names for type checkers what it takes from higher floors when asked."""
-    for node in ast.iter_child_nodes(tree):
-        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
-            yield node
-            yield from statements(node)
-
-
-def imports(path):
-    """The modules that a file imports anywhere, in functions as well."""
-    for node in statements(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} imports relatively"
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                yield inner if inner in FILES else str(node.module)
+# Files that import what their text does not name, and why. Others may not call `import_module`.
+COMPUTED = {
+    "qcore.affine.checkpoint": "safetensors, which need not be there",
+    "qcore.cli.functions": "the packages of ROOMS, and their compilers",
+    "qcore.lazy": "for the rooms that call `subpackages`, where the names are",
+    "qjax.reproducible": "modules that need flax; what type checkers are told has them all",
+}
+# The command compares the package that a user names with the law.
+BY_NAME = {("qcore.cli.functions", f"{package}.reproducible") for package in ("qtorch", "qjax")}
 
 
-EDGES = {name: sorted(set(imports(path))) for name, path in FILES.items()}
+class Imports(ast.NodeVisitor):
+    """The modules that a file names: when it is imported, when its functions run, and when it is asked for attributes.
+
+    These are import statements, strings with the name of a module, attributes of packages (`qcore.random`), and the
+    names of `subpackages`. Imports for type checkers count where a module has a `__getattr__`: they say what it gets.
+    """
+
+    def __init__(self, module, path):
+        self.found, self.module, self.calls = set(), module, set()
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        self.is_lazy = any("__getattr__" in names_of(node) for node in tree.body)
+        self.visit(tree)
+
+    def add(self, name):
+        """The longest part of a dotted name that is a module of ours, or the whole name."""
+        parts = name.split(".")
+        known = [".".join(parts[:count]) for count in range(len(parts), 0, -1) if ".".join(parts[:count]) in FILES]
+        self.found.add(known[0] if known else name)
+
+    def visit_If(self, node):
+        if ast.unparse(node.test) != "TYPE_CHECKING" or self.is_lazy:
+            self.generic_visit(node)
+
+    def visit_Import(self, node):
+        for alias in node.names:
+            self.add(alias.name)
+
+    def visit_ImportFrom(self, node):
+        assert node.level == 0, f"{self.module} imports relatively"
+        for alias in node.names:
+            self.add(f"{node.module}.{alias.name}")
+
+    def visit_Expr(self, node):
+        if not isinstance(node.value, ast.Constant):  # no docstring
+            self.generic_visit(node)
+
+    def visit_Constant(self, node):
+        if isinstance(node.value, str) and "." in node.value and node.value in FILES:
+            self.found.add(node.value)
+
+    def visit_Attribute(self, node):
+        name = ast.unparse(node)
+        if name.split(".")[0] in FLOORS and all(part.isidentifier() for part in name.split(".")):
+            self.add(name)
+        else:
+            self.generic_visit(node)
+
+    def visit_Call(self, node):
+        function = ast.unparse(node.func).rpartition(".")[2]
+        self.calls.add(function)
+        if function == "subpackages" and self.module != "qcore.lazy":
+            names = ALL[self.module] if ast.unparse(node.args[1]) == "__all__" else ast.literal_eval(node.args[1])
+            self.found.update(f"{self.module}.{name}" for name in names)
+        self.generic_visit(node)
+
+
+def names_of(statement):
+    """What a statement of a module defines."""
+    targets = getattr(statement, "targets", [])
+    return {name.id for one in targets for name in ast.walk(one) if isinstance(name, ast.Name)} | (
+        {statement.name} if isinstance(statement, ast.FunctionDef) else set()
+    )
+
+
+def all_of(path):
+    """The list `__all__` of a module, if that is written as one."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and "__all__" in names_of(node) and isinstance(node.value, ast.List):
+            return [one.value for one in node.value.elts if isinstance(one, ast.Constant)]
+    return []
+
+
+ALL = {name: all_of(path) for name, path in FILES.items()}
+SEEN = {name: Imports(name, path) for name, path in FILES.items()}
+EDGES = {name: sorted(seen.found - {name}) for name, seen in SEEN.items()}
 
 
 def floor(module):
@@ -102,6 +166,12 @@ def floor(module):
 
 def test_every_room_has_a_floor():
     assert [floor(name) for name in FILES]
+
+
+def test_contributing_has_the_picture():
+    picture = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The floors")[2].split("```")[1]
+    rooms = {room for floors in FLOORS.values() for rooms in floors for room in rooms.split()} - {"__main__"}
+    assert rooms <= set(picture.split())
 
 
 def test_imports_go_down():
@@ -130,5 +200,44 @@ def test_no_circles():
 
 @pytest.mark.parametrize("package", FLOORS)
 def test_packages_are_apart(package):
-    used = {other.split(".")[0] for name, others in EDGES.items() if name.split(".")[0] == package for other in others}
-    assert not used & APART[package]
+    pairs = {(name, other) for name, others in EDGES.items() if name.split(".")[0] == package for other in others}
+    assert {pair for pair in pairs if pair[1].split(".")[0] in APART[package]} == {
+        pair for pair in BY_NAME if pair[0].split(".")[0] == package
+    }
+
+
+def test_imports_that_the_text_does_not_name():
+    """`import_module` of what is computed hides edges from this test."""
+    assert {name for name, seen in SEEN.items() if seen.calls & {"import_module", "__import__"}} == set(COMPUTED)
+
+
+SAMPLE = """
+'''qcore.cli: a docstring is no import.'''
+import qcore
+from qcore.formats import names
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from qcore import insight
+{more}
+def function():
+    room = find("qcore.affine.observers"), "qcore.nothing"
+    return qcore.random.threefry.Noise, room
+"""
+
+
+@pytest.mark.parametrize(
+    "more", ["", "def __getattr__(name): ...", "__getattr__, __dir__ = subpackages(__name__, ['law'])"]
+)
+def test_strings_and_lazy_attributes_are_seen(more, tmp_path):
+    path = tmp_path / "sample.py"
+    path.write_text(SAMPLE.format(more=more), encoding="utf-8")
+    expected = {
+        "qcore",
+        "qcore.formats.names",
+        "qcore.affine.observers",
+        "qcore.random.threefry",
+        "typing.TYPE_CHECKING",
+    }
+    expected |= {"qcore.insight"} if more else set()
+    expected |= {"qcore.law"} if "law" in more else set()
+    assert Imports("qcore", path).found == expected

@@ -27,7 +27,7 @@ class Taper(NamedTuple):
         below: bits below the regime in magnitudes less the bias.
         drop: bits to drop for the regimes 0 and -1, one more for each step away; below 0 the carrier has fewer bits.
         most: the most bits dropped.
-        least, largest: the smallest and the largest posit of the carrier, in the form of `with_hidden_bits`.
+        least, largest: the smallest and the largest posit of the carrier, as `with_hidden_bits` returns them.
         parity: added to a magnitude, so that the bit above the dropped ones is the code's last bit even if that belongs
             to the regime.
     """

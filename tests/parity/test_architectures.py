@@ -101,9 +101,10 @@ def test_training_of_all_and_compiled_programs(name):
         assert_same_bits(found, right)
 
 
-def test_forward_and_gradients_compiled():
+@pytest.mark.parametrize("name", ["crepe", pytest.param("bert", marks=pytest.mark.heavy)])
+def test_forward_and_gradients_compiled(name):
     """In one program of AOTAutograd, without Inductor."""
-    kind, _, x, _ = ARCHITECTURES["bert"]
+    kind, _, x, _ = ARCHITECTURES[name]
     model = kind()
     model.load_state_dict({name: torch.from_numpy(p) for name, p in start(model).items()}, strict=False)
     near = model(torch.from_numpy(x))

@@ -118,7 +118,7 @@ def test_decoding_gives_what_quantize_gives(number, mode):
         largest = qcore.decode(np.uint32([number.magnitudes.largest_code]), number, dtype)
         expected = np.where(np.isinf(values[rest]), np.copysign(largest, values[rest]), 0)
     np.testing.assert_array_equal(decoded[rest], expected)
-    sample = np.random.default_rng(1).choice(x.size, 1500)
+    sample = np.random.default_rng(1).choice(x.size, 500)
     known = sample[there[sample] | nans[sample]]
     np.testing.assert_array_equal(codes[known], oracle.encode(values[known], spec(number)))
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from covering import some
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from products_support import ACCUMULATORS
@@ -39,8 +40,10 @@ def test_vmap_and_scan_are_loops(name):
     assert_same_bits(jax.lax.scan(lambda carry, a: (carry, call(a)), 0, examples)[1], expected)
 
 
-@pytest.mark.parametrize("accumulator", [None, Accumulator("float(6,9)", chunk=1), HALF], ids=["exact", "1", "half"])
-@pytest.mark.parametrize("specs", [("x", None, None, None), (None, "x", "x", None), (None, None, None, "x")])
+SPECS = [("x", None, None, None), (None, "x", "x", None), (None, None, None, "x")]
+
+
+@some((0, 0), (1, 1), (1, 2), (2, 0), accumulator=[None, Accumulator("float(6,9)", chunk=1), HALF], specs=SPECS)
 def test_shardings_do_not_matter(accumulator, specs):
     """Of rows, of the contraction, and of columns: the bits of the whole."""
     mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from covering import pairwise
 from support import assert_same_bits
 
 from qcore.affine import QParams
@@ -36,9 +37,7 @@ def same_in_both_layouts(name, settings, q, axis):
     assert_same_bits(actual.values, expected.values)
 
 
-@pytest.mark.parametrize("dimensions", [1, 2, 3])
-@pytest.mark.parametrize("batch", [(), (2,)])
-@pytest.mark.parametrize("name", POOLS)
+@pairwise(name=[*POOLS], batch=[(), (2,)], dimensions=[1, 2, 3])
 def test_pools(name, batch, dimensions):
     q = quantized(*batch, *(6, 5, 4)[:dimensions], 4)
     same_in_both_layouts(name, POOLS[name] | {"dimensions": dimensions}, q, len(batch))

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from covering import some
 from support import assert_same_bits, equations
 
 import qcore
@@ -20,7 +21,8 @@ INSIDE = (np.round(X * 4) >= -8) & (np.round(X * 4) <= 7)  # where rounding to n
 
 
 def each(test):
-    return pytest.mark.parametrize("number", NUMBERS, ids=str)(pytest.mark.parametrize(("mode", "key"), MODES)(test))
+    """Every format in one mode, in the other one among the heavy tests."""
+    return some(*((i, i % 2) for i in range(len(NUMBERS))), **{"number": NUMBERS, "mode, key": MODES})(test)
 
 
 @each

@@ -83,15 +83,16 @@ def test_neighbouring_operations_do_not_change_the_result():
     assert_same_bits(y, qcore.quantize(np.asarray(x), number, "nearest"))
 
 
-def test_one_compilation_serves_all_formats_of_a_kind():
-    from qjax._rounding.dispatch import _round
-
+def test_one_compilation_serves_all_formats_of_a_kind(caplog):
     x = jnp.ones((17, 3))
-    _round.clear_cache()
-    for man in range(1, 10):
-        qjax.quantize(x, FloatingPoint(5, man), "nearest")
-        qjax.quantize(x, FixedPoint(8, man), "nearest")
-    assert _round._cache_size() == 1
+    with jax.log_compiles():
+        qjax.quantize(x, FloatingPoint(5, 1), "nearest")
+        compiled = [one.getMessage() for one in caplog.records]
+        assert any("Finished XLA compilation" in message for message in compiled)
+        for man in range(1, 10):
+            qjax.quantize(x, FloatingPoint(5, man), "nearest")
+            qjax.quantize(x, FixedPoint(8, man), "nearest")
+    assert len(caplog.records) == len(compiled)
 
 
 def test_no_float_arithmetic_in_the_law():

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernels_support import libraries
 from support import assert_same_bits
 
 import qcore
 import qtorch
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
-from qtorch._kernels import compiler, laws, store
-from qtorch._rounding.plan import plan_for
+from qtorch._kernels import compiler, store
 
 PROGRAM = """
 import warnings; warnings.simplefilter("error", RuntimeWarning)
@@ -160,8 +160,7 @@ def test_what_others_can_write_is_not_loaded(fresh, tmp_path, change):
         os.chown(library.parent, 12345, -1)
     else:
         (library.parent if change == "mode" else library).chmod(0o777)
-    laws.rounding.cache_clear()
-    plan_for.cache_clear()
+    fresh()
     if change == "mode of the library":
         check()
         assert library.stat().st_mode & 0o777 == 0o700  # a new one
@@ -229,16 +228,14 @@ def test_a_child_that_is_forked_while_a_kernel_is_compiled_or_after_one_ran(tmp_
     assert finish(start(tmp_path / "cache", program, CC=str(script)))[0].split() == ["0", "True", "0"]
 
 
-def test_kernels_do_not_grow_with_formats_or_shapes():
+def test_kernels_do_not_grow_with_formats_or_shapes(fresh, tmp_path):
     """18 formats x 5 shapes: one kernel for the elementwise formats, two for blocks, of which large ones are shared."""
     numbers = [FloatingPoint(5, man) for man in range(1, 7)] + [FixedPoint(8, fl) for fl in range(6)]
     numbers += [BlockFloatingPoint(wl) for wl in range(2, 8)]
-    laws.rounding.cache_clear()
-    plan_for.cache_clear()
     for number in numbers:
         for shape in ((3,), (2, 5), (7, 1, 3), (1000,), (50_000,)):
             qtorch.quantize(torch.randn(shape), number, "nearest")
-    assert laws.rounding.cache_info().currsize == 2
+    assert len(libraries(tmp_path)) == 2
 
 
 def test_instruction_sets_have_libraries_of_their_own(fresh, monkeypatch, tmp_path):

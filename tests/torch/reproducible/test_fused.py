@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from kernels_support import libraries
 from numerics_support import CASES, by_numpy, by_torch, numbers
 from support import assert_all_same_bits, assert_same_bits
 from torch._dynamo.testing import CompileCounter
@@ -13,11 +14,10 @@ from qcore.linalg.forms import FORWARD, GRAD_B
 from qcore.reproducible import operations
 from qcore.reproducible.differentiable import without_gradients
 from qtorch import linalg, reproducible
-from qtorch._kernels import products
-from qtorch.linalg.native import direct_product, product_steps
+from qtorch.linalg.native import product_steps
 from qtorch.linalg.operator import observed_by
 from qtorch.reproducible import call, optimizers
-from qtorch.reproducible.fused import loops, plan
+from qtorch.reproducible.fused import plan
 from qtorch.reproducible.fused.in_place import replace
 
 RNG = np.random.default_rng(27)
@@ -36,14 +36,12 @@ def test_laws_without_kernels(name, by_operations):
     assert_all_same_bits(by_torch(function, arrays), by_numpy(function, arrays))
 
 
-def test_without_a_compiler(monkeypatch):
-    monkeypatch.setattr(loops, "_function", lambda text: None)
-    plan._plan.cache_clear()
+def test_without_a_compiler(fresh, monkeypatch, tmp_path):
+    monkeypatch.setenv("CC", str(tmp_path / "none"))
     function, arrays = next(case[1:] for case in CASES if case[0] == "softmax")
-    try:
+    with pytest.warns(RuntimeWarning, match="CC"):
         assert_all_same_bits(by_torch(function, arrays), by_numpy(function, arrays))
-    finally:
-        plan._plan.cache_clear()
+    assert not libraries(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -84,15 +82,16 @@ def test_more_dimensions_than_kernels_have():
     assert_same_bits(reproducible.add(a, b), reproducible.add(a.expand(2, 2, 3, 2, 2), b.expand(2, 2, 3, 2, 2)))
 
 
-def test_other_sizes_and_options_take_the_same_kernels():
+def test_other_sizes_and_options_take_the_same_kernels(fresh, tmp_path):
     def run(size, eps):
         x = torch.ones(3, size, requires_grad=True)
         reproducible.layer_norm(x, torch.ones(size), None, eps=eps).sum().backward()
 
     run(4, 1e-5)
-    before = loops._function.cache_info().misses
+    before = libraries(tmp_path)
     run(5, 1e-3)
-    assert loops._function.cache_info().misses == before
+    assert libraries(tmp_path) == before
+    assert before
 
 
 def test_gradients_do_not_share_memory():
@@ -197,25 +196,18 @@ def test_products_have_the_bits_of_their_parts(said, shape):
         assert_all_same_bits(run(lambda *all_: reproducible.linear(*all_, **said), *given), run(parts, *given))
 
 
-def test_gradients_that_nobody_wants_are_not_computed(monkeypatch):
+def test_gradients_that_nobody_wants_are_not_computed(fresh, monkeypatch):
     made = []
     monkeypatch.setattr(plan, "product_steps", lambda *given: made.append(given[0].which) or product_steps(*given))
-    plan._plan.cache_clear()
     reproducible.linear(torch.ones(3, 7), torch.ones(2, 7, requires_grad=True)).sum().backward()
     assert made == [FORWARD, GRAD_B]
 
 
-def test_products_without_a_compiler(monkeypatch):
-    for name in ("steps", "chunked", "chunked_step", "sequential", "tree_sums", "tree_sums_step"):
-        monkeypatch.setattr(products, name, lambda *arguments: None)
-    caches = plan._plan, direct_product
-    for cache in caches:
-        cache.cache_clear()
-    try:
-        test_products_have_the_bits_of_their_parts(PRODUCTS["blocks"], (6, 5))
-    finally:
-        for cache in caches:
-            cache.cache_clear()
+@pytest.mark.filterwarnings("ignore:.*CC.*:RuntimeWarning")
+def test_products_without_a_compiler(fresh, monkeypatch, tmp_path):
+    monkeypatch.setenv("CC", str(tmp_path / "none"))
+    test_products_have_the_bits_of_their_parts(PRODUCTS["blocks"], (6, 5))
+    assert not libraries(tmp_path)
 
 
 @pytest.mark.parametrize("size", [(1, 1, 1), (7, 3, 2), (1000, 600, 5), (3000, 40, 97), (5, 4, 100)], ids=str)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from qtorch.nn import intrinsic
+from qtorch.nn.intrinsic import fused
 from qtorch.nn.intrinsic.qat.conv_bn import QATConvBn
 
 
@@ -29,7 +29,7 @@ class ConvBn1d(QATConvBn, nn.Conv1d):
         (torch.Size([2, 3, 3]), tensor(1))
     """
 
-    floats, norm = intrinsic.ConvBn1d, nn.BatchNorm1d
+    floats, norm = fused.ConvBn1d, nn.BatchNorm1d
 
 
 class ConvBn2d(QATConvBn, nn.Conv2d):
@@ -52,7 +52,7 @@ class ConvBn2d(QATConvBn, nn.Conv2d):
         (torch.Size([2, 3, 3, 3]), tensor(1))
     """
 
-    floats, norm = intrinsic.ConvBn2d, nn.BatchNorm2d
+    floats, norm = fused.ConvBn2d, nn.BatchNorm2d
 
 
 class ConvBn3d(QATConvBn, nn.Conv3d):
@@ -75,7 +75,7 @@ class ConvBn3d(QATConvBn, nn.Conv3d):
         (torch.Size([2, 3, 3, 3, 3]), tensor(1))
     """
 
-    floats, norm = intrinsic.ConvBn3d, nn.BatchNorm3d
+    floats, norm = fused.ConvBn3d, nn.BatchNorm3d
 
 
 class ConvBnReLU1d(ConvBn1d):
@@ -96,7 +96,7 @@ class ConvBnReLU1d(ConvBn1d):
         True
     """
 
-    floats = intrinsic.ConvBnReLU1d
+    floats = fused.ConvBnReLU1d
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input).relu_()
@@ -120,7 +120,7 @@ class ConvBnReLU2d(ConvBn2d):
         True
     """
 
-    floats = intrinsic.ConvBnReLU2d
+    floats = fused.ConvBnReLU2d
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input).relu_()
@@ -144,7 +144,7 @@ class ConvBnReLU3d(ConvBn3d):
         True
     """
 
-    floats = intrinsic.ConvBnReLU3d
+    floats = fused.ConvBnReLU3d
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input).relu_()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from qtorch.nn import intrinsic, qat
+from qtorch.nn import qat
+from qtorch.nn.intrinsic import fused
 
 
 class LinearReLU(qat.Linear):
@@ -24,7 +25,7 @@ class LinearReLU(qat.Linear):
         True
     """
 
-    floats = intrinsic.LinearReLU
+    floats = fused.LinearReLU
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input).relu_()
@@ -48,7 +49,7 @@ class ConvReLU1d(qat.Conv1d):
         True
     """
 
-    floats = intrinsic.ConvReLU1d
+    floats = fused.ConvReLU1d
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input).relu_()
@@ -72,7 +73,7 @@ class ConvReLU2d(qat.Conv2d):
         True
     """
 
-    floats = intrinsic.ConvReLU2d
+    floats = fused.ConvReLU2d
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input).relu_()
@@ -96,7 +97,7 @@ class ConvReLU3d(qat.Conv3d):
         True
     """
 
-    floats = intrinsic.ConvReLU3d
+    floats = fused.ConvReLU3d
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input).relu_()
