@@ -29,7 +29,7 @@ from benchmarks.support.digest_results import PIECE, PIECES, Digests, DigestsErr
 from benchmarks.support.function_digests import BACKENDS, KINDS, difference, digest
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import by_turns, clock_for, keep_pages, machine, versions
-from qcore.reproducible.elementary.laws import ELEMENTARY
+from qcore.reproducible.elementary import ELEMENTARY
 
 SIZE, LIMIT = 1 << 24, 3.0  # elements to time, and how many times torch's own time a function may take
 OWN: dict[str, Callable[..., Any]] = {

@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.support.arguments import count_of, output_file
 from qcore.files import write_text
-from qcore.reproducible.elementary import laws
+from qcore.reproducible import elementary
 from qcore.reproducible.operations import SMALLEST, Names
 
 FILE = Path(__file__).parent.parent / "qcore" / "reproducible" / "hard_inputs.json"
@@ -81,7 +81,7 @@ def is_hard(name: str) -> Callable[[np.ndarray], np.ndarray]:
     from qtorch.reproducible import Names as TensorNames
 
     def hard(x: Any) -> Any:
-        y = laws.IN_FLOAT64[name](TensorNames, TensorNames.wide(TensorNames.settled(x)))
+        y = elementary.IN_FLOAT64[name](TensorNames, TensorNames.wide(TensorNames.settled(x)))
         distance = (y.view(torch.int64) & ((1 << DROPPED) - 1)) - (1 << (DROPPED - 1))
         return (abs(distance) <= UNITS) & (abs(y) > SMALLEST) & (abs(y) < BIGGEST)
 
@@ -109,7 +109,7 @@ def defined(name: str, hard: dict[str, str]) -> dict[str, str]:
     """
     inputs, right = (np.array([int(one, 16) for one in side], np.uint32) for side in (hard, hard.values()))
     with Names.arithmetic():
-        found = np.asarray(laws.PARTS[name](Names, inputs.view(np.float32))).view(np.uint32)
+        found = np.asarray(elementary.PARTS[name](Names, inputs.view(np.float32))).view(np.uint32)
     if (abs(found.astype(np.int64) - right) > 1).any():
         raise ValueError(f"{name} differs from the correct result by more than the last place")
     return {f"{x:08x}": f"{y:08x}" for x, y in zip(inputs[found != right], found[found != right], strict=True)}

@@ -17,7 +17,7 @@ from qcore.law.rounding import Rounding
 from qcore.lazy import subpackages
 from qcore.linalg import Accumulator, Hadamard, Operand, Product, Scale
 from qcore.packing import pack, unpack
-from qcore.random.keys import fold_in
+from qcore.random.threefry import fold_in
 from qcore.recipes import RECIPES, Entry, Recipe
 from qcore.recipes.rules import Quantization, Rule
 from qcore.version import __version__ as __version__

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
 from qcore.html import html_table
-from qcore.linalg.operands.operand import Operand
+from qcore.linalg.operands import Operand
 from qcore.linalg.product import Product, Products
 
 

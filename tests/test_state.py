@@ -35,6 +35,7 @@ ALLOWED = {
     "qcore/formats/text.py: FormatTexts.learn": "the parser of formats needs all formats; qcore.formats imports both",
     "qcore/formats/text.py: FormatTexts.write": "the same",
     "qcore/formats/text.py: FormatTexts.name_of_dtype": "the same",
+    "qcore/reproducible/binding.py: cls": "a package's class gets its functions while it is made",
     "qcore/formats/text.py: _KINDS": "a kind of text is registered by the module that defines the kind",
     "qcore/formats/text.py: _KIND_OF": "the same",
     "qjax/_models/tree.py: _UNNAMED": "a class is registered where it is defined",

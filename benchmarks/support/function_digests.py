@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import torch
 
-from qcore.reproducible.elementary.laws import ELEMENTARY
+from qcore.reproducible.elementary import ELEMENTARY
 from qcore.reproducible.operations import Names
 from qjax.reproducible.operations import Names as ArrayNames
 from qtorch.reproducible.operations import Names as TensorNames

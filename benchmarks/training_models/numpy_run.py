@@ -15,11 +15,11 @@ from qcore import fold_in, reproducible
 from qcore.linalg.arrays import multiply_arrays
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
 from qcore.linalg.product import Product, Products
+from qcore.reproducible.arithmetic import ADD
 from qcore.reproducible.differentiable import Differentiable
-from qcore.reproducible.elementary.arithmetic import ADD
-from qcore.reproducible.elementary.laws import ELEMENTARY
+from qcore.reproducible.elementary import ELEMENTARY
+from qcore.reproducible.norms import CROSS_ENTROPY
 from qcore.reproducible.operations import Names
-from qcore.reproducible.softmax import CROSS_ENTROPY
 
 _FORM, _WIDE = MatrixForm(transposed=True), Product()
 _SHAPES = {"hidden.weight": (HIDDEN, 64), "hidden.bias": (HIDDEN,), "out.weight": (10, HIDDEN), "out.bias": (10,)}

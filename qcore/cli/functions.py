@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qcore import reproducible
-from qcore.reproducible.elementary.laws import PARTS
+from qcore.reproducible.elementary import PARTS
 
 FILE = Path(reproducible.__file__).parent / "hard_inputs.json"
 ROOMS = {"qcore": "qcore.reproducible", "qtorch": "qtorch.reproducible", "qjax": "qjax.reproducible"}

@@ -5,10 +5,8 @@
 
 from qcore.linalg.accumulator import Accumulator
 from qcore.linalg.arrays import first_scaling, matmul
-from qcore.linalg.operands.hadamard import Hadamard
-from qcore.linalg.operands.operand import Operand
-from qcore.linalg.operands.scale import Scale
+from qcore.linalg.exactness import sums_are_exact
+from qcore.linalg.operands import Hadamard, Operand, Scale
 from qcore.linalg.product import Product
-from qcore.linalg.sums.exactness import sums_are_exact
 
 __all__ = ["Accumulator", "Hadamard", "Operand", "Product", "Scale", "first_scaling", "matmul", "sums_are_exact"]

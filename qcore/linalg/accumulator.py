@@ -19,7 +19,7 @@ from qcore.law.carrier import FLOAT64, Carrier
 from qcore.law.program import Program
 from qcore.law.rounding import MODES, Rounding, check_rounding
 from qcore.law.tiles import MOST_ELEMENTS
-from qcore.random.steps import MOST_HALF_BITS
+from qcore.random.threefry import MOST_HALF_BITS
 
 FLOAT32_NUMBER, FLOAT64_NUMBER = BinaryFloat(8, 23), BinaryFloat(11, 52)
 MOST_TERMS = 64  # of a tree or an aligned sum, which programs have one by one

@@ -12,11 +12,10 @@ from qcore.linalg.convolution import Form
 from qcore.linalg.forms import FORWARD, MatrixForm
 from qcore.linalg.law import multiply
 from qcore.linalg.namespace import Float64
-from qcore.linalg.operands.matrices import matrices
-from qcore.linalg.operands.operand import Operand
-from qcore.linalg.operands.scaling import newest_magnitude, next_row, prepared, rescaled
-from qcore.linalg.product import ROLES, ROWS, Product, Products, check_products
-from qcore.random.keys import fold_in
+from qcore.linalg.operands import Operand
+from qcore.linalg.product import ROLES, ROWS, Product, Products, check_products, matrices
+from qcore.linalg.scaling import newest_magnitude, next_row, prepared, rescaled
+from qcore.random.threefry import fold_in
 
 
 def matmul(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qcore.arguments import check_flag, quoted
-from qcore.linalg.sums.tree import tree_sum
+from qcore.linalg.law import tree_sum
 
 
 def softmax(xp: Any, x: Any) -> Any:

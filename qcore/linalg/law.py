@@ -13,7 +13,7 @@ from typing import Any
 
 from qcore.law.rounding import Rounding
 from qcore.linalg.accumulator import Accumulator
-from qcore.linalg.operands.scaling import of_both, rescaled
+from qcore.linalg.scaling import of_both, rescaled
 
 _EXPONENT_BIAS, _MANTISSA_BITS = 1023, 52
 _LEAST_EXPONENT = -1022  # of numbers that are zero, and below those of all products
@@ -182,3 +182,14 @@ def _fields(xp: Any, x: Any) -> Any:
 def _power(xp: Any, exponent: Any) -> Any:
     """2^exponent, for exponents of normal float64 numbers; others are brought there."""
     return xp.floats((xp.clip(exponent, _LEAST_EXPONENT, _EXPONENT_BIAS) + _EXPONENT_BIAS) << _MANTISSA_BITS)
+
+
+def tree_sum(xp: Any, x: Any, axis: int = -1) -> Any:
+    """The sum of float64 numbers along an axis, which stays with length 1: halves by index, an odd rest appended."""
+    before = (slice(None),) * (axis % x.ndim)
+    axis = len(before)
+    while (length := x.shape[axis]) > 1:
+        half = length // 2
+        pairs = x[(*before, slice(half))] + x[(*before, slice(half, 2 * half))]
+        x = xp.concatenate([pairs, x[(*before, slice(2 * half, None))]], axis) if length % 2 else pairs
+    return x

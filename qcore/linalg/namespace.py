@@ -12,8 +12,7 @@ from qcore import namespace
 from qcore.formats.number import Number
 from qcore.law.rounding import Rounding
 from qcore.linalg.accumulator import Accumulator, rounding_program
-from qcore.random.steps import block_of_step, words_of_step
-from qcore.random.threefry import as_lane
+from qcore.random.threefry import as_lane, block_of_step, words_of_step
 
 
 class Float64(namespace.Names):

@@ -13,9 +13,7 @@ from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number
 from qcore.linalg.accumulator import Accumulator
-from qcore.linalg.operands.hadamard import Hadamard
-from qcore.linalg.operands.operand import Operand
-from qcore.linalg.operands.scale import Scale
+from qcore.linalg.operands import Hadamard, Operand, Scale
 from qcore.linalg.product import Product
 from qcore.recipes.recipe import Entry, Recipe
 

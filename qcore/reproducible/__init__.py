@@ -1,20 +1,20 @@
 """Functions of float32 numbers with defined bits: elementary functions, sums, softmax, norms, losses, optimizers.
 
-The same bits come out in NumPy, PyTorch (eager and compiled) and JAX (eager and jit), forward and backward. Each law is
-written once, over a namespace `xp` of defined operations, and forward and backward by hand. Only second derivatives,
-which have no defined bits, are left to the frameworks: they differentiate the backward law in float64, on a namespace
-that does not round (`qcore.reproducible.operations.Unrounded`).
+NumPy, PyTorch (eager and compiled) and JAX (eager and jit) return the same bits, forward and backward. Each law is
+written once, forward and backward by hand, with the operations of a namespace `xp`. Second derivatives have no defined
+bits: the frameworks differentiate the backward law in float64, with operations that do not round
+(`qcore.reproducible.operations.Unrounded`).
 
-**Operations** (`qcore.reproducible.operations.Names`; `qtorch.reproducible` and `qjax.reproducible` have theirs):
+**Operations** (`qcore.reproducible.operations.Names`; `qtorch.reproducible` and `qjax.reproducible` have their own):
 
-- A float32 number of magnitude at most 2^-126 is a zero of its sign, as an operand and as a result. So nothing depends
-  on who flushes subnormal numbers, and whether before or after rounding. `xp.settled(x)` says so.
-- `xp.add`, `xp.sub`, `xp.mul`, `xp.div`, `xp.sqrt`: of float32 arrays and Python numbers, of which subnormal ones are
-  not allowed; each rounded once and settled. The choice in `settled` also stands between a product and a sum, so that
-  no compiler contracts them.
+- A float32 number of magnitude at most 2^-126 is a zero of its sign, as an operand and as a result. So bits do not
+  depend on who flushes subnormal numbers, and when. `xp.settled(x)` makes these zeros; its results are called settled.
+- `xp.add`, `xp.sub`, `xp.mul`, `xp.div`, `xp.sqrt` take float32 arrays and Python numbers that are not subnormal. Each
+  result is rounded once and settled. The choice in `settled` stands between a product and a sum, so no compiler
+  contracts them.
 - A function of ONE float32 number is evaluated in float64 by the framework's own library and rounded once:
   `xp.narrow(xp.exp(xp.wide(x)))`. Products of `wide` numbers are exact, and may be added up in float64.
-- Sums have a fixed order (`qcore.reproducible.sums`): float64, halves by index, an odd rest appended, rounded once.
+- Sums have a fixed order (`xp.sums`): float64, halves by index, an odd rest appended, rounded once.
 - `xp.where`, comparisons, `xp.maximum` and shapes round nothing.
 
 **Laws** are `Differentiable(forward, backward)` (`qcore.reproducible.differentiable`):
@@ -26,10 +26,11 @@ that does not round (`qcore.reproducible.operations.Unrounded`).
         ...
         return of_x, of_weight                       # one for each array; None for one that has no gradient
 
-`qcore.reproducible.differentiable.apply(law, *arrays, **options)` runs a law on NumPy arrays,
-`qtorch.reproducible.call.differentiable(law)` makes a function of tensors that autograd knows, and
-`qjax.reproducible.call.differentiable(law)` one of JAX arrays with its custom_vjp. They settle arguments, and make all
-NaN of the results one (0x7fc00000): a law need not.
+A package runs laws by `apply(law, *arrays, **options)` (NumPy) or `differentiable(law)` (PyTorch, JAX) in its
+`reproducible.functions`. They settle arguments, and write 0x7fc00000 for each NaN of the results.
+
+**Functions** that users call are methods of a class in the file of their laws. `qcore.reproducible.binding` gives each
+package its own, with docstrings whose examples run there.
 
 Example:
     >>> import numpy as np
@@ -38,84 +39,83 @@ Example:
     [0.21194155514240265, 0.5761168599128723, 0.21194155514240265]
 """
 
-from qcore.reproducible.arrays import Arrays
+from qcore.reproducible.functions import FUNCTIONS
 from qcore.reproducible.operations import Names
-from qcore.reproducible.optimizers.schedules import Cosine, Milestones
+from qcore.reproducible.optimizers import Cosine, Milestones
 
-_arrays = Arrays()
-abs = _arrays.abs
-adam_step = _arrays.adam_step
-add = _arrays.add
-argmax = _arrays.argmax
-argsort = _arrays.argsort
-avg_pool2d = _arrays.avg_pool2d
-batch_norm = _arrays.batch_norm
-broadcast_to = _arrays.broadcast_to
-celu = _arrays.celu
-chunk = _arrays.chunk
-clamp = _arrays.clamp
-clip_by_norm = _arrays.clip_by_norm
-cos = _arrays.cos
-cross_entropy = _arrays.cross_entropy
-divide = _arrays.divide
-dropout = _arrays.dropout
-elu = _arrays.elu
-embedding = _arrays.embedding
-equal = _arrays.equal
-erf = _arrays.erf
-exp = _arrays.exp
-expm1 = _arrays.expm1
-gelu = _arrays.gelu
-group_norm = _arrays.group_norm
-hardsigmoid = _arrays.hardsigmoid
-hardswish = _arrays.hardswish
-hardtanh = _arrays.hardtanh
-layer_norm = _arrays.layer_norm
-leaky_relu = _arrays.leaky_relu
-less = _arrays.less
-less_equal = _arrays.less_equal
-log = _arrays.log
-log1p = _arrays.log1p
-log_softmax = _arrays.log_softmax
-logsumexp = _arrays.logsumexp
-max = _arrays.max
-max_pool2d = _arrays.max_pool2d
-maximum = _arrays.maximum
-mean = _arrays.mean
-minimum = _arrays.minimum
-moved = _arrays.moved
-moving_average = _arrays.moving_average
-mse = _arrays.mse
-multiply = _arrays.multiply
-norm = _arrays.norm
-normalize = _arrays.normalize
-pad = _arrays.pad
-part = _arrays.part
-pow = _arrays.pow
-prelu = _arrays.prelu
-rate = _arrays.rate
-reciprocal = _arrays.reciprocal
-relu = _arrays.relu
-rms_norm = _arrays.rms_norm
-rsqrt = _arrays.rsqrt
-selu = _arrays.selu
-settle = _arrays.settle
-sgd_step = _arrays.sgd_step
-sigmoid = _arrays.sigmoid
-silu = _arrays.silu
-sin = _arrays.sin
-softmax = _arrays.softmax
-softplus = _arrays.softplus
-sort = _arrays.sort
-sqrt = _arrays.sqrt
-subtract = _arrays.subtract
-sum = _arrays.sum
-take = _arrays.take
-take_along_axis = _arrays.take_along_axis
-tanh = _arrays.tanh
-to_integers = _arrays.to_integers
-var = _arrays.var
-where = _arrays.where
+abs = FUNCTIONS.abs
+adam_step = FUNCTIONS.adam_step
+add = FUNCTIONS.add
+argmax = FUNCTIONS.argmax
+argsort = FUNCTIONS.argsort
+avg_pool2d = FUNCTIONS.avg_pool2d
+batch_norm = FUNCTIONS.batch_norm
+broadcast_to = FUNCTIONS.broadcast_to
+celu = FUNCTIONS.celu
+chunk = FUNCTIONS.chunk
+clamp = FUNCTIONS.clamp
+clip_by_norm = FUNCTIONS.clip_by_norm
+cos = FUNCTIONS.cos
+cross_entropy = FUNCTIONS.cross_entropy
+divide = FUNCTIONS.divide
+dropout = FUNCTIONS.dropout
+elu = FUNCTIONS.elu
+embedding = FUNCTIONS.embedding
+equal = FUNCTIONS.equal
+erf = FUNCTIONS.erf
+exp = FUNCTIONS.exp
+expm1 = FUNCTIONS.expm1
+gelu = FUNCTIONS.gelu
+group_norm = FUNCTIONS.group_norm
+hardsigmoid = FUNCTIONS.hardsigmoid
+hardswish = FUNCTIONS.hardswish
+hardtanh = FUNCTIONS.hardtanh
+layer_norm = FUNCTIONS.layer_norm
+leaky_relu = FUNCTIONS.leaky_relu
+less = FUNCTIONS.less
+less_equal = FUNCTIONS.less_equal
+log = FUNCTIONS.log
+log1p = FUNCTIONS.log1p
+log_softmax = FUNCTIONS.log_softmax
+logsumexp = FUNCTIONS.logsumexp
+max = FUNCTIONS.max
+max_pool2d = FUNCTIONS.max_pool2d
+maximum = FUNCTIONS.maximum
+mean = FUNCTIONS.mean
+minimum = FUNCTIONS.minimum
+moved = FUNCTIONS.moved
+moving_average = FUNCTIONS.moving_average
+mse = FUNCTIONS.mse
+multiply = FUNCTIONS.multiply
+norm = FUNCTIONS.norm
+normalize = FUNCTIONS.normalize
+pad = FUNCTIONS.pad
+part = FUNCTIONS.part
+pow = FUNCTIONS.pow
+prelu = FUNCTIONS.prelu
+rate = FUNCTIONS.rate
+reciprocal = FUNCTIONS.reciprocal
+relu = FUNCTIONS.relu
+rms_norm = FUNCTIONS.rms_norm
+rsqrt = FUNCTIONS.rsqrt
+selu = FUNCTIONS.selu
+settle = FUNCTIONS.settle
+sgd_step = FUNCTIONS.sgd_step
+sigmoid = FUNCTIONS.sigmoid
+silu = FUNCTIONS.silu
+sin = FUNCTIONS.sin
+softmax = FUNCTIONS.softmax
+softplus = FUNCTIONS.softplus
+sort = FUNCTIONS.sort
+sqrt = FUNCTIONS.sqrt
+subtract = FUNCTIONS.subtract
+sum = FUNCTIONS.sum
+take = FUNCTIONS.take
+take_along_axis = FUNCTIONS.take_along_axis
+tanh = FUNCTIONS.tanh
+to_integers = FUNCTIONS.to_integers
+var = FUNCTIONS.var
+where = FUNCTIONS.where
 
 __all__ = [
     "Cosine",

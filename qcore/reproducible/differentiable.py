@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from qcore.reproducible.operations import Names
-
 _numbers = count()
 
 
@@ -79,11 +77,6 @@ def without_gradients(function: Callable[..., Any], fusible: bool = True) -> Dif
         return function(xp, *arrays, **options), ()
 
     return Differentiable(forward, refuse, fusible=fusible)
-
-
-def apply(law: Differentiable, *arrays: Any, **options: Any) -> Any:
-    """The result of a law on NumPy arrays."""
-    return law.run(Names, arrays, options)[0]
 
 
 def _entered(xp: Any, x: Any) -> Any:

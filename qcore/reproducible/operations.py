@@ -1,16 +1,23 @@
-"""What laws of float32 numbers use of an array namespace: NumPy's names, and the operations that all share."""
+"""The operations that laws of float32 numbers are made of: NumPy's names, and the laws that all frameworks share."""
 
 from __future__ import annotations
 
+from math import inf, nan
 from typing import Any
 
 import numpy as np
 
 from qcore import namespace
-from qcore.reproducible.elementary.power import power
-from qcore.reproducible.sums import sums_by_index, tree_sums
+from qcore.linalg.law import tree_sum
 
 SMALLEST = 2.0**-126  # magnitudes up to this one, the smallest normal number, are zeros
+
+# Of `power`:
+_LN2 = 0.6931471805599453
+_ROOT_HALF = 0x3F3504F3  # the bits of sqrt(1/2) in float32
+_MANTISSA = 23
+_MOST = 200.0  # no result of float32 has a larger exponent
+_LOG_TERMS, _EXP_TERMS = 12, 14
 
 
 def normal(number: float) -> float:
@@ -81,12 +88,12 @@ class Names(namespace.Names):
 
     @classmethod
     def sums(cls, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
-        """See `qcore.reproducible.sums.tree_sums`."""
+        """See `qcore.reproducible.operations.tree_sums`."""
         return tree_sums(cls, a, b, axes)
 
     @classmethod
     def sums_by_index(cls, rows: Any, indices: Any, count: int) -> Any:
-        """See `qcore.reproducible.sums.sums_by_index`."""
+        """See `qcore.reproducible.operations.sums_by_index`."""
         return sums_by_index(cls, rows, indices, count)
 
     @classmethod
@@ -122,7 +129,7 @@ class Names(namespace.Names):
 
     @classmethod
     def power(cls, a: Any, b: Any) -> Any:
-        """See `qcore.reproducible.elementary.power`."""
+        """See `qcore.reproducible.operations.power`."""
         return power(cls, a, b)
 
     @classmethod
@@ -169,3 +176,115 @@ class Unrounded(Names):
     @classmethod
     def sums_by_index(cls, rows: Any, indices: Any, count: int) -> Any:
         return sums_by_index(cls, rows, indices, count)
+
+
+def tree_sums(xp: Any, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
+    """The float64 sums of float32 numbers, or where b is not None of their products with b's, axis after axis."""
+    x = xp.wide(a) if b is None else xp.wide(a) * xp.wide(b)
+    for axis in axes:
+        empty = not x.shape[axis]
+        x = xp.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x) if empty else tree_sum(xp, x, axis)
+    return x
+
+
+def sums_by_index(xp: Any, rows: Any, indices: Any, count: int) -> Any:
+    """For each index from 0 to count - 1 the float64 sum of its float32 rows.
+
+    The rows of an index, in their order, are summed in pairs of neighbours, level by level, as a tree of additions: the
+    odd one out goes on to the next level. Rows of all indices are done at once, after a stable sort.
+    """
+    rows = xp.wide(rows)
+    if rows.shape[0] == 0:
+        return xp.zeros((count, rows.shape[1]), rows)
+    order = xp.argsort(indices)
+    indices, rows = indices[order], rows[order]
+    firsts = xp.searchsorted(indices, xp.arange(count, indices))
+    place = xp.arange(len(indices), indices) - firsts[indices]  # among the rows of the same index
+    distance = 1
+    while distance < len(indices):
+        later, same = rows[distance:], indices[distance:] == indices[:-distance]
+        meets = same & (place[:-distance] % (2 * distance) == 0)
+        sums = xp.where(meets[:, None], rows[:-distance] + later, rows[:-distance])
+        rows = xp.materialize(xp.concatenate([sums, rows[-distance:]], 0))  # which each level reads three times
+        distance *= 2
+    found = xp.where(firsts < len(indices), firsts, 0)
+    present = indices[found] == xp.arange(count, indices)
+    return xp.where(present[:, None], rows[found], xp.zeros((), rows))
+
+
+def total(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
+    """The sums of float32 numbers along axes, which stay: in float64, axis after axis, rounded once to float32.
+
+    Axes are numbers from 0 on, in ascending order.
+    """
+    return xp.narrow(xp.sums(x, None, axes))
+
+
+def dot(xp: Any, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
+    """The sums of the exact products of float32 numbers of one shape, as `total`."""
+    return xp.narrow(xp.sums(a, b, axes))
+
+
+def unbroadcast(xp: Any, gradient: Any, shape: tuple[int, ...]) -> Any:
+    """The gradient of an array of a shape, of which copies were made when it met a larger one."""
+    extra = gradient.ndim - len(shape)
+    axes = [extra + i for i, size in enumerate(shape) if size == 1 and gradient.shape[extra + i] != 1]
+    if not extra and not axes:
+        return gradient
+    return total(xp, gradient, (*range(extra), *axes)).reshape(tuple(shape))
+
+
+def squeezed(x: Any, axes: tuple[int, ...]) -> Any:
+    """x without axes of length 1."""
+    return x.reshape(tuple([size for axis, size in enumerate(x.shape) if axis not in axes]))
+
+
+def expanded(x: Any, axes: tuple[int, ...], ndim: int) -> Any:
+    """The inverse of `squeezed`, for a result with so many dimensions."""
+    sizes = iter(tuple(x.shape))
+    return x.reshape(tuple([1 if axis in axes else next(sizes) for axis in range(ndim)]))
+
+
+def power(xp: Any, a: Any, b: Any) -> Any:
+    """a^b of float32 numbers that broadcast, by the rules of IEEE 754 for zeros, infinities and NaN."""
+    magnitude, wide = abs(a), xp.wide(b)
+    exponent = xp.product(wide, _log2(xp, magnitude))
+    result = _exp2(xp, exponent)
+    result = xp.where((magnitude == 1) | (wide == 0), 1.0, result)
+    half = wide * 0.5
+    whole = wide == xp.floor(wide)
+    odd = whole & (half != xp.floor(half))
+    result = xp.where(odd & (xp.bits(a) < 0), -result, result)
+    result = xp.where((a < 0) & (magnitude < inf) & ~whole, nan, result)
+    return xp.narrow(xp.where(a == 1, 1.0, result))
+
+
+def _log2(xp: Any, a: Any) -> Any:
+    """Of settled float32 numbers that are not negative, in float64."""
+    bits = xp.bits(a)
+    e = (bits - _ROOT_HALF) >> _MANTISSA
+    m = xp.to_float64(xp.floats(bits - (e << _MANTISSA)))
+    s = (m - 1.0) / (m + 1.0)
+    square = xp.product(s, s)
+    series = 2 / (_LN2 * (2 * _LOG_TERMS - 1))
+    for k in range(_LOG_TERMS - 2, -1, -1):
+        series = xp.product(series, square) + 2 / (_LN2 * (2 * k + 1))
+    found = xp.to_float64(e) + xp.product(series, s)
+    found = xp.where(a > 0, found, -inf)
+    return xp.where(abs(a) < inf, found, abs(xp.to_float64(a)))
+
+
+def _exp2(xp: Any, z: Any) -> Any:
+    z = xp.where(z > _MOST, _MOST, xp.where(z < -_MOST, -_MOST, z))
+    n = xp.floor(z + 0.5)
+    fraction = z - n
+    terms = [1.0]
+    for k in range(1, _EXP_TERMS):
+        terms.append(terms[-1] * _LN2 / k)
+    series = terms[-1]
+    for term in terms[-2::-1]:
+        series = xp.product(series, fraction) + term
+    n = xp.to_int32(xp.where(n == n, n, 0.0))
+    for part in (n >> 1, n - (n >> 1)):  # 2^n as two float32 numbers
+        series = series * xp.to_float64(xp.floats((part + 127) << _MANTISSA))
+    return series

@@ -1,4 +1,4 @@
-"""Reductions along axes, in the order of `qcore.reproducible.sums`; axes are numbers from 0 on, in ascending order."""
+"""Reductions along axes; their sums have the order of `qcore.reproducible.operations.tree_sums`."""
 
 from __future__ import annotations
 
@@ -6,44 +6,14 @@ from collections.abc import Callable
 from math import inf, prod
 from typing import Any
 
-from qcore.arguments import check_int, quoted
+from qcore.arguments import check_int
+from qcore.reproducible.arithmetic import ArithmeticFunctions
+from qcore.reproducible.binding import Axes, Axis, public, reduced_axes, reduction
 from qcore.reproducible.differentiable import Differentiable
-from qcore.reproducible.elementary.laws import PARTS
-from qcore.reproducible.sums import dot, expanded, squeezed, total
-
-Axes = tuple[int, ...]
+from qcore.reproducible.elementary import PARTS
+from qcore.reproducible.operations import dot, expanded, squeezed, total
 
 exp, log = PARTS["exp"], PARTS["log"]
-
-
-def check_axes(name: str, axis: Any, ndim: int) -> Axes:
-    """Axes as numbers from 0 on, in ascending order.
-
-    Raises:
-        TypeError, ValueError: if they are no axes of an array of so many dimensions, each named once.
-    """
-    if axis is None:
-        return tuple(range(ndim))
-    try:
-        given = [check_int(name, one) for one in (axis if isinstance(axis, tuple | list) else (axis,))]
-    except TypeError:
-        raise TypeError(f"{name}={quoted(axis)}; allowed are ints, tuples of ints and None") from None
-    found = [one + ndim if one < 0 else one for one in given]
-    if not all(0 <= one < ndim for one in found) or len(set(found)) != len(found):
-        raise ValueError(f"{name}={quoted(axis)}; allowed are different axes from {-ndim} to {ndim - 1}")
-    return tuple([one for one in range(ndim) if one in found])
-
-
-def check_axis(axis: Any, x: Any) -> int:
-    """One axis of an array, as a number from 0 on; it raises as `check_axes`."""
-    return check_int("axis", axis, -x.ndim, x.ndim - 1) % x.ndim
-
-
-def check_numbers(x: Any, axes: Axes) -> None:
-    """Refuses an array x without numbers along axes."""
-    for axis in axes:
-        if x.shape[axis] == 0:
-            raise ValueError(f"x has shape {tuple(x.shape)}; allowed is at least one number along axis {axis}")
 
 
 def size(x: Any, axes: Axes) -> int:
@@ -118,3 +88,55 @@ VAR = _reduction(_variance, _of_variance)
 NORM = _reduction(lambda xp, x, axes: xp.sqrt(dot(xp, x, x, axes)), _of_norm)
 MAX = _reduction(greatest, _of_greatest, by_pieces=True)
 LOGSUMEXP = _reduction(_logsumexp, _of_logsumexp)
+
+
+class ReductionFunctions(ArithmeticFunctions):
+    """`ArithmeticFunctions`, and reductions of float32 arrays."""
+
+    sum = reduction(
+        "sum",
+        SUM,
+        "The sum along axes, in float64 and rounded once: each axis by halves of its index, an odd rest appended.",
+        "[[1.0, 2], [3, 4]]",
+        "[3.0, 7.0]",
+    )
+    mean = reduction("mean", MEAN, "`sum`, divided by the number of elements.", "[[1.0, 2], [3, 4]]", "[1.5, 3.5]")
+    norm = reduction(
+        "norm", NORM, "The square root of the rounded sum of the exact squares.", "[[3.0, 4], [6, 8]]", "[5.0, 10.0]"
+    )
+    max = reduction(
+        "max",
+        MAX,
+        "The greatest number, NaN if there is one; a zero is +0. Equal ones share the gradient.",
+        "[[1.0, 2], [-0.0, -3]]",
+        "[2.0, 0.0]",
+        empty=False,
+    )
+    logsumexp = reduction(
+        "logsumexp",
+        LOGSUMEXP,
+        "max + log(sum(exp(x - max))).",
+        "[[0.0, -np.inf], [5, -np.inf]]",
+        "[0.0, 5.0]",
+        empty=False,
+    )
+
+    @public
+    def var(self, x: Any, axis: Axis = None, keepdims: bool = False, correction: int = 1) -> Any:
+        """The sum of the exact squares of x - mean, rounded, divided by the number of elements less a correction.
+
+        Args:
+            x: float32 array.
+            axis: one axis, several, or all with None.
+            keepdims: True to keep the axes with length 1.
+            correction: at least 0: 1 for the unbiased variance, 0 for that of the numbers themselves.
+
+        Returns:
+            A float32 array of x's shape without the axes, or with length 1 there for keepdims.
+
+        Example:
+            >>> reproducible.var(np.float32([[1.0, 2], [3, 5]]), axis=1).tolist()
+            [0.5, 2.0]
+        """
+        x, correction = self.float32("x", x), check_int("correction", correction, 0)
+        return self.call(VAR, x, axes=reduced_axes(x, axis, keepdims), keepdims=keepdims, correction=correction)

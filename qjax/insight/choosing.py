@@ -12,7 +12,7 @@ import numpy as np
 from qcore import Number
 from qcore.insight import choosing
 from qcore.insight.choosing import Batch, Choice, Evaluate, Formats, Sensitivity, check_batches, mean_over, recipe_of
-from qcore.reproducible.softmax import IGNORED
+from qcore.reproducible.norms import IGNORED
 from qjax._rounding.inputs import as_numbers
 from qjax.recipes import lower, product_sites
 

@@ -14,9 +14,9 @@ from qcore.arguments import check_int, missing_key
 from qcore.linalg import arrays
 from qcore.linalg.convolution import Form
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm, check_bias
-from qcore.linalg.operands.operand import Operand
-from qcore.linalg.operands.scaling import newest_magnitude, next_row
+from qcore.linalg.operands import Operand
 from qcore.linalg.product import Product, Products, check_products, check_scaling
+from qcore.linalg.scaling import newest_magnitude, next_row
 from qjax._rounding.inputs import as_array, varying
 from qjax._rounding.keys import Key, key_words
 from qjax.linalg.namespace import Float64

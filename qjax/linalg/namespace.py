@@ -12,10 +12,9 @@ import numpy as np
 
 from qcore import Number, Rounding
 from qcore.linalg.accumulator import Accumulator, rounding_program
+from qcore.linalg.exactness import FloatRule
 from qcore.linalg.law import Sums
-from qcore.linalg.sums.narrow import FloatRule
-from qcore.random.steps import block_of_step, word_of_part
-from qcore.random.threefry import element_index, threefry
+from qcore.random.threefry import block_of_step, element_index, threefry, word_of_part
 from qjax._namespace import Names
 from qjax._rounding.array_law import arange
 

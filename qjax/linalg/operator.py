@@ -14,10 +14,9 @@ from qcore.linalg.convolution import ConvolutionForm, Form
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Shape, derivatives
 from qcore.linalg.law import Sums
 from qcore.linalg.law import multiply as multiply_matrices
-from qcore.linalg.operands.matrices import matrices, rounded_tensors
-from qcore.linalg.operands.operand import Operand
-from qcore.linalg.operands.scaling import of_both, prepared, rescaled
-from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Product, Products
+from qcore.linalg.operands import Operand
+from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Product, Products, matrices, rounded_tensors
+from qcore.linalg.scaling import of_both, prepared, rescaled
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.inputs import varying
 from qjax._rounding.keys import fold_in

@@ -18,7 +18,7 @@ from qcore import Number, Rounding
 from qcore.arguments import quoted
 from qcore.formats.block import BlockScaled
 from qcore.formats.number import check_number
-from qcore.linalg.operands.delayed import check_row, is_delayed, next_rows, round_each_delayed
+from qcore.linalg.scaling import check_row, is_delayed, next_rows, round_each_delayed
 from qjax._rounding.dispatch import quantize, quantize_rows, same_bits
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax._rounding.scopes import UNWATCHED, kind_scope, mark

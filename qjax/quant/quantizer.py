@@ -13,7 +13,7 @@ import numpy as np
 
 from qcore import Number, Quantization, Rounding
 from qcore.arguments import missing_key
-from qcore.linalg.operands.delayed import is_delayed, next_rows, round_delayed
+from qcore.linalg.scaling import is_delayed, next_rows, round_delayed
 from qjax._rounding.dispatch import quantize, same_bits
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax._rounding.keys import Key, fold_in, key_words

@@ -10,11 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore.arguments import MOST_QUOTED, check_float, check_type
-from qcore.reproducible.optimizers.adam import adam_options
-from qcore.reproducible.optimizers.sgd import sgd_options
-from qjax.reproducible.call import Arrays
-
-_arrays = Arrays()
+from qcore.reproducible.optimizers import adam_options, sgd_options
+from qjax.reproducible.functions import FUNCTIONS
 
 
 class Optimizer(NamedTuple):
@@ -72,7 +69,7 @@ def sgd(rate: float = 1e-3, momentum: float = 0.0, nesterov: bool = False, weigh
         leaves, tree = jax.tree.flatten(params)
         velocities = _leaves(tree, "state", state) if momentum else [None] * len(leaves)
         each = zip(leaves, _leaves(tree, "gradients", gradients), velocities, strict=True)
-        found = [_arrays.sgd_step(*one, rate, **options) for one in each]
+        found = [FUNCTIONS.sgd_step(*one, rate, **options) for one in each]
         new = [velocity for _, velocity in found]
         return tree.unflatten([p for p, _ in found]), tree.unflatten(new) if momentum else None
 
@@ -162,13 +159,13 @@ def _optimizer(rate: float, **options: Any) -> Optimizer:
 
     def step(params: Any, gradients: Any, state: AdamState, rate: Any = None) -> tuple[Any, AdamState]:
         check_type("state", state, AdamState, "an AdamState, which init makes")
-        count = _arrays.count("state.step", state.step, 0) + 1
+        count = FUNCTIONS.count("state.step", state.step, 0) + 1
         rate = jnp.asarray(default if rate is None else _checked(rate), jnp.float32)
         leaves, tree = jax.tree.flatten(params)
         given = {"gradients": gradients, "state.first": state.first, "state.second": state.second}
         others = [_leaves(tree, name, one) for name, one in given.items()]
         found = [
-            _arrays.adam_step(x, g, m, v, count, rate, **options) for x, g, m, v in zip(leaves, *others, strict=True)
+            FUNCTIONS.adam_step(x, g, m, v, count, rate, **options) for x, g, m, v in zip(leaves, *others, strict=True)
         ]
         params, first, second = (tree.unflatten(part) for part in zip(*found, strict=True))
         return params, AdamState(count, first, second)

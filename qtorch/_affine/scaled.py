@@ -1,4 +1,4 @@
-"""Rounding to a format with a scale that is given: the law is `qcore.linalg.operands.scaling.round_scaled`."""
+"""Rounding to a format with a scale that is given: the law is `qcore.linalg.scaling.round_scaled`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from qcore import BlockScaled, Number
 from qcore.formats.block import check_element
 from qcore.formats.number import check_number
-from qcore.linalg.operands.scaling import round_scaled, scale_for
+from qcore.linalg.scaling import round_scaled, scale_for
 from qtorch._rounding.dispatch import quantize
 from qtorch.linalg.namespace import Float64
 

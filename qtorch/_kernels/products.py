@@ -10,9 +10,8 @@ from typing import Any
 
 from qcore.law.carrier import FLOAT64
 from qcore.linalg.accumulator import Accumulator, rounding_program
-from qcore.linalg.sums.narrow import FloatRule
-from qcore.random.steps import MOST_HALF_BITS
-from qcore.random.threefry import leading_bits, leading_bits_mask, threefry
+from qcore.linalg.exactness import FloatRule
+from qcore.random.threefry import MOST_HALF_BITS, leading_bits, leading_bits_mask, threefry
 from qcore.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Value, declared, needed
 from qtorch._kernels.affine import rounding_of_sums
 from qtorch._kernels.source import VALUES
@@ -44,7 +43,7 @@ def chunked(accumulator: Accumulator | None) -> Function | None:
     """The kernel of a product whose chunks are plain sums; None is one chunk, rounded to float32.
 
     A call gives the lengths of the batch, of m, n, k and a chunk, the addresses of a, of b, both float32, of the key
-    (or 0), and of the float32 result, and two integers for each axis of `qcore.linalg.places.Places`: the address
+    (or 0), and of the float32 result, and two integers for each axis of `qcore.linalg.convolution.Places`: the address
     of its places, or 0, and its stride.
     """
     return load(source_of_chunks(accumulator))
@@ -114,7 +113,7 @@ MOST_AXES = 64  # of what is summed, as in `sums.c`
 
 @cache
 def tree_sums() -> Function | None:
-    """The kernel of `qcore.reproducible.sums.tree_sums`.
+    """The kernel of `qcore.reproducible.operations.tree_sums`.
 
     A call gives the addresses of a, of b or 0, both float32, and of the float64 sums, how many dimensions and axes
     there are, the sizes and the axes.
@@ -130,7 +129,7 @@ def tree_sums_step() -> int | None:
 
 @cache
 def sums_by_index() -> Function | None:
-    """The kernel of `qcore.reproducible.sums.sums_by_index`.
+    """The kernel of `qcore.reproducible.operations.sums_by_index`.
 
     A call gives the numbers of rows, of columns and of indices, and the addresses of the float32 rows, of their int32
     indices, and of the float64 sums.

@@ -1,5 +1,5 @@
 // Sums in float64 of the rows of a matrix that have the same index: in pairs of neighbours, level by level, and an odd one
-// out goes on to the next level. See `qcore.reproducible.sums.sums_by_index`, the law.
+// out goes on to the next level. See `qcore.reproducible.operations.sums_by_index`, the law.
 
 $values
 

@@ -1,5 +1,5 @@
 // Sums in float64 along axes of an array, one axis after the other, each by halves: each number of the first half is
-// added to the one in the same place of the second, and an odd rest is appended. See `qcore.reproducible.sums`, the law.
+// added to the one in the same place of the second, and an odd rest is appended. See `qcore.reproducible.operations`, the law.
 
 $values
 

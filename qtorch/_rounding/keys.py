@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from qcore.arguments import check_int, check_seed, check_start
-from qcore.random.keys import fold_words
-from qcore.random.threefry import Noise, as_lane, leading_bits_mask, threefry
+from qcore.random.threefry import Noise, as_lane, fold_words, leading_bits_mask, threefry
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.dense import check_dense
 from qtorch._torch_internals import constant, draw_in_vmap, is_memory

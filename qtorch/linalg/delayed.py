@@ -17,9 +17,9 @@ from weakref import ReferenceType, ref
 import torch
 import torch.distributed as dist
 
-from qcore.linalg.operands.operand import Operand
-from qcore.linalg.operands.scaling import newest_magnitude, next_row
+from qcore.linalg.operands import Operand
 from qcore.linalg.product import Products
+from qcore.linalg.scaling import newest_magnitude, next_row
 from qtorch._torch_internals import at_end_of_backward, in_backward, unseen_by_modes
 from qtorch.linalg.namespace import Float64
 from qtorch.linalg.native import product_of

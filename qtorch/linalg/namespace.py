@@ -11,8 +11,7 @@ import torch
 
 from qcore import Accumulator, Number, Rounding
 from qcore.linalg.law import batch_shape
-from qcore.random.steps import MOST_HALF_BITS, block_of_step, words_of_step
-from qcore.random.threefry import Noise
+from qcore.random.threefry import MOST_HALF_BITS, Noise, block_of_step, words_of_step
 from qtorch._kernels import products
 from qtorch._kernels.launch import addresses, aligned
 from qtorch._namespace import Names

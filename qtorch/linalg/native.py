@@ -18,10 +18,9 @@ import torch
 
 from qcore import Accumulator
 from qcore.formats.text import parse
-from qcore.linalg.convolution import ConvolutionForm, Form, form_of
+from qcore.linalg.convolution import Axis, ConvolutionForm, Form, Places, convolution_places, form_of
 from qcore.linalg.forms import GRAD_B
 from qcore.linalg.law import Sums, batch_shape
-from qcore.linalg.places import Axis, Places, convolution_places
 from qcore.linalg.product import Product
 from qtorch._kernels import products
 from qtorch._kernels.launch import addresses, aligned

@@ -14,10 +14,9 @@ from qcore import Number
 from qcore.linalg.convolution import ConvolutionForm, Form, form_of
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B
 from qcore.linalg.law import Sums, batch_shape, multiply
-from qcore.linalg.operands.matrices import Matrices, matrices, rounded_tensors
-from qcore.linalg.operands.operand import Operand
-from qcore.linalg.operands.scaling import of_both, prepared, rescaled
-from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Product
+from qcore.linalg.operands import Operand
+from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Matrices, Product, matrices, rounded_tensors
+from qcore.linalg.scaling import of_both, prepared, rescaled
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import fold_in
 from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from qcore import Number
 from qcore.arguments import check_seed, check_type, quoted
-from qcore.random.keys import fold_words
+from qcore.random.threefry import fold_words
 from qtorch._rounding.keys import Key, draw, key_tensor
 from qtorch.optim.quantizers import (
     Function,

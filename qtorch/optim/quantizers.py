@@ -1,6 +1,6 @@
 """How `OptimLP` rounds: its quantizers, and delayed scales, which are a row of state for each tensor.
 
-A step advances a row once, see `qcore.linalg.operands.scaling.next_row`: the scale, and the past largest magnitudes.
+A step advances a row once, see `qcore.linalg.scaling.next_row`: the scale, and the past largest magnitudes.
 Between the steps rows are entries of the inner optimizer's state, where torch saves and copies them.
 """
 
@@ -16,8 +16,7 @@ from qcore import Number, Quantization, Rounding
 from qcore.arguments import quoted
 from qcore.formats.block import BlockScaled
 from qcore.formats.number import check_number
-from qcore.linalg.operands.delayed import check_row, is_delayed, operand_of, round_delayed
-from qcore.linalg.operands.scaling import newest_magnitude, next_row
+from qcore.linalg.scaling import check_row, is_delayed, newest_magnitude, next_row, operand_of, round_delayed
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.many import Tensors
 from qtorch._rounding.sharded import is_sharded

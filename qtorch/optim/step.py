@@ -10,7 +10,7 @@ import torch
 
 from qcore import Number, Quantization
 from qcore.formats.number import check_number
-from qcore.random.keys import fold_in_each
+from qcore.random.threefry import fold_in_each
 from qtorch._rounding.many import Tensors, copy_each, round_each, scale_each
 from qtorch.optim.quantizers import Quantizers, Scalings, apply_function, is_entry, is_stochastic
 from qtorch.optim.trained import Masters, Trained, is_momentum

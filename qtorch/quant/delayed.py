@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from qcore.formats.number import check_number
-from qcore.linalg.operands.delayed import is_delayed, operand_of, round_delayed
-from qcore.linalg.operands.operand import Operand
+from qcore.linalg.operands import Operand
+from qcore.linalg.scaling import is_delayed, operand_of, round_delayed
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.gradients import refuse_recording
 from qtorch._rounding.keys import fold_in

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from qcore.reproducible import operations
-from qcore.reproducible.operations import SMALLEST
-from qcore.reproducible.sums import tree_sums
+from qcore.reproducible.operations import SMALLEST, tree_sums
 from qtorch import _namespace as namespace
 from qtorch._kernels import products
 from qtorch._kernels.launch import addresses, aligned
@@ -99,7 +98,7 @@ class UnroundedNames(operations.Unrounded, Names):
 
 
 def tensor_sums(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) -> torch.Tensor:
-    """See `qcore.reproducible.sums.tree_sums`; of plain tensors by a kernel where there is one."""
+    """See `qcore.reproducible.operations.tree_sums`; of plain tensors by a kernel where there is one."""
     served = a.is_cpu and (b is None or b.is_cpu) and axes and a.numel() and a.dim() <= products.MOST_AXES
     kernel = products.tree_sums() if served else None
     if kernel is None:

@@ -9,13 +9,12 @@ import torch
 
 from qcore.arguments import check_float, check_type, quoted
 from qcore.reproducible.differentiable import Differentiable
-from qcore.reproducible.optimizers.adam import adam_options
-from qcore.reproducible.optimizers.sgd import sgd_options
+from qcore.reproducible.optimizers import ADAM, adam_options, sgd_options
+from qcore.reproducible.optimizers import SGD as SGD_LAW
 from qtorch._rounding.paths.choice import are_plain_tensors
-from qtorch.reproducible.call import Tensors
-from qtorch.reproducible.fused.in_place import replace
+from qtorch.reproducible.functions import FUNCTIONS
+from qtorch.reproducible.fused.plan import replace
 
-_tensors = Tensors()
 _MOST = 1 << 20  # numbers that are updated at a time, as if they were those of one parameter
 
 
@@ -87,7 +86,7 @@ class _Optimizer(torch.optim.Optimizer):
                 came = f"{state[name].dtype} of shape {tuple(state[name].shape)}"
                 raise ValueError(f"{entry} is {came}; allowed is torch.float32 of shape {tuple(shape)}")
             if name in self.counts:
-                _tensors.count(entry, state[name], 0)
+                FUNCTIONS.count(entry, state[name], 0)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -129,25 +128,31 @@ class _Optimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
 
-class _Checked(Tensors):
-    """A law and what it is called with, once that is checked."""
+def _apply(
+    law: Differentiable,
+    check: Callable[..., Sequence[Any]],
+    options: dict[str, Any],
+    tensors: Sequence[Sequence[torch.Tensor]],
+    gradients: Sequence[Any],
+    common: Sequence[Any],
+) -> None:
+    """Runs a law on each parameter with its gradient and state, and writes the results over parameters and state.
 
-    def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
-        return law, arrays, options
-
-
-_checked = _Checked()
-
-
-def _apply(step: Callable[..., Any], *tensors: Sequence[torch.Tensor], gradients: Sequence[Any]) -> None:
-    """Puts the results of step(room, numbers, their gradients, other numbers ...) in the place of the numbers."""
-    groups = [(p, gradient, *rest) for p, gradient, *rest in zip(tensors[0], gradients, *tensors[1:], strict=True)]
-    law, given, options = step(_checked, *groups[0])
-    places = (0, *range(2, 1 + len(tensors)))
-    if replace(law, groups, given[len(groups[0]) :], places, options):
+    Args:
+        law: (parameter, gradient, *state, *common) -> the parameter and its state.
+        check: takes the law's arrays, and returns them if they are what the law takes.
+        options: the law's.
+        tensors: the parameters, then each entry of their states.
+        gradients: of the parameters.
+        common: what all have in common.
+    """
+    groups = [(p, gradient, *state) for p, gradient, *state in zip(tensors[0], gradients, *tensors[1:], strict=True)]
+    check(*groups[0], *common)
+    if replace(law, groups, common, (0, *range(2, 1 + len(tensors))), options):
         return
     first, *rest = (_joined(each) for each in tensors)
-    for each, new in zip(tensors, step(_tensors, first, _joined(gradients), *rest), strict=False):
+    found = FUNCTIONS.call(law, *check(first, _joined(gradients), *rest, *common), **options)
+    for each, new in zip(tensors, found, strict=False):
         parts = [new] if len(each) == 1 else new.split([x.numel() for x in each])
         for x, part in zip(each, parts, strict=True):
             x.copy_(part.view_as(x))
@@ -197,18 +202,15 @@ class SGD(_Optimizer):
         super()._check_state(where, {} if unused else state, p, group)
 
     def _update(self, parameters: Sequence[torch.Tensor], rate: torch.Tensor, group: dict[str, Any]) -> None:
-        options = {name: group[name] for name in ("momentum", "nesterov", "weight_decay")}
-
-        def step(room: Tensors, p: torch.Tensor, gradient: torch.Tensor, velocity: Any = None) -> Any:
-            return room.sgd_step(p, gradient, velocity, rate, **options)
-
-        tensors = [parameters]
+        options = sgd_options(group["momentum"], group["nesterov"], group["weight_decay"])
+        tensors: list[Sequence[torch.Tensor]] = [parameters]
         if group["momentum"]:
             for p in parameters:
                 if "momentum_buffer" not in self.state[p]:
                     self.state[p]["momentum_buffer"] = torch.zeros_like(p)
             tensors.append([self.state[p]["momentum_buffer"] for p in parameters])
-        _apply(step, *tensors, gradients=[p.grad for p in parameters])
+        common = (rate,) if group["momentum"] else (None, rate)  # without momentum, None is the velocity
+        _apply(SGD_LAW, FUNCTIONS.sgd_arrays, options, tensors, [p.grad for p in parameters], common)
 
 
 class Adam(_Optimizer):
@@ -259,17 +261,13 @@ class Adam(_Optimizer):
         return *super()._kind(p), float(state["step"])
 
     def _update(self, parameters: Sequence[torch.Tensor], rate: torch.Tensor, group: dict[str, Any]) -> None:
-        options = {name: group[name] for name in ("betas", "eps", "weight_decay")}
+        options = adam_options(group["betas"], group["eps"], group["weight_decay"])
         for p in parameters:
             self.state[p]["step"] += 1
         count = self.state[parameters[0]]["step"].to(rate.device)
-
-        def step(room: Tensors, p: torch.Tensor, gradient: torch.Tensor, *moments: torch.Tensor) -> Any:
-            first, second = moments
-            return room.adam_step(p, gradient, first, second, count, rate, **options, decoupled=self.decoupled)
-
-        moments = ([self.state[p][name] for p in parameters] for name in ("exp_avg", "exp_avg_sq"))
-        _apply(step, parameters, *moments, gradients=[p.grad for p in parameters])
+        moments = ([self.state[p][name] for p in parameters] for name in self.buffers)
+        gradients, options["decoupled"] = [p.grad for p in parameters], self.decoupled
+        _apply(ADAM, FUNCTIONS.adam_arrays, options, [parameters, *moments], gradients, (count, rate))
 
 
 class AdamW(Adam):
@@ -332,7 +330,7 @@ def clip_grad_norm_(parameters: Iterable[torch.Tensor], max_norm: float) -> torc
     for i, p in enumerate(parameters):
         check_type(f"parameters[{i}]", p, torch.Tensor, "a torch.Tensor")
     gradients = [p.grad for p in parameters if p.grad is not None]
-    clipped, norm = _tensors.clip_by_norm(gradients, max_norm)
+    clipped, norm = FUNCTIONS.clip_by_norm(gradients, max_norm)
     for old, new in zip(gradients, clipped, strict=True):
         old.copy_(new)
     return norm

@@ -12,7 +12,7 @@ from benchmarks.support.digest_results import PIECE, PIECES, Digests, Row, disag
 from benchmarks.support.function_digests import BACKENDS, CHUNK, difference, digest
 from benchmarks.support.timing import Timing
 from qcore.cli.functions import hard_inputs
-from qcore.reproducible.elementary.laws import ELEMENTARY
+from qcore.reproducible.elementary import ELEMENTARY
 
 START = 0x3F000000
 SPAN = START, START + CHUNK + 100  # a chunk, and a part of one

@@ -15,7 +15,7 @@ from benchmarks.support.function_digests import BACKENDS, KINDS
 from benchmarks.support.results import results_text
 from benchmarks.sweep import all_named
 from qcore import parse
-from qcore.reproducible.elementary.laws import ELEMENTARY
+from qcore.reproducible.elementary import ELEMENTARY
 from qtorch import _torch_internals
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qcore import FixedPoint, FloatingPoint, Quantization, Rounding, Rule, fold_in
-from qcore.random.keys import fold_in_each, fold_words
+from qcore.random.threefry import fold_in_each, fold_words
 
 F, FIXED = FloatingPoint(5, 2), FixedPoint(4, 2)
 WORDS = st.integers(0, 2**32 - 1)

@@ -7,8 +7,8 @@ import torch
 
 import qjax
 import qtorch
-from qcore.reproducible.arrays import Arrays
-from qcore.reproducible.elementary.laws import ELEMENTARY
+from qcore.reproducible.elementary import ELEMENTARY
+from qcore.reproducible.functions import Arrays
 from qcore.reproducible.operations import Names
 
 

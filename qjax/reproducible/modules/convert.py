@@ -1,4 +1,4 @@
-"""An existing model of flax nnx, switched to defined bits."""
+"""An existing model of flax nnx: switched to functions with defined bits, and given its first numbers from a key."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from qcore import Recipe
 from qcore.arguments import quoted
 from qcore.formats.text import parse
 from qcore.linalg.product import Products
+from qcore.random import initial_state
 from qjax._models.tree import check_model, names_of, rebuilt, shown
 from qjax.reproducible.modules import layers
-from qjax.reproducible.modules.attention import MultiHeadAttention, check_attention_layer
+from qjax.reproducible.modules.checkpoint import load_state_dict, state_dict
 from qjax.reproducible.modules.guard import guarded, kind_of
-from qjax.reproducible.modules.keys import new_key
+from qjax.reproducible.modules.layers import MultiHeadAttention, check_attention_layer, new_key
 
 Model = TypeVar("Model", bound=nnx.Module)
 
@@ -126,3 +127,31 @@ def _switched(layer: Any, products: Products | None) -> nnx.Module:
         stochastic = texts is not None and any(parse(text).stochastic for text in texts)
         made.products, made.key = nnx.static(texts), nnx.data(new_key() if stochastic else None)
     return made
+
+
+def initialize(model: nnx.Module, key: int | tuple[int, int]) -> None:
+    """Gives all parameters and statistics their first numbers: the same as in PyTorch, by `qcore.random.initial_state`.
+
+    Args:
+        model: as for `state_dict`, switched by `convert` or not; it is changed, as flax's modules are.
+        key: an int from 0 to 2^64 - 1, or two 32-bit words.
+
+    Returns:
+        Nothing; the model is changed in place.
+
+    Raises:
+        TypeError, ValueError: if model is no module, key is none, or the model has another parameter; it is unchanged
+            then.
+
+    Example:
+        >>> model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+        >>> initialize(model, 7)
+        >>> model.kernel[...].tolist()
+        [[0.6677977442741394], [-0.1035371869802475]]
+    """
+    shapes = {name: x.shape for name, x in state_dict(model).items()}
+    tables, slopes = (
+        {f"{name}.weight".lstrip(".") for name, layer in names_of(model).items() if isinstance(layer, kind)}
+        for kind in (nnx.Embed, nnx.PReLU)
+    )
+    load_state_dict(model, initial_state(key, shapes, tables, slopes))

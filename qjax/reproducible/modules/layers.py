@@ -4,15 +4,55 @@ from __future__ import annotations
 
 from math import prod
 from typing import Any
+from zlib import crc32
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from qcore.arguments import check_sizes
 from qcore.formats.text import parse
-from qjax.reproducible.modules.keys import LayerKey
-from qjax.reproducible.training import FUNCTIONS
+from qjax._models.tree import check_model, names_of
+from qjax._rounding.keys import Key, fold_in, key_words
+from qjax.reproducible.functions import FUNCTIONS
+
+
+class LayerKey(nnx.Variable):
+    """The key of a layer in this step. It is not a parameter, and in no checkpoint."""
+
+
+def new_key() -> LayerKey:
+    """A variable for a key."""
+    return LayerKey(jnp.zeros(2, jnp.uint32))
+
+
+def set_key(model: nnx.Module, key: Key) -> None:
+    """Gives each layer that is stochastic the key of this step: `fold_in(key, crc32(its dotted name))`.
+
+    Args:
+        model: what `convert` made; it is changed, as flax's modules are.
+        key: as for `qjax.quantize`; another one for each step, say `fold_in(seed, step)`. It may be traced.
+
+    Returns:
+        Nothing; the variables `key` of these layers are changed in place.
+
+    Raises:
+        TypeError, ValueError: if model is no module, or key is none.
+
+    Example:
+        >>> from qjax.reproducible import convert
+        >>> model = convert(nnx.Dropout(0.5))
+        >>> set_key(model, 7)
+        >>> model(jnp.ones(6)).tolist()
+        [2.0, 2.0, 0.0, 0.0, 2.0, 0.0]
+    """
+    check_model("model", model)
+    words: Any = jnp.asarray(key_words(key)).view(jnp.uint32)
+    for name, layer in names_of(model).items():
+        place = getattr(layer, "key", None)
+        if isinstance(place, LayerKey):
+            place[...] = fold_in(words, np.uint32(crc32(name.encode())))
 
 
 def value(parameter: Any) -> Any:
@@ -21,7 +61,7 @@ def value(parameter: Any) -> Any:
 
 
 class _Products:
-    """What layers with products share.
+    """Base of layers with products.
 
     Attributes:
         products: formats of both operands and texts of the three products; None for float32.
@@ -32,13 +72,13 @@ class _Products:
     key: LayerKey | None
 
     def product_arguments(self) -> dict[str, Any]:
-        """The keyword arguments of products."""
+        """The named arguments of products."""
         if self.products is None:
             return {}
         forward, grad_input, grad_weight = self.products
         product = parse(forward)
-        arguments = {"operands": product.operands, "accumulator": product.accumulator}
-        return arguments | {"grad_input": grad_input, "grad_weight": grad_weight, "key": value(self.key)}
+        found = {"operands": product.operands, "accumulator": product.accumulator}
+        return found | {"grad_input": grad_input, "grad_weight": grad_weight, "key": value(self.key)}
 
 
 class Linear(_Products, nnx.Linear):
@@ -174,3 +214,65 @@ class PReLU(nnx.PReLU):
 
     def __call__(self, inputs: jax.Array) -> jax.Array:  # type: ignore[override]
         return FUNCTIONS.prelu(inputs, self.negative_slope[...].reshape(1))
+
+
+class MultiHeadAttention(nnx.MultiHeadAttention):
+    """`nnx.MultiHeadAttention`: `linear`, `scaled_dot_product_attention` by heads, and `linear`.
+
+    Where query, key and value are one array, one product projects it to all three.
+    """
+
+    def __call__(  # type: ignore[override]
+        self,
+        inputs_q: jax.Array,
+        inputs_k: jax.Array | None = None,
+        inputs_v: jax.Array | None = None,
+        *,
+        mask: jax.Array | None = None,
+        is_causal: bool = False,
+    ) -> jax.Array:
+        """The output.
+
+        Args:
+            inputs_q, inputs_k, inputs_v: as for flax's.
+            mask: array of bools that broadcasts to (..., heads, L, S), True where a key counts.
+            is_causal: True masks keys after the query's position.
+        """
+        inputs_k = inputs_q if inputs_k is None else inputs_k
+        inputs_v = inputs_k if inputs_v is None else inputs_v
+        if is_causal:
+            causal = jnp.tri(inputs_q.shape[-2], inputs_k.shape[-2], dtype=bool)
+            mask = causal if mask is None else mask & causal
+        heads = [self._heads(x) for x in self._projected(inputs_q, inputs_k, inputs_v)]
+        y = FUNCTIONS.scaled_dot_product_attention(heads[0], heads[1], heads[2], mask)
+        y = y.swapaxes(-3, -2).reshape(*inputs_q.shape[:-1], -1)
+        weight, bias = self.out.kernel[...], self.out.bias
+        return FUNCTIONS.linear(y, weight.reshape(y.shape[-1], -1).T, None if bias is None else bias[...])
+
+    def _projected(self, *given: jax.Array) -> Any:
+        layers = (self.query, self.key, self.value)
+        weights = [layer.kernel[...].reshape(self.in_features, -1).T for layer in layers]
+        biases: Any = [None if layer.bias is None else layer.bias[...].reshape(-1) for layer in layers]
+        if given[0] is given[1] and given[1] is given[2]:
+            bias = None if biases[0] is None else jnp.concatenate(biases)
+            return FUNCTIONS.chunk(FUNCTIONS.linear(given[0], jnp.concatenate(weights), bias), 3)
+        return map(FUNCTIONS.linear, given, weights, biases)
+
+    def _heads(self, x: jax.Array) -> jax.Array:
+        return x.reshape(*x.shape[:-1], self.num_heads, -1).swapaxes(-3, -2)
+
+
+def check_attention_layer(where: str, layer: nnx.MultiHeadAttention) -> None:
+    """Raises ValueError if a layer has an option that `MultiHeadAttention` lacks."""
+    features = {layer.in_features, layer.qkv_features, layer.out_features, layer.in_kv_features}
+    given = {
+        "dropout_rate": layer.dropout_rate != 0,
+        "normalize_qk": layer.normalize_qk,
+        "decode": bool(layer.decode),
+        "num_kv_heads": layer.num_kv_heads != layer.num_heads,
+        "features of several sizes": len(features) > 1,
+        "attention_fn": layer.attention_fn is not nnx.dot_product_attention,
+    }
+    wrong = [name for name, is_given in given.items() if is_given]
+    if wrong:
+        raise ValueError(f"{where} has {wrong[0]}, which has no defined bits here; allowed is the default")

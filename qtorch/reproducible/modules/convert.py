@@ -1,4 +1,4 @@
-"""An existing model, switched to defined bits."""
+"""An existing model: switched to functions with defined bits, and given its first numbers from a key."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from qcore import Recipe
+from qcore.arguments import check_type
+from qcore.random import initial_state
 from qtorch import linalg
 from qtorch._torch_internals import tell_modes
 from qtorch.recipes.products import lower_products
 from qtorch.reproducible.modules import layers
-from qtorch.reproducible.modules.attention import MultiheadAttention, check_attention_layer
 from qtorch.reproducible.modules.guard import Guard, resumed
+from qtorch.reproducible.modules.layers import MultiheadAttention, check_attention_layer
 from qtorch.reproducible.modules.registry import DEFINED, RANDOM
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -73,8 +75,7 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
         Traceback (most recent call last):
         ValueError: layer '1' is a GRU, which has no defined bits; allowed are the layers that qtorch.reproducible has
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}; allowed is a torch.nn.Module")
+    check_type("model", model, nn.Module, "a torch.nn.Module")
     if recipe is not None and not isinstance(recipe, Recipe):
         raise TypeError(f"recipe is a {type(recipe).__name__}; allowed are a Recipe and None")
     for name, layer in model.named_modules():
@@ -131,3 +132,55 @@ def _guarded(kind: type[nn.Module]) -> type[nn.Module]:
 
     members = {"forward": forward, "guarded": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
     return type(kind.__name__, (kind,), members)
+
+
+_COUNT = "num_batches_tracked"  # of a norm; it begins with zero
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_NORMS = (*_BATCH_NORMS, *_INSTANCE_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_INITIALIZED = (nn.Linear, *_CONVOLUTIONS, *_NORMS, nn.Embedding, nn.MultiheadAttention, nn.PReLU)
+
+
+def initialize(model: nn.Module, key: int | tuple[int, int]) -> None:
+    """Gives all parameters and statistics their first numbers: the same as in JAX, by `qcore.random.initial_state`.
+
+    Args:
+        model: of linear layers, convolutions, norms, embeddings, PReLU and attention, switched by `convert` or not; it
+            is changed in place.
+        key: an int from 0 to 2^64 - 1, or two 32-bit words.
+
+    Returns:
+        Nothing; the model is changed in place.
+
+    Raises:
+        TypeError, ValueError: if model is no module, key is none, or the model has another layer of torch.nn with
+            parameters, or another parameter; it is unchanged then.
+
+    Example:
+        >>> model = nn.Linear(2, 1)
+        >>> initialize(model, 7)
+        >>> model.weight.tolist()
+        [[0.6677977442741394, -0.1035371869802475]]
+    """
+    check_type("model", model, nn.Module, "a torch.nn.Module")
+    for name, layer in model.named_modules():
+        _check_known(name, layer)
+    state = model.state_dict()
+    shapes = {name: x.shape for name, x in state.items() if not name.endswith(_COUNT)}
+    tables, slopes = (
+        {f"{name}.weight".lstrip(".") for name, layer in model.named_modules() if isinstance(layer, kind)}
+        for kind in (nn.Embedding, nn.PReLU)
+    )
+    found = {name: torch.from_numpy(x) for name, x in initial_state(key, shapes, tables, slopes).items()}
+    model.load_state_dict({name: torch.zeros_like(x) for name, x in state.items()} | found)
+
+
+def _check_known(name: str, layer: nn.Module) -> None:
+    """A layer of torch.nn is known, or has no parameters; what others have, their names say."""
+    of_torch = type(layer).__module__.startswith("torch.nn.modules")
+    if of_torch and not isinstance(layer, _INITIALIZED) and next(layer.parameters(recurse=False), None) is not None:
+        where = f"layer '{name}'" if name else "the model itself"
+        allowed = "linear layers, convolutions, norms, embeddings, PReLU and attention"
+        kind = type(layer).__name__
+        raise ValueError(f"{where} is a {kind}, whose first numbers are not defined; allowed are {allowed}")

@@ -1,8 +1,7 @@
-"""What watches over a model's functions: it replaces torch's by those with defined bits, and refuses others."""
+"""The guard of a running model: it replaces torch's functions by those with defined bits, and refuses others."""
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function, resolve_name
 
-from qtorch.reproducible.modules import functions, layer_functions, moves  # noqa: F401  # have rows of the registry
+from qtorch._places import running_modules
+from qtorch.reproducible.modules import arithmetic, layer_functions, moves  # noqa: F401  # have rows of the registry
 from qtorch.reproducible.modules.registry import (
     DEFINED,
     EXACT,
@@ -37,7 +37,7 @@ STATE = _State()
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Functions within are ours, and the guard leaves them as they are."""
+    """Inside, the guard leaves functions as they are: the library's own code runs."""
     STATE.depth += 1
     try:
         yield
@@ -46,19 +46,20 @@ def paused() -> Iterator[None]:
 
 
 def run_unguarded(function: Callable[..., Any], *tensors: torch.Tensor) -> Any:
-    """function(*tensors), one of ours, without the guard, which then looks at one call and not at each step within."""
-    STATE.depth += 1  # as in `paused`, which takes longer
+    """function(*tensors), a function of this library, without the guard. Faster than `paused`."""
+    STATE.depth += 1
     try:
         if torch.compiler.is_dynamo_compiling() or not has_torch_function(tensors):
             return function(*tensors)
-        return handle_torch_function(function, tensors, *tensors)  # torch runs it without the guard's mode
+        # torch leaves the guard's mode for the call: else it would ask the guard at each function within.
+        return handle_torch_function(function, tensors, *tensors)
     finally:
         STATE.depth -= 1
 
 
 @contextmanager
 def resumed() -> Iterator[None]:
-    """The guard replaces functions within again: the model's own code runs."""
+    """Inside, functions are the guard's again: the model's own code runs."""
     before, STATE.depth = STATE.depth, 0
     try:
         yield
@@ -99,10 +100,10 @@ class Guard(TorchFunctionMode):
             try:
                 return found(*args, **kwargs)
             except (TypeError, ValueError) as error:
-                raise type(error)(f"{_layer(self.model)} calls {_name(func)}: {error}") from error
+                raise type(error)(f"{self._layer()} calls {_name(func)}: {error}") from error
             finally:
                 STATE.depth -= 1
-        calls, allowed = f"{_layer(self.model)} calls {_name(func)}", "the functions of qtorch.reproducible"
+        calls, allowed = f"{self._layer()} calls {_name(func)}", "the functions of qtorch.reproducible"
         if func in RANDOM:
             raise ValueError(
                 f"{calls}, whose numbers are those of torch's generator; allowed are numbers that the caller draws, "
@@ -113,22 +114,18 @@ class Guard(TorchFunctionMode):
             "what moves numbers only"
         )
 
+    def _layer(self) -> str:
+        """The innermost layer of the model that is running, as messages name it; Dynamo itself says where it is."""
+        if torch.compiler.is_dynamo_compiling():
+            return "the model"
+        names: dict[Any, str] = {layer: name for name, layer in self.model.named_modules()}
+        for running in running_modules():
+            if running in names:
+                return f"layer '{names[running]}'" if names[running] else "the model itself"
+        return "the model"
+
 
 def _name(func: Any) -> str:
     if torch.compiler.is_dynamo_compiling():
         return func.__name__
     return resolve_name(func) or func.__name__
-
-
-def _layer(model: nn.Module) -> str:
-    """The innermost layer that is running, as messages have it; Dynamo, which traces no frames, says itself where."""
-    if torch.compiler.is_dynamo_compiling():
-        return "the model"
-    names: dict[Any, str] = {layer: name for name, layer in model.named_modules()}
-    frame: Any = inspect.currentframe()
-    while frame is not None:
-        running = frame.f_locals.get("self")
-        if isinstance(running, nn.Module) and running in names:
-            return f"layer '{names[running]}'" if names[running] else "the model itself"
-        frame = frame.f_back
-    return "the model"

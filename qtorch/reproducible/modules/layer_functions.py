@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qcore.reproducible.softmax import IGNORED
+from qcore.reproducible.norms import IGNORED
+from qtorch.reproducible.functions import FUNCTIONS
 from qtorch.reproducible.modules.registry import defines, refuse
-from qtorch.reproducible.training import FUNCTIONS
 
 
 @defines(F.linear)

@@ -1,7 +1,8 @@
-"""Layers that need more than torch's functions say: products of recipes, and keys of random numbers."""
+"""Layers that a converted model has in the place of torch's: those with products, dropout and attention."""
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Any
 from zlib import crc32
 
@@ -10,15 +11,14 @@ from torch import nn
 
 from qcore.arguments import check_type
 from qcore.linalg.product import check_products
-from qcore.random.keys import fold_in
-from qcore.random.threefry import as_lane
+from qcore.random.threefry import as_lane, fold_in
 from qtorch import linalg
-from qtorch.reproducible.modules.guard import run_unguarded
-from qtorch.reproducible.training import FUNCTIONS
+from qtorch.reproducible.functions import FUNCTIONS
+from qtorch.reproducible.modules.guard import paused, run_unguarded
 
 
 def add_key(layer: nn.Module) -> None:
-    """Gives a layer the place of its key; a checkpoint does not have it."""
+    """Gives a layer a buffer for its key, which is in no checkpoint."""
     if not hasattr(layer, "key"):
         layer.register_buffer("key", torch.zeros(2, dtype=torch.int32), persistent=False)
 
@@ -50,20 +50,20 @@ def set_key(model: nn.Module, key: int | tuple[int, int]) -> None:
 
 
 class _Products:
-    """What layers with products share; `products` is as in `qtorch.linalg`."""
+    """Base of layers with products; `products` is as in `qtorch.linalg`."""
 
     products: dict[str, Any]
     key: torch.Tensor
 
     def product_arguments(self) -> dict[str, Any]:
-        """The products, with a key where one needs it."""
+        """The named arguments of products, with a key where one needs it."""
         return self.products | ({"key": self.key} if hasattr(self, "key") else {})
 
 
 def is_stochastic(products: dict[str, Any]) -> bool:
     """True if products need a key."""
-    parts = (products.get(name) for name in ("operands", "accumulator", "grad_input", "grad_weight"))
-    return check_products(*parts, names=("grad_input", "grad_weight")).stochastic
+    given = (products.get(name) for name in ("operands", "accumulator", "grad_input", "grad_weight"))
+    return check_products(*given, names=("grad_input", "grad_weight")).stochastic
 
 
 class Linear(_Products, linalg.Linear):
@@ -88,9 +88,8 @@ class _Convolution(_Products):
             input, padding = FUNCTIONS.pad(input, self._widths(), one.padding_mode), 0
         batch = input.ndim == len(one.stride) + 2
         images = input if batch else input.unsqueeze(0)
-        y = function(
-            images, one.weight, one.bias, one.stride, padding, one.dilation, one.groups, **self.product_arguments()
-        )
+        products = self.product_arguments()
+        y = function(images, one.weight, one.bias, one.stride, padding, one.dilation, one.groups, **products)
         return y if batch else y.squeeze(0)
 
     def _widths(self) -> list[tuple[int, int]]:
@@ -132,3 +131,76 @@ class Dropout(nn.Dropout):
 
     def _dropped(self, input: torch.Tensor) -> torch.Tensor:
         return FUNCTIONS.dropout(input, self.p, self.key)
+
+
+class MultiheadAttention(nn.MultiheadAttention):
+    """`nn.MultiheadAttention`: `linear`, `scaled_dot_product_attention` by heads, and `linear`.
+
+    Where query, key and value are one tensor, one product projects it to all three. Masks are those of torch, of bools.
+    """
+
+    def forward(  # type: ignore[override]
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_padding_mask: torch.Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: torch.Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The output, and the weights if they are asked for; is_causal masks keys after the query's position."""
+        turned = query.ndim == 3 and not self.batch_first
+        with paused():
+            q, k, v = self._projected((query, key, value), turned)
+            mask = _counting(attn_mask, key_padding_mask, self.num_heads, is_causal, q, k)
+            weights = FUNCTIONS.attention_weights(q, k, mask, False, 1 / sqrt(self.head_dim))
+            y = FUNCTIONS.matmul(weights, v).transpose(-3, -2).flatten(-2)
+            y = FUNCTIONS.linear(y, self.out_proj.weight, self.out_proj.bias)
+            y = y.transpose(0, 1) if turned else y
+            if not need_weights:
+                return y, None
+            return y, FUNCTIONS.mean(weights, -3) if average_attn_weights else weights
+
+    def _projected(self, given: tuple[torch.Tensor, ...], turned: bool) -> list[torch.Tensor]:
+        """Queries, keys and values by heads."""
+        weight, bias = self.in_proj_weight, self.in_proj_bias
+        query, key, value = given
+        if query is key and key is value:
+            x = query.transpose(0, 1) if turned else query
+            parts = FUNCTIONS.chunk(FUNCTIONS.linear(x, weight, bias), 3)
+        else:
+            weights = FUNCTIONS.chunk(weight, 3, 0)
+            biases = (None,) * 3 if bias is None else FUNCTIONS.chunk(bias, 3, 0)
+            given = tuple(x.transpose(0, 1) for x in given) if turned else given
+            parts = tuple(map(FUNCTIONS.linear, given, weights, biases))
+        return [x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2) for x in parts]
+
+
+def _counting(attn_mask: Any, padding: Any, heads: int, is_causal: bool, q: torch.Tensor, k: torch.Tensor) -> Any:
+    """The mask of the keys that count, from torch's masks of those that do not; None if all count."""
+    for name, mask in (("attn_mask", attn_mask), ("key_padding_mask", padding)):
+        if mask is not None and mask.dtype is not torch.bool:
+            raise TypeError(f"{name} has dtype {mask.dtype}; allowed is torch.bool")
+    found = None
+    if is_causal:
+        found = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    elif attn_mask is not None:
+        found = ~(attn_mask.unflatten(0, (-1, heads)) if attn_mask.ndim == 3 else attn_mask)
+    if padding is not None:
+        found = ~padding[..., None, None, :] if found is None else found & ~padding[..., None, None, :]
+    return found
+
+
+def check_attention_layer(where: str, layer: nn.MultiheadAttention) -> None:
+    """Raises ValueError if a layer has an option that `MultiheadAttention` lacks."""
+    given = {
+        "dropout": layer.dropout != 0,
+        "add_bias_kv": layer.bias_k is not None,
+        "add_zero_attn": layer.add_zero_attn,
+        "kdim or vdim": layer.in_proj_weight is None,
+    }
+    wrong = [name for name, is_given in given.items() if is_given]
+    if wrong:
+        raise ValueError(f"{where} has {wrong[0]}, which has no defined bits here; allowed is the default")

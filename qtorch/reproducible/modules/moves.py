@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qcore.arguments import quoted
-from qcore.reproducible.training.moves import FITTING
+from qcore.reproducible.moves import FITTING
 from qtorch._torch_internals import functions_of_layers
-from qtorch.reproducible.modules.functions import numbers
+from qtorch.reproducible.functions import FUNCTIONS
+from qtorch.reproducible.modules.arithmetic import numbers
 from qtorch.reproducible.modules.registry import defines, float32, in_place, named, refuse, row
-from qtorch.reproducible.training import FUNCTIONS
 
 
 class Found(NamedTuple):

@@ -8,7 +8,7 @@ from support import assert_same_bits
 import qcore
 from qcore import BlockScaled, Operand
 from qcore.linalg.namespace import Float64
-from qcore.linalg.operands.scaling import prepared
+from qcore.linalg.scaling import prepared
 
 ELEMENTS = ["e4m3fn", "e5m2", "e2m1fn", "e4m3fnuz", "int8", "uint4", "float16"]
 FORMATS = {"int8": "fixed(8,0)", "uint4": "fixed(4,0,signed=False)"}

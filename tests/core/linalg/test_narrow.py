@@ -7,9 +7,8 @@ from support import assert_same_bits
 import qcore
 from qcore import Accumulator, Rounding, namespace
 from qcore.formats.number import check_number
+from qcore.linalg.exactness import FloatRule, float32_suffices, sums_are_multiples, sums_stay_below
 from qcore.linalg.namespace import Float64
-from qcore.linalg.sums.exactness import float32_suffices, sums_are_multiples, sums_stay_below
-from qcore.linalg.sums.narrow import FloatRule
 
 NUMBERS = ["float(6,9)", "binary(5,9)", "binary(5,4)", "e4m3fn", "float(4,3,bias=9)", "float(6,7)", "e4m3fnuz"]
 MODES = {"nearest": 24, "nearest_away": 24, "nearest_down": 24, "toward_zero": 24, "stochastic": 14, "stochastic, 1": 1}

@@ -11,9 +11,8 @@ from qcore.linalg import first_scaling, matmul
 from qcore.linalg.arrays import multiply_arrays, next_scaling
 from qcore.linalg.forms import FORWARD, MatrixForm
 from qcore.linalg.namespace import Float64
-from qcore.linalg.operands.hadamard import transformed
-from qcore.linalg.operands.scaling import prepared
 from qcore.linalg.product import Products
+from qcore.linalg.scaling import prepared, transformed
 
 E4M3 = "e4m3fn:saturate"
 HARD = np.float32([0, -0.0, 1e-45, -1e-40, 3e38, 1.17549435e-38, 7.5e-37])

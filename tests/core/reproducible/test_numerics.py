@@ -12,7 +12,7 @@ from benchmarks.hard_inputs import CORRECT, correct
 from qcore import reproducible
 from qcore.cli.functions import differing, hard_inputs
 from qcore.reproducible import Names
-from qcore.reproducible.elementary.laws import ELEMENTARY, PARTS
+from qcore.reproducible.elementary import ELEMENTARY, PARTS
 
 SMALLEST = np.float32(2.0**-126)
 X = every_kind(np.random.default_rng(1), 3000)

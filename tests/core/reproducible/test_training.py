@@ -9,8 +9,8 @@ from support import assert_all_same_bits, assert_same_bits, words
 
 from qcore import reproducible
 from qcore.reproducible import Names
-from qcore.reproducible.training.dropout import DROPOUT
-from qcore.reproducible.training.embedding import EMBEDDING
+from qcore.reproducible.moves import EMBEDDING
+from qcore.reproducible.pooling import DROPOUT
 
 RNG = np.random.default_rng(31)
 START = np.concatenate([np.float32([0.0, -0.0, 1e-39, 2.0**-126, -1.0]), numbers(RNG, 55)])

@@ -6,7 +6,7 @@ import torch
 from support import assert_same_bits
 
 from qcore.reproducible import Names
-from qcore.reproducible.sums import tree_sums
+from qcore.reproducible.operations import tree_sums
 from qtorch._kernels import products
 from qtorch.reproducible import Names as TensorNames
 

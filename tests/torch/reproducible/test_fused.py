@@ -16,9 +16,9 @@ from qcore.reproducible.differentiable import without_gradients
 from qtorch import linalg, reproducible
 from qtorch.linalg.native import product_steps
 from qtorch.linalg.operator import observed_by
-from qtorch.reproducible import call, optimizers
+from qtorch.reproducible import functions, optimizers
 from qtorch.reproducible.fused import plan
-from qtorch.reproducible.fused.in_place import replace
+from qtorch.reproducible.fused.plan import replace
 
 RNG = np.random.default_rng(27)
 LAWS = ("gelu_tanh", "divide of special numbers", "var", "softmax", "cross_entropy", "batch_norm", "layer_norm")
@@ -27,7 +27,7 @@ LAWS = ("gelu_tanh", "divide of special numbers", "var", "softmax", "cross_entro
 @pytest.fixture
 def by_operations(monkeypatch):
     """No kernels."""
-    monkeypatch.setattr(call, "plan_for", lambda *arguments: None)
+    monkeypatch.setattr(functions, "plan_for", lambda *arguments: None)
 
 
 @pytest.mark.parametrize("name", LAWS)

@@ -1,40 +1,173 @@
-"""What users call to move numbers, to compare them, and to choose among them, the same in all packages."""
+"""Laws that move numbers, choose among them and find their places; nothing is rounded but the gradients of copies.
+
+A number that goes to several places has the sum of its gradients there. Numbers that are taken by their places have the
+law of an embedding. Laws that cut arrays into parts, or return them as they are, define gradients only: frameworks
+differ in the sign of zeros where gradients of slices meet, and in subnormal numbers where gradients are added.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
+from math import inf, nan, prod
 from typing import Any
 
 from qcore.arguments import check_choice, check_flag, check_float, check_int, quoted
-from qcore.reproducible.layers import Layers
-from qcore.reproducible.operations import normal
-from qcore.reproducible.reductions import check_axis, check_numbers
-from qcore.reproducible.sums import check_broadcast
-from qcore.reproducible.training.embedding import EMBEDDING
-from qcore.reproducible.training.moves import BROADCAST, COMPARED, FITTING, GREATEST_PLACE, ORDER, PAD, PLACES, WHERE
-from qcore.reproducible.training.parts import NARROW
+from qcore.reproducible.binding import check_axis, check_broadcast, check_numbers, public
+from qcore.reproducible.differentiable import Differentiable, without_gradients
+from qcore.reproducible.norms import NormFunctions
+from qcore.reproducible.operations import normal, unbroadcast
+
+Pairs = tuple[tuple[int, int], ...]
 
 _MODES = ("constant", "reflect", "replicate", "circular")
 
 
-class Moving(Layers):
-    """`Layers`, and functions that move and compare numbers.
+def _where(xp: Any, condition: Any, a: Any, b: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Of arrays of the result's shape nothing is saved: gradients only read shapes."""
+    found = xp.where(condition, a, b)
+    return found, (condition, *(None if tuple(x.shape) == tuple(found.shape) else x for x in (a, b)))
 
-    Attributes:
-        xp: the package's `Names`.
-    """
 
-    xp: Any
+def _of_where(xp: Any, saved: tuple[Any, ...], gradient: Any) -> tuple[Any, ...]:
+    condition, a, b = saved
+    zero = xp.zeros((), gradient)
+    pairs = (xp.where(condition, gradient, zero), a), (xp.where(condition, zero, gradient), b)
+    return None, *(found if x is None else unbroadcast(xp, found, x.shape) for found, x in pairs)
 
-    def detached(self, x: Any) -> Any:
-        """x without gradients."""
-        raise NotImplementedError
 
-    def bools(self, name: str, x: Any) -> Any:
-        """An array of bools as the package has it; a TypeError that names the argument if x is none."""
-        raise NotImplementedError
+def _broadcast(xp: Any, x: Any, shape: tuple[int, ...]) -> tuple[Any, tuple[Any]]:
+    return xp.broadcast_to(x, shape), (x,)
 
+
+def _of_broadcast(xp: Any, saved: tuple[Any], gradient: Any, shape: tuple[int, ...]) -> tuple[Any]:
+    return (unbroadcast(xp, gradient, saved[0].shape),)
+
+
+def padded(xp: Any, x: Any, widths: Pairs, value: float) -> Any:
+    """x with so many numbers before and after the last axes."""
+    for axis, width in enumerate(widths, x.ndim - len(widths)):
+        before, after = (xp.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), x) + value for size in width)
+        x = xp.concatenate([before, x, after], axis) if any(width) else x
+    return x
+
+
+def unpadded(x: Any, widths: Pairs) -> Any:
+    """What lies between the numbers that `padded` puts around the last axes."""
+    lengths = x.shape[x.ndim - len(widths) :]
+    inner = [slice(before, length - after) for (before, after), length in zip(widths, lengths, strict=True)]
+    return x[(slice(None),) * (x.ndim - len(widths)) + tuple(inner)]
+
+
+def _greatest_place(xp: Any, x: Any, axis: int) -> Any:
+    """The first place along an axis that has the greatest number, or NaN."""
+    last = x.shape[axis] - 1
+    from_end = (last - xp.arange(last + 1, x)).reshape((-1, *(1,) * (x.ndim - 1 - axis)))
+    hits = (x == xp.greatest(x, (axis,))) | (x != x)
+    return last - xp.greatest(xp.where(hits, from_end, -1), (axis,))
+
+
+def _order(xp: Any, x: Any, descending: bool) -> Any:
+    """Places along the last axis in the order of their numbers; equal ones keep theirs, NaN is the greatest."""
+    if not descending:
+        return xp.to_int32(xp.argsort(x))
+    backward = x.shape[-1] - 1 - xp.arange(x.shape[-1], x)
+    return xp.to_int32((x.shape[-1] - 1 - xp.argsort(x[..., backward]))[..., backward])
+
+
+def _places(xp: Any, indices: Any, shape: tuple[int, ...], axis: int) -> Any:
+    """Row-major places, in an array of a shape, of the numbers at indices along an axis; -1 where there is none."""
+    known = xp.to_float64(indices)  # int8 may not have the length of the axis
+    known = (known >= 0) & (known < shape[axis])
+    places = xp.to_int32(indices) * prod(shape[axis + 1 :])
+    for other, length in enumerate(indices.shape):
+        if other != axis:
+            step = xp.arange(length, indices) * prod(shape[other + 1 :])
+            places = places + step.reshape((-1, *(1,) * (len(shape) - 1 - other)))
+    return xp.where(known, places, -1)
+
+
+def _fitting(xp: Any, x: Any, least: float, most: float) -> Any:
+    """Numbers from least to below most, and zeros elsewhere: what all processors convert to the same integers."""
+    return xp.where((x >= least) & (x < most), x, 0.0)
+
+
+def _mask(xp: Any, x: Any, mask: Any) -> Any:
+    if mask is not None:
+        return mask
+    return xp.arange(x.shape[-2], x)[:, None] >= xp.arange(x.shape[-1], x)[None]
+
+
+def _masked(xp: Any, x: Any, mask: Any) -> tuple[Any, tuple[Any]]:
+    """Scores, -inf where the mask is False; without a mask where a key comes after the query."""
+    return xp.where(_mask(xp, x, mask), x, -inf), (mask,)
+
+
+def _masked_gradient(xp: Any, saved: tuple[Any], gradient: Any) -> tuple[Any, None]:
+    return xp.where(_mask(xp, gradient, saved[0]), gradient, xp.zeros((), gradient)), None
+
+
+def _embedding(xp: Any, weight: Any, indices: Any, padding: int = -1) -> tuple[Any, tuple[Any, ...]]:
+    count = weight.shape[0]
+    known = xp.to_float64(indices)  # int8 may not have the number of rows
+    known = (known >= 0) & (known < count)
+    indices = xp.to_int32(indices)
+    rows = xp.where(known[..., None], weight[xp.where(known, indices, 0)], nan)
+    # What is no row, and the row of the padding, is a row behind the last. A table without columns says how many rows
+    # there are.
+    return rows, (xp.where(known & (indices != padding), indices, count), weight[:, :0])
+
+
+def _embedding_gradient(xp: Any, saved: tuple[Any, ...], gradient: Any, padding: int = -1) -> tuple[Any, None]:
+    indices, empty = saved
+    count, width = empty.shape[0], gradient.shape[-1]
+    rows = gradient.reshape((prod(indices.shape), width))
+    return xp.narrow(xp.sums_by_index(rows, indices.reshape(-1), count + 1)[:-1]), None
+
+
+def _chunk(xp: Any, x: Any, chunks: int, axis: int) -> tuple[tuple[Any, ...], tuple[()]]:
+    length = x.shape[axis] // chunks
+    before = (slice(None),) * axis
+    return tuple([x[(*before, slice(i * length, (i + 1) * length))] for i in range(chunks)]), ()
+
+
+def _chunk_gradient(xp: Any, saved: tuple[()], gradients: tuple[Any, ...], chunks: int, axis: int) -> tuple[Any]:
+    return (xp.concatenate(list(gradients), axis),)
+
+
+def _narrow(xp: Any, x: Any, axis: int, start: int, length: int, rest: int) -> tuple[Any, tuple[()]]:
+    return x[(*(slice(None),) * axis, slice(start, start + length))], ()
+
+
+def _narrow_gradient(
+    xp: Any, saved: tuple[()], gradient: Any, axis: int, start: int, length: int, rest: int
+) -> tuple[Any]:
+    """Zeros are +0 before and after the part."""
+    before, after = ((*gradient.shape[:axis], n, *gradient.shape[axis + 1 :]) for n in (start, rest))
+    return (xp.concatenate([xp.zeros(before, gradient), gradient, xp.zeros(after, gradient)], axis),)
+
+
+WHERE = Differentiable(_where, _of_where, by_pieces=True)
+BROADCAST = Differentiable(_broadcast, _of_broadcast, by_pieces=True)
+PAD = Differentiable(
+    lambda xp, x, widths, value: (padded(xp, x, widths, value), ()),
+    lambda xp, saved, gradient, widths, value: (unpadded(gradient, widths),),
+    by_pieces=True,
+)
+FITTING = without_gradients(_fitting, fusible=False)
+GREATEST_PLACE = without_gradients(_greatest_place, fusible=False)
+ORDER = without_gradients(_order, fusible=False)
+PLACES = without_gradients(_places, fusible=False)
+MASKED = Differentiable(_masked, _masked_gradient, by_pieces=True)
+EMBEDDING = Differentiable(_embedding, _embedding_gradient, by_pieces=True, fusible=False)
+NARROW = Differentiable(_narrow, _narrow_gradient, by_pieces=True)
+CHUNK = Differentiable(_chunk, _chunk_gradient, by_pieces=True, several=True)
+SETTLE = Differentiable(lambda xp, x: (x, ()), lambda xp, saved, gradient: (gradient,), by_pieces=True)
+
+
+class MovingFunctions(NormFunctions):
+    """`NormFunctions`, and functions that move numbers and choose among them."""
+
+    @public
     def where(self, condition: Any, a: Any, b: Any) -> Any:
         """a where a condition holds, else b, of arrays that broadcast; the gradients of copies are summed.
 
@@ -45,13 +178,8 @@ class Moving(Layers):
         Returns:
             A float32 array of the shape that all three broadcast to.
 
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
-
         Example:
-            >>> import numpy as np
-            >>> from qcore import reproducible
-            >>> reproducible.where(np.array([True, False]), np.float32([1, 2]), 0.5).tolist()
+            >>> reproducible.where(np.array([True, False]), np.float32([1.0, 2]), 0.5).tolist()
             [1.0, 0.5]
         """
         condition = self.bools("condition", condition)
@@ -65,6 +193,7 @@ class Moving(Layers):
         check_broadcast("condition", condition.shape, "b", b.shape)
         return self.call(WHERE, condition, a, b)
 
+    @public
     def broadcast_to(self, x: Any, shape: Sequence[int]) -> Any:
         """Copies of x along new axes, and along those of length 1; the gradients of copies have a `sum`.
 
@@ -79,9 +208,7 @@ class Moving(Layers):
             TypeError, ValueError: if an argument is not as above, or x does not broadcast to the shape.
 
         Example:
-            >>> import numpy as np
-            >>> from qcore import reproducible
-            >>> reproducible.broadcast_to(np.float32([[1], [2]]), (2, 3)).tolist()
+            >>> reproducible.broadcast_to(np.float32([[1.0], [2]]), (2, 3)).tolist()
             [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]
         """
         x = self.float32("x", x)
@@ -94,6 +221,7 @@ class Moving(Layers):
             raise ValueError(f"shape={quoted(wanted)}; allowed is what x's shape {given} broadcasts to")
         return self.call(BROADCAST, x, shape=wanted)
 
+    @public
     def pad(self, x: Any, widths: Any, mode: str = "constant", value: float = 0.0) -> Any:
         """x with numbers before and after each axis.
 
@@ -111,9 +239,7 @@ class Moving(Layers):
             TypeError, ValueError: if an argument is not as above, or an axis is too short for its padding.
 
         Example:
-            >>> import numpy as np
-            >>> from qcore import reproducible
-            >>> reproducible.pad(np.float32([1, 2, 3]), ((2, 1),), "reflect").tolist()
+            >>> reproducible.pad(np.float32([1.0, 2, 3]), ((2, 1),), "reflect").tolist()
             [3.0, 2.0, 1.0, 2.0, 3.0, 2.0]
         """
         x = self.float32("x", x)
@@ -131,6 +257,7 @@ class Moving(Layers):
                 x = self._rows(x, self._places_beyond(x, length, pair, mode), axis)
         return x
 
+    @public
     def moved(self, x: Any, move: Callable[[Any], Any]) -> Any:
         """The numbers of x where a function moves them: any function that cuts, copies and rearranges arrays.
 
@@ -148,9 +275,7 @@ class Moving(Layers):
             TypeError: if x is no float32 array, or move returns no array of integers.
 
         Example:
-            >>> import numpy as np
-            >>> from qcore import reproducible
-            >>> reproducible.moved(np.float32([1, 2, 3]), lambda places: np.roll(places, 1)).tolist()
+            >>> reproducible.moved(np.float32([1.0, 2, 3]), lambda places: np.roll(places, 1)).tolist()
             [3.0, 1.0, 2.0]
         """
         x = self.float32("x", x)
@@ -163,6 +288,7 @@ class Moving(Layers):
         size = prod(x.shape)
         return self.xp.arange(size, x).reshape(tuple(x.shape))
 
+    @public
     def part(self, x: Any, index: Any) -> Any:
         """x[index] of any index; the gradient of what is left out is +0, and that of copies their sum, as for `moved`.
 
@@ -177,9 +303,7 @@ class Moving(Layers):
             TypeError, IndexError, ValueError: if x is no float32 array, or the index is none of its shape.
 
         Example:
-            >>> import numpy as np
-            >>> from qcore import reproducible
-            >>> reproducible.part(np.float32([[1, 2], [3, 4]]), np.index_exp[:, -1]).tolist()
+            >>> reproducible.part(np.float32([[1.0, 2], [3, 4]]), (..., -1)).tolist()
             [2.0, 4.0]
         """
         x = self.float32("x", x)
@@ -206,6 +330,7 @@ class Moving(Layers):
             axis += 1
         return x.reshape(tuple(shape))
 
+    @public
     def take(self, x: Any, indices: Any, axis: int = 0) -> Any:
         """Parts of x along an axis, by their indices; the gradients of copies are summed, as for `moved`.
 
@@ -217,13 +342,8 @@ class Moving(Layers):
         Returns:
             A float32 array of x's shape, with that of indices in the place of the axis.
 
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
-
         Example:
-            >>> import numpy as np
-            >>> from qcore import reproducible
-            >>> reproducible.take(np.float32([[1, 2, 3]]), np.array([2, 0, 2]), 1).tolist()
+            >>> reproducible.take(np.float32([[1.0, 2, 3]]), np.array([2, 0, 2]), 1).tolist()
             [[3.0, 1.0, 3.0]]
         """
         x, indices = self.float32("x", x), self.integers("indices", indices)
@@ -232,6 +352,7 @@ class Moving(Layers):
         found = self._rows(x, indices.reshape(-1), axis)
         return found.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
+    @public
     def take_along_axis(self, x: Any, indices: Any, axis: int = -1) -> Any:
         """For each index the number of x at its place but along an axis, as torch's gather; gradients as for `moved`.
 
@@ -244,13 +365,8 @@ class Moving(Layers):
         Returns:
             A float32 array of the shape of indices.
 
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
-
         Example:
-            >>> import numpy as np
-            >>> from qcore import reproducible
-            >>> reproducible.take_along_axis(np.float32([[1, 2], [3, 4]]), np.array([[1], [0]])).tolist()
+            >>> reproducible.take_along_axis(np.float32([[1.0, 2], [3, 4]]), np.array([[1], [0]])).tolist()
             [[2.0], [3.0]]
         """
         x, indices = self.float32("x", x), self.integers("indices", indices)
@@ -263,6 +379,7 @@ class Moving(Layers):
             raise ValueError(f"indices has shape {wanted}; allowed are {allowed}")
         return self._at(x, self.call(PLACES, indices, shape=shape, axis=axis))
 
+    @public
     def argmax(self, x: Any, axis: int = -1) -> Any:
         """The first place along an axis of the greatest number, or of NaN; it has no gradients.
 
@@ -277,9 +394,7 @@ class Moving(Layers):
             TypeError, ValueError: if an argument is not as above, or there are no numbers along the axis.
 
         Example:
-            >>> import numpy as np
-            >>> from qcore import reproducible
-            >>> int(reproducible.argmax(np.float32([1, 3, 3])))
+            >>> int(reproducible.argmax(np.float32([1.0, 3, 3])))
             1
         """
         x = self.detached(self.float32("x", x))
@@ -287,6 +402,7 @@ class Moving(Layers):
         check_numbers(x, (axis,))
         return self.call(GREATEST_PLACE, x, axis=axis).reshape((*x.shape[:axis], *x.shape[axis + 1 :]))
 
+    @public
     def argsort(self, x: Any, axis: int = -1, descending: bool = False) -> Any:
         """The places of numbers in ascending order; equal ones keep their order, and NaN is the greatest.
 
@@ -298,13 +414,8 @@ class Moving(Layers):
         Returns:
             An int32 array of x's shape; it has no gradients.
 
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
-
         Example:
-            >>> import numpy as np
-            >>> from qcore import reproducible
-            >>> reproducible.argsort(np.float32([2, 1, 2, 0]), descending=True).tolist()
+            >>> reproducible.argsort(np.float32([2.0, 1, 2, 0]), descending=True).tolist()
             [0, 2, 1, 3]
         """
         x = self.detached(self.float32("x", x))
@@ -312,6 +423,7 @@ class Moving(Layers):
         axis = check_axis(axis, x)
         return self.call(ORDER, x.swapaxes(axis, -1), descending=descending).swapaxes(axis, -1)
 
+    @public
     def sort(self, x: Any, axis: int = -1, descending: bool = False) -> Any:
         """The numbers in the order of `argsort`; a number's gradient goes where it came from.
 
@@ -323,77 +435,13 @@ class Moving(Layers):
         Returns:
             A float32 array of x's shape.
 
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
-
         Example:
-            >>> import numpy as np
-            >>> from qcore import reproducible
-            >>> reproducible.sort(np.float32([2, 1, 2, 0])).tolist()
+            >>> reproducible.sort(np.float32([2.0, 1, 2, 0])).tolist()
             [0.0, 1.0, 2.0, 2.0]
         """
         return self.take_along_axis(x, self.argsort(x, axis, descending), axis)
 
-    def equal(self, a: Any, b: Any) -> Any:
-        """a == b; numbers of magnitude at most 2^-126 are zeros, and NaN equals nothing.
-
-        Args:
-            a, b: float32 arrays that broadcast.
-
-        Returns:
-            An array of bools; it has no gradients.
-
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
-
-        Example:
-            >>> import numpy as np
-            >>> from qcore import reproducible
-            >>> reproducible.equal(np.float32([0, 1]), np.float32([1e-40, 2])).tolist()
-            [True, False]
-        """
-        return self._compared(a, b, "eq")
-
-    def less(self, a: Any, b: Any) -> Any:
-        """a < b; numbers of magnitude at most 2^-126 are zeros, and NaN is less than nothing.
-
-        Args:
-            a, b: float32 arrays that broadcast.
-
-        Returns:
-            An array of bools; it has no gradients.
-
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
-
-        Example:
-            >>> import numpy as np
-            >>> from qcore import reproducible
-            >>> reproducible.less(np.float32([0, 1]), np.float32([1e-40, 2])).tolist()
-            [False, True]
-        """
-        return self._compared(a, b, "lt")
-
-    def less_equal(self, a: Any, b: Any) -> Any:
-        """a <= b; numbers of magnitude at most 2^-126 are zeros, and NaN is less than nothing.
-
-        Args:
-            a, b: float32 arrays that broadcast.
-
-        Returns:
-            An array of bools; it has no gradients.
-
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
-
-        Example:
-            >>> import numpy as np
-            >>> from qcore import reproducible
-            >>> reproducible.less_equal(np.float32([0, 3]), np.float32([1e-40, 2])).tolist()
-            [True, False]
-        """
-        return self._compared(a, b, "le")
-
+    @public
     def to_integers(self, x: Any) -> Any:
         """The numbers without their fractions, as int32; 0 for NaN, and for what int32 does not hold.
 
@@ -403,22 +451,99 @@ class Moving(Layers):
         Returns:
             An int32 array of x's shape; it has no gradients.
 
-        Raises:
-            TypeError: if x is no float32 array.
-
         Example:
-            >>> import numpy as np
-            >>> from qcore import reproducible
             >>> reproducible.to_integers(np.float32([2.7, -2.7, np.nan, 1e10])).tolist()
             [2, -2, 0, 0]
         """
         x = self.detached(self.float32("x", x))
         return self.xp.to_int32(self.call(FITTING, x, least=-(2.0**31), most=2.0**31))
 
-    def _compared(self, a: Any, b: Any, relation: str) -> Any:
-        a, b = self.float32("a", a), self.float32("b", b)
-        check_broadcast("a", a.shape, "b", b.shape)
-        return self.call(COMPARED, self.detached(a), self.detached(b), relation=relation)
+    @public
+    def settle(self, x: Any) -> Any:
+        """x with zeros in the place of numbers of magnitude at most 2^-126, and so is its gradient.
+
+        Args:
+            x: float32 array.
+
+        Returns:
+            A float32 array of x's shape.
+
+        Example:
+            >>> reproducible.settle(np.float32([1.0, 2.0**-126, -(2.0**-127)])).tolist()
+            [1.0, 0.0, -0.0]
+        """
+        return self.call(SETTLE, self.float32("x", x))
+
+    @public
+    def chunk(self, x: Any, chunks: int, axis: int = -1) -> tuple[Any, ...]:
+        """Equal parts along an axis.
+
+        Args:
+            x: float32 array.
+            chunks: how many; it divides the length of the axis.
+            axis: the axis.
+
+        Returns:
+            A tuple of float32 arrays of x's shape, but of its length / chunks along the axis.
+
+        Example:
+            >>> [part.tolist() for part in reproducible.chunk(np.float32([1.0, 2, 3, 4]), 2)]
+            [[1.0, 2.0], [3.0, 4.0]]
+        """
+        x, chunks = self.float32("x", x), check_int("chunks", chunks, 1)
+        axis = check_axis(axis, x)
+        if x.shape[axis] % chunks:
+            raise ValueError(f"chunks={chunks}; allowed are divisors of the length {x.shape[axis]}")
+        return self.call(CHUNK, x, chunks=chunks, axis=axis)
+
+    @public
+    def narrow(self, x: Any, axis: int, start: int, length: int) -> Any:
+        """A part along an axis; the gradient of what is left out is +0.
+
+        Args:
+            x: float32 array.
+            axis: the axis.
+            start: where the part begins.
+            length: of the part.
+
+        Returns:
+            A float32 array of x's shape, but of this length along the axis.
+
+        Example:
+            >>> reproducible.narrow(np.float32([1.0, 2, 3, 4]), 0, 1, 2).tolist()
+            [2.0, 3.0]
+        """
+        x, start, length = self.float32("x", x), check_int("start", start, 0), check_int("length", length, 0)
+        axis = check_axis(axis, x)
+        rest = x.shape[axis] - start - length
+        if rest < 0:
+            raise ValueError(f"start={start} and length={length}; allowed are parts of the length {x.shape[axis]}")
+        return self.call(NARROW, x, axis=axis, start=start, length=length, rest=rest)
+
+    @public
+    def embedding(self, indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
+        """Rows of a table. The gradient of a row is the sum over its uses: float64, pairs of neighbours, rounded once.
+
+        Args:
+            indices: array of integers from 0 to rows - 1; others give rows of NaN.
+            weight: float32 array of shape (rows, width), with at least one row.
+            padding_idx: the row that has no gradient, from -rows to rows - 1; or None.
+
+        Returns:
+            A float32 array of shape (*indices.shape, width).
+
+        Example:
+            >>> reproducible.embedding(np.array([1, 0, 1]), np.float32([[10.0], [20.0]])).tolist()
+            [[20.0], [10.0], [20.0]]
+        """
+        weight, indices = self.float32("weight", weight), self.integers("indices", indices)
+        if weight.ndim != 2 or weight.shape[0] == 0:
+            raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed is (rows, width), at least one row")
+        rows = weight.shape[0]
+        if padding_idx is None:
+            return self.call(EMBEDDING, weight, indices)
+        row = check_int("padding_idx", padding_idx, -rows, rows - 1) % rows
+        return self.call(EMBEDDING, weight, indices, padding=row)
 
     def _places_beyond(self, x: Any, length: int, pair: tuple[int, int], mode: str) -> Any:
         """For an axis of a length and its padding, the places of the numbers that it gets."""

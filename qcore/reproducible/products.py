@@ -3,35 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 from typing import Any
 
 from qcore.arguments import check_choice, check_flag, check_sizes, quoted
 from qcore.linalg.attention import check_attention, check_mask
-from qcore.reproducible.differentiable import Differentiable
-from qcore.reproducible.training.functions import TrainingFunctions
+from qcore.reproducible.binding import public
+from qcore.reproducible.moves import MASKED
+from qcore.reproducible.optimizers import OptimizerFunctions
 
 
-def _mask(xp: Any, x: Any, mask: Any) -> Any:
-    if mask is not None:
-        return mask
-    return xp.arange(x.shape[-2], x)[:, None] >= xp.arange(x.shape[-1], x)[None]
+def _convolution(dims: int, lengths: str, kernel: str, positions: str) -> Any:
+    """The function of convolutions along so many axes, with the words of its docstring."""
+
+    def function(self: Any, x: Any, weight: Any, bias: Any = None, *window: Any, **products: Any) -> Any:
+        return self._convolved(dims, x, weight, bias, *window, **products)
+
+    name, ones = f"conv{dims}d", "1, " * (dims + 1)
+    function.__name__ = name
+    function.__doc__ = f"""A convolution along the last axes, {dims} of them; the bias's gradient is a `sum`.
+
+        Args:
+            x: float32 array of shape (batch, channels, {lengths}).
+            weight: float32 array of shape (outputs, channels / groups, {kernel}).
+            bias: float32 array of shape (outputs,), or None.
+            window: stride, padding, dilation and groups, as for `linalg.{name}`; padding may be "valid", and with
+                stride 1 "same", whose odd zero comes last.
+            products: the named arguments of `linalg.{name}`.
+
+        Returns:
+            A float32 array of shape (batch, outputs, {positions}), where the number of positions along an axis is
+            (length + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1.
+
+        Example:
+            >>> x, weight = np.float32([1.0, 2, 3]).reshape({ones}3), np.float32([1.0, 1]).reshape({ones}2)
+            >>> reproducible.{name}(x, weight).reshape(-1).tolist()
+            [3.0, 5.0]
+        """
+    return public(function)
 
 
-def _masked(xp: Any, x: Any, mask: Any) -> tuple[Any, tuple[Any]]:
-    """Scores, -inf where the mask is False; without a mask where a key comes after the query."""
-    return xp.where(_mask(xp, x, mask), x, -inf), (mask,)
-
-
-def _masked_gradient(xp: Any, saved: tuple[Any], gradient: Any) -> tuple[Any, None]:
-    return xp.where(_mask(xp, gradient, saved[0]), gradient, xp.zeros((), gradient)), None
-
-
-MASKED = Differentiable(_masked, _masked_gradient, by_pieces=True)
-
-
-class ProductFunctions(TrainingFunctions):
-    """`TrainingFunctions`, and products of a package's `linalg`, whose default accumulator is that of this law.
+class ProductFunctions(OptimizerFunctions):
+    """`OptimizerFunctions`, and products of a package's `linalg`, whose default accumulator is that of this law.
 
     Attributes:
         linalg: the package's room of products.
@@ -39,6 +51,7 @@ class ProductFunctions(TrainingFunctions):
 
     linalg: Any
 
+    @public
     def matmul(self, a: Any, b: Any, **products: Any) -> Any:
         """a @ b.
 
@@ -50,17 +63,13 @@ class ProductFunctions(TrainingFunctions):
         Returns:
             A float32 array of shape (..., M, N).
 
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
-
         Example:
-            >>> import torch
-            >>> from qtorch import reproducible
-            >>> reproducible.matmul(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]]))
-            tensor([[11.]])
+            >>> reproducible.matmul(np.float32([[1.0, 2.0]]), np.float32([[3.0], [4.0]])).tolist()
+            [[11.0]]
         """
         return self._product("matmul", self.float32("a", a), self.float32("b", b), None, products)
 
+    @public
     def linear(self, x: Any, weight: Any, bias: Any = None, **products: Any) -> Any:
         """x @ weight.T + bias; the bias's gradient is a `sum`.
 
@@ -73,94 +82,20 @@ class ProductFunctions(TrainingFunctions):
         Returns:
             A float32 array of shape (..., outputs).
 
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
-
         Example:
-            >>> import torch
-            >>> from qtorch import reproducible
-            >>> reproducible.linear(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]), torch.tensor([0.5]))
-            tensor([[11.5000]])
+            >>> reproducible.linear(np.float32([[1.0, 2.0]]), np.float32([[3.0, 4.0]]), np.float32([0.5])).tolist()
+            [[11.5]]
         """
         return self._product("linear", self.float32("x", x), self.float32("weight", weight), bias, products)
 
-    def conv1d(self, x: Any, weight: Any, bias: Any = None, *window: Any, **products: Any) -> Any:
-        """A convolution along one axis; the bias's gradient is a `sum`.
-
-        Args:
-            x: float32 array of shape (batch, channels, length).
-            weight: float32 array of shape (outputs, channels / groups, kernel).
-            bias: float32 array of shape (outputs,), or None.
-            window: stride, padding, dilation and groups, as for `linalg.conv1d`; padding may be "valid", and with
-                stride 1 "same", whose odd zero comes last.
-            products: the named arguments of `linalg.conv1d`.
-
-        Returns:
-            A float32 array of shape (batch, outputs, positions), where the number of positions is
-            (length + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1.
-
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
-
-        Example:
-            >>> import torch
-            >>> from qtorch import reproducible
-            >>> x, weight = torch.tensor([1.0, 2.0, 3.0]).reshape(1, 1, 3), torch.ones(1, 1, 2)
-            >>> reproducible.conv1d(x, weight).flatten().tolist()
-            [3.0, 5.0]
-        """
-        return self._convolved(1, x, weight, bias, *window, **products)
-
-    def conv2d(self, x: Any, weight: Any, bias: Any = None, *window: Any, **products: Any) -> Any:
-        """A convolution of images; the bias's gradient is a `sum`.
-
-        Args:
-            x: float32 array of shape (batch, channels, height, width).
-            weight: float32 array of shape (outputs, channels / groups, kernel height, kernel width).
-            bias: float32 array of shape (outputs,), or None.
-            window: stride, padding, dilation and groups, as for `conv1d`.
-            products: the named arguments of `linalg.conv2d`.
-
-        Returns:
-            A float32 array of shape (batch, outputs, positions down, positions across); `conv1d` says how many.
-
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
-
-        Example:
-            >>> import torch
-            >>> from qtorch import reproducible
-            >>> x, weight = torch.tensor([1.0, 2.0, 3.0]).reshape(1, 1, 1, 3), torch.ones(1, 1, 1, 2)
-            >>> reproducible.conv2d(x, weight).flatten().tolist()
-            [3.0, 5.0]
-        """
-        return self._convolved(2, x, weight, bias, *window, **products)
-
-    def conv3d(self, x: Any, weight: Any, bias: Any = None, *window: Any, **products: Any) -> Any:
-        """A convolution of volumes; the bias's gradient is a `sum`.
-
-        Args:
-            x: float32 array of shape (batch, channels, depth, height, width).
-            weight: float32 array of shape (outputs, channels / groups, kernel depth, kernel height, kernel width).
-            bias: float32 array of shape (outputs,), or None.
-            window: stride, padding, dilation and groups, as for `conv1d`.
-            products: the named arguments of `linalg.conv3d`.
-
-        Returns:
-            A float32 array of shape (batch, outputs, positions deep, positions down, positions across); `conv1d`
-            says how many.
-
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
-
-        Example:
-            >>> import torch
-            >>> from qtorch import reproducible
-            >>> x, weight = torch.tensor([1.0, 2.0, 3.0]).reshape(1, 1, 1, 1, 3), torch.ones(1, 1, 1, 1, 2)
-            >>> reproducible.conv3d(x, weight).flatten().tolist()
-            [3.0, 5.0]
-        """
-        return self._convolved(3, x, weight, bias, *window, **products)
+    conv1d = _convolution(1, "length", "kernel", "positions")
+    conv2d = _convolution(2, "height, width", "kernel height, kernel width", "positions down, positions across")
+    conv3d = _convolution(
+        3,
+        "depth, height, width",
+        "kernel depth, kernel height, kernel width",
+        "positions deep, positions down, positions across",
+    )
 
     def _convolved(
         self,
@@ -205,6 +140,7 @@ class ProductFunctions(TrainingFunctions):
         if tuple(self.float32("bias", bias).shape) != (size,):
             raise ValueError(f"bias has shape {tuple(bias.shape)}; allowed is {(size,)}")
 
+    @public
     def scaled_dot_product_attention(
         self,
         query: Any,
@@ -231,13 +167,8 @@ class ProductFunctions(TrainingFunctions):
         Returns:
             A float32 array of shape (..., L, V).
 
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
-
         Example:
-            >>> import torch
-            >>> from qtorch import reproducible
-            >>> query, value = torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
+            >>> query, value = np.float32([[0.0], [0.0]]), np.float32([[1.0], [3.0]])
             >>> reproducible.scaled_dot_product_attention(query, query, value, is_causal=True).tolist()
             [[1.0], [2.0]]
         """

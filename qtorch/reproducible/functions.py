@@ -1,4 +1,4 @@
-"""Laws as functions of tensors that autograd knows."""
+"""Laws as functions of tensors that autograd differentiates, and products as one law with their biases."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ from typing import Any
 
 import torch
 
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B
+from qcore.reproducible.arithmetic import ADD
+from qcore.reproducible.binding import TORCH
 from qcore.reproducible.differentiable import Differentiable
-from qcore.reproducible.optimizers.functions import Optimizing
-from qcore.reproducible.registry import LAWS
-from qcore.reproducible.training.products import ProductFunctions
+from qcore.reproducible.functions import LAWS
+from qcore.reproducible.moves import SETTLE
+from qcore.reproducible.products import ProductFunctions
+from qcore.reproducible.reductions import SUM
+from qtorch import linalg
 from qtorch._rounding.gradients import apart, refuse_recording
+from qtorch._rounding.keys import key_tensor
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._torch_internals import apply_directly
+from qtorch.linalg.call import Call, differentiable_product, gradient_product, prepare
+from qtorch.linalg.matrices import LINEAR, MATMUL
+from qtorch.linalg.native import ProductSpec
 from qtorch.linalg.operator import OBSERVER
 from qtorch.reproducible.fused.plan import Backward, plan_for
 from qtorch.reproducible.operations import Names, UnroundedNames
@@ -143,16 +152,70 @@ def differentiable(law: Differentiable, recorded: Callable[..., tuple[Any, ...]]
     return function
 
 
-_FUNCTIONS = {law.name: differentiable(law) for law in LAWS}
+class _Composed(Differentiable):
+    """A law that is made of products, which take numbers as they are, and of laws that settle theirs."""
+
+    def run(self, xp: Any, arrays: Any, options: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+        return self.forward(xp, *arrays, **options)
+
+    def gradients(self, xp: Any, saved: Any, gradient: Any, options: dict[str, Any]) -> tuple[Any, ...]:
+        return self.backward(xp, saved, gradient, **options)
 
 
-class Tensors(ProductFunctions, Optimizing):
-    """Torch's."""
+def _forward(
+    xp: Any, a: Any, b: Any, bias: Any, shape: tuple[int, ...], form: str, products: tuple[str, ...]
+) -> tuple[Any, tuple[Any, ...]]:
+    y = xp.multiplied(a, b, ProductSpec(tuple(b.shape), shape, form, FORWARD, products[0]))
+    found, of_sum = SETTLE.run(xp, (y,), {}) if bias is None else ADD.run(xp, (y, bias), {})
+    return found, (a, b, *of_sum)
 
-    xp = Names
+
+def _backward(
+    xp: Any, saved: tuple[Any, ...], gradient: Any, shape: tuple[int, ...], form: str, products: tuple[str, ...]
+) -> tuple[Any, ...]:
+    a, b, *of_sum = saved
+    of_y, *of_bias = (ADD if of_sum else SETTLE).gradients(xp, tuple(of_sum), gradient, {})
+    shapes = tuple(a.shape), tuple(b.shape)
+    of_a = xp.multiplied(of_y, b, ProductSpec(shapes[0], shapes[0], form, GRAD_A, products[1]))
+    of_b = xp.multiplied(of_y, a, ProductSpec(shapes[1], shapes[1], form, GRAD_B, products[2]))
+    return of_a, of_b, *(of_bias or (None,))
+
+
+# Of a, b, and a bias or None; the options are what `qtorch.linalg.call.prepare` returns.
+PRODUCT = _Composed(_forward, _backward)
+
+
+def _recorded_product(
+    arrays: tuple[Any, ...],
+    needed: tuple[bool, ...],
+    gradient: torch.Tensor,
+    shape: tuple[int, ...],
+    form: str,
+    products: tuple[str, str, str],
+) -> tuple[Any, ...]:
+    """The gradients of `PRODUCT` by two products and a sum, each a function that autograd knows."""
+    a, b, _ = arrays
+    call, of_y = Call(form, products, a.shape, b.shape, shape), FUNCTIONS.settle(gradient)
+    of_a = gradient_product(of_y, b, GRAD_A, call) if needed[0] else None
+    of_b = gradient_product(of_y, a, GRAD_B, call) if needed[1] else None
+    rows = tuple(range(gradient.ndim - 1))
+    return of_a, of_b, FUNCTIONS.call(SUM, gradient, axes=rows, keepdims=False) if needed[2] else None
+
+
+_run_product = differentiable(PRODUCT, recorded=_recorded_product)
+_FORMS = {"matmul": (MATMUL, "grad_a", "grad_b"), "linear": (LINEAR, "grad_input", "grad_weight")}
+
+
+_BOUND = {law.name: differentiable(law) for law in LAWS}
+
+
+class Tensors(ProductFunctions, package="qtorch.reproducible", words=TORCH):
+    """The functions of tensors."""
+
+    xp, linalg = Names, linalg
 
     def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
-        return _FUNCTIONS[law.name](*arrays, **options)
+        return _BOUND[law.name](*arrays, **options)
 
     def float32(self, name: str, x: Any) -> Any:
         return _checked(name, x, isinstance(x, torch.Tensor) and x.dtype is torch.float32, "float32")
@@ -173,6 +236,29 @@ class Tensors(ProductFunctions, Optimizing):
     def integers(self, name: str, x: Any) -> Any:
         whole = isinstance(x, torch.Tensor) and not x.dtype.is_floating_point and not x.dtype.is_complex
         return _checked(name, x, whole and x.dtype is not torch.bool, "integers")
+
+    def _product(self, name: str, a: Any, b: Any, bias: Any, products: dict[str, Any]) -> Any:
+        """As one law of plain tensors of the CPU, unless the product reads random words, or is watched."""
+        form, of_a, of_b = _FORMS[name]
+        known = {"operands", "accumulator", of_a, of_b, "key", "scaling"}
+        plain = not torch.compiler.is_dynamo_compiling() and are_plain_tensors((a, b, bias)) and a.is_cpu
+        if not plain or OBSERVER.get() is not None or not products.keys() <= known:
+            return super()._product(name, a, b, bias, products)
+        operands, accumulator, grad_a, grad_b, key, scaling = map(
+            products.get, ("operands", "accumulator", of_a, of_b, "key", "scaling")
+        )
+        key, scaling, call = prepare(form, a, b, operands, accumulator, grad_a, grad_b, (of_a, of_b), key, scaling)
+        if key is not None or scaling is not None:
+            return self._plus(differentiable_product(a, b, key, scaling, call), bias, 0)
+        if bias is not None:
+            self._check_bias(bias, call.result[-1])
+        return _run_product(a, b, bias, shape=call.result, form=call.form, products=call.products)
+
+    def key_words(self, key: Any) -> torch.Tensor:
+        return key_tensor(key)
+
+
+FUNCTIONS = Tensors()
 
 
 def _checked(name: str, x: Any, fits: bool, allowed: str) -> Any:

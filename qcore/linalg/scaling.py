@@ -1,4 +1,4 @@
-"""The law of scales in float32, once, for every array namespace (`qcore.linalg.namespace`).
+"""The law of scales and transforms of operands in float32, once, for every array namespace (`qcore.linalg.namespace`).
 
 Each operation is float64's, rounded to float32: products of float32 numbers are exact there, and quotients rounded
 twice are those rounded once. Compilers can neither contract nor rewrite it. Largest magnitudes are found as integers.
@@ -6,17 +6,37 @@ twice are those rounded once. Compilers can neither contract nor rewrite it. Lar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
-from qcore.formats.block import largest_number
+from qcore.arguments import quoted
+from qcore.formats.block import BlockScaled, largest_number
+from qcore.formats.number import Number
 from qcore.law.tiles import tiles
-from qcore.linalg.operands.hadamard import transformed
-from qcore.linalg.operands.operand import Operand
-from qcore.linalg.operands.scale import Scale
+from qcore.linalg.operands import SIZE, Hadamard, Operand, Scale
 
 _MAGNITUDE, _INFINITY = 0x7FFFFFFF, 0x7F800000
 _LARGEST = (2.0 - 2.0**-23) * 2.0**127
+_STAGES = (1, 2, 4, 8)  # the distances of the numbers that a Hadamard transform adds and subtracts
+
+
+def transformed(xp: Any, x: Any, transform: Hadamard) -> Any:
+    """A float32 array with 16 neighbours along the last axis transformed; zeros are appended where some are missing."""
+    missing = -x.shape[-1] % SIZE
+    if missing:
+        x = xp.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(0, missing)])
+    shape = x.shape
+    if 0 in shape:
+        return x
+    x = xp.wide(x).reshape(*shape[:-1], shape[-1] // SIZE, SIZE)
+    x = xp.stack([x[..., i] * float(sign) for i, sign in enumerate(transform.signs)], -1)
+    for distance in _STAGES:
+        pairs = x.reshape(*x.shape[:-1], SIZE // 2 // distance, 2, distance)
+        first, second = pairs[..., 0, :], pairs[..., 1, :]
+        found = xp.materialize(xp.narrow(xp.stack([first + second, first - second], -2)))
+        x = xp.wide(found).reshape(x.shape)
+    return xp.narrow(x * 0.25).reshape(shape)
 
 
 def largest_magnitude(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
@@ -127,3 +147,67 @@ def next_row(xp: Any, row: Any, newest: Any, operand: Operand) -> Any:
     past = xp.concatenate([newest, xp.float32_bits(row)[1:-1]], 0)
     scale = scale_of(xp, xp.greatest(past, (0,)), operand, row[:1])
     return xp.float32_from(xp.concatenate([xp.float32_bits(scale), past], 0))
+
+
+@lru_cache(maxsize=256)
+def operand_of(number: BlockScaled) -> Operand:
+    """A format with a history as an operand."""
+    return Operand(number.element, scale=Scale(None, None, number.history, number.margin, number.reduce_amax))
+
+
+def round_delayed(xp: Any, x: Any, number: BlockScaled, scale: Any, round_: Callable[[Any, Number], Any]) -> Any:
+    """float32(q * r), where q is float32(x * s) rounded to the element, which saturates, and r is float32(1 / s).
+
+    Args:
+        xp: the array namespace.
+        x: float32 array.
+        number: the format.
+        scale: s, a float32 array of shape ().
+        round_: rounds an array to a format.
+    """
+    return round_each_delayed(xp, [x], number, [scale], lambda arrays, element: [round_(arrays[0], element)])[0]
+
+
+def round_each_delayed(
+    xp: Any,
+    arrays: Sequence[Any],
+    number: BlockScaled,
+    scales: Sequence[Any],
+    round_: Callable[[list[Any], Number], Sequence[Any]],
+) -> list[Any]:
+    """`round_delayed` of several arrays, each with its own scale; one call of `round_` rounds all elements."""
+    operand = operand_of(number)
+    pairs = [prepared(xp, x, operand, scale) for x, scale in zip(arrays, scales, strict=True)]
+    rounded = round_([y for y, _ in pairs], number.element)
+    return [
+        x if inverse is None else times(xp, y, inverse)
+        for x, y, (_, inverse) in zip(arrays, rounded, pairs, strict=True)
+    ]
+
+
+def next_rows(xp: Any, state: Any, tensors: tuple[Any, ...], delayed: tuple[BlockScaled | None, ...]) -> list[Any]:
+    """The rows of a state after a tensor and its gradient; a row of a format without history stays."""
+    rows = zip(state, tensors, delayed, strict=True)
+    return [
+        row if number is None else next_row(xp, row, newest_magnitude(xp, x), operand_of(number))
+        for row, x, number in rows
+    ]
+
+
+def is_delayed(number: Any) -> bool:
+    """True for a format whose scale follows from past tensors."""
+    return getattr(number, "history", None) is not None
+
+
+def check_row(name: str, row: Any, history: int) -> None:
+    """Refuses an array that is not a row of a state: float32, the scale and the past magnitudes.
+
+    Args:
+        name: how the row is named in an error.
+        row: the array.
+        history: of the format.
+    """
+    shape, dtype = getattr(row, "shape", None), str(getattr(row, "dtype", None)).removeprefix("torch.")
+    if shape is None or dtype != "float32" or tuple(shape) != (1 + history,):
+        got = quoted(row) if shape is None else f"{dtype}{list(shape)}"
+        raise ValueError(f"{name} is {got}; allowed is float32[{1 + history}], by the format's history")

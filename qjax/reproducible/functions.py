@@ -11,10 +11,12 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from qcore.reproducible.binding import JAX
 from qcore.reproducible.differentiable import Differentiable
-from qcore.reproducible.layers import Layers
-from qcore.reproducible.optimizers.functions import Optimizing
+from qcore.reproducible.products import ProductFunctions
+from qjax import linalg
 from qjax._rounding.inputs import as_float32, as_integers
+from qjax._rounding.keys import key_words
 from qjax._rounding.scopes import LAW
 from qjax.reproducible.operations import Names, UnroundedNames
 
@@ -155,10 +157,10 @@ def differentiable(law: Differentiable) -> Callable[..., Any]:
     return function
 
 
-class Arrays(Layers, Optimizing):
-    """JAX's, which also take NumPy's arrays."""
+class Arrays(ProductFunctions, package="qjax.reproducible", words=JAX):
+    """The functions of JAX arrays, which also take NumPy's arrays."""
 
-    xp = Names
+    xp, linalg = Names, linalg
 
     def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
         return _apply(law, tuple(options.items()), *arrays)
@@ -185,3 +187,9 @@ class Arrays(Layers, Optimizing):
     def known(self, x: jax.Array) -> float | None:
         known = not isinstance(x, Tracer) and all(device.platform == "cpu" for device in x.devices())
         return float(x) if known and x.is_fully_addressable else None
+
+    def key_words(self, key: Any) -> jax.Array:
+        return key_words(key)
+
+
+FUNCTIONS = Arrays()

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from qtorch.reproducible.functions import FUNCTIONS
 from qtorch.reproducible.modules.registry import DEFINED, defines, float32, in_place, named, placed, refuse
-from qtorch.reproducible.training import FUNCTIONS
 
 
 def numbers(a: Any, b: Any) -> tuple[Any, Any]:

@@ -1,0 +1,253 @@
+"""How an operand of a product is rounded: its format, its scales, and a transform before."""
+
+# pyright: reportUnnecessaryIsInstance=false
+# Callers need not check types; wrong ones raise here.
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from qcore.arguments import check_int, check_seed, check_type, quoted
+from qcore.formats.fixed import FixedPoint
+from qcore.formats.floating import BinaryFloat, FloatingPoint
+from qcore.formats.number import check_number
+from qcore.formats.text import Kind, Reader, choice, parse, register, write
+from qcore.law.rounding import MODES, Rounding, check_rounding
+from qcore.law.tiles import MOST_ELEMENTS, Sizes
+from qcore.linalg.accumulator import optional_number
+from qcore.random.threefry import threefry
+
+SIZE = 16  # of a Hadamard transform
+
+
+@dataclass(frozen=True)
+class Hadamard:
+    """16 neighbouring terms of a sum, times signs, times the orthogonal Hadamard matrix of 16 rows.
+
+    Element j of the result is the sum over i of (-1)^(number of ones in i & j) * sign[i] * x[i] / 4. Four stages
+    compute it, of float32 additions and subtractions of numbers whose places differ by 1, 2, 4 and 8; at last 1/4 is
+    multiplied. Each result is rounded to float32, subnormal numbers included. Zeros are appended to a sum whose length
+    16 does not divide. Applied to both operands it leaves the exact product as it is: a `Product` has it in both, or in
+    neither. Source: NVIDIA, "Pretraining Large Language Models with NVFP4", 2025: one vector of signs for all layers.
+
+    Args:
+        seed: the key of the signs, from 0 to 2^64 - 1. The i-th sign is minus where the highest bit of the key's random
+            word with the index i is set.
+
+    Attributes:
+        signs: the 16 signs, 1 or -1.
+
+    Raises:
+        TypeError, ValueError: if seed is not as above.
+
+    Example:
+        >>> Hadamard(3).text, Hadamard(3).signs[:4]
+        ('hadamard(seed=3)', (1, -1, -1, -1))
+    """
+
+    seed: int = 0
+    signs: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        high, low = check_seed(self.seed)
+        if not isinstance(self.seed, int):
+            raise TypeError(
+                f"seed={quoted(self.seed)} is a {type(self.seed).__name__}; allowed is an int from 0 to 2^64 - 1"
+            )
+        words = [_word(high, low, index) for index in range(SIZE)]
+        object.__setattr__(self, "signs", tuple(1 - 2 * (word >> 31) for word in words))
+        object.__setattr__(self, "text", write(self))
+
+
+def _word(high: int, low: int, index: int) -> int:
+    """The random word of an index, of a key's two words."""
+    y0, y1 = threefry(high, low, 0, index, lambda number: number & 0xFFFFFFFF)
+    return (y0 ^ y1) & 0xFFFFFFFF
+
+
+register("hadamard", Kind(Hadamard, {"seed": Reader.integer}, 0, 0, 0))
+
+
+_LONGEST = 2**20  # history, which is a row of a state
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The float32 number s that a tile of an operand is multiplied with before it is rounded.
+
+        s = largest number of the format / largest magnitude of the tile / 2^margin
+        q = the format's rounding of float32(x * s)
+
+    The quotient is rounded to float32 once; it is at most float32's largest number, and 1 where the largest magnitude
+    is zero, infinite or NaN. The sum of a tile's products is multiplied with r = float32(1 / s) of both operands:
+
+        float32(float32(sum) * float32(r of the first * r of the second))
+
+    Scales of whole tensors multiply the accumulator's last number, others the sum of each chunk before it is added.
+    Tiles are those of the matrix that a product multiplies, laid out as (..., other axis, terms of the sum).
+
+    With a history, scales are delayed: they follow from the largest magnitudes of earlier calls, and are state. The
+    largest of the past `history` ones takes the place of the tensor's own; where it is zero, infinite or NaN, the scale
+    stays as it was. All uses of a state in a backward pass are one step, which adds the largest of their magnitudes.
+
+    Sources: "DeepSeek-V3 Technical Report", 2024, section 3.3 (tiles of 1 x 128 and 128 x 128); NVIDIA Transformer
+    Engine's documentation of DelayedScaling.
+
+    Args:
+        outer: how many rows share a scale; None is all.
+        terms: how many terms of the sum share a scale; None is all. With both None it is the whole tensor's.
+        history: None, or how many past tensors a delayed scale follows from; of whole tensors only.
+        margin: how many powers of two remain free above the largest magnitude.
+        reduce_amax: True takes the largest magnitudes of delayed scales over all processes of torch's default group, or
+            all devices of a mesh; False keeps each one's own.
+
+    Attributes:
+        text: what `parse` makes the scale from.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range, or tiles have a history.
+
+    Example:
+        >>> Scale(1, 128).text, Scale(history=1024).text
+        ('scale(outer=1,terms=128)', 'scale(history=1024)')
+    """
+
+    outer: int | None = None
+    terms: int | None = None
+    history: int | None = None
+    margin: int = 0
+    reduce_amax: bool = True
+    text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, most in (("outer", MOST_ELEMENTS), ("terms", MOST_ELEMENTS), ("history", _LONGEST)):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, check_int(name, getattr(self, name), 1, most))
+        object.__setattr__(self, "margin", check_int("margin", self.margin, -64, 64))
+        if self.history is not None and not self.whole:
+            raise ValueError(f"history={self.history} with tiles of {self.outer} x {self.terms}; allowed is None there")
+        check_type("reduce_amax", self.reduce_amax, bool, "a bool")
+        if self.history is None and not self.reduce_amax:
+            raise ValueError("reduce_amax=False with history=None; allowed is True there")
+        object.__setattr__(self, "text", write(self))
+
+    @property
+    def whole(self) -> bool:
+        """True if a tensor has one scale."""
+        return self.outer is None and self.terms is None
+
+    def sizes(self, ndim: int) -> Sizes:
+        """The tile's size along each axis of a matrix, or a batch of them; None is all of the axis."""
+        return (None,) * ndim if self.whole else (*(1,) * (ndim - 2), self.outer, self.terms)
+
+
+_OF_SCALE: dict[str, Any] = dict.fromkeys(("outer", "terms", "history", "margin"), Reader.integer)
+_OF_SCALE["reduce_amax"] = Reader.flag
+register("scale", Kind(Scale, _OF_SCALE, 0, 0, 0))
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How an operand of a product is rounded.
+
+    Args:
+        number: a format or its text; None does not round. Axes of blocks are those of the tensor that is passed.
+        rounding: a name or member of `Rounding`.
+        scale: a `Scale` or its text, for fixed and floating point formats; None multiplies with nothing.
+        transform: a `Hadamard` or its text, which comes first; None does not transform. An operand with a transform, or
+            with a scale for each tile, is rounded as the matrix that the product multiplies, laid out as (..., other
+            axis, terms of the sum): the axes of its blocks, and the order of its random words, are that matrix's.
+
+    Attributes:
+        text: what `parse` makes the operand from.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> Operand("e5m2", "stochastic").text
+        'operand(e5m2,rounding=stochastic)'
+        >>> Operand("e4m3fn", scale=Scale(1, 128)).text
+        'operand(e4m3fn,scale=scale(outer=1,terms=128))'
+    """
+
+    number: Any = None
+    rounding: Any = Rounding.NEAREST
+    scale: Any = None
+    transform: Any = None
+    text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "number", None if self.number is None else check_number(self.number))
+        object.__setattr__(self, "rounding", check_rounding(self.rounding))
+        for name, kind in (("scale", Scale), ("transform", Hadamard)):
+            object.__setattr__(self, name, _part(name, getattr(self, name), kind))
+        if self.scale is not None:
+            self._check_scale()
+        object.__setattr__(self, "text", write(self))
+
+    def _check_scale(self) -> None:
+        if not isinstance(self.number, FixedPoint | FloatingPoint | BinaryFloat) or self.largest is None:
+            raise ValueError(
+                f"scale={self.scale.text} with number={self.number}; allowed are fixed and floating point formats with "
+                "a largest number"
+            )
+        if self.transform is not None and self.scale.history is not None:
+            raise ValueError(f"scale={self.scale.text} with {self.transform.text}; allowed is a scale without history")
+
+    @property
+    def largest(self) -> float | None:
+        """The largest number of the format; None if it has none."""
+        if isinstance(self.number, FixedPoint):
+            digits = self.number.wl - self.number.signed
+            return ((1 << digits) - 1) * 2.0**-self.number.fl if self.number.clamp or self.number.wrap else None
+        count, exponent = self.number.magnitudes.largest
+        return float(count) * 2.0**exponent if exponent + count.bit_length() <= 128 else None
+
+    @property
+    def stochastic(self) -> bool:
+        """True if rounding needs a key."""
+        return self.number is not None and self.rounding is Rounding.STOCHASTIC
+
+    @property
+    def as_matrix(self) -> bool:
+        """True if it is rounded as the matrix that the product multiplies."""
+        return self.transform is not None or self.tiled
+
+    @property
+    def tiled(self) -> bool:
+        """True if a tensor has several scales."""
+        return self.scale is not None and not self.scale.whole
+
+    @property
+    def delayed(self) -> bool:
+        """True if its scale is state."""
+        return self.scale is not None and self.scale.history is not None
+
+
+def _part(name: str, value: Any, kind: Any) -> Any:
+    found = parse(value) if isinstance(value, str) else value
+    if found is not None and not isinstance(found, kind):
+        allowed = f"a {kind.__name__}, its text, and None"
+        raise TypeError(f"{name}={quoted(value)} is a {type(found).__name__}; allowed are {allowed}")
+    return found
+
+
+def check_operand(operand: Any, argument: str) -> Operand:
+    """An operand, given as a format, a text, an `Operand` or None."""
+    operand = parse(operand) if isinstance(operand, str) and operand.startswith("operand") else operand
+    if isinstance(operand, Operand):
+        return operand
+    return Operand(None if operand is None else check_number(operand, argument))
+
+
+_PARAMETERS = {
+    "number": optional_number,
+    "rounding": choice(tuple(MODES)),
+    "scale": lambda reader: reader.registered("scale"),
+    "transform": lambda reader: reader.registered("hadamard"),
+}
+register("operand", Kind(Operand, _PARAMETERS, 0, 1, 0))

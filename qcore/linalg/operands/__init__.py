@@ -1,1 +1,0 @@
-"""What happens to an operand before it is multiplied: transforms, scales, and its rounding."""

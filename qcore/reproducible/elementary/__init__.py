@@ -1,1 +1,0 @@
-"""Functions of one float32 number, arithmetic of two, and their gradients."""
