@@ -75,7 +75,8 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
         Traceback (most recent call last):
         ValueError: layer '1' is a GRU, which has no defined bits; allowed are the layers that qtorch.reproducible has
     """
-    check_type("model", model, nn.Module, "a torch.nn.Module")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}; allowed is a torch.nn.Module")
     if recipe is not None and not isinstance(recipe, Recipe):
         raise TypeError(f"recipe is a {type(recipe).__name__}; allowed are a Recipe and None")
     for name, layer in model.named_modules():
