@@ -10,7 +10,9 @@ from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observers.base import RangeObserver
 from qtorch._affine.scaled import ScaledRounding
 from qtorch._classes import plain_class
+from qtorch.nn import intrinsic
 from qtorch.nn.intrinsic import Fused
+from qtorch.nn.intrinsic import quantized as intrinsic_quantized
 from qtorch.nn.qat.layers import QATLayer
 from qtorch.nn.quantized import dynamic
 from qtorch.nn.quantized.common.observed import float_parameters
@@ -22,6 +24,10 @@ from qtorch.quantization.observing import NAME
 from qtorch.quantization.tree import shown
 
 _ROUNDED = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d  # exactly; fused and trained ones too
+_LINEAR: dict[type[nn.Module], Any] = {
+    nn.Linear: dynamic.Linear,
+    intrinsic.LinearReLU: intrinsic_quantized.dynamic.LinearReLU,
+}
 _RECURRENT: dict[type[nn.Module], Any] = {
     getattr(nn, made.__name__): made
     for made in (dynamic.LSTM, dynamic.GRU, dynamic.LSTMCell, dynamic.GRUCell, dynamic.RNNCell)
@@ -81,8 +87,8 @@ def rounded_layer(layer: nn.Module) -> nn.Module:
     """
     if plain_class(layer) in _RECURRENT:
         return _RECURRENT[plain_class(layer)].from_float(layer)
-    if plain_class(layer) is nn.Linear and not hasattr(layer, NAME) and not _leaves_input(layer):
-        return dynamic.Linear.from_float(layer)
+    if plain_class(layer) in _LINEAR and not hasattr(layer, NAME) and not _leaves_input(layer):
+        return _LINEAR[plain_class(layer)].from_float(layer)
     if not has_weight(layer):
         return layer if not hasattr(layer, NAME) else _with_output(layer)
     maker = weight_maker(layer)

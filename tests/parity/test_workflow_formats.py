@@ -164,6 +164,17 @@ def test_fused_dynamic_layers():
         layers = qnn.quantize_dynamic(fused, spec).layers
         assert type(layers[0]) is qnn.quantized.dynamic.Linear
         assert (type(layers[2]) is nnx.Linear) == (nnx.Linear not in spec)
+    settings = [package.QConfigDynamic(activation="mxfp8_e4m3", weight="mxfp4") for package in (tq, jq)]
+    quantized, made_of_formats = (
+        tq.quantize_dynamic(peer, {"": settings[0]}),
+        qnn.quantize_dynamic(fused, {"": settings[1]}),
+    )
+    for part in (quantized[0], quantized[2]):  # of few bits, so that sums are exact
+        part.bias.data = (part.bias * 2**6).round() / 2**6
+    tensors = {name: value.numpy() for name, value in quantized.state_dict().items()}
+    served = qnn.from_torch(fused, tensors, settings[1])
+    assert [type(layer) for layer in served.layers] == [type(layer) for layer in made_of_formats.layers]
+    assert_same_bits(np.asarray(run(served, x)), quantized(torch.from_numpy(x)).detach().numpy())
     rounded = qnn.quantize_dynamic(fused, {"0": jq.QConfigDynamic("e5m2")})
     assert float(rounded.layers[0](x).min()) == 0
     assert qnn.report(rounded)["0"].weight == "scaled(e5m2,{...:None},scale=float32)"
