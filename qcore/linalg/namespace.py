@@ -1,4 +1,4 @@
-"""What the law of products uses of an array namespace: NumPy's."""
+"""The array namespace of products: NumPy's names, and sums in float64."""
 
 from __future__ import annotations
 

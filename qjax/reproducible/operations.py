@@ -1,4 +1,4 @@
-"""What laws of float32 numbers use of an array namespace, for JAX arrays."""
+"""Operations on float32 numbers with defined bits, for JAX arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What laws of float32 numbers use of an array namespace, for tensors: eager or traced."""
+"""Operations on float32 numbers with defined bits, for tensors: eager or traced."""
 
 from __future__ import annotations
 
