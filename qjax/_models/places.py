@@ -28,7 +28,11 @@ def running_layer() -> str:
 
 
 def _running_modules() -> Iterator[nnx.Module]:
-    """The modules whose methods run, innermost first: what each function on the stack got as its first argument."""
+    """The modules whose methods run, innermost first: what each function on the stack got as its first argument.
+
+    flax keeps no record of the module that runs, and wrappers around all calls would change every model for the sake of
+    an error. So the stack is read, and only when there is an error to write.
+    """
     frame = currentframe()
     while frame is not None:
         code = frame.f_code

@@ -127,7 +127,8 @@ def floats_of(kind, package=tq, functional=FloatFunctional):
     return model.eval()
 
 
-@pytest.mark.parametrize("name", [pytest.param("ShuffleNet", marks=pytest.mark.heavy), "U-Net"])
+@pytest.mark.heavy  # with stubs of their own; test_quantize_model has these blocks without
+@pytest.mark.parametrize("name", NETS)
 def test_converted_models(name):
     """The same integers at every layer in both packages, of floats and of integers that are carried over."""
     kind, jax_kind = NETS[name]

@@ -93,7 +93,8 @@ def quantize_model(
     if dynamic:
         kinds = {type(module) for _, module in all_names(made)}
         off = {key: None for key, one in entries.items() if one is None and (isinstance(key, str) or key in kinds)}
-        made = quantize_dynamic(made, off | dynamic)
+        tables = {nnx.Embed: None} if nnx.Embed in kinds else {}  # quantized where they are named
+        made = quantize_dynamic(made, tables | off | dynamic)
     _warn_of_floats(made, settings)
     return made
 
@@ -201,9 +202,10 @@ _compiled = nnx.jit(_call)
 
 def _marks(model: nnx.Module, settings: Settings) -> dict[str, bool]:
     """The layers that a flow needs by name, and whether each has settings of its own."""
-    own = {path: settings.get(path) is not None and not why_float(module) for path, module in all_names(model)}
+    modules = [(path, module) for path, module in all_names(model) if type(module) is not nnx.Embed]  # of integers
+    own = {path: settings.get(path) is not None and not why_float(module) for path, module in modules}
     kinds = ReLU, ReLU6, nnx.Dropout, nnx.BatchNorm  # an Identity leaves no trace
-    return {path: own[path] for path, module in all_names(model) if own[path] or isinstance(module, kinds)}
+    return {path: own[path] for path, module in modules if own[path] or isinstance(module, kinds)}
 
 
 def _fused(model: nnx.Module, settings: Settings, flow: Flow) -> tuple[nnx.Module, set[str]]:
@@ -318,7 +320,8 @@ def _warn_of_floats(model: nnx.Module, settings: Settings) -> None:
         if row.state != "float" or chosen is None or all(value.ndim < 2 for _, value in arrays_in(layer)):
             continue
         reason = why_not_dynamic(layer) if isinstance(chosen, QConfigDynamic) else row.reason
-        left.append(f"{shown(row.path)} ({row.layer}): {reason}")
+        if reason:  # none of a table in settings by their own range, which has to be named
+            left.append(f"{shown(row.path)} ({row.layer}): {reason}")
     if left:
         more = f"; and {len(left) - 12} more, see report(model)" if len(left) > 12 else ""
         warn(f"these layers stay in floats: {'; '.join(left[:12])}{more}")

@@ -60,6 +60,8 @@ def why_float(module: nnx.Module) -> str:
         return "its result has the scale of its input"
     if isinstance(module, Fused):
         return why_float(module.layer)
+    if is_stacked(module):
+        return STACKED
     if kind in NORMS:
         return _unusual_norm(module)
     if kind is nnx.ConvTranspose:
@@ -74,6 +76,21 @@ def why_float(module: nnx.Module) -> str:
             return f"it is of a subclass of {bases[0]}, and only exact types are swapped"
         return f"there is no quantized {kind.__name__}"
     return _unusual_conv(module) if isinstance(module, nnx.Conv) else ""
+
+
+STACKED = (
+    "its parameters are those of several layers, made by nnx.vmap: allowed are layers one by one, or prepare_fn of "
+    "qjax.quantization, which quantizes stacks"
+)
+
+
+def is_stacked(module: Any) -> bool:
+    """True of a layer with parameters of several, which a model maps or scans over."""
+    if isinstance(module, nnx.Linear):
+        return module.kernel.ndim > 2
+    if isinstance(module, (nnx.Conv, nnx.ConvTranspose)):
+        return module.kernel.ndim > len(module.kernel_size) + 2
+    return isinstance(module, tuple(NORMS)) and any(one.ndim > 1 for one in jax.tree.leaves(nnx.state(module)))
 
 
 def _unusual_conv(conv: nnx.Conv) -> str:

@@ -205,6 +205,32 @@ def test_layers_that_stay_in_floats():
     assert kinds(made, quantized.Linear) == ["1.module"]
 
 
+class Scanned(nnx.Module):
+    """A table, layers as one stack that is scanned over, and a head."""
+
+    def __init__(self):
+        make = nnx.vmap(lambda rngs: nnx.Linear(4, 4, rngs=rngs), in_axes=0, out_axes=0)
+        self.table, self.head = nnx.Embed(5, 4, rngs=nnx.Rngs(0)), nnx.Linear(4, 2, rngs=nnx.Rngs(0))
+        self.stack = nnx.split_rngs(splits=3)(make)(nnx.Rngs(0))
+
+    def __call__(self, tokens):
+        run = nnx.scan(lambda layer, x: layer(x), in_axes=(0, nnx.Carry), out_axes=nnx.Carry)
+        return self.head(run(self.stack, self.table(tokens)))
+
+
+@pytest.mark.parametrize("qconfig", [default_qconfig, default_dynamic_qconfig])
+def test_stacks_and_tables(qconfig):
+    tokens = jnp.array([[0, 3], [4, 1]])
+    with pytest.warns(
+        UserWarning, match=r"layer 'stack' \(Linear\): its parameters are those of several layers"
+    ) as found:
+        made = qnn.quantize_model(Scanned(), qconfig, [tokens])
+    assert "table" not in str(found[0].message)
+    quantizes_table = qconfig is default_qconfig  # or where it is named
+    assert kinds(made, quantized.Embed) == ["table"] * quantizes_table
+    assert made(tokens).shape == (2, 2, 2)
+
+
 class Calls(nnx.Module):
     """A batch norm that is called with a flag."""
 

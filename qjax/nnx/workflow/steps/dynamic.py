@@ -16,7 +16,7 @@ from qjax._models.tree import check_model, rebuilt, shown
 from qjax.nnx.intrinsic import LinearReLU
 from qjax.nnx.layouts import torch_layout, torch_weight
 from qjax.nnx.quantized import Embed, dynamic
-from qjax.nnx.workflow.layers import CELLS, RECURRENT, bias_of, is_whole
+from qjax.nnx.workflow.layers import CELLS, RECURRENT, STACKED, bias_of, is_stacked, is_whole
 from qjax.nnx.workflow.steps.rounding import quantized_weight, rounded_layer
 from qjax.nnx.workflow.steps.settings import check_effects, settings_of
 from qjax.nnx.workflow.stubs import Identity
@@ -237,6 +237,8 @@ def why_not_dynamic(module: Any) -> str:
         'there is no dynamic Conv'
     """
     kind = type(module)
+    if is_stacked(module):
+        return STACKED
     if kind in (nnx.Linear, LinearReLU, nnx.Embed, *RECURRENT):
         return ""
     if kind is nnx.RNN:
