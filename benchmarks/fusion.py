@@ -12,8 +12,9 @@ compiler's, in an empty cache of Inductor's and after a program that warms up.
 The last rows are training steps of PreResNet20 (see `benchmarks.training`), compiled in fp32 and rounded to nearest,
 with all threads: seconds a step, and of compiling, forward and backward. "emptied" is the rounded step with operations
 that compilers drop in the law's place: it has the loops and tensors of a rounded step, so what it takes beyond fp32 are
-passes over memory, and what a rounded step takes beyond it is arithmetic. These rows are not for AVX-512, with which
-torch 2.13's own compiled convolutions may write past their buffers (docs/speed.md).
+passes over memory, and what a rounded step takes beyond it is arithmetic. `--only loops` counts processors' time in the
+loops of these steps alone. These rows are not for AVX-512, with which torch 2.13's own compiled convolutions may write
+past their buffers (docs/speed.md).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,6 +30,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
+from time import process_time
 from types import FunctionType
 from typing import Any
 from unittest.mock import patch
@@ -38,11 +41,12 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from torch._inductor import config, lowering
+from torch._inductor.codecache import PyCodeCache
 
 import qtorch
 from benchmarks import training
 from benchmarks.support.results import write_results
-from benchmarks.support.timing import by_turns, clock_for, keep_pages, machine, usable_cores, versions
+from benchmarks.support.timing import Call, by_turns, clock_for, keep_pages, machine, usable_cores, versions
 from benchmarks.support.vectors import instruction_sets
 from qcore.law.program import Program
 from qtorch._rounding.paths import inductor
@@ -118,18 +122,55 @@ def measure(seconds: float) -> Iterator[dict[str, Any]]:
 
 def network(seconds: float) -> Iterator[dict[str, Any]]:
     """A training step in fp32, and rounded to nearest with the law and without its arithmetic: times, and compiling."""
-    torch.set_num_threads(usable_cores())
-    config.fx_graph_cache = False  # which would find the step with the law where it is without, as Dynamo would by mode
     steps, spent = {}, {}
-    for name, rounding in (("fp32", None), ("rounded", "nearest"), ("emptied", "nearest_away")):
-        step = training.torch_step(BATCH, rounding, compiled=True)
-        begin = sum(os.times()[:4])
-        with patch.object(Program, "run", _emptied if name == "emptied" else Program.run):
-            step()
-        steps[name], spent[name] = step, sum(os.times()[:4]) - begin
+    for name, step, compiling, _ in _steps():
+        steps[name], spent[name] = step, compiling
     times = by_turns(list(steps.values()), clock_for("cpu"), 40 * seconds)
     for name, one in zip(steps, times, strict=True):
         yield {"step": name, "seconds": one.median, "fastest": one.fastest, "compile": spent[name]}
+
+
+def loops(seconds: float) -> Iterator[dict[str, Any]]:
+    """The seconds that all processors spend in the loops that Inductor made of these steps, without convolutions.
+
+    Other programs on the machine disturb them less than they disturb the time of a step.
+    """
+    steps, spent = {}, {}
+    for name, step, _, modules in _steps():
+        steps[name], spent[name] = step, []
+        for module in modules:
+            for loop in [one for one in vars(module) if one.startswith("cpp_fused")]:
+                setattr(module, loop, _counted(getattr(module, loop), spent[name]))
+    totals: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(max(5, int(40 * seconds)) + 1):
+        for name, step in steps.items():
+            spent[name].clear()
+            step()
+            totals[name] += [sum(spent[name])] if turn else []  # the first one warms up
+    for name, found in totals.items():
+        yield {"step": name, "loops": statistics.median(found), "fastest": min(found)}
+
+
+def _counted(loop: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        begin = process_time()
+        found = loop(*arguments)
+        spent.append(process_time() - begin)
+        return found
+
+    return call
+
+
+def _steps() -> Iterator[tuple[str, Call, float, list[Any]]]:
+    """Names, compiled steps, the seconds of processors to compile each, and the modules that Inductor wrote for it."""
+    torch.set_num_threads(usable_cores())
+    config.fx_graph_cache = False  # which would find the step with the law where it is without, as Dynamo would by mode
+    for name, rounding in (("fp32", None), ("rounded", "nearest"), ("emptied", "nearest_away")):
+        step = training.torch_step(BATCH, rounding, compiled=True)
+        before, begin = len(PyCodeCache.modules), sum(os.times()[:4])
+        with patch.object(Program, "run", _emptied if name == "emptied" else Program.run):
+            step()
+        yield name, step, sum(os.times()[:4]) - begin, PyCodeCache.modules[before:]
 
 
 def _emptied(program: Program, xp: Any, bits: Any, *others: Any) -> Any:
@@ -137,6 +178,15 @@ def _emptied(program: Program, xp: Any, bits: Any, *others: Any) -> Any:
     for number in (*range(1, 14), *range(1, 14)):
         bits = bits ^ number
     return bits
+
+
+def loops_table(rows: list[dict[str, Any]], vectors: str) -> Table:
+    found = Table(box=SIMPLE, title=f"Loops of these steps, {vectors}")
+    for column in ("step", "ms of all processors", "fastest"):
+        found.add_column(column, justify="right")
+    for row in rows:
+        found.add_row(row["step"], f"{row['loops'] * 1e3:.1f}", f"{row['fastest'] * 1e3:.1f}")
+    return found
 
 
 def network_table(rows: list[dict[str, Any]], vectors: str) -> Table:
@@ -169,6 +219,8 @@ def _in_a_process(part: str, vectors: str, seconds: float) -> list[dict[str, Any
         file = Path(folder) / "rows.json"
         command = [sys.executable, "-m", "benchmarks.fusion", f"--{part}", str(file), "--seconds", str(seconds)]
         own = {"ATEN_CPU_CAPABILITY": vectors, "TORCHINDUCTOR_CACHE_DIR": folder}
+        if part == "loops":  # a thread that waits is not to be counted
+            own |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
         subprocess.run(command, check=True, env=os.environ | own)
         return json.loads(file.read_text(encoding="utf-8"))
 
@@ -178,7 +230,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.5, help="time for each row, five turns at least")
     parser.add_argument("--vectors", choices=instruction_sets(), help="one set of instructions; all by default")
     parser.add_argument("--json", metavar="FILE", help="write versions, machine and rows there")
-    parser.add_argument("--skip-network", action="store_true", help="only the programs")
+    parser.add_argument("--only", choices=PARTS, action="append", help="a part; repeatable, all by default")
     for part in PARTS:
         parser.add_argument(f"--{part}", metavar="FILE", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
@@ -189,19 +241,21 @@ def main(argv: list[str] | None = None) -> int:
     console = Console(highlight=False)
     console.width = max(console.width, 120)
     record: dict[str, Any] = {"versions": versions(), "machine": machine("cpu")}
-    rows: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
+    parts = options.only or list(PARTS)
+    rows: dict[str, list[dict[str, Any]]] = {part: [] for part in parts}
     for vectors in [options.vectors] if options.vectors else instruction_sets():
-        for part, show in (("rows", table), ("network", network_table)):
-            if part == "rows" or (vectors != "avx512" and not options.skip_network):
+        for part in parts:
+            if part == "rows" or vectors != "avx512":
                 found = _in_a_process(part, vectors, options.seconds)
-                console.print(show(found, vectors))
+                console.print(TABLES[part](found, vectors))
                 rows[part] += [row | {"vectors": vectors} for row in found]
     if options.json:
         write_results(options.json, record | rows)
     return 0
 
 
-PARTS = {"rows": measure, "network": network}
+PARTS = {"rows": measure, "network": network, "loops": loops}
+TABLES = {"rows": table, "network": network_table, "loops": loops_table}
 
 
 if __name__ == "__main__":
