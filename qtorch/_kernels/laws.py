@@ -85,10 +85,10 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
         arguments += [Argument("places", "int32", TENSOR)] if layout == "places" else []
         word = _word(trace, layout == "places", carrier)
     x = trace.value("x[j]", lane, ELEMENT)
-    bits = x << carrier.padding if carrier.padding else x
+    bits = x << carrier.padding if carrier.padding else x  # 16 bits become the upper end of a lane: one law for both
     given = trace, bits, _constants(trace, program.count(), lane), LAYOUTS[layout]
     found, condition = [program.run(*given, word)], program.usual(*given)
-    if condition is not None and condition.level == BLOCK:
+    if condition is not None and condition.level == BLOCK:  # `block_values` asks, which goes through blocks
         found.append(program.run(*given, word, usual=True))
     reduced, padding = lane, 0
     if program.codes:

@@ -109,7 +109,7 @@ def _filled(template: str, lines: dict[str, list[str]], marked: bool) -> str:
 
 
 class _Passes:
-    """The statements of the passes.
+    """The statements of a kernel's passes: for each name of the template, the lines of C that stand for it.
 
     Attributes:
         tensor_maxima, block_maxima: in the order of their places in memory.
@@ -120,6 +120,7 @@ class _Passes:
         self.kernel = kernel
         self.tensor_maxima = [one for one in kernel.trace.maxima if one.level == TENSOR]
         self.block_maxima = [one for one in kernel.trace.maxima if one.level == BLOCK]
+        # What a pass reads of a lower level must have been kept for it; values of its own level it computes anew.
         elements = needed(kernel.values(ELEMENT), ELEMENT)
         reduced = needed([one.operands[0] for one in self.block_maxima], ELEMENT)
         self.block_handed = [value for value in elements if value.level == BLOCK]
@@ -159,10 +160,11 @@ class _Passes:
         end: list[str] = []
         for value in (value for value in values if value.level == BLOCK):
             place = f"(blocks + {_index(value, self.block_handed)} * stride * SLOT)"
-            if self.kernel.columns:
+            if self.kernel.columns:  # each element of a run has a block of its own: a second array beside x
                 run.append(pointer(f"of_{value.name}", value.dtype, place, "block"))
             else:
                 run.append(declared(value, f"((const {C_TYPES[value.dtype]}*){place})[block]"))
+        # An operation that AVX2 has for pairs only ends the loop before it, and reads what that loop left in memory.
         run += [line for value in values if value.pairs for line in self._in_pairs(value)]
         each = self._each(targets)
         if name == "elements":
@@ -248,7 +250,7 @@ class _Passes:
             if name == "reduce_blocks" and self.kernel.columns:
                 run.append(f"LANE* const m{index} = {place};")
                 each.append(f"m{index}[j] = MAX(m{index}[j], {value.name});")
-            else:
+            else:  # a variable of its own, which a compiler keeps in a register and splits into a vector of maxima
                 run.append(f"LANE m{index} = *({place});")
                 each.append(f"m{index} = MAX(m{index}, {value.name});")
                 end.append(f"*({place}) = m{index};")
@@ -282,7 +284,7 @@ class _Passes:
         each = [declared(value, maxima.get(value.name)) for value in values if value.level == BLOCK]
         for index, value in enumerate(self.block_handed):
             each.append(f"(({C_TYPES[value.dtype]}*)(blocks + {index} * stride * SLOT))[j] = {value.name};")
-        if condition:
+        if condition:  # all blocks are looked at, without a branch: the loop stays one of vectors
             once.append(f"{C_TYPES[condition.dtype]} usual = 1;")
             each.append(f"usual &= {condition.name};")
         end = ["usual" if condition else "0"]

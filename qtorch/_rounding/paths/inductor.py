@@ -120,6 +120,7 @@ class Body:
     def note(self, name: str, *operands: Any, settings: tuple[Any, ...] = ()) -> Lane:
         """The lane of an operation; numbers among the operands are constants of the lanes' type."""
         lanes = [operand if isinstance(operand, Lane) else self.constant(operand) for operand in operands]
+        # Inductor writes an operation at each use. The law reads its values several times, so each is noted once.
         key = name, *map(id, lanes), *settings
         if key not in self.lanes:
             values = (lane.value for lane in lanes)
@@ -138,7 +139,7 @@ class Body:
         return self.note(_OPERATIONS[sign], a, b) if found is None else found
 
     def where(self, condition: Any, a: Any, b: Any) -> Any:
-        if isinstance(condition, bool):  # of numbers that the format decides
+        if isinstance(condition, bool):  # a comparison of the format's own integers, which are numbers here
             return a if condition else b
         return self.note("where", condition, a, b)
 
@@ -185,7 +186,7 @@ def lower_round(x: Any, key: Any, window: Any, number: str, rounding: str, overf
     parts = inductor()
     assert parts is not None
     dtype, shape, device = x.get_dtype(), tuple(x.get_size()), x.get_device().type
-    if key is None:
+    if key is None:  # stochastic rounding takes as long as its random words: a loop would save next to nothing
         plan = plan_for(number, rounding, dtype, overflow or None, False)
         served = device == "cpu" or (device == "cuda" and plan.elementwise)  # blocks of GPUs are traced
         if served and keeps_bits(plan, dtype, shape) and is_faster(plan, shape, parts.is_fused(x)):

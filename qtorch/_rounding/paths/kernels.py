@@ -97,7 +97,7 @@ def _round_places(x: torch.Tensor, plan: Plan, noise: Noise) -> torch.Tensor | N
     if channels * positions >= 2**31 or (kernel := plan.kernels["places"]) is None:
         return None
     count, places = _places(channels, positions)
-    runs = positions // count
+    runs = positions // count  # all of one length, so that one table serves them
     sizes = examples * runs, count * channels, 1, 1, runs, count, channels * positions
     result = torch.empty_like(x, dtype=plan.dtype)
     function, constants = kernel
@@ -121,7 +121,7 @@ def _round_blocks(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     if matrix is None or (kernel := plan.kernels[layout]) is None:
         return None
     function, constants = kernel
-    lanes = x.contiguous()
+    lanes = x.contiguous()  # blocks are those of indices, not of memory
     results = [torch.empty_like(lanes, dtype=plan.dtype), *_scales(plan, x)]
     addresses = [] if noise is None else [one.data_ptr() for one in noise]
     addresses += [result.data_ptr() for result in results]
