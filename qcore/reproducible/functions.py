@@ -33,7 +33,7 @@ def apply(law: Differentiable, *arrays: Any, **options: Any) -> Any:
     return law.run(Names, arrays, options)[0]
 
 
-class Arrays(OptimizerFunctions, package=__package__, words=NUMPY):
+class Arrays(OptimizerFunctions, package=__name__.rpartition(".")[0], words=NUMPY):
     """The functions of NumPy arrays."""
 
     xp = Names

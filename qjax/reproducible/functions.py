@@ -157,7 +157,7 @@ def differentiable(law: Differentiable) -> Callable[..., Any]:
     return function
 
 
-class Arrays(ProductFunctions, package=__package__, words=JAX):
+class Arrays(ProductFunctions, package=__name__.rpartition(".")[0], words=JAX):
     """The functions of JAX arrays, which also take NumPy's arrays."""
 
     xp, linalg = Names, linalg

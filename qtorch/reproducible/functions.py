@@ -209,7 +209,7 @@ _FORMS = {"matmul": (MATMUL, "grad_a", "grad_b"), "linear": (LINEAR, "grad_input
 _BOUND = {law.name: differentiable(law) for law in LAWS}
 
 
-class Tensors(ProductFunctions, package=__package__, words=TORCH):
+class Tensors(ProductFunctions, package=__name__.rpartition(".")[0], words=TORCH):
     """The functions of tensors."""
 
     xp, linalg = Names, linalg
