@@ -7,6 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from support import assert_same_bits
 
+import qcore
 import qjax
 from qcore.affine import AffineInteger
 from qjax.quantization import (
@@ -106,15 +107,25 @@ def test_rounded_operands():
     One operand is a multiple of the identity, so that sums have one term. Other sums have no defined bits: a compiled
     program folds the transpose into the product, and adds in another order than the eager product with an array w.T.
     """
-    settings = QConfig("e4m3fn", "mxfp4")
+
+    def product(params, x):
+        return x @ params["w"].T
+
+    settings, dynamic = QConfig("e4m3fn", "mxfp4"), QConfigDynamic("mxfp4", "e4m3fn")
     scale = np.float32(np.float64(np.abs(X).max()) / 448)
     rounded = np.asarray(qjax.quantize(X * (np.float32(1) / scale), "e4m3fn") * scale)
     weight = np.asarray(qjax.quantize(PARAMS["out"], "mxfp4"))
     eye = jnp.eye(64)
     for w, x, expected in ((eye, X, rounded), (PARAMS["out"], 3.5 * eye, 3.5 * weight.T)):  # 3.5 = 448 / 2**7
-        init, apply = prepare_fn(lambda params, x: x @ params["w"].T, settings)
+        init, apply = prepare_fn(product, settings)
         y, state = jax.jit(apply)({"w": w}, init({"w": w}, x), x)
         assert_same_bits(np.asarray(y) + 0, expected + 0)
+        params = convert_params({"w": w}, prepare_fn(product, dynamic)[0]({"w": w}, x), dynamic)
+        by_own_scale = qcore.quantize(np.asarray(x), "scaled(e4m3fn,{...:None},scale=float32)")
+        assert_same_bits(
+            np.asarray(jax.jit(convert_fn(product))(params, x)) + 0,
+            by_own_scale @ np.asarray(qjax.quantize(w, "mxfp4")).T + 0,
+        )
     codes = convert_params({"w": w}, state, settings)["w"]
     assert_same_bits(np.asarray(codes.dequantize()), weight)
 
