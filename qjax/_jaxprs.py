@@ -189,16 +189,14 @@ def _call(equation: Any, operands: Sequence[Any], run: Run, carried: Any, sliced
 
 
 def _constrain(values: Sequence[Any], shardings: Sequence[Any]) -> Sequence[Any]:
-    # Values that a caller put in an array's place, such as quantized parameters, have their own shardings.
-    return [
-        _place(value, sharding) if isinstance(sharding, jax.sharding.NamedSharding) and is_array(value) else value
-        for value, sharding in zip(values, shardings, strict=True)
-    ]
+    def constrain(value: Any, sharding: Any) -> Any:
+        # Values that a caller put in an array's place, such as quantized parameters, have their own shardings.
+        if not isinstance(sharding, jax.sharding.NamedSharding) or not is_array(value):
+            return value
+        explicit = jax.sharding.AxisType.Explicit in sharding.mesh.axis_types
+        return (jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint)(value, sharding)
 
-
-def _place(value: Any, sharding: jax.sharding.NamedSharding) -> Any:
-    explicit = jax.sharding.AxisType.Explicit in sharding.mesh.axis_types
-    return (jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint)(value, sharding)
+    return list(map(constrain, values, shardings))
 
 
 def _checkpoint(equation: Any, operands: Sequence[Any], run: Run, carried: Any, sliced: Any) -> tuple[Any, Any, Any]:

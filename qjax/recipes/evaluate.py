@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -119,7 +119,11 @@ def _custom_vjp(equation: Any, plan: Plan, operands: Sequence[Any], words: Words
     def forward(words: Any, *operands: Any) -> tuple[tuple[Any, ...], list[Any]]:
         # JAX passes each operand with a flag that says if it is differentiated, and the function's rule wants both.
         values = [operand.value for operand in operands]
-        rule = _with_flags(kept.call_wrapped, [operand.perturbed for operand in operands])
+        flags = [operand.perturbed for operand in operands]
+
+        def rule(*values: Any) -> Any:
+            return kept.call_wrapped(*(item for pair in zip(values, flags, strict=True) for item in pair))
+
         traced = jax.make_jaxpr(rule)(*values)
         words = None if words is None else words.value
         results = evaluate(plan.of_variant(traced), values, words)
@@ -139,10 +143,6 @@ def _custom_vjp(equation: Any, plan: Plan, operands: Sequence[Any], words: Words
 
     call.defvjp(forward, backward, symbolic_zeros=True)
     return call(words, *operands)
-
-
-def _with_flags(rule: Callable[..., Any], flags: Sequence[bool]) -> Callable[..., Any]:
-    return lambda *values: rule(*(item for pair in zip(values, flags, strict=True) for item in pair))
 
 
 def _instantiate(grad: Any) -> Any:

@@ -25,7 +25,7 @@ from qtorch.optim.trained import Trained, is_momentum
 from qtorch.quant import Quantizer
 
 _PREFIX, _STATE = "low_precision_scaling_of_", "state_"
-_ROLES = {"gradient": "grad_quant", "accumulator": "acc_quant", "weight": "weight_quant"}  # the tensors' arguments
+TENSORS = {"grad_quant": "gradient", "acc_quant": "accumulator", "weight_quant": "weight"}  # by argument
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 Quantizers = Mapping[str, Quantization | Function | None]  # the result of `check_quantizer` for each argument
@@ -220,8 +220,7 @@ def check_saved(
     for number, p in zip(trained.numbers, trained.parameters, strict=True):
         rows, entries = saved.get(number, {}), states.get(number, {})
         momenta = [name for name, value in entries.items() if is_momentum(value, name, p)]
-        tensors = [(argument, tensor) for tensor, argument in _ROLES.items()]
-        tensors += [("momentum_quant", name) for name in momenta]
+        tensors = [*TENSORS.items(), *(("momentum_quant", name) for name in momenta)]
         expected = {entry_of(*one): numbers[one[0]] for one in tensors if one[0] in numbers}
         place = f"state_dict['state'][{number}]"
         for name, row in rows.items():
@@ -255,4 +254,5 @@ def load_rows(trained: Trained, saved: Mapping[int, Rows], state: State) -> None
 def _argument_of(entry: str) -> str:
     """The argument of `OptimLP` that rounds an entry's tensor."""
     tensor = entry.removeprefix(_PREFIX)
-    return "momentum_quant" if tensor.startswith(_STATE) else _ROLES.get(tensor, "")
+    arguments = {name: argument for argument, name in TENSORS.items()}
+    return "momentum_quant" if tensor.startswith(_STATE) else arguments.get(tensor, "")

@@ -12,12 +12,11 @@ from qcore import Number, Quantization
 from qcore.formats.number import check_number
 from qcore.random.threefry import fold_in_each
 from qtorch._rounding.many import Tensors, copy_each, round_each, scale_each
-from qtorch.optim.quantizers import Quantizers, Scalings, apply_function, is_entry, is_stochastic
+from qtorch.optim.quantizers import TENSORS, Quantizers, Scalings, apply_function, is_entry, is_stochastic
 from qtorch.optim.trained import Masters, Trained, is_momentum
 
 _GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles; a parameter's i-th momentum has the role 3 + i
-_TENSORS = {"grad_quant": "gradient", "acc_quant": "accumulator", "weight_quant": "weight"}
-_ROLES = 4  # keys of so many roles are worked out at once, in the time of one
+_AT_ONCE = 4  # keys of so many roles are worked out at once, in the time of one
 
 Observer = Callable[[torch.Tensor, str, torch.Tensor, torch.Tensor, Number], None]
 
@@ -166,7 +165,7 @@ class Step:
             self._round_unobserved(name, roles, targets, sources, chosen, tensor)
             for i, x, y in zip(chosen, before, targets, strict=True):
                 parameter = self._trained.parameters[i]
-                self._observer(parameter, tensor or _TENSORS[name], x, y, check_number(quantizer.forward_number))
+                self._observer(parameter, tensor or TENSORS[name], x, y, check_number(quantizer.forward_number))
         else:
             self._round_unobserved(name, roles, targets, sources, chosen, tensor)
 
@@ -176,7 +175,7 @@ class Step:
         quantizer = self._quantizers[name]
         keys = self._keys(roles, chosen) if is_stochastic(quantizer) else None
         if self._scalings is not None and name in self._scalings:
-            place = name, tensor or _TENSORS[name]
+            place = name, tensor or TENSORS[name]
             if isinstance(quantizer, Quantization):
                 self._scalings.round(*place, targets, sources, chosen, quantizer.forward_rounding, keys)
                 return
@@ -191,7 +190,7 @@ class Step:
     def _keys(self, roles: int | list[int], chosen: list[int]) -> torch.Tensor:
         """fold_in(fold_in(k, role), number) for each of the chosen parameters."""
         while len(self._folded) <= (roles if isinstance(roles, int) else max(roles, default=0)):
-            more = np.arange(len(self._folded), len(self._folded) + _ROLES, dtype=np.uint32)
+            more = np.arange(len(self._folded), len(self._folded) + _AT_ONCE, dtype=np.uint32)
             of_roles = fold_in_each(np.array(self._key, np.uint32), more)
             numbers = np.array(self._trained.numbers, np.uint32)
             self._folded = np.concatenate([self._folded, fold_in_each(of_roles[:, None], numbers)])
