@@ -325,8 +325,8 @@ def _gradients(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
     of_first, of_second = derivatives(ctx.which, gradient, first, second)
     need_first, need_second, *_ = ctx.needs_input_grad
     return (
-        _multiply(*of_first[:2], key, scales, of_first[2], call) if need_first else None,
-        _multiply(*of_second[:2], key, scales, of_second[2], call) if need_second else None,
+        gradient_product(*of_first, call, key, scales) if need_first else None,
+        gradient_product(*of_second, call, key, scales) if need_second else None,
         *(None,) * 4,
     )
 
@@ -341,12 +341,14 @@ def _apply(first: torch.Tensor, second: torch.Tensor, *call: Any) -> torch.Tenso
     return _WithTangent.apply(first, second, *call)
 
 
-def _multiply(first: torch.Tensor, second: torch.Tensor, key: Any, state: Any, which: str, call: Call) -> torch.Tensor:
+def gradient_product(
+    first: torch.Tensor, second: torch.Tensor, which: str, call: Call, key: Any = None, scales: Any = None
+) -> torch.Tensor:
     """A product of a backward pass, which autograd differentiates where that pass is recorded."""
     # AOTAutograd refuses a second derivative of a compiled program; tracing another function would cost only time.
     if torch.is_grad_enabled() and not torch.compiler.is_dynamo_compiling():
-        return _apply(first, second, key, state, which, call)
-    return multiply_tensors(first, second, key, state, call.spec(which))
+        return _apply(first, second, key, scales, which, call)
+    return multiply_tensors(first, second, key, scales, call.spec(which))
 
 
 def differentiable_product(
@@ -360,11 +362,6 @@ def differentiable_product(
     if differentiated:
         return _Product.apply(a, b, key, state, FORWARD, call)
     return multiply_tensors(a, b, key, state, call.spec(FORWARD))
-
-
-def gradient_product(gradient: torch.Tensor, other: torch.Tensor, which: str, call: Call) -> torch.Tensor:
-    """A product of a backward pass that reads no random words and has no delayed scales."""
-    return _multiply(gradient, other, None, None, which, call)
 
 
 class _AddBias(torch.autograd.Function):
