@@ -12,7 +12,7 @@ from jax.tree_util import tree_flatten_with_path
 
 from qjax._jaxprs import is_array, take_arrays
 from qjax.recipes.evaluate import evaluate
-from qjax.recipes.layers import BARE, Origin, Place, part_of
+from qjax.recipes.layers import BARE, Origin, Path, part_of
 from qjax.recipes.plan import SCOPE, Plan, Planner
 
 _VALUE = "value"  # of a variable of flax
@@ -133,7 +133,7 @@ def _check_unchanged(before: Any, after: Any) -> None:
             )
 
 
-def _origins(state: Any, args: Any, kwargs: Any) -> tuple[list[Origin], set[Place]]:
+def _origins(state: Any, args: Any, kwargs: Any) -> tuple[list[Origin], set[Path]]:
     """The origins of a call's arrays (first the state of objects, then all others), and the owners that are layers."""
     leaves = tree_flatten_with_path((args, kwargs), is_leaf=_is_object)[0]
     arguments = list(dict.fromkeys(path[:2] for path, _ in leaves))
@@ -148,7 +148,7 @@ def _origins(state: Any, args: Any, kwargs: Any) -> tuple[list[Origin], set[Plac
     return origins, layers
 
 
-def _owners(paths: Sequence[Any]) -> tuple[list[Place], set[Place]]:
+def _owners(paths: Sequence[Any]) -> tuple[list[Path], set[Path]]:
     """The module that owns each array, and the modules that own one array beside a bias, which are layers."""
     names = [tuple(str(jax.tree_util.keystr((key,), simple=True)) for key in path) for path in paths]
     names = [path[:-1] if path[-1:] == (_VALUE,) else path for path in names]
@@ -156,7 +156,7 @@ def _owners(paths: Sequence[Any]) -> tuple[list[Place], set[Place]]:
     return [path[:-1] for path in names], {owner for owner, count in counts.items() if count == 1}
 
 
-def _captured(fn: Callable[..., Any]) -> tuple[dict[int, Place], set[Place]]:
+def _captured(fn: Callable[..., Any]) -> tuple[dict[int, Path], set[Path]]:
     """The owners of the arrays that a module as function, or its method, captures; and the owners that are layers."""
     leaves = tree_flatten_with_path(getattr(fn, "__self__", fn))[0]
     found = [(path, leaf) for path, leaf in leaves if path and is_array(leaf)]

@@ -29,7 +29,7 @@ _SHAPES = {"broadcast_in_dim", "reshape", "squeeze", "transpose"}
 _KEEPING = _SHAPES | {"convert_element_type", "copy", "stop_gradient", "slice", "dynamic_slice"}
 _KEEPING |= {"pvary", "reshard", "sharding_constraint"}
 
-Place = tuple[str, ...]
+Path = tuple[str, ...]
 
 
 class Origin(NamedTuple):
@@ -37,14 +37,14 @@ class Origin(NamedTuple):
 
     Attributes:
         order: see above.
-        place: the module that owns the parameter, or that holds the layers whose results the value was computed from;
+        owner: the module that owns the parameter, or that holds the layers whose results the value was computed from;
             None if no parameter is in it.
         scores: the number of the product of two tensors whose result, one by one, the value was computed from.
         is_exponential: True if their exponentials are in it, as in softmax.
     """
 
     order: int
-    place: Place | None = None
+    owner: Path | None = None
     scores: int | None = None
     is_exponential: bool = False
 
@@ -52,9 +52,9 @@ class Origin(NamedTuple):
 CAPTURED, BARE, COMPUTED, CONSTANT = map(Origin, (_CAPTURED, _BARE, _COMPUTED, _CONSTANT))
 
 
-def part_of(argument: int, place: Place) -> Origin:
+def part_of(argument: int, owner: Path) -> Origin:
     """The origin of a part of a container."""
-    return Origin(2 * argument, place)
+    return Origin(2 * argument, owner)
 
 
 def is_input(origin: Origin) -> bool:
@@ -97,16 +97,16 @@ def result_origin(equation: Any, origins: Sequence[Origin]) -> Origin:
     traced = next((origin for origin in varying if origin.scores is not None), varying[0])
     of_one = len({origin.order // 2 for origin in varying}) == 1 and varying[0].order < _BARE
     order = varying[0].order // 2 * 2 + 1 if of_one else _COMPUTED
-    return Origin(order, common_place(varying), traced.scores, traced.is_exponential or name in ("exp", "exp2"))
+    return Origin(order, common_owner(varying), traced.scores, traced.is_exponential or name in ("exp", "exp2"))
 
 
-def common_place(origins: Sequence[Origin]) -> Place | None:
-    """The innermost module around the places of values."""
-    places = [origin.place for origin in origins if origin.place is not None]
-    if not places:
+def common_owner(origins: Sequence[Origin]) -> Path | None:
+    """The innermost module around the owners of values."""
+    owners = [origin.owner for origin in origins if origin.owner is not None]
+    if not owners:
         return None
-    depth = next((depth for depth, parts in enumerate(zip(*places, strict=False)) if len(set(parts)) > 1), None)
-    return min(places, key=len) if depth is None else places[0][:depth]
+    depth = next((depth for depth, parts in enumerate(zip(*owners, strict=False)) if len(set(parts)) > 1), None)
+    return min(owners, key=len) if depth is None else owners[0][:depth]
 
 
 class Group(NamedTuple):

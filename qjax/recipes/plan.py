@@ -20,8 +20,8 @@ from qjax.recipes.layers import (
     COMPUTED,
     CONSTANT,
     Origin,
-    Place,
-    common_place,
+    Path,
+    common_owner,
     function_name,
     group_of,
     is_backward,
@@ -62,7 +62,7 @@ class Found:
     """A product of a program, which a recipe may lower.
 
     Attributes:
-        name: its dotted name scope, or without one the place of its weight.
+        name: its dotted name scope, or without one the path of its weight.
         kind: one of the types of a recipe's entries.
         weight: the operand that is the second factor: of a layer the weight.
         shapes: those of the operands.
@@ -105,7 +105,7 @@ class Plan:
         jaxpr, consts: the program and the arrays that it captured.
         scope, origins: the jaxpr's name scope, and the origins of its inputs.
         end: the number of the next layer.
-        place, last: how many products come before, and with those in the program.
+        position, last: how many products come before, and with those in the program.
         outputs: the variables that are rounded.
         weights: by the index of an equation: the operand that is rounded.
         products: by the index of an equation: how it multiplies.
@@ -120,7 +120,7 @@ class Plan:
     scope: str
     origins: Sequence[Origin]
     end: int
-    place: int
+    position: int
     last: int = 0
     outputs: dict[Any, Site] = field(default_factory=dict)
     weights: dict[int, tuple[int, Site]] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class Plan:
 
     def of_variant(self, traced: Any) -> Plan:
         """The plan of another program for the same arguments and the same scope, with layers numbered from 0."""
-        self.planner.place, self.planner.limit = self.place, self.last
+        self.planner.position, self.planner.limit = self.position, self.last
         return self.planner.plan(traced.jaxpr, traced.consts, self.origins, self.scope)
 
 
@@ -171,10 +171,10 @@ class Planner:
         matched: the rules that match a layer.
         layers: the names and groups of all layers that rules may match.
         own_derivatives: the names of functions with a derivative of their own and lowered products.
-        captured: the places of captured arrays, by `id`; `owners` are the places that are layers.
+        captured: the owners of captured arrays, by `id`; `owners` are the modules that are layers.
         scaling: the states of the layers with delayed scales, while a program runs.
         states: how many rows each of these states has, and how many past tensors.
-        place, limit: the number of the next product; from the limit on `chosen` does not say what becomes of it.
+        position, limit: the number of the next product; from the limit on `chosen` does not say what becomes of it.
         around: the primitives around the planned program: derivatives, and those that are not inlined.
         times: how often the planned program runs; None if that follows from values.
     """
@@ -190,11 +190,11 @@ class Planner:
         self.matched: list[Rule] = []
         self.layers: list[tuple[str, str]] = []
         self.own_derivatives: list[str] = []
-        self.captured: dict[int, Place] = {}
-        self.owners: set[Place] = set()
+        self.captured: dict[int, Path] = {}
+        self.owners: set[Path] = set()
         self.scaling: Sequence[Any] = ()
         self.states: list[tuple[int, int]] = []
-        self.place, self.limit = 0, len(self.found)
+        self.position, self.limit = 0, len(self.found)
         self.around: list[str] = []
         self.times: int | None = 1
 
@@ -212,9 +212,9 @@ class Planner:
         Raises:
             ValueError: if a layer cannot be rounded where it is, or another call of `lower` has rounded it.
         """
-        plan = Plan(self, jaxpr, consts, scope, origins, first, self.place)
+        plan = Plan(self, jaxpr, consts, scope, origins, first, self.position)
         _Walk(self, plan).run()
-        plan.last = self.place
+        plan.last = self.position
         return plan
 
     def rule_for(self, group: str, name: str) -> Rule | None:
@@ -227,19 +227,19 @@ class Planner:
         self.matched.append(rule)
         return rule if rule.weight_number is not None or rounds_outputs(rule) else None
 
-    def name_scores(self, place: int | None) -> None:
+    def name_scores(self, position: int | None) -> None:
         """Marks an earlier product as attention's scores: softmax of its result is a factor of another product."""
-        if self.chosen is None and place is not None:
-            self.found[place].kind = SCORES
+        if self.chosen is None and position is not None:
+            self.found[position].kind = SCORES
 
     def next_product(self, found: Found) -> Products | None:
         """The recipe's products for the next product of the program; None leaves it as it is."""
-        place, self.place = self.place, self.place + 1
+        position, self.position = self.position, self.position + 1
         if self.chosen is None:
             self.found.append(found)
             return None
-        if place < self.limit:
-            return self.chosen[place]
+        if position < self.limit:
+            return self.chosen[position]
         entry = None if self.recipe is None or found.reason else self.recipe.entry_at(found.name, found.kind)
         return None if entry is None else entry.products
 
@@ -274,8 +274,8 @@ class _Walk:
         self.open: dict[Any, _Layer] = {}  # layers by the variable that may become their output
 
     def run(self) -> None:
-        plan, places = self.plan, self.planner.captured
-        captured = [CAPTURED._replace(place=places.get(id(const))) for const in plan.consts]
+        plan, owners = self.plan, self.planner.captured
+        captured = [CAPTURED._replace(owner=owners.get(id(const))) for const in plan.consts]
         plan.results = walk(plan.jaxpr, captured, plan.origins, self.equation, lambda literal: CONSTANT)
         for layer in self.layers:
             plan.outputs[layer.output] = layer.site
@@ -323,7 +323,7 @@ class _Walk:
 
     def product(self, index: int, equation: Any, origins: Sequence[Origin], name: str) -> Origin:
         """Plans a product by the recipe, if there is one; returns the origin of its result."""
-        planner, place = self.planner, self.planner.place
+        planner, position = self.planner, self.planner.position
         found, owner = self.describe(equation, origins, name)
         products = planner.next_product(found)
         if products is not None:
@@ -333,10 +333,10 @@ class _Walk:
         # A product with a bare argument may be one of activations: of such results softmax makes attention's scores.
         weak = found.kind == MATMUL or (found.kind == LINEAR and is_bare(origins[found.weight]))
         result = result_origin(equation, origins[:2])
-        return Origin(result.order, outside, place if weak else None)
+        return Origin(result.order, outside, position if weak else None)
 
-    def describe(self, equation: Any, origins: Sequence[Origin], name: str) -> tuple[Found, Place | None]:
-        """The description of a product, and the place of the module that multiplies."""
+    def describe(self, equation: Any, origins: Sequence[Origin], name: str) -> tuple[Found, Path | None]:
+        """The description of a product, and the path of the module that multiplies."""
         factors, kind = origins[:2], LINEAR
         if equation.primitive.name == "conv_general_dilated":
             kind, weight = CONV, 1
@@ -353,7 +353,7 @@ class _Walk:
             elif weight is None:
                 kind, weight = MATMUL, tie
         of_layer = kind in (LINEAR, CONV)
-        owner = factors[weight].place if of_layer else common_place(factors)
+        owner = factors[weight].owner if of_layer else common_owner(factors)
         times, count = self.planner.times, multiply_adds(equation)
         found = Found(
             name or ".".join(owner or ()),

@@ -24,7 +24,7 @@ from qtorch.linalg.operator import observed_by
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
 from qtorch.recipes.layers import Lowered, RoundingHook, RoundWeight, multiplies
-from qtorch.recipes.modes import Place
+from qtorch.recipes.modes import Lowering
 
 _WATCHED = "watched"  # the role of the classes of quantizers while they are watched
 
@@ -243,8 +243,8 @@ def _checked(model: Any, optimizer: Any) -> nn.Module:
 
 def _multiplies(layer: nn.Module) -> bool:
     """True for modules whose own products have formats."""
-    place = vars(layer).get("lowered_place")
-    return multiplies(layer) or (isinstance(place, Place) and any(place.products.values()))
+    lowering = vars(layer).get("_lowering")
+    return multiplies(layer) or (isinstance(lowering, Lowering) and any(lowering.products.values()))
 
 
 def _quantizers(model: nn.Module) -> Iterator[tuple[Site, Quantizer]]:
@@ -253,9 +253,9 @@ def _quantizers(model: nn.Module) -> Iterator[tuple[Site, Quantizer]]:
         hook = getattr(module, "rounding_hook", None)
         if isinstance(hook, RoundingHook):
             yield Site(path, "output"), hook.quantizer
-        place = vars(module).get("lowered_place")
-        if isinstance(place, Place) and place.weight is not None:
-            yield Site(path, "weight"), place.weight
+        lowering = vars(module).get("_lowering")
+        if isinstance(lowering, Lowering) and lowering.weight is not None:
+            yield Site(path, "weight"), lowering.weight
         for rounding, _ in forward_hooks(module, True):
             if isinstance(rounding, RoundWeight):
                 yield Site(path, "weight", "" if rounding.name == "weight" else rounding.name), rounding.quantizer

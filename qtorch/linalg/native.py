@@ -92,12 +92,12 @@ class Native(NamedTuple):
     kept: Any = None
 
 
-def program(steps: Sequence[Native], places: Mapping[str, int]) -> Callable[[Slots], None]:
+def program(steps: Sequence[Native], slots: Mapping[str, int]) -> Callable[[Slots], None]:
     """A function that runs steps in one call of C, on a list of tensors, in which it puts results where None is.
 
     Args:
         steps: the steps in order.
-        places: the index in the list of each array that is a tensor, by name. The program has memory for the others.
+        slots: the index in the list of each array that is a tensor, by name. The program has memory for the others.
 
     Raises:
         NoKernelError: if there is no compiler.
@@ -106,12 +106,12 @@ def program(steps: Sequence[Native], places: Mapping[str, int]) -> Callable[[Slo
     if function is None:
         raise NoKernelError
     names = [name for one in steps for name in (*one.reads, *(made.name for made in one.makes)) if name is not None]
-    given = list(dict.fromkeys(places[name] for name in names if name in places))
+    given = list(dict.fromkeys(slots[name] for name in names if name in slots))
     all_made = [made for one in steps for made in one.makes]
-    own = [made for made in all_made if made.name not in places]
-    fresh = [(places[made.name], made.shape, getattr(torch, made.dtype)) for made in all_made if made.name in places]
+    own = [made for made in all_made if made.name not in slots]
+    fresh = [(slots[made.name], made.shape, getattr(torch, made.dtype)) for made in all_made if made.name in slots]
     # C finds an array by its number: first the tensors that it is given, then the program's own, -1 for none.
-    at: dict[Any, int] = {name: given.index(places[name]) for name in names if name in places}
+    at: dict[Any, int] = {name: given.index(slots[name]) for name in names if name in slots}
     at |= {made.name: len(given) + index for index, made in enumerate(own)} | {None: -1}
     begins = np.cumsum(
         [0, *(-(-prod(one.shape) * np.dtype(one.dtype).itemsize // _ALIGNMENT) * _ALIGNMENT for one in own)]
@@ -125,11 +125,11 @@ def program(steps: Sequence[Native], places: Mapping[str, int]) -> Callable[[Slo
     table = np.array(words, np.int64)
     address = table.ctypes.data
 
-    def run(slots: Slots, kept: Any = (table, steps)) -> None:  # the table holds addresses of both
-        for place, shape, dtype in fresh:
-            if slots[place] is None:
-                slots[place] = torch.empty(shape, dtype=dtype, device="cpu")
-        function(address, *[slots[place].data_ptr() for place in given])
+    def run(tensors: Slots, kept: Any = (table, steps)) -> None:  # the table holds addresses of both
+        for index, shape, dtype in fresh:
+            if tensors[index] is None:
+                tensors[index] = torch.empty(shape, dtype=dtype, device="cpu")
+        function(address, *[tensors[index].data_ptr() for index in given])
 
     return run
 

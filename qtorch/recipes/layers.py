@@ -24,7 +24,7 @@ from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._torch_internals import forward_hooks, map_tree, own_parameters, unseen_by_modes
 from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear
 from qtorch.quant import Quantizer
-from qtorch.recipes.modes import LOWERED, Place, enter_forward, entering
+from qtorch.recipes.modes import LOWERED, Lowering, enter_forward, entering
 
 ROUNDED = "rounded"  # the role of the classes of layers whose outputs or weights are rounded
 
@@ -261,7 +261,7 @@ def round_weights(path: str, layer: nn.Module, rule: Rule) -> None:
     if rule.weight_number is None:
         return
     if _multiplies_by_own_code(layer):
-        layer.lowered_place = Place(path, weight=_weight_quantizer(rule))  # type: ignore[assignment]
+        layer._lowering = Lowering(path, weight=_weight_quantizer(rule))  # type: ignore[assignment]
         enter_forward(layer)
         change_class(layer, LOWERED, entering)
         _mark(layer)
@@ -315,9 +315,9 @@ def weight_quantizers(layer: nn.Module) -> Iterator[tuple[str, Quantizer]]:
     for hook, _ in forward_hooks(layer, True):
         if isinstance(hook, RoundWeight):
             yield hook.name, hook.quantizer
-    place = vars(layer).get("lowered_place")
-    if isinstance(place, Place) and place.weight is not None:
-        yield "weight", place.weight
+    lowering = vars(layer).get("_lowering")
+    if isinstance(lowering, Lowering) and lowering.weight is not None:
+        yield "weight", lowering.weight
 
 
 def check_weights(name: str, layer: nn.Module) -> None:

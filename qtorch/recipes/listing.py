@@ -14,7 +14,7 @@ from qcore.report import RunReport
 from qtorch.linalg.modules import products_of
 from qtorch.recipes.functions import LAWS, LEFT, OPENED
 from qtorch.recipes.layers import multiplies, named_layers
-from qtorch.recipes.modes import KINDS, Listing, Place, ProductMode, list_wide, listing, tensors_in
+from qtorch.recipes.modes import KINDS, Listing, Lowering, ProductMode, list_wide, listing, tensors_in
 
 
 def report(model: nn.Module, *inputs: Any, **options: Any) -> RunReport:
@@ -41,7 +41,7 @@ def report(model: nn.Module, *inputs: Any, **options: Any) -> RunReport:
     check_type("model", model, nn.Module, "a torch.nn.Module")
     found = Listing()
     names = {module: name for name, module in named_layers(model)}
-    is_lowered = any(multiplies(module) or "lowered_place" in vars(module) for module in names)
+    is_lowered = any(multiplies(module) or "_lowering" in vars(module) for module in names)
     wide = _Wide(found, "no rule or entry is for it" if is_lowered else "the model is not lowered")
     handles = []
     for module, name in names.items():
@@ -64,18 +64,18 @@ class _Wide(TorchFunctionMode):
     def __init__(self, found: Listing, reason: str) -> None:
         super().__init__()
         self.found, self.reason = found, reason
-        self.places = [""]
-        self.kinds = ProductMode(Place(""))  # which finds the kinds of products
+        self.paths = [""]
+        self.kinds = ProductMode(Lowering(""))  # which finds the kinds of products
 
     def entering(self, name: str) -> Any:
         def enter(module: nn.Module, inputs: Any) -> None:
-            self.places.append(name)
+            self.paths.append(name)
 
         return enter
 
     def leaving(self, name: str) -> Any:
         def leave(module: nn.Module, inputs: Any, output: Any) -> None:
-            self.places.pop()
+            self.paths.pop()
             if multiplies(module) and isinstance(output, torch.Tensor):
                 self.list_layer(name, module, inputs[0], output)
 
@@ -99,5 +99,5 @@ class _Wide(TorchFunctionMode):
         if (name in LAWS or name in LEFT) and len(tensors) > 1 and tensors[0].is_floating_point():
             found = self.kinds.kinds_of(name, args)
             reasons: dict[str, str] = dict.fromkeys(KINDS, self.reason)
-            list_wide(self.found, self.kinds, self.places[-1], name, found, args, kwargs, y, reasons)
+            list_wide(self.found, self.kinds, self.paths[-1], name, found, args, kwargs, y, reasons)
         return y

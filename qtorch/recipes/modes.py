@@ -60,7 +60,7 @@ _WEIGHT_SECOND = ("linear", *_CONVOLVING)
 
 
 @dataclass
-class Place:
+class Lowering:
     """How the products are computed that a module computes itself.
 
     Attributes:
@@ -100,30 +100,30 @@ class Listing:
     rows: list[ProductReport] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
-    def add(self, place: str, kind: str, shapes: Any, work: int | None, products: Any = None, reason: str = "") -> None:
-        number = self.counts[place] = self.counts.get(place, -1) + 1
+    def add(self, path: str, kind: str, shapes: Any, work: int | None, products: Any = None, reason: str = "") -> None:
+        number = self.counts[path] = self.counts.get(path, -1) + 1
         sizes = tuple(tuple(map(int, shape)) for shape in shapes)
-        self.rows.append(ProductReport(place, number, kind, sizes, work, products, reason))
+        self.rows.append(ProductReport(path, number, kind, sizes, work, products, reason))
 
 
 listing: ContextVar[Listing | None] = ContextVar("listing", default=None)
 
 
 class ProductMode(TorchFunctionMode):
-    """Computes torch's products as a place says, while a method of a module runs.
+    """Computes torch's products as a `Lowering` says, while a method of a module runs.
 
     It keeps torch's own `__enter__` and `__exit__`: `torch.compile` breaks graphs only within modes that have these.
     """
 
     def __init__(
         self,
-        place: Place,
+        lowering: Lowering,
         names: Sequence[str] = (),
         weights: Sequence[Any] = (),
         states: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         super().__init__()
-        self.place, self.states = place, states or {}
+        self.lowering, self.states = lowering, states or {}
         # The module's own weights, and tensors computed from weights alone under the name of the first of these.
         self.names, self.weights = list(names), list(weights)
         self.heads: list[str] = []  # the kinds of the next two products of an attention layer
@@ -142,10 +142,10 @@ class ProductMode(TorchFunctionMode):
         if name == "unflatten":  # torch.compile cannot trace Tensor.unflatten in a mode
             return torch.unflatten(*args, **kwargs)
         if name in BODIES:
-            mode = self.place, self.names, self.weights, self.states
+            mode = self.lowering, self.names, self.weights, self.states
             args = tuple([partial(_in_mode, x, *mode) if callable(x) else x for x in args])
         if name in LOOPS:
-            _warn_once(self.place, name, "the products of its functions cannot be lowered, but those of modules are")
+            _warn_once(self.lowering, name, "the products of its functions cannot be lowered, but those of modules are")
         y = func(*args, **kwargs)
         # In compiled programs x.T is not a function; `is_weight` finds the weight behind such a view.
         if name != "__get__":
@@ -190,14 +190,14 @@ class ProductMode(TorchFunctionMode):
             self.note(args, y)
             return y
         first = tensors[0]
-        if self.place.weight is not None:
+        if self.lowering.weight is not None:
             self.refuse_checkpoint(name)
             args, kwargs = self.with_rounded_weights(name, args, kwargs)
             return func(*args, **kwargs)
         found = self.kinds_of(name, args)
         # A product that a recipe names and that cannot be lowered stays wide, with a warning: nothing is silent.
         reason = ""
-        if any(self.place.arguments[kind] is not None for kind in found):
+        if any(self.lowering.arguments[kind] is not None for kind in found):
             reason = NO_LAW if name in LEFT else _refused(first)
             if not reason:
                 self.refuse_checkpoint(name)
@@ -212,12 +212,12 @@ class ProductMode(TorchFunctionMode):
                         return call_in_float32(law, first, args, kwargs)
                 except UnknownCallError as error:
                     reason = str(error)
-            _warn_once(self.place, name, reason)
+            _warn_once(self.lowering, name, reason)
         with unseen_by_modes():
             y = func(*args, **kwargs)
         if not torch.compiler.is_dynamo_compiling() and (lists := listing.get()) is not None:
-            why = {kind: reason or self.place.reasons.get(kind, "") for kind in KINDS}
-            list_wide(lists, self, self.place.path, name, found, args, kwargs, y, why)
+            why = {kind: reason or self.lowering.reasons.get(kind, "") for kind in KINDS}
+            list_wide(lists, self, self.lowering.path, name, found, args, kwargs, y, why)
         self.note(args, y)
         return y
 
@@ -232,7 +232,7 @@ class ProductMode(TorchFunctionMode):
         while frame is not None and not (frame.f_code.co_filename == __file__ and "entered" in frame.f_code.co_name):
             if frame.f_code is _CHECKPOINT:
                 raise RuntimeError(
-                    f"{_where(self.place, name)} is in a function that torch.utils.checkpoint runs again for the "
+                    f"{_where(self.lowering, name)} is in a function that torch.utils.checkpoint runs again for the "
                     "backward pass, where it would stay wide; allowed are modules and their methods, and torch.compile"
                 )
             frame = frame.f_back
@@ -257,7 +257,7 @@ class ProductMode(TorchFunctionMode):
 
     def with_rounded_weights(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments of a function with the weights rounded that it multiplies by."""
-        round_: Any = self.place.weight
+        round_: Any = self.lowering.weight
         if name in _WEIGHT_SECOND or name == "bilinear":
             index = 2 if name == "bilinear" else 1
             self.rounded += 1
@@ -281,11 +281,11 @@ class ProductMode(TorchFunctionMode):
         if not self.is_weight(x) or x.dim() < 2:
             return x
         self.rounded += 1
-        return self.place.weight(x)  # type: ignore[misc]
+        return self.lowering.weight(x)  # type: ignore[misc]
 
 
 class _Lowered:
-    """A `Multiplier` that computes with the products of a place."""
+    """A `Multiplier` that computes with the products of a `Lowering`."""
 
     def __init__(
         self, mode: ProductMode, kinds: tuple[str, ...], given: Sequence[torch.Tensor], names: Sequence[str | None]
@@ -307,7 +307,7 @@ class _Lowered:
     def rows(self, kind: str, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         if len(self.kinds) == 1:  # the mode has found the kind, as of the products of an attention layer
             kind = self.kinds[0]
-        arguments = self.mode.place.arguments[kind]
+        arguments = self.mode.lowering.arguments[kind]
         # One of attention's two products may stay wide while the other is lowered.
         y = a @ b.mT if arguments is None else linalg.linear(a, b, bias, **arguments, scaling=self.state(kind, b))
         self.list(kind, (a.shape, b.shape), y.numel() * a.shape[-1])
@@ -316,7 +316,7 @@ class _Lowered:
     def convolve(
         self, x: torch.Tensor, weight: torch.Tensor, bias: Any, *settings: Any, zeros: int = 1
     ) -> torch.Tensor:
-        arguments: Any = self.mode.place.arguments[CONV]
+        arguments: Any = self.mode.lowering.arguments[CONV]
         scaling = self.state(CONV, weight)
         y = _CONVOLUTIONS[weight.dim() - 2](x, weight, bias, *settings, **arguments, scaling=scaling)
         self.list(CONV, (x.shape, weight.shape), y.numel() * weight[0].numel() // zeros)
@@ -324,7 +324,7 @@ class _Lowered:
 
     def state(self, kind: str, weight: torch.Tensor) -> torch.Tensor | None:
         """The state of delayed scales, which all products of an own weight share."""
-        products = self.mode.place.products[kind]
+        products = self.mode.lowering.products[kind]
         if products is None or products.history is None:
             return None
         name = self.name_of(weight)
@@ -341,9 +341,9 @@ class _Lowered:
     def list(self, kind: str, shapes: Any, work: int) -> None:
         if torch.compiler.is_dynamo_compiling() or (lists := listing.get()) is None:
             return
-        place = self.mode.place
-        products = place.products[kind]
-        lists.add(place.path, kind, shapes, work, products, "" if products else place.reasons[kind])
+        lowering = self.mode.lowering
+        products = lowering.products[kind]
+        lists.add(lowering.path, kind, shapes, work, products, "" if products else lowering.reasons[kind])
 
 
 class _Listed:
@@ -434,7 +434,7 @@ def _refused(x: torch.Tensor) -> str:
 
 def _in_mode(
     body: Callable[..., Any],
-    place: Place,
+    lowering: Lowering,
     names: Sequence[str],
     weights: Sequence[Any],
     states: Mapping[str, torch.Tensor],
@@ -442,18 +442,18 @@ def _in_mode(
     **kwargs: Any,
 ) -> Any:
     """A function of a program, run in a mode: compiled operators run functions without the modes that are on."""
-    with ProductMode(place, names, weights, states):
+    with ProductMode(lowering, names, weights, states):
         return body(*args, **kwargs)
 
 
-def _where(place: Place, name: str) -> str:
-    return f"{name} in {quoted(place.path)}" if place.path else f"{name} in the model itself"
+def _where(lowering: Lowering, name: str) -> str:
+    return f"{name} in {quoted(lowering.path)}" if lowering.path else f"{name} in the model itself"
 
 
-def _warn_once(place: Place, name: str, reason: str) -> None:
-    if name not in place.warned:
-        _warn(_where(place, name), reason)
-        place.warned.add(name)
+def _warn_once(lowering: Lowering, name: str, reason: str) -> None:
+    if name not in lowering.warned:
+        _warn(_where(lowering, name), reason)
+        lowering.warned.add(name)
 
 
 @constant  # traced programs warn when they are traced
@@ -474,7 +474,7 @@ def weights_of(module: nn.Module) -> tuple[list[str], list[Any]]:
 
 
 def entering(base: type) -> dict[str, Any]:
-    """The members of the class of a module with a `Place`: its methods, run within the mode.
+    """The members of the class of a module with a `Lowering`: its methods, run within the mode.
 
     Methods other than forward are among them, as checkpoints and programs call them directly.
     """
@@ -501,8 +501,8 @@ def entering(base: type) -> dict[str, Any]:
 
 def _states_of(module: Any) -> list[str]:
     """The names of a module's buffers with states of delayed scales."""
-    place = vars(module).get("lowered_place")
-    return [] if place is None else list(place.states.values())
+    lowering = vars(module).get("_lowering")
+    return [] if lowering is None else list(lowering.states.values())
 
 
 def _resetting(base: Any) -> Callable[[Any], None]:
@@ -523,20 +523,20 @@ def _entered(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(method)  # programs read the signature
     def entered(self: Any, *args: Any, **kwargs: Any) -> Any:
-        place = getattr(self, "lowered_place", None)
-        if place is None:  # a new module, made from a class that a registry has kept
+        lowering = getattr(self, "_lowering", None)
+        if lowering is None:  # a new module, made from a class that a registry has kept
             return method(self, *args, **kwargs)
         refuse_tracers(args[0] if args else None)
         if torch.compiler.is_dynamo_compiling():
             show_to_modes()
         names, weights = weights_of(self)
-        states = {name: getattr(self, buffer) for name, buffer in place.states.items()}
-        mode = ProductMode(place, names, weights, states)
+        states = {name: getattr(self, buffer) for name, buffer in lowering.states.items()}
+        mode = ProductMode(lowering, names, weights, states)
         with mode:
             y = method(self, *args, **kwargs)
-        if is_forward and place.weight is not None and mode.rounded == 0:
+        if is_forward and lowering.weight is not None and mode.rounded == 0:
             raise ValueError(
-                f"{place.path or 'the model itself'} multiplies by no weight that lower finds; allowed are linear, "
+                f"{lowering.path or 'the model itself'} multiplies by no weight that lower finds; allowed are linear, "
                 "matmul, einsum and convolutions of weights, and layers of torch.nn"
             )
         return y
@@ -560,13 +560,13 @@ def enter_forward(module: nn.Module) -> None:
 
 def _extra_repr(base: Any) -> Callable[[Any], str]:
     def extra_repr(self: Any) -> str:
-        place = vars(self).get("lowered_place")
-        return ", ".join(filter(None, [base.extra_repr(self), "" if place is None else _shown(place)]))
+        lowering = vars(self).get("_lowering")
+        return ", ".join(filter(None, [base.extra_repr(self), "" if lowering is None else _shown(lowering)]))
 
     return extra_repr
 
 
-def _shown(place: Place) -> str:
-    """The formats of a place's forward products."""
-    texts = dict.fromkeys(short_product(one.forward) for one in place.products.values() if one is not None)
+def _shown(lowering: Lowering) -> str:
+    """The formats of the forward products."""
+    texts = dict.fromkeys(short_product(one.forward) for one in lowering.products.values() if one is not None)
     return f"products={' or '.join(texts)}" if texts else ""

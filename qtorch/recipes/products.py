@@ -13,7 +13,7 @@ from qtorch._classes import change_class, plain_class
 from qtorch._torch_internals import check_modes, own_parameters
 from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear, first_scaling
 from qtorch.recipes.layers import check_weights, is_lowered, multiplies, named_layers
-from qtorch.recipes.modes import KINDS, LOWERED, Place, enter_forward, entering, product_arguments, weights_of
+from qtorch.recipes.modes import KINDS, LOWERED, Lowering, enter_forward, entering, product_arguments, weights_of
 
 _LAYERS: dict[type[nn.Module], tuple[str, Any]] = {
     nn.Linear: (LINEAR, Linear),
@@ -86,8 +86,8 @@ def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> 
         check_weights(name, layer)
     named = [(name, layer) for name, layer in named if functions or is_plain(layer)]
     layers = [(name, kind) for name, layer in named if (kind := layer_kind(layer)) is not None]
-    places = [name for name, layer in named if has_functions(layer)]
-    recipe.check(layers, places)
+    modules = [name for name, layer in named if has_functions(layer)]
+    recipe.check(layers, modules)
     chosen = dict(zip(layers, recipe.products_of(layers), strict=True))
     for name, layer in named:
         if is_plain(layer):
@@ -110,7 +110,7 @@ def _enter(name: str, layer: nn.Module, recipe: Recipe, chosen: dict[tuple[str, 
         if found is None:
             left = entry is not None or (name, kind) in chosen
             reasons[kind] = "the recipe leaves it wide" if left else f"no entry of the recipe is for {kind} here"
-    layer.lowered_place = Place(name, products, reasons, states=_make_states(layer, products))  # type: ignore[assignment]
+    layer._lowering = Lowering(name, products, reasons, states=_make_states(layer, products))  # type: ignore[assignment]
     enter_forward(layer)
     change_class(layer, LOWERED, entering)
 
