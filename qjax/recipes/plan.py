@@ -105,7 +105,7 @@ class Plan:
         jaxpr, consts: the program and the arrays that it captured.
         scope, origins: the jaxpr's name scope, and the origins of its inputs.
         end: the number of the next layer.
-        position, last: how many products come before, and with those in the program.
+        position, last: how many products come before the program, and up to its end.
         outputs: the variables that are rounded.
         weights: by the index of an equation: the operand that is rounded.
         products: by the index of an equation: how it multiplies.
@@ -166,15 +166,15 @@ class Planner:
 
     Attributes:
         stochastic: True if roundings need a key.
-        found: the products of the program, in order; of a program that runs anew in a derivative those before.
-        chosen: what a recipe makes of each; None while they are looked for.
+        found: the products of the program, in order, each once: a derivative that runs a program again adds none.
+        chosen: for each of them the recipe's products, or None; None as a whole in the first pass, which finds them.
         matched: the rules that match a layer.
         layers: the names and groups of all layers that rules may match.
         own_derivatives: the names of functions with a derivative of their own and lowered products.
         captured: the owners of captured arrays, by `id`; `owners` are the modules that are layers.
         scaling: the states of the layers with delayed scales, while a program runs.
         states: how many rows each of these states has, and how many past tensors.
-        position, limit: the number of the next product; from the limit on `chosen` does not say what becomes of it.
+        position, limit: the number of the next product, and the number up to which `chosen` has products.
         around: the primitives around the planned program: derivatives, and those that are not inlined.
         times: how often the planned program runs; None if that follows from values.
     """
