@@ -94,11 +94,7 @@ def test_parts_run_in_integers(floats):
     assert decibels(floats(X), small(X)) > 30
     other = torch.randn(2, 3, 12, 12)  # a size that calibration has not seen
     assert decibels(floats(other), small(other)) > 25
-    for made in (
-        copy.deepcopy(small),
-        torch.export.export(small, (X,)).module(),
-        torch.compile(small, backend="eager"),
-    ):
+    for made in (copy.deepcopy(small), torch.export.export(small, (X,)).module()):
         assert_same_bits(made(X), small(X))
 
 
