@@ -202,7 +202,7 @@ _compiled = nnx.jit(_call)
 
 def _marks(model: nnx.Module, settings: Settings) -> dict[str, bool]:
     """The layers that a flow needs by name, and whether each has settings of its own."""
-    modules = [(path, module) for path, module in all_names(model) if type(module) is not nnx.Embed]  # of integers
+    modules = all_names(model)
     own = {path: settings.get(path) is not None and not why_float(module) for path, module in modules}
     kinds = ReLU, ReLU6, nnx.Dropout, nnx.BatchNorm  # an Identity leaves no trace
     return {path: own[path] for path, module in modules if own[path] or isinstance(module, kinds)}
@@ -324,4 +324,7 @@ def _warn_of_floats(model: nnx.Module, settings: Settings) -> None:
             left.append(f"{shown(row.path)} ({row.layer}): {reason}")
     if left:
         more = f"; and {len(left) - 12} more, see report(model)" if len(left) > 12 else ""
-        warn(f"these layers stay in floats: {'; '.join(left[:12])}{more}")
+        warn(
+            f"these layers stay in floats: {'; '.join(left[:12])}{more}; allowed are flax's layers themselves, the "
+            "settings None, and for any products prepare_fn of qjax.quantization"
+        )
