@@ -19,7 +19,7 @@ from qjax.nnx.layouts import torch_weight
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.recurrent import Recurrent
 from qjax.nnx.rounded import RoundedLayer
-from qjax.nnx.workflow.carrying.entries import Entries
+from qjax.nnx.workflow.carrying.entries import Entries, check_range, parameters_from, weight_from
 from qjax.nnx.workflow.carrying.rounded import (
     arrays_of_rounded,
     embedding_from,
@@ -27,7 +27,6 @@ from qjax.nnx.workflow.carrying.rounded import (
     has_numbers,
     numbers_from,
 )
-from qjax.nnx.workflow.carrying.weights import check_range, parameters_from, weight_from
 from qjax.nnx.workflow.layers import NORMS, WEIGHTED, why_float
 from qjax.nnx.workflow.observing import FloatFunctional
 from qjax.nnx.workflow.steps.dynamic import parts_of, why_not_dynamic, with_cell

@@ -14,8 +14,7 @@ from qjax.nnx.intrinsic import Fused
 from qjax.nnx.layouts import torch_weight
 from qjax.nnx.quantized.weights import QuantizedWeight
 from qjax.nnx.rounded import KEEPING_CODE, RoundedLayer, ScaledRounding
-from qjax.nnx.workflow.carrying.entries import Entries
-from qjax.nnx.workflow.carrying.weights import parameters_from, weight_from
+from qjax.nnx.workflow.carrying.entries import Entries, parameters_from, weight_from
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.workflow.steps.rounding import has_weight, rounded_layer
 from qjax.quantization import FakeQuantize, QConfig, QConfigDynamic

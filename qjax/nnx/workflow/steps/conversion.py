@@ -21,7 +21,6 @@ from qjax.nnx.layouts import torch_layout, torch_weight
 from qjax.nnx.rounded import RoundedLayer
 from qjax.nnx.workflow.layers import NORMS, UNTRAINED, WEIGHTED, bias_of, is_whole
 from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
-from qjax.nnx.workflow.steps.checking import warn_of_repeats
 from qjax.nnx.workflow.steps.dynamic import needs_no_observer, quantized_layer
 from qjax.nnx.workflow.steps.fusion import folded_layer
 from qjax.nnx.workflow.steps.rounding import (
@@ -86,7 +85,7 @@ def convert(model: nnx.Module, *, allow_uncalibrated: bool | Collection[str] = F
             f"observers have seen nothing at {', '.join(map(shown, unseen))}, which will raise when called; calibrate "
             "with data that reaches them, give them the settings None, or name them in allow_uncalibrated"
         )
-    warn_of_repeats(model)
+    _warn_of_repeats(model)
     in_integers = any(isinstance(one, (Observed, FloatFunctional)) and not stays_in_floats(one) for one in modules)
 
     dtype = _dtype_of(model)
@@ -268,3 +267,24 @@ def observer_name(description: Any) -> str:
     name = type(description).__name__
     number = "" if getattr(description, "number", None) is None else f", {description.number.text}"
     return name if inner is None else f"{name}({type(inner).__name__}{number})"
+
+
+def _warn_of_repeats(model: nnx.Module) -> None:
+    """Warns of layers that ran more than once each time that the model ran, with one observer for all calls.
+
+    A model runs as often as the layer that is its first does, or its last, whichever ran less.
+    """
+    observers = {
+        name: module.activation_post_process
+        for name, module in all_names(model)
+        if isinstance(module, (Observed, FloatFunctional))
+    }
+    found = {name: one.ran for name, one in observers.items() if one is not None and one.ran.calls}
+    ends = sorted(found.values(), key=lambda ran: ran.first)[:1] + sorted(found.values(), key=lambda ran: ran.last)[-1:]
+    times = min((ran.calls for ran in ends), default=0)
+    for name, ran in found.items():
+        if ran.calls > times:
+            warn(
+                f"{shown(name)} ran {ran.calls} times while the model ran {times} times (or was traced, where it is "
+                "compiled): all calls share one observer, and will share one scale; use a module for each call"
+            )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import jax
 from flax import nnx
 
-from qjax._models.tree import check_model, shown, unnamed
+from qcore.notices import warn
+from qjax._models.tree import all_names, check_model, children_of, modules_of, shown, unnamed
 from qjax.nnx.functional import relu
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.layouts import flax_layout, torch_layout
 from qjax.nnx.workflow.layers import WEIGHTED
 from qjax.nnx.workflow.observing import Observed, Observer
-from qjax.nnx.workflow.steps.checking import check_training, warn_of_unfused
 from qjax.nnx.workflow.steps.fusion import with_parameters
 from qjax.nnx.workflow.steps.preparation import observed_model
 from qjax.quantization import FakeQuantize, QConfig, fake_state
@@ -123,9 +124,9 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
         'Trained'
     """
     check_model("model", model)
-    check_training(model)
+    _check_training(model)
     prepared = observed_model(model, qconfig, trained_layer)
-    warn_of_unfused(model)
+    _warn_of_unfused(model)
     return prepared
 
 
@@ -300,3 +301,33 @@ def _frozen(model: nnx.Module, frozen: bool) -> nnx.Module:
     for layer in fused:
         layer.frozen = frozen
     return copy
+
+
+def _check_training(model: nnx.Module) -> None:
+    """Raises if all layers that know whether they are in evaluation are, as after `model.eval()`."""
+    modes = {
+        name: mode
+        for name, module in all_names(model)
+        for flag in ("use_running_average", "deterministic")
+        if isinstance(mode := getattr(module, flag, None), bool)
+    }
+    if modes and all(modes.values()):
+        raise ValueError(
+            f"model is in evaluation, as {shown(next(iter(modes)))} is; allowed is one in training: call "
+            "model.train(), and freeze_bn_stats afterwards where statistics should stay"
+        )
+
+
+def _warn_of_unfused(model: nnx.Module) -> None:
+    """Warns of a convolution right before a batch norm: it would be trained with other weights than inference has."""
+    names = {id(module): name for name, module in all_names(model)}
+    for parent in modules_of(model).values():
+        children: Any = [] if isinstance(parent, Fused) else children_of(parent)
+        for (_, first), (_, second) in pairwise(children):
+            adjacent = isinstance(first, nnx.Conv) and isinstance(second, nnx.BatchNorm)
+            if adjacent and first.out_features == second.num_features:
+                pair = [names[id(first)], names[id(second)]]
+                warn(
+                    f"{shown(pair[0])} is a convolution before the batch norm '{pair[1]}', and not fused with it: "
+                    f"training sees other weights than the converted model has; call fuse_modules(model, [{pair}])"
+                )
