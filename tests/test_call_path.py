@@ -63,3 +63,32 @@ def test_lists_are_what_a_call_enters(call):
 def test_files_have_these_functions(call):
     for name, file in LISTS[call]:
         assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")
+
+
+def product():
+    a, b = torch.ones(8, 16, requires_grad=True), torch.ones(16, 4, requires_grad=True)
+    return lambda: qtorch.linalg.matmul(a, b, operands=("e4m3fn", "e4m3fn")).backward(torch.ones(8, 4))
+
+
+def reproducible_step():
+    """Two linear layers, relu, cross entropy and SGD."""
+    room = qtorch.reproducible
+    model = room.convert(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)))
+    optimizer = room.SGD(model.parameters(), lr=0.1)
+    x, target = torch.ones(5, 8), torch.arange(5) % 4
+
+    def step():
+        optimizer.zero_grad()
+        room.cross_entropy(model(x), target).backward()
+        optimizer.step()
+
+    return step
+
+
+@pytest.mark.parametrize(("make", "most"), [(product, 120), (reproducible_step, 150)])
+def test_training_enters_few_functions(make, most):
+    """With their gradients; Python's calls take longer than small kernels."""
+    call = make()
+    for _ in range(2):  # compiles and remembers
+        call()
+    assert 10 < len(functions_entered(call)) <= most

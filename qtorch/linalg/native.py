@@ -29,6 +29,7 @@ from qtorch._rounding.plan import Plan, plan_for
 from qtorch.linalg.namespace import Float64
 
 Slots = list[Any]
+_address_of = torch.Tensor.data_ptr
 _ALIGNMENT = 64  # bytes, of a program's own arrays
 
 
@@ -129,7 +130,7 @@ def program(steps: Sequence[Native], slots: Mapping[str, int]) -> Callable[[Slot
         for index, shape, dtype in fresh:
             if tensors[index] is None:
                 tensors[index] = torch.empty(shape, dtype=dtype, device="cpu")
-        function(address, *[tensors[index].data_ptr() for index in given])
+        function(address, *map(_address_of, map(tensors.__getitem__, given)))
 
     return run
 

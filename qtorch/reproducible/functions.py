@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -143,11 +144,15 @@ def differentiable(law: Differentiable, recorded: Callable[..., tuple[Any, ...]]
         given = tuple(options.items())
         compiling = torch.compiler.is_dynamo_compiling()
         plain = not compiling and are_plain_tensors(tensors)
-        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-            if compiling:
-                return Law.apply(False, given, *apart(*tensors))
-            return (apply if plain else Law.apply)(fused and plain, given, *tensors)
-        return _run(law, fused and plain, "result", tensors, given)
+        recorded = False
+        if torch.is_grad_enabled():
+            for x in tensors:
+                recorded = recorded or (x is not None and x.requires_grad)
+        if not recorded:
+            return _run(law, fused and plain, "result", tensors, given)
+        if compiling:
+            return Law.apply(False, given, *apart(*tensors))
+        return (apply if plain else Law.apply)(fused and plain, given, *tensors)
 
     return function
 
@@ -209,6 +214,14 @@ _FORMS = {"matmul": (MATMUL, "grad_a", "grad_b"), "linear": (LINEAR, "grad_input
 _BOUND = {law.name: differentiable(law) for law in LAWS}
 
 
+@lru_cache(maxsize=1024)
+def _default_call(name: str, a: torch.Size, b: torch.Size) -> Call:
+    """The call of a product of float32 numbers with float64 sums: its arguments are checked once for each shape."""
+    form, *gradients = _FORMS[name]
+    x, y = (torch.empty((), dtype=torch.float32, device="cpu").expand(shape) for shape in (a, b))  # without memory
+    return prepare(form, x, y, None, None, None, None, tuple(gradients), None, None)[2]
+
+
 class Tensors(ProductFunctions, package=__name__.rpartition(".")[0], words=TORCH):
     """The functions of tensors."""
 
@@ -218,7 +231,9 @@ class Tensors(ProductFunctions, package=__name__.rpartition(".")[0], words=TORCH
         return _BOUND[law.name](*arrays, **options)
 
     def float32(self, name: str, x: Any) -> Any:
-        return _checked(name, x, isinstance(x, torch.Tensor) and x.dtype is torch.float32, "float32")
+        if isinstance(x, torch.Tensor) and x.dtype is torch.float32:
+            return x
+        return _checked(name, x, False, "float32")
 
     def number(self, value: float, like: torch.Tensor) -> torch.Tensor:
         return torch.full((), value, dtype=torch.float32, device=like.device)
@@ -244,12 +259,15 @@ class Tensors(ProductFunctions, package=__name__.rpartition(".")[0], words=TORCH
         plain = not torch.compiler.is_dynamo_compiling() and are_plain_tensors((a, b, bias)) and a.is_cpu
         if not plain or OBSERVER.get() is not None or not products.keys() <= known:
             return super()._product(name, a, b, bias, products)
-        operands, accumulator, grad_a, grad_b, key, scaling = map(
-            products.get, ("operands", "accumulator", of_a, of_b, "key", "scaling")
-        )
-        key, scaling, call = prepare(form, a, b, operands, accumulator, grad_a, grad_b, (of_a, of_b), key, scaling)
-        if key is not None or scaling is not None:
-            return self._plus(differentiable_product(a, b, key, scaling, call), bias, 0)
+        if not products:
+            call = _default_call(name, a.shape, b.shape)
+        else:
+            operands, accumulator, grad_a, grad_b, key, scaling = map(
+                products.get, ("operands", "accumulator", of_a, of_b, "key", "scaling")
+            )
+            key, scaling, call = prepare(form, a, b, operands, accumulator, grad_a, grad_b, (of_a, of_b), key, scaling)
+            if key is not None or scaling is not None:
+                return self._plus(differentiable_product(a, b, key, scaling, call), bias, 0)
         if bias is not None:
             self._check_bias(bias, call.result[-1])
         return _run_product(a, b, bias, shape=call.result, form=call.form, products=call.products)

@@ -101,17 +101,21 @@ class _Optimizer(torch.optim.Optimizer):
                 self._update(parameters, rate.to(parameters[0].device), group)
         return loss
 
-    def _together(self, parameters: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    def _together(self, parameters: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         """The parameters in lists that are updated at a time: a small one costs as many calls as a large one.
 
         One that is no plain tensor goes alone.
         """
-        parameters, found = list(parameters), []
-        all_plain = are_plain_tensors([x for p in parameters for x in (p, p.grad)])
+        tensors, found = [], []
+        for p in parameters:
+            tensors += (p, p.grad)
+        all_plain = are_plain_tensors(tensors)
         size, kind = 0, None
         for p in parameters:
             alone = None if all_plain or are_plain_tensors((p, p.grad)) else id(p)
-            size, before, kind = size + p.numel(), kind, (alone, *self._kind(p))
+            gradient: Any = p.grad
+            own = alone, p.dtype, p.device, gradient.dtype, self._count(p) if self.counts else 0
+            size, before, kind = size + p.numel(), kind, own
             if found and (kind != before or size > _MOST):
                 yield found
                 found, size = [], p.numel()
@@ -119,10 +123,9 @@ class _Optimizer(torch.optim.Optimizer):
         if found:
             yield found
 
-    def _kind(self, p: torch.Tensor) -> tuple[Any, ...]:
-        """What parameters that are updated together have in common."""
-        gradient: Any = p.grad
-        return p.dtype, p.device, gradient.dtype
+    def _count(self, p: torch.Tensor) -> float:
+        """How many steps of a parameter were made, for optimizers that count them; they make its state first."""
+        raise NotImplementedError
 
     def _update(self, parameters: Sequence[torch.Tensor], rate: torch.Tensor, group: dict[str, Any]) -> None:
         raise NotImplementedError
@@ -133,7 +136,6 @@ def _apply(
     check: Callable[..., Sequence[Any]],
     options: dict[str, Any],
     tensors: Sequence[Sequence[torch.Tensor]],
-    gradients: Sequence[Any],
     common: Sequence[Any],
 ) -> None:
     """Runs a law on each parameter with its gradient and state, and writes the results over parameters and state.
@@ -143,10 +145,10 @@ def _apply(
         check: takes the law's arrays, and returns them if they are what the law takes.
         options: the law's.
         tensors: the parameters, then each entry of their states.
-        gradients: of the parameters.
         common: what all have in common.
     """
-    groups = [(p, gradient, *state) for p, gradient, *state in zip(tensors[0], gradients, *tensors[1:], strict=True)]
+    gradients: list[Any] = [p.grad for p in tensors[0]]
+    groups = list(zip(tensors[0], gradients, *tensors[1:], strict=True))
     check(*groups[0], *common)
     if replace(law, groups, common, (0, *range(2, 1 + len(tensors))), options):
         return
@@ -210,7 +212,7 @@ class SGD(_Optimizer):
                     self.state[p]["momentum_buffer"] = torch.zeros_like(p)
             tensors.append([self.state[p]["momentum_buffer"] for p in parameters])
         common = (rate,) if group["momentum"] else (None, rate)  # without momentum, None is the velocity
-        _apply(SGD_LAW, FUNCTIONS.sgd_arrays, options, tensors, [p.grad for p in parameters], common)
+        _apply(SGD_LAW, FUNCTIONS.sgd_arrays, options, tensors, common)
 
 
 class Adam(_Optimizer):
@@ -253,12 +255,12 @@ class Adam(_Optimizer):
         super()._check_options(group)
         adam_options(group["betas"], group["eps"], group["weight_decay"])
 
-    def _kind(self, p: torch.Tensor) -> tuple[Any, ...]:
+    def _count(self, p: torch.Tensor) -> float:
         state = self.state[p]
         if not state:
             state["step"] = torch.zeros(())
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
-        return *super()._kind(p), float(state["step"])
+        return float(state["step"])
 
     def _update(self, parameters: Sequence[torch.Tensor], rate: torch.Tensor, group: dict[str, Any]) -> None:
         options = adam_options(group["betas"], group["eps"], group["weight_decay"])
@@ -266,8 +268,8 @@ class Adam(_Optimizer):
             self.state[p]["step"] += 1
         count = self.state[parameters[0]]["step"].to(rate.device)
         moments = ([self.state[p][name] for p in parameters] for name in self.buffers)
-        gradients, options["decoupled"] = [p.grad for p in parameters], self.decoupled
-        _apply(ADAM, FUNCTIONS.adam_arrays, options, [parameters, *moments], gradients, (count, rate))
+        options["decoupled"] = self.decoupled
+        _apply(ADAM, FUNCTIONS.adam_arrays, options, [parameters, *moments], (count, rate))
 
 
 class AdamW(Adam):

@@ -67,9 +67,11 @@ def are_plain_tensors(tensors: Iterable[torch.Tensor | None]) -> bool:
     """True if all tensors are plain (None is skipped) and on the CPU, or all on one GPU. Faster than a loop."""
     if torch.compiler.is_dynamo_compiling():
         return False
-    found = [x for x in tensors if x is not None]
-    on_cpu = 0
-    for x in found:
+    found, on_cpu = [], 0
+    for x in tensors:
+        if x is None:
+            continue
+        found.append(x)
         kind = type(x)
         if not ((kind is torch.Tensor or kind is Parameter) and (x.is_cpu or x.is_cuda) and not x.is_nested):
             return False

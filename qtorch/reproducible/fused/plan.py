@@ -57,6 +57,7 @@ class Plan:
         for part in listed.parts():
             self._append(part, shared)
         self._results = [self._tensor(node.name) for node in wanted]
+        self._none = self._new("")  # the slot of results that are None
         self._result = self._reader(results)
         self._uses = [
             ({listed.memory[name] for name in one.reads if name is not None}, {node.name for node in one.makes})
@@ -66,15 +67,20 @@ class Plan:
 
     def run(self, tensors: Sequence[torch.Tensor | None]) -> Any:
         """The results for tensors with the arguments' shapes."""
-        slots: Slots = [None if x is None else x.contiguous() for x in tensors]
+        slots: Slots = []
+        for x in tensors:  # not a comprehension: a call of Python less, of which a small law has few
+            slots.append(x if x is None else x.contiguous())
         slots += self._rest
         for step in self._steps:
             step(slots)
         return self._result(slots)
 
     def run_in_place(self, tensors: Sequence[torch.Tensor | None], results: Sequence[torch.Tensor]) -> None:
-        """Puts results where tensors of their shapes lie, as far as `may_replace` allows; all are contiguous."""
-        slots: Slots = [*tensors, *self._rest]
+        """Writes results over contiguous tensors of their shapes, as far as `may_replace` allows."""
+        slots: Slots = []
+        for x in tensors:
+            slots.append(x if x is None else x.contiguous())
+        slots += self._rest
         for place, result in zip(self._results, results, strict=True):
             slots[place] = result
         for step in self._steps:
@@ -121,13 +127,20 @@ class Plan:
         return self._places[name]
 
     def _reader(self, results: Any) -> Callable[[Slots], Any]:
-        """What reads the results from all slots, as they are in tuples."""
+        """A function that takes the results out of the slots, in the tuples that they are in."""
         if not isinstance(results, tuple):
-            return (lambda slots: None) if results is None else itemgetter(self._places[results.name])
-        if len(results) > 1 and all(isinstance(one, Node) for one in results):
-            return itemgetter(*[self._places[one.name] for one in results])
+            return itemgetter(self._none if results is None else self._places[results.name])
+        if len(results) > 1 and not any(isinstance(one, tuple) for one in results):
+            return itemgetter(*[self._none if one is None else self._places[one.name] for one in results])
         readers = [self._reader(one) for one in results]
-        return lambda slots: tuple([read(slots) for read in readers])
+
+        def read(slots: Slots) -> tuple[Any, ...]:
+            found = []
+            for reader in readers:
+                found.append(reader(slots))
+            return tuple(found)
+
+        return read
 
 
 class _List:
@@ -206,7 +219,7 @@ class _List:
 
 def _call(function: Any, operands: Sequence[int], place: int) -> Step:
     def step(slots: Slots) -> None:
-        slots[place] = function(*[slots[one] for one in operands])
+        slots[place] = function(*map(slots.__getitem__, operands))
 
     return step
 
@@ -237,8 +250,10 @@ def plan_for(
         tensors: arguments, or what was saved and the gradients of all results; all are plain (`are_plain_tensors`).
         options: the law's, as pairs.
     """
-    kinds = tuple([None if x is None else (x.shape, x.dtype, x.is_cpu) for x in tensors])
-    return _plan(law, kind, kinds, options)
+    kinds = []
+    for x in tensors:
+        kinds.append(None if x is None else (x.shape, x.dtype, x.is_cpu))
+    return _plan(law, kind, tuple(kinds), options)
 
 
 @lru_cache(maxsize=4096)
@@ -276,19 +291,25 @@ def replace(
         places: in a group, of the tensors that the results replace.
         options: the law's.
     """
-    old = [group[place] for group in groups for place in places]
-    if torch.compiler.is_dynamo_compiling() or not all(x.dtype is torch.float32 and x.is_contiguous() for x in old):
+    if torch.compiler.is_dynamo_compiling():
         return False
-    tensors = [x for group in groups for x in group]
-    if not all(x.dtype is torch.float32 for x in tensors):
-        return False
-    tensors = [*tensors, *common]
+    old, tensors = [], []
+    for group in groups:
+        for x in group:
+            if x.dtype is not torch.float32:
+                return False
+        for place in places:
+            if not group[place].is_contiguous():
+                return False
+            old.append(group[place])
+        tensors += group
+    tensors += common
     many = _of_groups(law, len(groups), len(groups[0]))
     plan = plan_for(many, "each", tensors, tuple(options.items())) if are_plain_tensors(tensors) else None
     if plan is None or not _may_replace(plan, len(groups), len(groups[0]), tuple(places)):
         return False
     increment_version(old)
-    plan.run_in_place([None if x is None else x.contiguous() for x in tensors], old)
+    plan.run_in_place(tensors, old)
     return True
 
 
