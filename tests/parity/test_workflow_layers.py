@@ -240,7 +240,7 @@ def test_halves(floats):
     same_state(qnn.to_torch(served), tensors_of(quantized))
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("kind", ["lstm", pytest.param("gru", marks=pytest.mark.heavy)])
 def test_functions_over_layers_and_directions(kind):
     torch.manual_seed(1)
     layer = {"lstm": nn.LSTM, "gru": nn.GRU}[kind](4, 3, num_layers=2, bidirectional=True)
