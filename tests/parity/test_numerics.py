@@ -32,7 +32,7 @@ def test_torch(index):
 
 @pytest.mark.parametrize("which", ["hardest", pytest.param("all", marks=pytest.mark.heavy)])
 def test_jax_in_one_program(which):
-    """All functions at once, so that XLA may rewrite each with the others in sight; or of special numbers, if it can."""
+    """All functions at once, so that XLA may rewrite each with the others in sight."""
     names = {name for name, *_ in CASES}
     chosen = [i for i, (name, *_) in enumerate(CASES) if which == "all" or f"{name} of special numbers" not in names]
     given = [CASES[i][2] for i in chosen]
