@@ -198,7 +198,7 @@ def fold_in_each(keys: np.ndarray, data: np.ndarray) -> np.ndarray:
 
 
 def block_of_step(step: Any, random_bits: int) -> tuple[Any, Any]:
-    """Which words a rounding reads, and which part of them; an element's roundings are counted from 0.
+    """The number of the block of words that a rounding reads, and the part of it; roundings are counted from 0.
 
     Up to 16 random bits, four roundings share a block of two words, the upper half of each before the lower one.
     """

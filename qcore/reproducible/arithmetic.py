@@ -28,9 +28,9 @@ def _binary(
 
 
 def _sum(forward: Callable[..., Any], sign: Callable[[Any], Any]) -> Differentiable:
-    """The law of forward(xp, a, b), whose gradient is that of a, and with a sign that of b.
+    """The law of forward(xp, a, b) with the gradient of the result for a, and the same with a sign for b.
 
-    What has the result's shape is not saved: nothing but shapes is read of a and b.
+    Arrays of the result's shape are not saved: the gradients only read shapes.
     """
 
     def run(xp: Any, a: Any, b: Any) -> tuple[Any, tuple[Any, Any]]:
@@ -73,7 +73,7 @@ def _of_greater(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
 
 
 def _of_lesser(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
-    """b > a says that a is the lesser one."""
+    """The gradients of the maximum with a and b exchanged."""
     return _of_greater(xp, b, a, gradient)
 
 

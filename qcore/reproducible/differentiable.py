@@ -23,7 +23,7 @@ class Differentiable:
         several: True if results are a tuple even where there is one.
         fusible: False if PyTorch runs the law operation by operation: it uses names that
             `qtorch.reproducible.fused.recording` does not have.
-        name: another one for each law. A traced program looks up a text for less than an object.
+        name: a different one for each law. A traced program looks up a text faster than an object.
     """
 
     forward: Callable[..., tuple[Any, tuple[Any, ...]]]
@@ -68,7 +68,7 @@ class Differentiable:
 
 
 def without_gradients(function: Callable[..., Any], fusible: bool = True) -> Differentiable:
-    """The law of function(xp, *arrays, **options), which is not differentiated."""
+    """The law of function(xp, *arrays, **options), which has no gradients."""
 
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise TypeError("this function has no gradients; allowed are arguments that need none")

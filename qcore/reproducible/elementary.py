@@ -18,7 +18,7 @@ from qcore.reproducible.operations import normal
 
 
 def polynomial(coefficients: Sequence[float], x: Any) -> Any:
-    """By Horner's rule. Who contracts it changes float64's last place, as libraries differ there anyway."""
+    """A polynomial by Horner's rule. A compiler may contract it: that changes the last place of float64 only."""
     value = coefficients[-1]
     for coefficient in coefficients[-2::-1]:
         value = value * x + coefficient
@@ -29,7 +29,7 @@ _EXPM1 = [1 / factorial(k) for k in range(1, 17)]
 
 
 def expm1(xp: Any, x: Any) -> Any:
-    """exp(x) - 1 of float64 numbers, by its series for |x| < 1/2: Inductor subtracts everywhere."""
+    """exp(x) - 1 of float64 numbers, by its series for |x| < 1/2. Inductor's own function subtracts there too."""
     return xp.where(abs(x) < 0.5, x * polynomial(_EXPM1, x), xp.exp(x) - 1.0)
 
 
@@ -37,10 +37,9 @@ _NEAR_ZERO = 2.0**-12
 
 
 def sigmoid(xp: Any, x: Any) -> Any:
-    """Near 0 it is 1/2 + x/4 - x^3/48, whose cube float64 loses: many of these sums are the middle of two numbers.
-
-    There an exact product, a little smaller than x/4, lies on the cube's side of the middle, and passes no other one.
-    """
+    """1 / (1 + exp(-x))."""
+    # Near 0 it is 1/2 + x/4 - x^3/48. Float64 loses the cube, and many sums 1/2 + x/4 are the middle of two float32
+    # numbers. A factor a little below 1/4 puts the exact product on the cube's side of the middle, and of no other one.
     return xp.near_zero(x, _NEAR_ZERO, 0.5 + x * (0.25 - 2.0**-29), 1.0 / (1.0 + xp.exp(-x)))
 
 
@@ -54,23 +53,21 @@ def silu(xp: Any, x: Any) -> Any:
 
 
 def silu_slope(xp: Any, x: Any) -> Any:
-    """Near 0 it is 1/2 + x/2 - x^3/12: as `sigmoid` there."""
+    """The derivative of silu; near 0, where it is 1/2 + x/2 - x^3/12, as `sigmoid`."""
     beyond = times_sigmoid_slope(xp, x, x)
     return xp.near_zero(x, _NEAR_ZERO, 0.5 + x * (0.5 - 2.0**-28), beyond)
 
 
 def times_sigmoid_slope(xp: Any, argument: Any, change: Any) -> Any:
-    """The derivative of x sigmoid(argument), where `change` is x times the argument's derivative.
-
-    Below zero the exponential is a factor of the sum, which so keeps its sign where it underflows.
-    """
+    """The derivative of x sigmoid(argument), where `change` is x times the argument's derivative."""
     e = _decay(xp, argument)
+    # Below zero the exponential is a factor of the whole sum, so that an underflow keeps the sign.
     above, below = 1.0 + e + xp.product(change, e), e * (1.0 + e + change)
     return xp.where(argument < 0, below, above) / ((1.0 + e) * (1.0 + e))
 
 
 def _decay(xp: Any, x: Any) -> Any:
-    """exp(-|x|), with a derivative at zero, where that of the absolute value would be 0."""
+    """exp(-|x|). Written as a choice: its derivative at zero is not 0, as that of the absolute value would be."""
     return xp.exp(xp.where(x < 0, x, -x))
 
 
@@ -154,31 +151,25 @@ def erf(xp: Any, x: Any) -> Any:
 
 
 def erf_slope(xp: Any, x: Any) -> Any:
-    """The derivative of the error function.
-
-    Near zero it is a difference, since 0x37f5db6c has a derivative next to the middle of two float32 numbers, and the
-    exponentials of libraries lie on both sides of it.
-    """
+    """The derivative of the error function."""
     square = x * x
+    # At 0x37f5db6c it lies next to the middle of two float32 numbers, and the exponentials of libraries differ about the
+    # side. So near zero it is a difference.
     return xp.near_zero(x, 2.0**-14, _SLOPE - _SLOPE * square, xp.exp(-square) * _SLOPE)
 
 
 def gelu(xp: Any, x: Any) -> Any:
-    """x times the distribution function of the normal distribution, which is erfc(-x / sqrt(2)) / 2.
-
-    By its series near zero, as next to -2.1e-5 the exponential's last place decides.
-    """
+    """x times the distribution function of the normal distribution, which is erfc(-x / sqrt(2)) / 2."""
+    # By its series near zero: at -2.1e-5 the last place of a library's exponential would decide.
     tail = xp.exp(-0.5 * (x * x)) * _normal_tail(xp, x)
     near = 0.5 + xp.product(x, polynomial(_NORMAL, x * x))
     return x * xp.where(abs(x) < _NEAR, near, xp.where(x > 0, 1.0 - tail, tail))
 
 
 def gelu_slope(xp: Any, x: Any) -> Any:
-    """The derivative of gelu.
-
-    By its series near zero, as next to 0.0731 the exponential's last place decides. Below zero the exponential is a
-    factor of the sum, which so keeps its sign where it underflows.
-    """
+    """The derivative of gelu."""
+    # By its series near zero: at 0.0731 the last place of a library's exponential would decide. Below zero the
+    # exponential is a factor of the whole sum, so that an underflow keeps the sign.
     rest = xp.exp(-0.5 * (x * x)) * (_normal_tail(xp, x) - xp.product(abs(x), _DENSITY))
     near = 0.5 + xp.product(x, polynomial(_NORMAL_SLOPE, x * x))
     return xp.where(abs(x) < _NEAR, near, xp.where(x > 0, 1.0 - rest, rest))
@@ -190,7 +181,7 @@ def _normal_tail(xp: Any, x: Any) -> Any:
 
 
 def _scaled_tail(xp: Any, t: Any) -> Any:
-    """exp(t^2) erfc(t), for t >= 0; that of 10 beyond."""
+    """exp(t^2) erfc(t) for 0 <= t <= 10; beyond, the value at 10, as its factor exp(-t^2) is a zero there."""
     t = xp.where(t > _FAR, _FAR, t)
     return polynomial(_TAIL, (t - 4.0) / (t + 4.0)) / (1.0 + 2.0 * t)
 
@@ -264,7 +255,7 @@ def _negative_sine(xp: Any, x: Any) -> Any:
 
 
 def _chosen(xp: Any, condition: Any, value: Any, x: Any, other: float) -> Any:
-    """A value where a condition holds, another one elsewhere, and NaN where x is NaN."""
+    """A value where a condition holds, another one elsewhere, and NaN where x is NaN (its comparisons are False)."""
     return xp.where(condition, value, xp.where(x == x, other, x))
 
 

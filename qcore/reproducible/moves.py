@@ -23,7 +23,7 @@ _MODES = ("constant", "reflect", "replicate", "circular")
 
 
 def _where(xp: Any, condition: Any, a: Any, b: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Of arrays of the result's shape nothing is saved: gradients only read shapes."""
+    """A choice. Arrays of the result's shape are not saved: gradients only read shapes."""
     found = xp.where(condition, a, b)
     return found, (condition, *(None if tuple(x.shape) == tuple(found.shape) else x for x in (a, b)))
 
@@ -52,7 +52,7 @@ def padded(xp: Any, x: Any, widths: Pairs, value: float) -> Any:
 
 
 def unpadded(x: Any, widths: Pairs) -> Any:
-    """What lies between the numbers that `padded` puts around the last axes."""
+    """The inner part of an array that `padded` returned."""
     lengths = x.shape[x.ndim - len(widths) :]
     inner = [slice(before, length - after) for (before, after), length in zip(widths, lengths, strict=True)]
     return x[(slice(None),) * (x.ndim - len(widths)) + tuple(inner)]
@@ -87,7 +87,7 @@ def _places(xp: Any, indices: Any, shape: tuple[int, ...], axis: int) -> Any:
 
 
 def _fitting(xp: Any, x: Any, least: float, most: float) -> Any:
-    """Numbers from least to below most, and zeros elsewhere: what all processors convert to the same integers."""
+    """Numbers from least to below most, and zeros elsewhere: all processors convert these to the same integers."""
     return xp.where((x >= least) & (x < most), x, 0.0)
 
 
@@ -112,8 +112,8 @@ def _embedding(xp: Any, weight: Any, indices: Any, padding: int = -1) -> tuple[A
     known = (known >= 0) & (known < count)
     indices = xp.to_int32(indices)
     rows = xp.where(known[..., None], weight[xp.where(known, indices, 0)], nan)
-    # What is no row, and the row of the padding, is a row behind the last. A table without columns says how many rows
-    # there are.
+    # Gradients of indices that are not rows, and of the padding, go to a row behind the last one, which is dropped.
+    # The number of rows is saved as a table without columns.
     return rows, (xp.where(known & (indices != padding), indices, count), weight[:, :0])
 
 

@@ -57,7 +57,7 @@ def _of_cross_entropy(xp: Any, saved: tuple[Any, ...], gradient: Any, axis: int)
 
 
 def _kinds_of(xp: Any, target: Any, x: Any, axis: int) -> tuple[Any, Any]:
-    """Which targets do not count, and which of the others are classes."""
+    """True where targets do not count, and True where they are classes."""
     numbers = xp.to_float64(_beside(target, x, axis))  # int8 may not have the number of classes
     return numbers == IGNORED, (numbers >= 0) & (numbers < x.shape[axis])
 
@@ -67,7 +67,7 @@ def _beside(target: Any, x: Any, axis: int) -> Any:
 
 
 def _chosen(xp: Any, x: Any, target: Any, axis: int) -> Any:
-    """Where the classes along an axis are the targets."""
+    """True where the class along an axis is the target."""
     classes = xp.arange(x.shape[axis], x).reshape((-1, *(1,) * (x.ndim - 1 - axis)))
     return _beside(target, x, axis) == classes
 
@@ -95,7 +95,7 @@ def _scaled(xp: Any, h: Any, weight: Any, bias: Any) -> Any:
 
 
 def _inward(xp: Any, h: Any, root: Any, gradient: Any, axes: Axes, centred: bool) -> Any:
-    """The gradient of what was centred (if it was) and divided by its root to become h."""
+    """The gradient of x, where h = (x - mean) / root, or x / root if it is not centred."""
     count = float(size(h, axes))
     along = xp.mul(h, xp.div(dot(xp, gradient, h, axes), count))
     gradient = xp.sub(gradient, mean(xp, gradient, axes)) if centred else gradient
@@ -103,7 +103,7 @@ def _inward(xp: Any, h: Any, root: Any, gradient: Any, axes: Axes, centred: bool
 
 
 def _of_parameters(xp: Any, h: Any, gradient: Any, weight: Any, has_bias: bool, axes: Axes) -> tuple[Any, Any]:
-    """The gradients of weight and bias, which lie along all axes but these."""
+    """The gradients of weight and bias: sums along axes that these do not have."""
     kept = tuple([size for axis, size in enumerate(h.shape) if axis not in axes])
     of_weight = None if weight is None else dot(xp, gradient, h, axes).reshape(kept)
     return of_weight, total(xp, gradient, axes).reshape(kept) if has_bias else None
@@ -140,7 +140,7 @@ def _batch_norm(xp: Any, x: Any, weight: Any, bias: Any, eps: float) -> tuple[An
 
 
 def _of_batch_norm(xp: Any, saved: Any, gradients: Any, eps: float) -> tuple[Any, ...]:
-    """Only the gradient of y counts: statistics are no function of parameters that are trained."""
+    """The gradients of x, weight and bias. Statistics pass none on: they are not trained."""
     h, root, weight, bias = saved
     gradient, axes = gradients[0], _channels(h)[0]
     of_parameters = _of_parameters(xp, h, gradient, weight, bias is not None, axes)

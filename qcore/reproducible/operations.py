@@ -75,8 +75,8 @@ class Names(namespace.Names):
     def settled(cls, x: Any) -> Any:
         """x with zeros of their sign in the place of float32 numbers of magnitude at most 2^-126.
 
-        To a compiler it is a choice between two numbers of which it knows neither: it contracts no product with a sum
-        across it, and drops no conversion to float32.
+        A compiler cannot predict the choice. So it contracts no product with a sum across it, and drops no conversion
+        to float32.
         """
         return cls.where(abs(x) > SMALLEST, x, x * 0.0)
 
@@ -139,9 +139,9 @@ class Names(namespace.Names):
 
 
 class Unrounded(Names):
-    """What a framework's names inherit from first, to be differentiated by the framework: float64, nothing rounds.
+    """The operations in float64, without roundings, for a framework to differentiate. It comes first among the bases.
 
-    Second derivatives are those of the functions, as derivatives of roundings are none.
+    Second derivatives are those of the functions: roundings have no derivatives.
 
     Example:
         >>> Unrounded.div(np.array([1.0]), np.array([3.0])).tolist()
@@ -226,7 +226,7 @@ def dot(xp: Any, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
 
 
 def unbroadcast(xp: Any, gradient: Any, shape: tuple[int, ...]) -> Any:
-    """The gradient of an array of a shape, of which copies were made when it met a larger one."""
+    """The gradient of an array of a shape that was broadcast: the sum of the gradients of its copies."""
     extra = gradient.ndim - len(shape)
     axes = [extra + i for i, size in enumerate(shape) if size == 1 and gradient.shape[extra + i] != 1]
     if not extra and not axes:
@@ -260,8 +260,9 @@ def power(xp: Any, a: Any, b: Any) -> Any:
 
 
 def _log2(xp: Any, a: Any) -> Any:
-    """Of settled float32 numbers that are not negative, in float64."""
+    """The binary logarithm of settled float32 numbers that are not negative, in float64."""
     bits = xp.bits(a)
+    # a = 2^e m with m from sqrt(1/2) to sqrt(2), where the series in (m - 1) / (m + 1) converges fast.
     e = (bits - _ROOT_HALF) >> _MANTISSA
     m = xp.to_float64(xp.floats(bits - (e << _MANTISSA)))
     s = (m - 1.0) / (m + 1.0)
@@ -275,6 +276,7 @@ def _log2(xp: Any, a: Any) -> Any:
 
 
 def _exp2(xp: Any, z: Any) -> Any:
+    """2^z of float64 numbers: 2^n, n the nearest integer, times a series of the rest."""
     z = xp.where(z > _MOST, _MOST, xp.where(z < -_MOST, -_MOST, z))
     n = xp.floor(z + 0.5)
     fraction = z - n
@@ -285,6 +287,6 @@ def _exp2(xp: Any, z: Any) -> Any:
     for term in terms[-2::-1]:
         series = xp.product(series, fraction) + term
     n = xp.to_int32(xp.where(n == n, n, 0.0))
-    for part in (n >> 1, n - (n >> 1)):  # 2^n as two float32 numbers
+    for part in (n >> 1, n - (n >> 1)):  # as two factors: n is beyond the exponents of float32
         series = series * xp.to_float64(xp.floats((part + 127) << _MANTISSA))
     return series

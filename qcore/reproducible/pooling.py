@@ -44,7 +44,7 @@ def _masked(xp: Any, x: Any, key: Any, rate: float) -> Any:
 
 
 def window_padding(length: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
-    """The padding after an axis: with ceil_mode as much more as the last window needs that begins in the array."""
+    """The padding after an axis. With ceil_mode it reaches to the end of the last window that begins in the array."""
     if not ceil_mode:
         return padding
     reach = dilation * (kernel - 1) + 1
@@ -59,7 +59,7 @@ def _max_pool(xp: Any, x: Any, kernel: Shape, stride: Shape, widths: Pairs, dila
 
 
 def _largest(xp: Any, x: Any, kernel: Shape, stride: Shape, widths: Pairs, dilation: Shape) -> tuple[Any, Any]:
-    """The largest number of each window, and the first tap that has it; the last NaN if there is one."""
+    """The largest number of each window, and the first tap that has it; the last tap with NaN if there is one."""
     largest = taps = None
     for tap, number in enumerate(_taps(padded(xp, x, widths, -inf), kernel, stride, dilation)):
         if largest is None:

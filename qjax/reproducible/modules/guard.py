@@ -1,4 +1,4 @@
-"""What watches over a model's functions: it traces the model, and refuses what has no defined bits."""
+"""The guard of a model: it traces the model, and refuses functions without defined bits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _tracing = ContextVar("tracing", default=False)
 
 @cache
 def guarded(kind: type[nnx.Module]) -> type[nnx.Module]:
-    """A class of modules whose functions are looked at before they run; it has the name of its base."""
+    """A class of modules that are checked before they run; it has the name of its base."""
 
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
         if not _tracing.get():

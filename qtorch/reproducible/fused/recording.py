@@ -136,7 +136,7 @@ class Recording(Trace):
 
 
 def in_order(results: Iterable[Node], is_memory: Container[str] = ()) -> list[Node]:
-    """What results are made of, operands first; nothing before nodes that are in memory, which are told by name."""
+    """The nodes that results are made of, operands first. Operands of nodes in memory (given by name) are left out."""
     found: dict[str, Node] = {}
 
     def visit(node: Node) -> None:

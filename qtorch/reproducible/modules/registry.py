@@ -1,4 +1,4 @@
-"""The registry of torch's functions with defined bits: what takes the place of each, and which stay as they are.
+"""The registry of torch's functions: the function with defined bits that replaces each, and functions that stay.
 
 A function has one row, in one of these tables:
 
