@@ -150,6 +150,16 @@ def fused_programs() -> str:
     return "\n\n".join(parts)
 
 
+def fused_loops() -> str:
+    """Processors' time in the loops of a compiled training step, as multiples of those of fp32."""
+    record = results("fused-loops")
+    names = {"fp32": "fp32", "rounded": "rounded to nearest", "emptied": "the same without the law's arithmetic"}
+    first = record["loops"][0]["loops"]
+    rows = [(names[row["step"]], f"{row['loops'] * 1e3:.1f}", f"{row['loops'] / first:.2f}") for row in record["loops"]]
+    shown = table(("step", "ms of all processors", "times fp32"), rows)
+    return f"{shown}\n\nWith AVX2, {where(record)} ({link('fused-loops')})."
+
+
 def affine() -> str:
     record = results("affine")
 
