@@ -153,8 +153,8 @@ def erf(xp: Any, x: Any) -> Any:
 def erf_slope(xp: Any, x: Any) -> Any:
     """The derivative of the error function."""
     square = x * x
-    # At 0x37f5db6c it lies next to the middle of two float32 numbers, and the exponentials of libraries differ about the
-    # side. So near zero it is a difference.
+    # At 0x37f5db6c it lies next to the middle of two float32 numbers, and exponentials of libraries lie on both sides.
+    # So near zero it is a difference.
     return xp.near_zero(x, 2.0**-14, _SLOPE - _SLOPE * square, xp.exp(-square) * _SLOPE)
 
 
