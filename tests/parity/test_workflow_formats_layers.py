@@ -92,10 +92,10 @@ def same_state(actual, expected):
 
 CASES = {
     "blocks": ("mxfp8_e4m3", "mxfp4"),
-    "no scales": ("float(5,2)", "fixed(8,6)"),
-    "blocks along other axes": ("scaled(e5m2,{0:2})", "scaled(e2m1fn,{0:3})"),
+    "no scales": ("fixed(8,5)", "fixed(8,6)"),
+    "blocks along other axes": ("scaled(e3m2fn,{0:2})", "scaled(e2m1fn,{0:3})"),
     "integers as weights": ("mxfp8_e4m3", "power"),
-    "floats": (None, "mxfp6_e3m2"),
+    "no codes": ("block(6)", "block(5)"),
 }
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from qjax import nnx as qnnx
 from qjax import quantization
-from qjax.nnx.quantized.dynamic import Linear, LSTMCell
+from qjax.nnx.quantized.dynamic import RNN, Linear, LSTMCell
 from qjax.quantization import FakeQuantize, enable_fake_quant, enable_observer, quantize_per_tensor
 from qjax.quantization.functional import CellWeights, dynamic_linear, gru, gru_cell, lstm, lstm_cell, rnn_cell
 
@@ -42,6 +42,8 @@ BAD = [
     (lambda: gru_cell(X, H, of(3, bias_hh=H)), ValueError, r"weights.bias_hh has shape \(4, 2\); allowed is \(6,\)"),
     (lambda: CELL(H, X), TypeError, "LSTMCell: state is a .*; allowed is a tuple of arrays, .cell, hidden"),
     (lambda: CELL((X, H), X), ValueError, r"LSTMCell: cell state has shape \(4, 3\); allowed is \(4, 2\)"),
+    (lambda: CELL((H.astype(int), H), X), TypeError, "LSTMCell: cell state has dtype int32; allowed are float32"),
+    (lambda: RNN(CELL)(X[0]), ValueError, r"RNN: inputs has shape \(3,\); allowed is \(\.\.\., steps, features\)"),
     (lambda: lstm(STEPS, [[of(4, bias_ih=H)]]), ValueError, r"bias has shape \(4, 2\); allowed is \(8,\)"),
 ]
 

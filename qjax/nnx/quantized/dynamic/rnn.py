@@ -10,7 +10,7 @@ from flax import nnx
 
 from qcore.arguments import check_flag, quoted
 from qjax._namespace import Names
-from qjax.nnx.quantized.base import checked
+from qjax.nnx.quantized.base import checked, place_of
 from qjax.nnx.quantized.dynamic.cells import Cell
 from qjax.nnx.quantized.dynamic.product import Linear
 from qjax.nnx.recurrent import run_layers
@@ -48,7 +48,14 @@ class RNN(nnx.RNN):
         cell.of_products = True
 
     def __call__(self, inputs: jax.Array, *, initial_carry: Any = None, **settings: Any) -> Any:
-        """The results of all steps, and the carry if it is asked for, in inputs' dtype; arguments as for `nnx.RNN`."""
+        """The results of all steps, and the carry if it is asked for, in inputs' dtype; arguments as for `nnx.RNN`.
+
+        Raises:
+            TypeError: if inputs is not an array of floats.
+            ValueError: if its shape does not fit.
+        """
+        if getattr(inputs, "ndim", 2) < 2:
+            raise ValueError(f"{place_of(self)}: inputs has shape {inputs.shape}; allowed is (..., steps, features)")
         time_major = settings.get("time_major")
         products = self._products(inputs, self.time_major if time_major is None else time_major)
         if initial_carry is not None:
@@ -59,7 +66,7 @@ class RNN(nnx.RNN):
     def _products(self, inputs: jax.Array, time_major: bool) -> jax.Array:
         """The products with the inputs of all steps."""
         ih: Linear = self.cell.ih  # type: ignore[attr-defined]
-        if ih.rounding is None or inputs.ndim < 2:
+        if ih.rounding is None:
             return ih.product(inputs)
         # As one matrix with the rows of one step after those of another, as in PyTorch: formats may have blocks in it.
         axis = 0 if time_major else inputs.ndim - 2
