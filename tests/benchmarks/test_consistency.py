@@ -79,7 +79,8 @@ def test_compiled_programs_that_differ_are_found(broken, monkeypatch):
     with torch._inductor.config.patch(fx_graph_cache=False):
         cases = compiled.compare(program)
     assert [case.backend for case in cases] == ["numpy", "torch compiled"] * 2
-    assert [case.differing > 0 for case in cases] == [False, broken, False, False]  # stochastic rounding is a call
+    # Stochastic rounding is a call of the kernel, but its codes are decoded in a loop.
+    assert [case.differing > 0 for case in cases] == [False, broken, False, broken]
 
 
 def test_fake_quantization_that_differs_is_found(monkeypatch, capsys):
