@@ -217,9 +217,9 @@ _BOUND = {law.name: differentiable(law) for law in LAWS}
 @lru_cache(maxsize=1024)
 def _default_call(name: str, a: torch.Size, b: torch.Size) -> Call:
     """The call of a product of float32 numbers with float64 sums: its arguments are checked once for each shape."""
-    form, *gradients = _FORMS[name]
+    form, of_a, of_b = _FORMS[name]
     x, y = (torch.empty((), dtype=torch.float32, device="cpu").expand(shape) for shape in (a, b))  # without memory
-    return prepare(form, x, y, None, None, None, None, tuple(gradients), None, None)[2]
+    return prepare(form, x, y, None, None, None, None, (of_a, of_b), None, None)[2]
 
 
 class Tensors(ProductFunctions, package=__name__.rpartition(".")[0], words=TORCH):
