@@ -71,8 +71,8 @@ class Cell(nnx.Module):
         shapes = [(*of_input.shape[:-1], self.hidden_features)] * len(self.states)
         checked(self, check_states, self.states, states, shapes)
         made = self._step(tuple(Names.astype(one, "float32") for one in states), of_input)
-        new = tuple(one.astype(old.dtype) for one, old in zip(made, states, strict=True))
-        return new if len(new) > 1 else new[0], made[-1].astype(inputs.dtype)
+        new = [one.astype(old.dtype) for one, old in zip(made, states, strict=True)]
+        return tuple(new) if len(new) > 1 else new[0], made[-1].astype(inputs.dtype)
 
     def initialize_carry(self, input_shape: tuple[int, ...], rngs: Any = None) -> Any:
         """Zeros, for inputs of a shape."""
