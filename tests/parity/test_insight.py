@@ -186,8 +186,8 @@ def test_runs_of_both_frameworks():
     assert {one.digest is None for run in (first, second) for one in run.entries} == {False}
     assert {site.role for site in first.sites} >= {"momentum_buffer"}
     assert {site.role for site in second.sites} >= {"trace"}
-    assert qcore.insight.record(first, second) is None
+    assert qcore.insight.compare(first, second) is None
     order = [0, 2, 1, 3]
-    found = qcore.insight.record(first, steps_of_torch(x[:, order], weight[:, order]))
+    found = qcore.insight.compare(first, steps_of_torch(x[:, order], weight[:, order]))
     assert (found.step, found.site.kind) == (0, "weight")
     assert found.fields == ("digest",)
