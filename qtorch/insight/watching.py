@@ -212,7 +212,7 @@ def watch(
         model: the model, or what torch.compile made of it.
         optimizer: its optimizer, if that rounds.
         name: of the record's model; None is the model's class.
-        digests: True keeps digests of the bits of all results, for `qcore.insight.record`.
+        digests: True keeps digests of the bits of all results, for `qcore.insight.compare`.
         every: the record has the steps 0, every, 2 * every, ...; the others cost next to nothing.
 
     Returns:
