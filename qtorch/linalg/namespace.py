@@ -27,18 +27,21 @@ def sequential_product(
 
     Without an accumulator sums are float64, and not rounded.
     """
-    if not a.is_cpu:
-        return None
-    batch = batch_shape(a, b)
-    a, b = (aligned(x.expand(*batch, *x.shape[-2:]).contiguous()) for x in (a, b))
+    function = products.sequential(accumulator, narrow) if a.is_cpu else None
+    return None if function is None else run_sequential(function, a, b, key)
+
+
+def run_sequential(
+    function: Callable[..., None], a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None
+) -> torch.Tensor:
+    """The product of matrices, or of batches of them, by a kernel of `products.sequential`, in float64."""
+    if a.dim() > 2 or b.dim() > 2:
+        batch = batch_shape(a, b)
+        a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
+    a, b = aligned(a.contiguous()), aligned(b.contiguous())
     result = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=torch.float64, device="cpu")
-    if result.numel() == 0:
-        return result
-    function = products.sequential(accumulator, narrow)
-    if function is None:
-        return None
-    sizes = prod(batch), a.shape[-2], b.shape[-1], a.shape[-1]
-    function(*sizes, *addresses(a, b, key, result))
+    if result.numel() > 0:
+        function(prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1], *addresses(a, b, key, result))
     return result
 
 

@@ -26,11 +26,12 @@ from qtorch._kernels import products
 from qtorch._kernels.launch import addresses, aligned
 from qtorch._rounding.paths.choice import round_tensor
 from qtorch._rounding.plan import Plan, plan_for
-from qtorch.linalg.namespace import Float64
+from qtorch.linalg.namespace import Float64, run_sequential
 
 Slots = list[Any]
 _address_of = torch.Tensor.data_ptr
 _ALIGNMENT = 64  # bytes, of a program's own arrays
+BLOCK = 1 << 21  # so many numbers have float64 copies at a time
 
 
 class ProductSpec(NamedTuple):
@@ -254,12 +255,14 @@ class Direct(NamedTuple):
         sums: how products are summed.
         program: runs on [first, second, None] if both have no gaps, and puts the product in the third place; None if
             no program can, and for convolutions.
+        sequential: the kernel of a sequential accumulator that rounds; None for other accumulators.
     """
 
     form: Any
     plans: tuple[Plan | None, Plan | None]
     sums: Sums
     program: Callable[[Slots], None] | None
+    sequential: Callable[..., None] | None = None
 
 
 @lru_cache(maxsize=4096)
@@ -267,18 +270,31 @@ def direct_product(spec: ProductSpec, first: tuple[int, ...], second: tuple[int,
     """The steps of a product of operands with these shapes; None if it has scales or random words, or no kernel."""
     form, product = form_of(spec.form), product_of(spec.product)
     sums = sums_for(form, spec.which, product, first, second, spec.other)
-    if product.stochastic or not has_chunk_kernel(sums) or any(one.scale or one.transform for one in product.operands):
+    if product.stochastic or any(one.scale or one.transform for one in product.operands):
         return None
+    kernel = None
+    if not has_chunk_kernel(sums):
+        kernel = _sequential_kernel(form, sums, (first, second, spec.shape))
+        if kernel is None:
+            return None
     of_first, of_second = (
         None if one.number is None else plan_for(one.number, one.rounding, torch.float32, None, False)
         for one in product.operands
     )
-    direct = Direct(form, (of_first, of_second), sums, None)
+    direct = Direct(form, (of_first, of_second), sums, None, kernel)
     try:
         steps = _steps(direct, spec, (first, second), ("first", "second"), Array("result", spec.shape, "float32"))
         return direct._replace(program=program(steps, {"first": 0, "second": 1, "result": 2}))
     except NoKernelError:
         return direct
+
+
+def _sequential_kernel(form: Form, sums: Sums, shapes: Sequence[tuple[int, ...]]) -> Callable[..., None] | None:
+    """The kernel of sequential sums that round, for a product of matrices that is all in float64 at once; or None."""
+    accumulator = sums.accumulator
+    if isinstance(form, ConvolutionForm) or not (accumulator.sequential and accumulator.rounds):
+        return None
+    return products.sequential(accumulator, sums.narrow) if max(map(prod, shapes)) <= BLOCK else None
 
 
 def product_steps(
@@ -301,7 +317,7 @@ def product_steps(
 
 
 def _steps(direct: Direct, spec: ProductSpec, shapes: Sequence[Any], names: Sequence[str], result: Any) -> list[Native]:
-    if isinstance(direct.form, ConvolutionForm):
+    if isinstance(direct.form, ConvolutionForm) or direct.sequential is not None:
         raise NoKernelError
     steps, read = [], list(names)
     for index, (name, plan, shape) in enumerate(zip(names, direct.plans, shapes, strict=True)):
@@ -335,11 +351,18 @@ def multiply_directly(
         slots: Slots = [first, second, None]
         direct.program(slots)
         return slots[2]
-    form, (of_first, of_second), sums, _ = direct
+    form, (of_first, of_second), sums, _, sequential = direct
     x, y = first.detach(), second.detach()
     x = x if of_first is None else round_tensor(x, of_first, None, True)
     y = y if of_second is None else round_tensor(y, of_second, None, True)
     if isinstance(form, ConvolutionForm):
         return convolution_product(form, spec.which, x, y, spec.other, sums, None)
     left, right = form.matrices(Float64, spec.which, x, y, spec.other)
-    return matrix_product(left, right, sums, None)
+    if sequential is None:
+        return matrix_product(left, right, sums, None)
+    return one_nan(run_sequential(sequential, left, right, None).to(torch.float32))
+
+
+def one_nan(x: torch.Tensor) -> torch.Tensor:
+    """x, in place, with one pattern of bits for all NaN."""
+    return torch.nan_to_num_(x, nan=torch.nan, posinf=torch.inf, neginf=-torch.inf)

@@ -25,18 +25,19 @@ from qtorch._torch_internals import unseen_by_modes
 from qtorch.linalg.delayed import gather_product, given_scales
 from qtorch.linalg.namespace import Float64
 from qtorch.linalg.native import (
+    BLOCK,
     ProductSpec,
     convolution_product,
     direct_product,
     matrix_product,
     multiply_directly,
+    one_nan,
     product_of,
     sums_for,
 )
 
 Axes = dict[int, int]
 
-BLOCK = 1 << 21  # so many numbers have float64 copies at a time
 _SIDE = 1024  # rows and columns of a result
 
 _library = torch.library.Library("qtorch", "FRAGMENT")
@@ -149,7 +150,7 @@ def _with_operands(
     def multiply_rounded(key: Any, sums: Sums) -> torch.Tensor:
         found = convolution_product(form, which, x, y, other, sums, key)
         if found is not None:
-            return found if factor is None else _one_nan(rescaled(Float64, found, factor).to(torch.float32))
+            return found if factor is None else one_nan(rescaled(Float64, found, factor).to(torch.float32))
         return _multiply_matrices(Matrices(*form.matrices(Float64, which, x, y, other), None, factor), key, sums)
 
     return multiply_rounded
@@ -162,18 +163,13 @@ def _multiply_matrices(found: Matrices, key: Any, sums: Sums) -> torch.Tensor:
     names = Float64(key, sums.narrow)
     result = matrix_product(left, right, sums, key) if scales is None else None
     if result is not None:
-        return result if factor is None else _one_nan(rescaled(names, result, factor).to(torch.float32))
+        return result if factor is None else one_nan(rescaled(names, result, factor).to(torch.float32))
     result = left.new_empty((*batch_shape(left, right), left.shape[-2], right.shape[-1]))
     pair = (left, right) if scales is None else (left, right, *scales)
     for part, a, b, *of_part in _blocks(result, pair, sums.accumulator.stochastic):
         sum_ = multiply(names, a, b, sums, (of_part[0], of_part[1]) if of_part else None)
         part.copy_(sum_ if factor is None else rescaled(names, sum_, factor))
-    return _one_nan(result)
-
-
-def _one_nan(x: torch.Tensor) -> torch.Tensor:
-    """x, in place, with one pattern of bits for all NaN."""
-    return torch.nan_to_num_(x, nan=torch.nan, posinf=torch.inf, neginf=-torch.inf)
+    return one_nan(result)
 
 
 def _blocks(result: torch.Tensor, operands: Sequence[Any], whole: bool) -> Iterator[tuple[Any, ...]]:
