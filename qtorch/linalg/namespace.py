@@ -32,7 +32,7 @@ def sequential_product(
 
 
 def run_sequential(
-    function: Callable[..., None], a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None
+    function: Callable[..., object], a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None
 ) -> torch.Tensor:
     """The product of matrices, or of batches of them, by a kernel of `products.sequential`, in float64."""
     if a.dim() > 2 or b.dim() > 2:

@@ -262,7 +262,7 @@ class Direct(NamedTuple):
     plans: tuple[Plan | None, Plan | None]
     sums: Sums
     program: Callable[[Slots], None] | None
-    sequential: Callable[..., None] | None = None
+    sequential: Callable[..., object] | None = None
 
 
 @lru_cache(maxsize=4096)
@@ -289,7 +289,7 @@ def direct_product(spec: ProductSpec, first: tuple[int, ...], second: tuple[int,
         return direct
 
 
-def _sequential_kernel(form: Form, sums: Sums, shapes: Sequence[tuple[int, ...]]) -> Callable[..., None] | None:
+def _sequential_kernel(form: Form, sums: Sums, shapes: Sequence[tuple[int, ...]]) -> Callable[..., object] | None:
     """The kernel of sequential sums that round, for a product of matrices that is all in float64 at once; or None."""
     accumulator = sums.accumulator
     if isinstance(form, ConvolutionForm) or not (accumulator.sequential and accumulator.rounds):
