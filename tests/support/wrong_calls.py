@@ -26,14 +26,8 @@ ROOMS = {
     "qcore": ("", "linalg", "affine", "affine.arithmetic", "insight", "reproducible", "recipes"),
     "qtorch": (
         *("", "recipes", "insight", "linalg", "nn", "nn.intrinsic", "nn.intrinsic.qat", "nn.intrinsic.quantized"),
-        *(
-            "nn.intrinsic.quantized.dynamic",
-            "nn.qat",
-            "nn.quantized",
-            "nn.quantized.dynamic",
-            "nn.quantized.functional",
-        ),
-        *("optim", "quant", "quantization", "quantization.functional", "reproducible"),
+        *("nn.intrinsic.quantized.dynamic", "nn.qat", "nn.quantized", "nn.quantized.dynamic"),
+        *("nn.quantized.functional", "optim", "quant", "quantization", "reproducible"),
     ),
     "qjax": (
         *("", "recipes", "insight", "linalg", "nnx", "nnx.intrinsic", "nnx.quantized", "nnx.quantized.dynamic"),
