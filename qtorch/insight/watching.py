@@ -243,7 +243,7 @@ def _checked(model: Any, optimizer: Any) -> nn.Module:
 
 def _multiplies(layer: nn.Module) -> bool:
     """True for modules whose own products have formats."""
-    lowering = vars(layer).get("_lowering")
+    lowering = vars(layer).get("qtorch_lowering")
     return multiplies(layer) or (isinstance(lowering, Lowering) and any(lowering.products.values()))
 
 
@@ -253,7 +253,7 @@ def _quantizers(model: nn.Module) -> Iterator[tuple[Site, Quantizer]]:
         hook = getattr(module, "rounding_hook", None)
         if isinstance(hook, RoundingHook):
             yield Site(path, "output"), hook.quantizer
-        lowering = vars(module).get("_lowering")
+        lowering = vars(module).get("qtorch_lowering")
         if isinstance(lowering, Lowering) and lowering.weight is not None:
             yield Site(path, "weight"), lowering.weight
         for rounding, _ in forward_hooks(module, True):

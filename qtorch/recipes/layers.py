@@ -261,7 +261,7 @@ def round_weights(path: str, layer: nn.Module, rule: Rule) -> None:
     if rule.weight_number is None:
         return
     if _multiplies_by_own_code(layer):
-        layer._lowering = Lowering(path, weight=_weight_quantizer(rule))  # type: ignore[assignment]
+        layer.qtorch_lowering = Lowering(path, weight=_weight_quantizer(rule))  # type: ignore[assignment]
         enter_forward(layer)
         change_class(layer, LOWERED, entering)
         _mark(layer)
@@ -315,7 +315,7 @@ def weight_quantizers(layer: nn.Module) -> Iterator[tuple[str, Quantizer]]:
     for hook, _ in forward_hooks(layer, True):
         if isinstance(hook, RoundWeight):
             yield hook.name, hook.quantizer
-    lowering = vars(layer).get("_lowering")
+    lowering = vars(layer).get("qtorch_lowering")
     if isinstance(lowering, Lowering) and lowering.weight is not None:
         yield "weight", lowering.weight
 

@@ -41,7 +41,7 @@ def report(model: nn.Module, *inputs: Any, **options: Any) -> RunReport:
     check_type("model", model, nn.Module, "a torch.nn.Module")
     found = Listing()
     names = {module: name for name, module in named_layers(model)}
-    is_lowered = any(multiplies(module) or "_lowering" in vars(module) for module in names)
+    is_lowered = any(multiplies(module) or "qtorch_lowering" in vars(module) for module in names)
     wide = _Wide(found, "no rule or entry is for it" if is_lowered else "the model is not lowered")
     handles = []
     for module, name in names.items():

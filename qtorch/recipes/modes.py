@@ -501,7 +501,7 @@ def entering(base: type) -> dict[str, Any]:
 
 def _states_of(module: Any) -> list[str]:
     """The names of a module's buffers with states of delayed scales."""
-    lowering = vars(module).get("_lowering")
+    lowering = vars(module).get("qtorch_lowering")
     return [] if lowering is None else list(lowering.states.values())
 
 
@@ -523,7 +523,7 @@ def _entered(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(method)  # programs read the signature
     def entered(self: Any, *args: Any, **kwargs: Any) -> Any:
-        lowering = getattr(self, "_lowering", None)
+        lowering = getattr(self, "qtorch_lowering", None)
         if lowering is None:  # a new module, made from a class that a registry has kept
             return method(self, *args, **kwargs)
         refuse_tracers(args[0] if args else None)
@@ -560,7 +560,7 @@ def enter_forward(module: nn.Module) -> None:
 
 def _extra_repr(base: Any) -> Callable[[Any], str]:
     def extra_repr(self: Any) -> str:
-        lowering = vars(self).get("_lowering")
+        lowering = vars(self).get("qtorch_lowering")
         return ", ".join(filter(None, [base.extra_repr(self), "" if lowering is None else _shown(lowering)]))
 
     return extra_repr

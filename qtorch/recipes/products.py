@@ -110,7 +110,7 @@ def _enter(name: str, layer: nn.Module, recipe: Recipe, chosen: dict[tuple[str, 
         if found is None:
             left = entry is not None or (name, kind) in chosen
             reasons[kind] = "the recipe leaves it wide" if left else f"no entry of the recipe is for {kind} here"
-    layer._lowering = Lowering(name, products, reasons, states=_make_states(layer, products))  # type: ignore[assignment]
+    layer.qtorch_lowering = Lowering(name, products, reasons, states=_make_states(layer, products))  # type: ignore[assignment]
     enter_forward(layer)
     change_class(layer, LOWERED, entering)
 
