@@ -3,6 +3,10 @@
 Usage:
     python -m benchmarks.layers                        everything, on the CPU
     python -m benchmarks.layers --seconds 5 --json layers.json
+    ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 python -m benchmarks.layers --engine onednn
+
+torch's default engine takes the processor's instructions for int8 whatever the first variable says, so only the third
+line compares AVX2 with AVX2.
 
 All calls of a row take turns, and medians are compared. Each row has its limit, and says whether it is met; the exit
 status is 0 all the same: a benchmark reports, it does not judge.
@@ -228,9 +232,12 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time layers in integers against torch.ao's and float32.")
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each row, five turns at least")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch")
+    parser.add_argument("--engine", choices=torch.backends.quantized.supported_engines, help="of torch.ao's layers")
     parser.add_argument("--json", metavar="FILE", help="write versions, machine and rows there")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
+    if options.engine:
+        torch.backends.quantized.engine = options.engine
     console, log = (Console(stderr=stderr, highlight=False) for stderr in (False, True))
     console.width = max(console.width, WIDTH)
     facts = {"versions": versions(), "machine": machine("cpu") | {"engine": torch.backends.quantized.engine}}
