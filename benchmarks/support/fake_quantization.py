@@ -32,12 +32,10 @@ def compare_fake_quantization(everything: bool) -> Iterator[Case]:
 
     Programs for torch.compile take seconds each: all of them with `everything`, else one for each dtype and layout.
     """
-    step = torch.compile(_torch_step, fullgraph=True, dynamic=False)
-    torch._dynamo.config.recompile_limit = len(FORMS) * len(AXES) * len(DTYPES)
     backends: dict[str, Run] = {
         "numpy": _by_numpy,
         eager_kernels(): lambda *arguments: _by_torch(_torch_step, *arguments),
-        "torch compiled": lambda *arguments: _by_torch(step, *arguments),
+        "torch compiled": _by_compiled_torch(torch.compile(_torch_step, fullgraph=True, dynamic=False)),
         "jax jit": _by_jax,
     }
     for (i, form), (j, (layout, axis)), (k, (name, dtype)) in _all():
@@ -101,6 +99,16 @@ def _by_torch(
     scale, zero = (torch.as_tensor(one) for one in (qparams.scale, qparams.zero_point))
     y = step(given, scale, zero, qparams.axis, form.qmin, form.qmax)
     return [to_array(one.detach()) for one in (y, *torch.autograd.grad(y, given, incoming))]
+
+
+def _by_compiled_torch(step: Callable[..., torch.Tensor]) -> Run:
+    """A run of a compiled step, of which torch keeps as many programs as there are cases."""
+
+    def run(*arguments: Any) -> list[np.ndarray]:
+        with torch._dynamo.config.patch(recompile_limit=len(FORMS) * len(AXES) * len(DTYPES)):
+            return _by_torch(step, *arguments)
+
+    return run
 
 
 def _by_jax(x: np.ndarray, qparams: QParams, form: AffineInteger, gradient: np.ndarray) -> list[np.ndarray]:
