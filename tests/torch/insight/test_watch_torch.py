@@ -1,6 +1,7 @@
 """The watch over torch models: sites, removal, and what is wrong with its arguments."""
 
 import copy
+import gc
 import sys
 import threading
 
@@ -56,6 +57,8 @@ def test_off_it_costs_nothing():
             found[0] += event in ("call", "c_call")
 
         x = torch.ones(3, 4)
+        gc.collect()
+        gc.disable()  # JAX, where another test has imported it, hangs functions on the collector
         sys.setprofile(count)
         try:
             optimizer.zero_grad()
@@ -63,12 +66,14 @@ def test_off_it_costs_nothing():
             optimizer.step()
         finally:
             sys.setprofile(None)
+            gc.enable()
         return found[0]
 
-    first = [calls() for _ in range(3)][-1]  # the first steps make what later ones keep
+    # The first steps make what later ones keep; a step now and then has a call more, of a weak reference that ends.
+    first = min(calls() for _ in range(5))
     with watch(model, optimizer):
-        assert calls() > first
-    assert calls() == first
+        assert min(calls() for _ in range(3)) > first
+    assert min(calls() for _ in range(5)) == first
 
 
 def test_an_observer_sees_its_own_thread():
