@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -65,41 +64,6 @@ NAMED: dict[str, tuple[Number, str]] = {  # name: (format, source)
     "nvfp4": (NVFP4(), "NVIDIA, Pretraining Large Language Models with NVFP4, 2025"),
 }
 
-_FIELDS = {  # of which dtypes' names have the width: float8_e4m3fn
-    name: number.bits for name, (number, _) in NAMED.items() if isinstance(number, BinaryFloat) and name[0] == "e"
-}
-# What else people write, in small letters, and the formats that it may mean; with several, none is chosen.
-SPELLINGS: dict[str, tuple[str, ...]] = {
-    "fp64": ("binary(11,52)",),
-    "float64": ("binary(11,52)",),
-    "double": ("binary(11,52)",),
-    "fp32": ("binary(8,23)",),
-    "float32": ("binary(8,23)",),
-    "single": ("binary(8,23)",),
-    "fp16": ("float16",),
-    "half": ("float16",),
-    "bf16": ("bfloat16",),
-    "fp8": ("e4m3fn", "e5m2"),
-    "float8": ("e4m3fn", "e5m2"),
-    "fp6": ("e2m3fn", "e3m2fn"),
-    "float6": ("e2m3fn", "e3m2fn"),
-    "fp4": ("e2m1fn",),
-    "float4": ("e2m1fn",),
-    "float4_e2m1fn_x2": ("e2m1fn",),
-    "e2m3": ("e2m3fn",),
-    "e3m2": ("e3m2fn",),
-    "e2m1": ("e2m1fn",),
-    "e8m0": ("e8m0fnu",),
-    "mxfp8": ("mxfp8_e4m3", "mxfp8_e5m2"),
-    "mxfp6": ("mxfp6_e2m3", "mxfp6_e3m2"),
-    "mxfp4_e2m1": ("mxfp4",),
-    **{f"float{bits}_{name}": (name,) for name, bits in _FIELDS.items()},
-    **{f"fp{bits}_{name}": (name,) for name, bits in _FIELDS.items()},
-    "fp8_e4m3": ("e4m3fn", "e4m3"),  # NVIDIA's, and ml_dtypes'
-    **{f"int{bits}": (f"fixed({bits},0)",) for bits in range(2, 33) if f"int{bits}" not in NAMED},
-    **{f"uint{bits}": (f"fixed({bits},0,signed=False)",) for bits in range(1, 33) if f"uint{bits}" not in NAMED},
-}
-
 
 def dtype_name(value: Any) -> str | None:
     """The name of a dtype of NumPy, ml_dtypes, PyTorch or JAX, whose packages are not imported; None for others."""
@@ -112,13 +76,6 @@ def dtype_name(value: Any) -> str | None:
         return str(np.dtype(found).name) if known else None
     text = str(value) if type(value).__name__ == "dtype" else ""
     return text.removeprefix("torch.") if text.startswith("torch.") else None
-
-
-def nearest_names(name: str) -> list[str]:
-    """The known names most like an unknown one, for messages; first its meanings, where it has several."""
-    name = name.lower()
-    known = [*NAMED, *SPELLINGS]
-    return [*SPELLINGS.get(name, get_close_matches(name, known, 4, 0.6))]
 
 
 def p3109(bits: int, precision: int, signed: bool = True, extended: bool = True) -> BinaryFloat:

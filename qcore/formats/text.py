@@ -7,7 +7,7 @@
     axis     = integer | "..."
     size     = integer | "None"
 
-A name is one of `NAMED`, or another spelling of one (`SPELLINGS`); capitals have no meaning in it. An overflow policy
+A name is one of `NAMED`, or what others call a format (`SPELLINGS`); capitals have no meaning in it. An overflow policy
 takes the place of the format's own, as `overflow=` does in `quantize`. `_KINDS` has the kinds and their parameters.
 Arguments without a parameter come first, in the table's order. Spaces between tokens have no meaning; none are written.
 Nor are arguments that have their defaults.
@@ -31,9 +31,10 @@ from qcore.formats.affine import AffineInteger
 from qcore.formats.block import NVFP4, RULES, BlockFloatingPoint, BlockScaled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import SPECIALS, BinaryFloat, FloatingPoint
-from qcore.formats.names import NAMED, SPELLINGS, dtype_name, nearest_names, p3109
+from qcore.formats.names import NAMED, dtype_name, p3109
 from qcore.formats.number import OVERFLOWS, FormatTexts, Number
 from qcore.formats.posit import Posit
+from qcore.formats.spellings import MEANINGS, likely_meanings
 from qcore.law.tiles import block_text
 
 _TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[+-]?[0-9]{1,4000}|\.\.\.|\S")
@@ -185,14 +186,14 @@ class Reader:
         small = name.lower()
         if small in NAMED:
             return NAMED[small][0]
-        meanings = SPELLINGS.get(small, ())
+        meanings = MEANINGS.get(small, {})
         if len(meanings) != 1:
             raise self._unknown(name, kinds, start)
-        return parse(meanings[0])
+        return parse(next(iter(meanings)))
 
     def _unknown(self, name: str, kinds: Mapping[str, Kind], start: int) -> ValueError:
-        """The error at an unknown name; the names most like it come first."""
-        nearest = nearest_names(name) if name not in _KINDS else []
+        """The error at an unknown or ambiguous name; what it may mean comes first."""
+        nearest = likely_meanings(name) if name not in _KINDS or name in MEANINGS else []
         hint = f"{name} may mean {' or '.join(nearest)}; " if nearest else ""
         allowed = f"{', '.join(map(_signature, kinds))}, and the names {', '.join(NAMED)}"
         return self.error(f"{hint}allowed here are {allowed}", start)

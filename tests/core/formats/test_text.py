@@ -235,8 +235,8 @@ def test_different_formats_have_different_texts():
         ("e4m3fn:inf", 7, "overflow='inf'; allowed are nan, saturate"),
         ("float(5,2):nan", 11, "overflow='nan'; allowed are saturate"),
         ("affine(-8,7):nan", 13, "allowed after affine(-8,7) is no overflow policy"),
-        ("fp8", 0, "fp8 may mean e4m3fn or e5m2; allowed here are"),
-        ("mxfp8", 0, "mxfp8 may mean mxfp8_e4m3 or mxfp8_e5m2; allowed here are"),
+        ("fp8", 0, "fp8 may mean e4m3fn or e4m3fnuz (AMD CDNA 3) or e5m2; allowed here are"),
+        ("mxfp8", 0, "mxfp8 may mean mxfp8_e4m3 (OCP) or mxfp8_e5m2 (OCP); allowed here are"),
         ("e4m3fm", 0, "e4m3fm may mean e4m3fn or"),
         ("scaled(posit8,{-1:32})", 7, "element=Posit (bits=8, es=2); allowed are a FixedPoint"),
         ("scaled(mxfp4,{-1:32})", 7, "element=BlockScaled"),
@@ -344,7 +344,7 @@ def test_every_package_takes_dtypes(dtype):
     assert_same_bits(np.asarray(qjax.quantize(jnp.asarray(X), dtype)), expected)
 
 
-@pytest.mark.parametrize("dtype", [float, torch.bool, np.complex64, torch.complex64, jnp.int64])
+@pytest.mark.parametrize("dtype", [float, torch.bool, np.complex64, torch.complex64, jnp.bool_])
 def test_dtypes_without_a_format(dtype):
     with pytest.raises((TypeError, ValueError), match=r"^number="):
         qcore.quantize(X, dtype)
