@@ -54,7 +54,7 @@ def check_sizes(name: str, value: Any, least: int, dimensions: int) -> tuple[int
 
 
 def check_float(
-    name: str, value: Any, allowed: str = "a number >= 0", fits: Callable[[float], bool] = lambda number: number >= 0
+    name: str, value: Any, allowed: str = "a number >= 0", fits: Callable[[float], bool] = (0.0).__le__
 ) -> float:
     """A number that fits, as a float; text, bools and arrays of several values are refused."""
     try:

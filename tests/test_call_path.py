@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -70,11 +71,11 @@ def product():
     return lambda: qtorch.linalg.matmul(a, b, operands=("e4m3fn", "e4m3fn")).backward(torch.ones(8, 4))
 
 
-def reproducible_step():
-    """Two linear layers, relu, cross entropy and SGD."""
+def reproducible_step(optimizer):
+    """Two linear layers, relu, cross entropy and an optimizer."""
     room = qtorch.reproducible
     model = room.convert(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)))
-    optimizer = room.SGD(model.parameters(), lr=0.1)
+    optimizer = getattr(room, optimizer)(model.parameters(), lr=0.1)
     x, target = torch.ones(5, 8), torch.arange(5) % 4
 
     def step():
@@ -85,7 +86,9 @@ def reproducible_step():
     return step
 
 
-@pytest.mark.parametrize(("make", "most"), [(product, 120), (reproducible_step, 150)])
+@pytest.mark.parametrize(
+    ("make", "most"), [(product, 120), *((partial(reproducible_step, name), 150) for name in ("SGD", "Adam", "AdamW"))]
+)
 def test_training_enters_few_functions(make, most):
     """With their gradients; Python's calls take longer than small kernels."""
     call = make()

@@ -97,24 +97,33 @@ class _Optimizer(torch.optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             rate = torch.as_tensor(group["lr"], dtype=torch.float32).squeeze()
-            for parameters in self._together([p for p in group["params"] if p.grad is not None]):
+            for parameters in self._together(group["params"]):
                 self._update(parameters, rate.to(parameters[0].device), group)
         return loss
 
-    def _together(self, parameters: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-        """The parameters in lists that are updated at a time: a small one costs as many calls as a large one.
+    def _together(self, parameters: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+        """The parameters with a gradient, in lists that are updated together: a call for one takes as long as for many.
 
-        One that is no plain tensor goes alone.
+        A parameter that is not a plain tensor goes alone. Makes the states of optimizers that count steps.
         """
-        tensors, found = [], []
+        given, tensors = [], []
         for p in parameters:
-            tensors += (p, p.grad)
+            if p.grad is not None:
+                given.append(p)
+                tensors += (p, p.grad)
         all_plain = are_plain_tensors(tensors)
-        size, kind = 0, None
-        for p in parameters:
-            alone = None if all_plain or are_plain_tensors((p, p.grad)) else id(p)
+        found, size, kind, count = [], 0, None, 0.0
+        for p in given:
             gradient: Any = p.grad
-            own = alone, p.dtype, p.device, gradient.dtype, self._count(p) if self.counts else 0
+            if self.counts:
+                state = self.state[p]
+                if not state:
+                    self._begin(state, p)
+                count = float(state["step"])
+                if not (count >= 0 and count.is_integer()):
+                    FUNCTIONS.count("step", state["step"], 0)  # raises
+            alone = None if all_plain or are_plain_tensors((p, gradient)) else id(p)
+            own = alone, p.dtype, p.device, gradient.dtype, count
             size, before, kind = size + p.numel(), kind, own
             if found and (kind != before or size > _MOST):
                 yield found
@@ -123,8 +132,8 @@ class _Optimizer(torch.optim.Optimizer):
         if found:
             yield found
 
-    def _count(self, p: torch.Tensor) -> float:
-        """How many steps of a parameter were made, for optimizers that count them; they make its state first."""
+    def _begin(self, state: dict[str, Any], p: torch.Tensor) -> None:
+        """Makes the state of a parameter before its first step, for optimizers that count steps."""
         raise NotImplementedError
 
     def _update(self, parameters: Sequence[torch.Tensor], rate: torch.Tensor, group: dict[str, Any]) -> None:
@@ -133,28 +142,29 @@ class _Optimizer(torch.optim.Optimizer):
 
 def _apply(
     law: Differentiable,
-    check: Callable[..., Sequence[Any]],
+    check: Callable[..., Any],
     options: dict[str, Any],
-    tensors: Sequence[Sequence[torch.Tensor]],
+    groups: Sequence[Sequence[Any]],
     common: Sequence[Any],
 ) -> None:
     """Runs a law on each parameter with its gradient and state, and writes the results over parameters and state.
 
     Args:
         law: (parameter, gradient, *state, *common) -> the parameter and its state.
-        check: takes the law's arrays, and returns them if they are what the law takes.
+        check: takes the law's arrays, and raises an error if they are not what the law takes.
         options: the law's.
-        tensors: the parameters, then each entry of their states.
+        groups: of each parameter: itself, its gradient and its state.
         common: what all have in common.
     """
-    gradients: list[Any] = [p.grad for p in tensors[0]]
-    groups = list(zip(tensors[0], gradients, *tensors[1:], strict=True))
-    check(*groups[0], *common)
-    if replace(law, groups, common, (0, *range(2, 1 + len(tensors))), options):
+    # A kernel takes float32 alone, and results that fit where they are written: it needs no check.
+    if replace(law, groups, common, (0, *range(2, len(groups[0]))), options):
         return
-    first, *rest = (_joined(each) for each in tensors)
-    found = FUNCTIONS.call(law, *check(first, _joined(gradients), *rest, *common), **options)
-    for each, new in zip(tensors, found, strict=False):
+    for group in groups:
+        check(*group, *common)
+    parameters, gradients, *states = zip(*groups, strict=True)
+    joined = [_joined(each) for each in (parameters, gradients, *states)]
+    found = FUNCTIONS.call(law, *joined, *common, **options)
+    for each, new in zip((parameters, *states), found, strict=False):
         parts = [new] if len(each) == 1 else new.split([x.numel() for x in each])
         for x, part in zip(each, parts, strict=True):
             x.copy_(part.view_as(x))
@@ -205,14 +215,17 @@ class SGD(_Optimizer):
 
     def _update(self, parameters: Sequence[torch.Tensor], rate: torch.Tensor, group: dict[str, Any]) -> None:
         options = sgd_options(group["momentum"], group["nesterov"], group["weight_decay"])
-        tensors: list[Sequence[torch.Tensor]] = [parameters]
-        if group["momentum"]:
-            for p in parameters:
-                if "momentum_buffer" not in self.state[p]:
-                    self.state[p]["momentum_buffer"] = torch.zeros_like(p)
-            tensors.append([self.state[p]["momentum_buffer"] for p in parameters])
+        groups: list[tuple[Any, ...]] = []
+        for p in parameters:
+            if not group["momentum"]:
+                groups.append((p, p.grad))
+                continue
+            state = self.state[p]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(p)
+            groups.append((p, p.grad, state["momentum_buffer"]))
         common = (rate,) if group["momentum"] else (None, rate)  # without momentum, None is the velocity
-        _apply(SGD_LAW, FUNCTIONS.sgd_arrays, options, tensors, common)
+        _apply(SGD_LAW, FUNCTIONS.sgd_arrays, options, groups, common)
 
 
 class Adam(_Optimizer):
@@ -255,21 +268,21 @@ class Adam(_Optimizer):
         super()._check_options(group)
         adam_options(group["betas"], group["eps"], group["weight_decay"])
 
-    def _count(self, p: torch.Tensor) -> float:
-        state = self.state[p]
-        if not state:
-            state["step"] = torch.zeros(())
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
-        return float(state["step"])
+    def _begin(self, state: dict[str, Any], p: torch.Tensor) -> None:
+        state["step"] = torch.zeros(())
+        for name in self.buffers:
+            state[name] = torch.zeros_like(p)
 
     def _update(self, parameters: Sequence[torch.Tensor], rate: torch.Tensor, group: dict[str, Any]) -> None:
         options = adam_options(group["betas"], group["eps"], group["weight_decay"])
+        groups = []
         for p in parameters:
-            self.state[p]["step"] += 1
+            state = self.state[p]
+            state["step"] += 1
+            groups.append((p, p.grad, *map(state.__getitem__, self.buffers)))
         count = self.state[parameters[0]]["step"].to(rate.device)
-        moments = ([self.state[p][name] for p in parameters] for name in self.buffers)
         options["decoupled"] = self.decoupled
-        _apply(ADAM, FUNCTIONS.adam_arrays, options, [parameters, *moments], (count, rate))
+        _apply(ADAM, FUNCTIONS.adam_arrays, options, groups, (count, rate))
 
 
 class AdamW(Adam):

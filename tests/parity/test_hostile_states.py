@@ -33,6 +33,19 @@ def test_counts_of_steps(count, package):
         room.rate(qcore.reproducible.Cosine(1.0, 10), wrong)
 
 
+def test_a_count_that_was_changed_between_steps():
+    p = torch.nn.Parameter(torch.ones(2))
+    optimizer = qtorch.reproducible.Adam([p])
+    for count in (0.0, *COUNTS):
+        p.grad = torch.ones(2)
+        optimizer.step()
+        optimizer.state[p]["step"].fill_(count)
+        if count:
+            with pytest.raises(ValueError, match=rf"^step={count}; allowed is a whole number >= 0"):
+                optimizer.step()
+            optimizer.state.clear()
+
+
 def test_a_traced_count_is_taken():
     rate = qjax.reproducible.rate
     schedule = qcore.reproducible.Milestones(1.0, (2,), 0.5)
