@@ -99,11 +99,13 @@ class Carrier:
 
     def lane_at_most(self, count: int, exponent: int) -> int:
         """The lane of the largest carrier value that is a multiple of 2^exponent and at most count * 2^exponent."""
+        # All of it in integers: `low` is a unit of which the count's step and the carrier's are multiples.
         low = min(exponent, self.step_exponent)
         largest = ((2 << self.mantissa_bits) - 1) << (self.max_exponent - self.mantissa_bits - low)
         shift = exponent - low
         steps = min(count, largest >> shift) << shift  # in units of 2^low
         steps >>= self.step_exponent - low
+        # A normal number's hidden bit adds one to the field, so one formula holds for subnormal numbers, too.
         field = max(steps.bit_length() - self.mantissa_bits - 1, 0)
         return ((field << self.mantissa_bits) + (steps >> field)) << self.padding
 
@@ -133,6 +135,7 @@ def check_result_dtype(dtype: Any) -> tuple[np.dtype, Carrier]:
 
 def leading_bit(xp: Any, value: Any, carrier: Carrier) -> Any:
     """floor(log2 value) of lanes above 0 with at most `width` + 1 significant bits; 0 for 0."""
+    # With so few bits the conversion is exact, so it cannot round up to the next power of two.
     return xp.clip((xp.float_bits(value) >> carrier.width) - carrier.lane_bias, 0, None)
 
 
@@ -159,7 +162,9 @@ def from_count(
     absolute = xp.float_bits(count) + ((exponent + (carrier.bias - carrier.lane_bias)) << carrier.width)
     if scale is not None:
         most, shift = scale
+        # Clipped before the sum: the sum of two large exponents would leave the lane.
         absolute, normal = (absolute if most is None else xp.clip(absolute, None, most)) + shift, most is None
+    # The last factor is 0 for a count of zero, whose conversion has no leading bit, and -1 for all others.
     return (absolute if normal else without_hidden_bits(xp, absolute, carrier)) & (-count >> carrier.last)
 
 
@@ -182,11 +187,12 @@ def without_hidden_bits(xp: Any, absolute: Any, carrier: Carrier) -> Any:
     """The inverse of `with_hidden_bits`, for magnitudes that the carrier can represent."""
     width, hidden = carrier.width, carrier.hidden
     significand = (absolute & (hidden - 1)) | hidden
+    # Clipped to `last`: a shift by the lane's width or more is not defined in C, and here all bits are gone anyway.
     subnormal = significand >> xp.clip(1 - (absolute >> width), 0, carrier.last)
     return xp.where(absolute < hidden, subnormal, absolute)
 
 
 def quiet(bits: Any, carrier: Carrier) -> Any:
-    """Turns infinities into NaNs; `bits` are infinities and NaNs only."""
+    """Turns infinities into NaNs; `bits` are infinities and NaNs only. A NaN keeps its payload."""
     infinite = ((bits & carrier.magnitude_mask) - (carrier.infinity + 1)) >> carrier.last
     return bits | (infinite & (carrier.hidden >> 1))

@@ -102,26 +102,32 @@ def decode(xp: Any, code: Any, carrier: Carrier, codes: Codes, scale: Scale = No
 
 def _decode_float(xp: Any, code: Any, carrier: Carrier, codes: FloatCodes, scale: Scale) -> Any:
     magnitude, negative = code & codes.mask, (code & codes.sign) != 0
+    # Codes of subnormal numbers have a smaller field, and the quantum of the first field of normal numbers.
     field = xp.clip(magnitude >> codes.man, codes.first, None)
     count = magnitude - ((field - 1) << codes.man)  # of normal numbers with the hidden bit
     exponent = field + (codes.lowest - codes.first - codes.man - carrier.bias)
     lanes = from_count(xp, count, exponent, carrier, isinstance(codes, NormalCodes), scale)
     unused = (magnitude > codes.largest) | ((magnitude < codes.least) & (magnitude > 0))
     lanes = xp.where(unused, carrier.quiet_nan, lanes)  # codes that stand for no number
+    # Infinity comes after NaN, as it is one of the codes above the largest. The second comparison is for formats
+    # without infinity, whose `infinity` is the code of their largest number.
     lanes = xp.where((magnitude == codes.infinity) & (magnitude > codes.largest), carrier.infinity, lanes)
     lanes = xp.where(negative, lanes | carrier.negative, lanes)
+    # The last, as the code of this NaN is that of zero with a sign, which the lines above have made -0.
     return xp.where((code & (codes.mask | codes.sign)) == codes.nan_zero, carrier.quiet_nan, lanes)
 
 
 def _decode_fixed(xp: Any, code: Any, carrier: Carrier, codes: FixedCodes, scale: Scale) -> Any:
+    # Extends the sign bit to the lane; without negative numbers `half` is 0 and nothing changes.
     number = ((code & codes.mask) ^ codes.half) - codes.half
     lanes = fixed_lanes(xp, number, carrier, codes, scale)
     return xp.where(number < codes.unused - codes.half, carrier.quiet_nan, lanes)
 
 
 def fixed_lanes(xp: Any, number: Any, carrier: Carrier, codes: FixedCodes, scale: Scale = None) -> Any:
+    """The lanes of these numbers of steps."""
     sign = number >> carrier.last
-    count, normal = (number ^ sign) - sign, isinstance(codes, SmallCodes)
+    count, normal = (number ^ sign) - sign, isinstance(codes, SmallCodes)  # xor and difference: the absolute value
     return from_count(xp, count, codes.exponent, carrier, normal, scale) | (sign & carrier.negative)
 
 
@@ -166,6 +172,7 @@ def encoding(carrier: Carrier, grid: Grid, codes: FloatCodes | FixedCodes) -> tu
     """The arguments of `encode`: a grid whose limits are codes (fixed point: magnitudes less `base`), and the codes."""
     limit, lower = min(grid.limit, carrier.infinity - 1), grid.limit + grid.lower
     if isinstance(codes, FixedCodes):
+        # Where the range goes beyond the carrier's, infinity has no number to saturate at. It gets the code 0, as NaN.
         keep = grid.keep - (grid.limit == carrier.infinity)
         return grid._replace(limit=limit - grid.base, keep=keep), codes
     largest, least = _code_of(limit, carrier, codes), _code_of(lower, carrier, codes)
@@ -174,7 +181,7 @@ def encoding(carrier: Carrier, grid: Grid, codes: FloatCodes | FixedCodes) -> tu
     zero = _code_of(grid.zero, carrier, codes)
     grid = grid._replace(limit=largest, lower=least - largest, jump=jump, lower_jump=lower_jump, zero=zero)
     cap, fields = grid.finest if grid.slope else min(grid.coarsest, carrier.width), carrier.width
-    if codes.lowest < 1:
+    if codes.lowest < 1:  # all subnormal numbers of the format are subnormal numbers of the carrier, too
         cap, fields = carrier.width, 0
     below, offset = codes.lowest - 1, (codes.first - 1) << codes.man
     highest = codes.lowest + (codes.largest >> codes.man)
@@ -192,6 +199,7 @@ def _code_of(lane: int, carrier: Carrier, codes: FloatCodes) -> int:
         return codes.infinity if lane == carrier.infinity else codes.nan
     if lane == 0:
         return codes.first - 1
+    # A subnormal number of the carrier is normalized here: its field is that of its leading bit, 0 or less.
     field = lane >> carrier.width or lane.bit_length() - carrier.width
     significand = lane << 1 - field if lane < carrier.hidden else lane % carrier.hidden + carrier.hidden
     above = field - codes.lowest
@@ -213,6 +221,7 @@ def encode(
     if kind in GENERAL or isinstance(codes, FixedCodes):  # otherwise `shift` drops them
         rounded = cleared(rounded, drop, carrier)
     if isinstance(codes, FixedCodes):
+        # Clipped as magnitudes, before they are counted: a count beyond the range need not fit a lane.
         value = xp.clip(xp.clip(rounded, None, grid.limit + (sign & grid.lower)), 0, None)
         small = isinstance(codes, SmallCodes)
         code = _small_count(xp, value, sign, carrier) if small else _fixed_count(xp, value, sign, carrier, grid.top)
@@ -223,7 +232,7 @@ def encode(
         largest = largest + (sign & grid.lower)
     else:  # a bit less to shift is a field less to keep: subnormal numbers have the field 0 in codes
         value = (rounded - ((codes.cap - shift) << carrier.width)) >> shift
-    value = xp.clip(value, 0, None)
+    value = xp.clip(value, 0, None)  # numbers that were rounded to less than one quantum are negative here
     # A carry may have led beyond the largest code, where other codes have other meanings.
     if kind in SYMMETRIC and mode.stays_finite(sign) is None:  # infinity, or NaN, has the next code
         value = xp.clip(value, None, largest + grid.jump)
@@ -243,7 +252,8 @@ def wrap(
     rounded = cleared(rounded, drop, carrier)
     sign, magnitude = bits >> carrier.last, bits & carrier.magnitude_mask
     code = _fixed_count(xp, xp.clip(rounded, 0, None), sign, carrier, grid.top) & codes.mask
-    zero = (rounded - 1) >> carrier.last  # keeps its sign
+    # Only a number that is rounded to zero keeps its sign; one that wraps around to zero becomes +0.
+    zero = (rounded - 1) >> carrier.last
     lanes = fixed_lanes(xp, (code ^ codes.half) - codes.half, carrier, codes) | (bits & carrier.negative & zero)
     return xp.where(magnitude > carrier.infinity - 1, quiet(bits, carrier), lanes)
 
@@ -264,7 +274,7 @@ def _wide_count(
 def _small_count(xp: Any, value: Any, sign: Any, carrier: Carrier) -> Any:
     """Magnitudes less `base`, counted in steps, with signs.
 
-    They are converted as floats with fields from 1 on, where zero becomes 1/2, which is converted to 0.
+    They are converted as floats: a quantum with field 1 becomes 1.0. Zero becomes 1/2, which is converted to 0.
     """
     absolute = value + ((carrier.lane_bias - 1) << carrier.width)
     return xp.integers(absolute | (sign << carrier.last))
@@ -273,6 +283,7 @@ def _small_count(xp: Any, value: Any, sign: Any, carrier: Carrier) -> Any:
 def _fixed_count(xp: Any, value: Any, sign: Any, carrier: Carrier, top: Any) -> Any:
     """Magnitudes less `base`, counted in steps, with signs, as far as they fit lanes; `top` is that of the grid."""
     field, significand = field_and_significand(xp, value, carrier)
+    # One of the two shifts is 0. Bits that leave the lane to the left count multiples of 2^last, which no code has.
     shift = field - top
     count = (significand << xp.clip(shift, 0, carrier.last)) >> xp.clip(-shift, 0, carrier.last)
     return (count ^ sign) - sign

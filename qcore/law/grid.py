@@ -87,6 +87,8 @@ SYMMETRIC = ("overflowing", "general")  # kinds with the same limit for negative
 
 def uniform_grid(xp: Any, quantum: Any, carrier: Carrier) -> tuple[Any, Any, Any]:
     """`base`, `top` and `coarsest` of a grid whose smallest quantum has the biased exponent `quantum`."""
+    # A field more means a bit less to drop, from `quantum + width` at field 0. `width + 1` drops all bits and the
+    # hidden one. A quantum below field 1 needs no base; there the carrier's subnormal numbers drop as field 1 does.
     width = carrier.width
     base = xp.clip(quantum - 1, 0, None) << width
     return base, xp.clip(quantum + width, 0, width + 1), xp.clip(quantum + (width - 1), 0, width + 1)
@@ -114,6 +116,7 @@ def round_to_grid(
         rounded = xp.clip(rounded, grid.floor, None)
     # From 0 down nothing was carried into the quantum's field: the result is zero, not `base`.
     value = xp.where(rounded > 0, rounded + grid.base, 0)
+    # The range comes last: rounding decides whether a number overflows (IEEE 754, section 7.4).
     largest = grid.limit if kind in SYMMETRIC else grid.limit + ((bits >> carrier.last) & grid.lower)
     value = limit(xp, value, largest, bits, carrier, mode, grid, kind)
     return finish(xp, value, bits, bits & carrier.negative, bits, carrier, grid, kind)
@@ -131,10 +134,14 @@ def round_magnitude(
     width, hidden, last = carrier.width, carrier.hidden, carrier.last
     sign, magnitude = bits >> last, bits & carrier.magnitude_mask
     m = magnitude - grid.base
-    if mode is Rounding.STOCHASTIC:  # below one half: in units of 1 / hidden, rounded down, less one
+    # Below half a quantum m is negative, and its bits are not linear in the number.
+    if mode is Rounding.STOCHASTIC:
+        # v quanta become 2 * v * hidden - hidden, rounded down, as for the numbers with field 0. A random step of
+        # width + 1 bits then reaches `hidden`, which is one quantum, with probability v.
         _, significand = field_and_significand(xp, magnitude, carrier)
         m = xp.clip(m, (significand >> xp.clip(-(m >> width), 0, last)) - hidden, None)
-    elif mode.directed:  # below one half it only matters if the number is zero
+    elif mode.directed:
+        # The largest step is 2 * hidden - 1: it takes 1 - hidden to one quantum, and zero's -hidden to less.
         m = xp.clip(m, xp.clip(magnitude, None, 1) - hidden, None)
     # A field more drops a bit less. Without subnormals all bits are dropped below the first field, so there a field
     # counts 2^slope times: the clips below turn any step away from it into `coarsest`.
@@ -153,9 +160,12 @@ def round_magnitude(
         if kind == "wide":
             normal = ~(magnitude - grid.lowest >> last)  # below it, ties are with zero, which is even
             odd = odd ^ ((below + grid.shift) & normal & grid.coded & 1)
-    top_bits = word >> (last - drop) if mode is Rounding.STOCHASTIC else None  # as many as are dropped
+    # A word has `last` random bits, of which the highest are read: a step needs one for each dropped bit.
+    top_bits = word >> (last - drop) if mode is Rounding.STOCHASTIC else None
     step = increment(mode, power - 1, odd, sign, top_bits)
-    if mode is Rounding.STOCHASTIC or mode.directed:  # below one quantum, the result is at most one quantum
+    if mode is Rounding.STOCHASTIC or mode.directed:
+        # Below one quantum the step has width + 1 bits and could carry twice; the result is at most one quantum.
+        # Steps that drop fewer bits are below `hidden`, so this does not change them.
         step = xp.clip(step, None, hidden - xp.clip(m, None, 0))
     return m + step, drop, below
 
@@ -171,6 +181,7 @@ def _deep(xp: Any, magnitude: Any, drop: Any, carrier: Carrier, grid: Grid, kind
     For formats that may represent the carrier's subnormal numbers as normal ones. `drop` are the bits below the quantum
     of the format's own subnormal numbers.
     """
+    # As an integer, a subnormal magnitude has its leading bit where a conversion to a float finds it.
     leading = xp.float_bits(xp.clip(magnitude, None, carrier.hidden)) >> carrier.width
     below = leading - (carrier.lane_bias + carrier.width)  # how far below field 1; 0 for the carrier's normal numbers
     if kind != "wide":
@@ -179,14 +190,14 @@ def _deep(xp: Any, magnitude: Any, drop: Any, carrier: Carrier, grid: Grid, kind
 
 
 def limit(xp: Any, value: Any, largest: Any, bits: Any, carrier: Carrier, mode: Rounding, grid: Grid, kind: str) -> Any:
-    """The magnitudes or codes that `bits` round to; those beyond the largest saturate, or become infinity or NaN."""
+    """The magnitudes or codes that `bits` round to. Beyond `largest` they saturate, or become infinity or NaN."""
     if kind in SATURATING:
         return xp.clip(value, None, largest)
     sign, jump = bits >> carrier.last, grid.jump
     if kind == "wide":
         jump = jump + (sign & grid.lower_jump)
     stays = mode.stays_finite(sign)
-    if stays is not None:  # only finite numbers saturate so: infinity overflows in every mode
+    if stays is not None:  # only finite numbers saturate: infinity overflows in every mode
         finite = ((bits & carrier.magnitude_mask) - carrier.infinity) >> carrier.last
         jump = jump & ~(stays & finite & ~(sign & grid.unsigned))
     return xp.where(value > largest, largest + jump, value)
@@ -207,5 +218,6 @@ def finish(xp: Any, value: Any, bits: Any, negative: Any, kept: Any, carrier: Ca
     if kind in GENERAL:  # -1 for a value above zero, whose sign always stays
         negative = negative & ((-value >> carrier.last) | grid.signed_zero)
     if kind == "wide":
+        # A format without negative numbers does not keep -infinity: it overflows as every other negative number.
         keep = xp.clip(keep - ((bits >> carrier.last) & grid.unsigned), None, carrier.infinity)
     return xp.where(magnitude > keep, kept, value | negative)

@@ -102,9 +102,9 @@ def increment(mode: Rounding, mask: Any, odd: Any, sign: Any, top_bits: Any) -> 
         top_bits: the random bits aligned with `mask`; only read by STOCHASTIC.
     """
     match mode:
-        case Rounding.STOCHASTIC:
+        case Rounding.STOCHASTIC:  # of the mask + 1 equally likely steps, as many carry as the dropped bits count
             return top_bits
-        case Rounding.NEAREST:
+        case Rounding.NEAREST:  # half for odd numbers, half - 1 for even ones: only ties notice the difference
             return (mask + odd) >> 1
         case Rounding.NEAREST_AWAY:
             return (mask + 1) >> 1
@@ -118,7 +118,7 @@ def increment(mode: Rounding, mask: Any, odd: Any, sign: Any, top_bits: Any) -> 
             return 0
         case Rounding.AWAY:
             return mask
-        case Rounding.UP:
+        case Rounding.UP:  # magnitudes again: a negative number goes up when its magnitude is truncated
             return mask & ~sign
         case Rounding.DOWN:
             return mask & sign

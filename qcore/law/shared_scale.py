@@ -80,9 +80,9 @@ def shared_scale(
     finite = xp.clip(largest, None, infinity - 1)  # QPyTorch's blocks take infinity for the largest number
     exponent = (with_hidden_bits(xp, finite, carrier) + shared.carry) >> width
     if kind == "block":
-        return exponent - shared.top, None
+        return exponent - shared.top, None  # QPyTorch's exponents have no limits
     scale = xp.clip(xp.clip(exponent - shared.top, shared.least, None), None, shared.most)
-    return scale, (infinity - 1 - largest) >> carrier.last
+    return scale, (infinity - 1 - largest) >> carrier.last  # one infinity or NaN makes the scale NaN
 
 
 def block_grid(
@@ -98,8 +98,8 @@ def block_grid(
     end = _largest(xp, quantum, shared.finest, carrier)
     limit = _held(xp, limit, end, carrier)
     lower = _held(xp, lane(xp, scale + shared.lower_top, shared.lower_ones, carrier), end, carrier) & shared.negative
-    nan_lane, floor = nan & quiet, nan & (quiet - base)  # all elements of such a block become NaN
-    # With floor and limit at NaN's magnitude, the rounding itself makes NaN of all elements of such a block.
+    # With floor and limit at NaN's magnitude, the rounding itself makes NaN of all elements of a block whose scale is.
+    nan_lane, floor = nan & quiet, nan & (quiet - base)
     lower, limit = (lower - limit) & ~nan, (limit & ~nan) | nan_lane
     below = materialize(base), materialize(top), materialize(coarsest), shared.finest
     grid = Grid(*below, materialize(limit), keep, materialize(lower))
@@ -131,6 +131,7 @@ def usual_blocks(grid: Grid, nan: Any, largest: Any) -> Any:
 
 def lane(xp: Any, field: Any, ones: Any, carrier: Carrier) -> Any:
     """The magnitudes with these mantissas and exponent fields; fields may be below 1, or beyond the carrier's."""
+    # A field beyond the range becomes the field of infinity, and with a mantissa the bits of a NaN; `_held` clips it.
     normal = (xp.clip(xp.clip(field, 0, None), None, carrier.infinity >> carrier.width) << carrier.width) + ones
     return xp.where(field > 0, normal, (carrier.hidden | ones) >> xp.clip(1 - field, 0, carrier.last))
 
@@ -144,6 +145,8 @@ def _held(xp: Any, magnitude: Any, end: Any, carrier: Carrier) -> Any:
 def _largest(xp: Any, quantum: Any, finest: Any, carrier: Carrier) -> Any:
     """The carrier's largest number that is a multiple of the quantum and drops at least `finest` bits."""
     width, last = carrier.width, (carrier.infinity >> carrier.width) - 1
+    # In the last field, a quantum of 2^q means that q + width - last bits are zero. Where even the hidden bit would be
+    # one of these, no finite number of the carrier is a multiple, and the last factor makes the result 0.
     drop = xp.clip(xp.clip(quantum + (width - last), finest, None), None, width + 1)
     return ((carrier.infinity - 1) >> drop << drop) & ((drop - (width + 1)) >> carrier.last)
 
@@ -154,6 +157,7 @@ def rescale(xp: Any, bits: Any, exponent: Any, carrier: Carrier) -> Any:
     most, shift = power(xp, exponent, carrier)
     lanes = xp.clip(with_hidden_bits(xp, magnitude, carrier), None, most) + shift
     scaled = without_hidden_bits(xp, lanes, carrier)
+    # Infinity and NaN are no sums of exponents, and zero has no leading bit to normalize.
     special = (magnitude > infinity - 1) | (magnitude < 1)
     return xp.where(special, magnitude, scaled) | (bits & carrier.negative)
 
@@ -175,12 +179,15 @@ def unscale(
     """
     magnitude, nans = bits & carrier.magnitude_mask, nan & carrier.quiet_nan
     shift = (scale - carrier.bias) << carrier.width
+    # Saturation by the element's own law could choose a number that the scale takes beyond the carrier. The bound is
+    # therefore set here; a scale below 1 cannot do so, and a sum with it could leave the lane, so it is left out.
     end = _largest(xp, scale + shared.step, shared.finest, carrier) & (-1 << carrier.padding)
     most = (end - xp.clip(shift, 0, None)) & ~nan | nans
     lanes = magnitude
     if not usual:
         lanes = xp.clip(with_hidden_bits(xp, lanes, carrier), -E8M0_BIAS - 1 << carrier.width, None)  # zero stays below
     lanes = lanes - materialize(shift)
+    # A lane below zero is not a magnitude. Zero becomes 0; all else stays above it, which directed modes ask for.
     lanes = xp.clip(xp.clip(lanes, xp.clip(magnitude, None, 1), None), None, materialize(most))
     lanes = lanes if usual else xp.clip(lanes, materialize(nans), None)
     return lanes | (bits & carrier.negative)
@@ -202,6 +209,6 @@ def decode_scaled(xp: Any, elements: Any, scales: Any, carrier: Carrier, codes: 
     scales = scales & 255
     if usual:
         return decode(xp, elements, carrier, codes, (None, (scales - E8M0_BIAS) << carrier.width))
-    nan = (254 - scales) >> carrier.last
+    nan = (254 - scales) >> carrier.last  # of the 256 codes only 255 is NaN
     lanes = decode(xp, elements, carrier, codes, power(xp, scales - E8M0_BIAS, carrier))
     return (lanes & (carrier.negative | ~nan)) | (nan & carrier.quiet_nan)

@@ -71,7 +71,7 @@ def round_magnitude(
     m = xp.clip(magnitude, taper.least, taper.largest) - (carrier.bias << carrier.width)
     regime = m >> taper.below
     length = regime ^ (regime >> carrier.last)  # the regimes k and -k - 1 are runs of the same length
-    drop = xp.clip(xp.clip(length + taper.drop, 0, None), None, taper.most)
+    drop = xp.clip(xp.clip(length + taper.drop, 0, None), None, taper.most)  # each step of the regime costs one bit
     power = 1 << drop
     odd = xp.clip((m + taper.parity) & power, None, 1) if mode in (Rounding.NEAREST, Rounding.ODD) else None
     top_bits = word >> (carrier.last - drop) if mode is Rounding.STOCHASTIC else None
@@ -90,7 +90,7 @@ def round_to_posit(
     if wide:
         value = without_hidden_bits(xp, value, carrier)
     magnitude = bits & carrier.magnitude_mask
-    value = xp.where(magnitude > 0, value | (bits & carrier.negative), 0)
+    value = xp.where(magnitude > 0, value | (bits & carrier.negative), 0)  # posits have one zero, without a sign
     return xp.where(magnitude > carrier.infinity - 1, quiet(bits, carrier), value)
 
 
@@ -101,6 +101,7 @@ def encode(
     rounded, drop, regime = round_magnitude(xp, bits, carrier, mode, taper, word, wide)
     sign, magnitude, zeros = bits >> carrier.last, bits & carrier.magnitude_mask, regime >> carrier.last
     length = regime ^ zeros
+    # A carrier with fewer bits than the posit has nothing to drop; the code's other low bits are zeros.
     kept = rounded >> drop << xp.clip(-taper.drop - length, 0, None)
     code = (kept + _run(xp.clip(length, None, codes.free), zeros, codes)) & codes.half
     code = xp.where(magnitude > 0, ((code ^ sign) - sign) & (codes.half | codes.nar), 0)
@@ -112,7 +113,7 @@ def decode(xp: Any, code: Any, carrier: Carrier, codes: PositCodes) -> Any:
     number = ((code & (codes.half | codes.nar)) ^ codes.nar) - codes.nar
     sign = number >> carrier.last
     magnitude = ((number ^ sign) - sign) & codes.half
-    zeros = ((magnitude >> (codes.free + 1)) & 1) - 1
+    zeros = ((magnitude >> (codes.free + 1)) & 1) - 1  # -1 for a run of zeros, whose first bit is 0
     end = magnitude ^ (codes.half & ~zeros)  # the leading bit of `end` ends the regime
     length = codes.free - leading_bit(xp, end & ~(end >> 1), carrier)  # & ~: so that it cannot round up
     kept = magnitude - (codes.half & ~zeros) + ~zeros - _run(length, zeros, codes)

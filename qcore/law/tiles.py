@@ -24,6 +24,7 @@ def check_block(block: Any) -> Block:
             "such as {-1: 32}"
         ) from None
     found = {}
+    # -1 and the same axis counted from the front are two keys here: which axis they name depends on the array.
     for axis, size in pairs:
         axis = axis if axis is ... else check_int("block's axis", axis, -MOST_AXES, MOST_AXES - 1)
         found[axis] = None if size is None else check_int(f"block[{_name(axis)}]", size, 1, MOST_ELEMENTS)
@@ -96,7 +97,7 @@ def tiles(shape: Shape, sizes: Sizes) -> Tiles:
     """The blocks of an array that is not empty."""
     padded, tiled, axes, counts = [], [], [], []
     for length, size in zip(shape, sizes, strict=True):
-        size = length if size is None else min(size, length)
+        size = length if size is None else min(size, length)  # a longer block would only be padded with zeros
         count = -(-length // size)
         padded.append(count * size)
         counts.append(count)
@@ -135,6 +136,7 @@ class Matrix(NamedTuple):
 def as_matrix(shape: Shape, sizes: Sizes) -> Matrix | None:
     """An array that is not empty as a matrix; None where blocks extend along more axes than a matrix has."""
     axes: list[tuple[int, int]] = [(1, 1)]
+    # A loop, as an axis that has become longer may fit its outer neighbour, too.
     for length, size in zip(shape, sizes, strict=True):
         axes.append((length, length if size is None else min(size, length)))
         while len(axes) > 1 and (joined := _joined(*axes[-2:])):
@@ -148,8 +150,8 @@ def as_matrix(shape: Shape, sizes: Sizes) -> Matrix | None:
 def _joined(outer: tuple[int, int], inner: tuple[int, int]) -> tuple[int, int] | None:
     """Two neighbouring axes, each a length and a block's size, as one axis; None where that would divide blocks."""
     (count, size), (length, block) = outer, inner
-    if block == length:
+    if block == length:  # whole inner rows: blocks of several outer steps stay contiguous
         return count * length, size * length
-    if count == 1 or (size == 1 and length % block == 0):
+    if count == 1 or (size == 1 and length % block == 0):  # no block reaches from one outer step into the next
         return count * length, block
     return None
