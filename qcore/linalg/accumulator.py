@@ -57,7 +57,7 @@ class Accumulator:
         random_bits: the random bits of each stochastic rounding, 1 to 24. Up to 16, four roundings share two words.
 
     Attributes:
-        text: what `parse` makes the accumulator from.
+        text: the text form, which `parse` reads.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -100,7 +100,7 @@ class Accumulator:
         self._set(text=write(self))
 
     def _check_members(self) -> None:
-        """One way to sum a chunk at a time, each with what it needs."""
+        """At most one of inner, tree and fraction_bits is given, with the arguments that it needs."""
         if self.fraction_bits is not None:
             self._set(fraction_bits=check_int("fraction_bits", self.fraction_bits, 1, 40))
         ways = {"inner": self.inner, "tree": self.tree or None, "fraction_bits": self.fraction_bits}
@@ -125,7 +125,7 @@ class Accumulator:
 
     @property
     def depth(self) -> int:
-        """How many accumulators are inside each other."""
+        """The number of accumulators inside this one."""
         return 0 if self.inner is None else 1 + self.inner.depth
 
     @property
@@ -159,17 +159,17 @@ class Accumulator:
         return self.chunk is None and self.number == FLOAT32_NUMBER and self.rounding is Rounding.NEAREST
 
     def length(self, terms: int) -> int:
-        """The terms of a full chunk of a sum of so many terms."""
+        """The number of terms of a full chunk, for a sum of `terms` terms."""
         return max(terms, 1) if self.chunk is None else self.chunk
 
     def roundings_in_chunk(self, terms: int) -> int:
-        """How often a chunk of so many terms is rounded before its sum is added to the accumulator."""
+        """The number of roundings of a chunk of `terms` terms before its sum is added to the accumulator."""
         if self.inner is not None:
             return self.inner.roundings(terms)
         return max(terms - 1, 0) if self.tree else 0
 
     def roundings(self, terms: int) -> int:
-        """How often a sum of so many terms is rounded."""
+        """The number of roundings of a sum of `terms` terms."""
         length = self.length(terms)
         full, rest = divmod(terms, length)
         return full * (1 + self.roundings_in_chunk(length)) + (1 + self.roundings_in_chunk(rest) if rest else 0)
@@ -177,7 +177,7 @@ class Accumulator:
 
 @lru_cache(maxsize=1024)
 def rounding_program(number: Number, mode: Rounding, carrier: Carrier = FLOAT64) -> tuple[Program, tuple[int, ...]]:
-    """What rounds sums to a format, and its integers."""
+    """The program that rounds sums to a format, and its constants."""
     return prepare(number, mode, carrier, None, coded=False)
 
 
@@ -191,7 +191,7 @@ def check_accumulator(accumulator: Any, argument: str = "accumulator") -> Accumu
 
 
 def _check_scalar(name: str, number: Any) -> Number:
-    """A format whose numbers stand alone, and which float64 sums can be rounded to."""
+    """A format without shared scales, with numbers above zero, to which float64 sums can be rounded."""
     number = check_number(number, name)
     if isinstance(number, BlockNumber):
         raise ValueError(f"{name}={quoted(number.text)}; allowed are formats without shared scales")

@@ -1,10 +1,11 @@
-"""Sums of products that have the law's bits by faster means: in any order, or in float32.
+"""Faster sums of products with the law's bits: sums in any order, and sums in float32.
 
-Formats and lengths decide where that is so, never data. In float32 twice as many numbers fit in a register.
+Formats and lengths decide where a faster sum has the same bits, never data. In float32, a register holds twice as many
+numbers.
 
-`FloatRule` rounds by a few operations on floats where the law has `round_to_grid`: it need not find a number of bits.
-With E the exponent of a number, or the least one of the format if that is larger, the format's steps there are
-2^(E - man). All powers of two are numbers of the carrier, and so are all results but those that shall be rounded.
+`FloatRule` rounds by a few operations on floats in the place of `round_to_grid`, without counting bits. With E the
+exponent of a number, or the least exponent of the format if that is larger, the format's steps there are 2^(E - man).
+All powers of two in these operations are numbers of the carrier, and all results but the sum to be rounded are exact.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ _MOST_EXPONENT = 100  # of float32 sums
 def sums_are_exact(a: Number | str | None, b: Number | str | None, terms: int) -> bool:
     """True if float64 holds every sum of `terms` products of numbers of two formats, in any order.
 
-    That is so if terms * (largest a / step of a) * (largest b / step of b) <= 2^53, where a step divides all numbers of
-    a format. For blocks these are the numbers of one block.
+    The condition is terms * (largest a / step of a) * (largest b / step of b) <= 2^53, where a step divides all numbers
+    of a format, or of one block of a block format.
 
     Args:
         a, b: the formats, or their texts; None is float32.
-        terms: how many products, an int of at least 0.
+        terms: the number of products, an int of at least 0.
 
     Returns:
-        A bool, which is True for one term or none, whatever the formats.
+        A bool; True for one term or none, whatever the formats.
 
     Raises:
-        TypeError: if terms is no int, or a format neither a `Number` nor text.
-        ValueError: if terms is below 0, or a text is no format.
+        TypeError: if terms is not an int, or a format is neither a `Number` nor text.
+        ValueError: if terms is below 0, or a text does not name a format.
 
     Example:
         >>> sums_are_exact("e4m3fn", "e4m3fn", 171196), sums_are_exact("e4m3fn", "e4m3fn", 171197)
@@ -61,29 +62,30 @@ def sums_are_exact(a: Number | str | None, b: Number | str | None, terms: int) -
 
 
 def _steps(number: Any) -> int | None:
-    """The largest magnitude of a format, or of one of its blocks, in steps; None if formats cannot say."""
+    """The largest magnitude of a format, or of one of its blocks, in steps; None if it has no bound or is too large."""
     if isinstance(number, BlockFloatingPoint | BlockScaled):
         number = number.element
     if isinstance(number, FixedPoint):
         digits = number.wl - number.signed
         if not (number.clamp or number.wrap) or digits > _FLOAT64_BITS:
             return None
+        # The lowest number of two's complement, -2^digits, has one step more than the largest.
         return (1 << digits) - int(number.symmetric or not number.signed)
     if isinstance(number, FloatingPoint | BinaryFloat):
         (count, exponent), step = number.magnitudes.largest, number.magnitudes.lowest - number.magnitudes.man
         return count << (exponent - step) if exponent - step <= _FLOAT64_BITS else None
-    if isinstance(number, Posit) and number.largest_exponent <= _FLOAT64_BITS:
+    if isinstance(number, Posit) and number.largest_exponent <= _FLOAT64_BITS:  # from 2^-largest to 2^largest
         return 1 << (2 * number.largest_exponent)
     return None
 
 
 def float32_suffices(a: Number | None, b: Number | None, number: Number, mode: Rounding, random_bits: int) -> bool:
-    """True if a sequential accumulator may add in float32: its own rounding then makes the same of the sum.
+    """True if a sequential accumulator may add in float32: its own rounding then gives the same result.
 
     To nearest, rounding first to 24 bits and then to p changes nothing if 24 >= 2 p + 2 and both summands have at most
-    p bits (Figueroa, "When is Double Rounding Innocuous?", 1995). Toward zero it changes nothing, and stochastic
-    rounding sees no more than random_bits bits below the p of its result: there sums are cut off to 24 bits first. No
-    product or sum may be subnormal, or overflow.
+    p bits (Figueroa, "When is Double Rounding Innocuous?", 1995). Toward zero, cutting off sums to 24 bits first
+    changes nothing. Stochastic rounding reads random_bits bits below the p of its result, so it may be cut off first as
+    well if these fit 24 bits. No product or sum may be subnormal, or overflow.
 
     Args:
         a, b: the operands' formats; None is float32.
@@ -98,7 +100,7 @@ def float32_suffices(a: Number | None, b: Number | None, number: Number, mode: R
     if min(products[1], step) < -_MOST_EXPONENT or max(products[2] + 1, largest) >= _MOST_EXPONENT:
         return False
     if mode.to_nearest:
-        return products[0] <= bits <= 11
+        return products[0] <= bits <= 11  # 24 >= 2 * 11 + 2; products are summands, so they need the p bits as well
     seen = {Rounding.STOCHASTIC: random_bits, Rounding.TOWARD_ZERO: 0}.get(mode)
     return seen is not None and products[0] <= 24 and bits + seen <= 24
 
@@ -107,7 +109,7 @@ def sums_are_multiples(a: Number | None, b: Number | None, number: Number) -> bo
     """True if each product is a multiple of an accumulator's least step: then no sum below its normal numbers rounds.
 
     Args:
-        a, b, number: formats of which `float32_suffices` says so.
+        a, b, number: formats for which `float32_suffices` is True.
     """
     spans = [one.span for one in (a, b, number)]  # type: ignore[union-attr]
     return spans[0][1] + spans[1][1] >= spans[2][1]
@@ -117,12 +119,13 @@ def sums_stay_below(a: Number | None, b: Number | None, number: Number, terms: i
     """True if no sum is beyond an accumulator's largest number: each rounding adds a part of 2^(1 - bits) at most.
 
     Args:
-        a, b, number: formats of which `float32_suffices` and `sums_are_multiples` say so.
-        terms: how many products.
+        a, b, number: formats for which `float32_suffices` and `sums_are_multiples` are True.
+        terms: the number of products.
     """
     spans = [one.span for one in (a, b, number)]  # type: ignore[union-attr]
     if max(spans[0][2], spans[1][2]) >= _MOST_EXPONENT or any(getattr(one, "has_infinity", False) for one in (a, b)):
         return False
+    # An operand is below 2^(exponent + 1), so a product is below 2^(both + 2). Every rounding may make the sum larger.
     growth = terms * log2(1 + 2.0 ** (1 - spans[2][0]))
     return spans[0][2] + spans[1][2] + 2 + log2(max(terms, 1)) + growth < spans[2][2]
 
@@ -134,7 +137,7 @@ def chunks_share_scales(
 
     Args:
         number: the operand's format; None is float32.
-        shape: the operand's.
+        shape: the operand's shape.
         axes: the axes that the product sums over, in the order of the contraction index, the last one fastest.
         chunk: the terms of a chunk.
         gathers: True if neighbouring terms are not neighbours in the operand.
@@ -142,11 +145,13 @@ def chunks_share_scales(
     if not isinstance(number, BlockNumber):
         return True
     if isinstance(number, NVFP4):
-        return False  # its numbers are products with the array's scale, rounded to float32
+        return False  # its numbers are products with float scales, rounded to float32: they have no common step
     sizes = number.block_sizes(len(shape))
     whole = [sizes[axis] is None or sizes[axis] >= shape[axis] for axis in axes]  # type: ignore[operator]
-    if all(whole) or gathers:
+    if all(whole) or gathers:  # a convolution gathers terms of several rows: only a block of all axes is sure
         return all(whole)
+    # Chunks begin at multiples of their length, so a block holds whole chunks if its length is a multiple, too. With
+    # several axes, chunks must not run over the end of the last one.
     size, length = sizes[axes[-1]], shape[axes[-1]]
     fits = whole[-1] or (size or 1) % chunk == 0
     return fits and (len(axes) == 1 or length % chunk == 0)
@@ -156,12 +161,12 @@ _KINDS = ("grid", "overflowing")  # of floats with subnormal numbers, whose zero
 
 
 class FloatRule:
-    """How an accumulator rounds its sums, by operations on floats where these suffice; and how a narrow one adds.
+    """The rounding of an accumulator's sums, by operations on floats where these suffice, and its narrow additions.
 
     Args:
         accumulator: the accumulator.
-        carrier: what its sums are: of float32, sequential ones of which `float32_suffices` says so, or of float64.
-        truncates: True where additions of floats are rounded toward zero, which float32 sums may be if `may_truncate`.
+        carrier: the type of the sums: float64, or float32 for sequential sums for which `float32_suffices` is True.
+        truncates: True where the processor rounds additions toward zero; allowed for float32 sums if `may_truncate`.
         multiples, below: see `qcore.linalg.law.Sums`.
     """
 
@@ -181,16 +186,16 @@ class FloatRule:
 
     @property
     def may_truncate(self) -> bool:
-        """True if float32 sums are those of additions that are rounded toward zero."""
+        """True if additions of float32 numbers that round toward zero give the sums."""
         return self.by_floats and not self._mode.to_nearest
 
     @property
     def by_floats(self) -> bool:
-        """True if floats round; else the law does."""
+        """True if operations on floats round the sums, False if `round_to_grid` does."""
         return self._grid is not None
 
     def _fits(self, grid: Grid) -> bool:
-        """True if all numbers of `by_floats` are the carrier's."""
+        """True if every power of two and every intermediate result of `by_floats` is a normal number of the carrier."""
         if grid.finest == 0 or grid.lower != 0 or self._mode not in _BY_FLOATS:
             return False
         width = self._carrier.width
@@ -199,17 +204,17 @@ class FloatRule:
         return parts <= width and parts < least and largest + grid.finest < self._carrier.infinity >> width
 
     def plus(self, xp: Any, total: Any, term: Any) -> Any:
-        """A float32 sum of which `rounded` makes what it would make of the exact one."""
+        """A float32 sum that `rounded` rounds to the same number as the exact sum."""
         return total + term if self._mode.to_nearest or self._truncates else truncated_sum(xp, total, term)
 
     def rounded(self, xp: Any, law_names: Any, x: Any, word: Any = None) -> Any:
-        """R of such a sum.
+        """R of a sum.
 
         Args:
             xp: the array namespace of products.
-            law_names: that of the law of rounding.
+            law_names: the array namespace of the law of rounding.
             x: array of the carrier's numbers.
-            word: int32 array, see `round_to_grid`; floats read the leading random_bits of its 31 bits only.
+            word: int32 array, see `round_to_grid`; `by_floats` reads only the leading random_bits of its 31 bits.
         """
         wide = self._carrier is FLOAT64
         to_bits, from_bits = (xp.lanes, xp.floats) if wide else (xp.float32_bits, xp.float32_from)
@@ -228,9 +233,11 @@ _BY_FLOATS = (Rounding.NEAREST, Rounding.TOWARD_ZERO, Rounding.STOCHASTIC)
 
 
 def truncated_sum(xp: Any, total: Any, term: Any) -> Any:
-    """The exact sum, toward zero to float32: what its nearest float32 number leaves out says where that is beyond it.
+    """The exact sum of two float32 numbers, rounded toward zero to float32.
 
-    Source: Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B.
+    The error of the nearest sum is a float32 number itself. Where it points toward zero, the nearest sum lies beyond
+    the exact one and the float before it is the result. Source: Knuth, "The Art of Computer Programming", volume 2,
+    section 4.2.2, theorem B.
     """
     found = total + term
     part = found - total
@@ -243,7 +250,8 @@ def truncated_sum(xp: Any, total: Any, term: Any) -> Any:
 def by_integers(xp: Any, x: Any, grid: Grid, word: Any, random_bits: int, below: bool) -> Any:
     """Stochastic rounding of float32 numbers that are multiples of the format's least step.
 
-    Numbers below the normal ones have no bits to drop then, so that all may drop as many: noise is added to these.
+    Such numbers have no bits to drop below the format's normal numbers, where their low bits are zeros. So every number
+    drops the same count of bits, and random bits are added to the lowest before.
 
     Args:
         xp, x, grid, random_bits: see `by_floats`.
@@ -253,7 +261,7 @@ def by_integers(xp: Any, x: Any, grid: Grid, word: Any, random_bits: int, below:
     dropped = grid.finest
     bits = xp.float32_bits(x) + (word >> (31 - random_bits) << (dropped - random_bits))
     bits = bits >> dropped << dropped
-    if below:
+    if below:  # the sum cannot overflow, so the carry of the addition is all there is to do
         return xp.float32_from(bits)
     sign, found = bits & FLOAT32.negative, xp.float32_from(bits & FLOAT32.magnitude_mask)
     largest = float(np.array(grid.limit, np.int32).view(np.float32))
@@ -267,12 +275,12 @@ def by_floats(
 
     Args:
         xp: the array namespace of products.
-        x: array of the carrier's numbers; for stochastic rounding, float32 ones with at most random_bits bits below the
-            format's.
+        x: array of the carrier's numbers; for stochastic rounding, float32 numbers with at most random_bits bits below
+            the format's.
         grid, mode: the format's integers, and a rounding of `_BY_FLOATS`.
-        noise: stochastic rounding's random bits as integers from 0 on, as floats of the carrier.
-        random_bits: how many these are.
-        carrier: what x is.
+        noise: the random bits of stochastic rounding, integers from 0 on as floats of the carrier.
+        random_bits: the number of random bits.
+        carrier: the layout of x.
         truncates: True if additions of floats are rounded toward zero.
     """
     to_bits, from_bits = (xp.lanes, xp.floats) if carrier is FLOAT64 else (xp.float32_bits, xp.float32_from)
@@ -280,6 +288,7 @@ def by_floats(
     man = width - grid.finest
     bits = to_bits(x)
     magnitude = bits & carrier.magnitude_mask
+    # E: below the format's normal numbers its steps stay as they are.
     field = xp.clip(bits & fields, (grid.base >> width) + 1 + man << width, None)
     found = from_bits(magnitude)
     parts = random_bits if noise is not None else 0  # of steps / 2^parts
@@ -288,7 +297,7 @@ def by_floats(
             found = found + noise * from_bits(field - (man + parts << width))
         large = from_bits(field + (grid.finest << width))  # 2^(E + width - man): a sum with it has the same steps
         found = (found + large) - large
-    else:
+    else:  # counts steps, so that a conversion to whole numbers cuts off; both factors are powers of two
         steps = (fields >> width) - 1 + man + parts << width
         steps = steps - (steps >> carrier.last << carrier.lane_bits)  # as a lane, which wraps
         found = xp.trunc(found * from_bits(steps - field))

@@ -1,8 +1,8 @@
 """The law of products with a defined accumulator, once, for every array namespace.
 
-All sums are float64. Two things may not be left to chance, so `xp` (see `qcore.linalg.namespace`) says how they
-are done: rounding, and the order of additions that round. Products of float32 numbers are exact in float64; a compiler
-that contracts a product with a sum changes nothing.
+All sums are float64. The array namespace `xp` (see `qcore.linalg.namespace`) defines rounding, and the order of
+additions that round. Products of float32 numbers are exact in float64, so a compiler that contracts a product with a
+sum changes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEAST_EXPONENT = -1022  # of numbers that are zero, and below those of all prod
 
 @dataclass(frozen=True)
 class Sums:
-    """What is fixed when a product is traced or compiled.
+    """The accumulator of a product, and the faster ways of adding that have its bits; fixed when it is compiled.
 
     Attributes:
         accumulator: the accumulator.
@@ -29,7 +29,7 @@ class Sums:
             accumulator, sums of its chunks.
         narrow: True if sequential sums in float32, of the inner accumulator if there is one, have the same bits.
         multiples: True if narrow sums are multiples of the accumulator's least step.
-        below: True if these are never beyond its largest number.
+        below: True if narrow sums are never beyond the accumulator's largest number.
     """
 
     accumulator: Accumulator
@@ -40,15 +40,15 @@ class Sums:
 
 
 def multiply(xp: Any, a: Any, b: Any, sums: Sums, scales: tuple[Any, Any] | None = None) -> Any:
-    """The accumulators after all chunks, in float64; float32 ones of a single chunk are left to the conversion.
+    """The accumulators after all chunks, in float64. The caller's conversion rounds a single float32 sum.
 
     Args:
         xp: the array namespace.
         a, b: arrays of numbers of float32, of shapes (..., M, K) and (..., K, N), whose leading dimensions broadcast.
         sums: the accumulator, and how its chunks may be summed.
-        scales: what each chunk's sum is multiplied with: float32 arrays (..., M, chunks) and (..., chunks, N), of
-            which one may be None.
+        scales: the factors of each chunk's sum: float32 arrays (..., M, chunks) and (..., chunks, N). One may be None.
     """
+    # Rounding to float32 here and converting afterwards would be the same rounding twice.
     if sums.accumulator.converts and scales is None:
         return xp.unsigned_zero(_sum(xp, a, b, sums.accumulator, sums.exact, 0))
     return _fold(xp, a, b, sums.accumulator, sums.exact, 0, scales)
@@ -64,18 +64,21 @@ def _fold(
     terms = a.shape[-1]
     length = accumulator.length(terms)
     each = 1 + accumulator.roundings_in_chunk(length)
+    # A single chunk needs no total: +0 changes only a sum of -0, which `_rounded` makes +0 anyway. Aligned sums need
+    # one, as its exponent counts.
     if length >= terms > 0 and accumulator.fraction_bits is None:
         return _add(xp, None, a, b, accumulator, exact, first, _factor(xp, scales, 0))
 
     def step(total: Any, index: Any, a: Any, b: Any) -> Any:
         return _add(xp, total, a, b, accumulator, exact, first + index * each, _factor(xp, scales, index))
 
+    # Four roundings share a block of words, counted from the first of all; a fold that begins later may split a block.
     from_first = isinstance(first, int) and first == 0
     return xp.fold(step, _zeros(xp, a, b), a, b, length, accumulator.shares_words and from_first)
 
 
 def _factor(xp: Any, scales: tuple[Any, Any] | None, index: Any) -> Any:
-    """What the sum of a chunk is multiplied with."""
+    """The factor of the sum of a chunk; None without scales."""
     if scales is None:
         return None
     first, second = scales
@@ -87,12 +90,12 @@ def _factor(xp: Any, scales: tuple[Any, Any] | None, index: Any) -> Any:
 def _add(
     xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: Any, factor: Any = None
 ) -> Any:
-    """R(total + S) for the chunk that a and b are; without a total +0."""
+    """R(total + S) for the sum S of the products of one chunk, a and b; R(S) without a total."""
     if accumulator.fraction_bits is not None:
         found = _aligned(xp, total, a, b, accumulator, accumulator.fraction_bits)
     else:
         found = _sum(xp, a, b, accumulator, exact, first)
-        if factor is not None:
+        if factor is not None:  # before the sum: chunks of different scales cannot be added
             found = rescaled(xp, found, factor)
         if total is not None:
             found = xp.plus(total, found)
@@ -100,12 +103,13 @@ def _add(
 
 
 def _sum(xp: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: Any) -> Any:
-    """S."""
+    """S, the sum of the products of a chunk before it is added to the total."""
     if accumulator.inner is not None:
         return _fold(xp, a, b, accumulator.inner, exact, first)
     if accumulator.tree:
         return _tree(xp, a, b, accumulator, first)
     if accumulator.product is None:
+        # An exact sum has the same bits in any order, so the library's product may add it; others ascend by index.
         found = xp.product(a, b) if exact else xp.ascending(a, b)
         if found is not None:
             return found
@@ -117,7 +121,8 @@ def _sum(xp: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: 
 
 
 def _zeros(xp: Any, a: Any, b: Any) -> Any:
-    """The sum of no terms, which lies where that of all would."""
+    """The sum of no terms, of the product's shape, framework and device."""
+    # A product, and not an array of zeros: it also has the placement of a distributed or traced operand.
     return xp.product(a[..., :0], b[..., :0, :])
 
 
@@ -134,7 +139,7 @@ def _term(xp: Any, a: Any, b: Any, accumulator: Accumulator, k: int) -> Any:
 
 
 def _rounded(xp: Any, found: Any, accumulator: Accumulator, step: Any) -> Any:
-    """R, of a sum that is +0 where it is zero."""
+    """R of a sum; a sum of zero is +0, whatever the signs of its terms."""
     found = xp.unsigned_zero(found)
     if not accumulator.rounds:
         return found
@@ -154,6 +159,8 @@ def _tree(xp: Any, a: Any, b: Any, accumulator: Accumulator, first: Any) -> Any:
 
 def _aligned(xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, fraction: int) -> Any:
     """The sum of the total and the products, each cut off `fraction` bits below the largest of their exponents."""
+    # Two passes: the largest exponent of all terms must be found before the first one is cut off. A term's exponent is
+    # the sum of its operands', as in hardware, which aligns products before it normalizes them.
     columns = range(a.shape[-1])
     plain, largest = total, _exponents(xp, total)
     exponents = _exponents(xp, xp.wide(a)), _exponents(xp, xp.wide(b))
@@ -162,6 +169,7 @@ def _aligned(xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, frac
         term = _term(xp, a, b, accumulator, k)
         largest = xp.where((term != 0) & (left + right > largest), left + right, largest)
         plain = plain + term  # infinite, or NaN, where a term is
+    # Powers of two are exact factors. All sums between are integers far below 2^53, so their order does not matter.
     up, down = _power(xp, fraction - largest), _power(xp, largest - fraction)
     found = xp.trunc(total * up)
     for k in columns:
@@ -170,17 +178,18 @@ def _aligned(xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, frac
 
 
 def _exponents(xp: Any, x: Any) -> Any:
-    """floor(log2 |x|) of float64 numbers that are not subnormal; less than any product's for zero."""
+    """floor(log2 |x|) of float64 numbers that are not subnormal; for zero less than the exponent of any product."""
     fields = _fields(xp, x)
     return xp.where(x == 0, fields + 2 * _LEAST_EXPONENT, fields - _EXPONENT_BIAS)
 
 
 def _fields(xp: Any, x: Any) -> Any:
+    """The biased exponents of float64 numbers."""
     return (xp.lanes(x) >> _MANTISSA_BITS) & 0x7FF
 
 
 def _power(xp: Any, exponent: Any) -> Any:
-    """2^exponent, for exponents of normal float64 numbers; others are brought there."""
+    """2^exponent; exponents outside of the normal float64 numbers become the nearest that is inside."""
     return xp.floats((xp.clip(exponent, _LEAST_EXPONENT, _EXPONENT_BIAS) + _EXPONENT_BIAS) << _MANTISSA_BITS)
 
 

@@ -32,18 +32,18 @@ class Float64(namespace.Names):
 
     @staticmethod
     def part(x: np.ndarray, index: int, axis: int) -> np.ndarray:
-        """What is at an index of an axis, which stays."""
+        """The part at one index of an axis; the axis stays, with length 1."""
         return np.take(x, [index], axis)
 
     @staticmethod
     def plus(total: np.ndarray, found: np.ndarray) -> np.ndarray:
-        """Their sum, which may lie where the second one did."""
+        """The sum of both; it may overwrite the second."""
         found += total
         return found
 
     @staticmethod
     def unsigned_zero(x: np.ndarray) -> np.ndarray:
-        """+0 in the place of -0."""
+        """x with +0 for every -0."""
         return x + 0.0
 
     @staticmethod
@@ -63,7 +63,7 @@ class Float64(namespace.Names):
 
     @classmethod
     def product(cls, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """The product of float32 matrices in float64, of which no addition rounds."""
+        """The product of float32 matrices in float64, for matrices whose sums are exact in any order."""
         return cls.wide(a) @ cls.wide(b)
 
     @staticmethod
@@ -80,7 +80,7 @@ class Float64(namespace.Names):
     def fold(step: Callable[..., Any], total: Any, a: Any, b: Any, length: int, shares_words: bool = False) -> Any:
         """Applies step(total, index, a's part, b's part) to all chunks of the contraction index, ascending.
 
-        `shares_words` says that each four steps, from the first on, read one block of random words.
+        With `shares_words`, every four steps from the first on read one block of random words.
         """
         for index, begin in enumerate(range(0, a.shape[-1], length)):
             total = step(total, index, a[..., begin : begin + length], b[..., begin : begin + length, :])

@@ -1,4 +1,4 @@
-"""How an operand of a product is rounded: its format, its scales, and a transform before."""
+"""Operands of products: their formats, their scales, and the transform before they are rounded."""
 
 # pyright: reportUnnecessaryIsInstance=false
 # Callers need not check types; wrong ones raise here.
@@ -28,8 +28,9 @@ class Hadamard:
     Element j of the result is the sum over i of (-1)^(number of ones in i & j) * sign[i] * x[i] / 4. Four stages
     compute it, of float32 additions and subtractions of numbers whose places differ by 1, 2, 4 and 8; at last 1/4 is
     multiplied. Each result is rounded to float32, subnormal numbers included. Zeros are appended to a sum whose length
-    16 does not divide. Applied to both operands it leaves the exact product as it is: a `Product` has it in both, or in
-    neither. Source: NVIDIA, "Pretraining Large Language Models with NVFP4", 2025: one vector of signs for all layers.
+    16 does not divide. Applied to both operands it leaves the exact product as it is, so a `Product` has it in both or
+    in neither. Source: NVIDIA, "Pretraining Large Language Models with NVFP4", 2025: one vector of signs for all
+    layers.
 
     Args:
         seed: the key of the signs, from 0 to 2^64 - 1. The i-th sign is minus where the highest bit of the key's random
@@ -56,6 +57,7 @@ class Hadamard:
             raise TypeError(
                 f"seed={quoted(self.seed)} is a {type(self.seed).__name__}; allowed is an int from 0 to 2^64 - 1"
             )
+        # Signs follow from the seed, and not from a list, so that the text form of the transform is its seed.
         words = [_word(high, low, index) for index in range(SIZE)]
         object.__setattr__(self, "signs", tuple(1 - 2 * (word >> 31) for word in words))
         object.__setattr__(self, "text", write(self))
@@ -96,15 +98,16 @@ class Scale:
     Engine's documentation of DelayedScaling.
 
     Args:
-        outer: how many rows share a scale; None is all.
-        terms: how many terms of the sum share a scale; None is all. With both None it is the whole tensor's.
-        history: None, or how many past tensors a delayed scale follows from; of whole tensors only.
-        margin: how many powers of two remain free above the largest magnitude.
+        outer: the number of rows that share a scale; None is all.
+        terms: the number of terms of the sum that share a scale; None is all. With both None a tensor has one scale.
+        history: the number of past tensors that a delayed scale follows from, for whole tensors only; None for a scale
+            that is not delayed.
+        margin: the number of powers of two that remain free above the largest magnitude.
         reduce_amax: True takes the largest magnitudes of delayed scales over all processes of torch's default group, or
             all devices of a mesh; False keeps each one's own.
 
     Attributes:
-        text: what `parse` makes the scale from.
+        text: the text form, which `parse` reads.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -151,18 +154,18 @@ register("scale", Kind(Scale, _OF_SCALE, 0, 0, 0))
 
 @dataclass(frozen=True)
 class Operand:
-    """How an operand of a product is rounded.
+    """An operand of a product: its format, rounding, scale and transform.
 
     Args:
-        number: a format or its text; None does not round. Axes of blocks are those of the tensor that is passed.
+        number: a format or its text; None does not round. The axes of blocks are axes of the tensor that is passed.
         rounding: a name or member of `Rounding`.
-        scale: a `Scale` or its text, for fixed and floating point formats; None multiplies with nothing.
-        transform: a `Hadamard` or its text, which comes first; None does not transform. An operand with a transform, or
-            with a scale for each tile, is rounded as the matrix that the product multiplies, laid out as (..., other
-            axis, terms of the sum): the axes of its blocks, and the order of its random words, are that matrix's.
+        scale: a `Scale` or its text, for fixed and floating point formats; None is no scale.
+        transform: a `Hadamard` or its text, applied before the rounding; None is no transform. An operand with a
+            transform, or with a scale for each tile, is rounded as the matrix that the product multiplies, laid out as
+            (..., other axis, terms of the sum). Its blocks and the order of its random words follow that matrix.
 
     Attributes:
-        text: what `parse` makes the operand from.
+        text: the text form, which `parse` reads.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -195,6 +198,7 @@ class Operand:
                 f"scale={self.scale.text} with number={self.number}; allowed are fixed and floating point formats with "
                 "a largest number"
             )
+        # A history follows the tensor, and a transform makes another one of it in each of its two products.
         if self.transform is not None and self.scale.history is not None:
             raise ValueError(f"scale={self.scale.text} with {self.transform.text}; allowed is a scale without history")
 
@@ -214,17 +218,17 @@ class Operand:
 
     @property
     def as_matrix(self) -> bool:
-        """True if it is rounded as the matrix that the product multiplies."""
+        """True if the operand is rounded as the matrix that the product multiplies."""
         return self.transform is not None or self.tiled
 
     @property
     def tiled(self) -> bool:
-        """True if a tensor has several scales."""
+        """True if a tensor has a scale for each tile."""
         return self.scale is not None and not self.scale.whole
 
     @property
     def delayed(self) -> bool:
-        """True if its scale is state."""
+        """True if the scale is delayed, and so is state."""
         return self.scale is not None and self.scale.history is not None
 
 

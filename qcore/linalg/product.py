@@ -1,4 +1,4 @@
-"""What one product of two tensors is: the formats of its operands, and its accumulator."""
+"""Products of two tensors: the formats of their operands, their accumulators, and the matrices that are multiplied."""
 
 # pyright: reportUnnecessaryIsInstance=false
 # Callers need not check types; wrong ones raise here.
@@ -25,7 +25,8 @@ from qcore.linalg.law import Sums
 from qcore.linalg.operands import SIZE, Operand, check_operand
 from qcore.linalg.scaling import of_both, spread
 
-# What keys are folded with: that of a layer for the products of gradients, and that of a product for its operands.
+# Numbers that are folded into keys: into a layer's key for the products of gradients, into a product's for its
+# operands.
 ROLES = {GRAD_A: 1, GRAD_B: 2}
 FIRST, SECOND = 3, 4
 # The rows of the state of delayed scales, for the two operands of each product: a's, b's, and the gradient's.
@@ -42,7 +43,7 @@ class Product:
         accumulator: an `Accumulator` or its text; None is the exact sum, rounded once to float32.
 
     Attributes:
-        text: what `parse` makes the product from.
+        text: the text form, which `parse` reads.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -65,16 +66,17 @@ class Product:
         object.__setattr__(self, "text", write(self))
 
     def _check_operands(self) -> None:
-        """One transform for both operands, and chunks that lie in tiles."""
+        """Both operands need the same transform, and a chunk of a sum must lie in one tile."""
         first, second = (operand.transform for operand in self.operands)
         if first != second:
             texts = [None if one is None else one.text for one in (first, second)]
             raise ValueError(f"first has transform={texts[0]}, second {texts[1]}; allowed is the same in both")
+        # A chunk's sum is multiplied with one scale of each operand, so no chunk may cross the edge of a tile.
         chunk, aligned = self.accumulator.chunk, self.accumulator.fraction_bits is not None
         for name, operand in zip(("first", "second"), self.operands, strict=True):
             if not operand.tiled:
                 continue
-            if aligned:
+            if aligned:  # these add the total and the products at once, so that no scale fits between
                 raise ValueError(
                     f"{name} has {operand.scale.text} with fraction_bits; allowed are aligned sums as inner accumulator"
                 )
@@ -105,15 +107,16 @@ class Product:
 
     @property
     def unrounded(self) -> Product:
-        """The same with sums that are rounded once, at last to float32; scaled sums of chunks are added in float64."""
+        """The same product with sums that are rounded once, to float32; scaled sums of chunks are added in float64."""
         exact = Accumulator(FLOAT64_NUMBER, self.accumulator.chunk) if self.tiled else Accumulator()
         return replace(self, accumulator=exact)
 
     def sums(self, first: Sequence[int], second: Sequence[int], contraction: Contraction) -> Sums:
         """How chunks may be summed, for operands of these shapes."""
         terms = contraction.terms
-        terms = terms if self.first.transform is None else -(-terms // SIZE) * SIZE
+        terms = terms if self.first.transform is None else -(-terms // SIZE) * SIZE  # transforms append zeros
         accumulator, chunk = self.accumulator, max(terms, 1)
+        # The innermost accumulator adds the products themselves; only its chunks have to be exact.
         while True:
             chunk = min(accumulator.length(chunk), chunk)
             if accumulator.inner is None:
@@ -124,7 +127,7 @@ class Product:
         shared = shared and self._shares(self.second, second, contraction.second, chunk, contraction.gathers, terms)
         rule = accumulator.number, accumulator.rounding, accumulator.random_bits
         narrow = accumulator.sequential and float32_suffices(a, b, *rule)
-        narrow = narrow and not self.tiled
+        narrow = narrow and not self.tiled  # products with scales have more bits than the formats say
         multiples = narrow and sums_are_multiples(a, b, accumulator.number)
         below = multiples and sums_stay_below(a, b, accumulator.number, terms)
         exact = chunk == 1 or (shared and sums_are_exact(a, b, chunk))
@@ -134,7 +137,7 @@ class Product:
     def _shares(
         operand: Operand, shape: Sequence[int], axes: tuple[int, ...], chunk: int, gathers: bool, terms: int
     ) -> bool:
-        """`chunks_share_scales` of an operand, which may be rounded as a matrix: then only the last axis counts."""
+        """`chunks_share_scales` of an operand. If it is rounded as a matrix, its terms lie along one axis, in order."""
         if operand.as_matrix:
             shape, axes, gathers = (1, 1, 1, terms), (3,), False
         return chunks_share_scales(operand.number, shape, axes, chunk, gathers)
@@ -158,6 +161,7 @@ class Products:
 
     def __post_init__(self) -> None:
         for name, pair in zip(("a", "b", "gradient"), self._pairs(), strict=True):
+            # A tensor has one row of state: two formats of it would want two scales from one history.
             if any(operand.delayed for operand in pair) and len({(one.scale, one.number) for one in pair}) > 1:
                 texts = " and ".join(operand.text for operand in pair)
                 raise ValueError(f"{name} is {texts} in two products; allowed is one format and scale if it is delayed")
@@ -165,7 +169,7 @@ class Products:
             raise ValueError("delayed scales have different histories; allowed is one length in all three products")
 
     def _pairs(self) -> tuple[tuple[Operand, Operand], ...]:
-        """The two operands that each tensor is: a, b and the gradient."""
+        """The two operands in which each of a, b and the gradient is multiplied."""
         forward, grad_a, grad_b = self.forward, self.grad_a, self.grad_b
         return (forward.first, grad_b.second), (forward.second, grad_a.second), (grad_a.first, grad_b.first)
 
@@ -181,7 +185,7 @@ class Products:
 
     @property
     def history(self) -> int | None:
-        """How many past tensors delayed scales follow from; None if there are none."""
+        """The number of past tensors in the history of delayed scales; None if no scale is delayed."""
         return next((operand.scale.history for operand in self.rows if operand.delayed), None)
 
     @property
@@ -204,11 +208,11 @@ def check_products(operands: Any, accumulator: Any, grad_a: Any, grad_b: Any, na
     """The products of a call.
 
     Args:
-        operands: a pair, of which each is as for `Product`; None is (None, None).
+        operands: a pair of operands, each as for `Product`; None is (None, None).
         accumulator: as for `Product`.
         grad_a, grad_b: `Product`s or their texts; None multiplies the gradient as it is with the other operand as it is
             rounded there, without its transform, with the same accumulator.
-        names: what the latter two are called.
+        names: the names of the latter two arguments, for messages.
     """
     pair = (None, None) if operands is None else operands
     if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -219,16 +223,17 @@ def check_products(operands: Any, accumulator: Any, grad_a: Any, grad_b: Any, na
     forward = Product(first, second, accumulator)
     found = []
     for grad, name, other in zip((grad_a, grad_b), names, (second, first), strict=True):
+        # A transform acts on the terms of a sum, and the sums of gradients have other terms than the forward one.
         default = Product(None, replace(other, transform=None), forward.accumulator)
         found.append(default if grad is None else check_product(grad, name))
     return Products(forward, *found)
 
 
 def check_scaling(history: int | None, given: tuple[tuple[int, ...], str] | None) -> None:
-    """Refuses a state that delayed scales do not have, or that is missing.
+    """Raises if the state of delayed scales is missing, has a wrong shape or dtype, or is given without such scales.
 
     Args:
-        history: of the scales; None if there are no delayed ones.
+        history: the length of the scales' history; None if no scale is delayed.
         given: the shape and the dtype of the argument `scaling`, if it is given.
     """
     allowed = "None: no scale is delayed" if history is None else f"a float32 array of shape {(3, 1 + history)}"
@@ -254,12 +259,12 @@ _ROLES = FIRST, SECOND
 
 
 class Matrices(NamedTuple):
-    """What a product multiplies.
+    """The two matrices of a product, and the factors of its sums.
 
     Attributes:
         left, right: float32 arrays (..., M, K) and (..., K, N).
         scales: see `qcore.linalg.law.multiply`.
-        factor: a float32 array of shape () that the accumulator's last number is multiplied with, or None.
+        factor: a float32 array of shape (), the factor of the accumulator's last number; or None.
     """
 
     left: Any
@@ -285,13 +290,15 @@ def matrices(
         form, which, other: see `qcore.linalg.forms.MatrixForm.matrices`.
         product: how the operands are rounded.
         tensors: the first and the second operand.
-        round_: rounds one.
-        given: the delayed scales of both; None where there is none.
+        round_: rounds one operand.
+        given: the delayed scale of each operand, or None.
     """
+    # Operands that are rounded as tensors come first: their blocks and words follow the tensor's own axes.
     rounded, inverses = rounded_tensors(product, tensors, round_, given)
     left, right = form.matrices(xp, which, rounded[0], rounded[1], other)
     if not product.as_matrices:
         return Matrices(left, right, None, of_both(xp, inverses[0], inverses[1]))
+    # Both sides as (..., other axis, terms), so that one rule of blocks and tiles holds for left and right matrices.
     sides, places = [left, right.mT], (1, 0) if form.is_swapped(which) else (0, 1)
     for side, index in enumerate(places):
         operand = product.operands[index]
@@ -314,7 +321,7 @@ def matrices(
 def rounded_tensors(
     product: Product, tensors: tuple[Any, Any], round_: Round, given: Any
 ) -> tuple[list[Any], list[Any]]:
-    """Both operands, and r of their scales; those that are rounded as matrices are as they were."""
+    """Both operands, and r of their scales. An operand that is rounded as a matrix is returned as it is."""
     rounded, inverses = list(tensors), [None, None]
     for index, operand in enumerate(product.operands):
         if not operand.as_matrix:
