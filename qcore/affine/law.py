@@ -20,6 +20,7 @@ def quantize(xp: Any, x: Any, scale: Any, zero_point: Any, axis: int | None, for
 
 def dequantize(xp: Any, q: Any, scale: Any, zero_point: Any, axis: int | None, dtype: str) -> Any:
     """The numbers (q - zero_point) * scale, for integers that are not narrower than the zero point."""
+    # Subtracted as integers, which is exact; the conversion then rounds once.
     steps = xp.astype(q - along(zero_point, axis, q.ndim), "float32")
     return xp.astype(xp.rounded(steps * along(scale, axis, q.ndim)), dtype)
 
@@ -29,7 +30,7 @@ def fake_quantize(
 ) -> tuple[Any, Any]:
     """The dequantized integers in x's dtype, and the mask of `straight_through`: where nothing was clipped."""
     steps = _steps(xp, _wide(xp, x), scale, zero_point, axis)
-    mask = (steps >= form.low) & (steps <= form.high)
+    mask = (steps >= form.low) & (steps <= form.high)  # before the clip; False for NaN
     offset = xp.astype(along(zero_point, axis, x.ndim), "float32")
     clipped = xp.astype(_clipped(xp, steps, form), "float32")
     y = xp.rounded((clipped - offset) * along(scale, axis, x.ndim))
@@ -38,6 +39,7 @@ def fake_quantize(
 
 def straight_through(xp: Any, gradient: Any, mask: Any) -> Any:
     """The gradient of `fake_quantize` with respect to x: the incoming one, and 0 where x was clipped or NaN."""
+    # Chosen, not multiplied with the mask: 0 * inf would be NaN.
     return xp.where(mask, gradient, xp.full_like(gradient, 0, xp.dtype(gradient)))
 
 
@@ -57,10 +59,11 @@ def requantize(
     With p = input_scale * weight_scale they are clip(rint((accumulator + bias / p) * (p / scale)) + zero_point, qmin,
     qmax). Weight scales and biases lie along `axis`, unless they have no dimension; a bias may be None.
     """
-    product = without_subnormals(xp, input_scale * weight_scale)
+    product = without_subnormals(xp, input_scale * weight_scale)  # of two scales, each normal: it may underflow
     total = xp.astype(accumulator, "float32")
     if bias is not None:  # in units of the sums; fbgemm adds it before the one product with the ratio
         total = total + along(without_subnormals(xp, xp.divide(bias, product)), axis, total.ndim)
+    # One ratio and one product with it, as fbgemm has it; a product and a division would round each sum twice.
     ratio = along(without_subnormals(xp, xp.divide(product, scale)), axis, total.ndim)
     return integers(xp, xp.rint(total * ratio) + xp.astype(zero_point, "float32"), form)
 
@@ -76,7 +79,7 @@ def integers(xp: Any, steps: Any, form: AffineInteger) -> Any:
 
 
 def without_subnormals(xp: Any, x: Any) -> Any:
-    """x with zeros in the place of subnormal numbers; XLA takes them for zeros anyway."""
+    """x with 0 for every subnormal number; XLA takes them for zeros anyway."""
     return xp.where(abs(x) < _SMALLEST, xp.full_like(x, 0, "float32"), x)
 
 
@@ -88,6 +91,7 @@ def along(parameter: Any, axis: int | None, ndim: int) -> Any:
 
 
 def _wide(xp: Any, x: Any) -> Any:
+    """x in float64 or else in float32, which holds every float16 and bfloat16."""
     return x if xp.dtype(x) == "float64" else xp.astype(x, "float32")
 
 
@@ -99,5 +103,6 @@ def _steps(xp: Any, x: Any, scale: Any, zero_point: Any, axis: int | None) -> An
 
 
 def _clipped(xp: Any, steps: Any, form: AffineInteger) -> Any:
-    # Clipped as floats: the conversion of what is beyond int32 is not defined, nor is that of NaN.
+    """Steps inside the range; NaN becomes the lowest."""
+    # Clipped as floats: the conversion of a float beyond int32, or of NaN, is not defined.
     return xp.clip(xp.where(steps == steps, steps, form.low), form.low, form.high)

@@ -27,7 +27,7 @@ def quantize_affine(x: Any, qparams: QParams, form: AffineInteger, xp: Any = Nam
     """The integers clip(rint(x * (1 / scale)) + zero_point, qmin, qmax); rint rounds ties to even.
 
     All arithmetic is in float32, but the elements of float64 arrays are multiplied in float64. NaN becomes qmin,
-    infinities the ends.
+    infinity qmax, and minus infinity qmin.
 
     Args:
         x: array of any shape; float32, float64, float16 or bfloat16.
@@ -61,15 +61,15 @@ def dequantize(q: Any, qparams: QParams, form: AffineInteger, dtype: str = "floa
         q: array of integers of up to 32 bits.
         qparams: the parameters.
         form: the integers.
-        dtype: of the result, "float32", "float64", "float16" or "bfloat16", made of float32.
+        dtype: the dtype of the result: "float32", "float64", "float16" or "bfloat16", converted from float32.
         xp: the array namespace.
 
     Returns:
-        An array of q's shape, and of the dtype that is asked for.
+        An array of q's shape and this dtype.
 
     Raises:
         TypeError: if an argument has the wrong type, or dtype is "bfloat16" before ml_dtypes is imported.
-        ValueError: if the parameters do not fit q or the integers, or dtype is none of these.
+        ValueError: if the parameters do not fit q or the integers, or dtype is another one.
 
     Example:
         >>> import numpy as np
@@ -126,8 +126,8 @@ def requantize(
     qmax), each operation rounded to float32.
 
     Args:
-        accumulator: sums of (q - zero_point) over the input times the like over the weight: integers, in int32, float32
-            or float64.
+        accumulator: sums of products (q - zero_point) of the input times (q - zero_point) of the weight: integers in
+            int32, float32 or float64.
         input_scale: float32 array of shape ().
         weight_scale: float32 array of shape (), or (channels,).
         bias: float32 array of shape (channels,), or None.

@@ -28,7 +28,7 @@ def _binary(
 
 
 def _sum(forward: Callable[..., Any], sign: Callable[[Any], Any]) -> Differentiable:
-    """The law of forward(xp, a, b) with the gradient of the result for a, and the same with a sign for b.
+    """The law of a sum or difference: a gets the gradient of the result, b the same with a sign.
 
     Arrays of the result's shape are not saved: the gradients only read shapes.
     """
@@ -46,12 +46,14 @@ def _sum(forward: Callable[..., Any], sign: Callable[[Any], Any]) -> Differentia
 
 
 def _of_quotient(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
+    # Two quotients, and no square of b: it would overflow, or become zero, where the quotients do not.
     of_a = xp.div(gradient, b)
     return of_a, -xp.mul(of_a, xp.div(a, b))
 
 
 def _of_power(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
-    """No gradient for a where b is 0, none for b where a is 0."""
+    """The gradients of a^b: 0 for a where b is 0, and 0 for b where a is 0."""
+    # Chosen by `where`: the products 0 * inf there would be NaN.
     slope = xp.mul(b, xp.power(a, xp.sub(b, 1.0)))
     change = xp.mul(xp.power(a, b), PARTS["log"](xp, a))
     of_a = xp.mul(gradient, xp.where(b == 0, 0.0, slope))
@@ -59,6 +61,7 @@ def _of_power(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
 
 
 def _greater(xp: Any, a: Any, b: Any) -> Any:
+    # A NaN of a is asked for, one of b is not: it makes the first comparison False, and so is taken.
     return xp.where((a >= b) | (a != a), a, b)
 
 
@@ -67,7 +70,7 @@ def _lesser(xp: Any, a: Any, b: Any) -> Any:
 
 
 def _of_greater(xp: Any, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
-    """Equal numbers share the gradient."""
+    """The gradients of the maximum; equal numbers share it, half each."""
     equal = xp.where(a == b, xp.mul(gradient, 0.5), 0.0)
     return xp.where(a > b, gradient, equal), xp.where(a < b, gradient, equal)
 

@@ -1,8 +1,8 @@
 """Functions of one float32 number, and their derivatives.
 
 Smooth functions are evaluated in float64 and rounded once. They use exp, log, log1p, tanh, sin, cos and the square root
-of the framework, and no error function: those of libraries differ in accuracy, and NumPy has none. Functions in pieces
-round each operation to float32; where a number is NaN, the result and the derivative are NaN.
+of the framework. The error function is defined here: libraries' versions differ in accuracy, and NumPy does not have
+one. Piecewise functions round each operation to float32; where a number is NaN, the result and the derivative are NaN.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _EXPM1 = [1 / factorial(k) for k in range(1, 17)]
 
 def expm1(xp: Any, x: Any) -> Any:
     """exp(x) - 1 of float64 numbers, by its series for |x| < 1/2. Inductor's own function subtracts there too."""
+    # The term after the last is below 0.5^16 / 17!, which is less than 2^-60 of the sum.
     return xp.where(abs(x) < 0.5, x * polynomial(_EXPM1, x), xp.exp(x) - 1.0)
 
 
@@ -44,6 +45,7 @@ def sigmoid(xp: Any, x: Any) -> Any:
 
 
 def sigmoid_slope(xp: Any, x: Any) -> Any:
+    """The derivative of sigmoid, by exp(-|x|): it is even, and exp(-x) would overflow for large negative numbers."""
     e = _decay(xp, x)
     return e / ((1.0 + e) * (1.0 + e))
 
@@ -72,6 +74,7 @@ def _decay(xp: Any, x: Any) -> Any:
 
 
 def softplus(xp: Any, x: Any) -> Any:
+    """log(1 + exp(x)), with the larger of 0 and x taken out, so that the exponential cannot overflow."""
     return xp.where(x > 0, x, 0.0) + xp.log1p(xp.exp(-abs(x)))
 
 
@@ -81,6 +84,7 @@ _TWICE = 2 * sqrt(2 / pi)
 
 def gelu_tanh(xp: Any, x: Any) -> Any:
     """x / 2 (1 + tanh(u)), where 1 + tanh(u) is 2 sigmoid(2u)."""
+    # As a sigmoid: for negative u the sum 1 + tanh(u) would cancel.
     return x / (1.0 + xp.exp(-(x * _twice(xp, x, _CUBE))))
 
 
@@ -146,6 +150,7 @@ _FAR = 10.0  # erfc(10) and exp(-100) are no normal float32 numbers
 def erf(xp: Any, x: Any) -> Any:
     """The error function of float64 numbers; the squares of float32 numbers are exact."""
     square = x * x
+    # Below 1/2 the difference would cancel; above, the polynomial in x^2 would need too many terms.
     tail = 1.0 - xp.exp(-square) * _scaled_tail(xp, abs(x))
     return xp.where(abs(x) < 0.5, x * polynomial(_MIDDLE, square), xp.where(x < 0, -tail, tail))
 
@@ -190,14 +195,14 @@ Function = Callable[[Any, Any], Any]  # (xp, numbers) -> numbers
 
 
 def rounded(function: Function) -> Function:
-    """A function of float64 numbers as one of float32 numbers."""
+    """A function of float32 numbers: it evaluates a function of float64 numbers and rounds the result once."""
     return lambda xp, x: xp.narrow(function(xp, xp.wide(x)))
 
 
 def elementwise(
     function: Callable[..., Any], derivative: Callable[..., Any], by_pieces: bool = False
 ) -> Differentiable:
-    """The law of a function (xp, x, **options) of ONE float32 number and its derivative; the gradient is a product."""
+    """The law of a function (xp, x, **options) of one float32 number and its derivative; the gradient is a product."""
 
     def forward(xp: Any, x: Any, **options: Any) -> tuple[Any, tuple[Any]]:
         return function(xp, x, **options), (x,)
@@ -215,7 +220,7 @@ IN_FLOAT64: dict[str, Function] = {
     "log1p": lambda xp, x: xp.log1p(x),
     "log1p_slope": lambda xp, x: 1.0 / (1.0 + x),
     "tanh": lambda xp, x: xp.tanh(x),
-    "tanh_slope": lambda xp, x: 4.0 * sigmoid_slope(xp, 2.0 * x),
+    "tanh_slope": lambda xp, x: 4.0 * sigmoid_slope(xp, 2.0 * x),  # 1 - tanh(x)^2 would cancel for large |x|
     "sigmoid": sigmoid,
     "sigmoid_slope": sigmoid_slope,
     "erf": erf,
@@ -255,7 +260,7 @@ def _negative_sine(xp: Any, x: Any) -> Any:
 
 
 def _chosen(xp: Any, condition: Any, value: Any, x: Any, other: float) -> Any:
-    """A value where a condition holds, another one elsewhere, and NaN where x is NaN (its comparisons are False)."""
+    """`value` where the condition holds, `other` elsewhere, and NaN where x is NaN (its comparisons are False)."""
     return xp.where(condition, value, xp.where(x == x, other, x))
 
 
@@ -272,11 +277,12 @@ def _leaky_slope(xp: Any, x: Any, slope: float) -> Any:
 
 
 def _clamped(xp: Any, x: Any, low: float, high: float, ends: bool) -> Any:
+    # Two comparisons in the place of a minimum and a maximum: NaN fails both and stays.
     return xp.where(x < low, low, xp.where(x > high, high, x))
 
 
 def _clamped_slope(xp: Any, x: Any, low: float, high: float, ends: bool) -> Any:
-    """At the ends it is 1 if they belong to the inner piece, else 0."""
+    """The slope of the clamp: 1 inside, 0 outside; at both ends 1 if `ends` is true, else 0."""
     inside = (x >= low) & (x <= high) if ends else (x > low) & (x < high)
     return _chosen(xp, inside, 1.0, x, 0.0)
 
@@ -298,6 +304,7 @@ def _hard_swish_slope(xp: Any, x: Any) -> Any:
 
 
 def _elu(xp: Any, x: Any, positive: float, negative: float, divisor: float) -> Any:
+    # Infinite where x is large, so the branches are chosen by `where` and not added.
     below = xp.mul(PARTS["expm1"](xp, xp.div(x, divisor)), negative)
     return xp.where(x > 0, xp.mul(x, positive), below)
 
@@ -498,10 +505,10 @@ class ElementaryFunctions(Binding):
 
 
 def _number(name: str, value: Any) -> float:
-    """A number that is not NaN, as float32 has it."""
+    """A number that is not NaN, rounded to float32."""
     return normal(check_float(name, value, "a number", lambda number: number == number))
 
 
 def _finite(name: str, value: Any) -> float:
-    """A finite number as float32 has it."""
+    """A finite number, rounded to float32."""
     return normal(check_float(name, value, "a finite number", lambda number: abs(number) < 2.0**127))

@@ -11,10 +11,11 @@ from qcore.reproducible.differentiable import Differentiable
 from qcore.reproducible.operations import dot, squeezed, total
 from qcore.reproducible.reductions import ReductionFunctions, exp, log, mean, size
 
-IGNORED = -100  # the target that does not count, as in torch
+IGNORED = -100  # examples with this target are left out of the mean, as in torch
 
 
 def _softmax(xp: Any, x: Any, axis: int) -> tuple[Any, tuple[Any]]:
+    # Less the greatest, no exponential overflows, and the sum is at least 1.
     e = exp(xp, xp.sub(x, xp.greatest(x, (axis,))))
     y = xp.div(e, total(xp, e, (axis,)))
     return y, (y,)
@@ -26,7 +27,7 @@ def _of_softmax(xp: Any, saved: tuple[Any], gradient: Any, axis: int) -> tuple[A
 
 
 def log_softmax(xp: Any, x: Any, axis: int) -> tuple[Any, tuple[Any]]:
-    """x - max - log(sum), and what its gradient needs."""
+    """x - max - log(sum), and the arrays that its gradient reads."""
     shifted = xp.sub(x, xp.greatest(x, (axis,)))
     y = xp.sub(shifted, log(xp, total(xp, exp(xp, shifted), (axis,))))
     return y, (y,)
@@ -37,6 +38,7 @@ def _of_log_softmax(xp: Any, saved: tuple[Any], gradient: Any, axis: int) -> tup
 
 
 def _cross_entropy(xp: Any, x: Any, target: Any, axis: int) -> tuple[Any, tuple[Any, ...]]:
+    # Terms are chosen by `where`, not multiplied with zeros and ones: a logarithm may be -inf, and 0 * inf is NaN.
     logarithms, _ = log_softmax(xp, x, axis)
     axes, zeros = tuple(range(x.ndim)), xp.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x)
     ignored, known = _kinds_of(xp, target, x, axis)
@@ -57,7 +59,7 @@ def _of_cross_entropy(xp: Any, saved: tuple[Any, ...], gradient: Any, axis: int)
 
 
 def _kinds_of(xp: Any, target: Any, x: Any, axis: int) -> tuple[Any, Any]:
-    """True where targets do not count, and True where they are classes."""
+    """Two masks of targets: one is True where a target is ignored, the other where it is a class."""
     numbers = xp.to_float64(_beside(target, x, axis))  # int8 may not have the number of classes
     return numbers == IGNORED, (numbers >= 0) & (numbers < x.shape[axis])
 
@@ -96,6 +98,7 @@ def _scaled(xp: Any, h: Any, weight: Any, bias: Any) -> Any:
 
 def _inward(xp: Any, h: Any, root: Any, gradient: Any, axes: Axes, centred: bool) -> Any:
     """The gradient of x, where h = (x - mean) / root, or x / root if it is not centred."""
+    # h sums to zero, so its product with the gradient is the same before and after the gradient is centred.
     count = float(size(h, axes))
     along = xp.mul(h, xp.div(dot(xp, gradient, h, axes), count))
     gradient = xp.sub(gradient, mean(xp, gradient, axes)) if centred else gradient
@@ -103,14 +106,14 @@ def _inward(xp: Any, h: Any, root: Any, gradient: Any, axes: Axes, centred: bool
 
 
 def _of_parameters(xp: Any, h: Any, gradient: Any, weight: Any, has_bias: bool, axes: Axes) -> tuple[Any, Any]:
-    """The gradients of weight and bias: sums along axes that these do not have."""
+    """The gradients of weight and bias: sums along the axes of x that weight and bias do not have."""
     kept = tuple([size for axis, size in enumerate(h.shape) if axis not in axes])
     of_weight = None if weight is None else dot(xp, gradient, h, axes).reshape(kept)
     return of_weight, total(xp, gradient, axes).reshape(kept) if has_bias else None
 
 
 def _layer_norm(xp: Any, x: Any, weight: Any, bias: Any, axes: Axes, eps: float, centred: bool) -> Any:
-    """centred=False is RMS norm."""
+    """Layer norm, or RMS norm with centred=False."""
     c = xp.sub(x, mean(xp, x, axes)) if centred else x
     root = xp.sqrt(xp.add(xp.div(dot(xp, c, c, axes), float(size(x, axes))), eps))
     h = xp.div(c, root)
@@ -135,12 +138,14 @@ def _batch_norm(xp: Any, x: Any, weight: Any, bias: Any, eps: float) -> tuple[An
     root = xp.sqrt(xp.add(variance, eps))
     h = xp.div(c, root)
     weight, bias = (None if p is None else p.reshape(shape) for p in (weight, bias))
+    # As in torch: the batch is normalized with the biased variance, and the running one takes the unbiased. A single
+    # number has variance 0, not 0 / 0.
     unbiased = xp.div(squares, float(max(count - 1, 1)))
     return (_scaled(xp, h, weight, bias), centre.reshape((-1,)), unbiased.reshape((-1,))), (h, root, weight, bias)
 
 
 def _of_batch_norm(xp: Any, saved: Any, gradients: Any, eps: float) -> tuple[Any, ...]:
-    """The gradients of x, weight and bias. Statistics pass none on: they are not trained."""
+    """The gradients of x, weight and bias. The statistics are not trained, so their gradients are not used."""
     h, root, weight, bias = saved
     gradient, axes = gradients[0], _channels(h)[0]
     of_parameters = _of_parameters(xp, h, gradient, weight, bias is not None, axes)
@@ -165,7 +170,7 @@ def _of_normalize(xp: Any, saved: Any, gradient: Any, eps: float) -> tuple[Any, 
 
 
 def _channels(x: Any) -> tuple[Axes, tuple[int, ...]]:
-    """All axes but the channels' second one, and the shape that channels have beside x."""
+    """All axes but the second, and the shape in which numbers of channels broadcast with x."""
     return (0, *range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
 
 
@@ -228,9 +233,10 @@ class NormFunctions(ReductionFunctions):
 
     @public
     def cross_entropy(self, x: Any, target: Any, axis: int = -1) -> Any:
-        """The mean of -log_softmax(x) at the target classes; the target -100 does not count.
+        """The mean of -log_softmax(x) at the target classes; examples with target -100 are left out.
 
-        NaN if none counts, or one is no class; the logits of such a target have NaN gradients.
+        NaN if all are left out, or if a target is not a class. The logits of a target that is not a class have NaN
+        gradients.
 
         Args:
             x: float32 array of logits.
@@ -276,7 +282,7 @@ class NormFunctions(ReductionFunctions):
         Args:
             x: float32 array.
             weight, bias: float32 arrays of the sizes along the axes, which are the last ones; or None.
-            axis: one or several.
+            axis: an axis, or several.
             eps: added to the variance, at least 0.
 
         Returns:
@@ -295,7 +301,7 @@ class NormFunctions(ReductionFunctions):
         Args:
             x: float32 array.
             weight: float32 array of the sizes along the axes, which are the last ones; or None.
-            axis: one or several.
+            axis: an axis, or several.
             eps: added to the mean of the squares, at least 0.
 
         Returns:
@@ -311,11 +317,11 @@ class NormFunctions(ReductionFunctions):
     def group_norm(self, x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
         """`layer_norm` of each group of channels, times weight (`multiply`) plus bias (`add`) of each channel.
 
-        With as many groups as channels it is instance norm.
+        Instance norm is the case of one channel in each group.
 
         Args:
             x: float32 array of shape (batch, channels, ...).
-            groups: how many; it divides the number of channels.
+            groups: the number of groups, a divisor of the number of channels.
             weight, bias: float32 arrays of shape (channels,), or None.
             eps: added to the variance, at least 0.
 

@@ -16,7 +16,7 @@ from qcore.reproducible.pooling import LayerFunctions
 
 
 def sgd_options(momentum: float, nesterov: bool, weight_decay: float) -> dict[str, Any]:
-    """The law's options, checked: TypeError or ValueError if they are not those of `sgd_step`."""
+    """The options of `sgd_step`, checked, as the law takes them."""
     check_flag("nesterov", nesterov)
     momentum, weight_decay = check_float("momentum", momentum), check_float("weight_decay", weight_decay)
     if nesterov and not momentum:
@@ -28,6 +28,7 @@ def _sgd(
     xp: Any, p: Any, gradient: Any, velocity: Any, rate: Any, momentum: float, nesterov: bool, weight_decay: float
 ) -> tuple[Any, Any]:
     """The parameter and the velocity after a step; terms with a factor of 0 are left out."""
+    # Left out, as a sum with 0 * p is not the identity: it makes +0 of -0, and NaN where p is infinite.
     if weight_decay:
         gradient = xp.add(gradient, xp.mul(p, weight_decay))
     if velocity is not None:
@@ -37,7 +38,7 @@ def _sgd(
 
 
 def adam_options(betas: Any, eps: float, weight_decay: float) -> dict[str, Any]:
-    """The numbers of the law's options, checked: TypeError or ValueError if they are not those of `adam_step`."""
+    """The numbers among the options of `adam_step`, checked, as the law takes them."""
     try:
         first, second = betas
     except (TypeError, ValueError):
@@ -84,7 +85,9 @@ def _adam(
 
 
 def _correction(xp: Any, beta: float, step: Any) -> Any:
-    """1 - beta^step, as a function of ONE float32 number, evaluated in float64 and rounded once."""
+    """1 - beta^step, as a function of one float32 number, evaluated in float64 and rounded once."""
+    # By expm1: for a beta next to 1 the difference would cancel at the first steps. log(0) does not exist, so beta = 0
+    # is a case of its own; the sum makes 1 an array of the step's framework.
     return xp.narrow(-expm1(xp, xp.wide(step) * log(beta))) if beta else step * 0.0 + 1.0
 
 
@@ -93,6 +96,7 @@ def _clip(xp: Any, *gradients: Any, max_norm: float) -> tuple[Any, ...]:
 
     The sum of the exact squares of each gradient is rounded to float32, then the sum of these, then the square root.
     """
+    # One sum for each gradient, so that the norm does not depend on how they would be concatenated.
     squares = [dot(xp, g, g, tuple(range(g.ndim))).reshape((1,)) for g in gradients]
     norm = xp.sqrt(total(xp, xp.concatenate(squares, 0), (0,))).reshape(())
     factor = xp.div(max_norm + norm * 0.0, xp.add(norm, 1e-6))
@@ -109,8 +113,8 @@ class Cosine:
 
     Attributes:
         rate: the highest rate, at least 0.
-        steps: after which the last rate stays.
-        warmup: steps of the rise, fewer than all.
+        steps: the number of steps after which the last rate stays.
+        warmup: the number of steps of the rise, less than `steps`.
         last: the last rate, at least 0.
 
     Raises:
@@ -135,6 +139,7 @@ class Cosine:
 
     def at(self, xp: Any, step: Any) -> Any:
         """The rate at a step, by the law."""
+        # As a square of a sine: (1 + cos) / 2 would cancel near the end, where the rate is small.
         left = xp.wide(xp.sub(float(self.steps), step)) / float(self.steps - self.warmup)
         sine = xp.sin(xp.where(left > 0, left, 0.0) * (pi / 2))
         falling = xp.add(xp.mul(xp.narrow(sine * sine), self.rate - self.last), self.last)
@@ -148,8 +153,8 @@ class Milestones:
 
     Attributes:
         rate: the first rate, at least 0.
-        milestones: the steps from which on it is multiplied once more, in ascending order.
-        factor: what it is multiplied with, at least 0.
+        milestones: the steps from which on the rate is multiplied once more, in ascending order.
+        factor: the factor at each milestone, at least 0.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -177,6 +182,7 @@ class Milestones:
 
     def at(self, xp: Any, step: Any) -> Any:
         """The rate at a step, by the law."""
+        # One product for each milestone, as a loop over steps would make them; a power would round otherwise.
         rate = step * 0.0 + self.rate
         for milestone in self.milestones:
             rate = xp.where(step >= milestone, xp.mul(rate, self.factor), rate)
@@ -198,7 +204,7 @@ class OptimizerFunctions(LayerFunctions):
     """`LayerFunctions`, steps of optimizers, clipping and schedules."""
 
     def count(self, name: str, x: Any, least: int) -> Any:
-        """A number of steps, a float32 array without dimensions. Raises an error that names it if it is not one."""
+        """A number of steps, checked: a float32 array without dimensions, if known a whole number >= `least`."""
         x = self._of_shape(name, x, ())
         number = self.known(x)
         if number is not None and not (number >= least and number.is_integer()):
@@ -303,7 +309,7 @@ class OptimizerFunctions(LayerFunctions):
 
         Args:
             gradients: float32 arrays.
-            max_norm: the largest norm that changes nothing, above 0.
+            max_norm: the largest norm of gradients that stay as they are, above 0.
 
         Returns:
             A list of float32 arrays of the gradients' shapes, and the norm, a float32 array without dimensions.

@@ -17,18 +17,19 @@ exp, log = PARTS["exp"], PARTS["log"]
 
 
 def size(x: Any, axes: Axes) -> int:
-    """How many elements there are along axes."""
+    """The number of elements along axes."""
     return prod([x.shape[axis] for axis in axes])
 
 
 def mean(xp: Any, x: Any, axes: Axes) -> Any:
     """The sum, rounded to float32, divided by the number of elements."""
+    # A division: a product with the inverse of the number would round twice.
     return xp.div(total(xp, x, axes), float(size(x, axes)))
 
 
 def greatest(xp: Any, x: Any, axes: Axes) -> Any:
     """The greatest numbers along axes, which stay; a zero is +0."""
-    found = xp.greatest(x, axes)
+    found = xp.greatest(x, axes)  # of -0 and +0, frameworks return either
     return xp.where(found == 0, 0.0, found)
 
 
@@ -48,10 +49,12 @@ def _reduction(forward: Callable[..., Any], backward: Callable[..., Any], by_pie
 
 
 def _divisor(x: Any, axes: Axes, correction: int) -> float:
+    """The number of elements less the correction; 0 at least, as in torch, so that the quotient is infinite or NaN."""
     return float(max(size(x, axes) - correction, 0))
 
 
 def _variance(xp: Any, x: Any, axes: Axes, correction: int) -> Any:
+    # In two passes: the mean of squares less the square of the mean would cancel.
     centred = xp.sub(x, mean(xp, x, axes))
     return xp.div(dot(xp, centred, centred, axes), _divisor(x, axes, correction))
 
@@ -62,17 +65,19 @@ def _of_variance(xp: Any, x: Any, found: Any, gradient: Any, axes: Axes, correct
 
 
 def _of_norm(xp: Any, x: Any, found: Any, gradient: Any, axes: Axes) -> Any:
+    # At zero the norm has no derivative; 0 is its subgradient of least norm, and x / 0 would be NaN.
     return xp.mul(gradient, xp.where(found == 0, 0.0, xp.div(x, found)))
 
 
 def _of_greatest(xp: Any, x: Any, found: Any, gradient: Any, axes: Axes) -> Any:
-    """Shared by all that are as great."""
+    """The gradient of the maximum; all elements that are equal to it share it."""
     chosen = x == found
     count = total(xp, xp.where(chosen, 1.0, xp.zeros(tuple(x.shape), x)), axes)
     return xp.where(chosen, xp.div(gradient, count), 0.0)
 
 
 def _logsumexp(xp: Any, x: Any, axes: Axes) -> Any:
+    # Less the greatest, no exponential overflows. An infinity is not taken out: infinity less infinity would be NaN.
     most = xp.greatest(x, axes)
     most = xp.where(abs(most) == inf, 0.0, most)
     return xp.add(most, log(xp, total(xp, exp(xp, xp.sub(x, most)), axes)))
